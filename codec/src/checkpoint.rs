@@ -1,0 +1,348 @@
+//! What is encoded: `.safetensors` files, sharded checkpoint folders, tensors in memory.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::file::InputFile;
+use crate::tensor::{AlignedBytes, Dtype, TensorView};
+
+/// A tensor that a [`Source`] has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceTensor {
+    /// Its name, unique in the source.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// Name of the tensor that holds the data, where this one is tied to it.
+    pub alias_of: Option<String>,
+}
+
+/// Bytes of a tensor, borrowed from the source or read for the caller.
+#[derive(Debug)]
+pub enum SourceBytes<'a> {
+    /// The source holds them.
+    Borrowed(&'a [u8]),
+    /// Read from a file.
+    Owned(AlignedBytes),
+}
+
+impl std::ops::Deref for SourceBytes<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            SourceBytes::Borrowed(b) => b,
+            SourceBytes::Owned(b) => b,
+        }
+    }
+}
+
+/// Named tensors whose bytes are read one at a time.
+pub trait Source {
+    /// What there is, in the order in which it is to be stored.
+    fn tensors(&self) -> &[SourceTensor];
+    /// Row-major little-endian bytes of a tensor, by its place in [`tensors`](Self::tensors).
+    fn read(&self, index: usize) -> Result<SourceBytes<'_>>;
+    /// Text that belongs to the whole.
+    fn metadata(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+    /// `config` and `files` of the model, as the index keeps them.
+    fn model(&self) -> Option<serde_json::Value> {
+        None
+    }
+    /// The file or folder, for errors.
+    fn path(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// A checkpoint on disk: one `.safetensors` file, or a folder with one, or with several and their index.
+///
+/// Opening reads headers only; files are read piece by piece and never mapped.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    files: Vec<InputFile>,
+    tensors: Vec<SourceTensor>,
+    places: Vec<Place>,
+    names: HashSet<String>,
+    metadata: BTreeMap<String, String>,
+    model: Option<serde_json::Value>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    file: usize,
+    offset: u64,
+    length: usize,
+}
+
+/// Largest header that is read: safetensors' own limit.
+const MAX_HEADER: u64 = 100_000_000;
+
+impl Checkpoint {
+    /// Opens a file or a folder.
+    ///
+    /// # Errors
+    /// Something is missing, damaged or of an unknown dtype; the message names the file.
+    pub fn open(path: &Path) -> Result<Self> {
+        let mut checkpoint = Self {
+            path: path.to_owned(),
+            files: Vec::new(),
+            tensors: Vec::new(),
+            places: Vec::new(),
+            names: HashSet::new(),
+            metadata: BTreeMap::new(),
+            model: None,
+        };
+        let folder;
+        if path.is_dir() {
+            folder = path;
+            let (shards, wanted) = find_shards(path)?;
+            for shard in shards {
+                let file = path.join(&shard);
+                if !file.is_file() {
+                    return Err(Error::input(format!("the shard '{shard}' is missing"))
+                        .file(path)
+                        .advice("download it, or complete the copy of the checkpoint"));
+                }
+                checkpoint.add_file(&file, |name| wanted.as_ref().is_none_or(|w| w.get(name) == Some(&shard)))?;
+            }
+            if let Some((name, shard)) = wanted.iter().flatten().find(|(n, _)| !checkpoint.names.contains(*n)) {
+                return Err(Error::format(format!("the index puts it into '{shard}', where it is not"))
+                    .file(path)
+                    .tensor(name)
+                    .advice("download the checkpoint again"));
+            }
+        } else {
+            folder = path.parent().unwrap_or(Path::new(""));
+            checkpoint.add_file(path, |_| true)?;
+        }
+        checkpoint.model = read_model(folder)?;
+        Ok(checkpoint)
+    }
+
+    fn add_file(&mut self, path: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
+        let file = InputFile::open(path)?;
+        let (start, header) = read_header(&file).map_err(|e| e.file(path))?;
+        for name in header.offset_keys() {
+            if !wanted(&name) {
+                continue;
+            }
+            let info = header.info(&name).expect("the header names it");
+            let dtype = Dtype::from_name(&format!("{:?}", info.dtype)).map_err(|e| e.file(path).tensor(&name))?;
+            let (begin, end) = info.data_offsets;
+            if !self.names.insert(name.clone()) {
+                return Err(Error::format("it is in two shards").file(path).tensor(&name));
+            }
+            self.places.push(Place { file: self.files.len(), offset: start + begin as u64, length: end - begin });
+            self.tensors.push(SourceTensor { name, dtype, shape: info.shape.clone(), alias_of: None });
+        }
+        for (key, value) in header.metadata().iter().flatten() {
+            self.metadata.insert(key.clone(), value.clone());
+        }
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+/// The header of a safetensors file, and where its data begins.
+fn read_header(file: &InputFile) -> Result<(u64, safetensors::tensor::Metadata)> {
+    let advice = "is it a .safetensors file? Convert torch .bin and .pt files first";
+    if file.length() < 8 {
+        return Err(
+            Error::format(format!("a file of {} bytes is not a safetensors file", file.length())).advice(advice)
+        );
+    }
+    let length = u64::from_le_bytes(file.read(0, 8)?[..].try_into().expect("eight bytes"));
+    if length > MAX_HEADER || length > file.length() - 8 {
+        return Err(Error::format(format!("a safetensors header of {length} bytes does not fit the file"))
+            .offset(0)
+            .advice(advice));
+    }
+    let header = file.read(8, length as usize)?;
+    let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
+        .map_err(|e| Error::format(format!("the safetensors header is damaged: {e}")).offset(8).advice(advice))?;
+    let want = 8 + length + metadata.data_len() as u64;
+    if want != file.length() {
+        return Err(Error::corrupt(format!("the file has {} bytes, and its header says {want}", file.length()))
+            .offset(want.min(file.length()))
+            .advice("it was cut off or appended to: download it again"));
+    }
+    Ok((8 + length, metadata))
+}
+
+type WeightMap = BTreeMap<String, String>;
+
+/// Names of the shards of a folder, and which tensor is in which where an index says so.
+fn find_shards(folder: &Path) -> Result<(Vec<String>, Option<WeightMap>)> {
+    let entries = std::fs::read_dir(folder).map_err(|e| Error::io("list the folder", folder, e))?;
+    let mut names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
+    names.sort();
+    let with = |end: &str| names.iter().filter(|n| n.ends_with(end)).cloned().collect::<Vec<_>>();
+    let (indexes, files) = (with(".safetensors.index.json"), with(".safetensors"));
+    let standard = "model.safetensors";
+    if files.iter().any(|f| f == standard) && indexes.is_empty() {
+        return Ok((vec![standard.to_owned()], None));
+    }
+    match (&indexes[..], &files[..]) {
+        ([index], _) => {
+            let path = folder.join(index);
+            let text = std::fs::read(&path).map_err(|e| Error::io("read", &path, e))?;
+            #[derive(serde::Deserialize)]
+            struct ShardIndex {
+                weight_map: WeightMap,
+            }
+            let parsed: ShardIndex = serde_json::from_slice(&text)
+                .map_err(|e| Error::format(format!("not an index of shards: {e}")).file(&path))?;
+            let mut shards: Vec<String> = parsed.weight_map.values().cloned().collect();
+            shards.sort();
+            shards.dedup();
+            if let Some(bad) = shards.iter().find(|s| Path::new(s).file_name() != Some(s.as_ref())) {
+                return Err(Error::format(format!("a shard named '{bad}' is not in the folder")).file(&path));
+            }
+            Ok((shards, Some(parsed.weight_map)))
+        }
+        ([], [file]) => Ok((vec![file.clone()], None)),
+        ([], []) => Err(Error::input("no .safetensors file in the folder")
+            .file(folder)
+            .advice("name the folder of a Hugging Face checkpoint, or convert it to .safetensors")),
+        ([], _) => Err(Error::input("several .safetensors files and no index of them")
+            .file(folder)
+            .advice("name one of the files, or add model.safetensors.index.json")),
+        _ => Err(Error::input("several indexes of shards in the folder").file(folder).advice("name one of the files")),
+    }
+}
+
+/// `config.json` and the names of the files beside it that a model needs.
+fn read_model(folder: &Path) -> Result<Option<serde_json::Value>> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let config = folder.join("config.json");
+    let Ok(text) = std::fs::read(&config) else {
+        return Ok(None);
+    };
+    let config: serde_json::Value =
+        serde_json::from_slice(&text).map_err(|e| Error::format(format!("not JSON: {e}")).file(&config))?;
+    let mut files: Vec<String> = std::fs::read_dir(folder)
+        .map_err(|e| Error::io("list the folder", folder, e))?
+        .flatten()
+        .filter_map(|e| e.file_name().into_string().ok())
+        .filter(|n| {
+            let known = [
+                "generation_config",
+                "tokenizer",
+                "vocab",
+                "merges",
+                "special_tokens",
+                "added_tokens",
+                "chat_template",
+            ];
+            known.iter().any(|k| n.starts_with(k))
+        })
+        .collect();
+    files.sort();
+    Ok(Some(serde_json::json!({ "config": config, "files": files })))
+}
+
+impl Source for Checkpoint {
+    fn tensors(&self) -> &[SourceTensor] {
+        &self.tensors
+    }
+
+    fn read(&self, index: usize) -> Result<SourceBytes<'_>> {
+        let Place { file, offset, length } = self.places[index];
+        let bytes = self.files[file].read(offset, length).map_err(|e| e.tensor(&self.tensors[index].name))?;
+        Ok(SourceBytes::Owned(bytes))
+    }
+
+    fn metadata(&self) -> BTreeMap<String, String> {
+        self.metadata.clone()
+    }
+
+    fn model(&self) -> Option<serde_json::Value> {
+        self.model.clone()
+    }
+
+    fn path(&self) -> Option<&Path> {
+        Some(&self.path)
+    }
+}
+
+/// Tensors in memory.
+///
+/// ```
+/// use wcodec::{Dtype, MemorySource, Source};
+/// let weights = [1.0f32, -2.0];
+/// let mut source = MemorySource::new();
+/// source.push("w".into(), Dtype::F32, vec![1, 2], bytemuck::bytes_of(&weights).into()).unwrap();
+/// source.alias("tied".into(), "w".into()).unwrap();
+/// assert_eq!(source.tensors().len(), 2);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct MemorySource<'a> {
+    tensors: Vec<SourceTensor>,
+    data: Vec<Cow<'a, [u8]>>,
+    names: HashMap<String, usize>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl<'a> MemorySource<'a> {
+    /// No tensors yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a tensor of row-major little-endian bytes.
+    ///
+    /// # Errors
+    /// The name is empty or taken, or the bytes do not fit the shape.
+    pub fn push(&mut self, name: String, dtype: Dtype, shape: Vec<usize>, data: Cow<'a, [u8]>) -> Result<()> {
+        TensorView::new(dtype, &shape, &data).map_err(|e| e.tensor(&name))?;
+        self.add(SourceTensor { name, dtype, shape, alias_of: None }, data)
+    }
+
+    /// Adds another name for a tensor that was added before.
+    pub fn alias(&mut self, name: String, target: String) -> Result<()> {
+        let Some(&at) = self.names.get(&target) else {
+            return Err(Error::input(format!("an alias of '{target}', which is not there")).tensor(&name));
+        };
+        let SourceTensor { dtype, shape, alias_of, .. } = self.tensors[at].clone();
+        let alias_of = Some(alias_of.unwrap_or(target));
+        self.add(SourceTensor { name, dtype, shape, alias_of }, Cow::Borrowed(&[]))
+    }
+
+    /// Sets the text that belongs to the whole.
+    pub fn set_metadata(&mut self, metadata: BTreeMap<String, String>) {
+        self.metadata = metadata;
+    }
+
+    fn add(&mut self, tensor: SourceTensor, data: Cow<'a, [u8]>) -> Result<()> {
+        if tensor.name.is_empty() || self.names.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+            return Err(Error::input("the name of a tensor is empty or not unique").tensor(&tensor.name));
+        }
+        self.tensors.push(tensor);
+        self.data.push(data);
+        Ok(())
+    }
+}
+
+impl Source for MemorySource<'_> {
+    fn tensors(&self) -> &[SourceTensor] {
+        &self.tensors
+    }
+
+    fn read(&self, index: usize) -> Result<SourceBytes<'_>> {
+        match &self.tensors[index].alias_of {
+            Some(target) => self.read(self.names[target]),
+            None => Ok(SourceBytes::Borrowed(&self.data[index])),
+        }
+    }
+
+    fn metadata(&self) -> BTreeMap<String, String> {
+        self.metadata.clone()
+    }
+}

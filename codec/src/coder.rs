@@ -1,0 +1,98 @@
+//! Coders: how a plane of 8-bit symbols becomes bytes. `FORMAT.md` sections 3 to 8.
+//!
+//! The scalar decoders here are the reference ("oracle"): SIMD and GPU decoders equal them byte for byte, on valid and
+//! on damaged input alike.
+
+use crate::error::{Error, Result};
+
+mod chunk;
+pub mod filter;
+pub mod histogram;
+mod huffman;
+mod isa;
+mod pair;
+pub mod plane;
+mod rans;
+pub mod table;
+pub mod tile;
+pub mod zstd;
+
+pub use isa::Isa;
+
+macro_rules! named {
+    ($(#[$doc:meta])* $ty:ident, $what:literal { $($(#[$vdoc:meta])* $variant:ident = $name:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $ty { $($(#[$vdoc])* $variant),* }
+
+        impl $ty {
+            /// Every variant.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The name used in the index and on the command line.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            /// The variant of this name, or an [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) error that
+            /// lists the names there are.
+            pub fn from_name(name: &str) -> Result<Self> {
+                match name {
+                    $($name => Ok(Self::$variant),)*
+                    _ => Err(Error::unsupported(format!(concat!("unknown ", $what, " '{}'"), name))
+                        .advice(concat!("known:", $(" ", $name),*))),
+                }
+            }
+        }
+
+        impl std::fmt::Display for $ty {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+pub(crate) use named;
+
+named! {
+    /// How a plane is entropy-coded.
+    Coder, "coder" {
+        /// Interleaved rANS: smallest, and fast everywhere.
+        Rans = "rans",
+        /// Length-limited Huffman: the fastest on a GPU, about 1 % larger.
+        Huffman = "huffman",
+        /// Independent zstd frames, which every platform can read.
+        Zstd = "zstd",
+        /// Not coded.
+        Raw = "raw",
+    }
+}
+
+named! {
+    /// What one coded symbol stands for (coders `rans` and `huffman`).
+    Layout, "layout" {
+        /// One int8 symbol.
+        Byte = "byte",
+        /// The high parts of two neighbours; sign and low bits go uncoded into the side plane.
+        Pair = "pair",
+    }
+}
+
+named! {
+    /// Lossless prediction, undone after decoding. Used only where it makes a plane smaller.
+    Filter, "filter" {
+        /// No prediction.
+        None = "none",
+        /// Difference to the neighbour on the left.
+        Left = "left",
+        /// Difference to the neighbour above.
+        Up = "up",
+    }
+}
+
+/// Lanes of a tile: one warp, two AVX-512 or four AVX2 vectors.
+pub const LANES: usize = 32;
+/// Rows of a tile.
+pub const TILE_ROWS: usize = 16;
+/// Columns of a block, the unit in which lanes take turns.
+pub const BLOCK_COLS: usize = 64;

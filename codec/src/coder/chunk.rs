@@ -1,0 +1,417 @@
+//! One chunk: a tile of 16 rows, its symbols, patches and body. `FORMAT.md` sections 3, 6 and 7.
+
+use super::histogram::pair_symbol;
+use super::pair::{fold, join, pack_side, unpack_side};
+use super::table::Table;
+use super::tile::{raw_body_bytes, side_bytes, symbols_per_block};
+use super::{BLOCK_COLS, Coder, Isa, LANES, Layout, TILE_ROWS, huffman, rans};
+use crate::error::{Error, Result};
+
+/// What all chunks of a plane have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkFormat {
+    pub coder: Coder,
+    pub layout: Layout,
+    pub shift: u32,
+}
+
+impl ChunkFormat {
+    /// Whether chunks begin with a list of patches.
+    fn has_patches(self) -> bool {
+        self.layout == Layout::Pair && self.shift < 3
+    }
+
+    /// Symbols that a lane of a tile of `width` columns decodes, those in the payload included.
+    fn steps(self, width: usize) -> usize {
+        width / BLOCK_COLS * symbols_per_block(self.layout)
+    }
+
+    /// Whether the last two symbols of each lane are its payload.
+    fn payload_is_symbols(self) -> bool {
+        self.coder == Coder::Rans && self.layout == Layout::Byte
+    }
+
+    /// Bytes of the side plane that belong to a tile of `width` columns.
+    pub fn side_bytes(self, width: usize) -> usize {
+        side_bytes(self.coder, self.layout, self.shift, width)
+    }
+
+    /// Longest chunk of a tile of `width` columns.
+    pub fn longest(width: usize) -> usize {
+        TILE_ROWS * width
+    }
+}
+
+/// Where the four elements of word `k` of `lane` begin in block `block` of a row-major tile with rows `stride` apart.
+#[inline(always)]
+fn word_at(block: usize, k: usize, lane: usize, stride: usize) -> usize {
+    (lane / 4 + k / 4 * 8) * stride + block * BLOCK_COLS + lane % 4 * 16 + k % 4 * 4
+}
+
+enum Encoder {
+    Rans(Box<rans::Encoder>),
+    Huffman(Box<huffman::Encoder>),
+}
+
+/// Encodes the chunks of a plane, with buffers that it reuses.
+pub struct ChunkEncoder {
+    format: ChunkFormat,
+    encoder: Encoder,
+    symbols: Vec<u8>,
+    words: Vec<u16>,
+    body: Vec<u8>,
+}
+
+impl ChunkEncoder {
+    pub fn new(format: ChunkFormat, table: &Table) -> Self {
+        let encoder = match table {
+            Table::Rans(t) => Encoder::Rans(Box::new(rans::Encoder::new(t))),
+            Table::Huffman(t) => Encoder::Huffman(Box::new(huffman::Encoder::new(t))),
+        };
+        Self { format, encoder, symbols: Vec::new(), words: Vec::new(), body: Vec::new() }
+    }
+
+    /// Appends the chunk of `tile` (row-major, 16 rows of `width` columns) to `out` and its part of the side plane to
+    /// `side`. `false`, with nothing usable appended, where the patches do not fit.
+    pub fn encode(&mut self, tile: &[i8], width: usize, out: &mut Vec<u8>, side: &mut Vec<u8>) -> bool {
+        let begin = out.len();
+        if self.format.has_patches() {
+            put_patches(tile, self.format.shift, out);
+        }
+        self.fill_symbols(tile, width);
+        let mut payload = [0; LANES];
+        if self.format.layout == Layout::Pair {
+            put_side(self.format, tile, width, side, &mut payload);
+        }
+        let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
+        self.body.clear();
+        let coded = match &self.encoder {
+            Encoder::Huffman(e) => e.encode(&self.symbols, &mut self.body),
+            Encoder::Rans(e) => {
+                let mut coded = &self.symbols[..];
+                if self.format.payload_is_symbols() {
+                    let last;
+                    (coded, last) = self.symbols.split_at(self.symbols.len() - 2 * LANES);
+                    payload = std::array::from_fn(|l| u16::from_le_bytes([last[l], last[LANES + l]]));
+                }
+                e.encode(coded, &payload, &mut self.words, &mut self.body);
+                true
+            }
+        };
+        if !coded || self.body.len() >= raw_length {
+            self.body.clear();
+            let half = symbols_per_block(self.format.layout) / 2;
+            for steps in self.symbols.chunks_exact(half * LANES) {
+                for lane in 0..LANES {
+                    self.body.extend((0..half).map(|i| steps[i * LANES + lane]));
+                }
+            }
+            if self.body.len() < raw_length {
+                payload.iter().for_each(|p| self.body.extend_from_slice(&p.to_le_bytes()));
+            }
+        }
+        out.extend_from_slice(&self.body);
+        out.len() - begin <= ChunkFormat::longest(width)
+    }
+
+    /// The coded symbols of `tile`, `[step][lane]`.
+    fn fill_symbols(&mut self, tile: &[i8], width: usize) {
+        let per_block = symbols_per_block(self.format.layout);
+        self.symbols.resize(self.format.steps(width) * LANES, 0);
+        let shift = self.format.shift;
+        for (block, steps) in self.symbols.chunks_exact_mut(per_block * LANES).enumerate() {
+            for (half, steps) in steps.chunks_exact_mut(per_block / 2 * LANES).enumerate() {
+                for lane in 0..LANES {
+                    let run = &tile[word_at(block, half * 4, lane, width)..][..16];
+                    match self.format.layout {
+                        Layout::Byte => (0..16).for_each(|i| steps[i * LANES + lane] = run[i] as u8),
+                        Layout::Pair => (0..8).for_each(|i| {
+                            steps[i * LANES + lane] = pair_symbol(run[2 * i], run[2 * i + 1], shift);
+                        }),
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn put_patches(tile: &[i8], shift: u32, out: &mut Vec<u8>) {
+    let count_at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    for (position, &q) in tile.iter().enumerate() {
+        if fold(q) >> shift > 15 {
+            // A tile has at most 65,536 elements.
+            out.extend_from_slice(&(position as u16).to_le_bytes());
+            out.extend_from_slice(&[q as u8, 0]);
+        }
+    }
+    let count = ((out.len() - count_at) / 4 - 1) as u32;
+    out[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
+}
+
+fn put_side(format: ChunkFormat, tile: &[i8], width: usize, side: &mut Vec<u8>, payload: &mut [u16; LANES]) {
+    let blocks = width / BLOCK_COLS;
+    let words = format.shift as usize + 1;
+    for block in 0..blocks {
+        let lanes: [[u32; 4]; LANES] = std::array::from_fn(|lane| {
+            let elements = std::array::from_fn(|k| {
+                let at = word_at(block, k, lane, width);
+                u32::from_le_bytes(std::array::from_fn(|b| tile[at + b] as u8))
+            });
+            pack_side(&elements, format.shift)
+        });
+        for word in 0..words {
+            let in_payload = format.coder == Coder::Rans && block + 1 == blocks && word + 1 == words;
+            for (lane, w) in lanes.iter().map(|l| l[word]).enumerate() {
+                if in_payload {
+                    side.extend_from_slice(&(w as u16).to_le_bytes());
+                    payload[lane] = (w >> 16) as u16;
+                } else {
+                    side.extend_from_slice(&w.to_le_bytes());
+                }
+            }
+        }
+    }
+}
+
+enum Decoder {
+    Rans(rans::Decoder),
+    Huffman(huffman::Decoder),
+}
+
+/// Decodes the chunks of a plane. Shared by threads.
+pub struct ChunkDecoder {
+    format: ChunkFormat,
+    decoder: Decoder,
+    isa: Isa,
+}
+
+/// Buffers of one thread.
+#[derive(Default)]
+pub struct Scratch {
+    symbols: Vec<u8>,
+    #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code))]
+    pub(super) words: [Vec<u16>; 2],
+}
+
+/// A chunk taken apart.
+struct Parts<'a> {
+    patches: &'a [[u8; 4]],
+    body: &'a [u8],
+    is_raw: bool,
+}
+
+/// One chunk to decode: its bytes, and its part of the side plane.
+#[derive(Clone, Copy)]
+pub struct Chunk<'a> {
+    pub bytes: &'a [u8],
+    pub side: &'a [u8],
+    pub width: usize,
+}
+
+impl ChunkDecoder {
+    pub fn new(format: ChunkFormat, table: &Table, isa: Isa) -> Self {
+        let decoder = match table {
+            Table::Rans(t) => Decoder::Rans(rans::Decoder::new(t)),
+            Table::Huffman(t) => Decoder::Huffman(huffman::Decoder::new(t)),
+        };
+        Self { format, decoder, isa }
+    }
+
+    fn split<'a>(&self, chunk: &Chunk<'a>) -> Result<Parts<'a>> {
+        let Chunk { bytes, side, width } = *chunk;
+        if side.len() != self.format.side_bytes(width) {
+            return Err(Error::corrupt(format!("{} bytes of side plane for a tile of {width} columns", side.len())));
+        }
+        let (patches, body) = if self.format.has_patches() {
+            let (count, rest) = bytes
+                .split_first_chunk::<4>()
+                .ok_or_else(|| Error::corrupt("a chunk is too short for its count of patches"))?;
+            let length = (u32::from_le_bytes(*count) as usize).saturating_mul(4);
+            if length > rest.len() {
+                return Err(Error::corrupt(format!("{} patches in a chunk of {} bytes", length / 4, bytes.len())));
+            }
+            rest.split_at(length)
+        } else {
+            (&[][..], bytes)
+        };
+        let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
+        if body.len() > raw_length {
+            return Err(Error::corrupt(format!("a chunk body of {} bytes where {raw_length} are raw", body.len())));
+        }
+        Ok(Parts { patches: patches.as_chunks::<4>().0, body, is_raw: body.len() == raw_length })
+    }
+
+    /// Decodes `chunk` into the tile that begins at `out[0]` and whose rows are `stride` apart; all 16 rows and
+    /// `chunk.width` columns of it are written.
+    ///
+    /// # Errors
+    /// The chunk is damaged. What is in the tile then is the same for every [`Isa`] where the chunk's lengths were
+    /// right, and untouched where they were not.
+    pub fn decode(&self, chunk: &Chunk<'_>, out: &mut [i8], stride: usize, scratch: &mut Scratch) -> Result<()> {
+        let parts = self.split(chunk)?;
+        let coded = match &self.decoder {
+            _ if parts.is_raw => self.decode_raw(&parts, chunk, out, stride, scratch),
+            Decoder::Rans(d) => self.decode_rans(d, &parts, chunk, out, stride, scratch),
+            Decoder::Huffman(d) => {
+                scratch.symbols.resize(self.format.steps(chunk.width) * LANES, 0);
+                let ends = if self.isa == Isa::Scalar {
+                    d.decode_reference(parts.body, &mut scratch.symbols)?
+                } else {
+                    d.decode(parts.body, &mut scratch.symbols)?
+                };
+                self.place(&scratch.symbols, chunk, &[0; LANES], out, stride);
+                huffman::check_ends(parts.body, &ends)
+            }
+        };
+        patch(parts.patches, chunk.width, out, stride).and(coded)
+    }
+
+    /// Decodes two neighbouring chunks of equal width, which the widest vectors do faster than one after the other.
+    pub fn decode_two(
+        &self,
+        chunks: [&Chunk<'_>; 2],
+        out: &mut [i8],
+        stride: usize,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if let (Decoder::Rans(d), Isa::Avx512) = (&self.decoder, self.isa) {
+            let parts = [self.split(chunks[0])?, self.split(chunks[1])?];
+            if !parts[0].is_raw && !parts[1].is_raw && chunks[0].width == chunks[1].width {
+                let job = |i: usize| rans::avx512::Job { body: parts[i].body, side: chunks[i].side };
+                let width = chunks[0].width;
+                let ends = rans::avx512::decode(d, self.format, [job(0), job(1)], width, out, stride, scratch)?;
+                // Both tiles are finished before either is judged: see the errors of `decode`.
+                let verdicts = [0, 1].map(|i| {
+                    patch(parts[i].patches, width, &mut out[i * width..], stride).and(ends[i].check(parts[i].body))
+                });
+                return verdicts.into_iter().collect();
+            }
+        }
+        let first = self.decode(chunks[0], out, stride, scratch);
+        first.and(self.decode(chunks[1], &mut out[chunks[0].width..], stride, scratch))
+    }
+
+    fn decode_raw(
+        &self,
+        parts: &Parts<'_>,
+        chunk: &Chunk<'_>,
+        out: &mut [i8],
+        stride: usize,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let half = symbols_per_block(self.format.layout) / 2;
+        let steps = self.format.steps(chunk.width);
+        scratch.symbols.resize(steps * LANES, 0);
+        let (symbols, payload) = parts.body.split_at(steps * LANES);
+        for (to, from) in scratch.symbols.chunks_exact_mut(half * LANES).zip(symbols.chunks_exact(half * LANES)) {
+            for lane in 0..LANES {
+                for i in 0..half {
+                    to[i * LANES + lane] = from[lane * half + i];
+                }
+            }
+        }
+        let payload = payload.as_chunks::<2>().0;
+        let payload = std::array::from_fn(|l| payload.get(l).map_or(0, |p| u16::from_le_bytes(*p)));
+        self.place(&scratch.symbols, chunk, &payload, out, stride);
+        Ok(())
+    }
+
+    fn decode_rans(
+        &self,
+        decoder: &rans::Decoder,
+        parts: &Parts<'_>,
+        chunk: &Chunk<'_>,
+        out: &mut [i8],
+        stride: usize,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        match self.isa {
+            Isa::Avx512 => {
+                let job = rans::avx512::Job { body: parts.body, side: chunk.side };
+                let ends = rans::avx512::decode(decoder, self.format, [job], chunk.width, out, stride, scratch)?;
+                return ends[0].check(parts.body);
+            }
+            Isa::Avx2 => {
+                let words = &mut scratch.words[0];
+                let (body, side) = (parts.body, chunk.side);
+                let end = rans::avx2::decode(decoder, self.format, body, side, chunk.width, out, stride, words)?;
+                return end.check(parts.body);
+            }
+            Isa::Scalar => {}
+        }
+        let steps = self.format.steps(chunk.width);
+        scratch.symbols.resize(steps * LANES, 0);
+        let coded = if self.format.payload_is_symbols() { steps - 2 } else { steps };
+        let (symbols, last) = scratch.symbols.split_at_mut(coded * LANES);
+        let end = decoder.decode(parts.body, symbols)?;
+        let payload = end.payload();
+        if self.format.payload_is_symbols() {
+            for (lane, p) in payload.iter().enumerate() {
+                [last[lane], last[LANES + lane]] = p.to_le_bytes();
+            }
+        }
+        self.place(&scratch.symbols, chunk, &payload, out, stride);
+        end.check(parts.body)
+    }
+
+    /// Puts coded symbols (`[step][lane]`) and the side plane together and writes the tile.
+    fn place(&self, symbols: &[u8], chunk: &Chunk<'_>, payload: &[u16; LANES], out: &mut [i8], stride: usize) {
+        let per_word = symbols_per_block(self.format.layout) / 8;
+        let shift = self.format.shift;
+        for block in 0..chunk.width / BLOCK_COLS {
+            let side = match self.format.layout {
+                Layout::Byte => [[0; 4]; LANES],
+                Layout::Pair => side_words(self.format, chunk, block, payload),
+            };
+            for k in 0..8 {
+                let steps = &symbols[(block * 8 + k) * per_word * LANES..][..per_word * LANES];
+                for (lane, side) in side.iter().enumerate() {
+                    let s = |i: usize| steps[i * LANES + lane];
+                    let word = match self.format.layout {
+                        Layout::Byte => u32::from_le_bytes([s(0), s(1), s(2), s(3)]),
+                        Layout::Pair => join(s(0), s(1), unpack_side(side, shift, k), shift),
+                    };
+                    let at = word_at(block, k, lane, stride);
+                    out[at..at + 4].copy_from_slice(&word.to_le_bytes().map(|b| b as i8));
+                }
+            }
+        }
+    }
+}
+
+/// The side words of every lane in `block`.
+fn side_words(format: ChunkFormat, chunk: &Chunk<'_>, block: usize, payload: &[u16; LANES]) -> [[u32; 4]; LANES] {
+    let words = format.shift as usize + 1;
+    let base = block * words * LANES * 4;
+    let last_block = block + 1 == chunk.width / BLOCK_COLS;
+    std::array::from_fn(|lane| {
+        std::array::from_fn(|word| {
+            if word >= words {
+                0
+            } else if format.coder == Coder::Rans && last_block && word + 1 == words {
+                let at = base + word * LANES * 4 + lane * 2;
+                u32::from(u16::from_le_bytes([chunk.side[at], chunk.side[at + 1]])) | u32::from(payload[lane]) << 16
+            } else {
+                let at = base + (word * LANES + lane) * 4;
+                u32::from_le_bytes(chunk.side[at..at + 4].try_into().expect("four bytes"))
+            }
+        })
+    })
+}
+
+/// Applies the patches of a chunk, as far as they are valid.
+fn patch(patches: &[[u8; 4]], width: usize, out: &mut [i8], stride: usize) -> Result<()> {
+    let mut next = 0;
+    for &[low, high, value, zero] in patches {
+        let position = usize::from(u16::from_le_bytes([low, high]));
+        if position < next || position >= TILE_ROWS * width || zero != 0 {
+            return Err(Error::corrupt(format!("a patch at position {position} of a tile of {width} columns")));
+        }
+        out[position / width * stride + position % width] = value as i8;
+        next = position + 1;
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Counting symbols.
+
+use rayon::prelude::*;
+
+use super::Layout;
+use super::pair::fold;
+
+/// Occurrences of each 8-bit symbol.
+pub type Histogram = [u64; 256];
+
+/// Elements counted by one task: enough to pay for a task, few enough for 32-bit counts.
+const PART: usize = 1 << 20;
+
+/// Counts bytes.
+pub fn count_bytes(bytes: &[u8]) -> Histogram {
+    bytes
+        .par_chunks(PART)
+        .map(|part| {
+            // Four tables, since runs of one symbol would wait for their own stores.
+            let mut h = [[0u32; 256]; 4];
+            let mut quads = part.chunks_exact(4);
+            for q in &mut quads {
+                for (t, &b) in h.iter_mut().zip(q) {
+                    t[b as usize] += 1;
+                }
+            }
+            for &b in quads.remainder() {
+                h[0][b as usize] += 1;
+            }
+            std::array::from_fn(|i| h.iter().map(|t| u64::from(t[i])).sum())
+        })
+        .reduce(|| [0; 256], add)
+}
+
+fn add(mut a: Histogram, b: Histogram) -> Histogram {
+    a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+    a
+}
+
+/// Order-0 entropy in bits per symbol: the size that no static code of single symbols can go under.
+///
+/// ```
+/// let mut h = [0; 256];
+/// (h[0], h[1]) = (5, 5);
+/// assert_eq!(wcodec::coder::histogram::entropy(&h), 1.0);
+/// ```
+pub fn entropy(histogram: &Histogram) -> f64 {
+    let n: u64 = histogram.iter().sum();
+    let bits: f64 = histogram.iter().filter(|&&c| c > 0).map(|&c| c as f64 * (n as f64 / c as f64).log2()).sum();
+    if n == 0 { 0.0 } else { bits / n as f64 }
+}
+
+/// Joint counts of neighbouring folded symbols, from which the coded symbols of layout `pair` follow for any shift.
+pub struct PairHistogram(Vec<u64>);
+
+const SIDE: usize = 128;
+
+impl PairHistogram {
+    /// Counts the pairs of a row-major matrix of `cols` columns. A lone last column is paired with 0, which is what
+    /// padding will hold.
+    pub fn count(symbols: &[i8], cols: usize) -> Self {
+        if cols == 0 {
+            return Self(vec![0; SIDE * SIDE]);
+        }
+        let rows_per_part = (PART / cols).max(1);
+        let counts = symbols
+            .par_chunks(rows_per_part * cols)
+            .map(|part| {
+                let mut h = vec![0u32; SIDE * SIDE];
+                for row in part.chunks(cols) {
+                    let mut pairs = row.chunks_exact(2);
+                    for p in &mut pairs {
+                        h[fold(p[0]) as usize * SIDE + fold(p[1]) as usize] += 1;
+                    }
+                    for &q in pairs.remainder() {
+                        h[fold(q) as usize * SIDE] += 1;
+                    }
+                }
+                h
+            })
+            .fold(
+                || vec![0u64; SIDE * SIDE],
+                |mut sum, part| {
+                    sum.iter_mut().zip(part).for_each(|(s, p)| *s += u64::from(p));
+                    sum
+                },
+            )
+            .reduce(
+                || vec![0; SIDE * SIDE],
+                |mut a, b| {
+                    a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+                    a
+                },
+            );
+        Self(counts)
+    }
+
+    /// Adds pairs of padding, which is 0.
+    pub fn add_padding(&mut self, pairs: u64) {
+        self.0[0] += pairs;
+    }
+
+    /// Counts of the coded symbols at `shift`, and how many elements need a patch.
+    pub fn symbols(&self, shift: u32) -> (Histogram, u64) {
+        let (mut h, mut patches) = ([0; 256], 0);
+        for (i, &n) in self.0.iter().enumerate().filter(|(_, n)| **n > 0) {
+            let (h0, h1) = ((i / SIDE) >> shift, (i % SIDE) >> shift);
+            h[h0.min(15) | h1.min(15) << 4] += n;
+            patches += n * (u64::from(h0 > 15) + u64::from(h1 > 15));
+        }
+        (h, patches)
+    }
+}
+
+/// Counts of coded symbols for tiles that a filter has changed, symbol by symbol.
+pub fn count_coded(layout: Layout, shift: u32, tile: &[i8], h: &mut Histogram) {
+    match layout {
+        Layout::Byte => tile.iter().for_each(|&q| h[q as u8 as usize] += 1),
+        Layout::Pair => tile.chunks_exact(2).for_each(|p| h[pair_symbol(p[0], p[1], shift) as usize] += 1),
+    }
+}
+
+/// The coded symbol of two neighbours in layout `pair`.
+#[inline(always)]
+pub fn pair_symbol(q0: i8, q1: i8, shift: u32) -> u8 {
+    (fold(q0) >> shift).min(15) | (fold(q1) >> shift).min(15) << 4
+}

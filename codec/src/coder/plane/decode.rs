@@ -1,0 +1,276 @@
+//! Decoding a plane.
+
+use std::ops::Range;
+
+use crate::coder::chunk::{Chunk, ChunkDecoder, ChunkFormat, Scratch};
+use crate::coder::table::Table;
+use crate::coder::tile::TileGeometry;
+use crate::coder::zstd::Frames;
+use crate::coder::{Coder, Filter, Isa, Layout, TILE_ROWS, filter, zstd};
+use crate::error::{Error, Result};
+
+/// Symbols of a piece of a raw plane.
+const RAW_PIECE: usize = 1 << 16;
+
+/// The stored bytes of a plane and what the index says of them.
+#[derive(Clone, Copy)]
+pub struct PlaneSource<'a> {
+    /// Coder.
+    pub coder: Coder,
+    /// Filter.
+    pub filter: Filter,
+    /// Matrices, rows, columns. Planes that are not matrices are one row.
+    pub matrix: (usize, usize, usize),
+    /// Segment of chunks.
+    pub data: &'a [u8],
+    /// Segment of chunk offsets.
+    pub offsets: &'a [u8],
+    /// Decoded bytes of a chunk of `zstd`.
+    pub zstd_chunk: usize,
+    /// Longest chunk that the index allows, bytes.
+    pub max_chunk: usize,
+    /// `rans` and `huffman`: the rest.
+    pub tiles: Option<TileFields<'a>>,
+}
+
+/// What a plane of `rans` or `huffman` has more.
+#[derive(Clone, Copy)]
+pub struct TileFields<'a> {
+    /// Layout.
+    pub layout: Layout,
+    /// Shift of layout `pair`.
+    pub shift: u32,
+    /// Width of a tile, columns.
+    pub tile: usize,
+    /// Table.
+    pub table: &'a Table,
+    /// Segment of the side plane.
+    pub side: &'a [u8],
+}
+
+/// A plane whose structure was checked, ready to decode piece by piece: a piece is a strip of 16 rows (tiles), a frame
+/// (`zstd`) or a run of bytes (`raw`). Pieces are independent and follow each other in the row-major plane.
+pub struct Plane<'a>(Kind<'a>);
+
+enum Kind<'a> {
+    Raw(&'a [i8]),
+    Zstd { frames: Frames<'a>, cols: usize, filter: Filter },
+    Tiles(Tiles<'a>),
+}
+
+struct Tiles<'a> {
+    geometry: TileGeometry,
+    format: ChunkFormat,
+    filter: Filter,
+    decoder: ChunkDecoder,
+    offsets: &'a [[u8; 4]],
+    data: &'a [u8],
+    side: &'a [u8],
+    side_per_strip: usize,
+}
+
+impl<'a> Plane<'a> {
+    /// Checks that the parts fit each other.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) or [`ErrorKind::Format`](crate::ErrorKind::Format): they do not; a
+    /// place is counted from the start of `data`.
+    pub fn new(source: PlaneSource<'a>, isa: Isa) -> Result<Self> {
+        let (count, rows, cols) = source.matrix;
+        let elements = crate::tensor::element_count(&[count, rows, cols])?;
+        let kind = match (source.coder, source.tiles) {
+            (Coder::Raw, _) => {
+                if source.data.len() != elements {
+                    let n = source.data.len();
+                    return Err(Error::corrupt(format!("{n} bytes in a raw plane of {elements}")));
+                }
+                Kind::Raw(bytemuck::cast_slice(source.data))
+            }
+            (Coder::Zstd, _) => {
+                if !zstd::filter_allowed(source.filter, source.zstd_chunk, cols) {
+                    return Err(Error::format("filter 'up' needs chunks of whole rows"));
+                }
+                let frames = Frames::new(source.data, source.offsets, source.zstd_chunk, elements)?;
+                if (0..frames.len()).any(|i| frames.range(i).1 > source.max_chunk) {
+                    return Err(Error::corrupt("a zstd frame is longer than the index allows"));
+                }
+                Kind::Zstd { frames, cols, filter: source.filter }
+            }
+            (Coder::Rans | Coder::Huffman, Some(tiles)) => Kind::Tiles(Tiles::new(&source, tiles, isa)?),
+            (coder, None) => {
+                return Err(Error::format(format!("a plane of coder {coder} without layout and table")));
+            }
+        };
+        Ok(Self(kind))
+    }
+
+    /// Symbols of the plane.
+    pub fn elements(&self) -> usize {
+        match &self.0 {
+            Kind::Raw(data) => data.len(),
+            Kind::Zstd { frames, .. } => frames.len().checked_sub(1).map_or(0, |last| frames.decoded(last).end),
+            Kind::Tiles(t) => t.geometry.elements(),
+        }
+    }
+
+    /// Pieces of the plane.
+    pub fn pieces(&self) -> usize {
+        match &self.0 {
+            Kind::Raw(data) => data.len().div_ceil(RAW_PIECE),
+            Kind::Zstd { frames, .. } => frames.len(),
+            Kind::Tiles(t) => t.geometry.strips(),
+        }
+    }
+
+    /// Which symbols of the row-major plane are in piece `i`.
+    pub fn piece(&self, i: usize) -> Range<usize> {
+        match &self.0 {
+            Kind::Raw(data) => i * RAW_PIECE..((i + 1) * RAW_PIECE).min(data.len()),
+            Kind::Zstd { frames, .. } => frames.decoded(i),
+            Kind::Tiles(t) => t.geometry.strip_elements(i),
+        }
+    }
+
+    /// Decodes piece `i` into `out`, which has its length.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), with the place counted from the start of the data segment.
+    pub fn decode_piece(&self, i: usize, out: &mut [i8], scratch: &mut Scratch) -> Result<()> {
+        match &self.0 {
+            Kind::Raw(data) => out.copy_from_slice(&data[self.piece(i)]),
+            Kind::Zstd { frames, cols, filter } => frames.decode(i, out, *cols, *filter)?,
+            Kind::Tiles(t) => t.decode_strip(i, out, scratch)?,
+        }
+        Ok(())
+    }
+
+    /// Chunks of the plane: tiles, frames, or 1 for a raw plane.
+    pub fn chunks(&self) -> usize {
+        match &self.0 {
+            Kind::Raw(_) => 1,
+            Kind::Zstd { frames, .. } => frames.len(),
+            Kind::Tiles(t) => t.geometry.chunks(),
+        }
+    }
+
+    /// Where chunk `i` lies in the data segment, bytes.
+    pub fn chunk_bytes(&self, i: usize) -> Range<usize> {
+        match &self.0 {
+            Kind::Raw(data) => 0..data.len(),
+            Kind::Zstd { frames, .. } => {
+                let (start, length) = frames.range(i);
+                start..start + length
+            }
+            Kind::Tiles(t) => t.chunk_range(i),
+        }
+    }
+
+    /// The tiles' geometry; `None` for `zstd` and `raw`.
+    pub fn geometry(&self) -> Option<&TileGeometry> {
+        match &self.0 {
+            Kind::Tiles(t) => Some(&t.geometry),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Tiles<'a> {
+    fn new(source: &PlaneSource<'a>, fields: TileFields<'a>, isa: Isa) -> Result<Self> {
+        let (count, rows, cols) = source.matrix;
+        let TileFields { layout, shift, tile, table, side } = fields;
+        let geometry = TileGeometry::new(count, rows, cols, tile)?;
+        if table.coder() != source.coder {
+            return Err(Error::format(format!("a plane of coder {} names a {} table", source.coder, table.coder())));
+        }
+        if shift > 3 {
+            return Err(Error::format(format!("shift {shift} is not 0 to 3")));
+        }
+        let format = ChunkFormat { coder: source.coder, layout, shift };
+        let offsets = source.offsets.as_chunks::<4>().0;
+        if source.offsets.len() % 4 != 0 || offsets.len().checked_sub(1) != Some(geometry.chunks()) {
+            let (n, chunks) = (source.offsets.len(), geometry.chunks());
+            return Err(Error::corrupt(format!("{n} bytes of offsets for {chunks} chunks")));
+        }
+        let side_per_strip =
+            (0..geometry.tiles()).map(|t| format.side_bytes(geometry.position(t).width)).sum::<usize>();
+        if side_per_strip.checked_mul(geometry.strips()) != Some(side.len()) {
+            return Err(Error::corrupt(format!("{} bytes of side plane", side.len())));
+        }
+        let decoder = ChunkDecoder::new(format, table, isa);
+        let tiles =
+            Self { geometry, format, filter: source.filter, decoder, offsets, data: source.data, side, side_per_strip };
+        let mut end = 0;
+        for i in 0..geometry.chunks() {
+            let r = tiles.chunk_range(i);
+            let longest = ChunkFormat::longest(geometry.position(i).width).min(source.max_chunk);
+            if r.start != end || r.end < r.start || r.len() > longest {
+                let Range { start, end } = r;
+                return Err(Error::corrupt(format!("chunk {i} lies at {start}..{end}, at most {longest} bytes long")));
+            }
+            end = r.end;
+        }
+        if end != source.data.len() {
+            return Err(Error::corrupt(format!("chunks end at {end} of {}", source.data.len())));
+        }
+        Ok(tiles)
+    }
+
+    fn chunk_range(&self, i: usize) -> Range<usize> {
+        let at = |i: usize| u32::from_le_bytes(self.offsets[i]) as usize * 4;
+        at(i)..at(i + 1)
+    }
+
+    fn chunk(&self, i: usize) -> Chunk<'a> {
+        let (strip, tile) = (i / self.geometry.tiles(), i % self.geometry.tiles());
+        let width = self.geometry.position(i).width;
+        let side = strip * self.side_per_strip + tile * self.format.side_bytes(self.geometry.tile());
+        let side_length = self.format.side_bytes(width);
+        Chunk { bytes: &self.data[self.chunk_range(i)], side: &self.side[side..side + side_length], width }
+    }
+
+    fn decode_strip(&self, strip: usize, out: &mut [i8], scratch: &mut Scratch) -> Result<()> {
+        let (g, cols) = (&self.geometry, self.geometry.cols());
+        let first = strip * g.tiles();
+        let whole = out.len() == TILE_ROWS * cols;
+        let mut t = 0;
+        while t < g.tiles() {
+            let chunk = self.chunk(first + t);
+            let col = g.position(first + t).col;
+            let mut done = 1;
+            let decoded = if whole && col + 2 * chunk.width <= cols && g.position(first + t + 1).width == chunk.width {
+                done = 2;
+                let next = self.chunk(first + t + 1);
+                self.decoder.decode_two([&chunk, &next], &mut out[col..], cols, scratch)
+            } else if whole && col + chunk.width <= cols {
+                self.decoder.decode(&chunk, &mut out[col..], cols, scratch)
+            } else {
+                self.decode_padded(&chunk, col, out, scratch)
+            };
+            decoded.map_err(|e| self.place(e, first + t, done))?;
+            t += done;
+        }
+        if self.filter != Filter::None {
+            for col in (0..cols).step_by(g.tile()) {
+                filter::undo(self.filter, &mut out[col..], cols, g.tile().min(cols - col));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes a tile that reaches beyond the matrix, and drops the padding.
+    fn decode_padded(&self, chunk: &Chunk<'_>, col: usize, out: &mut [i8], scratch: &mut Scratch) -> Result<()> {
+        let cols = self.geometry.cols();
+        let mut tile = vec![0i8; TILE_ROWS * chunk.width];
+        let decoded = self.decoder.decode(chunk, &mut tile, chunk.width, scratch);
+        let width = chunk.width.min(cols - col);
+        for (to, from) in out.chunks_exact_mut(cols).zip(tile.chunks_exact(chunk.width)) {
+            to[col..col + width].copy_from_slice(&from[..width]);
+        }
+        decoded
+    }
+
+    fn place(&self, error: Error, chunk: usize, count: usize) -> Error {
+        let which = if count == 1 { format!("chunk {chunk}") } else { format!("chunk {chunk} or the next") };
+        Error::corrupt(format!("{which}: {}", error.message())).offset(self.chunk_range(chunk).start as u64)
+    }
+}

@@ -1,0 +1,233 @@
+//! Coder `rans`: 32 interleaved rANS states sharing one stream of 16-bit words. `FORMAT.md` section 6.
+
+use super::LANES;
+use super::table::{FrequencyTable, SYMBOLS};
+use crate::error::{Error, Result};
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub mod avx2;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub mod avx512;
+
+/// Lower bound of a state between steps, and what its high half must be after the last one.
+const LOW: u32 = 1 << 16;
+/// Bytes of the states at the start of a body.
+pub const STATE_BYTES: usize = LANES * 4;
+
+/// Per symbol, what a step of the encoder needs so that it divides by multiplying.
+#[derive(Clone, Copy, Default)]
+struct Step {
+    /// ceil(2^64 / f).
+    reciprocal: u64,
+    /// States from here on emit a word first. Fits, as f < 2^bits.
+    limit: u32,
+    /// start, corrected where the reciprocal of 1 is one too small.
+    bias: u32,
+    /// 2^bits - f.
+    complement: u32,
+}
+
+/// Encodes bodies with one table.
+pub struct Encoder {
+    steps: [Step; SYMBOLS],
+}
+
+impl Encoder {
+    /// Prepares `table`.
+    pub fn new(table: &FrequencyTable) -> Self {
+        let bits = table.bits();
+        let starts = table.starts();
+        let steps = std::array::from_fn(|s| {
+            let (f, start) = (u32::from(table.frequencies()[s]), u32::from(starts[s]));
+            let complement = (1 << bits) - f;
+            match f {
+                0 => Step::default(),
+                // 2^64 / 1 does not fit: the quotient comes out as x - 1, which the bias makes good.
+                1 => Step { reciprocal: u64::MAX, limit: 1 << (32 - bits), bias: start + complement, complement },
+                _ => Step { reciprocal: u64::MAX / u64::from(f) + 1, limit: f << (32 - bits), bias: start, complement },
+            }
+        });
+        Self { steps }
+    }
+
+    /// Appends the body for `symbols` (`[step][lane]`; each must be in the table) whose lanes carry `payload`.
+    /// `words` is scratch.
+    pub fn encode(&self, symbols: &[u8], payload: &[u16; LANES], words: &mut Vec<u16>, out: &mut Vec<u8>) {
+        let mut x = payload.map(|p| LOW | u32::from(p));
+        // The decoder reads words in the opposite order, so they are written from the end to the front.
+        words.clear();
+        words.resize(symbols.len(), 0);
+        let mut at = words.len();
+        for step in symbols.as_chunks::<LANES>().0.iter().rev() {
+            for lane in (0..LANES).rev() {
+                let s = &self.steps[step[lane] as usize];
+                let mut state = x[lane];
+                let emit = state >= s.limit;
+                // Writing always and moving on only where it counts has no branch to mispredict. The slot exists: at
+                // most one word is emitted per symbol.
+                words[at - 1] = state as u16;
+                at -= usize::from(emit);
+                state >>= u32::from(emit) * 16;
+                let quotient = ((u128::from(state) * u128::from(s.reciprocal)) >> 64) as u32;
+                x[lane] = state.wrapping_add(s.bias).wrapping_add(quotient.wrapping_mul(s.complement));
+            }
+        }
+        x.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
+        words[at..].iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
+        if (words.len() - at) % 2 == 1 {
+            out.extend_from_slice(&[0, 0]);
+        }
+    }
+}
+
+/// Decodes bodies with one table.
+pub struct Decoder {
+    bits: u32,
+    /// Per slot: frequency in bits 0 to 11, slot - start in bits 12 to 23, symbol in bits 24 to 31.
+    lookup: Vec<u32>,
+}
+
+impl Decoder {
+    /// Prepares `table`.
+    pub fn new(table: &FrequencyTable) -> Self {
+        let mut lookup = Vec::with_capacity(1 << table.bits());
+        for (s, &f) in table.frequencies().iter().enumerate() {
+            lookup.extend((0..u32::from(f)).map(|k| (s as u32) << 24 | k << 12 | u32::from(f)));
+        }
+        Self { bits: table.bits(), lookup }
+    }
+
+    /// log2 of the slots.
+    #[cfg_attr(miri, allow(dead_code))]
+    pub fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    /// One entry per slot.
+    #[cfg_attr(miri, allow(dead_code))]
+    pub fn lookup(&self) -> &[u32] {
+        &self.lookup
+    }
+
+    /// The reference decoder: fills `symbols` (`[step][lane]`) and returns how the stream ended.
+    ///
+    /// `body` holds the states and words; symbols come out whatever its bytes are.
+    pub fn decode(&self, body: &[u8], symbols: &mut [u8]) -> Result<Ending> {
+        let (mut x, words) = split_body(body)?;
+        let mut words = words.iter().map(|w| u16::from_le_bytes(*w));
+        let mut used = 0;
+        for step in symbols.as_chunks_mut::<LANES>().0 {
+            for (symbol, x) in step.iter_mut().zip(&mut x) {
+                let e = self.lookup[(*x & ((1 << self.bits) - 1)) as usize];
+                *symbol = (e >> 24) as u8;
+                *x = (e & 0xFFF).wrapping_mul(*x >> self.bits).wrapping_add((e >> 12) & 0xFFF);
+                if *x < LOW {
+                    *x = *x << 16 | u32::from(words.next().unwrap_or(0));
+                    used += 1;
+                }
+            }
+        }
+        Ok(Ending { states: x, words_used: used })
+    }
+}
+
+/// States and words of a body.
+pub fn split_body(body: &[u8]) -> Result<([u32; LANES], &[[u8; 2]])> {
+    if body.len() < STATE_BYTES || body.len() % 4 != 0 {
+        return Err(Error::corrupt(format!("a rans chunk body of {} bytes", body.len())));
+    }
+    let (states, words) = body.split_at(STATE_BYTES);
+    let states = states.as_chunks::<4>().0;
+    Ok((std::array::from_fn(|l| u32::from_le_bytes(states[l])), words.as_chunks::<2>().0))
+}
+
+/// How the stream of a chunk ended.
+pub struct Ending {
+    /// The lanes' states after the last step.
+    pub states: [u32; LANES],
+    /// Words taken, zeros beyond the end included.
+    pub words_used: usize,
+}
+
+impl Ending {
+    /// The lanes' payloads.
+    pub fn payload(&self) -> [u16; LANES] {
+        self.states.map(|x| x as u16)
+    }
+
+    /// The free check of the format: all words are used and each state ends where the encoder began.
+    pub fn check(&self, body: &[u8]) -> Result<()> {
+        let (_, words) = split_body(body)?;
+        let all_used =
+            self.words_used == words.len() || (self.words_used + 1 == words.len() && words[self.words_used] == [0, 0]);
+        if all_used && self.states.iter().all(|x| x >> 16 == 1) {
+            return Ok(());
+        }
+        Err(Error::corrupt("a rans stream does not end where its encoder began"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coder::histogram::Histogram;
+    use proptest::prelude::*;
+
+    fn histogram(symbols: &[u8]) -> Histogram {
+        let mut h = [0; SYMBOLS];
+        symbols.iter().for_each(|&s| h[s as usize] += 1);
+        h
+    }
+
+    proptest! {
+        #[test]
+        fn streams_round_trip(
+            steps in 0usize..70,
+            spread in prop_oneof![Just(1u32), Just(2), Just(16), Just(256)],
+            seed: u64,
+            bits in 11u32..13,
+        ) {
+            let mut r = seed | 1;
+            let mut next = || { r ^= r << 13; r ^= r >> 7; r ^= r << 17; (r >> 32) as u32 };
+            let symbols: Vec<u8> = (0..steps * LANES).map(|_| ((next() % spread) & next() & 0xFF) as u8).collect();
+            let payload: [u16; LANES] = std::array::from_fn(|_| next() as u16);
+            let table = FrequencyTable::from_histogram(bits, &histogram(&symbols));
+            let mut body = Vec::new();
+            Encoder::new(&table).encode(&symbols, &payload, &mut Vec::new(), &mut body);
+            let mut got = vec![0; symbols.len()];
+            let end = Decoder::new(&table).decode(&body, &mut got).unwrap();
+            prop_assert_eq!(&got, &symbols);
+            prop_assert_eq!(end.payload(), payload);
+            end.check(&body).unwrap();
+        }
+    }
+
+    #[test]
+    fn reciprocals_divide_exactly() {
+        for f in 2u32..4096 {
+            let reciprocal = u64::MAX / u64::from(f) + 1;
+            for x in [0, 1, f - 1, f, f + 1, 12_345_678, u32::MAX / f * f, u32::MAX / f * f - 1, u32::MAX] {
+                let q = ((u128::from(x) * u128::from(reciprocal)) >> 64) as u32;
+                assert_eq!(q, x / f, "{x} / {f}");
+            }
+        }
+    }
+
+    #[test]
+    fn streams_that_end_early_or_late_are_noticed() {
+        let symbols: Vec<u8> = (0..LANES * 40).map(|i| (i * i % 251) as u8).collect();
+        let table = FrequencyTable::from_histogram(12, &histogram(&symbols));
+        let mut body = Vec::new();
+        Encoder::new(&table).encode(&symbols, &[0; LANES], &mut Vec::new(), &mut body);
+        let decoder = Decoder::new(&table);
+        let verdict = |body: &[u8]| {
+            let mut out = vec![0; symbols.len()];
+            decoder.decode(body, &mut out).and_then(|e| e.check(body))
+        };
+        verdict(&body).unwrap();
+        assert!(verdict(&body[..body.len() - 4]).is_err());
+        assert!(verdict(&[&body[..], &[0; 4]].concat()).is_err());
+        assert!(verdict(&body[..STATE_BYTES - 4]).is_err());
+        assert!(verdict(&body[..body.len() - 1]).is_err());
+    }
+}

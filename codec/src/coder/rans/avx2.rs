@@ -1,0 +1,255 @@
+//! The decoder of `rans` with AVX2: a tile's 32 states are four vectors.
+
+use std::arch::x86_64::*;
+
+use super::{Decoder, Ending, LOW, split_body};
+use crate::coder::chunk::ChunkFormat;
+use crate::coder::pair::low_mask;
+use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
+use crate::error::Result;
+
+/// Lanes of a vector, and vectors of a tile.
+const WIDE: usize = 8;
+const VECTORS: usize = LANES / WIDE;
+
+/// For each mask of lanes that need a word: which of the next words each lane gets (AVX2 has no expand).
+static EXPAND: [[u8; WIDE]; 256] = {
+    let mut table = [[0; WIDE]; 256];
+    let mut mask = 0;
+    while mask < 256 {
+        let (mut lane, mut word) = (0, 0);
+        while lane < WIDE {
+            if mask >> lane & 1 == 1 {
+                table[mask][lane] = word;
+                word += 1;
+            }
+            lane += 1;
+        }
+        mask += 1;
+    }
+    table
+};
+
+/// Decodes a tile of `width` columns into `out`, whose rows are `stride` apart. `words` is scratch.
+///
+/// # Panics
+/// AVX2 is missing, or `out` or the side plane is too short.
+#[allow(clippy::too_many_arguments)]
+pub fn decode(
+    decoder: &Decoder,
+    format: ChunkFormat,
+    body: &[u8],
+    side: &[u8],
+    width: usize,
+    out: &mut [i8],
+    stride: usize,
+    words: &mut Vec<u16>,
+) -> Result<Ending> {
+    assert!(crate::coder::Isa::Avx2.is_available());
+    assert!(out.len() >= (TILE_ROWS - 1) * stride + width && stride >= width);
+    assert!(side.len() == format.side_bytes(width));
+    let (states, stream) = split_body(body)?;
+    // A copy, so that a vector of words can be read anywhere up to the end, and zeros come after it.
+    words.clear();
+    words.extend(stream.iter().map(|w| u16::from_le_bytes(*w)));
+    words.resize(stream.len() + WIDE, 0);
+    // SAFETY: AVX2 is there, and the lengths that the function relies on were checked above.
+    Ok(unsafe { decode_with_avx2(decoder, format, states, words, stream.len(), side, width, out, stride) })
+}
+
+/// # Safety
+/// AVX2 is available; `words` has 8 words after `end`; `out` holds 16 rows of `width` columns, `stride` apart; `side`
+/// is as long as the format says.
+#[target_feature(enable = "avx2")]
+#[allow(clippy::too_many_arguments)]
+unsafe fn decode_with_avx2(
+    decoder: &Decoder,
+    format: ChunkFormat,
+    states: [u32; LANES],
+    words: &[u16],
+    end: usize,
+    side: &[u8],
+    width: usize,
+    out: &mut [i8],
+    stride: usize,
+) -> Ending {
+    // SAFETY: 32 u32 are four vectors.
+    let mut x: [__m256i; VECTORS] =
+        std::array::from_fn(|v| unsafe { _mm256_loadu_si256(states.as_ptr().add(v * WIDE).cast()) });
+    let mut used = 0usize;
+    let bits = decoder.bits();
+    let mask = _mm256_set1_epi32((1 << bits) - 1);
+    let shift_bits = _mm_cvtsi32_si128(bits as i32);
+    let field = _mm256_set1_epi32(0xFFF);
+    let zero = _mm256_setzero_si256();
+    let lookup = decoder.lookup();
+    assert!(lookup.len() == 1 << bits && LOW == 1 << 16);
+
+    let mut step = |x: &mut [__m256i; VECTORS]| -> [__m256i; VECTORS] {
+        let mut entries = [zero; VECTORS];
+        for v in 0..VECTORS {
+            let slot = _mm256_and_si256(x[v], mask);
+            // SAFETY: a slot has `bits` bits, and the table has 2^bits entries.
+            let e = unsafe { _mm256_i32gather_epi32::<4>(lookup.as_ptr().cast(), slot) };
+            let offset = _mm256_and_si256(_mm256_srli_epi32::<12>(e), field);
+            let next = _mm256_mullo_epi32(_mm256_and_si256(e, field), _mm256_srl_epi32(x[v], shift_bits));
+            let next = _mm256_add_epi32(next, offset);
+            // Below 2^16, unsigned: nothing in the upper half.
+            let needy = _mm256_cmpeq_epi32(_mm256_srli_epi32::<16>(next), zero);
+            let lanes = _mm256_movemask_ps(_mm256_castsi256_ps(needy)) as usize;
+            // SAFETY: `words` has 8 words from `end` on, and the place read is not beyond that.
+            let fresh = unsafe { _mm_loadu_si128(words.as_ptr().add(used.min(end)).cast()) };
+            // SAFETY: an entry of the table has eight bytes.
+            let order = unsafe { _mm_loadl_epi64(EXPAND[lanes].as_ptr().cast()) };
+            let fresh = _mm256_permutevar8x32_epi32(_mm256_cvtepu16_epi32(fresh), _mm256_cvtepu8_epi32(order));
+            let refilled = _mm256_or_si256(_mm256_slli_epi32::<16>(next), fresh);
+            x[v] = _mm256_blendv_epi8(next, refilled, needy);
+            used += lanes.count_ones() as usize;
+            entries[v] = e;
+        }
+        entries
+    };
+
+    let top = _mm256_set1_epi32(0xFF00_0000_u32 as i32);
+    let blocks = width / BLOCK_COLS;
+    for block in 0..blocks {
+        let last = block + 1 == blocks;
+        let mut quads = [[zero; VECTORS]; 8];
+        for (k, quad) in quads.iter_mut().enumerate() {
+            match format.layout {
+                Layout::Pair => {
+                    let (e0, e1) = (step(&mut x), step(&mut x));
+                    for v in 0..VECTORS {
+                        let second = _mm256_srli_epi32::<8>(_mm256_and_si256(e1[v], top));
+                        let both = _mm256_or_si256(_mm256_srli_epi32::<24>(e0[v]), second);
+                        let spread = _mm256_or_si256(both, _mm256_slli_epi32::<4>(both));
+                        quad[v] = _mm256_and_si256(spread, _mm256_set1_epi32(0x0F0F_0F0F));
+                    }
+                }
+                Layout::Byte => {
+                    let coded = if last && k == 7 { 2 } else { 4 };
+                    for _ in 0..coded {
+                        let e = step(&mut x);
+                        for v in 0..VECTORS {
+                            // Symbols enter at the top, so that the first one ends up lowest.
+                            let shifted = _mm256_srli_epi32::<8>(quad[v]);
+                            quad[v] = _mm256_or_si256(shifted, _mm256_and_si256(e[v], top));
+                        }
+                    }
+                    if coded == 2 {
+                        for v in 0..VECTORS {
+                            let payload = _mm256_slli_epi32::<16>(x[v]);
+                            quad[v] = _mm256_or_si256(_mm256_srli_epi32::<16>(quad[v]), payload);
+                        }
+                    }
+                }
+            }
+        }
+        for v in 0..VECTORS {
+            let mut q: [__m256i; 8] = std::array::from_fn(|k| quads[k][v]);
+            if format.layout == Layout::Pair {
+                let payload = last.then(|| _mm256_slli_epi32::<16>(x[v]));
+                // SAFETY: the side plane has the length of the format.
+                let words = unsafe { load_side(side, format.shift, block, v, payload) };
+                q = join(q, words, format.shift);
+            }
+            for half in 0..2 {
+                let rows = transpose([q[half * 4], q[half * 4 + 1], q[half * 4 + 2], q[half * 4 + 3]]);
+                for (r, row) in rows.into_iter().enumerate() {
+                    for (part, row) in row.into_iter().enumerate() {
+                        let at = (half * 8 + v * 2 + r) * stride + block * BLOCK_COLS + part * 32;
+                        debug_assert!(at + 32 <= out.len());
+                        // SAFETY: `out` holds 16 rows of the tile, checked by the caller.
+                        unsafe { _mm256_storeu_si256(out.as_mut_ptr().add(at).cast(), row) };
+                    }
+                }
+            }
+        }
+    }
+    let mut states = [0u32; LANES];
+    for v in 0..VECTORS {
+        // SAFETY: 32 u32 hold four vectors.
+        unsafe { _mm256_storeu_si256(states.as_mut_ptr().add(v * WIDE).cast(), x[v]) };
+    }
+    Ending { states, words_used: used }
+}
+
+/// Side words of 8 lanes; `payload` is the upper half of the last one, in the last block.
+///
+/// # Safety
+/// `side` holds the side words of `block`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Option<__m256i>) -> [__m256i; 4] {
+    let words = shift as usize + 1;
+    let mut loaded = [_mm256_setzero_si256(); 4];
+    for (word, loaded) in loaded.iter_mut().enumerate().take(words) {
+        let line = (block * words + word) * LANES * 4;
+        *loaded = match payload {
+            Some(payload) if word + 1 == words => {
+                let at = line + v * WIDE * 2;
+                debug_assert!(at + 16 <= side.len());
+                // SAFETY: half a word for each lane, within the side plane.
+                let lower = unsafe { _mm_loadu_si128(side.as_ptr().add(at).cast()) };
+                _mm256_or_si256(_mm256_cvtepu16_epi32(lower), payload)
+            }
+            _ => {
+                let at = line + v * WIDE * 4;
+                debug_assert!(at + 32 <= side.len());
+                // SAFETY: one word for each lane, within the side plane.
+                unsafe { _mm256_loadu_si256(side.as_ptr().add(at).cast()) }
+            }
+        };
+    }
+    loaded
+}
+
+/// Elements from their high parts and side words: `pair::unpack_side` and `pair::join`, 8 lanes at a time.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn join(high: [__m256i; 8], side: [__m256i; 4], shift: u32) -> [__m256i; 8] {
+    let low = _mm256_set1_epi32(low_mask(shift) as i32);
+    std::array::from_fn(|k| {
+        // Words of four elements lie rotated in their side word.
+        let (sign, rest) = match shift {
+            0 => (rotate(side[0], k), side[0]),
+            1 => {
+                let w = rotate(side[k / 4], 2 * (k % 4));
+                (w, w)
+            }
+            2 => (rotate(side[0], k), rotate(side[1 + k / 4], 2 * (k % 4))),
+            _ => {
+                let w = rotate(side[k / 2], 4 * (k % 2));
+                (w, w)
+            }
+        };
+        let v = _mm256_sll_epi32(high[k], _mm_cvtsi32_si128(shift as i32));
+        let v = _mm256_or_si256(v, _mm256_and_si256(rest, low));
+        // All ones where the sign bit of the byte is set.
+        _mm256_xor_si256(v, _mm256_cmpgt_epi8(_mm256_setzero_si256(), sign))
+    })
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn rotate(x: __m256i, by: usize) -> __m256i {
+    let left = _mm256_sll_epi32(x, _mm_cvtsi32_si128(by as i32));
+    _mm256_or_si256(left, _mm256_srl_epi32(x, _mm_cvtsi32_si128(32 - by as i32)))
+}
+
+/// Four words of each of 8 lanes -> two rows of 64 elements, each in two parts.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn transpose(q: [__m256i; 4]) -> [[__m256i; 2]; 2] {
+    let [a, b] = [_mm256_unpacklo_epi32(q[0], q[1]), _mm256_unpackhi_epi32(q[0], q[1])];
+    let [c, d] = [_mm256_unpacklo_epi32(q[2], q[3]), _mm256_unpackhi_epi32(q[2], q[3])];
+    let lanes = [
+        _mm256_unpacklo_epi64(a, c),
+        _mm256_unpackhi_epi64(a, c),
+        _mm256_unpacklo_epi64(b, d),
+        _mm256_unpackhi_epi64(b, d),
+    ];
+    let first = |x, y| _mm256_permute2x128_si256::<0x20>(x, y);
+    let second = |x, y| _mm256_permute2x128_si256::<0x31>(x, y);
+    [[first(lanes[0], lanes[1]), first(lanes[2], lanes[3])], [second(lanes[0], lanes[1]), second(lanes[2], lanes[3])]]
+}

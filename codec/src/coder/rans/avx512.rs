@@ -1,0 +1,287 @@
+//! The decoder of `rans` with AVX-512: a tile's 32 states are two vectors, and its symbols become rows of the tile
+//! without leaving the registers.
+
+use std::arch::x86_64::*;
+
+use super::{Decoder, Ending, LOW, split_body};
+use crate::coder::chunk::{ChunkFormat, Scratch};
+use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
+use crate::error::Result;
+
+/// One chunk to decode.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    pub body: &'a [u8],
+    pub side: &'a [u8],
+}
+
+/// Lanes of a vector, and vectors of a tile.
+const WIDE: usize = 16;
+const VECTORS: usize = LANES / WIDE;
+
+/// Where a tile's stream stands.
+#[derive(Clone, Copy)]
+struct State {
+    x: [__m512i; VECTORS],
+    /// Words taken, which may pass the end.
+    used: usize,
+}
+
+/// Decodes `N` neighbouring tiles of equal `width` at once into `out`, which begins at the first one's first element
+/// and has rows `stride` apart. Several at a time hide the latency of table look-ups.
+///
+/// # Panics
+/// AVX-512 is missing, or `out` or a side plane is too short.
+pub fn decode<const N: usize>(
+    decoder: &Decoder,
+    format: ChunkFormat,
+    jobs: [Job<'_>; N],
+    width: usize,
+    out: &mut [i8],
+    stride: usize,
+    scratch: &mut Scratch,
+) -> Result<[Ending; N]> {
+    assert!(crate::coder::Isa::Avx512.is_available());
+    assert!(out.len() >= (TILE_ROWS - 1) * stride + N * width && stride >= N * width);
+    assert!(jobs.iter().all(|j| j.side.len() == format.side_bytes(width)));
+    let mut states = [[0; LANES]; N];
+    let mut ends = [0; N];
+    for i in 0..N {
+        let (x, words) = split_body(jobs[i].body)?;
+        states[i] = x;
+        ends[i] = words.len();
+        // A copy, so that a vector of words can be read anywhere up to the end, and zeros come after it.
+        let copy = &mut scratch.words[i];
+        copy.clear();
+        copy.extend(words.iter().map(|w| u16::from_le_bytes(*w)));
+        copy.resize(words.len() + WIDE, 0);
+    }
+    let words: [&[u16]; N] = std::array::from_fn(|i| &scratch.words[i][..]);
+    // SAFETY: AVX-512 F, BW and VL are there, and the lengths that the function relies on were checked above: each
+    // `words[i]` has 16 words after `ends[i]`, `out` holds 16 rows of N tiles, and `side` is as long as the format says.
+    Ok(unsafe { decode_with_avx512(decoder, format, jobs, states, words, ends, width, out, stride) })
+}
+
+/// # Safety
+/// See the call.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
+#[allow(clippy::too_many_arguments)]
+unsafe fn decode_with_avx512<const N: usize>(
+    decoder: &Decoder,
+    format: ChunkFormat,
+    jobs: [Job<'_>; N],
+    states: [[u32; LANES]; N],
+    words: [&[u16]; N],
+    ends: [usize; N],
+    width: usize,
+    out: &mut [i8],
+    stride: usize,
+) -> [Ending; N] {
+    // SAFETY: an array of 32 u32 is two vectors.
+    let load = |x: &[u32; LANES]| unsafe {
+        let p = x.as_ptr().cast::<i32>();
+        [_mm512_loadu_epi32(p), _mm512_loadu_epi32(p.add(WIDE))]
+    };
+    let mut tiles: [State; N] = std::array::from_fn(|i| State { x: load(&states[i]), used: 0 });
+    let bits = decoder.bits();
+    let mask = _mm512_set1_epi32((1 << bits) - 1);
+    let shift_bits = _mm_cvtsi32_si128(bits as i32);
+    let field = _mm512_set1_epi32(0xFFF);
+    let low = _mm512_set1_epi32(LOW as i32);
+    let lookup = decoder.lookup();
+    assert!(lookup.len() == 1 << bits);
+
+    // One step of all lanes of tile `i`: returns the entries, whose top byte is the symbol.
+    let step = |i: usize, tile: &mut State| -> [__m512i; VECTORS] {
+        let mut entries = [_mm512_setzero_si512(); VECTORS];
+        for v in 0..VECTORS {
+            let x = tile.x[v];
+            let slot = _mm512_and_si512(x, mask);
+            // SAFETY: a slot has `bits` bits, and the table has 2^bits entries.
+            let e = unsafe { _mm512_i32gather_epi32::<4>(slot, lookup.as_ptr().cast()) };
+            let offset = _mm512_and_si512(_mm512_srli_epi32::<12>(e), field);
+            let next = _mm512_mullo_epi32(_mm512_and_si512(e, field), _mm512_srl_epi32(x, shift_bits));
+            let next = _mm512_add_epi32(next, offset);
+            let needy = _mm512_cmplt_epu32_mask(next, low);
+            // SAFETY: `words[i]` has 16 words from `ends[i]` on, and the place read is not beyond that.
+            let fresh = unsafe { _mm256_loadu_si256(words[i].as_ptr().add(tile.used.min(ends[i])).cast()) };
+            let fresh = _mm512_maskz_expand_epi32(needy, _mm512_cvtepu16_epi32(fresh));
+            let refilled = _mm512_or_si512(_mm512_slli_epi32::<16>(next), fresh);
+            tile.x[v] = _mm512_mask_mov_epi32(next, needy, refilled);
+            tile.used += needy.count_ones() as usize;
+            entries[v] = e;
+        }
+        entries
+    };
+
+    let blocks = width / BLOCK_COLS;
+    for block in 0..blocks {
+        let last = block + 1 == blocks;
+        // Eight words of four elements a lane (`byte`), or their coded symbols (`pair`), per tile and vector.
+        let mut quads = [[[_mm512_setzero_si512(); VECTORS]; 8]; N];
+        for k in 0..8 {
+            match format.layout {
+                Layout::Pair => {
+                    let mut parts = [[[_mm512_setzero_si512(); VECTORS]; 2]; N];
+                    for s in 0..2 {
+                        for i in 0..N {
+                            parts[i][s] = step(i, &mut tiles[i]);
+                        }
+                    }
+                    for i in 0..N {
+                        for v in 0..VECTORS {
+                            quads[i][k][v] = high_parts(parts[i][0][v], parts[i][1][v]);
+                        }
+                    }
+                }
+                Layout::Byte => {
+                    let coded = if last && k == 7 { 2 } else { 4 };
+                    for s in 0..coded {
+                        for i in 0..N {
+                            let e = step(i, &mut tiles[i]);
+                            for v in 0..VECTORS {
+                                // Symbols enter at the top, so that the first one ends up lowest.
+                                let top = _mm512_and_si512(e[v], _mm512_set1_epi32(0xFF00_0000_u32 as i32));
+                                let shifted = _mm512_srli_epi32::<8>(quads[i][k][v]);
+                                quads[i][k][v] = if s == 0 { top } else { _mm512_or_si512(shifted, top) };
+                            }
+                        }
+                    }
+                    if coded == 2 {
+                        for i in 0..N {
+                            for v in 0..VECTORS {
+                                let payload = _mm512_slli_epi32::<16>(tiles[i].x[v]);
+                                quads[i][k][v] = _mm512_or_si512(_mm512_srli_epi32::<16>(quads[i][k][v]), payload);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        for i in 0..N {
+            for v in 0..VECTORS {
+                let mut q: [__m512i; 8] = std::array::from_fn(|k| quads[i][k][v]);
+                if format.layout == Layout::Pair {
+                    let payload = last.then(|| _mm512_slli_epi32::<16>(tiles[i].x[v]));
+                    // SAFETY: the side plane has the length of the format.
+                    let side = unsafe { load_side(jobs[i].side, format.shift, block, v, payload) };
+                    q = join(q, side, format.shift);
+                }
+                for half in 0..2 {
+                    let rows = transpose([q[half * 4], q[half * 4 + 1], q[half * 4 + 2], q[half * 4 + 3]]);
+                    for (r, row) in rows.into_iter().enumerate() {
+                        let at = (half * 8 + v * 4 + r) * stride + i * width + block * BLOCK_COLS;
+                        debug_assert!(at + 64 <= out.len());
+                        // SAFETY: `out` holds 16 rows of N tiles, checked by the caller.
+                        unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(at).cast(), row) };
+                    }
+                }
+            }
+        }
+    }
+    tiles.map(|tile| {
+        let mut states = [0u32; LANES];
+        for v in 0..VECTORS {
+            // SAFETY: 32 u32 hold two vectors.
+            unsafe { _mm512_storeu_epi32(states.as_mut_ptr().add(v * WIDE).cast(), tile.x[v]) };
+        }
+        Ending { states, words_used: tile.used }
+    })
+}
+
+/// High parts of four elements, one a byte, from two entries.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn high_parts(e0: __m512i, e1: __m512i) -> __m512i {
+    let top = _mm512_set1_epi32(0xFF00_0000_u32 as i32);
+    let both = _mm512_or_si512(_mm512_srli_epi32::<24>(e0), _mm512_srli_epi32::<8>(_mm512_and_si512(e1, top)));
+    let spread = _mm512_or_si512(both, _mm512_slli_epi32::<4>(both));
+    _mm512_and_si512(spread, _mm512_set1_epi32(0x0F0F_0F0F))
+}
+
+/// Side words of 16 lanes; `payload` is the upper half of the last one, in the last block.
+///
+/// # Safety
+/// `side` holds the side words of `block`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx2")]
+unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Option<__m512i>) -> [__m512i; 4] {
+    let words = shift as usize + 1;
+    let mut loaded = [_mm512_setzero_si512(); 4];
+    for (word, loaded) in loaded.iter_mut().enumerate().take(words) {
+        let line = (block * words + word) * LANES * 4;
+        *loaded = match payload {
+            Some(payload) if word + 1 == words => {
+                let at = line + v * WIDE * 2;
+                debug_assert!(at + 32 <= side.len());
+                // SAFETY: half a word for each lane, within the side plane.
+                let lower = unsafe { _mm256_loadu_si256(side.as_ptr().add(at).cast()) };
+                _mm512_or_si512(_mm512_cvtepu16_epi32(lower), payload)
+            }
+            _ => {
+                let at = line + v * WIDE * 4;
+                debug_assert!(at + 64 <= side.len());
+                // SAFETY: one word for each lane, within the side plane.
+                unsafe { _mm512_loadu_si512(side.as_ptr().add(at).cast()) }
+            }
+        };
+    }
+    loaded
+}
+
+/// Elements from their high parts and side words: `pair::unpack_side` and `pair::join`, 16 lanes at a time.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn join(high: [__m512i; 8], side: [__m512i; 4], shift: u32) -> [__m512i; 8] {
+    let signs = _mm512_set1_epi32(0x8080_8080_u32 as i32);
+    let low = _mm512_set1_epi32(crate::coder::pair::low_mask(shift) as i32);
+    std::array::from_fn(|k| {
+        // Words of four elements lie rotated in their side word.
+        let (sign, rest) = match shift {
+            0 => (rotate(side[0], k), side[0]),
+            1 => {
+                let w = rotate(side[k / 4], 2 * (k % 4));
+                (w, w)
+            }
+            2 => (rotate(side[0], k), rotate(side[1 + k / 4], 2 * (k % 4))),
+            _ => {
+                let w = rotate(side[k / 2], 4 * (k % 2));
+                (w, w)
+            }
+        };
+        let v = _mm512_sll_epi32(high[k], _mm_cvtsi32_si128(shift as i32));
+        let v = _mm512_or_si512(v, _mm512_and_si512(rest, low));
+        let negative = _mm512_movepi8_mask(_mm512_and_si512(sign, signs));
+        _mm512_xor_si512(v, _mm512_movm_epi8(negative))
+    })
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn rotate(x: __m512i, by: usize) -> __m512i {
+    _mm512_rolv_epi32(x, _mm512_set1_epi32(by as i32))
+}
+
+/// Four words of each of 16 lanes -> four rows of 64 elements, lane l of a row's four giving its columns from 16 (l mod 4).
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn transpose(q: [__m512i; 4]) -> [__m512i; 4] {
+    let [a, b] = [_mm512_unpacklo_epi32(q[0], q[1]), _mm512_unpackhi_epi32(q[0], q[1])];
+    let [c, d] = [_mm512_unpacklo_epi32(q[2], q[3]), _mm512_unpackhi_epi32(q[2], q[3])];
+    let lanes = [
+        _mm512_unpacklo_epi64(a, c),
+        _mm512_unpackhi_epi64(a, c),
+        _mm512_unpacklo_epi64(b, d),
+        _mm512_unpackhi_epi64(b, d),
+    ];
+    let upper = |x, y| _mm512_shuffle_i32x4::<0x44>(x, y);
+    let lower = |x, y| _mm512_shuffle_i32x4::<0xEE>(x, y);
+    let [e, f] = [upper(lanes[0], lanes[1]), upper(lanes[2], lanes[3])];
+    let [g, h] = [lower(lanes[0], lanes[1]), lower(lanes[2], lanes[3])];
+    [
+        _mm512_shuffle_i32x4::<0x88>(e, f),
+        _mm512_shuffle_i32x4::<0xDD>(e, f),
+        _mm512_shuffle_i32x4::<0x88>(g, h),
+        _mm512_shuffle_i32x4::<0xDD>(g, h),
+    ]
+}

@@ -1,0 +1,172 @@
+//! Code lengths of coder `huffman`.
+
+use super::SYMBOLS;
+use crate::coder::histogram::Histogram;
+use crate::error::{Error, Result};
+
+/// Lengths of a complete, length-limited canonical prefix code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeTable {
+    bits: u32,
+    len: [u8; SYMBOLS],
+}
+
+impl CodeTable {
+    /// The code for `histogram` of least size whose codes have at most `bits` bits.
+    ///
+    /// Package-merge: L. Larmore, D. Hirschberg, "A fast algorithm for optimal length-limited Huffman codes", 1990.
+    pub fn from_histogram(bits: u32, histogram: &Histogram) -> Self {
+        let mut weights = *histogram;
+        // A complete code needs two symbols; those that never occur cost nothing.
+        for s in 0..2 {
+            if weights.iter().filter(|&&n| n > 0).count() < 2 && weights[s] == 0 {
+                weights[s] = 1;
+            }
+        }
+        let mut leaves: Vec<usize> = (0..SYMBOLS).filter(|&s| weights[s] > 0).collect();
+        leaves.sort_by_key(|&s| weights[s]);
+        // An item is a weight and how often each leaf is in it.
+        type Item = (u64, Vec<u16>);
+        let leaf_items: Vec<Item> = leaves.iter().enumerate().map(|(i, &s)| (weights[s], vec![i as u16])).collect();
+        let mut items: Vec<Item> = Vec::new();
+        for _ in 0..bits {
+            let packages = items.chunks_exact(2).map(|p| (p[0].0 + p[1].0, [&p[0].1[..], &p[1].1[..]].concat()));
+            let mut merged: Vec<Item> = packages.chain(leaf_items.iter().cloned()).collect();
+            merged.sort_by_key(|i| i.0);
+            items = merged;
+        }
+        let mut len = [0u8; SYMBOLS];
+        for (_, members) in &items[..2 * leaves.len() - 2] {
+            members.iter().for_each(|&i| len[leaves[i as usize]] += 1);
+        }
+        Self { bits, len }
+    }
+
+    /// Reads 256 bytes.
+    pub fn from_bytes(bits: u32, bytes: &[u8]) -> Result<Self> {
+        let len: [u8; SYMBOLS] = bytes
+            .try_into()
+            .map_err(|_| Error::corrupt(format!("a huffman table has 256 bytes, not {}", bytes.len())))?;
+        let slots = 1u64 << bits;
+        if let Some(l) = len.iter().find(|&&l| u32::from(l) > bits) {
+            return Err(Error::corrupt(format!("a huffman code of {l} bits in a table of {bits}")));
+        }
+        let used: u64 = len.iter().filter(|&&l| l > 0).map(|&l| slots >> l).sum();
+        if used != slots {
+            return Err(Error::corrupt(format!("the codes of a huffman table fill {used} slots, not {slots}")));
+        }
+        Ok(Self { bits, len })
+    }
+
+    /// The stored form.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.len.to_vec()
+    }
+
+    /// Longest code allowed.
+    pub fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    /// Code lengths in bits, by symbol; 0 where a symbol is missing.
+    pub fn lengths(&self) -> &[u8; SYMBOLS] {
+        &self.len
+    }
+
+    /// Codes as they lie in the stream: first bit lowest.
+    pub fn codes(&self) -> [u16; SYMBOLS] {
+        let mut codes = [0u16; SYMBOLS];
+        let mut next = 0u16;
+        for l in 1..=self.bits {
+            for (s, code) in codes.iter_mut().enumerate() {
+                if u32::from(self.len[s]) == l {
+                    *code = next.reverse_bits() >> (16 - l);
+                    next += 1;
+                }
+            }
+            next <<= 1;
+        }
+        codes
+    }
+
+    /// For each value of the next `bits` bits: the symbol in the high byte, its length in the low one.
+    pub fn lookup(&self) -> Vec<u16> {
+        let mut table = vec![0u16; 1 << self.bits];
+        for (s, code) in self.codes().into_iter().enumerate() {
+            let l = self.len[s];
+            if l > 0 {
+                for slot in (usize::from(code)..table.len()).step_by(1 << l) {
+                    table[slot] = (s as u16) << 8 | u16::from(l);
+                }
+            }
+        }
+        table
+    }
+
+    /// Bits that one `symbol` takes; infinite where it is missing.
+    pub fn cost(&self, symbol: usize) -> f64 {
+        match self.len[symbol] {
+            0 => f64::INFINITY,
+            l => f64::from(l),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coder::histogram::entropy;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_histogram_gives_a_complete_code(
+            counts in prop::collection::vec(prop_oneof![Just(0u64), 1..4u64, 1..1_000_000_000u64], SYMBOLS),
+            bits in 11u32..13,
+        ) {
+            let h: Histogram = counts.try_into().unwrap();
+            let t = CodeTable::from_histogram(bits, &h);
+            prop_assert_eq!(&CodeTable::from_bytes(bits, &t.to_bytes()).unwrap(), &t);
+            for s in 0..SYMBOLS {
+                prop_assert!(h[s] == 0 || t.len[s] > 0);
+            }
+            let (table, codes) = (t.lookup(), t.codes());
+            prop_assert!(table.iter().all(|&e| e & 0xFF != 0));
+            for s in (0..SYMBOLS).filter(|&s| t.len[s] > 0) {
+                prop_assert_eq!(table[codes[s] as usize], (s as u16) << 8 | u16::from(t.len[s]));
+            }
+        }
+    }
+
+    #[test]
+    fn the_code_is_within_a_bit_of_the_entropy() {
+        let h: Histogram = std::array::from_fn(|s| 1 + 1_000_000 / (1 + s as u64 * s as u64));
+        let t = CodeTable::from_histogram(12, &h);
+        let n: u64 = h.iter().sum();
+        let mean = (0..SYMBOLS).map(|s| h[s] as f64 * t.cost(s)).sum::<f64>() / n as f64;
+        assert!(mean >= entropy(&h) && mean < entropy(&h) + 1.0);
+    }
+
+    #[test]
+    fn lone_symbols_get_a_companion() {
+        for s in [0usize, 1, 255] {
+            let mut h = [0; SYMBOLS];
+            h[s] = 9;
+            let t = CodeTable::from_histogram(12, &h);
+            assert_eq!(t.len[s], 1);
+            assert!(CodeTable::from_bytes(12, &t.to_bytes()).is_ok());
+        }
+    }
+
+    #[test]
+    fn incomplete_and_overfull_codes_are_refused() {
+        let good = CodeTable::from_histogram(12, &[3; SYMBOLS]).to_bytes();
+        assert!(good.iter().all(|&l| l == 8));
+        for l in [0u8, 7, 9, 13, 255] {
+            let mut bad = good.clone();
+            bad[17] = l;
+            assert!(CodeTable::from_bytes(12, &bad).is_err(), "length {l}");
+        }
+        assert!(CodeTable::from_bytes(12, &good[..255]).is_err());
+    }
+}

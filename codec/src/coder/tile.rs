@@ -1,0 +1,216 @@
+//! Geometry of tiles: which chunk holds which elements. `FORMAT.md` section 3.
+
+use std::ops::Range;
+
+use super::{BLOCK_COLS, Coder, LANES, Layout, TILE_ROWS};
+use crate::error::{Error, Result};
+
+/// Widest tile, columns: the position of an element in its tile must fit 16 bits.
+pub const MAX_TILE: usize = 4096;
+
+/// How `count` matrices of `rows` x `cols` symbols are cut into tiles of 16 rows x `tile` columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileGeometry {
+    count: usize,
+    rows: usize,
+    cols: usize,
+    tile: usize,
+}
+
+/// The elements of one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TilePosition {
+    /// Which strip, counted over all matrices.
+    pub strip: usize,
+    /// First column in the matrix.
+    pub col: usize,
+    /// Width in columns, padding included: a multiple of 64.
+    pub width: usize,
+}
+
+impl TileGeometry {
+    /// # Errors
+    /// `tile` is not a multiple of 64 from 64 to 4,096, or the padded size does not fit.
+    pub fn new(count: usize, rows: usize, cols: usize, tile: usize) -> Result<Self> {
+        if tile == 0 || tile % BLOCK_COLS != 0 || tile > MAX_TILE {
+            return Err(Error::format(format!("tile width {tile} is not a multiple of 64 from 64 to 4096")));
+        }
+        let padded = rows
+            .checked_next_multiple_of(TILE_ROWS)
+            .zip(cols.checked_next_multiple_of(BLOCK_COLS))
+            .and_then(|(r, c)| r.checked_mul(c))
+            .and_then(|n| n.checked_mul(count))
+            .filter(|&n| n <= isize::MAX as usize);
+        if padded.is_none() {
+            return Err(Error::format(format!("{count} matrices of {rows} x {cols} are too large")));
+        }
+        Ok(Self { count, rows, cols, tile })
+    }
+
+    /// Matrices.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+    /// Rows of a matrix.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+    /// Columns of a matrix.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+    /// Width of a full tile, columns.
+    pub fn tile(&self) -> usize {
+        self.tile
+    }
+    /// Elements without padding.
+    pub fn elements(&self) -> usize {
+        self.count * self.rows * self.cols
+    }
+    /// Elements with padding.
+    pub fn padded_elements(&self) -> usize {
+        self.strips() * TILE_ROWS * self.padded_cols()
+    }
+    /// Columns with padding.
+    pub fn padded_cols(&self) -> usize {
+        self.cols.next_multiple_of(BLOCK_COLS)
+    }
+    /// Strips of one matrix.
+    pub fn strips_per_matrix(&self) -> usize {
+        self.rows.div_ceil(TILE_ROWS)
+    }
+    /// Strips of all matrices.
+    pub fn strips(&self) -> usize {
+        self.count * self.strips_per_matrix()
+    }
+    /// Tiles of a strip.
+    pub fn tiles(&self) -> usize {
+        self.padded_cols().div_ceil(self.tile)
+    }
+    /// Chunks of the plane.
+    pub fn chunks(&self) -> usize {
+        self.strips() * self.tiles()
+    }
+    /// Where chunk `index` lies.
+    pub fn position(&self, index: usize) -> TilePosition {
+        let (strip, tile) = (index / self.tiles(), index % self.tiles());
+        let col = tile * self.tile;
+        TilePosition { strip, col, width: self.tile.min(self.padded_cols() - col) }
+    }
+    /// Elements of `strip` in the row-major array of all matrices, without padding.
+    pub fn strip_elements(&self, strip: usize) -> Range<usize> {
+        let (matrix, s) = (strip / self.strips_per_matrix(), strip % self.strips_per_matrix());
+        let first = s * TILE_ROWS;
+        let last = (first + TILE_ROWS).min(self.rows);
+        let base = matrix * self.rows;
+        (base + first) * self.cols..(base + last) * self.cols
+    }
+}
+
+/// The width of tiles that the writer uses where none is asked for.
+///
+/// A chunk costs its lanes' states or offsets and its own offset whatever its width, so wide tiles are smaller; a
+/// GPU decodes the symbols of a lane one after the other, so narrow tiles are faster where a plane has too few
+/// chunks to fill the device. Hence narrow tiles up to 8 Mi elements and wide ones above. `rans` in layout `pair` hides half a
+/// state a lane in the side plane and affords narrower tiles than the others.
+///
+/// ```
+/// use wcodec::coder::{tile::default_tile, Coder, Layout};
+/// assert_eq!(default_tile(Coder::Rans, Layout::Pair, 2048, 2048), 256);
+/// assert_eq!(default_tile(Coder::Rans, Layout::Pair, 2048, 192), 192);
+/// ```
+pub fn default_tile(coder: Coder, layout: Layout, rows: usize, cols: usize) -> usize {
+    let small = rows.saturating_mul(cols) < 8 << 20;
+    let target = match (coder, layout, small) {
+        (_, _, true) => 256,
+        (Coder::Rans, Layout::Pair, false) => 384,
+        (_, _, false) => 512,
+    };
+    // Equal tiles: 5 blocks under a target of 4 make 3 + 2 and not 4 + 1.
+    let blocks = cols.div_ceil(BLOCK_COLS).max(1);
+    let tiles = (blocks * BLOCK_COLS).div_ceil(target);
+    blocks.div_ceil(tiles) * BLOCK_COLS
+}
+
+/// Widest tile whose lane offsets fit the format (`huffman`), or [`MAX_TILE`].
+pub fn max_tile(coder: Coder, layout: Layout) -> usize {
+    match (coder, layout) {
+        (Coder::Huffman, Layout::Byte) => 512,
+        (Coder::Huffman, Layout::Pair) => 1024,
+        _ => MAX_TILE,
+    }
+}
+
+/// Coded symbols of a lane and block.
+pub fn symbols_per_block(layout: Layout) -> usize {
+    match layout {
+        Layout::Byte => 32,
+        Layout::Pair => 16,
+    }
+}
+
+/// Bytes of the side plane that belong to a tile of `width` columns.
+pub fn side_bytes(coder: Coder, layout: Layout, shift: u32, width: usize) -> usize {
+    match layout {
+        Layout::Byte => 0,
+        Layout::Pair => {
+            let full = width / BLOCK_COLS * (shift as usize + 1) * LANES * 4;
+            // The payload of rANS states: 2 bytes a lane.
+            full - if coder == Coder::Rans { LANES * 2 } else { 0 }
+        }
+    }
+}
+
+/// Length in bytes of the body of a tile that is not coded.
+pub fn raw_body_bytes(coder: Coder, layout: Layout, width: usize) -> usize {
+    match (layout, coder) {
+        (Layout::Byte, _) => TILE_ROWS * width,
+        (Layout::Pair, Coder::Rans) => TILE_ROWS * width / 2 + LANES * 2,
+        (Layout::Pair, _) => TILE_ROWS * width / 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_every_element_once() {
+        for (count, rows, cols, tile) in [(1, 1, 1, 64), (2, 17, 130, 128), (1, 16, 640, 256), (3, 5, 64, 64)] {
+            let g = TileGeometry::new(count, rows, cols, tile).unwrap();
+            let mut seen = vec![0; g.elements()];
+            for chunk in 0..g.chunks() {
+                let p = g.position(chunk);
+                assert!(p.width > 0 && p.width <= tile && p.width % 64 == 0);
+                for row in seen[g.strip_elements(p.strip)].chunks_mut(cols) {
+                    let end = (p.col + p.width).min(cols);
+                    row[p.col..end].iter_mut().for_each(|n| *n += 1);
+                }
+            }
+            assert!(seen.iter().all(|&n| n == 1));
+        }
+    }
+
+    #[test]
+    fn default_tiles_are_legal_for_every_width() {
+        for &coder in Coder::ALL {
+            for &layout in Layout::ALL {
+                for cols in (0..5000).step_by(7) {
+                    for rows in [1, 16, 100_000] {
+                        let w = default_tile(coder, layout, rows, cols);
+                        assert!(w % 64 == 0 && w >= 64 && w <= max_tile(coder, layout), "{rows} x {cols}: {w}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_sizes_are_refused() {
+        assert!(TileGeometry::new(1, usize::MAX, 1, 64).is_err());
+        assert!(TileGeometry::new(1 << 40, 1 << 20, 1 << 20, 64).is_err());
+        for tile in [0, 1, 63, 65, 4160] {
+            assert!(TileGeometry::new(1, 1, 1, tile).is_err());
+        }
+    }
+}

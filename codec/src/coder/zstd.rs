@@ -1,0 +1,136 @@
+//! Coder `zstd`: independent frames of row-major bytes. `FORMAT.md` section 8.
+
+use super::{Filter, filter};
+use crate::error::{Error, Result};
+
+/// Largest chunk, decoded bytes: what every version of nvCOMP takes.
+pub const MAX_CHUNK: usize = 1 << 24;
+/// Frames start at multiples of this, which the oldest supported nvCOMP wants.
+const ALIGN: usize = 8;
+
+/// Decoded bytes of a frame where none is asked for: whole rows where they fit, and smaller frames for smaller planes, since a
+/// GPU decodes a frame serially and only many frames at once are fast.
+pub fn default_chunk(bytes: usize, cols: usize) -> usize {
+    let target = if bytes < 8 << 20 { 8 << 10 } else { 16 << 10 };
+    if cols == 0 || cols > target { target } else { target / cols * cols }
+}
+
+/// Refuses sizes that the format does not allow.
+pub fn check_chunk(chunk: usize) -> Result<()> {
+    if (1..=MAX_CHUNK).contains(&chunk) {
+        return Ok(());
+    }
+    Err(Error::format(format!("zstd chunks have 1 to {MAX_CHUNK} bytes, not {chunk}")))
+}
+
+/// Whether `filter` can be used with chunks of this size.
+pub fn filter_allowed(filter: Filter, chunk: usize, cols: usize) -> bool {
+    filter != Filter::Up || (cols > 0 && chunk % cols == 0)
+}
+
+/// Compresses the chunk that begins at byte `begin` of a plane with rows of `cols` bytes.
+pub fn compress(chunk: &[i8], begin: usize, cols: usize, filter: Filter, level: i32) -> Result<Vec<u8>> {
+    let mut bytes = chunk.to_vec();
+    if filter != Filter::None {
+        for_each_row_run(&mut bytes, begin, cols, filter, filter::apply);
+    }
+    zstd::bulk::compress(bytemuck::cast_slice(&bytes), level)
+        .map_err(|e| Error::input(format!("zstd at level {level}: {e}")))
+}
+
+/// Filters restart at rows and at the chunk's start, which may lie within a row.
+fn for_each_row_run(
+    bytes: &mut [i8],
+    begin: usize,
+    cols: usize,
+    filter: Filter,
+    run: fn(Filter, &mut [i8], usize, usize),
+) {
+    let head = match begin % cols {
+        0 => 0,
+        col => (cols - col).min(bytes.len()),
+    };
+    let (first, rest) = bytes.split_at_mut(head);
+    if !first.is_empty() {
+        run(filter, first, head, head);
+    }
+    run(filter, rest, cols, cols);
+}
+
+/// Appends a frame and its entry of the chunk offsets.
+pub fn append(frame: &[u8], data: &mut Vec<u8>, offsets: &mut Vec<u8>) -> Result<()> {
+    data.resize(data.len().next_multiple_of(ALIGN), 0);
+    let too_large = || Error::input("a plane of more than 32 GiB").advice("split the tensor, or use coder raw");
+    let start = u32::try_from(data.len() / ALIGN).map_err(|_| too_large())?;
+    let length = u32::try_from(frame.len()).map_err(|_| too_large())?;
+    offsets.extend_from_slice(&start.to_le_bytes());
+    offsets.extend_from_slice(&length.to_le_bytes());
+    data.extend_from_slice(frame);
+    Ok(())
+}
+
+/// The frames of a plane, checked.
+pub struct Frames<'a> {
+    data: &'a [u8],
+    entries: &'a [[u8; 8]],
+    /// Decoded bytes of a chunk, and of the plane.
+    pub chunk: usize,
+    bytes: usize,
+}
+
+impl<'a> Frames<'a> {
+    /// Checks `offsets` against `data` for a plane of `bytes` decoded bytes.
+    pub fn new(data: &'a [u8], offsets: &'a [u8], chunk: usize, bytes: usize) -> Result<Self> {
+        check_chunk(chunk)?;
+        let frames = Self { data, entries: offsets.as_chunks::<8>().0, chunk, bytes };
+        if offsets.len() % 8 != 0 || frames.entries.len() != bytes.div_ceil(chunk) {
+            let n = offsets.len();
+            return Err(Error::corrupt(format!("{n} bytes of offsets for {bytes} bytes in frames of {chunk}")));
+        }
+        let mut end = 0;
+        for i in 0..frames.len() {
+            let (start, length) = frames.range(i);
+            let gap_ok = start == usize::next_multiple_of(end, ALIGN);
+            end = start + length;
+            if !gap_ok || length == 0 || end > data.len() {
+                return Err(Error::corrupt(format!("zstd frame {i} lies at {start}..{end} of {}", data.len())));
+            }
+        }
+        if end != data.len() {
+            return Err(Error::corrupt(format!("zstd frames end at {end} of {}", data.len())));
+        }
+        Ok(frames)
+    }
+
+    /// Frames.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Start and length of frame `i` in bytes.
+    pub fn range(&self, i: usize) -> (usize, usize) {
+        let [a, b, c, d, e, f, g, h] = self.entries[i];
+        (u32::from_le_bytes([a, b, c, d]) as usize * ALIGN, u32::from_le_bytes([e, f, g, h]) as usize)
+    }
+
+    /// Decoded bytes of chunk `i`.
+    pub fn decoded(&self, i: usize) -> std::ops::Range<usize> {
+        i * self.chunk..((i + 1) * self.chunk).min(self.bytes)
+    }
+
+    /// Decodes chunk `i` into `out`, which has its length; rows have `cols` bytes.
+    pub fn decode(&self, i: usize, out: &mut [i8], cols: usize, filter: Filter) -> Result<()> {
+        let (start, length) = self.range(i);
+        let bad = |what: String| Error::corrupt(format!("zstd frame {i}: {what}")).offset(start as u64);
+        let want = out.len();
+        let got = zstd::bulk::decompress_to_buffer(&self.data[start..start + length], bytemuck::cast_slice_mut(out))
+            .map_err(|e| bad(e.to_string()))?;
+        if got != want {
+            return Err(bad(format!("{got} bytes come out, not {want}")));
+        }
+        if filter != Filter::None {
+            for_each_row_run(out, i * self.chunk, cols, filter, filter::undo);
+        }
+        Ok(())
+    }
+}

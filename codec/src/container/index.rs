@@ -1,0 +1,231 @@
+//! The index: one JSON object that says what is in the file.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Segment;
+use crate::error::{Error, Result};
+
+/// Value of `format`.
+const FORMAT: &str = "wcodec";
+/// Features that this crate knows. Version 1.0 defines none.
+const KNOWN_FEATURES: &[&str] = &[];
+
+/// A 64-bit hash; 16 hexadecimal digits in the index, since JSON numbers lose the last bits in many readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Hash(pub u64);
+
+impl std::fmt::Display for Hash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for Hash {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Hash;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("16 lower-case hexadecimal digits")
+            }
+            fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Hash, E> {
+                let digits = s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+                match u64::from_str_radix(s, 16) {
+                    Ok(n) if digits && s.len() == 16 => Ok(Hash(n)),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(s), &self)),
+                }
+            }
+        }
+        d.deserialize_str(Visitor)
+    }
+}
+
+/// The index. Keys that it does not know are ignored; the bytes as stored remain available from the reader.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Index {
+    pub format: String,
+    #[serde(default)]
+    pub features: Vec<String>,
+    #[serde(default)]
+    pub writer: String,
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<serde_json::Value>,
+    pub tables: Vec<TableEntry>,
+    pub tensors: Vec<TensorEntry>,
+    pub aliases: BTreeMap<String, String>,
+}
+
+/// A table of symbols.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct TableEntry {
+    pub coder: String,
+    pub bits: u32,
+    pub data: Segment,
+}
+
+/// How a tensor is seen as matrices: `[count, rows, cols, row_axis]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(usize, usize, usize, usize)", into = "(usize, usize, usize, usize)")]
+#[allow(missing_docs)]
+pub struct MatrixEntry {
+    pub count: usize,
+    pub rows: usize,
+    pub cols: usize,
+    pub row_axis: usize,
+}
+
+impl From<(usize, usize, usize, usize)> for MatrixEntry {
+    fn from((count, rows, cols, row_axis): (usize, usize, usize, usize)) -> Self {
+        Self { count, rows, cols, row_axis }
+    }
+}
+
+impl From<MatrixEntry> for (usize, usize, usize, usize) {
+    fn from(m: MatrixEntry) -> Self {
+        (m.count, m.rows, m.cols, m.row_axis)
+    }
+}
+
+/// A tensor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct TensorEntry {
+    pub name: String,
+    pub dtype: String,
+    pub shape: Vec<usize>,
+    pub scheme: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matrix: Option<MatrixEntry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<ScalesEntry>,
+    pub planes: Vec<PlaneEntry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// The scales of a tensor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct ScalesEntry {
+    pub per: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<usize>,
+    pub data: Segment,
+}
+
+/// A plane.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct PlaneEntry {
+    pub coder: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fields: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shift: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tile: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunk: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunks: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_chunk: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offsets: Option<Segment>,
+    pub data: Segment,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub side: Option<Segment>,
+    pub hash: Hash,
+}
+
+impl PlaneEntry {
+    /// Its segments and what they hold.
+    pub fn segments(&self) -> impl Iterator<Item = (&'static str, &Segment)> {
+        self.offsets
+            .iter()
+            .map(|s| ("offsets", s))
+            .chain([("data", &self.data)])
+            .chain(self.side.iter().map(|s| ("side", s)))
+    }
+}
+
+impl TensorEntry {
+    /// Its segments and what they hold, tables excluded.
+    pub fn segments(&self) -> impl Iterator<Item = (&'static str, &Segment)> {
+        self.scales.iter().map(|s| ("scales", &s.data)).chain(self.planes.iter().flat_map(PlaneEntry::segments))
+    }
+}
+
+impl Index {
+    /// An index of nothing.
+    pub fn new() -> Self {
+        Self {
+            format: FORMAT.to_owned(),
+            features: Vec::new(),
+            writer: concat!("wcodec ", env!("CARGO_PKG_VERSION")).to_owned(),
+            metadata: BTreeMap::new(),
+            model: None,
+            tables: Vec::new(),
+            tensors: Vec::new(),
+            aliases: BTreeMap::new(),
+        }
+    }
+
+    /// Parses the stored form and checks what concerns the file as a whole.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format) for JSON that is not an index, and
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a feature that this version does not know.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        // Features first: an index with an unknown one may look different everywhere else.
+        #[derive(Deserialize)]
+        struct Preamble {
+            format: String,
+            #[serde(default)]
+            features: Vec<String>,
+        }
+        let parse_error = |e: serde_json::Error| Error::format(format!("the index is not what it should be: {e}"));
+        let parsed = serde_json::from_slice::<Self>(bytes);
+        let (format, features) = match &parsed {
+            Ok(index) => (index.format.clone(), index.features.clone()),
+            Err(_) => {
+                let p: Preamble = serde_json::from_slice(bytes).map_err(parse_error)?;
+                (p.format, p.features)
+            }
+        };
+        if format != FORMAT {
+            return Err(Error::format(format!("the index is of format '{format}', not '{FORMAT}'")));
+        }
+        if let Some(f) = features.iter().find(|f| !KNOWN_FEATURES.contains(&f.as_str())) {
+            return Err(Error::unsupported(format!(
+                "the file needs the feature '{f}', which this version does not know"
+            ))
+            .advice("upgrade wcodec"));
+        }
+        parsed.map_err(parse_error)
+    }
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,221 @@
+//! Opening and reading containers.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::header::{HEADER_BYTES, Header};
+use super::index::{Index, TensorEntry};
+use super::segment::{Segment, check_layout};
+use super::{Hash, hash};
+use crate::error::{Error, Result};
+use crate::file::InputFile;
+use crate::tensor::{AlignedBytes, element_count, out_of_memory};
+
+/// Where the bytes are.
+#[derive(Debug)]
+enum Storage {
+    File(InputFile),
+    Memory(Vec<u8>),
+}
+
+/// An open container. Opening reads the header and the index, whatever the size of the file; segments are read when
+/// they are asked for.
+#[derive(Debug)]
+pub struct Reader {
+    storage: Storage,
+    header: Header,
+    index: Index,
+    places: HashMap<String, usize>,
+}
+
+impl Reader {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `FORMAT.md` section 10; each names the file and the place.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::new(Storage::File(InputFile::open(path)?)).map_err(|e| e.file(path))
+    }
+
+    /// Opens a container in memory.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        Self::new(Storage::Memory(bytes))
+    }
+
+    fn new(storage: Storage) -> Result<Self> {
+        let length = storage.length();
+        let head = storage.read(0, HEADER_BYTES.min(length as usize) as u64)?;
+        let header = Header::from_bytes(&head, length)?;
+        let bytes = storage.read(header.index_offset, header.index_length)?;
+        if hash(&bytes).0 != header.index_hash {
+            return Err(Error::corrupt("the index's hash does not match")
+                .offset(header.index_offset)
+                .advice("restore the file, or encode the model again"));
+        }
+        let index = Index::from_bytes(&bytes).map_err(|e| e.offset(header.index_offset))?;
+        let places = check_index(&index)?;
+        let segments = index.tables.iter().map(|t| &t.data).chain(index.tensors.iter().flat_map(all_segments));
+        check_layout(segments.map(|s| (s.offset, s.length)).collect(), header.index_offset)?;
+        Ok(Self { storage, header, index, places })
+    }
+
+    /// The header.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The index.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// The index as stored, unknown keys included.
+    pub fn index_json(&self) -> Result<String> {
+        let bytes = self.storage.read(self.header.index_offset, self.header.index_length)?;
+        String::from_utf8(bytes.to_vec()).map_err(|e| Error::format(format!("the index is not UTF-8: {e}")))
+    }
+
+    /// The path of the file; `None` in memory.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.storage {
+            Storage::File(f) => Some(f.path()),
+            Storage::Memory(_) => None,
+        }
+    }
+
+    /// The tensor of this name, or the one that it is an alias of.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input) where there is none; names that are close are suggested.
+    pub fn tensor(&self, name: &str) -> Result<&TensorEntry> {
+        self.place(name).map(|i| &self.index.tensors[i])
+    }
+
+    /// Where [`tensor`](Self::tensor) is in the index.
+    pub fn place(&self, name: &str) -> Result<usize> {
+        self.places.get(name).copied().ok_or_else(|| {
+            let last = name.rsplit('.').next().unwrap_or(name);
+            let like: Vec<_> =
+                self.index.tensors.iter().map(|t| t.name.as_str()).filter(|n| n.contains(last)).take(3).collect();
+            let advice = match like[..] {
+                [] => format!("it has {} tensors; see `wcodec inspect`", self.index.tensors.len()),
+                _ => format!("did you mean {}?", like.join(", ")),
+            };
+            self.name(Error::input(format!("no tensor '{name}'")).advice(advice))
+        })
+    }
+
+    /// The bytes of a segment; `verify` compares them with its hash.
+    pub fn segment(&self, segment: &Segment, verify: bool) -> Result<AlignedBytes> {
+        let bytes = self.storage.read(segment.offset, segment.length).map_err(|e| self.name(e))?;
+        if verify && hash(&bytes) != segment.hash {
+            return Err(self.name(
+                Error::corrupt(format!("the hash of a segment of {} bytes does not match", segment.length))
+                    .offset(segment.offset)
+                    .advice("restore the file, or encode the model again; other tensors are still readable"),
+            ));
+        }
+        Ok(bytes)
+    }
+
+    /// Names the file in `error`.
+    pub fn name(&self, error: Error) -> Error {
+        match self.path() {
+            Some(p) => error.file(p),
+            None => error,
+        }
+    }
+
+    /// Where padding between segments is not zero.
+    ///
+    /// # Errors
+    /// The place of the first such byte.
+    pub fn check_padding(&self) -> Result<()> {
+        let mut ends: Vec<(u64, u64)> = self
+            .index
+            .tables
+            .iter()
+            .map(|t| &t.data)
+            .chain(self.index.tensors.iter().flat_map(all_segments))
+            .filter(|s| s.length > 0)
+            .map(|s| (s.offset, s.length))
+            .collect();
+        ends.push((self.header.index_offset, 0));
+        ends.sort_unstable();
+        let mut end = HEADER_BYTES as u64;
+        for (offset, length) in ends {
+            let padding = self.storage.read(end, offset - end).map_err(|e| self.name(e))?;
+            if let Some(at) = padding.iter().position(|&b| b != 0) {
+                return Err(self.name(Error::corrupt("padding between segments is not zero").offset(end + at as u64)));
+            }
+            end = offset + length;
+        }
+        Ok(())
+    }
+}
+
+fn all_segments(tensor: &TensorEntry) -> impl Iterator<Item = &Segment> {
+    tensor.segments().map(|(_, s)| s)
+}
+
+/// Checks names, aliases and table numbers; returns where each name is.
+fn check_index(index: &Index) -> Result<HashMap<String, usize>> {
+    let mut places = HashMap::with_capacity(index.tensors.len() + index.aliases.len());
+    for (i, t) in index.tensors.iter().enumerate() {
+        if t.name.is_empty() || places.insert(t.name.clone(), i).is_some() {
+            return Err(Error::format("the name of a tensor is empty or not unique").tensor(&t.name));
+        }
+        element_count(&t.shape).map_err(|e| e.tensor(&t.name))?;
+        for p in &t.planes {
+            if p.table.is_some_and(|table| table >= index.tables.len()) {
+                return Err(Error::format("a plane names a table that is not there").tensor(&t.name));
+            }
+        }
+    }
+    for (alias, target) in &index.aliases {
+        // An alias of an alias is no tensor's name.
+        let place = places.get(target).copied().filter(|&i| index.tensors[i].name == *target);
+        let Some(place) = place else {
+            return Err(Error::format(format!("an alias of '{target}', which is not there")).tensor(alias));
+        };
+        if alias.is_empty() || places.insert(alias.clone(), place).is_some() {
+            return Err(Error::format("the name of an alias is empty or not unique").tensor(alias));
+        }
+    }
+    Ok(places)
+}
+
+impl Storage {
+    fn length(&self) -> u64 {
+        match self {
+            Storage::File(f) => f.length(),
+            Storage::Memory(b) => b.len() as u64,
+        }
+    }
+
+    fn read(&self, offset: u64, length: u64) -> Result<AlignedBytes> {
+        let length = usize::try_from(length).map_err(|_| out_of_memory(usize::MAX))?;
+        match self {
+            Storage::File(f) => f.read(offset, length),
+            Storage::Memory(bytes) => {
+                let range = usize::try_from(offset).ok().and_then(|o| bytes.get(o..)?.get(..length));
+                let range =
+                    range.ok_or_else(|| Error::format("bytes beyond the end of the container").offset(offset))?;
+                AlignedBytes::copy_of(range)
+            }
+        }
+    }
+}
+
+impl Hash {
+    /// Compares a hash of decoded bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt).
+    pub fn check(self, decoded: &[u8]) -> Result<()> {
+        if hash(decoded) == self {
+            return Ok(());
+        }
+        Err(Error::corrupt("the decoded bytes do not match their hash").advice("encode the model again"))
+    }
+}

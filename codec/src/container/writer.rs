@@ -1,0 +1,84 @@
+//! Writing containers, front to back.
+
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+use super::header::{HEADER_BYTES, Header, VERSION};
+use super::index::{Index, TableEntry, TensorEntry};
+use super::segment::{SMALL_ALIGN, Segment, align_up, place};
+use super::{Hash, hash};
+use crate::error::{Error, Result};
+use crate::file::NamedWriter;
+
+/// Writes segments as they come, then the index, and the header last: a file whose writing was interrupted has an empty
+/// header and is refused.
+pub struct Writer<W: Write + Seek> {
+    out: NamedWriter<W>,
+    path: std::path::PathBuf,
+    index: Index,
+}
+
+impl<W: Write + Seek> Writer<W> {
+    /// Begins a container in `out`, which must be empty; `path` is its name in errors.
+    pub fn new(out: W, path: &Path) -> Result<Self> {
+        let mut out = NamedWriter::new(out, path);
+        out.write(&[0; HEADER_BYTES])?;
+        Ok(Self { out, path: path.to_owned(), index: Index::new() })
+    }
+
+    /// Appends a segment.
+    pub fn segment(&mut self, bytes: &[u8]) -> Result<Segment> {
+        let length = bytes.len() as u64;
+        let offset = place(self.out.written(), length).ok_or_else(too_large)?;
+        if length > 0 {
+            self.pad_to(offset)?;
+            self.out.write(bytes)?;
+        }
+        Ok(Segment { offset, length, hash: hash(bytes) })
+    }
+
+    /// Appends a table and returns its number.
+    pub fn table(&mut self, coder: &str, bits: u32, bytes: &[u8]) -> Result<usize> {
+        let data = self.segment(bytes)?;
+        self.index.tables.push(TableEntry { coder: coder.to_owned(), bits, data });
+        Ok(self.index.tables.len() - 1)
+    }
+
+    /// Adds a tensor whose segments are written.
+    pub fn tensor(&mut self, entry: TensorEntry) {
+        self.index.tensors.push(entry);
+    }
+
+    /// The index so far; metadata and aliases are set here.
+    pub fn index(&mut self) -> &mut Index {
+        &mut self.index
+    }
+
+    /// Writes index and header; returns the index, the length of the file and its writer.
+    pub fn finish(mut self) -> Result<(Index, u64, W)> {
+        let index_offset = align_up(self.out.written(), SMALL_ALIGN).ok_or_else(too_large)?;
+        self.pad_to(index_offset)?;
+        let json =
+            serde_json::to_vec(&self.index).map_err(|e| Error::input(format!("metadata cannot be written: {e}")))?;
+        self.out.write(&json)?;
+        let Hash(index_hash) = hash(&json);
+        let file_length = self.out.written();
+        let header =
+            Header { version: VERSION, index_offset, index_length: json.len() as u64, index_hash, file_length };
+        let mut out = self.out.into_inner()?;
+        out.seek(SeekFrom::Start(0))
+            .and_then(|_| out.write_all(&header.to_bytes()))
+            .and_then(|()| out.flush())
+            .map_err(|e| Error::io("write the header", &self.path, e))?;
+        Ok((self.index, file_length, out))
+    }
+
+    fn pad_to(&mut self, offset: u64) -> Result<()> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        self.out.write(&ZEROS[..(offset - self.out.written()) as usize])
+    }
+}
+
+fn too_large() -> Error {
+    Error::input("the container would be larger than 2^64 bytes")
+}

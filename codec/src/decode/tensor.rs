@@ -1,0 +1,311 @@
+//! Decoding one tensor.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use super::{Container, DecodeOptions};
+use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
+use crate::coder::table::Table;
+use crate::coder::{Coder, Filter, Isa, Layout};
+use crate::container::{PlaneEntry, TensorEntry};
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::scheme::int8::{Granularity, Weight, dequantize_run};
+use crate::tensor::{AlignedBytes, Dtype, element_count, try_vec};
+
+/// Decoded bytes that one stored byte can stand for at most (`FORMAT.md` section 10): what is more is refused before
+/// memory is asked for.
+const MAX_EXPANSION: usize = 131_072;
+
+/// A tensor whose entry was checked and whose segments were read.
+pub struct Opened<'a> {
+    plane_entry: &'a PlaneEntry,
+    pub dtype: Dtype,
+    /// Elements of the plane: symbols, or bytes where elements are wider.
+    pub elements: usize,
+    /// Matrices, rows, columns of the plane.
+    pub matrix: (usize, usize, usize),
+    row_axis: usize,
+    pub coder: Coder,
+    isa: Isa,
+    data: AlignedBytes,
+    offsets: AlignedBytes,
+    side: AlignedBytes,
+    table: Option<Arc<Table>>,
+}
+
+fn need<T: Copy>(value: Option<T>, key: &str) -> Result<T> {
+    value.ok_or_else(|| Error::format(format!("a plane without '{key}'")))
+}
+
+impl Container {
+    /// Checks the entry of a tensor and reads its plane's segments.
+    pub(super) fn open_tensor<'a>(&self, entry: &'a TensorEntry, options: &DecodeOptions) -> Result<Opened<'a>> {
+        let dtype = Dtype::from_name(&entry.dtype)?;
+        let count = element_count(&entry.shape)?;
+        let [plane] = &entry.planes[..] else {
+            return Err(Error::format(format!("scheme {} has one plane, not {}", entry.scheme, entry.planes.len())));
+        };
+        let bytes = count.checked_mul(dtype.size()).ok_or_else(|| Error::format("the tensor is too large"))?;
+        let elements = match entry.scheme.as_str() {
+            "int8" if dtype.is_quantizable() => count,
+            "int8" => {
+                return Err(Error::format(format!("scheme int8 for a tensor of {dtype}")));
+            }
+            "raw" => bytes,
+            other => {
+                return Err(Error::unsupported(format!("unknown scheme '{other}'")).advice("upgrade wcodec"));
+            }
+        };
+        if plane.fields.is_some() {
+            return Err(Error::unsupported("a plane of parts of elements").advice("upgrade wcodec"));
+        }
+        let coder = Coder::from_name(&plane.coder).map_err(|e| e.advice("upgrade wcodec"))?;
+        if elements == 0 && (entry.scheme != "raw" || coder != Coder::Raw) {
+            return Err(Error::format("an empty tensor is stored with scheme raw and coder raw"));
+        }
+        if plane.data.length.saturating_mul(MAX_EXPANSION as u64) < elements as u64 {
+            let length = plane.data.length;
+            return Err(Error::corrupt(format!("{length} stored bytes cannot hold {elements} symbols"))
+                .offset(plane.data.offset));
+        }
+        let matrix = match entry.matrix {
+            Some(m) => {
+                let n = element_count(&[m.count, m.rows, m.cols])?;
+                let transposed = m.row_axis == 1 && m.count == 1 && entry.shape == [m.cols, m.rows];
+                if n != count || !(m.row_axis == 0 || transposed) {
+                    return Err(Error::format(format!("the matrix view {m:?} does not fit shape {:?}", entry.shape)));
+                }
+                if elements != count || (transposed && entry.scheme == "raw") {
+                    return Err(Error::format("a matrix view of wide raw elements"));
+                }
+                (m.count, m.rows, m.cols)
+            }
+            None if entry.scheme == "int8" || matches!(coder, Coder::Rans | Coder::Huffman) => {
+                return Err(Error::format(format!("scheme {} with coder {coder} needs 'matrix'", entry.scheme)));
+            }
+            None if plane.filter.is_some() => return Err(Error::format("a filter needs 'matrix'")),
+            None => (1, 1, elements),
+        };
+        let verify = options.verify;
+        let read = |s: &Option<crate::container::Segment>| match s {
+            Some(s) => self.reader.segment(s, verify),
+            None => Ok(AlignedBytes::default()),
+        };
+        let table = plane.table.map(|t| self.table(t, verify)).transpose()?;
+        Ok(Opened {
+            plane_entry: plane,
+            dtype,
+            elements,
+            matrix,
+            row_axis: entry.matrix.map_or(0, |m| m.row_axis),
+            coder,
+            isa: options.isa()?,
+            data: self.reader.segment(&plane.data, verify)?,
+            offsets: read(&plane.offsets)?,
+            side: read(&plane.side)?,
+            table,
+        })
+    }
+
+    /// Scales of a tensor and what shares them; `None` where the scheme has none.
+    pub(super) fn read_scales(&self, entry: &TensorEntry, verify: bool) -> Result<Option<(Granularity, Vec<f32>)>> {
+        let (Some(s), Some(m)) = (&entry.scales, entry.matrix) else {
+            if entry.scheme == "int8" {
+                return Err(Error::format("scheme int8 needs 'scales' and 'matrix'"));
+            }
+            return Ok(None);
+        };
+        let granularity = match (s.per.as_str(), s.block) {
+            ("row", None) => Granularity::Row,
+            ("tensor", None) => Granularity::Tensor,
+            ("block", Some(n)) => Granularity::Block(n).check()?,
+            (per, block) => {
+                return Err(Error::format(format!("scales per '{per}' with block {block:?}")));
+            }
+        };
+        let rows = element_count(&[m.count, m.rows])?;
+        // Checked as a product, since nothing has compared the matrix with the file yet.
+        let want = match granularity {
+            Granularity::Tensor => Some(4),
+            _ => rows.checked_mul(granularity.scales_per_row(m.cols)).and_then(|n| n.checked_mul(4)),
+        };
+        if want.map(|n| n as u64) != Some(s.data.length) {
+            return Err(
+                Error::format(format!("{} bytes of scales per {granularity}", s.data.length)).offset(s.data.offset)
+            );
+        }
+        let bytes = self.reader.segment(&s.data, verify)?;
+        let scales = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        Ok(Some((granularity, scales)))
+    }
+
+    pub(super) fn read_entry(
+        &self,
+        entry: &TensorEntry,
+        dtype: Dtype,
+        options: &DecodeOptions,
+    ) -> Result<AlignedBytes> {
+        let opened = self.open_tensor(entry, options)?;
+        let scales = self.read_scales(entry, options.verify)?;
+        let pool = Pool::new(options.threads)?;
+        match (scales, entry.scheme.as_str()) {
+            (Some((granularity, scales)), "int8") => pool.run(|| match dtype {
+                Dtype::F32 => opened.dequantize::<f32>(granularity, &scales, options),
+                Dtype::F16 => opened.dequantize::<f16>(granularity, &scales, options),
+                Dtype::BF16 => opened.dequantize::<bf16>(granularity, &scales, options),
+                other => Err(Error::input(format!("scheme int8 decodes to F32, F16 or BF16, not {other}"))),
+            }),
+            _ if dtype == opened.dtype => {
+                let mut out = AlignedBytes::zeroed(opened.elements)?;
+                pool.run(|| opened.decode_into(bytemuck::cast_slice_mut(&mut out), options))?;
+                Ok(out)
+            }
+            _ => Err(Error::input(format!(
+                "a {} tensor of scheme {} cannot be read as {dtype}",
+                opened.dtype, entry.scheme
+            ))),
+        }
+    }
+}
+
+impl Opened<'_> {
+    /// The plane, its structure checked.
+    pub fn plane(&self) -> Result<Plane<'_>> {
+        let p = self.plane_entry;
+        let filter = p.filter.as_deref().map_or(Ok(Filter::None), Filter::from_name)?;
+        let tiles = match self.coder {
+            Coder::Rans | Coder::Huffman => {
+                let layout = Layout::from_name(p.layout.as_deref().unwrap_or(""))?;
+                Some(TileFields {
+                    layout,
+                    shift: if layout == Layout::Pair { need(p.shift, "shift")? } else { 0 },
+                    tile: need(p.tile, "tile")?,
+                    table: self.table.as_deref().ok_or_else(|| Error::format("a plane without 'table'"))?,
+                    side: &self.side,
+                })
+            }
+            _ => None,
+        };
+        let coded = self.coder != Coder::Raw;
+        let source = PlaneSource {
+            coder: self.coder,
+            filter,
+            matrix: self.matrix,
+            data: &self.data,
+            offsets: &self.offsets,
+            zstd_chunk: if self.coder == Coder::Zstd { need(p.chunk, "chunk")? } else { 0 },
+            max_chunk: if coded { need(p.max_chunk, "max_chunk")? } else { 0 },
+            tiles,
+        };
+        let plane = Plane::new(source, self.isa).map_err(|e| self.at_data(e))?;
+        if coded && plane.chunks() != need(p.chunks, "chunks")? {
+            return Err(Error::format(format!(
+                "the index says {:?} chunks, and there are {}",
+                p.chunks,
+                plane.chunks()
+            )));
+        }
+        Ok(plane)
+    }
+
+    /// Coders count places from the start of the data segment; people from the start of the file.
+    fn at_data(&self, error: Error) -> Error {
+        let place = self.plane_entry.data.offset + error.byte_offset().unwrap_or(0);
+        Error::new(error.kind(), error.message()).offset(place).advice("restore the file, or encode the model again")
+    }
+
+    /// All symbols (or bytes) of the plane.
+    pub fn symbols(&self, options: &DecodeOptions) -> Result<Vec<i8>> {
+        let mut out = try_vec(self.elements)?;
+        self.decode_into(&mut out, options)?;
+        Ok(out)
+    }
+
+    /// Decodes all pieces into `out`, which has the plane's length, and checks the plane's hash.
+    pub fn decode_into(&self, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
+        let plane = self.plane()?;
+        let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i)));
+        pieces.into_par_iter().enumerate().try_for_each_init(Scratch::default, |scratch, (i, piece)| {
+            plane.decode_piece(i, piece, scratch).map_err(|e| self.at_data(e))
+        })?;
+        if options.verify {
+            self.plane_entry
+                .hash
+                .check(bytemuck::cast_slice(out))
+                .map_err(|e| e.offset(self.plane_entry.data.offset))?;
+        }
+        Ok(())
+    }
+
+    fn dequantize<T: Weight>(
+        &self,
+        granularity: Granularity,
+        scales: &[f32],
+        options: &DecodeOptions,
+    ) -> Result<AlignedBytes> {
+        let (_, rows, cols) = self.matrix;
+        let bytes =
+            self.elements.checked_mul(size_of::<T>()).ok_or_else(|| Error::format("the tensor is too large"))?;
+        let mut out = AlignedBytes::zeroed(bytes)?;
+        if cols == 0 || rows == 0 {
+            return Ok(out);
+        }
+        let (columns, per_row) = (granularity.columns(cols), granularity.scales_per_row(cols));
+        let scales_of = |row: usize| match per_row {
+            0 => scales,
+            n => &scales[row * n..(row + 1) * n],
+        };
+        let values: &mut [T] = bytemuck::cast_slice_mut(&mut out);
+        // Hashes are of whole planes, so that with them the symbols are needed as a whole first.
+        if options.verify || self.row_axis == 1 {
+            let symbols = self.symbols(options)?;
+            if self.row_axis == 1 {
+                values.par_chunks_mut(rows).enumerate().for_each(|(col, out)| {
+                    for (row, value) in out.iter_mut().enumerate() {
+                        let symbol = &symbols[row * cols + col..][..1];
+                        dequantize_run(symbol, col, scales_of(row), columns, std::slice::from_mut(value));
+                    }
+                });
+            } else {
+                let rows = values.par_chunks_mut(cols).zip(symbols.par_chunks(cols)).enumerate();
+                rows.for_each(|(row, (out, q))| dequantize_run(q, 0, scales_of(row), columns, out));
+            }
+            return Ok(out);
+        }
+        let plane = self.plane()?;
+        let ranges: Vec<Range<usize>> = (0..plane.pieces()).map(|i| plane.piece(i)).collect();
+        let pieces = split(values, ranges.iter().cloned());
+        let scratch = || (Scratch::default(), Vec::new());
+        pieces.into_par_iter().zip(ranges).enumerate().try_for_each_init(
+            scratch,
+            |(scratch, symbols), (i, (out, range))| -> Result<()> {
+                symbols.resize(range.len(), 0i8);
+                plane.decode_piece(i, symbols, scratch).map_err(|e| self.at_data(e))?;
+                let mut at = 0;
+                while at < symbols.len() {
+                    let (row, col) = ((range.start + at) / cols, (range.start + at) % cols);
+                    let end = (at + cols - col).min(symbols.len());
+                    dequantize_run(&symbols[at..end], col, scales_of(row), columns, &mut out[at..end]);
+                    at = end;
+                }
+                Ok(())
+            },
+        )?;
+        Ok(out)
+    }
+}
+
+/// Cuts `all` into the pieces of a plane, which follow each other.
+fn split<T>(mut all: &mut [T], ranges: impl Iterator<Item = Range<usize>>) -> Vec<&mut [T]> {
+    ranges
+        .map(|r| {
+            let (piece, rest) = std::mem::take(&mut all).split_at_mut(r.len());
+            all = rest;
+            piece
+        })
+        .collect()
+}

@@ -1,0 +1,333 @@
+//! Encoding: tensors of a source become a container.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Cursor, Seek, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use crate::checkpoint::{Source, SourceTensor};
+use crate::coder::plane::PlaneOptions;
+use crate::coder::table::Table;
+use crate::coder::{Coder, Layout};
+use crate::container::{Index, Writer};
+use crate::error::{Error, Result};
+use crate::file::OutputFile;
+use crate::info::{TensorInfo, tensor_infos};
+use crate::pool::Pool;
+use crate::scheme::int8::Granularity;
+
+mod tensor;
+
+pub(crate) use tensor::quantize_like;
+
+/// How weights become symbols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Int8 symbols and scales.
+    Int8(Granularity),
+    /// The bytes as they are.
+    Raw,
+}
+
+/// What to do with the tensors of a source.
+///
+/// Scheme `int8` is for weights: tensors of two dimensions or more in f32, f16 or bf16. Others (norms, biases, integers), and
+/// those that it would not make smaller, are stored `raw`.
+#[derive(Clone, Debug)]
+pub struct EncodeOptions {
+    /// Scheme of the weights.
+    pub scheme: Scheme,
+    /// Coder; a plane that it does not make smaller is stored raw.
+    pub coder: Coder,
+    /// Layout of `rans` and `huffman`.
+    pub layout: Layout,
+    /// Level of `zstd`.
+    pub zstd_level: i32,
+    /// Decoded bytes of a `zstd` frame; by shape where absent.
+    pub zstd_chunk: Option<usize>,
+    /// Width of tiles in columns; by shape where absent.
+    pub tile: Option<usize>,
+    /// log2 of the slots of a table, 11 or 12.
+    pub table_bits: u32,
+    /// Patterns (`*`, `?`, `[..]`, `{a,b}`) of names to encode; all where empty. Others are stored `raw`.
+    pub include: Vec<String>,
+    /// Patterns of names to store `raw`.
+    pub exclude: Vec<String>,
+    /// Patterns of names to leave out.
+    pub skip: Vec<String>,
+    /// Patterns of matrices that are stored `[in, out]`, such as those of GPT-2: their rows are the second axis.
+    pub transpose: Vec<String>,
+    /// Threads; all cores where absent.
+    pub threads: Option<usize>,
+    /// Whether to replace an output that exists.
+    pub overwrite: bool,
+    /// Text to add to the source's metadata.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Default for EncodeOptions {
+    fn default() -> Self {
+        Self {
+            scheme: Scheme::Int8(Granularity::Row),
+            coder: Coder::Rans,
+            layout: Layout::Pair,
+            zstd_level: 3,
+            zstd_chunk: None,
+            tile: None,
+            table_bits: 12,
+            include: Vec::new(),
+            exclude: Vec::new(),
+            skip: Vec::new(),
+            transpose: Vec::new(),
+            threads: None,
+            overwrite: false,
+            metadata: BTreeMap::new(),
+        }
+    }
+}
+
+/// How far a long operation is.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgressEvent<'a> {
+    /// The tensor at work.
+    pub tensor: &'a str,
+    /// Bytes done, of the uncompressed tensors.
+    pub done: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+/// Told of progress, on the calling thread; its error, such as [`Error::cancelled`], ends the operation.
+pub type Progress<'a> = dyn FnMut(&ProgressEvent<'_>) -> Result<()> + 'a;
+
+/// What was encoded.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct EncodeReport {
+    /// The tensors, in file order.
+    pub tensors: Vec<TensorInfo>,
+    /// Tied tensors and the ones that hold their data.
+    pub aliases: BTreeMap<String, String>,
+    /// Bytes of the source's tensors, tied ones counted once.
+    pub original_bytes: u64,
+    /// Length of the container in bytes, index and padding included.
+    pub stored_bytes: u64,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+impl EncodeReport {
+    /// Original bytes / stored bytes: larger is better.
+    pub fn ratio(&self) -> f64 {
+        self.original_bytes as f64 / self.stored_bytes as f64
+    }
+
+    /// 8 x stored bytes / elements.
+    pub fn bits_per_weight(&self) -> f64 {
+        let elements: u64 = self.tensors.iter().map(|t| t.elements).sum();
+        if elements == 0 { 0.0 } else { 8.0 * self.stored_bytes as f64 / elements as f64 }
+    }
+}
+
+/// Encodes `source` into the file `dst`, which appears when it is complete.
+///
+/// Memory is bounded by the largest tensor: its bytes, its symbols and their coded form.
+///
+/// # Errors
+/// A tensor that cannot be encoded (named), options that contradict each other, or the operating system; nothing is
+/// left behind.
+///
+/// ```
+/// # fn main() -> wcodec::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// use wcodec::{Container, DecodeOptions, Dtype, EncodeOptions, MemorySource, encode};
+/// let weights: Vec<f32> = (0..64 * 256).map(|i| ((i * i % 101) as f32 - 50.0).powi(3)).collect();
+/// let mut source = MemorySource::new();
+/// source.push("w".into(), Dtype::F32, vec![64, 256], bytemuck::cast_slice(&weights).into())?;
+/// let path = dir.path().join("model.wcodec");
+/// let report = encode(&source, &path, &EncodeOptions::default(), &mut |_| Ok(()))?;
+/// assert!(report.ratio() > 4.0);
+/// let container = Container::open(&path)?;
+/// assert_eq!(container.symbols("w", &DecodeOptions::default())?.len(), 64 * 256);
+/// # Ok(())
+/// # }
+/// ```
+pub fn encode(
+    source: &dyn Source,
+    dst: &Path,
+    options: &EncodeOptions,
+    progress: &mut Progress<'_>,
+) -> Result<EncodeReport> {
+    let out = OutputFile::create(dst, options.overwrite)?;
+    let report = encode_into(source, out.file(), out.path(), options, progress)?.0;
+    out.finish()?;
+    Ok(report)
+}
+
+/// Encodes `source` into memory.
+pub fn encode_to_vec(
+    source: &dyn Source,
+    options: &EncodeOptions,
+    progress: &mut Progress<'_>,
+) -> Result<(Vec<u8>, EncodeReport)> {
+    let memory = Path::new("memory");
+    let (report, out) = encode_into(source, Cursor::new(Vec::new()), memory, options, progress)?;
+    Ok((out.into_inner(), report))
+}
+
+struct Plan {
+    include: Option<GlobSet>,
+    exclude: GlobSet,
+    skip: GlobSet,
+    transpose: GlobSet,
+}
+
+impl Plan {
+    fn new(options: &EncodeOptions, tensors: &[SourceTensor]) -> Result<Self> {
+        let compile = |patterns: &[String]| -> Result<GlobSet> {
+            let mut set = GlobSetBuilder::new();
+            for p in patterns {
+                let bad = |e: globset::Error| Error::input(format!("the pattern '{p}' is not valid: {e}"));
+                let glob = GlobBuilder::new(p).literal_separator(false).build().map_err(bad)?;
+                if !tensors.iter().any(|t| glob.compile_matcher().is_match(&t.name)) {
+                    return Err(Error::input(format!("the pattern '{p}' matches no tensor"))
+                        .advice("patterns match whole names: '*' stands for any text, as in 'model.layers.*.weight'"));
+                }
+                set.add(glob);
+            }
+            set.build().map_err(|e| Error::input(format!("the patterns are too large: {e}")))
+        };
+        Ok(Self {
+            include: if options.include.is_empty() { None } else { Some(compile(&options.include)?) },
+            exclude: compile(&options.exclude)?,
+            skip: compile(&options.skip)?,
+            transpose: compile(&options.transpose)?,
+        })
+    }
+
+    fn is_encoded(&self, name: &str) -> bool {
+        self.include.as_ref().is_none_or(|i| i.is_match(name)) && !self.exclude.is_match(name)
+    }
+}
+
+fn encode_into<W: Write + Seek>(
+    source: &dyn Source,
+    out: W,
+    path: &Path,
+    options: &EncodeOptions,
+    progress: &mut Progress<'_>,
+) -> Result<(EncodeReport, W)> {
+    let begin = Instant::now();
+    if let Scheme::Int8(granularity) = options.scheme {
+        granularity.check().map_err(|e| Error::input(e.message().to_owned()))?;
+    }
+    let tensors = source.tensors();
+    let plan = Plan::new(options, tensors)?;
+    let kept: Vec<usize> = (0..tensors.len()).filter(|&i| !plan.skip.is_match(&tensors[i].name)).collect();
+    let total: u64 = kept.iter().map(|&i| bytes_of(&tensors[i])).sum();
+    let pool = Pool::new(options.threads)?;
+    let mut writer = Writer::new(out, path)?;
+    let mut tables: Vec<Table> = Vec::new();
+    let mut twins = Twins::default();
+    let (mut done, mut original_bytes) = (0, 0);
+    let mut report_progress = |tensor: &str, done: u64| progress(&ProgressEvent { tensor, done, total });
+
+    for i in kept {
+        let tensor = &tensors[i];
+        let named = |e: Error| {
+            let e = e.tensor(&tensor.name);
+            match source.path() {
+                Some(p) => e.file(p),
+                None => e,
+            }
+        };
+        report_progress(&tensor.name, done)?;
+        let length = bytes_of(tensor);
+        let alias_of = match &tensor.alias_of {
+            Some(target) if plan.skip.is_match(target) => {
+                return Err(named(
+                    Error::input(format!("it is tied to '{target}', which is skipped")).advice("skip both or none"),
+                ));
+            }
+            Some(target) => Some(target.clone()),
+            None => None,
+        };
+        let bytes = match alias_of {
+            Some(_) => None,
+            None => Some(source.read(i).map_err(named)?),
+        };
+        let alias_of = match (alias_of, &bytes) {
+            (None, Some(bytes)) => twins.find(source, i, bytes)?,
+            (alias, _) => alias,
+        };
+        if let Some(target) = alias_of {
+            writer.index().aliases.insert(tensor.name.clone(), target);
+        } else if let Some(bytes) = bytes {
+            original_bytes += length;
+            let job = tensor::Job {
+                tensor,
+                bytes: &bytes,
+                scheme: if plan.is_encoded(&tensor.name) { options.scheme } else { Scheme::Raw },
+                transposed: plan.transpose.is_match(&tensor.name),
+                plane: PlaneOptions {
+                    coder: if plan.is_encoded(&tensor.name) { options.coder } else { Coder::Raw },
+                    layout: options.layout,
+                    table_bits: options.table_bits,
+                    tile: options.tile,
+                    zstd_level: options.zstd_level,
+                    zstd_chunk: options.zstd_chunk,
+                    filters: true,
+                },
+            };
+            let mut tick = |share: f64| report_progress(&tensor.name, done + (length as f64 * share) as u64);
+            job.encode(&mut writer, &mut tables, &pool, &mut tick).map_err(named)?;
+        }
+        done += length;
+        report_progress(&tensor.name, done)?;
+    }
+
+    let index = writer.index();
+    index.metadata = source.metadata();
+    index.metadata.extend(options.metadata.clone());
+    index.model = source.model();
+    let (index, stored_bytes, out): (Index, u64, W) = writer.finish()?;
+    let report = EncodeReport {
+        tensors: tensor_infos(&index)?,
+        aliases: index.aliases,
+        original_bytes,
+        stored_bytes,
+        seconds: begin.elapsed().as_secs_f64(),
+    };
+    Ok((report, out))
+}
+
+fn bytes_of(tensor: &SourceTensor) -> u64 {
+    crate::tensor::element_count(&tensor.shape).unwrap_or(0) as u64 * tensor.dtype.size() as u64
+}
+
+/// Finds matrices that a checkpoint stores twice, as those do that save tied weights under both names.
+#[derive(Default)]
+struct Twins {
+    seen: HashMap<u128, usize>,
+}
+
+impl Twins {
+    /// Matrices below this many elements are not looked at: equal norms and biases are chance, not ties.
+    const LEAST: usize = 1 << 16;
+
+    fn find(&mut self, source: &dyn Source, i: usize, bytes: &[u8]) -> Result<Option<String>> {
+        let tensor = &source.tensors()[i];
+        let constant = bytes.chunks(tensor.dtype.size()).all(|e| e == &bytes[..tensor.dtype.size()]);
+        if tensor.shape.len() < 2 || bytes.len() / tensor.dtype.size() < Self::LEAST || constant {
+            return Ok(None);
+        }
+        let Some(&twin) = self.seen.get(&xxhash_rust::xxh3::xxh3_128(bytes)) else {
+            self.seen.insert(xxhash_rust::xxh3::xxh3_128(bytes), i);
+            return Ok(None);
+        };
+        let other = &source.tensors()[twin];
+        let same = (other.dtype, &other.shape) == (tensor.dtype, &tensor.shape) && source.read(twin)?[..] == *bytes;
+        Ok(same.then(|| other.name.clone()))
+    }
+}

@@ -1,0 +1,174 @@
+//! One error type for the whole crate, sorted by who has to act.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Who has to act on an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The file is not a wcodec container (or checkpoint), or contradicts itself: get the right file.
+    Format,
+    /// The file was a valid one and its bytes were damaged: restore or encode it again.
+    Corrupt,
+    /// The file is fine, but this version or build cannot read it: upgrade.
+    Unsupported,
+    /// The caller's arguments or data are wrong: change them.
+    Input,
+    /// The operating system refused: permissions, a full disk, a missing file.
+    Io,
+    /// The progress callback asked to stop. Nothing was left behind.
+    Cancelled,
+}
+
+/// What went wrong, where, and what to do about it.
+///
+/// ```
+/// use wcodec::{Error, ErrorKind};
+/// let e = Error::corrupt("the table's frequencies add up to 4,095, not 4,096")
+///     .tensor("lm_head.weight")
+///     .offset(64)
+///     .advice("encode the model again");
+/// assert_eq!(e.kind(), ErrorKind::Corrupt);
+/// assert_eq!(
+///     e.to_string(),
+///     "tensor 'lm_head.weight', byte 64: the table's frequencies add up to 4,095, not 4,096 (encode the model again)"
+/// );
+/// ```
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    file: Option<PathBuf>,
+    tensor: Option<String>,
+    offset: Option<u64>,
+    advice: Option<String>,
+    source: Option<std::io::Error>,
+}
+
+macro_rules! constructors {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(message: impl Into<String>) -> Self {
+            Self::new(ErrorKind::$kind, message)
+        }
+    )*};
+}
+
+impl Error {
+    /// An error of `kind` that says `message`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self(Box::new(Inner { kind, message, file: None, tensor: None, offset: None, advice: None, source: None }))
+    }
+
+    constructors! {
+        /// [`ErrorKind::Format`].
+        format => Format;
+        /// [`ErrorKind::Corrupt`].
+        corrupt => Corrupt;
+        /// [`ErrorKind::Unsupported`].
+        unsupported => Unsupported;
+        /// [`ErrorKind::Input`].
+        input => Input;
+    }
+
+    /// [`ErrorKind::Cancelled`].
+    pub fn cancelled() -> Self {
+        Self::new(ErrorKind::Cancelled, "cancelled")
+    }
+
+    /// An error of the operating system while doing `what` ("read", "create the file") with `file`.
+    pub fn io(what: &str, file: &Path, source: std::io::Error) -> Self {
+        use std::io::ErrorKind as K;
+        let advice = match source.kind() {
+            K::NotFound => Some("check the path"),
+            K::PermissionDenied | K::ReadOnlyFilesystem => Some("check the permissions of the file and its folder"),
+            K::AlreadyExists => Some("choose another name, or allow overwriting"),
+            K::StorageFull | K::QuotaExceeded => {
+                Some("free some space, or write to another disk; no partial file was left")
+            }
+            _ => None,
+        };
+        let mut e = Self::new(ErrorKind::Io, format!("cannot {what}: {source}")).file(file);
+        e.0.source = Some(source);
+        e.0.advice = advice.map(str::to_owned);
+        e
+    }
+
+    /// Names the file, unless one is named already.
+    pub fn file(mut self, file: &Path) -> Self {
+        self.0.file.get_or_insert_with(|| file.to_owned());
+        self
+    }
+
+    /// Names the tensor, unless one is named already.
+    pub fn tensor(mut self, name: &str) -> Self {
+        self.0.tensor.get_or_insert_with(|| name.to_owned());
+        self
+    }
+
+    /// Says where in the file, in bytes, unless it is said already.
+    pub fn offset(mut self, offset: u64) -> Self {
+        self.0.offset.get_or_insert(offset);
+        self
+    }
+
+    /// Says what to do about it, unless it is said already.
+    pub fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.0.advice.get_or_insert_with(|| advice.into());
+        self
+    }
+
+    /// Who has to act.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What went wrong, without the place and the advice.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The tensor concerned, if it is one.
+    pub fn tensor_name(&self) -> Option<&str> {
+        self.0.tensor.as_deref()
+    }
+
+    /// The file concerned, if known.
+    pub fn file_path(&self) -> Option<&Path> {
+        self.0.file.as_deref()
+    }
+
+    /// The place in the file in bytes, if known.
+    pub fn byte_offset(&self) -> Option<u64> {
+        self.0.offset
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = &*self.0;
+        let mut place = Vec::new();
+        place.extend(e.file.as_ref().map(|p| p.display().to_string()));
+        place.extend(e.tensor.as_ref().map(|t| format!("tensor '{t}'")));
+        place.extend(e.offset.map(|o| format!("byte {o}")));
+        if !place.is_empty() {
+            write!(f, "{}: ", place.join(", "))?;
+        }
+        f.write_str(&e.message)?;
+        e.advice.as_ref().map_or(Ok(()), |a| write!(f, " ({a})"))
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|e| e as _)
+    }
+}

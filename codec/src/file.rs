@@ -1,0 +1,241 @@
+//! Files read at random places and written atomically.
+
+use std::fs::{File, Metadata};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::error::{Error, Result};
+use crate::tensor::AlignedBytes;
+
+/// A file that is read piece by piece, never mapped: a mapped file that shrinks kills the process.
+#[derive(Debug)]
+pub struct InputFile {
+    file: File,
+    path: PathBuf,
+    length: u64,
+    modified: Option<SystemTime>,
+}
+
+impl InputFile {
+    /// Opens a regular file.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|e| Error::io("open the file", path, e))?;
+        let meta = file.metadata().map_err(|e| Error::io("open the file", path, e))?;
+        if !meta.is_file() {
+            return Err(Error::input("not a regular file").file(path).advice("name a file"));
+        }
+        Ok(Self { file, path: path.to_owned(), length: meta.len(), modified: meta.modified().ok() })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its length when it was opened, bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// `length` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// The range is not in the file, or the file was changed since it was opened.
+    pub fn read(&self, offset: u64, length: usize) -> Result<AlignedBytes> {
+        if offset.checked_add(length as u64).is_none_or(|end| end > self.length) {
+            return Err(Error::format(format!("{length} bytes beyond the end of the file"))
+                .file(&self.path)
+                .offset(offset));
+        }
+        self.check_unchanged()?;
+        let mut bytes = AlignedBytes::zeroed(length)?;
+        read_exact_at(&self.file, &mut bytes, offset).map_err(|e| match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => self.changed(),
+            _ => Error::io("read", &self.path, e).offset(offset),
+        })?;
+        // Once more, since a writer may have been at work meanwhile.
+        self.check_unchanged()?;
+        Ok(bytes)
+    }
+
+    fn check_unchanged(&self) -> Result<()> {
+        let meta: Metadata = self.file.metadata().map_err(|e| Error::io("read", &self.path, e))?;
+        if meta.len() == self.length && meta.modified().ok() == self.modified {
+            return Ok(());
+        }
+        Err(self.changed())
+    }
+
+    fn changed(&self) -> Error {
+        Error::corrupt("the file was changed while it was open").file(&self.path).advice("open it again")
+    }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, bytes, offset)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            n => {
+                bytes = &mut bytes[n..];
+                offset += n as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file that appears under its name when it is complete, or not at all.
+pub struct OutputFile {
+    temporary: tempfile::NamedTempFile,
+    path: PathBuf,
+    overwrite: bool,
+}
+
+impl OutputFile {
+    /// Begins a temporary file in the folder of `path`.
+    ///
+    /// # Errors
+    /// `path` exists and `overwrite` is not set, or the folder cannot be written.
+    pub fn create(path: &Path, overwrite: bool) -> Result<Self> {
+        if path.is_dir() {
+            return Err(Error::input("the output is a folder").file(path).advice("name a file in it"));
+        }
+        if !overwrite && path.exists() {
+            return Err(exists(path));
+        }
+        let folder = match path.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p,
+            _ => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".wcodec-").suffix(".part");
+        #[cfg(unix)]
+        // As any new file: the process's umask decides.
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let temporary = builder.tempfile_in(folder).map_err(|e| Error::io("create a file in the folder", folder, e))?;
+        Ok(Self { temporary, path: path.to_owned(), overwrite })
+    }
+
+    /// Where the file will be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file, to write to.
+    pub fn file(&self) -> &File {
+        self.temporary.as_file()
+    }
+
+    /// Makes the bytes durable and gives the file its name.
+    pub fn finish(self) -> Result<()> {
+        let Self { temporary, path, overwrite } = self;
+        temporary.as_file().sync_all().map_err(|e| Error::io("write", &path, e))?;
+        if overwrite {
+            temporary.persist(&path).map_err(|e| Error::io("rename the finished file", &path, e.error))?;
+        } else {
+            temporary.persist_noclobber(&path).map_err(|e| match e.error.kind() {
+                std::io::ErrorKind::AlreadyExists => exists(&path),
+                _ => Error::io("rename the finished file", &path, e.error),
+            })?;
+        }
+        // The rename is durable once its folder is. Where folders cannot be opened, there is nothing to do.
+        if let Some(Ok(folder)) = path.parent().map(File::open) {
+            folder.sync_all().ok();
+        }
+        Ok(())
+    }
+}
+
+fn exists(path: &Path) -> Error {
+    Error::io("create the output", path, std::io::ErrorKind::AlreadyExists.into())
+}
+
+/// Buffered writing whose errors name the file.
+pub struct NamedWriter<W: Write> {
+    inner: BufWriter<W>,
+    path: PathBuf,
+    written: u64,
+}
+
+impl<W: Write> NamedWriter<W> {
+    /// Writes to `inner`, which is called `path` in errors.
+    pub fn new(inner: W, path: &Path) -> Self {
+        Self { inner: BufWriter::with_capacity(1 << 20, inner), path: path.to_owned(), written: 0 }
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Writes all of `bytes`.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.inner.write_all(bytes).map_err(|e| Error::io("write", &self.path, e))?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Flushes and gives the inner writer back.
+    pub fn into_inner(self) -> Result<W> {
+        let path = self.path;
+        self.inner.into_inner().map_err(|e| Error::io("write", &path, e.into_error()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_change_while_open_are_errors() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, [1; 100]).unwrap();
+        let f = InputFile::open(&path).unwrap();
+        assert_eq!(&f.read(90, 10).unwrap()[..], [1; 10]);
+        assert!(f.read(91, 10).is_err());
+        assert!(f.read(u64::MAX, 10).is_err());
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(50).unwrap();
+        let e = f.read(0, 10).unwrap_err();
+        assert!(e.to_string().contains("changed while it was open"), "{e}");
+        // Replacing the file leaves the open one as it was.
+        let f = InputFile::open(&path).unwrap();
+        std::fs::write(dir.path().join("g"), [2; 7]).unwrap();
+        std::fs::rename(dir.path().join("g"), &path).unwrap();
+        assert_eq!(&f.read(0, 3).unwrap()[..], [1; 3]);
+    }
+
+    #[test]
+    fn outputs_appear_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let count = || std::fs::read_dir(dir.path()).unwrap().count();
+        let f = OutputFile::create(&path, false).unwrap();
+        f.file().write_all(b"half").unwrap();
+        assert!(!path.exists());
+        drop(f);
+        assert_eq!(count(), 0);
+        let f = OutputFile::create(&path, false).unwrap();
+        f.file().write_all(b"whole").unwrap();
+        f.finish().unwrap();
+        assert_eq!((std::fs::read(&path).unwrap(), count()), (b"whole".to_vec(), 1));
+        assert!(OutputFile::create(&path, false).is_err());
+        // The name was taken after we began.
+        let other = dir.path().join("other");
+        let f = OutputFile::create(&other, false).unwrap();
+        std::fs::write(&other, b"mine").unwrap();
+        assert!(f.finish().is_err());
+        assert_eq!((std::fs::read(&other).unwrap(), count()), (b"mine".to_vec(), 2));
+        OutputFile::create(&other, true).unwrap().finish().unwrap();
+        assert_eq!(std::fs::read(&other).unwrap(), b"");
+        assert!(OutputFile::create(dir.path(), true).is_err());
+        assert!(OutputFile::create(&dir.path().join("none/x"), true).is_err());
+    }
+}

@@ -1,0 +1,138 @@
+//! What the index says of a tensor, in a form for people and programs.
+
+use serde::Serialize;
+
+use crate::container::{Index, TensorEntry};
+use crate::error::Result;
+use crate::scheme::int8::Granularity;
+use crate::tensor::{Dtype, element_count};
+
+/// One stored byte range of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SegmentInfo {
+    /// `scales`, `offsets`, `data`, `side` or `table`.
+    pub role: String,
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// XXH3-64, 16 hexadecimal digits.
+    pub hash: String,
+}
+
+/// A tensor in a container.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TensorInfo {
+    /// Name.
+    pub name: String,
+    /// Element type of the source.
+    #[serde(serialize_with = "name_of")]
+    pub dtype: Dtype,
+    /// Dimensions.
+    pub shape: Vec<usize>,
+    /// `int8` or `raw`.
+    pub scheme: String,
+    /// `row`, `tensor` or `block 128`, for `int8`.
+    pub scales: Option<String>,
+    /// `rans`, `huffman`, `zstd` or `raw`.
+    pub coder: String,
+    /// `byte` or `pair`, for `rans` and `huffman`.
+    pub layout: Option<String>,
+    /// Uncoded low bits of layout `pair`.
+    pub shift: Option<u32>,
+    /// `none`, `left` or `up`.
+    pub filter: String,
+    /// Width of a tile in columns.
+    pub tile: Option<usize>,
+    /// Matrices.
+    pub count: usize,
+    /// Rows of a matrix.
+    pub rows: usize,
+    /// Columns of a matrix.
+    pub cols: usize,
+    /// Which axis of the tensor the rows are.
+    pub row_axis: usize,
+    /// Chunks that can be decoded by themselves.
+    pub chunks: usize,
+    /// Elements.
+    pub elements: u64,
+    /// Bytes in the source.
+    pub original_bytes: u64,
+    /// Bytes of all its segments, and of its table where no tensor before it uses that.
+    pub stored_bytes: u64,
+    /// Order-0 entropy of the symbols in bits, for `int8`.
+    pub entropy: Option<f64>,
+    /// Where its bytes are.
+    pub segments: Vec<SegmentInfo>,
+}
+
+fn name_of<S: serde::Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(dtype.name())
+}
+
+impl TensorInfo {
+    /// Original bytes / stored bytes: larger is better.
+    pub fn ratio(&self) -> f64 {
+        if self.stored_bytes == 0 { 1.0 } else { self.original_bytes as f64 / self.stored_bytes as f64 }
+    }
+
+    /// 8 x stored bytes / elements.
+    pub fn bits_per_weight(&self) -> f64 {
+        if self.elements == 0 { 0.0 } else { 8.0 * self.stored_bytes as f64 / self.elements as f64 }
+    }
+}
+
+/// Describes all tensors of an index.
+pub(crate) fn tensor_infos(index: &Index) -> Result<Vec<TensorInfo>> {
+    let mut charged = vec![false; index.tables.len()];
+    index.tensors.iter().map(|t| tensor_info(index, t, &mut charged)).collect()
+}
+
+fn tensor_info(index: &Index, t: &TensorEntry, charged: &mut [bool]) -> Result<TensorInfo> {
+    let dtype = Dtype::from_name(&t.dtype).map_err(|e| e.tensor(&t.name))?;
+    let elements = element_count(&t.shape).map_err(|e| e.tensor(&t.name))?;
+    let mut segments: Vec<SegmentInfo> = Vec::new();
+    let mut push = |role: &str, s: &crate::container::Segment| {
+        segments.push(SegmentInfo {
+            role: role.to_owned(),
+            offset: s.offset,
+            length: s.length,
+            hash: s.hash.to_string(),
+        });
+    };
+    t.segments().for_each(|(role, s)| push(role, s));
+    for table in t.planes.iter().filter_map(|p| p.table) {
+        if let Some(charged) = charged.get_mut(table).filter(|c| !**c) {
+            *charged = true;
+            push("table", &index.tables[table].data);
+        }
+    }
+    let plane = t.planes.first();
+    let text = |f: fn(&crate::container::PlaneEntry) -> Option<&String>| plane.and_then(f).cloned();
+    let matrix = t.matrix;
+    Ok(TensorInfo {
+        name: t.name.clone(),
+        dtype,
+        shape: t.shape.clone(),
+        scheme: t.scheme.clone(),
+        scales: t.scales.as_ref().map(|s| match s.block {
+            Some(n) => Granularity::Block(n).to_string(),
+            None => s.per.clone(),
+        }),
+        coder: plane.map_or_else(String::new, |p| p.coder.clone()),
+        layout: text(|p| p.layout.as_ref()),
+        shift: plane.and_then(|p| p.shift),
+        filter: text(|p| p.filter.as_ref()).unwrap_or_else(|| "none".to_owned()),
+        tile: plane.and_then(|p| p.tile),
+        count: matrix.map_or(1, |m| m.count),
+        rows: matrix.map_or(1, |m| m.rows),
+        cols: matrix.map_or(elements, |m| m.cols),
+        row_axis: matrix.map_or(0, |m| m.row_axis),
+        chunks: plane.and_then(|p| p.chunks).unwrap_or(1),
+        elements: elements as u64,
+        original_bytes: (elements as u64).saturating_mul(dtype.size() as u64),
+        stored_bytes: segments.iter().map(|s| s.length).sum(),
+        entropy: t.quality.as_ref().and_then(|q| q.get("entropy")).and_then(serde_json::Value::as_f64),
+        segments,
+    })
+}

@@ -1,0 +1,52 @@
+//! Single layers: one int8 matrix, without file, name or scale. What a program uses that keeps books itself.
+
+use crate::checkpoint::MemorySource;
+use crate::decode::{Container, DecodeOptions};
+use crate::encode::{EncodeOptions, Scheme, encode_to_vec};
+use crate::error::{Error, Result};
+use crate::tensor::Dtype;
+
+/// Name of the tensor in a container of one layer.
+const NAME: &str = "layer";
+
+/// Encodes a row-major int8 matrix as a container of one `I8` tensor of scheme `raw`; scheme and patterns of `options` are not
+/// used.
+///
+/// # Errors
+/// `symbols` has not `rows * cols` elements, or the options contradict each other.
+///
+/// ```
+/// use wcodec::{layer, DecodeOptions, EncodeOptions};
+/// let symbols: Vec<i8> = (0..64 * 512).map(|i| ((i * i) % 31) as i8 - 15).collect();
+/// let bytes = layer::encode(&symbols, 64, 512, &EncodeOptions::default()).unwrap();
+/// assert!(bytes.len() < symbols.len());
+/// assert_eq!(layer::decode(&bytes, &DecodeOptions::default()).unwrap(), (64, 512, symbols));
+/// ```
+pub fn encode(symbols: &[i8], rows: usize, cols: usize, options: &EncodeOptions) -> Result<Vec<u8>> {
+    let options = EncodeOptions {
+        scheme: Scheme::Raw,
+        include: Vec::new(),
+        exclude: Vec::new(),
+        skip: Vec::new(),
+        transpose: Vec::new(),
+        ..options.clone()
+    };
+    let mut source = MemorySource::new();
+    source.push(NAME.to_owned(), Dtype::I8, vec![rows, cols], bytemuck::cast_slice(symbols).into())?;
+    Ok(encode_to_vec(&source, &options, &mut |_| Ok(()))?.0)
+}
+
+/// Rows, columns and symbols of what [`encode`] made.
+///
+/// # Errors
+/// The bytes are damaged, or a container of something else.
+pub fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(usize, usize, Vec<i8>)> {
+    let container = Container::from_bytes(bytes.to_vec())?;
+    let (names, info) = (container.names(), container.info(NAME));
+    match (&names[..], info) {
+        ([_], Ok(info)) if info.dtype == Dtype::I8 && info.shape.len() == 2 => {
+            Ok((info.shape[0], info.shape[1], container.symbols(NAME, options)?))
+        }
+        _ => Err(Error::input("this container does not hold a single layer").advice("open it as a container")),
+    }
+}

@@ -1,0 +1,126 @@
+//! The legacy layer blob: 21 bytes of header, then one zstd frame. `FORMAT.md` section 9.
+
+use crate::error::{Error, Result};
+use crate::tensor::try_vec;
+
+/// First four bytes, little-endian.
+pub const MAGIC: u32 = 0x5A53_5444;
+/// Bytes before the frame.
+pub const HEADER_BYTES: usize = 21;
+/// The only dtype: int8.
+const INT8: u8 = 0;
+
+/// A decoded blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LegacyLayer {
+    /// Rows.
+    pub rows: u32,
+    /// Columns.
+    pub cols: u32,
+    /// `rows * cols` symbols, row-major.
+    pub symbols: Vec<i8>,
+}
+
+/// Whether `bytes` begin like a blob.
+pub fn is_legacy(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC.to_le_bytes())
+}
+
+/// Encodes a row-major int8 matrix at a zstd `level`.
+///
+/// # Errors
+/// `symbols` has not `rows * cols` elements, or 4 GiB are not enough.
+///
+/// ```
+/// let blob = wcodec::legacy::encode(&[1, -2, 3, 4, 5, 6], 2, 3, 3).unwrap();
+/// assert_eq!(blob[..4], *b"DTSZ");
+/// assert_eq!(wcodec::legacy::decode(&blob).unwrap().symbols, [1, -2, 3, 4, 5, 6]);
+/// ```
+pub fn encode(symbols: &[i8], rows: u32, cols: u32, level: i32) -> Result<Vec<u8>> {
+    let size =
+        rows.checked_mul(cols).ok_or_else(|| Error::input(format!("{rows} x {cols} does not fit a legacy blob")))?;
+    if symbols.len() != size as usize {
+        return Err(Error::input(format!("{} symbols for {rows} x {cols}", symbols.len())));
+    }
+    let frame = zstd::bulk::compress(bytemuck::cast_slice(symbols), level)
+        .map_err(|e| Error::input(format!("zstd at level {level}: {e}")))?;
+    let length = u32::try_from(frame.len()).map_err(|_| Error::input("the layer does not fit a legacy blob"))?;
+    let mut out = Vec::with_capacity(HEADER_BYTES + frame.len());
+    for field in [MAGIC, rows, cols, size, length] {
+        out.extend_from_slice(&field.to_le_bytes());
+    }
+    out.push(INT8);
+    out.extend_from_slice(&frame);
+    Ok(out)
+}
+
+/// Decodes a blob.
+///
+/// # Errors
+/// It is not one, was cut off, or its fields contradict each other.
+pub fn decode(bytes: &[u8]) -> Result<LegacyLayer> {
+    let Some((header, frame)) = bytes.split_at_checked(HEADER_BYTES) else {
+        return Err(Error::format(format!("a legacy blob of {} bytes", bytes.len())));
+    };
+    let field = |i: usize| u32::from_le_bytes(header[4 * i..4 * i + 4].try_into().expect("four bytes"));
+    let [magic, rows, cols, size, length] = [0, 1, 2, 3, 4].map(field);
+    if magic != MAGIC {
+        return Err(Error::format("not a legacy blob: the magic bytes are wrong").offset(0));
+    }
+    if header[20] != INT8 {
+        return Err(
+            Error::unsupported(format!("dtype {} of a legacy blob; only 0 (int8) is known", header[20])).offset(20)
+        );
+    }
+    if rows.checked_mul(cols) != Some(size) {
+        return Err(Error::format(format!("{rows} x {cols} in a legacy blob of {size} bytes")).offset(12));
+    }
+    if frame.len() != length as usize {
+        return Err(Error::corrupt(format!("a payload of {} bytes, not {length}", frame.len())).offset(16));
+    }
+    // A frame of a few bytes may claim 4 GiB, which only a block of one repeated byte can be: 128 KiB in 4 bytes.
+    if frame.len().saturating_mul(131_072) < size as usize {
+        return Err(Error::corrupt(format!("{length} bytes cannot hold {size} symbols")).offset(12));
+    }
+    let mut symbols: Vec<i8> = try_vec(size as usize)?;
+    let got = zstd::bulk::decompress_to_buffer(frame, bytemuck::cast_slice_mut(&mut symbols))
+        .map_err(|e| Error::corrupt(format!("zstd: {e}")).offset(HEADER_BYTES as u64))?;
+    if got != symbols.len() {
+        return Err(Error::corrupt(format!("{got} symbols come out, not {size}")).offset(HEADER_BYTES as u64));
+    }
+    Ok(LegacyLayer { rows, cols, symbols })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_is_as_documented() {
+        let blob = encode(&[7; 6], 3, 2, 3).unwrap();
+        assert_eq!(blob[..16], [0x44, 0x54, 0x53, 0x5A, 3, 0, 0, 0, 2, 0, 0, 0, 6, 0, 0, 0]);
+        assert_eq!(blob[16..20], ((blob.len() - 21) as u32).to_le_bytes());
+        assert_eq!(blob[20], 0);
+        assert_eq!(decode(&encode(&[], 0, 5, 3).unwrap()).unwrap().symbols, Vec::<i8>::new());
+    }
+
+    #[test]
+    fn every_truncation_and_wrong_field_is_refused() {
+        let good = encode(&[1, 2, 3, 4, 5, 6, 7, 8], 2, 4, 3).unwrap();
+        for n in 0..good.len() {
+            assert!(decode(&good[..n]).is_err(), "{n} bytes");
+        }
+        for at in 0..HEADER_BYTES {
+            let mut bad = good.clone();
+            bad[at] ^= 0x80;
+            assert!(decode(&bad).is_err(), "byte {at}");
+        }
+        let mut huge = good.clone();
+        huge[4..8].copy_from_slice(&0xFFFFu32.to_le_bytes());
+        huge[8..12].copy_from_slice(&0xFFFFu32.to_le_bytes());
+        huge[12..16].copy_from_slice(&(0xFFFFu32 * 0xFFFF).to_le_bytes());
+        assert!(decode(&huge).is_err());
+        assert!(encode(&[1], 2, 2, 3).is_err());
+        assert!(encode(&[], u32::MAX, 2, 3).is_err());
+    }
+}

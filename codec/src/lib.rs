@@ -1,0 +1,61 @@
+//! Entropy-coded weights for large language models.
+//!
+//! A checkpoint goes in; a container comes out whose tensors are int8 symbols and scales, entropy-coded in small
+//! chunks that a GPU, or a CPU's vector units, decode independently. `codec/FORMAT.md` is the normative format.
+//!
+//! ```
+//! # fn main() -> wcodec::Result<()> {
+//! use wcodec::{Checkpoint, Container, DecodeOptions, EncodeOptions, encode, verify};
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let out = dir.path().join("model.wcodec");
+//! # let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/doc-llama-3m");
+//! let source = Checkpoint::open(&model)?; // a .safetensors file or a checkpoint folder
+//! let report = encode(&source, &out, &EncodeOptions::default(), &mut |_| Ok(()))?;
+//! println!("{:.3} x smaller, {:.2} bits/weight", report.ratio(), report.bits_per_weight());
+//!
+//! let container = Container::open(&out)?;
+//! assert!(verify(&container, Some(&source), &DecodeOptions::default(), &mut |_| Ok(()))?.ok());
+//! let symbols = container.symbols("model.layers.0.mlp.up_proj.weight", &DecodeOptions::default())?;
+//! assert_eq!(symbols.len(), 512 * 192);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Parts
+//! - [`Checkpoint`], [`MemorySource`]: what is encoded.
+//! - [`encode`](encode()), [`Container`], [`decode`](decode()), [`verify`](verify()), [`compare`](compare()): the jobs.
+//! - [`scheme`]: how weights become symbols. [`coder`]: how symbols become bytes. [`container`]: where bytes lie.
+//!   These three do not know each other.
+//! - [`layer`], [`legacy`]: single matrices without a file.
+//!
+//! # Errors
+//! Files are taken for hostile: whatever their bytes are, the result is an [`Error`] that says what is wrong, where, and
+//! what to do, or the right tensor.
+
+mod checkpoint;
+pub mod coder;
+pub mod container;
+mod decode;
+mod encode;
+mod error;
+mod file;
+mod info;
+pub mod layer;
+pub mod legacy;
+mod pool;
+pub mod scheme;
+mod tensor;
+mod verify;
+
+pub use checkpoint::{Checkpoint, MemorySource, Source, SourceBytes, SourceTensor};
+pub use coder::{Coder, Filter, Isa, Layout};
+pub use decode::{ChunkInfo, Container, DecodeOptions, decode};
+pub use encode::{EncodeOptions, EncodeReport, Progress, ProgressEvent, Scheme, encode, encode_to_vec};
+pub use error::{Error, ErrorKind, Result};
+pub use info::{SegmentInfo, TensorInfo};
+pub use pool::Pool;
+pub use scheme::int8::Granularity;
+pub use tensor::{AlignedBytes, Dtype, TensorView};
+pub use verify::{
+    CompareStatus, ComparedTensor, Comparisons, VerifiedTensor, VerifyReport, VerifyStatus, compare, verify,
+};

@@ -1,0 +1,215 @@
+//! Tensors as the checkpoint has them: a dtype, a shape and little-endian bytes.
+
+use crate::error::{Error, Result};
+
+/// Element type of a tensor, named as in safetensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, non_camel_case_types)]
+pub enum Dtype {
+    BOOL,
+    U8,
+    I8,
+    F8_E5M2,
+    F8_E4M3,
+    F8_E8M0,
+    F8_E4M3FNUZ,
+    F8_E5M2FNUZ,
+    I16,
+    U16,
+    F16,
+    BF16,
+    I32,
+    U32,
+    F32,
+    F64,
+    I64,
+    U64,
+    C64,
+}
+
+const DTYPES: &[(Dtype, &str, usize)] = &[
+    (Dtype::BOOL, "BOOL", 1),
+    (Dtype::U8, "U8", 1),
+    (Dtype::I8, "I8", 1),
+    (Dtype::F8_E5M2, "F8_E5M2", 1),
+    (Dtype::F8_E4M3, "F8_E4M3", 1),
+    (Dtype::F8_E8M0, "F8_E8M0", 1),
+    (Dtype::F8_E4M3FNUZ, "F8_E4M3FNUZ", 1),
+    (Dtype::F8_E5M2FNUZ, "F8_E5M2FNUZ", 1),
+    (Dtype::I16, "I16", 2),
+    (Dtype::U16, "U16", 2),
+    (Dtype::F16, "F16", 2),
+    (Dtype::BF16, "BF16", 2),
+    (Dtype::I32, "I32", 4),
+    (Dtype::U32, "U32", 4),
+    (Dtype::F32, "F32", 4),
+    (Dtype::F64, "F64", 8),
+    (Dtype::I64, "I64", 8),
+    (Dtype::U64, "U64", 8),
+    (Dtype::C64, "C64", 8),
+];
+
+impl Dtype {
+    fn row(self) -> &'static (Dtype, &'static str, usize) {
+        DTYPES.iter().find(|r| r.0 == self).expect("every dtype has a row")
+    }
+
+    /// The name that safetensors and the index use.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        self.row().2
+    }
+
+    /// The dtype of this name, or an [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) error.
+    pub fn from_name(name: &str) -> Result<Self> {
+        DTYPES.iter().find(|r| r.1 == name).map(|r| r.0).ok_or_else(|| {
+            Error::unsupported(format!("unknown dtype '{name}'"))
+                .advice("convert the tensor, or leave it out with exclude")
+        })
+    }
+
+    /// Whether scheme `int8` takes it: f32, f16 and bf16.
+    pub fn is_quantizable(self) -> bool {
+        matches!(self, Dtype::F32 | Dtype::F16 | Dtype::BF16)
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Number of elements of `shape`; an error where it does not fit `usize`.
+pub fn element_count(shape: &[usize]) -> Result<usize> {
+    // A zero anywhere makes the tensor empty, whatever the product of the others.
+    if shape.contains(&0) {
+        return Ok(0);
+    }
+    shape
+        .iter()
+        .try_fold(1usize, |n, &d| n.checked_mul(d))
+        .ok_or_else(|| Error::format(format!("shape {shape:?} has too many elements")))
+}
+
+/// Borrowed tensor: row-major little-endian elements.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    dtype: Dtype,
+    shape: &'a [usize],
+    data: &'a [u8],
+}
+
+impl<'a> TensorView<'a> {
+    /// Views `data` (bytes) as a tensor; an error unless its length is that of `shape` and `dtype`.
+    pub fn new(dtype: Dtype, shape: &'a [usize], data: &'a [u8]) -> Result<Self> {
+        let want = element_count(shape)?.checked_mul(dtype.size());
+        if want != Some(data.len()) {
+            let got = data.len();
+            return Err(Error::input(format!("{got} bytes do not make a {dtype} tensor of shape {shape:?}")));
+        }
+        Ok(Self { dtype, shape, data })
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Dimensions, outermost first.
+    pub fn shape(&self) -> &'a [usize] {
+        self.shape
+    }
+
+    /// The elements' bytes.
+    pub fn data(&self) -> &'a [u8] {
+        self.data
+    }
+}
+
+/// Bytes whose address is a multiple of 8, so that they can be viewed as any element type.
+#[derive(Clone, Default)]
+pub struct AlignedBytes {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl AlignedBytes {
+    /// `len` zero bytes; an error where memory does not suffice, instead of an abort.
+    pub fn zeroed(len: usize) -> Result<Self> {
+        let mut words = Vec::new();
+        let n = len.div_ceil(8);
+        words.try_reserve_exact(n).map_err(|_| out_of_memory(len))?;
+        words.resize(n, 0);
+        Ok(Self { words, len })
+    }
+
+    /// The memory itself and the length in bytes; the last word is filled up with zeros.
+    pub fn into_words(self) -> (Vec<u64>, usize) {
+        (self.words, self.len)
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Result<Self> {
+        let mut out = Self::zeroed(bytes.len())?;
+        out.copy_from_slice(bytes);
+        Ok(out)
+    }
+}
+
+impl std::ops::Deref for AlignedBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.len]
+    }
+}
+
+impl std::ops::DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.len]
+    }
+}
+
+impl std::fmt::Debug for AlignedBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBytes({} bytes)", self.len)
+    }
+}
+
+pub(crate) fn out_of_memory(bytes: usize) -> Error {
+    Error::input(format!("not enough memory for {bytes} bytes")).advice("free memory, or read fewer tensors at a time")
+}
+
+/// A vector of `len` default elements; an error where memory does not suffice.
+pub(crate) fn try_vec<T: Clone + Default>(len: usize) -> Result<Vec<T>> {
+    let mut v = Vec::new();
+    v.try_reserve_exact(len).map_err(|_| out_of_memory(len.saturating_mul(size_of::<T>())))?;
+    v.resize(len, T::default());
+    Ok(v)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dtypes_round_trip_by_name() {
+        for &(d, name, size) in DTYPES {
+            assert_eq!((Dtype::from_name(name).unwrap(), d.name(), d.size()), (d, name, size));
+        }
+        assert_eq!(Dtype::from_name("F7").unwrap_err().kind(), crate::ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn views_check_their_length() {
+        assert!(TensorView::new(Dtype::F32, &[2, 3], &[0; 24]).is_ok());
+        assert!(TensorView::new(Dtype::F32, &[2, 3], &[0; 23]).is_err());
+        assert!(TensorView::new(Dtype::F32, &[], &[0; 4]).is_ok());
+        assert!(TensorView::new(Dtype::U8, &[usize::MAX, 2], &[]).is_err());
+        assert!(TensorView::new(Dtype::U8, &[usize::MAX, 2, 0], &[]).is_ok());
+    }
+}

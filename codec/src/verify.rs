@@ -1,0 +1,318 @@
+//! Verifying a container: against its own hashes, and against what it was made from.
+
+use std::collections::{BTreeMap, HashMap};
+
+use half::{bf16, f16};
+use serde::Serialize;
+
+use crate::checkpoint::Source;
+use crate::decode::{Container, DecodeOptions};
+use crate::encode::{Progress, ProgressEvent};
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::{AlignedBytes, Dtype};
+
+/// What was found of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VerifyStatus {
+    /// Its hashes match, and it is what the source says.
+    Ok,
+    /// It cannot be decoded, or a hash does not match.
+    Damaged,
+    /// It decodes, but is not what encoding the source would give.
+    Differs,
+    /// The source has it, the container does not.
+    Missing,
+    /// The container has it, the source does not.
+    Extra,
+}
+
+/// A tensor and what was found of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct VerifiedTensor {
+    /// Name.
+    pub name: String,
+    /// Verdict.
+    pub status: VerifyStatus,
+    /// What is wrong, empty where nothing is.
+    pub detail: String,
+    /// Largest magnitude of decoded - source, for floats compared with a source.
+    pub max_error: Option<f64>,
+    /// Root of the mean square of decoded - source, likewise.
+    pub rms_error: Option<f64>,
+}
+
+/// What [`verify`] found.
+#[derive(Clone, Debug, Serialize)]
+pub struct VerifyReport {
+    /// Every tensor of the container, and those of the source that it lacks.
+    pub tensors: Vec<VerifiedTensor>,
+    /// Damage that concerns no tensor, such as bytes in padding.
+    pub file: Option<String>,
+}
+
+impl VerifyReport {
+    /// Whether nothing is wrong.
+    pub fn ok(&self) -> bool {
+        self.file.is_none() && self.tensors.iter().all(|t| t.status == VerifyStatus::Ok)
+    }
+}
+
+/// Decodes every tensor and compares all hashes; with `against`, compares the values with the source too.
+///
+/// Symbols and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's.
+///
+/// # Errors
+/// Only what keeps the work from being done, such as a source that cannot be read. Damage is in the report.
+pub fn verify(
+    container: &Container,
+    against: Option<&dyn Source>,
+    options: &DecodeOptions,
+    progress: &mut Progress<'_>,
+) -> Result<VerifyReport> {
+    let options = DecodeOptions { verify: true, ..options.clone() };
+    let infos = container.infos()?;
+    let total: u64 = infos.iter().map(|t| t.original_bytes).sum();
+    let places: Option<HashMap<&str, usize>> =
+        against.map(|s| s.tensors().iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect());
+    let mut tensors = Vec::new();
+    let mut done = 0;
+    for info in &infos {
+        progress(&ProgressEvent { tensor: &info.name, done, total })?;
+        let place = places.as_ref().map(|p| p.get(info.name.as_str()).copied());
+        let verdict = match (against, place) {
+            (Some(_), Some(None)) => verdict(&info.name, VerifyStatus::Extra, "not in the source"),
+            (Some(source), Some(Some(i))) => {
+                let tensor = &source.tensors()[i];
+                if (tensor.dtype, &tensor.shape) != (info.dtype, &info.shape) {
+                    let was = format!(
+                        "{} {:?} in the source, {} {:?} here",
+                        tensor.dtype, tensor.shape, info.dtype, info.shape
+                    );
+                    verdict(&info.name, VerifyStatus::Differs, &was)
+                } else {
+                    let original = source.read(i)?;
+                    judge(&info.name, compare_values(container, &info.name, &original, &options))?
+                }
+            }
+            _ => judge(&info.name, container.read(&info.name, &options).map(|_| Comparison::default()))?,
+        };
+        tensors.push(verdict);
+        done += info.original_bytes;
+        progress(&ProgressEvent { tensor: &info.name, done, total })?;
+    }
+    if let (Some(source), Some(places)) = (against, &places) {
+        tensors.extend(check_names(container, source, places)?);
+    }
+    let file = container.reader().check_padding().err().map(|e| e.to_string());
+    Ok(VerifyReport { tensors, file })
+}
+
+/// Tensors that are missing, and aliases whose source is another tensor.
+fn check_names(
+    container: &Container,
+    source: &dyn Source,
+    places: &HashMap<&str, usize>,
+) -> Result<Vec<VerifiedTensor>> {
+    let mut found = Vec::new();
+    for tensor in source.tensors() {
+        if container.resolve(&tensor.name).is_err() {
+            found.push(verdict(&tensor.name, VerifyStatus::Missing, "not in the container"));
+        }
+    }
+    for (alias, target) in container.aliases() {
+        let status = match (places.get(alias.as_str()), places.get(target.as_str())) {
+            (Some(&a), Some(&b)) if source.read(a)?[..] == source.read(b)?[..] => verdict(alias, VerifyStatus::Ok, ""),
+            (None, _) => verdict(alias, VerifyStatus::Extra, "not in the source"),
+            _ => verdict(
+                alias,
+                VerifyStatus::Differs,
+                &format!("tied to '{target}', from which it differs in the source"),
+            ),
+        };
+        found.push(status);
+    }
+    Ok(found)
+}
+
+fn verdict(name: &str, status: VerifyStatus, detail: &str) -> VerifiedTensor {
+    VerifiedTensor { name: name.to_owned(), status, detail: detail.to_owned(), max_error: None, rms_error: None }
+}
+
+#[derive(Default)]
+struct Comparison {
+    difference: Option<String>,
+    errors: Option<(f64, f64)>,
+}
+
+fn judge(name: &str, result: Result<Comparison>) -> Result<VerifiedTensor> {
+    match result {
+        Ok(Comparison { difference, errors }) => {
+            let status = if difference.is_some() { VerifyStatus::Differs } else { VerifyStatus::Ok };
+            let mut v = verdict(name, status, &difference.unwrap_or_default());
+            (v.max_error, v.rms_error) = errors.unzip();
+            Ok(v)
+        }
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Format | ErrorKind::Unsupported) => {
+            Ok(verdict(name, VerifyStatus::Damaged, &e.to_string()))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn compare_values(container: &Container, name: &str, original: &[u8], options: &DecodeOptions) -> Result<Comparison> {
+    let info = container.info(name)?;
+    let decoded = container.read(name, options)?;
+    if info.scheme != "int8" {
+        let at = decoded.iter().zip(original).position(|(a, b)| a != b);
+        let difference = at.map(|at| format!("byte {at} of the tensor differs from the source"));
+        return Ok(Comparison { difference, errors: info.dtype.is_quantizable().then_some((0.0, 0.0)) });
+    }
+    // What encoding the source would give: the one definition of the scheme.
+    let expected = crate::encode::quantize_like(container, name, original)?;
+    let symbols = container.symbols(name, options)?;
+    let scales = container.scales(name)?;
+    let difference = if let Some(at) = symbols.iter().zip(&expected.symbols).position(|(a, b)| a != b) {
+        let (row, col) = (at / info.cols, at % info.cols);
+        Some(format!(
+            "the symbol at row {row}, column {col} is {}, and the source gives {}",
+            symbols[at],
+            expected.symbols.iter().nth(at).copied().unwrap_or(0)
+        ))
+    } else {
+        let at = scales.iter().zip(&expected.scales).position(|(a, b)| a.to_bits() != b.to_bits());
+        at.map(|at| format!("scale {at} is {}, and the source gives {}", scales[at], expected.scales[at]))
+    };
+    Ok(Comparison { difference, errors: Some(errors(info.dtype, &decoded, original)?) })
+}
+
+/// Largest magnitude and root mean square of the differences.
+fn errors(dtype: Dtype, decoded: &[u8], original: &[u8]) -> Result<(f64, f64)> {
+    let original = AlignedBytes::copy_of(original)?;
+    Ok(match dtype {
+        Dtype::F16 => differences::<f16>(decoded, &original, |w| w.to_f64()),
+        Dtype::BF16 => differences::<bf16>(decoded, &original, |w| w.to_f64()),
+        _ => differences::<f32>(decoded, &original, f64::from),
+    })
+}
+
+fn differences<T: bytemuck::Pod>(a: &[u8], b: &[u8], value: impl Fn(T) -> f64) -> (f64, f64) {
+    let (a, b): (&[T], &[T]) = (bytemuck::cast_slice(a), bytemuck::cast_slice(b));
+    let (mut largest, mut squares) = (0f64, 0f64);
+    for (&x, &y) in a.iter().zip(b) {
+        let d = value(x) - value(y);
+        largest = largest.max(d.abs());
+        squares += d * d;
+    }
+    (largest, (squares / a.len().max(1) as f64).sqrt())
+}
+
+/// How a tensor of two containers relates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompareStatus {
+    /// Both decode to the same bytes.
+    Same,
+    /// They do not.
+    Differs,
+    /// Only the first one has it.
+    #[serde(rename = "only_a")]
+    OnlyA,
+    /// Only the second one has it.
+    #[serde(rename = "only_b")]
+    OnlyB,
+}
+
+/// A tensor of two containers.
+#[derive(Clone, Debug, Serialize)]
+pub struct ComparedTensor {
+    /// Name.
+    pub name: String,
+    /// Verdict.
+    pub status: CompareStatus,
+    /// In the first container.
+    pub a: Option<crate::TensorInfo>,
+    /// In the second container.
+    pub b: Option<crate::TensorInfo>,
+    /// What differs, empty where nothing does.
+    pub detail: String,
+}
+
+/// What [`compare`] found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparisons {
+    /// Tensors of the first container, then those that only the second one has; aliases count as tensors.
+    pub tensors: Vec<ComparedTensor>,
+}
+
+impl Comparisons {
+    /// Whether both hold the same tensors.
+    pub fn same(&self) -> bool {
+        self.tensors.iter().all(|t| t.status == CompareStatus::Same)
+    }
+}
+
+/// Compares what two containers decode to, by the hashes in their indexes: nothing is decoded, whatever schemes and coders they
+/// use. Different coders of the same symbols are the same tensor; a different scheme or scale is a difference.
+pub fn compare(a: &Container, b: &Container) -> Result<Comparisons> {
+    let names = |c: &Container| -> Vec<String> {
+        c.names().into_iter().map(str::to_owned).chain(c.aliases().keys().cloned()).collect()
+    };
+    let mut tensors = Vec::new();
+    for name in names(a) {
+        let info = a.info(&name)?;
+        if b.resolve(&name).is_err() {
+            tensors.push(ComparedTensor {
+                name,
+                status: CompareStatus::OnlyA,
+                a: Some(info),
+                b: None,
+                detail: String::new(),
+            });
+            continue;
+        }
+        let other = b.info(&name)?;
+        let (facts_a, facts_b) = (facts(a, &name)?, facts(b, &name)?);
+        let differing: Vec<String> = facts_a
+            .iter()
+            .filter(|(key, value)| facts_b.get(*key) != Some(value))
+            .map(|(key, value)| match facts_b.get(key) {
+                Some(other) if !key.ends_with("values") => format!("{key} {value} / {other}"),
+                _ => format!("{key} differ"),
+            })
+            .chain(facts_b.keys().filter(|k| !facts_a.contains_key(*k)).map(|k| format!("{k} differ")))
+            .collect();
+        let status = if differing.is_empty() { CompareStatus::Same } else { CompareStatus::Differs };
+        tensors.push(ComparedTensor { name, status, a: Some(info), b: Some(other), detail: differing.join(", ") });
+    }
+    for name in names(b) {
+        if a.resolve(&name).is_err() {
+            let info = b.info(&name)?;
+            tensors.push(ComparedTensor {
+                name,
+                status: CompareStatus::OnlyB,
+                a: None,
+                b: Some(info),
+                detail: String::new(),
+            });
+        }
+    }
+    Ok(Comparisons { tensors })
+}
+
+/// What decides the decoded bytes of a tensor.
+fn facts(container: &Container, name: &str) -> Result<BTreeMap<&'static str, String>> {
+    let t = container.reader().tensor(name)?;
+    let mut facts =
+        BTreeMap::from([("dtype", t.dtype.clone()), ("shape", format!("{:?}", t.shape)), ("scheme", t.scheme.clone())]);
+    if let Some(s) = &t.scales {
+        facts.insert("scales", format!("{}{}", s.per, s.block.map_or_else(String::new, |n| format!(" {n}"))));
+        facts.insert("scale values", s.data.hash.to_string());
+    }
+    if let [plane] = &t.planes[..] {
+        facts.insert("values", plane.hash.to_string());
+    } else {
+        return Err(Error::format(format!("{} planes", t.planes.len())).tensor(name));
+    }
+    Ok(facts)
+}
