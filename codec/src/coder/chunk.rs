@@ -190,6 +190,7 @@ pub struct ChunkDecoder {
 #[derive(Default)]
 pub struct Scratch {
     symbols: Vec<u8>,
+    pub(super) zstd: Option<zstd::bulk::Decompressor<'static>>,
     #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code))]
     pub(super) words: [Vec<u16>; 2],
 }

@@ -8,9 +8,9 @@ named! {
     Isa, "instruction set" {
         /// Portable code: the reference.
         Scalar = "scalar",
-        /// x86-64 AVX2.
+        /// x86-64 AVX2, with the popcnt and bmi2 that come with it.
         Avx2 = "avx2",
-        /// x86-64 AVX-512 (F, BW, VL).
+        /// x86-64 AVX-512 (F, BW, VL), likewise.
         Avx512 = "avx512",
     }
 }
@@ -21,13 +21,15 @@ impl Isa {
         match self {
             Isa::Scalar => true,
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Isa::Avx2 => is_x86_feature_detected!("avx2"),
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") && is_x86_feature_detected!("bmi2")
+            }
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Isa::Avx512 => {
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx2")
+                    && Isa::Avx2.is_available()
             }
             #[allow(unreachable_patterns)]
             _ => false,

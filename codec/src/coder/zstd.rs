@@ -119,11 +119,23 @@ impl<'a> Frames<'a> {
     }
 
     /// Decodes chunk `i` into `out`, which has its length; rows have `cols` bytes.
-    pub fn decode(&self, i: usize, out: &mut [i8], cols: usize, filter: Filter) -> Result<()> {
+    pub fn decode(
+        &self,
+        i: usize,
+        out: &mut [i8],
+        cols: usize,
+        filter: Filter,
+        context: &mut Option<zstd::bulk::Decompressor<'static>>,
+    ) -> Result<()> {
         let (start, length) = self.range(i);
         let bad = |what: String| Error::corrupt(format!("zstd frame {i}: {what}")).offset(start as u64);
         let want = out.len();
-        let got = zstd::bulk::decompress_to_buffer(&self.data[start..start + length], bytemuck::cast_slice_mut(out))
+        if context.is_none() {
+            *context = Some(zstd::bulk::Decompressor::new().map_err(|e| Error::input(format!("zstd: {e}")))?);
+        }
+        let context = context.as_mut().expect("made above");
+        let got = context
+            .decompress_to_buffer(&self.data[start..start + length], bytemuck::cast_slice_mut(out))
             .map_err(|e| bad(e.to_string()))?;
         if got != want {
             return Err(bad(format!("{got} bytes come out, not {want}")));

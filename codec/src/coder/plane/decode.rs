@@ -138,7 +138,7 @@ impl<'a> Plane<'a> {
     pub fn decode_piece(&self, i: usize, out: &mut [i8], scratch: &mut Scratch) -> Result<()> {
         match &self.0 {
             Kind::Raw(data) => out.copy_from_slice(&data[self.piece(i)]),
-            Kind::Zstd { frames, cols, filter } => frames.decode(i, out, *cols, *filter)?,
+            Kind::Zstd { frames, cols, filter } => frames.decode(i, out, *cols, *filter, &mut scratch.zstd)?,
             Kind::Tiles(t) => t.decode_strip(i, out, scratch)?,
         }
         Ok(())

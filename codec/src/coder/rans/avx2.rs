@@ -1,5 +1,8 @@
 //! The decoder of `rans` with AVX2: a tile's 32 states are four vectors.
 
+// Indexed loops keep vectors in registers, see `decode_with_avx2`.
+#![allow(clippy::needless_range_loop)]
+
 use std::arch::x86_64::*;
 
 use super::{Decoder, Ending, LOW, split_body};
@@ -60,7 +63,7 @@ pub fn decode(
 /// # Safety
 /// AVX2 is available; `words` has 8 words after `end`; `out` holds 16 rows of `width` columns, `stride` apart; `side`
 /// is as long as the format says.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,popcnt,bmi2")]
 #[allow(clippy::too_many_arguments)]
 unsafe fn decode_with_avx2(
     decoder: &Decoder,
@@ -73,9 +76,13 @@ unsafe fn decode_with_avx2(
     out: &mut [i8],
     stride: usize,
 ) -> Ending {
-    // SAFETY: 32 u32 are four vectors.
-    let mut x: [__m256i; VECTORS] =
-        std::array::from_fn(|v| unsafe { _mm256_loadu_si256(states.as_ptr().add(v * WIDE).cast()) });
+    // Loops rather than closures that the standard library calls: those are compiled without AVX2, and would neither
+    // be inlined nor keep vectors in registers.
+    let mut x = [_mm256_setzero_si256(); VECTORS];
+    for v in 0..VECTORS {
+        // SAFETY: 32 u32 are four vectors.
+        x[v] = unsafe { _mm256_loadu_si256(states.as_ptr().add(v * WIDE).cast()) };
+    }
     let mut used = 0usize;
     let bits = decoder.bits();
     let mask = _mm256_set1_epi32((1 << bits) - 1);
@@ -146,21 +153,24 @@ unsafe fn decode_with_avx2(
             }
         }
         for v in 0..VECTORS {
-            let mut q: [__m256i; 8] = std::array::from_fn(|k| quads[k][v]);
+            let mut q = [zero; 8];
+            for k in 0..8 {
+                q[k] = quads[k][v];
+            }
             if format.layout == Layout::Pair {
-                let payload = last.then(|| _mm256_slli_epi32::<16>(x[v]));
+                let payload = if last { Some(_mm256_slli_epi32::<16>(x[v])) } else { None };
                 // SAFETY: the side plane has the length of the format.
                 let words = unsafe { load_side(side, format.shift, block, v, payload) };
                 q = join(q, words, format.shift);
             }
             for half in 0..2 {
                 let rows = transpose([q[half * 4], q[half * 4 + 1], q[half * 4 + 2], q[half * 4 + 3]]);
-                for (r, row) in rows.into_iter().enumerate() {
-                    for (part, row) in row.into_iter().enumerate() {
+                for r in 0..2 {
+                    for part in 0..2 {
                         let at = (half * 8 + v * 2 + r) * stride + block * BLOCK_COLS + part * 32;
                         debug_assert!(at + 32 <= out.len());
                         // SAFETY: `out` holds 16 rows of the tile, checked by the caller.
-                        unsafe { _mm256_storeu_si256(out.as_mut_ptr().add(at).cast(), row) };
+                        unsafe { _mm256_storeu_si256(out.as_mut_ptr().add(at).cast(), rows[r][part]) };
                     }
                 }
             }
@@ -183,9 +193,9 @@ unsafe fn decode_with_avx2(
 unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Option<__m256i>) -> [__m256i; 4] {
     let words = shift as usize + 1;
     let mut loaded = [_mm256_setzero_si256(); 4];
-    for (word, loaded) in loaded.iter_mut().enumerate().take(words) {
+    for word in 0..words {
         let line = (block * words + word) * LANES * 4;
-        *loaded = match payload {
+        loaded[word] = match payload {
             Some(payload) if word + 1 == words => {
                 let at = line + v * WIDE * 2;
                 debug_assert!(at + 16 <= side.len());
@@ -209,7 +219,8 @@ unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Op
 #[target_feature(enable = "avx2")]
 fn join(high: [__m256i; 8], side: [__m256i; 4], shift: u32) -> [__m256i; 8] {
     let low = _mm256_set1_epi32(low_mask(shift) as i32);
-    std::array::from_fn(|k| {
+    let mut q = high;
+    for k in 0..8 {
         // Words of four elements lie rotated in their side word.
         let (sign, rest) = match shift {
             0 => (rotate(side[0], k), side[0]),
@@ -226,8 +237,9 @@ fn join(high: [__m256i; 8], side: [__m256i; 4], shift: u32) -> [__m256i; 8] {
         let v = _mm256_sll_epi32(high[k], _mm_cvtsi32_si128(shift as i32));
         let v = _mm256_or_si256(v, _mm256_and_si256(rest, low));
         // All ones where the sign bit of the byte is set.
-        _mm256_xor_si256(v, _mm256_cmpgt_epi8(_mm256_setzero_si256(), sign))
-    })
+        q[k] = _mm256_xor_si256(v, _mm256_cmpgt_epi8(_mm256_setzero_si256(), sign));
+    }
+    q
 }
 
 #[inline]

@@ -1,6 +1,9 @@
 //! The decoder of `rans` with AVX-512: a tile's 32 states are two vectors, and its symbols become rows of the tile
 //! without leaving the registers.
 
+// Indexed loops keep vectors in registers, see `decode_with_avx512`.
+#![allow(clippy::needless_range_loop)]
+
 use std::arch::x86_64::*;
 
 use super::{Decoder, Ending, LOW, split_body};
@@ -64,7 +67,7 @@ pub fn decode<const N: usize>(
 
 /// # Safety
 /// See the call.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt,bmi2")]
 #[allow(clippy::too_many_arguments)]
 unsafe fn decode_with_avx512<const N: usize>(
     decoder: &Decoder,
@@ -77,41 +80,21 @@ unsafe fn decode_with_avx512<const N: usize>(
     out: &mut [i8],
     stride: usize,
 ) -> [Ending; N] {
-    // SAFETY: an array of 32 u32 is two vectors.
-    let load = |x: &[u32; LANES]| unsafe {
-        let p = x.as_ptr().cast::<i32>();
-        [_mm512_loadu_epi32(p), _mm512_loadu_epi32(p.add(WIDE))]
-    };
-    let mut tiles: [State; N] = std::array::from_fn(|i| State { x: load(&states[i]), used: 0 });
-    let bits = decoder.bits();
-    let mask = _mm512_set1_epi32((1 << bits) - 1);
-    let shift_bits = _mm_cvtsi32_si128(bits as i32);
-    let field = _mm512_set1_epi32(0xFFF);
-    let low = _mm512_set1_epi32(LOW as i32);
-    let lookup = decoder.lookup();
-    assert!(lookup.len() == 1 << bits);
-
-    // One step of all lanes of tile `i`: returns the entries, whose top byte is the symbol.
-    let step = |i: usize, tile: &mut State| -> [__m512i; VECTORS] {
-        let mut entries = [_mm512_setzero_si512(); VECTORS];
+    // Loops and functions rather than closures that the standard library calls: those are compiled without AVX-512, and
+    // would neither be inlined nor keep vectors in registers.
+    let mut tiles = [State { x: [_mm512_setzero_si512(); VECTORS], used: 0 }; N];
+    for i in 0..N {
         for v in 0..VECTORS {
-            let x = tile.x[v];
-            let slot = _mm512_and_si512(x, mask);
-            // SAFETY: a slot has `bits` bits, and the table has 2^bits entries.
-            let e = unsafe { _mm512_i32gather_epi32::<4>(slot, lookup.as_ptr().cast()) };
-            let offset = _mm512_and_si512(_mm512_srli_epi32::<12>(e), field);
-            let next = _mm512_mullo_epi32(_mm512_and_si512(e, field), _mm512_srl_epi32(x, shift_bits));
-            let next = _mm512_add_epi32(next, offset);
-            let needy = _mm512_cmplt_epu32_mask(next, low);
-            // SAFETY: `words[i]` has 16 words from `ends[i]` on, and the place read is not beyond that.
-            let fresh = unsafe { _mm256_loadu_si256(words[i].as_ptr().add(tile.used.min(ends[i])).cast()) };
-            let fresh = _mm512_maskz_expand_epi32(needy, _mm512_cvtepu16_epi32(fresh));
-            let refilled = _mm512_or_si512(_mm512_slli_epi32::<16>(next), fresh);
-            tile.x[v] = _mm512_mask_mov_epi32(next, needy, refilled);
-            tile.used += needy.count_ones() as usize;
-            entries[v] = e;
+            // SAFETY: an array of 32 u32 is two vectors.
+            tiles[i].x[v] = unsafe { _mm512_loadu_epi32(states[i].as_ptr().add(v * WIDE).cast()) };
         }
-        entries
+    }
+    let lookup = decoder.lookup();
+    assert!(lookup.len() == 1 << decoder.bits());
+    let steps = Steps {
+        lookup: lookup.as_ptr(),
+        mask: _mm512_set1_epi32((1 << decoder.bits()) - 1),
+        bits: _mm_cvtsi32_si128(decoder.bits() as i32),
     };
 
     let blocks = width / BLOCK_COLS;
@@ -125,7 +108,8 @@ unsafe fn decode_with_avx512<const N: usize>(
                     let mut parts = [[[_mm512_setzero_si512(); VECTORS]; 2]; N];
                     for s in 0..2 {
                         for i in 0..N {
-                            parts[i][s] = step(i, &mut tiles[i]);
+                            // SAFETY: as the caller promises.
+                            parts[i][s] = unsafe { step(&steps, &mut tiles[i], words[i].as_ptr(), ends[i]) };
                         }
                     }
                     for i in 0..N {
@@ -138,7 +122,8 @@ unsafe fn decode_with_avx512<const N: usize>(
                     let coded = if last && k == 7 { 2 } else { 4 };
                     for s in 0..coded {
                         for i in 0..N {
-                            let e = step(i, &mut tiles[i]);
+                            // SAFETY: as the caller promises.
+                            let e = unsafe { step(&steps, &mut tiles[i], words[i].as_ptr(), ends[i]) };
                             for v in 0..VECTORS {
                                 // Symbols enter at the top, so that the first one ends up lowest.
                                 let top = _mm512_and_si512(e[v], _mm512_set1_epi32(0xFF00_0000_u32 as i32));
@@ -160,33 +145,75 @@ unsafe fn decode_with_avx512<const N: usize>(
         }
         for i in 0..N {
             for v in 0..VECTORS {
-                let mut q: [__m512i; 8] = std::array::from_fn(|k| quads[i][k][v]);
+                let mut q = [_mm512_setzero_si512(); 8];
+                for k in 0..8 {
+                    q[k] = quads[i][k][v];
+                }
                 if format.layout == Layout::Pair {
-                    let payload = last.then(|| _mm512_slli_epi32::<16>(tiles[i].x[v]));
+                    let payload = if last { Some(_mm512_slli_epi32::<16>(tiles[i].x[v])) } else { None };
                     // SAFETY: the side plane has the length of the format.
                     let side = unsafe { load_side(jobs[i].side, format.shift, block, v, payload) };
                     q = join(q, side, format.shift);
                 }
                 for half in 0..2 {
                     let rows = transpose([q[half * 4], q[half * 4 + 1], q[half * 4 + 2], q[half * 4 + 3]]);
-                    for (r, row) in rows.into_iter().enumerate() {
+                    for r in 0..4 {
                         let at = (half * 8 + v * 4 + r) * stride + i * width + block * BLOCK_COLS;
                         debug_assert!(at + 64 <= out.len());
                         // SAFETY: `out` holds 16 rows of N tiles, checked by the caller.
-                        unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(at).cast(), row) };
+                        unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(at).cast(), rows[r]) };
                     }
                 }
             }
         }
     }
-    tiles.map(|tile| {
-        let mut states = [0u32; LANES];
+    let mut endings = [const { Ending { states: [0; LANES], words_used: 0 } }; N];
+    for i in 0..N {
         for v in 0..VECTORS {
             // SAFETY: 32 u32 hold two vectors.
-            unsafe { _mm512_storeu_epi32(states.as_mut_ptr().add(v * WIDE).cast(), tile.x[v]) };
+            unsafe { _mm512_storeu_epi32(endings[i].states.as_mut_ptr().add(v * WIDE).cast(), tiles[i].x[v]) };
         }
-        Ending { states, words_used: tile.used }
-    })
+        endings[i].words_used = tiles[i].used;
+    }
+    endings
+}
+
+/// What the steps of all tiles share.
+struct Steps {
+    lookup: *const u32,
+    /// The slot of a state.
+    mask: __m512i,
+    /// log2 of the slots.
+    bits: __m128i,
+}
+
+/// One step of all lanes of a tile: returns the entries, whose top byte is the symbol.
+///
+/// # Safety
+/// The table has an entry for each slot, and `words` has 16 words from `end` on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt,bmi2")]
+unsafe fn step(steps: &Steps, tile: &mut State, words: *const u16, end: usize) -> [__m512i; VECTORS] {
+    let field = _mm512_set1_epi32(0xFFF);
+    let mut entries = [_mm512_setzero_si512(); VECTORS];
+    for v in 0..VECTORS {
+        let x = tile.x[v];
+        let slot = _mm512_and_si512(x, steps.mask);
+        // SAFETY: the table has an entry for each slot.
+        let e = unsafe { _mm512_i32gather_epi32::<4>(slot, steps.lookup.cast()) };
+        let offset = _mm512_and_si512(_mm512_srli_epi32::<12>(e), field);
+        let next = _mm512_mullo_epi32(_mm512_and_si512(e, field), _mm512_srl_epi32(x, steps.bits));
+        let next = _mm512_add_epi32(next, offset);
+        let needy = _mm512_cmplt_epu32_mask(next, _mm512_set1_epi32(LOW as i32));
+        // SAFETY: there are 16 words from `end` on, and the place read is not beyond that.
+        let fresh = unsafe { _mm256_loadu_si256(words.add(tile.used.min(end)).cast()) };
+        let fresh = _mm512_maskz_expand_epi32(needy, _mm512_cvtepu16_epi32(fresh));
+        let refilled = _mm512_or_si512(_mm512_slli_epi32::<16>(next), fresh);
+        tile.x[v] = _mm512_mask_mov_epi32(next, needy, refilled);
+        tile.used += needy.count_ones() as usize;
+        entries[v] = e;
+    }
+    entries
 }
 
 /// High parts of four elements, one a byte, from two entries.
@@ -208,9 +235,9 @@ fn high_parts(e0: __m512i, e1: __m512i) -> __m512i {
 unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Option<__m512i>) -> [__m512i; 4] {
     let words = shift as usize + 1;
     let mut loaded = [_mm512_setzero_si512(); 4];
-    for (word, loaded) in loaded.iter_mut().enumerate().take(words) {
+    for word in 0..words {
         let line = (block * words + word) * LANES * 4;
-        *loaded = match payload {
+        loaded[word] = match payload {
             Some(payload) if word + 1 == words => {
                 let at = line + v * WIDE * 2;
                 debug_assert!(at + 32 <= side.len());
@@ -235,7 +262,8 @@ unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Op
 fn join(high: [__m512i; 8], side: [__m512i; 4], shift: u32) -> [__m512i; 8] {
     let signs = _mm512_set1_epi32(0x8080_8080_u32 as i32);
     let low = _mm512_set1_epi32(crate::coder::pair::low_mask(shift) as i32);
-    std::array::from_fn(|k| {
+    let mut q = high;
+    for k in 0..8 {
         // Words of four elements lie rotated in their side word.
         let (sign, rest) = match shift {
             0 => (rotate(side[0], k), side[0]),
@@ -252,8 +280,9 @@ fn join(high: [__m512i; 8], side: [__m512i; 4], shift: u32) -> [__m512i; 8] {
         let v = _mm512_sll_epi32(high[k], _mm_cvtsi32_si128(shift as i32));
         let v = _mm512_or_si512(v, _mm512_and_si512(rest, low));
         let negative = _mm512_movepi8_mask(_mm512_and_si512(sign, signs));
-        _mm512_xor_si512(v, _mm512_movm_epi8(negative))
-    })
+        q[k] = _mm512_xor_si512(v, _mm512_movm_epi8(negative));
+    }
+    q
 }
 
 #[inline]
@@ -274,10 +303,10 @@ fn transpose(q: [__m512i; 4]) -> [__m512i; 4] {
         _mm512_unpacklo_epi64(b, d),
         _mm512_unpackhi_epi64(b, d),
     ];
-    let upper = |x, y| _mm512_shuffle_i32x4::<0x44>(x, y);
-    let lower = |x, y| _mm512_shuffle_i32x4::<0xEE>(x, y);
-    let [e, f] = [upper(lanes[0], lanes[1]), upper(lanes[2], lanes[3])];
-    let [g, h] = [lower(lanes[0], lanes[1]), lower(lanes[2], lanes[3])];
+    let e = _mm512_shuffle_i32x4::<0x44>(lanes[0], lanes[1]);
+    let f = _mm512_shuffle_i32x4::<0x44>(lanes[2], lanes[3]);
+    let g = _mm512_shuffle_i32x4::<0xEE>(lanes[0], lanes[1]);
+    let h = _mm512_shuffle_i32x4::<0xEE>(lanes[2], lanes[3]);
     [
         _mm512_shuffle_i32x4::<0x88>(e, f),
         _mm512_shuffle_i32x4::<0xDD>(e, f),
