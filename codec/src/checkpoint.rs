@@ -134,7 +134,8 @@ impl Checkpoint {
                 continue;
             }
             let info = header.info(&name).expect("the header names it");
-            let dtype = Dtype::from_name(&format!("{:?}", info.dtype)).map_err(|e| e.file(path).tensor(&name))?;
+            let dtype = Dtype::from_name(&format!("{:?}", info.dtype))
+                .map_err(|e| e.file(path).tensor(&name).advice("convert the tensor to another dtype"))?;
             let (begin, end) = info.data_offsets;
             if !self.names.insert(name.clone()) {
                 return Err(Error::format("it is in two shards").file(path).tensor(&name));

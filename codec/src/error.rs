@@ -96,7 +96,11 @@ impl Error {
             }
             _ => None,
         };
-        let mut e = Self::new(ErrorKind::Io, format!("cannot {what}: {source}")).file(file);
+        let message = match source.kind() {
+            K::AlreadyExists => "the output exists already".to_owned(),
+            _ => format!("cannot {what}: {source}"),
+        };
+        let mut e = Self::new(ErrorKind::Io, message).file(file);
         e.0.source = Some(source);
         e.0.advice = advice.map(str::to_owned);
         e

@@ -1,7 +1,6 @@
 //! One chunk: a tile of 16 rows, its symbols, patches and body. `FORMAT.md` sections 3, 6 and 7.
 
-use super::histogram::pair_symbol;
-use super::pair::{fold, join, pack_side, unpack_side};
+use super::pair::{fold, join, pack_side, side_places, split};
 use super::table::Table;
 use super::tile::{raw_body_bytes, side_bytes, symbols_per_block};
 use super::{BLOCK_COLS, Coder, Isa, LANES, Layout, TILE_ROWS, huffman, rans};
@@ -78,10 +77,11 @@ impl ChunkEncoder {
         if self.format.has_patches() {
             put_patches(tile, self.format.shift, out);
         }
-        self.fill_symbols(tile, width);
         let mut payload = [0; LANES];
-        if self.format.layout == Layout::Pair {
-            put_side(self.format, tile, width, side, &mut payload);
+        self.symbols.resize(self.format.steps(width) * LANES, 0);
+        match self.format.layout {
+            Layout::Byte => self.split_bytes(tile, width),
+            Layout::Pair => self.split_pairs(tile, width, side, &mut payload),
         }
         let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
         self.body.clear();
@@ -114,21 +114,52 @@ impl ChunkEncoder {
         out.len() - begin <= ChunkFormat::longest(width)
     }
 
-    /// The coded symbols of `tile`, `[step][lane]`.
-    fn fill_symbols(&mut self, tile: &[i8], width: usize) {
-        let per_block = symbols_per_block(self.format.layout);
-        self.symbols.resize(self.format.steps(width) * LANES, 0);
-        let shift = self.format.shift;
-        for (block, steps) in self.symbols.chunks_exact_mut(per_block * LANES).enumerate() {
-            for (half, steps) in steps.chunks_exact_mut(per_block / 2 * LANES).enumerate() {
+    /// The coded symbols of `tile`, `[step][lane]`, in layout `byte`.
+    fn split_bytes(&mut self, tile: &[i8], width: usize) {
+        for (half, steps) in self.symbols.chunks_exact_mut(16 * LANES).enumerate() {
+            for lane in 0..LANES {
+                let run = &tile[word_at(half / 2, half % 2 * 4, lane, width)..][..16];
+                for (i, &q) in run.iter().enumerate() {
+                    steps[i * LANES + lane] = q as u8;
+                }
+            }
+        }
+    }
+
+    /// The coded symbols of `tile`, `[step][lane]`, in layout `pair`; appends its part of the side plane to `side`.
+    fn split_pairs(&mut self, tile: &[i8], width: usize, side: &mut Vec<u8>, payload: &mut [u16; LANES]) {
+        let ChunkFormat { coder, shift, .. } = self.format;
+        let (blocks, words) = (width / BLOCK_COLS, shift as usize + 1);
+        for (block, steps) in self.symbols.chunks_exact_mut(16 * LANES).enumerate() {
+            // Signs and low bits, by word and lane: loops over lanes vectorize.
+            let mut rest = [[0u32; LANES]; 8];
+            for (k, rest) in rest.iter_mut().enumerate() {
+                let elements: [u32; LANES] = std::array::from_fn(|lane| {
+                    let at = word_at(block, k, lane, width);
+                    let four: &[i8; 4] = tile[at..].first_chunk().expect("within the tile");
+                    u32::from_le_bytes(bytemuck::cast(*four))
+                });
+                let (first, second) = steps[2 * k * LANES..][..2 * LANES].split_at_mut(LANES);
                 for lane in 0..LANES {
-                    let run = &tile[word_at(block, half * 4, lane, width)..][..16];
-                    match self.format.layout {
-                        Layout::Byte => (0..16).for_each(|i| steps[i * LANES + lane] = run[i] as u8),
-                        Layout::Pair => (0..8).for_each(|i| {
-                            steps[i * LANES + lane] = pair_symbol(run[2 * i], run[2 * i + 1], shift);
-                        }),
-                    }
+                    let (symbols, a) = split(elements[lane], shift);
+                    first[lane] = symbols as u8;
+                    second[lane] = (symbols >> 16) as u8;
+                    rest[lane] = a;
+                }
+            }
+            let mut packed = [[0u32; LANES]; 4];
+            for lane in 0..LANES {
+                let side = pack_side(&std::array::from_fn(|k| rest[k][lane]), shift);
+                for word in 0..4 {
+                    packed[word][lane] = side[word];
+                }
+            }
+            for (word, lanes) in packed.iter().enumerate().take(words) {
+                if coder == Coder::Rans && block + 1 == blocks && word + 1 == words {
+                    lanes.iter().for_each(|w| side.extend_from_slice(&(*w as u16).to_le_bytes()));
+                    *payload = lanes.map(|w| (w >> 16) as u16);
+                } else {
+                    side.extend_from_slice(bytemuck::cast_slice(&lanes.map(u32::to_le)));
                 }
             }
         }
@@ -147,31 +178,6 @@ fn put_patches(tile: &[i8], shift: u32, out: &mut Vec<u8>) {
     }
     let count = ((out.len() - count_at) / 4 - 1) as u32;
     out[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
-}
-
-fn put_side(format: ChunkFormat, tile: &[i8], width: usize, side: &mut Vec<u8>, payload: &mut [u16; LANES]) {
-    let blocks = width / BLOCK_COLS;
-    let words = format.shift as usize + 1;
-    for block in 0..blocks {
-        let lanes: [[u32; 4]; LANES] = std::array::from_fn(|lane| {
-            let elements = std::array::from_fn(|k| {
-                let at = word_at(block, k, lane, width);
-                u32::from_le_bytes(std::array::from_fn(|b| tile[at + b] as u8))
-            });
-            pack_side(&elements, format.shift)
-        });
-        for word in 0..words {
-            let in_payload = format.coder == Coder::Rans && block + 1 == blocks && word + 1 == words;
-            for (lane, w) in lanes.iter().map(|l| l[word]).enumerate() {
-                if in_payload {
-                    side.extend_from_slice(&(w as u16).to_le_bytes());
-                    payload[lane] = (w >> 16) as u16;
-                } else {
-                    side.extend_from_slice(&w.to_le_bytes());
-                }
-            }
-        }
-    }
 }
 
 enum Decoder {
@@ -364,43 +370,58 @@ impl ChunkDecoder {
         let shift = self.format.shift;
         for block in 0..chunk.width / BLOCK_COLS {
             let side = match self.format.layout {
-                Layout::Byte => [[0; 4]; LANES],
+                Layout::Byte => [[0; LANES]; 4],
                 Layout::Pair => side_words(self.format, chunk, block, payload),
             };
-            for k in 0..8 {
-                let steps = &symbols[(block * 8 + k) * per_word * LANES..][..per_word * LANES];
-                for (lane, side) in side.iter().enumerate() {
-                    let s = |i: usize| steps[i * LANES + lane];
-                    let word = match self.format.layout {
-                        Layout::Byte => u32::from_le_bytes([s(0), s(1), s(2), s(3)]),
-                        Layout::Pair => join(s(0), s(1), unpack_side(side, shift, k), shift),
-                    };
-                    let at = word_at(block, k, lane, stride);
-                    out[at..at + 4].copy_from_slice(&word.to_le_bytes().map(|b| b as i8));
+            // Elements by word and lane: loops over lanes vectorize.
+            let mut words = [[0u32; LANES]; 8];
+            for (k, words) in words.iter_mut().enumerate() {
+                let steps = symbols[(block * 8 + k) * per_word * LANES..][..per_word * LANES].as_chunks::<LANES>().0;
+                match (self.format.layout, steps) {
+                    (Layout::Byte, [a, b, c, d]) => {
+                        for lane in 0..LANES {
+                            words[lane] = u32::from_le_bytes([a[lane], b[lane], c[lane], d[lane]]);
+                        }
+                    }
+                    (_, [a, b, ..]) => {
+                        let [(sign, sign_left), (low, low_left)] = side_places(shift, k);
+                        for lane in 0..LANES {
+                            let sign = side[sign][lane].rotate_left(sign_left);
+                            let low = side[low][lane].rotate_left(low_left);
+                            words[lane] = join(a[lane], b[lane], sign, low, shift);
+                        }
+                    }
+                    _ => unreachable!("a word has two or four symbols"),
+                }
+            }
+            for lane in 0..LANES {
+                for half in 0..2 {
+                    let run: [u32; 4] = std::array::from_fn(|k| words[half * 4 + k][lane].to_le());
+                    let at = word_at(block, half * 4, lane, stride);
+                    out[at..at + 16].copy_from_slice(bytemuck::cast_slice(&run));
                 }
             }
         }
     }
 }
 
-/// The side words of every lane in `block`.
-fn side_words(format: ChunkFormat, chunk: &Chunk<'_>, block: usize, payload: &[u16; LANES]) -> [[u32; 4]; LANES] {
+/// The side words of every lane in `block`, `[word][lane]`.
+fn side_words(format: ChunkFormat, chunk: &Chunk<'_>, block: usize, payload: &[u16; LANES]) -> [[u32; LANES]; 4] {
     let words = format.shift as usize + 1;
-    let base = block * words * LANES * 4;
-    let last_block = block + 1 == chunk.width / BLOCK_COLS;
-    std::array::from_fn(|lane| {
-        std::array::from_fn(|word| {
-            if word >= words {
-                0
-            } else if format.coder == Coder::Rans && last_block && word + 1 == words {
-                let at = base + word * LANES * 4 + lane * 2;
-                u32::from(u16::from_le_bytes([chunk.side[at], chunk.side[at + 1]])) | u32::from(payload[lane]) << 16
-            } else {
-                let at = base + (word * LANES + lane) * 4;
-                u32::from_le_bytes(chunk.side[at..at + 4].try_into().expect("four bytes"))
+    let mut side = [[0; LANES]; 4];
+    for (word, lanes) in side.iter_mut().enumerate().take(words) {
+        let line = &chunk.side[(block * words + word) * LANES * 4..];
+        if format.coder == Coder::Rans && block + 1 == chunk.width / BLOCK_COLS && word + 1 == words {
+            for ((lane, lower), &payload) in lanes.iter_mut().zip(line.as_chunks::<2>().0).zip(payload) {
+                *lane = u32::from(u16::from_le_bytes(*lower)) | u32::from(payload) << 16;
             }
-        })
-    })
+        } else {
+            for (lane, word) in lanes.iter_mut().zip(line.as_chunks::<4>().0) {
+                *lane = u32::from_le_bytes(*word);
+            }
+        }
+    }
+    side
 }
 
 /// Applies the patches of a chunk, as far as they are valid.

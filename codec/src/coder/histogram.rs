@@ -2,7 +2,6 @@
 
 use rayon::prelude::*;
 
-use super::Layout;
 use super::pair::fold;
 
 /// Occurrences of each 8-bit symbol.
@@ -110,18 +109,4 @@ impl PairHistogram {
         }
         (h, patches)
     }
-}
-
-/// Counts of coded symbols for tiles that a filter has changed, symbol by symbol.
-pub fn count_coded(layout: Layout, shift: u32, tile: &[i8], h: &mut Histogram) {
-    match layout {
-        Layout::Byte => tile.iter().for_each(|&q| h[q as u8 as usize] += 1),
-        Layout::Pair => tile.chunks_exact(2).for_each(|p| h[pair_symbol(p[0], p[1], shift) as usize] += 1),
-    }
-}
-
-/// The coded symbol of two neighbours in layout `pair`.
-#[inline(always)]
-pub fn pair_symbol(q0: i8, q1: i8, shift: u32) -> u8 {
-    (fold(q0) >> shift).min(15) | (fold(q1) >> shift).min(15) << 4
 }

@@ -57,9 +57,12 @@ impl Encoder {
 
 /// Decodes bodies with one table.
 pub struct Decoder {
-    bits: u32,
-    lookup: Vec<u16>,
+    /// Symbol and length for the next [`INDEX_BITS`] bits, whatever the longest code.
+    lookup: Box<[u16; 1 << INDEX_BITS]>,
 }
+
+/// Longest code of any table, so that an index into the look-up needs no check.
+const INDEX_BITS: u32 = 12;
 
 /// Where the codes of a lane begin and end, in bits from the start of the words.
 fn lane_bits(offsets: &[[u8; 2]], lane: usize) -> usize {
@@ -69,13 +72,14 @@ fn lane_bits(offsets: &[[u8; 2]], lane: usize) -> usize {
 impl Decoder {
     /// Prepares `table`.
     pub fn new(table: &CodeTable) -> Self {
-        Self { bits: table.bits(), lookup: table.lookup() }
+        let (entries, mask) = (table.lookup(), (1 << table.bits()) - 1);
+        Self { lookup: Box::new(std::array::from_fn(|i| entries[i & mask])) }
     }
 
     /// The reference decoder: fills `symbols` (`[step][lane]`), and returns the bit at which each lane ended.
     pub fn decode_reference(&self, body: &[u8], symbols: &mut [u8]) -> Result<[usize; LANES]> {
         let (offsets, bits) = split_body(body)?;
-        let mask = (1usize << self.bits) - 1;
+        let mask = self.lookup.len() - 1;
         let steps = symbols.as_chunks_mut::<LANES>().0;
         Ok(std::array::from_fn(|lane| {
             let mut at = lane_bits(offsets, lane);
@@ -96,9 +100,6 @@ impl Decoder {
     pub fn decode(&self, body: &[u8], symbols: &mut [u8]) -> Result<[usize; LANES]> {
         const GROUP: usize = 4;
         let (offsets, bits) = split_body(body)?;
-        let mask = (1u64 << self.bits) - 1;
-        // Entries carry a spare slot for every 12-bit index, so that an index needs no check.
-        let lookup: &[u16] = &self.lookup;
         let steps = symbols.as_chunks_mut::<LANES>().0;
         let mut ends = [0; LANES];
         for lane in (0..LANES).step_by(GROUP) {
@@ -108,7 +109,7 @@ impl Decoder {
                 let mut windows: [u64; GROUP] = std::array::from_fn(|i| load_bits(bits, at[i]));
                 for step in four {
                     for i in 0..GROUP {
-                        let entry = lookup[(windows[i] & mask) as usize];
+                        let entry = self.lookup[windows[i] as usize % (1 << INDEX_BITS)];
                         step[lane + i] = (entry >> 8) as u8;
                         windows[i] >>= entry & 0xFF;
                         at[i] += usize::from(entry & 0xFF);
@@ -137,7 +138,7 @@ fn load_bits(bytes: &[u8], at: usize) -> u64 {
 
 /// Offsets and bits of a body.
 fn split_body(body: &[u8]) -> Result<(&[[u8; 2]], &[u8])> {
-    if body.len() < OFFSET_BYTES || body.len() % 4 != 0 {
+    if body.len() < OFFSET_BYTES || !body.len().is_multiple_of(4) {
         return Err(Error::corrupt(format!("a huffman chunk body of {} bytes", body.len())));
     }
     let (offsets, bits) = body.split_at(OFFSET_BYTES);

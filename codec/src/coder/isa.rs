@@ -22,7 +22,9 @@ impl Isa {
             Isa::Scalar => true,
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Isa::Avx2 => {
-                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") && is_x86_feature_detected!("bmi2")
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("popcnt")
+                    && is_x86_feature_detected!("bmi2")
             }
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Isa::Avx512 => {

@@ -15,17 +15,25 @@ pub const fn low_mask(shift: u32) -> u32 {
     ((1 << shift) - 1) * 0x0101_0101
 }
 
-/// The side words of a lane and block, from its eight words of four elements each. `FORMAT.md` section 3 has the
-/// table; `shift + 1` words are returned, the others stay 0.
+/// Four elements taken apart: their two coded symbols (in bytes 0 and 2), and their signs and low bits (`A_k` of
+/// `FORMAT.md` section 3).
 #[inline(always)]
-pub fn pack_side(elements: &[u32; 8], shift: u32) -> [u32; 4] {
+pub fn split(elements: u32, shift: u32) -> (u32, u32) {
+    let sign = elements & SIGNS;
+    // Spread the sign over its byte to fold the element: q ^ (q >> 7).
+    let folded = elements ^ ((sign >> 7) * 0xFF);
+    let high = (folded >> shift) & ((0x7F >> shift) * 0x0101_0101);
+    // Bytes from 16 on become 15: adding 0x70 carries into their top bit.
+    let large = (high + 0x7070_7070) & SIGNS;
+    let high = (high | ((large >> 7) * 0xFF)) & 0x0F0F_0F0F;
+    (high | high >> 4, sign | (folded & low_mask(shift)))
+}
+
+/// The side words of a lane and block from its eight words of signs and low bits. `FORMAT.md` section 3 has the table;
+/// `shift + 1` words are used, the others stay 0.
+#[inline(always)]
+pub fn pack_side(a: &[u32; 8], shift: u32) -> [u32; 4] {
     let low = low_mask(shift);
-    let a = elements.map(|e| {
-        let sign = e & SIGNS;
-        // Spread the sign over its byte to fold the element: q ^ (q >> 7).
-        let folded = e ^ ((sign >> 7) * 0x7F);
-        sign | (folded & low)
-    });
     let mut s = [0u32; 4];
     for (k, &a) in a.iter().enumerate() {
         let k32 = k as u32;
@@ -42,27 +50,26 @@ pub fn pack_side(elements: &[u32; 8], shift: u32) -> [u32; 4] {
     s
 }
 
-/// Sign (bit 7) and low bits of word `k` of a lane and block: the inverse of [`pack_side`].
+/// Where signs and low bits of word `k` of a lane and block are: which side word, and how far to rotate it left so
+/// that they are in place. The inverse of [`pack_side`].
 #[inline(always)]
-pub fn unpack_side(side: &[u32; 4], shift: u32, k: usize) -> u32 {
-    let low = low_mask(shift);
+pub fn side_places(shift: u32, k: usize) -> [(usize, u32); 2] {
     let k32 = k as u32;
     match shift {
-        0 => side[0].rotate_left(k32) & SIGNS,
-        1 => side[k / 4].rotate_left(2 * (k32 % 4)) & (SIGNS | low),
-        2 => (side[0].rotate_left(k32) & SIGNS) | (side[1 + k / 4].rotate_left(2 * (k32 % 4)) & low),
-        _ => side[k / 2].rotate_left(4 * (k32 % 2)) & (SIGNS | low),
+        0 => [(0, k32); 2],
+        1 => [(k / 4, 2 * (k32 % 4)); 2],
+        2 => [(0, k32), (1 + k / 4, 2 * (k32 % 4))],
+        _ => [(k / 2, 4 * (k32 % 2)); 2],
     }
 }
 
-/// Four elements from two coded symbols and their sign and low bits.
+/// Four elements from two coded symbols, the word that has their signs in place, and the one that has their low bits.
 #[inline(always)]
-pub fn join(s0: u8, s1: u8, side: u32, shift: u32) -> u32 {
-    let (s0, s1) = (u32::from(s0), u32::from(s1));
-    let high = (s0 & 15) | (s0 >> 4) << 8 | (s1 & 15) << 16 | (s1 >> 4) << 24;
-    let sign = side & SIGNS;
-    let v = high << shift | (side & !SIGNS);
-    v ^ ((sign >> 7) * 0xFF)
+pub fn join(s0: u8, s1: u8, sign: u32, low: u32, shift: u32) -> u32 {
+    let both = u32::from(s0) | u32::from(s1) << 16;
+    let high = (both | both << 4) & 0x0F0F_0F0F;
+    let v = high << shift | (low & low_mask(shift));
+    v ^ (((sign & SIGNS) >> 7) * 0xFF)
 }
 
 #[cfg(test)]
@@ -76,12 +83,15 @@ mod tests {
             let words: [u32; 8] = std::array::from_fn(|k| {
                 u32::from_le_bytes(std::array::from_fn(|b| q[4 * k + b] as u8))
             });
-            let side = pack_side(&words, shift);
+            let side = pack_side(&words.map(|w| split(w, shift).1), shift);
             prop_assert!(side[shift as usize + 1..].iter().all(|&w| w == 0));
             for k in 0..8 {
                 let high = |b: usize| (fold(q[4 * k + b]) >> shift).min(15);
                 let (s0, s1) = (high(0) | high(1) << 4, high(2) | high(3) << 4);
-                let got = join(s0, s1, unpack_side(&side, shift, k), shift).to_le_bytes();
+                let symbols = split(words[k], shift).0;
+                prop_assert_eq!((symbols as u8, (symbols >> 16) as u8), (s0, s1));
+                let [sign, low] = side_places(shift, k).map(|(word, left)| side[word].rotate_left(left));
+                let got = join(s0, s1, sign, low, shift).to_le_bytes();
                 for b in 0..4 {
                     if fold(q[4 * k + b]) >> shift <= 15 {
                         prop_assert_eq!(got[b] as i8, q[4 * k + b]);

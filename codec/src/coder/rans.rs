@@ -133,7 +133,7 @@ impl Decoder {
 
 /// States and words of a body.
 pub fn split_body(body: &[u8]) -> Result<([u32; LANES], &[[u8; 2]])> {
-    if body.len() < STATE_BYTES || body.len() % 4 != 0 {
+    if body.len() < STATE_BYTES || !body.len().is_multiple_of(4) {
         return Err(Error::corrupt(format!("a rans chunk body of {} bytes", body.len())));
     }
     let (states, words) = body.split_at(STATE_BYTES);

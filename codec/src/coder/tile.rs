@@ -32,7 +32,7 @@ impl TileGeometry {
     /// # Errors
     /// `tile` is not a multiple of 64 from 64 to 4,096, or the padded size does not fit.
     pub fn new(count: usize, rows: usize, cols: usize, tile: usize) -> Result<Self> {
-        if tile == 0 || tile % BLOCK_COLS != 0 || tile > MAX_TILE {
+        if tile == 0 || !tile.is_multiple_of(BLOCK_COLS) || tile > MAX_TILE {
             return Err(Error::format(format!("tile width {tile} is not a multiple of 64 from 64 to 4096")));
         }
         let padded = rows
@@ -181,7 +181,7 @@ mod tests {
             let mut seen = vec![0; g.elements()];
             for chunk in 0..g.chunks() {
                 let p = g.position(chunk);
-                assert!(p.width > 0 && p.width <= tile && p.width % 64 == 0);
+                assert!(p.width > 0 && p.width <= tile && p.width.is_multiple_of(64));
                 for row in seen[g.strip_elements(p.strip)].chunks_mut(cols) {
                     let end = (p.col + p.width).min(cols);
                     row[p.col..end].iter_mut().for_each(|n| *n += 1);
@@ -198,7 +198,10 @@ mod tests {
                 for cols in (0..5000).step_by(7) {
                     for rows in [1, 16, 100_000] {
                         let w = default_tile(coder, layout, rows, cols);
-                        assert!(w % 64 == 0 && w >= 64 && w <= max_tile(coder, layout), "{rows} x {cols}: {w}");
+                        assert!(
+                            w.is_multiple_of(64) && w >= 64 && w <= max_tile(coder, layout),
+                            "{rows} x {cols}: {w}"
+                        );
                     }
                 }
             }

@@ -25,7 +25,7 @@ pub fn check_chunk(chunk: usize) -> Result<()> {
 
 /// Whether `filter` can be used with chunks of this size.
 pub fn filter_allowed(filter: Filter, chunk: usize, cols: usize) -> bool {
-    filter != Filter::Up || (cols > 0 && chunk % cols == 0)
+    filter != Filter::Up || (cols > 0 && chunk.is_multiple_of(cols))
 }
 
 /// Compresses the chunk that begins at byte `begin` of a plane with rows of `cols` bytes.
@@ -83,12 +83,12 @@ impl<'a> Frames<'a> {
     pub fn new(data: &'a [u8], offsets: &'a [u8], chunk: usize, bytes: usize) -> Result<Self> {
         check_chunk(chunk)?;
         let frames = Self { data, entries: offsets.as_chunks::<8>().0, chunk, bytes };
-        if offsets.len() % 8 != 0 || frames.entries.len() != bytes.div_ceil(chunk) {
+        if !offsets.len().is_multiple_of(8) || frames.entries.len() != bytes.div_ceil(chunk) {
             let n = offsets.len();
             return Err(Error::corrupt(format!("{n} bytes of offsets for {bytes} bytes in frames of {chunk}")));
         }
         let mut end = 0;
-        for i in 0..frames.len() {
+        for i in 0..frames.count() {
             let (start, length) = frames.range(i);
             let gap_ok = start == usize::next_multiple_of(end, ALIGN);
             end = start + length;
@@ -102,8 +102,8 @@ impl<'a> Frames<'a> {
         Ok(frames)
     }
 
-    /// Frames.
-    pub fn len(&self) -> usize {
+    /// Number of frames.
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 
@@ -130,13 +130,13 @@ impl<'a> Frames<'a> {
         let (start, length) = self.range(i);
         let bad = |what: String| Error::corrupt(format!("zstd frame {i}: {what}")).offset(start as u64);
         let want = out.len();
+        let frame = &self.data[start..start + length];
+        check_frame(frame, want).map_err(bad)?;
         if context.is_none() {
             *context = Some(zstd::bulk::Decompressor::new().map_err(|e| Error::input(format!("zstd: {e}")))?);
         }
         let context = context.as_mut().expect("made above");
-        let got = context
-            .decompress_to_buffer(&self.data[start..start + length], bytemuck::cast_slice_mut(out))
-            .map_err(|e| bad(e.to_string()))?;
+        let got = context.decompress_to_buffer(frame, bytemuck::cast_slice_mut(out)).map_err(|e| bad(e.to_string()))?;
         if got != want {
             return Err(bad(format!("{got} bytes come out, not {want}")));
         }
@@ -144,5 +144,35 @@ impl<'a> Frames<'a> {
             for_each_row_run(out, i * self.chunk, cols, filter, filter::undo);
         }
         Ok(())
+    }
+}
+
+/// Refuses frames that libzstd would decode but the format does not allow, since other decoders need not.
+fn check_frame(frame: &[u8], want: usize) -> Result<(), String> {
+    use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
+    if frame.first_chunk() != Some(&0xFD2F_B528_u32.to_le_bytes()) {
+        return Err("it does not begin like one".to_owned());
+    }
+    // RFC 8878, section 3.1.1.1.1: flags of the frame's header.
+    let Some(&[flags, window]) = frame.get(4..6) else { return Err("it ends in its header".to_owned()) };
+    if flags & 0b0000_0111 != 0 {
+        return Err("it has a checksum or a dictionary, which the format does not allow".to_owned());
+    }
+    match get_frame_content_size(frame) {
+        Ok(Some(size)) if size == want as u64 => {}
+        Ok(Some(size)) => return Err(format!("it says that {size} bytes come out, not {want}")),
+        _ => return Err("it does not say how much comes out".to_owned()),
+    }
+    let single_segment = flags & 0b0010_0000 != 0;
+    if !single_segment {
+        let (exponent, mantissa) = (u32::from(window >> 3), u64::from(window & 7));
+        let base = 1u64 << (10 + exponent);
+        if base + base / 8 * mantissa > want as u64 {
+            return Err("its window is larger than its content".to_owned());
+        }
+    }
+    match find_frame_compressed_size(frame) {
+        Ok(n) if n == frame.len() => Ok(()),
+        _ => Err("it does not end where the next one begins".to_owned()),
     }
 }

@@ -105,7 +105,10 @@ impl Header {
             .advice("it was cut off or appended to: copy it again, or encode the model again"));
         }
         let end = header.index_offset.checked_add(header.index_length);
-        if header.index_offset % 16 != 0 || header.index_offset < HEADER_BYTES as u64 || end != Some(file_length) {
+        if !header.index_offset.is_multiple_of(16)
+            || header.index_offset < HEADER_BYTES as u64
+            || end != Some(file_length)
+        {
             return Err(Error::format("the header's place of the index is not in the file").offset(16));
         }
         Ok(header)

@@ -79,8 +79,13 @@ impl Container {
                 if n != count || !(m.row_axis == 0 || transposed) {
                     return Err(Error::format(format!("the matrix view {m:?} does not fit shape {:?}", entry.shape)));
                 }
-                if elements != count || (transposed && entry.scheme == "raw") {
-                    return Err(Error::format("a matrix view of wide raw elements"));
+                if elements != count {
+                    return Err(Error::format(format!(
+                        "a matrix view of raw {dtype} elements, which have more than 8 bits"
+                    )));
+                }
+                if entry.scheme == "raw" && m.row_axis != 0 {
+                    return Err(Error::format("a transposed matrix view in scheme raw"));
                 }
                 (m.count, m.rows, m.cols)
             }

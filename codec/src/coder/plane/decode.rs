@@ -91,7 +91,7 @@ impl<'a> Plane<'a> {
                     return Err(Error::format("filter 'up' needs chunks of whole rows"));
                 }
                 let frames = Frames::new(source.data, source.offsets, source.zstd_chunk, elements)?;
-                if (0..frames.len()).any(|i| frames.range(i).1 > source.max_chunk) {
+                if (0..frames.count()).any(|i| frames.range(i).1 > source.max_chunk) {
                     return Err(Error::corrupt("a zstd frame is longer than the index allows"));
                 }
                 Kind::Zstd { frames, cols, filter: source.filter }
@@ -108,7 +108,7 @@ impl<'a> Plane<'a> {
     pub fn elements(&self) -> usize {
         match &self.0 {
             Kind::Raw(data) => data.len(),
-            Kind::Zstd { frames, .. } => frames.len().checked_sub(1).map_or(0, |last| frames.decoded(last).end),
+            Kind::Zstd { frames, .. } => frames.count().checked_sub(1).map_or(0, |last| frames.decoded(last).end),
             Kind::Tiles(t) => t.geometry.elements(),
         }
     }
@@ -117,7 +117,7 @@ impl<'a> Plane<'a> {
     pub fn pieces(&self) -> usize {
         match &self.0 {
             Kind::Raw(data) => data.len().div_ceil(RAW_PIECE),
-            Kind::Zstd { frames, .. } => frames.len(),
+            Kind::Zstd { frames, .. } => frames.count(),
             Kind::Tiles(t) => t.geometry.strips(),
         }
     }
@@ -148,7 +148,7 @@ impl<'a> Plane<'a> {
     pub fn chunks(&self) -> usize {
         match &self.0 {
             Kind::Raw(_) => 1,
-            Kind::Zstd { frames, .. } => frames.len(),
+            Kind::Zstd { frames, .. } => frames.count(),
             Kind::Tiles(t) => t.geometry.chunks(),
         }
     }
@@ -187,7 +187,7 @@ impl<'a> Tiles<'a> {
         }
         let format = ChunkFormat { coder: source.coder, layout, shift };
         let offsets = source.offsets.as_chunks::<4>().0;
-        if source.offsets.len() % 4 != 0 || offsets.len().checked_sub(1) != Some(geometry.chunks()) {
+        if !source.offsets.len().is_multiple_of(4) || offsets.len().checked_sub(1) != Some(geometry.chunks()) {
             let (n, chunks) = (source.offsets.len(), geometry.chunks());
             return Err(Error::corrupt(format!("{n} bytes of offsets for {chunks} chunks")));
         }
@@ -246,7 +246,7 @@ impl<'a> Tiles<'a> {
             } else {
                 self.decode_padded(&chunk, col, out, scratch)
             };
-            decoded.map_err(|e| self.place(e, first + t, done))?;
+            decoded.map_err(|e| self.place(&e, first + t, done))?;
             t += done;
         }
         if self.filter != Filter::None {
@@ -269,7 +269,7 @@ impl<'a> Tiles<'a> {
         decoded
     }
 
-    fn place(&self, error: Error, chunk: usize, count: usize) -> Error {
+    fn place(&self, error: &Error, chunk: usize, count: usize) -> Error {
         let which = if count == 1 { format!("chunk {chunk}") } else { format!("chunk {chunk} or the next") };
         Error::corrupt(format!("{which}: {}", error.message())).offset(self.chunk_range(chunk).start as u64)
     }

@@ -1,13 +1,10 @@
 //! The decoder of `rans` with AVX2: a tile's 32 states are four vectors.
 
-// Indexed loops keep vectors in registers, see `decode_with_avx2`.
-#![allow(clippy::needless_range_loop)]
-
 use std::arch::x86_64::*;
 
 use super::{Decoder, Ending, LOW, split_body};
 use crate::coder::chunk::ChunkFormat;
-use crate::coder::pair::low_mask;
+use crate::coder::pair::{low_mask, side_places};
 use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
 use crate::error::Result;
 
@@ -214,26 +211,15 @@ unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Op
     loaded
 }
 
-/// Elements from their high parts and side words: `pair::unpack_side` and `pair::join`, 8 lanes at a time.
+/// Elements from their high parts and side words: `pair::join`, 8 lanes at a time.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn join(high: [__m256i; 8], side: [__m256i; 4], shift: u32) -> [__m256i; 8] {
     let low = _mm256_set1_epi32(low_mask(shift) as i32);
     let mut q = high;
     for k in 0..8 {
-        // Words of four elements lie rotated in their side word.
-        let (sign, rest) = match shift {
-            0 => (rotate(side[0], k), side[0]),
-            1 => {
-                let w = rotate(side[k / 4], 2 * (k % 4));
-                (w, w)
-            }
-            2 => (rotate(side[0], k), rotate(side[1 + k / 4], 2 * (k % 4))),
-            _ => {
-                let w = rotate(side[k / 2], 4 * (k % 2));
-                (w, w)
-            }
-        };
+        let [(sign, sign_left), (rest, rest_left)] = side_places(shift, k);
+        let (sign, rest) = (rotate(side[sign], sign_left), rotate(side[rest], rest_left));
         let v = _mm256_sll_epi32(high[k], _mm_cvtsi32_si128(shift as i32));
         let v = _mm256_or_si256(v, _mm256_and_si256(rest, low));
         // All ones where the sign bit of the byte is set.
@@ -244,7 +230,7 @@ fn join(high: [__m256i; 8], side: [__m256i; 4], shift: u32) -> [__m256i; 8] {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn rotate(x: __m256i, by: usize) -> __m256i {
+fn rotate(x: __m256i, by: u32) -> __m256i {
     let left = _mm256_sll_epi32(x, _mm_cvtsi32_si128(by as i32));
     _mm256_or_si256(left, _mm256_srl_epi32(x, _mm_cvtsi32_si128(32 - by as i32)))
 }

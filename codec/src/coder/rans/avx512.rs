@@ -1,13 +1,11 @@
 //! The decoder of `rans` with AVX-512: a tile's 32 states are two vectors, and its symbols become rows of the tile
 //! without leaving the registers.
 
-// Indexed loops keep vectors in registers, see `decode_with_avx512`.
-#![allow(clippy::needless_range_loop)]
-
 use std::arch::x86_64::*;
 
 use super::{Decoder, Ending, LOW, split_body};
 use crate::coder::chunk::{ChunkFormat, Scratch};
+use crate::coder::pair::{low_mask, side_places};
 use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
 use crate::error::Result;
 
@@ -256,27 +254,16 @@ unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Op
     loaded
 }
 
-/// Elements from their high parts and side words: `pair::unpack_side` and `pair::join`, 16 lanes at a time.
+/// Elements from their high parts and side words: `pair::join`, 16 lanes at a time.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn join(high: [__m512i; 8], side: [__m512i; 4], shift: u32) -> [__m512i; 8] {
     let signs = _mm512_set1_epi32(0x8080_8080_u32 as i32);
-    let low = _mm512_set1_epi32(crate::coder::pair::low_mask(shift) as i32);
+    let low = _mm512_set1_epi32(low_mask(shift) as i32);
     let mut q = high;
     for k in 0..8 {
-        // Words of four elements lie rotated in their side word.
-        let (sign, rest) = match shift {
-            0 => (rotate(side[0], k), side[0]),
-            1 => {
-                let w = rotate(side[k / 4], 2 * (k % 4));
-                (w, w)
-            }
-            2 => (rotate(side[0], k), rotate(side[1 + k / 4], 2 * (k % 4))),
-            _ => {
-                let w = rotate(side[k / 2], 4 * (k % 2));
-                (w, w)
-            }
-        };
+        let [(sign, sign_left), (rest, rest_left)] = side_places(shift, k);
+        let (sign, rest) = (rotate(side[sign], sign_left), rotate(side[rest], rest_left));
         let v = _mm512_sll_epi32(high[k], _mm_cvtsi32_si128(shift as i32));
         let v = _mm512_or_si512(v, _mm512_and_si512(rest, low));
         let negative = _mm512_movepi8_mask(_mm512_and_si512(sign, signs));
@@ -287,7 +274,7 @@ fn join(high: [__m512i; 8], side: [__m512i; 4], shift: u32) -> [__m512i; 8] {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn rotate(x: __m512i, by: usize) -> __m512i {
+fn rotate(x: __m512i, by: u32) -> __m512i {
     _mm512_rolv_epi32(x, _mm512_set1_epi32(by as i32))
 }
 

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeTable {
     bits: u32,
-    len: [u8; SYMBOLS],
+    len: Box<[u8; SYMBOLS]>,
 }
 
 impl CodeTable {
@@ -39,7 +39,7 @@ impl CodeTable {
         for (_, members) in &items[..2 * leaves.len() - 2] {
             members.iter().for_each(|&i| len[leaves[i as usize]] += 1);
         }
-        Self { bits, len }
+        Self { bits, len: Box::new(len) }
     }
 
     /// Reads 256 bytes.
@@ -55,7 +55,7 @@ impl CodeTable {
         if used != slots {
             return Err(Error::corrupt(format!("the codes of a huffman table fill {used} slots, not {slots}")));
         }
-        Ok(Self { bits, len })
+        Ok(Self { bits, len: Box::new(len) })
     }
 
     /// The stored form.

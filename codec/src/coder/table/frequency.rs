@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrequencyTable {
     bits: u32,
-    freq: [u16; SYMBOLS],
+    freq: Box<[u16; SYMBOLS]>,
 }
 
 impl FrequencyTable {
@@ -43,7 +43,7 @@ impl FrequencyTable {
             }
             sum = if grow { sum + 1 } else { sum - 1 };
         }
-        Self { bits, freq }
+        Self { bits, freq: Box::new(freq) }
     }
 
     /// Reads 256 u16.
@@ -56,7 +56,7 @@ impl FrequencyTable {
         if sum != slots || freq.iter().any(|&f| u32::from(f) >= slots) {
             return Err(Error::corrupt(format!("the frequencies of a rans table add up to {sum}, not {slots}")));
         }
-        Ok(Self { bits, freq })
+        Ok(Self { bits, freq: Box::new(freq) })
     }
 
     /// The stored form.

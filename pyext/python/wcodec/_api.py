@@ -1,0 +1,238 @@
+"""The functions of the package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import _native, _torch
+from ._container import Container
+from ._errors import InputError
+from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options, path_of
+from ._progress import ProgressCallback, reporter
+from ._reports import Comparison, CompressionReport, VerifyReport
+from ._sources import Source, Tensors, native_source
+
+_Path = str | os.PathLike[str]
+FRAMEWORKS = ("numpy", "torch")
+
+
+def compress(
+    src: Source,
+    dst: _Path,
+    *,
+    scheme: str = "int8",
+    coder: str = "rans",
+    scale: str = "row",
+    block: int | None = None,
+    layout: str = "pair",
+    level: int = DEFAULT_LEVEL,
+    tile: int | None = None,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    skip: str | Iterable[str] = (),
+    transpose: str | Iterable[str] = (),
+    threads: int | None = None,
+    overwrite: bool = False,
+    metadata: Mapping[str, str] | None = None,
+    progress: bool | ProgressCallback = True,
+) -> CompressionReport:
+    """Encodes a checkpoint into one ``.wcodec`` file.
+
+    >>> import pathlib, tempfile, numpy as np, wcodec
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "model.wcodec")
+    >>> weights = {"w": np.linspace(-1, 1, 64 * 256, dtype=np.float32).reshape(64, 256)}
+    >>> report = wcodec.compress(weights, path)
+    >>> report.original_bytes, report.tensors[0].scheme
+    (65536, 'int8')
+    >>> with wcodec.open(path) as container:
+    ...     error = abs(container["w"].numpy() - weights["w"]).max()
+    >>> bool(error <= 0.5 / 127)
+    True
+
+    :param src: a ``.safetensors`` file, the folder of a checkpoint (sharded or not), or a mapping from names to NumPy
+        arrays, torch tensors (of any device, fetched one at a time) or entries of an open container. Tensors that share
+        their data are stored once and stay tied. The arrays must not be changed meanwhile.
+    :param dst: the file to write. It appears when it is complete, or not at all.
+    :param scheme: ``int8`` quantizes float32, float16 and bfloat16; ``raw`` keeps every tensor as it is.
+    :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``. Data that does not shrink is stored raw anyway.
+    :param scale: which elements share a scale: a ``row``, the whole ``tensor``, or a ``block`` of a row.
+    :param block: elements in a block, a multiple of 16, with ``scale="block"``; 128 if left out.
+    :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default) or ``byte``.
+    :param level: level of ``zstd``.
+    :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
+    :param include: glob patterns of the tensors to quantize (all if left out); the others are stored raw.
+    :param exclude: glob patterns of tensors to store raw.
+    :param skip: glob patterns of tensors to leave out of the file.
+    :param transpose: glob patterns of 2-D tensors that are stored ``[in, out]``, so that their columns are the rows.
+    :param threads: threads to use; all cores if left out.
+    :param overwrite: whether an existing ``dst`` may be replaced.
+    :param metadata: text to add to the checkpoint's metadata.
+    :param progress: a bar, nothing, or a callback ``(tensor, done_bytes, total_bytes)``. What a callback raises stops
+        the work, as Ctrl-C does, and is passed on.
+    :raises InputError: for NaN or infinity in a tensor to quantize, and for arguments that make no sense.
+    :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
+    """
+    options = encode_options(
+        scheme=scheme, coder=coder, scale=scale, block=block, layout=layout, level=level, tile=tile, include=include,
+        exclude=exclude, skip=skip, transpose=transpose, threads=threads, overwrite=overwrite, metadata=metadata,
+    )  # fmt: skip
+    target = path_of(dst)
+    with reporter(progress, "encode") as callback:
+        text = _native.encode(native_source(src), target, options, callback)
+    return CompressionReport._from_native(target, text)
+
+
+def compress_to_bytes(
+    src: Source, *, progress: bool | ProgressCallback = False, **options: Any
+) -> tuple[bytes, CompressionReport]:
+    """Encodes into memory instead of a file; the other arguments are those of :func:`compress`.
+
+    >>> import numpy as np, wcodec
+    >>> data, report = wcodec.compress_to_bytes({"w": np.eye(16, dtype=np.float32)})
+    >>> list(wcodec.open(data))
+    ['w']
+    """
+    with reporter(progress, "encode") as callback:
+        data, text = _native.encode_to_bytes(native_source(src), encode_options(**options), callback)
+    return data, CompressionReport._from_native(None, text)
+
+
+def decompress(
+    path: _Path,
+    dst: _Path,
+    *,
+    threads: int | None = None,
+    overwrite: bool = False,
+    check: bool = True,
+    progress: bool | ProgressCallback = True,
+) -> None:
+    """Decodes a container into a ``.safetensors`` file with the original names, shapes and dtypes.
+
+    :param check: whether hashes are checked.
+    """
+    with Container.open(path) as container, reporter(progress, "decode") as callback:
+        container._open.decode(path_of(dst), bool(overwrite), decode_options(threads, None, check), callback)
+
+
+def open(path: _Path | bytes | bytearray | memoryview) -> Container:
+    """Opens a container, from a file or from bytes, without reading more than header and index.
+
+    >>> import numpy as np, wcodec
+    >>> data, _ = wcodec.compress_to_bytes({"w": np.ones((32, 64), dtype=np.float16)})
+    >>> with wcodec.open(data) as container:
+    ...     entry = container["w"]
+    ...     entry.shape, entry.dtype, entry.scheme, float(entry.numpy()[0, 0])
+    ((32, 64), 'F16', 'int8', 1.0)
+    """
+    return Container.open(path)
+
+
+def save_file(
+    tensors: Tensors,
+    path: _Path,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    overwrite: bool = True,
+    progress: bool | ProgressCallback = False,
+    **options: Any,
+) -> CompressionReport:
+    """Like ``safetensors.numpy.save_file`` and ``safetensors.torch.save_file``, with the options of :func:`compress`.
+
+    As theirs, it replaces an existing file, and it shows no progress, unless told otherwise.
+    """
+    if not isinstance(tensors, Mapping):
+        kind = type(tensors).__name__
+        raise InputError(f"save_file takes a mapping of tensors, not {kind} (for paths, use compress)")
+    return compress(tensors, path, metadata=metadata, overwrite=overwrite, progress=progress, **options)
+
+
+def load_file(
+    path: _Path,
+    framework: str = "numpy",
+    *,
+    dtype: Any = None,
+    threads: int | None = None,
+    progress: bool | ProgressCallback = False,
+) -> dict[str, Any]:
+    """Every tensor of a container, as NumPy arrays or as torch tensors on the CPU. Tied tensors stay one object.
+
+    >>> import pathlib, tempfile, numpy as np, wcodec
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "model.wcodec")
+    >>> report = wcodec.save_file({"ids": np.arange(3), "w": np.ones((2, 4), dtype=np.float32)}, path)
+    >>> wcodec.load_file(path)["w"].tolist()
+    [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
+
+    :param framework: ``numpy`` or ``torch``. For bf16 in NumPy see :meth:`TensorEntry.numpy`.
+    :param dtype: decodes float tensors to float32, float16 or bfloat16; others keep their dtype.
+    """
+    choice("framework", framework, FRAMEWORKS)
+    if framework == "torch":
+        _torch.require()
+    out: dict[str, Any] = {}
+    with Container.open(path) as container, reporter(progress, "load") as callback:
+        stored = container.stored
+        done, total = 0, sum(t.original_bytes for t in stored)
+        for entry in stored:
+            wanted = dtype if entry.dtype in ("F32", "F16", "BF16", "F64") else None
+            out[entry.name] = getattr(entry, framework)(wanted, threads=threads)
+            done += entry.original_bytes
+            if callback:
+                callback(entry.name, done, total)
+        out.update((name, out[target]) for name, target in container.aliases.items())
+    return out
+
+
+def verify(
+    path: _Path,
+    against: Source | None = None,
+    *,
+    threads: int | None = None,
+    progress: bool | ProgressCallback = True,
+) -> VerifyReport:
+    """Decodes everything and checks every hash; with ``against``, also that it is the encoding of that checkpoint.
+
+    Damage to tensors is reported, tensor by tensor. Damage to header or index is a :class:`CorruptError`.
+
+    >>> import pathlib, tempfile, numpy as np, wcodec
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "model.wcodec")
+    >>> weights = {"w": np.ones((16, 64), dtype=np.float32)}
+    >>> _ = wcodec.save_file(weights, path)
+    >>> wcodec.verify(path, against=weights).ok
+    True
+    """
+    other = None if against is None else native_source(against)
+    label = None if against is None else ("tensors in memory" if isinstance(against, Mapping) else path_of(against))
+    with Container.open(path) as container, reporter(progress, "verify") as callback:
+        text = container._open.verify(other, decode_options(threads), callback)
+        return VerifyReport._from_native(container.path, label, text)
+
+
+def compare(a: _Path | Container, b: _Path | Container) -> Comparison:
+    """Whether two containers decode to the same tensors, and what each of them costs.
+
+    >>> import numpy as np, wcodec
+    >>> weights = {"w": np.linspace(-1, 1, 4096, dtype=np.float32).reshape(16, 256)}
+    >>> files = [wcodec.compress_to_bytes(weights, coder=coder)[0] for coder in ("rans", "zstd")]
+    >>> wcodec.compare(*map(wcodec.open, files)).same
+    True
+    """
+    opened = [c if isinstance(c, Container) else Container.open(c) for c in (a, b)]
+    try:
+        return Comparison._from_native(_native.compare(opened[0]._open, opened[1]._open))
+    finally:
+        for given, container in zip((a, b), opened, strict=True):
+            if given is not container:
+                container.close()
+
+
+def instruction_sets() -> tuple[list[str], str]:
+    """The instruction sets that this processor can decode with, and the one that is used.
+
+    The environment variable ``WCODEC_ISA`` forces one of them.
+    """
+    return _native.instruction_sets()

@@ -1,0 +1,174 @@
+"""Arguments of the command ``wcodec``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from .. import __version__
+from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, SCALES, SCHEMES
+from . import commands, inspect, roundtrip
+
+_DESCRIPTION = "Entropy-coded weights for large language models."
+_EPILOG = """\
+examples:
+  wcodec encode model.safetensors -o model.wcodec      quantize to int8 and compress
+  wcodec inspect model.wcodec                          what is inside, and what it costs
+  wcodec verify model.wcodec --against model.safetensors
+  wcodec decode model.wcodec -o restored.safetensors
+  wcodec roundtrip path/to/model                       prove every coder on a model
+
+SRC is a .safetensors file or the folder of a checkpoint. Ratios are original / stored bytes (larger is better), and
+bits/weight counts everything that is stored.
+
+exit status: 0 equal or done, 1 difference or damage, 2 error, 130 interrupted
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser; ``arguments.run(arguments)`` runs what was asked for."""
+    parser = argparse.ArgumentParser(
+        prog="wcodec", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"wcodec {__version__}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, run: object, summary: str, example: str) -> argparse.ArgumentParser:
+        sub = subparsers.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(run=run)
+        return sub
+
+    _encode(add(
+        "encode", commands.encode, "compress a checkpoint into one .wcodec file",
+        "wcodec encode path/to/model -o model.wcodec --scale block --exclude '*embed*'",
+    ))  # fmt: skip
+    _decode(add(
+        "decode", commands.decode, "decode a .wcodec file into .safetensors",
+        "wcodec decode model.wcodec -o model.safetensors",
+    ))  # fmt: skip
+    _inspect(add(
+        "inspect", inspect.run, "show what a .wcodec file holds, without reading its weights",
+        "wcodec inspect model.wcodec --sort stored --filter '*mlp*'",
+    ))  # fmt: skip
+    _verify(add(
+        "verify", commands.verify, "check every hash, and optionally the contents against the original",
+        "wcodec verify model.wcodec --against path/to/model --json",
+    ))  # fmt: skip
+    _compare(add(
+        "compare", commands.compare, "compare what two .wcodec files decode to",
+        "wcodec compare rans.wcodec zstd.wcodec",
+    ))  # fmt: skip
+    _roundtrip(add(
+        "roundtrip", roundtrip.run,
+        "encode to a temporary folder, decode, and compare bit for bit with an independent NumPy quantization",
+        "wcodec roundtrip path/to/model --coder rans,huffman --scale all --json report.json",
+    ))  # fmt: skip
+    return parser
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return value
+
+
+def _common(parser: argparse.ArgumentParser, json: str = "print the report as JSON") -> None:
+    parser.add_argument("--threads", type=_positive, metavar="N", help="threads to use (default: all cores)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only problems, or JSON")
+    if json:
+        parser.add_argument("--json", action="store_true", help=json)
+
+
+def _patterns(parser: argparse.ArgumentParser, skip: bool = True) -> None:
+    options = {
+        "include": "quantize only tensors that match (may be repeated; the others are stored as they are)",
+        "exclude": "store matching tensors as they are",
+        "transpose": "matching matrices are stored [in, out], as GPT-2's Conv1D: scales go along the other axis",
+    }
+    if skip:
+        options["skip"] = "leave matching tensors out"
+    for name, text in options.items():
+        parser.add_argument(f"--{name}", action="append", default=[], metavar="GLOB", help=text)
+
+
+def _tuning(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--block", type=_positive, metavar="N",
+                        help=f"block size with --scale block, a multiple of 16 (default: {DEFAULT_BLOCK})")  # fmt: skip
+    parser.add_argument("--layout", choices=LAYOUTS, default="pair", help="layout of the symbols (default: pair)")
+    parser.add_argument("--level", type=int, default=DEFAULT_LEVEL, metavar="N",
+                        help=f"level of coder zstd (default: {DEFAULT_LEVEL})")  # fmt: skip
+    parser.add_argument("--tile", type=_positive, metavar="N",
+                        help="columns of a tile, a multiple of 64 (default: by shape)")  # fmt: skip
+
+
+def _encode(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .wcodec file to write")
+    parser.add_argument("--scheme", choices=SCHEMES, default="int8",
+                        help="int8 quantizes floats, raw keeps every tensor as it is (default: int8)")  # fmt: skip
+    parser.add_argument("--scale", choices=SCALES, default="row", help="what shares a scale (default: row)")
+    parser.add_argument("--coder", choices=CODERS, default="rans", help="entropy coder (default: rans)")
+    _tuning(parser)
+    _patterns(parser)
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    _common(parser)
+
+
+def _decode(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a .wcodec file")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .safetensors file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    _common(parser, json="")
+
+
+def _inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a .wcodec file")
+    parser.add_argument("--sort", choices=inspect.SORTS, default="natural",
+                        help="natural (default), file (as stored), name; the others: largest first")  # fmt: skip
+    parser.add_argument("--filter", metavar="GLOB", help="only tensors whose names match")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a .wcodec file")
+    parser.add_argument("--against", metavar="SRC", help="the checkpoint that it was made from")
+    _common(parser)
+
+
+def _compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="A", help="a .wcodec file")
+    parser.add_argument("b", metavar="B", help="another one")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+
+
+def _choices(known: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        chosen = list(known) if text == "all" else [part.strip() for part in text.split(",")]
+        for part in chosen:
+            if part not in known:
+                raise argparse.ArgumentTypeError(f"{part!r} is not one of all, {', '.join(known)}")
+        return list(dict.fromkeys(chosen))
+
+    return parse
+
+
+def _roundtrip(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
+    for name, known in (("coder", CODERS), ("scale", SCALES)):
+        parser.add_argument(f"--{name}", type=_choices(known), default=list(known), metavar="LIST",
+                            help=f"all (default), or some of {', '.join(known)}, with commas between")  # fmt: skip
+    _tuning(parser)
+    _patterns(parser, skip=False)
+    parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")
+    parser.add_argument("--json", metavar="OUT", help="write the report as JSON to OUT, or to standard output with '-'")
+    _common(parser, json="")

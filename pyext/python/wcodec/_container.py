@@ -1,0 +1,264 @@
+"""Open containers: lazy mappings from names to tensors."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _dtypes, _native
+from . import _format as fmt
+from ._errors import InputError, TensorNotFoundError
+from ._options import decode_options, path_of
+from ._reports import TensorInfo, table_row, tensor_table_html
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class TensorEntry(TensorInfo):
+    """One tensor of an open container. Its facts cost nothing; its data are decoded when a method asks for them."""
+
+    alias_of: str | None
+    """For a tied tensor, the name of the stored one that holds its data."""
+    _container: Container = field(repr=False)
+
+    @property
+    def _stored_name(self) -> str:
+        return self.alias_of or self.name
+
+    def symbols(self, *, threads: int | None = None) -> npt.NDArray[np.int8]:
+        """The quantized symbols, -127 to 127, in the tensor's shape (scheme ``int8``, or 8-bit tensors stored raw)."""
+        flat = self._container._open.symbols(self._stored_name, decode_options(threads))
+        if self.row_axis == 1:
+            return flat.reshape(self.rows, self.cols).T
+        return flat.reshape(self.shape)
+
+    def scales(self) -> npt.NDArray[np.float32]:
+        """The scales (scheme ``int8``), with a dimension for each of the tensor's.
+
+        Per row and per tensor they broadcast: ``symbols() * scales()`` is the tensor in float32. Per block, the axis of
+        the columns has one entry for each block.
+        """
+        flat = self._container._open.scales(self._stored_name)
+        if self.scale == "tensor":
+            return flat.reshape((1,) * len(self.shape))
+        per_row = flat.size // max(self.count * self.rows, 1)
+        if self.row_axis == 1:
+            return flat.reshape(self.rows, per_row).T
+        if self.shape[-1:] == (self.cols,):
+            return flat.reshape(*self.shape[:-1], per_row)
+        if not self.shape:
+            return flat.reshape(())
+        # Rows that span several axes, as those of a convolution: the first of these axes counts the scales.
+        return flat.reshape(-1, *(per_row if i == 1 else 1 for i in range(1, len(self.shape))))
+
+    def numpy(self, dtype: npt.DTypeLike | str | None = None, *, threads: int | None = None) -> npt.NDArray[Any]:
+        """The decoded tensor.
+
+        In its own dtype by default; bf16 is ``ml_dtypes.bfloat16`` where that package is installed and float32 where it
+        is not. With ``dtype`` float32, float16 or bfloat16, scheme ``int8`` computes symbol x scale in float32 and
+        rounds once to what was asked for, so float32 then has more digits than a bf16 tensor.
+        """
+        name = None if dtype is None else _dtypes.requested(dtype)
+        if name is None or self.scheme == "int8":
+            return _dtypes.view_bytes(self._bytes(name, threads), name or self.dtype, self.shape)
+        self._must_be_float()
+        target = _dtypes.numpy_dtype(name)
+        array = _dtypes.view_bytes(self._bytes(None, threads), self.dtype, self.shape)
+        return array.astype(np.float32 if target is None else target, copy=False)
+
+    def torch(self, dtype: torch.dtype | str | None = None, *, threads: int | None = None) -> torch.Tensor:
+        """The decoded tensor as a torch tensor on the CPU; ``dtype`` as in :meth:`numpy`."""
+        from . import _torch
+
+        name = None if dtype is None else _dtypes.requested(str(dtype))
+        if name is None or self.scheme == "int8":
+            return _torch.from_bytes(self._bytes(name, threads), name or self.dtype, self.shape)
+        self._must_be_float()
+        return _torch.cast(_torch.from_bytes(self._bytes(None, threads), self.dtype, self.shape), name)
+
+    def _bytes(self, dtype: str | None, threads: int | None) -> npt.NDArray[np.uint8]:
+        words, length = self._container._open.read(self._stored_name, dtype, decode_options(threads))
+        return words.view(np.uint8)[:length]
+
+    def _must_be_float(self) -> None:
+        if self.dtype not in (*_dtypes.FLOATS, "F64"):
+            raise InputError(f"tensor '{self.name}': its dtype {self.dtype} is no float to convert", tensor=self.name)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        cells = dict(zip(("shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight"),
+                         table_row(self)[1:], strict=True))  # fmt: skip
+        if self.alias_of:
+            cells["tied to"] = self.alias_of
+        return list(cells.items())
+
+    def __repr__(self) -> str:
+        return f"TensorEntry({self.name!r}, {', '.join(f'{k}: {v}' for k, v in self._facts())})"
+
+    def _repr_html_(self) -> str:
+        return fmt.html_block(self.name, self._facts())
+
+
+class Container(Mapping[str, TensorEntry]):
+    """An open ``.wcodec`` file: a read-only mapping from names to :class:`TensorEntry`.
+
+    Opening reads the header and the index only. Tied tensors appear under each of their names. Use it in a ``with``
+    block, or :meth:`close` it, to let go of the file.
+    """
+
+    def __init__(self, native: _native.Container) -> None:
+        self._native: _native.Container | None = native
+        self._aliases = native.aliases()
+        # A dictionary for its order and its fast look-up.
+        self._names = dict.fromkeys([*native.names(), *self._aliases])
+        path = native.path()
+        self._path = None if path is None else path_of(path)
+
+    @classmethod
+    def open(cls, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Container:
+        """Opens a file, or a container that is in memory."""
+        if isinstance(source, bytes | bytearray | memoryview):
+            return cls(_native.Container.from_bytes(bytes(source)))
+        return cls(_native.Container.open(path_of(source)))
+
+    # Mapping
+
+    def __getitem__(self, name: str) -> TensorEntry:
+        if name not in self._names:
+            near = difflib.get_close_matches(str(name), self._names, n=1)
+            advice = f" (did you mean {near[0]!r}?)" if near else ""
+            raise TensorNotFoundError(f"no tensor {name!r}{advice}", file=self._path, tensor=str(name))
+        alias = self._aliases.get(name)
+        return self._entry(json.loads(self._open.info(alias or name)), name, alias)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _entry(self, record: dict[str, Any], name: str, alias_of: str | None) -> TensorEntry:
+        arguments = TensorInfo._arguments(record)
+        arguments["name"] = name
+        return TensorEntry(**arguments, alias_of=alias_of, _container=self)
+
+    # Facts
+
+    @property
+    def stored(self) -> list[TensorEntry]:
+        """Every tensor that has data of its own, in the order of the file."""
+        return [self._entry(record, record["name"], None) for record in json.loads(self._open.infos())]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Tied tensor -> the stored tensor that holds its data."""
+        return dict(self._aliases)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Metadata of the checkpoint, and what was added when encoding."""
+        return self._open.metadata()
+
+    @property
+    def model(self) -> dict[str, Any] | None:
+        """The model's ``config`` and the names of its other ``files``, if the checkpoint had them."""
+        text = self._open.model()
+        return None if text is None else json.loads(text)
+
+    @property
+    def path(self) -> str | None:
+        """Where the file is; ``None`` for a container in memory."""
+        return self._path
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Version of the format, major and minor."""
+        return self._open.version()
+
+    @property
+    def writer(self) -> str:
+        """The program that wrote the file."""
+        return self._open.writer()
+
+    @property
+    def original_bytes(self) -> int:
+        """Bytes of the tensors before encoding, tied ones counted once."""
+        return sum(t.original_bytes for t in self.stored)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Length of the file."""
+        return self._open.file_len()
+
+    @property
+    def elements(self) -> int:
+        """Number of weights, tied ones counted once."""
+        return sum(t.elements for t in self.stored)
+
+    @property
+    def ratio(self) -> float | None:
+        """Original bytes per stored byte (larger is better), the whole file counted."""
+        return fmt.ratio(self.original_bytes, self.stored_bytes)
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Stored bits per weight, the whole file counted."""
+        return fmt.bits(self.stored_bytes, self.elements)
+
+    # Life time
+
+    @property
+    def _open(self) -> _native.Container:
+        if self._native is None:
+            raise InputError("the container is closed", file=self._path)
+        return self._native
+
+    def close(self) -> None:
+        """Lets go of the file. Arrays that were decoded stay valid."""
+        self._native = None
+
+    def __enter__(self) -> Container:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # Display
+
+    def _facts(self, stored: list[TensorEntry]) -> list[tuple[str, str]]:
+        original, elements = (sum(getattr(t, k) for t in stored) for k in ("original_bytes", "elements"))
+        facts = [
+            ("tensors", f"{len(stored):,}"),
+            ("weights", f"{elements:,}"),
+            ("original", fmt.size(original)),
+            ("stored", fmt.size(self.stored_bytes)),
+            ("ratio", fmt.number(fmt.ratio(original, self.stored_bytes))),
+            ("bits/weight", fmt.number(fmt.bits(self.stored_bytes, elements))),
+        ]
+        if self._aliases:
+            facts.insert(1, ("tied", f"{len(self._aliases):,}"))
+        return [("file", self._path or "in memory"), *facts]
+
+    def __repr__(self) -> str:
+        if self._native is None:
+            return f"Container(file: {self._path or 'in memory'}, closed)"
+        return f"Container({', '.join(f'{k}: {v}' for k, v in self._facts(self.stored))})"
+
+    def _repr_html_(self) -> str:
+        if self._native is None:
+            return fmt.html_block("Container", [("file", self._path or "in memory"), ("state", "closed")])
+        stored = self.stored
+        table = tensor_table_html(stored)
+        return fmt.html_block("Container", self._facts(stored), table, fmt.plural(len(stored), "tensor"))

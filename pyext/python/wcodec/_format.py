@@ -1,0 +1,100 @@
+"""Numbers and tables as text and as HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+# More rows than this make a notebook's output unwieldy; the rest is summed up in one line.
+HTML_ROWS = 200
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(count: float) -> str:
+    """Bytes for people, in powers of 1,024.
+
+    >>> size(0), size(1023), size(6_295_384)
+    ('0 B', '1023 B', '6.00 MiB')
+    """
+    power = 0
+    while abs(count) >= 1024 and power < len(_UNITS) - 1:
+        count /= 1024
+        power += 1
+    return f"{count:.2f} {_UNITS[power]}" if power else f"{count:.0f} B"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure with fixed digits, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def shape(dimensions: Sequence[int]) -> str:
+    """A shape as it reads in tables.
+
+    >>> shape((4096, 192)), shape(())
+    ('4096x192', 'scalar')
+    """
+    return "x".join(map(str, dimensions)) or "scalar"
+
+
+def ratio(original: int, stored: int) -> float | None:
+    """Original bytes per stored byte; none where nothing is stored."""
+    return original / stored if stored else None
+
+
+def bits(stored: int, elements: int) -> float | None:
+    """Stored bits per element; none where there is no element."""
+    return 8 * stored / elements if elements else None
+
+
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "tensor"), plural(2, "alias")
+    ('1 tensor', '2 aliases')
+    """
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
+def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """An aligned table; the first ``left`` columns are flush left, the others (numbers) flush right.
+
+    >>> print(text_table(["name", "bytes"], [["a", "10"], ["long", "5"]]))
+    name  bytes
+    a        10
+    long      5
+    """
+    table = [list(headings), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(headings))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = (c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        return "  ".join(cells).rstrip()
+
+    return "\n".join(map(line, table))
+
+
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """The same as HTML. It sets no colours, so that it follows a notebook's light or dark theme."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        aligned = ("left" if i < left else "right" for i in range(len(cells)))
+        inner = "".join(
+            f'<{tag} style="text-align:{a}">{html.escape(c)}</{tag}>' for a, c in zip(aligned, cells, strict=True)
+        )
+        return f"<tr>{inner}</tr>"
+
+    body = "".join(line(row, "td") for row in rows[:HTML_ROWS])
+    more = len(rows) - HTML_ROWS
+    note = f"<p>and {more:,} more</p>" if more > 0 else ""
+    return f"<table><thead>{line(headings, 'th')}</thead><tbody>{body}</tbody></table>{note}"
+
+
+def html_block(title: str, facts: Sequence[tuple[str, str]], table: str = "", summary: str = "") -> str:
+    """A title, a table of facts, and a longer table that folds away."""
+    rows = "".join(
+        f'<tr><th style="text-align:left">{html.escape(k)}</th><td style="text-align:left">{html.escape(v)}</td></tr>'
+        for k, v in facts
+    )
+    folded = f"<details><summary>{html.escape(summary)}</summary>{table}</details>" if table else ""
+    return f"<div><strong>{html.escape(title)}</strong><table><tbody>{rows}</tbody></table>{folded}</div>"

@@ -1,0 +1,83 @@
+"""Native half of the package; private. Structured results are JSON."""
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any, TypeAlias, TypedDict, final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Container",
+    "__version__",
+    "compare",
+    "encode",
+    "encode_to_bytes",
+    "instruction_sets",
+    "layer_decode",
+    "layer_encode",
+    "legacy_decode",
+    "legacy_encode",
+]
+__version__: str
+
+_Path: TypeAlias = str | PathLike[str]
+_Progress: TypeAlias = Callable[[str, int, int], object] | None
+_Declared: TypeAlias = tuple[str, str, list[int], str | None]
+_Read: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]
+_Source: TypeAlias = _Path | tuple[list[_Declared], _Read, dict[str, str]]
+_Layer: TypeAlias = tuple[int, int, npt.NDArray[np.int8]]
+
+class _EncodeOptions(TypedDict):
+    scheme: str
+    scale: str
+    block: int
+    coder: str
+    layout: str
+    level: int
+    frame: int | None
+    tile: int | None
+    table_bits: int | None
+    include: list[str]
+    exclude: list[str]
+    skip: list[str]
+    transpose: list[str]
+    threads: int | None
+    overwrite: bool
+    metadata: dict[str, str]
+
+class _DecodeOptions(TypedDict):
+    threads: int | None
+    isa: str | None
+    verify: bool
+
+@final
+class Container:
+    @staticmethod
+    def open(path: _Path) -> Container: ...
+    @staticmethod
+    def from_bytes(data: bytes) -> Container: ...
+    def names(self) -> list[str]: ...
+    def aliases(self) -> dict[str, str]: ...
+    def info(self, name: str) -> str: ...
+    def infos(self) -> str: ...
+    def metadata(self) -> dict[str, str]: ...
+    def model(self) -> str | None: ...
+    def file_len(self) -> int: ...
+    def path(self) -> Any: ...
+    def version(self) -> tuple[int, int]: ...
+    def writer(self) -> str: ...
+    def symbols(self, name: str, options: _DecodeOptions) -> npt.NDArray[np.int8]: ...
+    def scales(self, name: str) -> npt.NDArray[np.float32]: ...
+    def read(self, name: str, dtype: str | None, options: _DecodeOptions) -> tuple[npt.NDArray[np.uint64], int]: ...
+    def decode(self, dst: _Path, overwrite: bool, options: _DecodeOptions, progress: _Progress) -> None: ...
+    def verify(self, against: _Source | None, options: _DecodeOptions, progress: _Progress) -> str: ...
+
+def encode(source: _Source, dst: _Path, options: _EncodeOptions, progress: _Progress) -> str: ...
+def encode_to_bytes(source: _Source, options: _EncodeOptions, progress: _Progress) -> tuple[bytes, str]: ...
+def compare(a: Container, b: Container) -> str: ...
+def layer_encode(symbols: npt.NDArray[np.int8], rows: int, cols: int, options: _EncodeOptions) -> bytes: ...
+def layer_decode(data: bytes, options: _DecodeOptions) -> _Layer: ...
+def legacy_encode(symbols: npt.NDArray[np.int8], rows: int, cols: int, level: int) -> bytes: ...
+def legacy_decode(data: bytes) -> _Layer: ...
+def instruction_sets() -> tuple[list[str], str]: ...

@@ -1,0 +1,340 @@
+"""What happened, and what is in a file: plain records that print well."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from . import _format as fmt
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A range of bytes in the file, and what it holds."""
+
+    role: str
+    offset: int
+    length: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a container's index says about one tensor.
+
+    ``stored_bytes`` counts everything that the tensor takes: coded data, raw bits, scales, offsets and its table (a
+    shared one at its first user).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scheme: str
+    scale: str | None
+    """``row``, ``tensor`` or ``block N`` for scheme ``int8``."""
+    coder: str
+    layout: str | None
+    shift: int | None
+    filter: str
+    tile: int | None
+    count: int
+    rows: int
+    cols: int
+    row_axis: int
+    chunks: int
+    elements: int
+    original_bytes: int
+    stored_bytes: int
+    entropy: float | None
+    """Order-0 entropy of the symbols in bits per weight, where the file records it."""
+    segments: tuple[Segment, ...]
+
+    @property
+    def ratio(self) -> float | None:
+        """Original bytes per stored byte; ``None`` where nothing is stored."""
+        return fmt.ratio(self.original_bytes, self.stored_bytes)
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Stored bits per weight, everything counted; ``None`` for an empty tensor."""
+        return fmt.bits(self.stored_bytes, self.elements)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        record = {f.name: getattr(self, f.name) for f in fields(TensorInfo)}
+        record["shape"] = list(self.shape)
+        record["segments"] = [asdict(s) for s in self.segments]
+        return {**record, "ratio": self.ratio, "bits_per_weight": self.bits_per_weight}
+
+    @staticmethod
+    def _arguments(record: dict[str, Any]) -> dict[str, Any]:
+        """Constructor arguments out of the native module's JSON; what a newer one adds is left out."""
+        known = {f.name for f in fields(TensorInfo)}
+        out = {k: v for k, v in record.items() if k in known}
+        out["scale"] = record["scales"]
+        out["shape"] = tuple(record["shape"])
+        out["segments"] = tuple(Segment(s["role"], s["offset"], s["length"], s["hash"]) for s in record["segments"])
+        return out
+
+    @classmethod
+    def _from_native(cls, record: dict[str, Any]) -> TensorInfo:
+        return TensorInfo(**cls._arguments(record))
+
+
+TABLE_HEADINGS = ("tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight")
+TABLE_LEFT = 5
+
+
+def table_row(info: TensorInfo) -> tuple[str, ...]:
+    """One line of the tables of tensors."""
+    scheme = info.scheme if info.scale is None else f"{info.scheme}/{info.scale}"
+    coder = info.coder if info.layout is None else f"{info.coder}/{info.layout}"
+    if info.filter not in ("", "none"):
+        coder += f"/{info.filter}"
+    return (
+        info.name,
+        fmt.shape(info.shape),
+        info.dtype,
+        scheme,
+        coder,
+        fmt.size(info.original_bytes),
+        fmt.size(info.stored_bytes),
+        fmt.number(info.ratio),
+        fmt.number(info.bits_per_weight),
+    )
+
+
+def tensor_table_html(tensors: Sequence[TensorInfo]) -> str:
+    """The table of tensors for notebooks."""
+    return fmt.html_table(TABLE_HEADINGS, [table_row(t) for t in tensors], TABLE_LEFT)
+
+
+@dataclass(frozen=True, repr=False)
+class CompressionReport:
+    """What :func:`wcodec.compress` wrote.
+
+    ``original_bytes`` are the tensors' bytes in the source (tied ones once), ``stored_bytes`` the length of the file.
+    """
+
+    path: str | None
+    tensors: tuple[TensorInfo, ...]
+    aliases: dict[str, str]
+    original_bytes: int
+    stored_bytes: int
+    seconds: float
+
+    @property
+    def elements(self) -> int:
+        """Number of weights."""
+        return sum(t.elements for t in self.tensors)
+
+    @property
+    def ratio(self) -> float | None:
+        """Original bytes per stored byte (larger is better)."""
+        return fmt.ratio(self.original_bytes, self.stored_bytes)
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Stored bits per weight, the whole file counted."""
+        return fmt.bits(self.stored_bytes, self.elements)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        return {
+            "path": self.path,
+            "original_bytes": self.original_bytes,
+            "stored_bytes": self.stored_bytes,
+            "ratio": self.ratio,
+            "bits_per_weight": self.bits_per_weight,
+            "seconds": self.seconds,
+            "aliases": dict(self.aliases),
+            "tensors": [t.to_dict() for t in self.tensors],
+        }
+
+    def _facts(self) -> list[tuple[str, str]]:
+        schemes = Counter(t.scheme for t in self.tensors)
+        facts = [
+            ("tensors", ", ".join(f"{n:,} {s}" for s, n in schemes.items()) or "0"),
+            ("original", fmt.size(self.original_bytes)),
+            ("stored", fmt.size(self.stored_bytes)),
+            ("ratio", fmt.number(self.ratio)),
+            ("bits/weight", fmt.number(self.bits_per_weight)),
+            ("seconds", fmt.number(self.seconds, 2)),
+        ]
+        if self.aliases:
+            facts.insert(1, ("tied", str(len(self.aliases))))
+        return facts if self.path is None else [("file", self.path), *facts]
+
+    def __repr__(self) -> str:
+        return f"CompressionReport({', '.join(f'{k}: {v}' for k, v in self._facts())})"
+
+    def _repr_html_(self) -> str:
+        table = tensor_table_html(self.tensors)
+        return fmt.html_block("CompressionReport", self._facts(), table, fmt.plural(len(self.tensors), "tensor"))
+
+    @classmethod
+    def _from_native(cls, path: str | None, text: str) -> CompressionReport:
+        record = json.loads(text)
+        tensors = tuple(TensorInfo._from_native(t) for t in record.pop("tensors"))
+        return cls(path=path, tensors=tensors, **record)
+
+
+@dataclass(frozen=True)
+class VerifiedTensor:
+    """The verdict on one tensor."""
+
+    name: str
+    status: str
+    """``ok``, ``damaged``, ``differs``, ``missing`` (from the file) or ``extra`` (not in the original)."""
+    detail: str
+    max_error: float | None
+    """Largest difference from the original, where one was given."""
+    rms_error: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class VerifyReport:
+    """What :func:`wcodec.verify` found. True in a condition if everything is in order."""
+
+    path: str | None
+    against: str | None
+    ok: bool
+    damage: str | None
+    """Damage that concerns no tensor, such as bytes in padding."""
+    tensors: tuple[VerifiedTensor, ...]
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def problems(self) -> tuple[VerifiedTensor, ...]:
+        """The tensors that are not ``ok``."""
+        return tuple(t for t in self.tensors if t.status != "ok")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        return asdict(self)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        counts = Counter(t.status for t in self.tensors)
+        facts = [("verdict", "ok" if self.ok else "NOT ok")]
+        facts += [("file", self.path)] if self.path else []
+        facts += [("against", self.against)] if self.against else []
+        facts.append(("tensors", ", ".join(f"{n:,} {s}" for s, n in counts.items()) or "0"))
+        return [*facts, ("damage", self.damage)] if self.damage else facts
+
+    def __repr__(self) -> str:
+        return f"VerifyReport({', '.join(f'{k}: {v}' for k, v in self._facts())})"
+
+    def _repr_html_(self) -> str:
+        rows = [(t.name, t.status, t.detail) for t in self.problems]
+        table = fmt.html_table(("tensor", "status", "detail"), rows, left=3) if rows else ""
+        return fmt.html_block("VerifyReport", self._facts(), table, fmt.plural(len(rows), "problem"))
+
+    @classmethod
+    def _from_native(cls, path: str | None, against: str | None, text: str) -> VerifyReport:
+        record = json.loads(text)
+        names = [f.name for f in fields(VerifiedTensor)]
+        tensors = tuple(VerifiedTensor(**{n: t[n] for n in names}) for t in record["tensors"])
+        return cls(path, against, record["ok"], record["damage"], tensors)
+
+
+@dataclass(frozen=True)
+class ComparedTensor:
+    """One tensor in two containers."""
+
+    name: str
+    status: str
+    """``same``, ``differs``, ``only_a`` or ``only_b``."""
+    a: TensorInfo | None
+    b: TensorInfo | None
+    detail: str
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """What :func:`wcodec.compare` found. True in a condition if both decode to the same."""
+
+    same: bool
+    tensors: tuple[ComparedTensor, ...]
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        rows = [
+            {
+                "name": t.name,
+                "status": t.status,
+                "detail": t.detail,
+                "a": t.a and t.a.to_dict(),
+                "b": t.b and t.b.to_dict(),
+            }
+            for t in self.tensors
+        ]
+        return {"same": self.same, "tensors": rows}
+
+    def _sides(self) -> tuple[list[TensorInfo | None], list[TensorInfo | None]]:
+        return [t.a for t in self.tensors], [t.b for t in self.tensors]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        counts = Counter(t.status for t in self.tensors)
+        stored = [sum(side.stored_bytes for side in sides if side) for sides in self._sides()]
+        return [
+            ("verdict", "same" if self.same else "different"),
+            ("tensors", ", ".join(f"{n:,} {s}" for s, n in counts.items()) or "0"),
+            ("stored", " and ".join(map(fmt.size, stored))),
+        ]
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(f'{k}: {v}' for k, v in self._facts())})"
+
+    def _repr_html_(self) -> str:
+        table = fmt.html_table(COMPARISON_HEADINGS, [comparison_row(t) for t in self.tensors], left=2)
+        return fmt.html_block("Comparison", self._facts(), table, fmt.plural(len(self.tensors), "tensor"))
+
+    @classmethod
+    def _from_native(cls, text: str) -> Comparison:
+        record = json.loads(text)
+        tensors = []
+        for t in record["tensors"]:
+            a, b = (TensorInfo._from_native(t[k]) if t[k] else None for k in "ab")
+            tensors.append(ComparedTensor(t["name"], t["status"], a, b, t["detail"]))
+        return cls(record["same"], tuple(tensors))
+
+
+COMPARISON_HEADINGS = ("tensor", "status", "stored a", "stored b", "bits/weight a", "bits/weight b")
+
+
+def comparison_row(tensor: ComparedTensor) -> tuple[str, ...]:
+    """One line of the table of a comparison."""
+    sides = (tensor.a, tensor.b)
+    stored = ["-" if s is None else fmt.size(s.stored_bytes) for s in sides]
+    bits = ["-" if s is None else fmt.number(s.bits_per_weight) for s in sides]
+    return (tensor.name, tensor.status, *stored, *bits)
+
+
+@dataclass(frozen=True)
+class LayerStats:
+    """Figures of one layer that :class:`wcodec.Encoder` or :class:`wcodec.Decoder` worked on."""
+
+    rows: int
+    cols: int
+    original_bytes: int
+    stored_bytes: int
+    format: str
+    seconds: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Original bytes per stored byte (larger is better)."""
+        return fmt.ratio(self.original_bytes, self.stored_bytes)
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Stored bits per weight, everything counted."""
+        return fmt.bits(self.stored_bytes, self.rows * self.cols)

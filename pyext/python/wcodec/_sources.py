@@ -1,0 +1,71 @@
+"""What can be compressed: paths, and mappings from names to arrays, torch tensors or entries of a container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _dtypes, _torch
+from ._container import Container, TensorEntry
+from ._errors import InputError
+from ._options import path_of
+
+if TYPE_CHECKING:
+    from ._native import _Declared, _Source
+
+Tensors = Mapping[str, Any]
+Source = str | os.PathLike[str] | Tensors
+
+
+def native_source(source: Source) -> _Source:
+    """The source in the form that the native module takes."""
+    if not isinstance(source, Mapping):
+        return path_of(source)
+    names = list(source)
+    declared: list[_Declared] = []
+    first_of: dict[tuple[Any, ...], str] = {}
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"names of tensors must be text and not empty, not {name!r}")
+        value = source[name]
+        dtype, shape, identity = _describe(name, value)
+        if not isinstance(value, TensorEntry) and source[name] is not value:
+            # The mapping makes its arrays on demand: the next one may get this one's address without being tied to it.
+            identity = None
+        alias_of = None if identity is None else first_of.setdefault(identity, name)
+        declared.append((name, dtype, shape, None if alias_of == name else alias_of))
+    metadata = source.metadata if isinstance(source, Container) else {}
+    return declared, lambda index: _bytes_of(source[names[index]]), metadata
+
+
+def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...] | None]:
+    """Dtype, shape, and a key that is equal for tensors that share their data (none where nothing can)."""
+    if _torch.is_tensor(value):
+        tensor: Any = value
+        return _torch.name_of(tensor, name), list(tensor.shape), _torch.identity(tensor)
+    if isinstance(value, TensorEntry):
+        return value.dtype, list(value.shape), (id(value._container), value._stored_name)
+    if isinstance(value, np.generic):
+        return _dtypes.name_of(value.dtype, name), [], None
+    if isinstance(value, np.ndarray):
+        return _dtypes.name_of(value.dtype, name), list(value.shape), _identity(value)
+    kind = type(value).__name__
+    raise InputError(f"tensor '{name}': expected a NumPy array or a torch tensor, not {kind}", tensor=name)
+
+
+def _identity(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
+    if array.size == 0:
+        return None
+    return ("numpy", array.ctypes.data, array.shape, array.strides, array.dtype.str, array.dtype.name)
+
+
+def _bytes_of(value: Any) -> npt.NDArray[np.uint8]:
+    if _torch.is_tensor(value):
+        return _torch.bytes_of(value)
+    if isinstance(value, TensorEntry):
+        return value._bytes(None, None)
+    return _dtypes.bytes_of(np.asarray(value))

@@ -1,0 +1,85 @@
+//! Encoding: a checkpoint on disk or tensors of Python to a container.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use serde_json::json;
+use wcodec::{Checkpoint, EncodeOptions, EncodeReport, Progress, Result, Source};
+
+use crate::errors::to_py;
+use crate::options::Encode;
+use crate::progress::{Pending, run};
+use crate::source::{Declared, PySource};
+
+/// Where the tensors come from.
+#[derive(FromPyObject)]
+pub enum Input {
+    /// A `.safetensors` file, or a folder of a checkpoint.
+    Path(PathBuf),
+    /// Tensors of Python: declarations, the callable that reads one, metadata.
+    Tensors(Vec<Declared>, Py<PyAny>, BTreeMap<String, String>),
+}
+
+impl Input {
+    /// Opens the checkpoint, or declares the tensors, and hands them to `work`.
+    pub fn with<T>(self, pending: &Pending, work: impl FnOnce(&dyn Source) -> Result<T>) -> Result<T> {
+        match self {
+            Self::Path(path) => work(&Checkpoint::open(&path)?),
+            Self::Tensors(tensors, read, metadata) => work(&PySource::new(tensors, read, metadata, pending.clone())?),
+        }
+    }
+}
+
+fn report(report: &EncodeReport) -> String {
+    json!({
+        "tensors": report.tensors,
+        "aliases": report.aliases,
+        "original_bytes": report.original_bytes,
+        "stored_bytes": report.stored_bytes,
+        "seconds": report.seconds,
+    })
+    .to_string()
+}
+
+fn work<T: Send>(
+    py: Python<'_>,
+    source: Input,
+    options: Encode,
+    progress: Option<&Py<PyAny>>,
+    encode: impl FnOnce(&dyn Source, &EncodeOptions, &mut Progress<'_>) -> Result<T> + Send,
+) -> PyResult<T> {
+    let options = options.build().map_err(|e| to_py(py, &e))?;
+    let pending = Pending::default();
+    run(py, progress, &pending, |progress| source.with(&pending, |source| encode(source, &options, progress)))
+}
+
+/// Encodes a checkpoint to the file `dst`; the report as JSON.
+#[pyfunction]
+pub fn encode(
+    py: Python<'_>,
+    source: Input,
+    dst: PathBuf,
+    options: Encode,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    work(py, source, options, progress.as_ref(), |source, options, progress| {
+        wcodec::encode(source, &dst, options, progress)
+    })
+    .map(|r| report(&r))
+}
+
+/// Encodes a checkpoint to the bytes of a container; they and the report as JSON.
+#[pyfunction]
+pub fn encode_to_bytes<'py>(
+    py: Python<'py>,
+    source: Input,
+    options: Encode,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(Bound<'py, PyBytes>, String)> {
+    let (bytes, r) = work(py, source, options, progress.as_ref(), |source, options, progress| {
+        wcodec::encode_to_vec(source, options, progress)
+    })?;
+    Ok((PyBytes::new(py, &bytes), report(&r)))
+}

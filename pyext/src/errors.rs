@@ -1,0 +1,34 @@
+//! Errors of the crate as exceptions of `wcodec._errors`.
+
+use pyo3::prelude::*;
+use wcodec::{Error, ErrorKind};
+
+/// The word that `wcodec._errors.from_native` knows the kind by.
+fn kind_name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Format => "format",
+        ErrorKind::Corrupt => "corrupt",
+        ErrorKind::Unsupported => "unsupported",
+        ErrorKind::Input => "input",
+        ErrorKind::Io => "io",
+        _ => "other",
+    }
+}
+
+/// The exception for `error`. Python owns the class hierarchy: abi3 before Python 3.12 cannot subclass exceptions here.
+pub fn to_py(py: Python<'_>, error: &Error) -> PyErr {
+    let os = std::error::Error::source(error).and_then(|e| e.downcast_ref::<std::io::Error>());
+    let make = || {
+        let arguments = (
+            kind_name(error.kind()),
+            error.to_string(),
+            error.file_path(),
+            error.tensor_name(),
+            error.byte_offset(),
+            os.and_then(std::io::Error::raw_os_error),
+            os.map(|e| format!("{:?}", e.kind())),
+        );
+        py.import("wcodec._errors")?.getattr("from_native")?.call1(arguments)
+    };
+    make().map_or_else(|e| e, PyErr::from_value)
+}

@@ -1,0 +1,62 @@
+//! Single int8 layers as bytes: containers with one tensor, and legacy blobs.
+
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use wcodec::Isa;
+
+use crate::errors::to_py;
+use crate::options::{Decode, Encode};
+use crate::progress::detached;
+
+/// Rows, columns and row-major symbols.
+type Layer<'py> = (usize, usize, Bound<'py, PyArray1<i8>>);
+
+/// Encodes row-major symbols as a container with one tensor.
+#[pyfunction]
+pub fn layer_encode<'py>(
+    py: Python<'py>,
+    symbols: PyReadonlyArray1<'_, i8>,
+    rows: usize,
+    cols: usize,
+    options: Encode,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let options = options.build().map_err(|e| to_py(py, &e))?;
+    let symbols = symbols.as_slice()?;
+    detached(py, || wcodec::layer::encode(symbols, rows, cols, &options)).map(|v| PyBytes::new(py, &v))
+}
+
+/// Decodes a container with one tensor.
+#[pyfunction]
+pub fn layer_decode<'py>(py: Python<'py>, data: &[u8], options: Decode) -> PyResult<Layer<'py>> {
+    let options = options.build().map_err(|e| to_py(py, &e))?;
+    let (rows, cols, symbols) = detached(py, || wcodec::layer::decode(data, &options))?;
+    Ok((rows, cols, symbols.into_pyarray(py)))
+}
+
+/// Encodes row-major symbols as a legacy blob.
+#[pyfunction]
+pub fn legacy_encode<'py>(
+    py: Python<'py>,
+    symbols: PyReadonlyArray1<'_, i8>,
+    rows: u32,
+    cols: u32,
+    level: i32,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let symbols = symbols.as_slice()?;
+    detached(py, || wcodec::legacy::encode(symbols, rows, cols, level)).map(|v| PyBytes::new(py, &v))
+}
+
+/// Decodes a legacy blob.
+#[pyfunction]
+pub fn legacy_decode<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Layer<'py>> {
+    let layer = detached(py, || wcodec::legacy::decode(data))?;
+    Ok((layer.rows as usize, layer.cols as usize, layer.symbols.into_pyarray(py)))
+}
+
+/// Instruction sets of this processor that decoders exist for, and the one that is used.
+#[pyfunction]
+pub fn instruction_sets(py: Python<'_>) -> PyResult<(Vec<&'static str>, &'static str)> {
+    let best = Isa::best().map_err(|e| to_py(py, &e))?;
+    Ok((Isa::available().into_iter().map(Isa::name).collect(), best.name()))
+}

@@ -1,0 +1,30 @@
+//! Native half of the Python package `wcodec`: a thin, private module `wcodec._native`.
+//!
+//! It holds no policy. Names, defaults and documentation that users see live in `pyext/python/wcodec`; this crate turns
+//! Python objects into the crate's types, releases the interpreter while native code works, and turns errors into the
+//! exceptions of `wcodec._errors`. Structured results travel as JSON, because every consumer builds dataclasses of them.
+
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+
+mod container;
+mod encode;
+mod errors;
+mod layers;
+mod options;
+mod progress;
+mod source;
+
+/// Native half of the package `wcodec`; use the package instead.
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::container::{Container, compare};
+    #[pymodule_export]
+    use crate::encode::{encode, encode_to_bytes};
+    #[pymodule_export]
+    use crate::layers::{instruction_sets, layer_decode, layer_encode, legacy_decode, legacy_encode};
+
+    #[pymodule_export]
+    #[allow(non_upper_case_globals, reason = "the name that Python expects")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

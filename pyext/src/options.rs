@@ -1,0 +1,85 @@
+//! Options as dictionaries of plain values; `wcodec._options` fills in every key.
+
+use std::collections::BTreeMap;
+
+use pyo3::prelude::*;
+use wcodec::{Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, Result, Scheme};
+
+/// How to encode; the keys of the dictionary are the fields.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Encode {
+    scheme: String,
+    scale: String,
+    block: usize,
+    coder: String,
+    layout: String,
+    level: i32,
+    frame: Option<usize>,
+    tile: Option<usize>,
+    table_bits: Option<u32>,
+    include: Vec<String>,
+    exclude: Vec<String>,
+    skip: Vec<String>,
+    transpose: Vec<String>,
+    threads: Option<usize>,
+    overwrite: bool,
+    metadata: BTreeMap<String, String>,
+}
+
+impl Encode {
+    /// The crate's options.
+    pub fn build(self) -> Result<EncodeOptions> {
+        let defaults = EncodeOptions::default();
+        let granularity = match self.scale.as_str() {
+            "row" => Granularity::Row,
+            "tensor" => Granularity::Tensor,
+            "block" => Granularity::Block(self.block),
+            other => return Err(unknown("scale", other, "row, tensor or block")),
+        };
+        Ok(EncodeOptions {
+            scheme: match self.scheme.as_str() {
+                "int8" => Scheme::Int8(granularity),
+                "raw" => Scheme::Raw,
+                other => return Err(unknown("scheme", other, "int8 or raw")),
+            },
+            coder: Coder::from_name(&self.coder)?,
+            layout: Layout::from_name(&self.layout)?,
+            zstd_level: self.level,
+            zstd_chunk: self.frame,
+            tile: self.tile,
+            table_bits: self.table_bits.unwrap_or(defaults.table_bits),
+            include: self.include,
+            exclude: self.exclude,
+            skip: self.skip,
+            transpose: self.transpose,
+            threads: self.threads,
+            overwrite: self.overwrite,
+            metadata: self.metadata,
+        })
+    }
+}
+
+/// How to decode; the keys of the dictionary are the fields.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Decode {
+    threads: Option<usize>,
+    isa: Option<String>,
+    verify: bool,
+}
+
+impl Decode {
+    /// The crate's options.
+    pub fn build(self) -> Result<DecodeOptions> {
+        Ok(DecodeOptions {
+            threads: self.threads,
+            isa: self.isa.as_deref().map(Isa::from_name).transpose()?,
+            verify: self.verify,
+        })
+    }
+}
+
+fn unknown(what: &str, got: &str, want: &str) -> wcodec::Error {
+    wcodec::Error::input(format!("unknown {what} '{got}'")).advice(format!("use {want}"))
+}

@@ -1,0 +1,399 @@
+"""A slow, scalar writer of the wcodec container, written from `codec/FORMAT.md` alone.
+
+It makes small files that the readers must accept, and, through the `edit_*` hooks of `write_container`, files that they
+must refuse: the hooks run before hashes are taken, so that a violation is not hidden behind a hash that does not match.
+Section numbers in the comments are those of the page.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+import zstandard
+
+MAGIC = b"\x89WCODEC\n"
+LANES = range(32)
+Json = dict[str, Any]
+
+
+@dataclass
+class Tensor:
+    """One tensor to write and how."""
+
+    name: str
+    #: scheme `int8`: symbols, int8 [count, rows, cols] of the matrix view; scheme `raw`: the tensor's bytes, uint8 [n]
+    data: np.ndarray
+    shape: Sequence[int]
+    dtype: str = "F32"
+    scheme: str = "int8"
+    #: [count, rows, cols, row_axis]; None leaves the key out
+    matrix: Sequence[int] | None = None
+    #: float32, flat in the order of section 2
+    scales: np.ndarray | None = None
+    per: str = "row"
+    block: int = 0
+    coder: str = "rans"
+    layout: str = "pair"
+    shift: int = 3
+    tile: int = 128
+    bits: int = 12
+    filter: str | None = None
+    #: zstd: decoded bytes of a chunk
+    chunk: int = 1000
+    #: tiled coders: these chunks are stored raw even where coding makes them shorter
+    raw_chunks: Sequence[int] = ()
+    #: tiled coders: value of the elements beyond the matrix
+    pad: int = 0
+    #: tensors with the same key, coder and bits share one table; "" shares with none
+    table_key: str = ""
+
+
+@dataclass
+class Chunk:
+    """A tile on its way into a file."""
+
+    width: int
+    #: coded symbols of each lane
+    symbols: list[list[int]]
+    #: side words [block][word][lane], layout `pair` only
+    side: list[list[list[int]]] = field(default_factory=list)
+    #: (position, value), None where the chunk has no count
+    patches: list[tuple[int, int]] | None = None
+
+
+def align(n: int, a: int) -> int:
+    """`n` rounded up to a multiple of `a`."""
+    return (n + a - 1) // a * a
+
+
+def hex_hash(data: bytes) -> str:
+    """xxh3 of bytes, as 16 lower-case hexadecimal digits."""
+    return f"{xxhash.xxh3_64_intdigest(data):016x}"
+
+
+def cut_tiles(matrices: np.ndarray, tile: int, pad: int) -> list[list[list[int]]]:
+    """Tiles of uint8 [count, rows, cols], in chunk order, each 16 lists of its width's bytes."""
+    count, rows, cols = matrices.shape
+    strips, padded_cols = align(rows, 16) // 16, align(cols, 64)
+    padded = np.full((count, strips * 16, padded_cols), pad, np.uint8)
+    padded[:, :rows, :cols] = matrices
+    return [
+        padded[m, 16 * s : 16 * s + 16, c : c + tile].tolist()
+        for m in range(count)
+        for s in range(strips)
+        for c in range(0, padded_cols, tile)
+    ]
+
+
+def apply_filter(rows: list[list[int]], name: str | None) -> list[list[int]]:
+    """Residuals of rows of bytes whose first row and column have nothing before them."""
+    if name == "left":
+        return [[(v - (row[c - 1] if c else 0)) % 256 for c, v in enumerate(row)] for row in rows]
+    if name == "up":
+        return [[(v - (rows[r - 1][c] if r else 0)) % 256 for c, v in enumerate(row)] for r, row in enumerate(rows)]
+    return rows
+
+
+def lane_elements(tile: list[list[int]], lane: int) -> list[int]:
+    """Elements of a lane in its order: per block of 64 columns, 16 columns of row g, then of row g + 8."""
+    g, t = divmod(lane, 4)
+    starts = range(16 * t, len(tile[0]), 64)
+    return [tile[row][c + i] for c in starts for row in (g, g + 8) for i in range(16)]
+
+
+def rotr(x: int, n: int) -> int:
+    """Rotate a u32 right by 0 <= n < 32."""
+    return (x >> n | x << (32 - n)) & 0xFFFFFFFF
+
+
+def side_words(elements: list[int], shift: int) -> list[int]:
+    """The shift + 1 side words of 32 elements (bytes) of a lane and block."""
+    packed = []
+    for k in range(8):
+        kept = [(q & 0x80) | (magnitude(q) & ((1 << shift) - 1)) for q in elements[4 * k : 4 * k + 4]]
+        packed.append(int.from_bytes(bytes(kept), "little"))
+    words = [0] * (shift + 1)
+    for k, a in enumerate(packed):
+        if shift == 0:
+            words[0] |= rotr(a, k)
+        elif shift == 1:
+            words[k // 4] |= rotr(a, 2 * (k % 4))
+        elif shift == 2:
+            words[0] |= rotr(a & 0x80808080, k)
+            words[1 + k // 4] |= rotr(a & 0x03030303, 2 * (k % 4))
+        else:
+            words[k // 2] |= rotr(a, 4 * (k % 2))
+    return words
+
+
+def magnitude(byte: int) -> int:
+    """v of layout `pair`: q ^ (q >> 7) of a byte that stands for the int8 q."""
+    return byte ^ 0xFF if byte & 0x80 else byte
+
+
+def make_chunk(tensor: Tensor, tile: list[list[int]]) -> Chunk:
+    """Coded symbols, side words and patches of a tile whose filter is applied."""
+    lanes = [lane_elements(tile, lane) for lane in LANES]
+    width = len(tile[0])
+    if tensor.layout == "byte":
+        return Chunk(width, lanes)
+    s = tensor.shift
+    symbols = []
+    for elements in lanes:
+        high = [min(magnitude(q) >> s, 15) for q in elements]
+        symbols.append([high[i] | high[i + 1] << 4 for i in range(0, len(high), 2)])
+    by_lane = [[side_words(e[b : b + 32], s) for b in range(0, len(e), 32)] for e in lanes]
+    side = [[[by_lane[lane][b][j] for lane in LANES] for j in range(s + 1)] for b in range(width // 64)]
+    positions = [(r * width + c, q) for r, row in enumerate(tile) for c, q in enumerate(row)]
+    escapes = [(position, q) for position, q in positions if magnitude(q) >> s > 15]
+    return Chunk(width, symbols, side, escapes if s < 3 else None)
+
+
+def rans_table(counts: Counter[int], bits: int) -> list[int]:
+    """256 frequencies that sum to 2^bits, at least 1 for symbols that occur."""
+    counts = counts + Counter((0, 1))  # a table needs two symbols
+    spare, total = (1 << bits) - len(counts), counts.total()
+    frequencies = [1 + counts[s] * spare // total if counts[s] else 0 for s in range(256)]
+    frequencies[frequencies.index(max(frequencies))] += (1 << bits) - sum(frequencies)
+    return frequencies
+
+
+def huffman_table(counts: Counter[int], bits: int) -> list[int]:
+    """Lengths of a complete code of at most `bits` bits."""
+    counts = counts + Counter((0, 1))  # a complete code needs two symbols
+    while True:
+        heap = [(n, s, [s]) for s, n in counts.items()]
+        heapq.heapify(heap)
+        lengths = [0] * 256
+        while len(heap) > 1:
+            (n0, _, a), (n1, key, b) = heapq.heappop(heap), heapq.heappop(heap)
+            for s in a + b:
+                lengths[s] += 1
+            heapq.heappush(heap, (n0 + n1, key, a + b))
+        if max(lengths) <= bits:
+            return lengths
+        # flatter counts give shorter codes; equal counts give at most 8 bits
+        counts = Counter({s: (n + 1) // 2 for s, n in counts.items()})
+
+
+def rans_body(lanes: list[list[int]], payloads: list[int], frequencies: list[int], bits: int) -> bytes:
+    """A coded body: the encoder of section 6, which runs backwards through steps, lanes and words."""
+    start = [sum(frequencies[:s]) for s in range(256)]
+    states = [65536 + p for p in payloads]
+    words = []
+    for step in reversed(range(len(lanes[0]))):
+        for lane in reversed(LANES):
+            s, x = lanes[lane][step], states[lane]
+            f = frequencies[s]
+            if x >= f << (32 - bits):
+                words.append(x % 65536)
+                x //= 65536
+            states[lane] = (x // f << bits) + x % f + start[s]
+    words.reverse()
+    words += [0] * (len(words) % 2)
+    return struct.pack("<32I", *states) + struct.pack(f"<{len(words)}H", *words)
+
+
+def huffman_codes(lengths: list[int]) -> dict[int, tuple[int, int]]:
+    """Canonical codes: symbol -> (code, length)."""
+    codes = {}
+    code, last = 0, 0
+    for length, s in sorted((n, s) for s, n in enumerate(lengths) if n):
+        code <<= length - last
+        codes[s] = (code, length)
+        code, last = code + 1, length
+    return codes
+
+
+def huffman_body(lanes: list[list[int]], lengths: list[int]) -> bytes | None:
+    """A coded body of section 7; None where a lane begins too late for a u16."""
+    codes = huffman_codes(lengths)
+    bits = ["00"]
+    starts, at = [], 2
+    for symbols in lanes:
+        starts.append(at - 2)
+        for s in symbols:
+            code, length = codes[s]
+            bits.append(f"{code:0{length}b}")
+            at += length
+    if starts[-1] > 65535:
+        return None
+    value = int("".join(bits)[::-1], 2)  # bit 0 of the stream is the least significant one
+    return struct.pack("<32H", *starts) + value.to_bytes(align(at, 32) // 8, "little")
+
+
+def raw_body(chunk: Chunk, per_half: int, payloads: list[int]) -> bytes:
+    """Symbols in the order [block][half][lane][symbol], then the payloads if there are any."""
+    out = bytearray()
+    for first in range(0, len(chunk.symbols[0]), per_half):
+        for lane in LANES:
+            out += bytes(chunk.symbols[lane][first : first + per_half])
+    return bytes(out) + struct.pack(f"<{len(payloads)}H", *payloads)
+
+
+def chunk_bytes(tensor: Tensor, chunk: Chunk, table: list[int], raw: bool) -> bytes:
+    """Patches and body of a chunk."""
+    rans, pair = tensor.coder == "rans", tensor.layout == "pair"
+    payloads = [word >> 16 for word in chunk.side[-1][-1]] if rans and pair else []
+    stored = raw_body(chunk, 8 if pair else 16, payloads)
+    if not rans:
+        body = huffman_body(chunk.symbols, table)
+    elif pair:
+        body = rans_body(chunk.symbols, payloads, table, tensor.bits)
+    else:
+        last = [lane[-2] | lane[-1] << 8 for lane in chunk.symbols]
+        body = rans_body([lane[:-2] for lane in chunk.symbols], last, table, tensor.bits)
+    if raw or body is None or len(body) >= len(stored):
+        body = stored
+    head = b""
+    if chunk.patches is not None:
+        head = struct.pack("<I", len(chunk.patches)) + b"".join(struct.pack("<HBB", p, q, 0) for p, q in chunk.patches)
+    if len(head + body) > 16 * chunk.width:
+        raise ValueError(f"{tensor.name}: shift {tensor.shift} makes too many escapes for a chunk")
+    return head + body
+
+
+def side_bytes(tensor: Tensor, chunk: Chunk) -> bytes:
+    """The side plane of a chunk; with rans the payloads' half of the last word is left out."""
+    words = [word for block in chunk.side for word in block]
+    last = words.pop() if tensor.coder == "rans" else []
+    full = b"".join(struct.pack("<32I", *word) for word in words)
+    return full + struct.pack(f"<{len(last)}H", *(w & 0xFFFF for w in last))
+
+
+def zstd_plane(tensor: Tensor, plain: bytes) -> tuple[bytes, bytes, int]:
+    """Section 8: data, offsets and the length of the longest frame."""
+    compressor = zstandard.ZstdCompressor(write_content_size=True, write_checksum=False, write_dict_id=False)
+    cols = tensor.matrix[2] if tensor.matrix else 1
+    data, offsets, longest = b"", b"", 0
+    for first in range(0, len(plain), tensor.chunk):
+        part = plain[first : first + tensor.chunk]
+        residuals = bytearray(part)
+        for i in range(len(part)):
+            if tensor.filter == "left" and i and (first + i) % cols:
+                residuals[i] = (part[i] - part[i - 1]) % 256
+            if tensor.filter == "up" and i >= cols:
+                residuals[i] = (part[i] - part[i - cols]) % 256
+        frame = compressor.compress(bytes(residuals))
+        data += bytes(-len(data) % 8)
+        offsets += struct.pack("<2I", len(data) // 8, len(frame))
+        data += frame
+        longest = max(longest, len(frame))
+    return data, offsets, longest
+
+
+def symbols_as_bytes(tensor: Tensor) -> np.ndarray:
+    """The matrices of a tiled coder, uint8 [count, rows, cols]."""
+    assert tensor.matrix, "a tiled coder needs a matrix"
+    count, rows, cols, axis = tensor.matrix
+    flat = tensor.data.reshape(-1).view(np.uint8)
+    if tensor.scheme == "raw" and axis == 1:
+        return np.ascontiguousarray(flat.reshape(cols, rows).T)[None]
+    return flat.reshape(count, rows, cols)
+
+
+def write_container(
+    path: str | Path | None,
+    tensors: Sequence[Tensor],
+    *,
+    metadata: dict[str, str] | None = None,
+    aliases: dict[str, str] | None = None,
+    features: Sequence[str] = (),
+    version: tuple[int, int] = (1, 0),
+    edit_segment: Callable[[str, bytes], bytes] = lambda _, data: data,
+    edit_index: Callable[[Json], None] = lambda _: None,
+) -> bytes:
+    """Write the tensors into a container; returns the file's bytes, and writes them to `path` unless it is None.
+
+    `edit_segment` is given every segment as ("tensor/data", bytes) - or `scales`, `offsets`, `side`, and "table i" -
+    and returns the bytes to store; `edit_index` may change the index. Hashes are taken afterwards.
+    """
+    out = bytearray(64)
+    tables: list[Json] = []
+    chunks = {}
+    counts: dict[tuple[str, str, int], Counter[int]] = {}
+    for t in tensors:
+        if t.coder not in ("rans", "huffman"):
+            continue
+        tiles = cut_tiles(symbols_as_bytes(t), t.tile, t.pad)
+        chunks[t.name] = [make_chunk(t, apply_filter(tile, t.filter)) for tile in tiles]
+        key = (t.table_key or "=" + t.name, t.coder, t.bits)
+        for chunk in chunks[t.name]:
+            for lane in chunk.symbols:
+                counts.setdefault(key, Counter()).update(lane)
+
+    def segment(role: str, data: bytes) -> list[int | str]:
+        data = edit_segment(role, data)
+        if not data:
+            return [0, 0, hex_hash(b"")]
+        offset = align(len(out), 4096 if len(data) >= 1 << 20 else 16)
+        out.extend(bytes(offset - len(out)) + data)
+        return [offset, len(data), hex_hash(data)]
+
+    built = {}
+    for number, (key, count) in enumerate(counts.items()):
+        _, coder, bits = key
+        table = rans_table(count, bits) if coder == "rans" else huffman_table(count, bits)
+        data = struct.pack("<256H", *table) if coder == "rans" else bytes(table)
+        tables.append({"coder": coder, "bits": bits, "data": segment(f"table {number}", data)})
+        built[key] = (number, table)
+
+    entries = []
+    for t in tensors:
+        entry: Json = {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "scheme": t.scheme}
+        if t.matrix is not None:
+            entry["matrix"] = list(t.matrix)
+        if t.scheme == "int8" and t.scales is not None:
+            scales = segment(f"{t.name}/scales", t.scales.astype("<f4").tobytes())
+            entry["scales"] = {"per": t.per, "data": scales} | ({"block": t.block} if t.per == "block" else {})
+        plain = t.data.tobytes()
+        plane: Json = {"coder": t.coder, "hash": hex_hash(plain)} | ({"filter": t.filter} if t.filter else {})
+        if t.coder == "raw":
+            data = plain
+        elif t.coder == "zstd":
+            data, offsets, longest = zstd_plane(t, plain)
+            plane |= {"chunk": t.chunk, "chunks": len(offsets) // 8, "max_chunk": longest}
+        else:
+            number, table = built[t.table_key or "=" + t.name, t.coder, t.bits]
+            parts = [chunk_bytes(t, c, table, i in t.raw_chunks) for i, c in enumerate(chunks[t.name])]
+            data = b"".join(parts)
+            ends = [sum(map(len, parts[:i])) // 4 for i in range(len(parts) + 1)]
+            offsets = struct.pack(f"<{len(ends)}I", *ends)
+            plane |= {"layout": t.layout, "tile": t.tile, "table": number}
+            plane |= {"chunks": len(parts), "max_chunk": max(map(len, parts))}
+            if t.layout == "pair":
+                side = b"".join(side_bytes(t, c) for c in chunks[t.name])
+                plane |= {"shift": t.shift, "side": segment(f"{t.name}/side", side)}
+        if t.coder != "raw":
+            plane["offsets"] = segment(f"{t.name}/offsets", offsets)
+        plane["data"] = segment(f"{t.name}/data", data)
+        entries.append(entry | {"planes": [plane]})
+
+    index = {"format": "wcodec", "features": list(features), "writer": "format_writer.py", "metadata": metadata or {}}
+    index |= {"tables": tables, "tensors": entries, "aliases": aliases or {}}
+    edit_index(index)
+    out.extend(bytes(-len(out) % 16))
+    offset = len(out)
+    out.extend(json.dumps(index, ensure_ascii=False).encode())
+    out[:64] = MAGIC + struct.pack("<HHIQQQQQQ", *version, 0, offset, len(out) - offset, 0, 0, 0, 0)
+    file = reseal(bytes(out))
+    if path is not None:
+        Path(path).write_bytes(file)
+    return file
+
+
+def reseal(file: bytes) -> bytes:
+    """The file with the hashes and the length in its header made right again, after a change to it."""
+    offset, length = struct.unpack_from("<2Q", file, 16)
+    index_hash = xxhash.xxh3_64_intdigest(file[offset : offset + length])
+    head = file[:32] + struct.pack("<2Q", index_hash, len(file)) + file[48:56]
+    return head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)) + file[64:]

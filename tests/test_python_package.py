@@ -1,0 +1,114 @@
+"""The package itself: stubs, types, documentation, and what it needs to be imported."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.metadata
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import wcodec
+
+PACKAGE = Path(wcodec.__file__).parent
+CONFIG = Path(__file__).parents[1] / "pyproject.toml"
+MODULES = sorted(m.name for m in pkgutil.walk_packages([str(PACKAGE)], "wcodec.") if not m.name.endswith("__main__"))
+
+
+def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+@pytest.mark.parametrize("name", ["wcodec", *MODULES])
+def test_documentation_runs(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    if name != "wcodec._native":
+        result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+        assert result.failed == 0
+
+
+def test_everything_public_is_documented() -> None:
+    for name in wcodec.__all__:
+        value = getattr(wcodec, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__ and not value.__doc__.startswith(f"{name}("), name
+        if inspect.isclass(value):
+            for key, member in vars(value).items():
+                if not key.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                    assert inspect.getdoc(member), f"{name}.{key}"
+
+
+def test_version_is_one() -> None:
+    assert wcodec.__version__ == importlib.metadata.version("wcodec")
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", wcodec.__version__)
+
+
+def test_stubs_match_the_native_module(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    done = run(
+        sys.executable, "-m", "mypy.stubtest", "wcodec._native", "--mypy-config-file", str(CONFIG),
+        cwd=tmp_path, MYPY_CACHE_DIR=str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_package_is_typed(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    assert (PACKAGE / "py.typed").exists() and (PACKAGE / "_native.pyi").exists()
+    done = run(
+        sys.executable, "-m", "mypy", "--config-file", str(CONFIG), str(PACKAGE),
+        cwd=tmp_path, MYPY_CACHE_DIR=str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+WITHOUT = """
+import sys
+for name in {hidden!r}:
+    sys.modules[name] = None
+import numpy as np, wcodec
+w = np.linspace(-1, 1, 64 * 128, dtype=np.float32).reshape(64, 128)
+data, report = wcodec.compress_to_bytes({{"w": w, "h": w.astype(np.float16)}})
+container = wcodec.open(data)
+assert abs(container["w"].numpy() - w).max() < 0.01
+wcodec.save_file({{"w": w}}, sys.argv[1], progress=True)
+assert list(wcodec.load_file(sys.argv[1])) == ["w"]
+try:
+    wcodec.load_file(sys.argv[1], "torch")
+except wcodec.UnsupportedError as error:
+    assert "pip install torch" in str(error)
+else:
+    raise AssertionError
+model = wcodec.open(wcodec.compress_to_bytes(sys.argv[2])[0])
+norm, weight = (model[n].numpy() for n in ("model.norm.weight", "lm_head.weight"))
+assert norm.dtype == weight.dtype == np.float32
+assert not (weight.view(np.uint32) & 0xFFFF).any()
+"""
+
+
+def test_numpy_alone_suffices(tmp_path: Path, model: Path) -> None:
+    script = WITHOUT.format(hidden=["torch", "ml_dtypes", "tqdm", "tqdm.auto", "safetensors"])
+    done = run(sys.executable, "-c", script, str(tmp_path / "x.wcodec"), str(model), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_is_light(tmp_path: Path) -> None:
+    script = "import sys, wcodec; print(sorted({'torch', 'tqdm', 'ml_dtypes', 'argparse'} & set(sys.modules)))"
+    done = run(sys.executable, "-c", script, cwd=tmp_path)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_forced_instruction_set(tmp_path: Path) -> None:
+    script = "import wcodec; print(wcodec.instruction_sets()[1])"
+    assert run(sys.executable, "-c", script, cwd=tmp_path, WCODEC_ISA="scalar").stdout.strip() == "scalar"
+    wrong = run(sys.executable, "-c", script, cwd=tmp_path, WCODEC_ISA="mmx")
+    assert wrong.returncode != 0 and "WcodecError" in wrong.stderr or "mmx" in wrong.stderr
