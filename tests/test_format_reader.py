@@ -13,11 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import format_reader
 import numpy as np
 import pytest
 import zstandard
-
-import format_reader
 from format_reader import FormatReader, FormatReaderError, to_bfloat16
 from format_writer import Tensor, hex_hash, huffman_table, reseal, write_container
 

@@ -322,8 +322,9 @@ impl Twins {
         if tensor.shape.len() < 2 || bytes.len() / tensor.dtype.size() < Self::LEAST || constant {
             return Ok(None);
         }
-        let Some(&twin) = self.seen.get(&xxhash_rust::xxh3::xxh3_128(bytes)) else {
-            self.seen.insert(xxhash_rust::xxh3::xxh3_128(bytes), i);
+        let hash = xxhash_rust::xxh3::xxh3_128(bytes);
+        let Some(&twin) = self.seen.get(&hash) else {
+            self.seen.insert(hash, i);
             return Ok(None);
         };
         let other = &source.tensors()[twin];

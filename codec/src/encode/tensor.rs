@@ -27,6 +27,15 @@ pub struct Job<'a> {
     pub plane: PlaneOptions,
 }
 
+/// A tensor of scheme `int8`, ready to be written.
+struct Int8 {
+    matrix: MatrixEntry,
+    granularity: Granularity,
+    quantized: Quantized,
+    /// Of the symbols, bits.
+    entropy: f64,
+}
+
 /// Told which share of the tensor is done.
 type Tick<'a> = dyn FnMut(f64) -> Result<()> + 'a;
 
@@ -70,7 +79,8 @@ impl Job<'_> {
             let plane = self.encode_plane(&symbols, &self.plane, tables, pool, tick)?;
             let stored = if plane.coder == Coder::Raw { symbols.data.len() } else { plane.stored_bytes() };
             if stored + quantized.scales.len() * 4 < self.bytes.len() {
-                return self.write_int8(writer, tables, matrix, granularity, &quantized, plane);
+                let entropy = pool.run(|| entropy(&count_bytes(bytemuck::cast_slice(symbols.data))));
+                return self.write_int8(writer, tables, plane, &Int8 { matrix, granularity, quantized, entropy });
             }
         }
         self.write_raw(writer, tables, matrix, pool, tick)
@@ -96,25 +106,24 @@ impl Job<'_> {
         &self,
         writer: &mut Writer<W>,
         tables: &mut Vec<Table>,
-        matrix: MatrixEntry,
-        granularity: Granularity,
-        quantized: &Quantized,
         plane: EncodedPlane,
+        int8: &Int8,
     ) -> Result<()> {
+        let Int8 { matrix, granularity, quantized, entropy } = int8;
         let symbols: &[u8] = bytemuck::cast_slice(quantized.symbols.as_slice().expect("made contiguous"));
         let scales: Vec<u8> = quantized.scales.iter().flat_map(|s| s.to_le_bytes()).collect();
         let (per, block) = match granularity {
             Granularity::Row => ("row", None),
             Granularity::Tensor => ("tensor", None),
-            Granularity::Block(n) => ("block", Some(n)),
+            Granularity::Block(n) => ("block", Some(*n)),
         };
         let mut quality = serde_json::Map::new();
         // Rounded: the figure is for people, and digits cost bytes.
-        let bits = (entropy(&count_bytes(symbols)) * 1e4).round() / 1e4;
+        let bits = (entropy * 1e4).round() / 1e4;
         quality.insert("entropy".to_owned(), bits.into());
         let scales = ScalesEntry { per: per.to_owned(), block, data: writer.segment(&scales)? };
         let planes = vec![write_plane(writer, tables, plane, symbols)?];
-        self.write_entry(writer, "int8", Some(matrix), Some(scales), planes, Some(quality));
+        self.write_entry(writer, "int8", Some(*matrix), Some(scales), planes, Some(quality));
         Ok(())
     }
 
