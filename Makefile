@@ -36,9 +36,9 @@ build: $(VENV)/tools
 demo: build ## Compresses the model in the repository, verifies it bit for bit, shows what it saves
 	@mkdir -p $(DEMO)
 	$(BIN)/wcodec encode $(MODEL) -o $(DEMO)/doc-llama-3m.wcodec --overwrite --quiet
-	$(BIN)/wcodec verify $(DEMO)/doc-llama-3m.wcodec --against $(MODEL) --quiet
+	$(BIN)/wcodec verify $(DEMO)/doc-llama-3m.wcodec --against $(MODEL)
 	$(BIN)/wcodec inspect $(DEMO)/doc-llama-3m.wcodec
-	$(BIN)/wcodec roundtrip $(MODEL) --quiet
+	$(BIN)/wcodec roundtrip $(MODEL)
 	@echo "the compressed model is $(DEMO)/doc-llama-3m.wcodec"
 
 test: test-rust test-python ## Runs every test

@@ -59,3 +59,8 @@ pub use tensor::{AlignedBytes, Dtype, TensorView};
 pub use verify::{
     CompareStatus, ComparedTensor, Comparisons, VerifiedTensor, VerifyReport, VerifyStatus, compare, verify,
 };
+
+/// The README's example, compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
