@@ -64,7 +64,7 @@ impl Header {
             let hint = match b {
                 [_, _, _, _, _, _, _, _, b'{', ..] => "this looks like a .safetensors file: encode it first",
                 [b'G', b'G', b'U', b'F', ..] => "this is a GGUF file, which wcodec does not read",
-                [0x44, 0x53, 0x54, 0x5A, ..] => "this is a legacy layer blob: decode it with Decoder.decode_layer",
+                [b'D', b'T', b'S', b'Z', ..] => "this is a legacy layer blob: decode it with Decoder.decode_layer",
                 [b'P', b'K', ..] => {
                     "this looks like a torch .bin or .pt file: convert it to .safetensors, then encode it"
                 }

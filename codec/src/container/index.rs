@@ -57,13 +57,35 @@ pub struct Index {
     pub features: Vec<String>,
     #[serde(default)]
     pub writer: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "unique_keys")]
     pub metadata: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<serde_json::Value>,
     pub tables: Vec<TableEntry>,
     pub tensors: Vec<TensorEntry>,
+    #[serde(deserialize_with = "unique_keys")]
     pub aliases: BTreeMap<String, String>,
+}
+
+/// Reads an object and refuses a key that is given twice; serde's own maps keep the last one.
+fn unique_keys<'de, D: serde::Deserializer<'de>>(d: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Visitor;
+    impl<'de> serde::de::Visitor<'de> for Visitor {
+        type Value = BTreeMap<String, String>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object of strings")
+        }
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::new();
+            while let Some((key, value)) = access.next_entry::<String, String>()? {
+                if let Some(_twice) = map.insert(key.clone(), value) {
+                    return Err(serde::de::Error::custom(format!("the key '{key}' is given twice")));
+                }
+            }
+            Ok(map)
+        }
+    }
+    d.deserialize_map(Visitor)
 }
 
 /// A table of symbols.
@@ -202,6 +224,8 @@ impl Index {
             #[serde(default)]
             features: Vec<String>,
         }
+        // Strings under unknown keys are skipped unchecked, and would fail later when the index is shown.
+        std::str::from_utf8(bytes).map_err(|e| Error::format(format!("the index is not UTF-8: {e}")))?;
         let parse_error = |e: serde_json::Error| Error::format(format!("the index is not what it should be: {e}"));
         let parsed = serde_json::from_slice::<Self>(bytes);
         let (format, features) = match &parsed {

@@ -165,8 +165,9 @@ impl Container {
                 other => Err(Error::input(format!("scheme int8 decodes to F32, F16 or BF16, not {other}"))),
             }),
             _ if dtype == opened.dtype => {
+                let plane = opened.plane()?;
                 let mut out = AlignedBytes::zeroed(opened.elements)?;
-                pool.run(|| opened.decode_into(bytemuck::cast_slice_mut(&mut out), options))?;
+                pool.run(|| opened.decode_into(&plane, bytemuck::cast_slice_mut(&mut out), options))?;
                 Ok(out)
             }
             _ => Err(Error::input(format!(
@@ -184,7 +185,7 @@ impl Opened<'_> {
         let filter = p.filter.as_deref().map_or(Ok(Filter::None), Filter::from_name)?;
         let tiles = match self.coder {
             Coder::Rans | Coder::Huffman => {
-                let layout = Layout::from_name(p.layout.as_deref().unwrap_or(""))?;
+                let layout = Layout::from_name(need(p.layout.as_deref(), "layout")?)?;
                 Some(TileFields {
                     layout,
                     shift: if layout == Layout::Pair { need(p.shift, "shift")? } else { 0 },
@@ -225,14 +226,15 @@ impl Opened<'_> {
 
     /// All symbols (or bytes) of the plane.
     pub fn symbols(&self, options: &DecodeOptions) -> Result<Vec<i8>> {
+        // Memory is asked for once the plane's parts are known to fit its size.
+        let plane = self.plane()?;
         let mut out = try_vec(self.elements)?;
-        self.decode_into(&mut out, options)?;
+        self.decode_into(&plane, &mut out, options)?;
         Ok(out)
     }
 
     /// Decodes all pieces into `out`, which has the plane's length, and checks the plane's hash.
-    pub fn decode_into(&self, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
-        let plane = self.plane()?;
+    fn decode_into(&self, plane: &Plane<'_>, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
         let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i)));
         pieces.into_par_iter().enumerate().try_for_each_init(Scratch::default, |scratch, (i, piece)| {
             plane.decode_piece(i, piece, scratch).map_err(|e| self.at_data(e))
@@ -255,10 +257,8 @@ impl Opened<'_> {
         let (_, rows, cols) = self.matrix;
         let bytes =
             self.elements.checked_mul(size_of::<T>()).ok_or_else(|| Error::format("the tensor is too large"))?;
+        let plane = self.plane()?;
         let mut out = AlignedBytes::zeroed(bytes)?;
-        if cols == 0 || rows == 0 {
-            return Ok(out);
-        }
         let (columns, per_row) = (granularity.columns(cols), granularity.scales_per_row(cols));
         let scales_of = |row: usize| match per_row {
             0 => scales,
@@ -267,7 +267,8 @@ impl Opened<'_> {
         let values: &mut [T] = bytemuck::cast_slice_mut(&mut out);
         // Hashes are of whole planes, so that with them the symbols are needed as a whole first.
         if options.verify || self.row_axis == 1 {
-            let symbols = self.symbols(options)?;
+            let mut symbols = try_vec(self.elements)?;
+            self.decode_into(&plane, &mut symbols, options)?;
             if self.row_axis == 1 {
                 values.par_chunks_mut(rows).enumerate().for_each(|(col, out)| {
                     for (row, value) in out.iter_mut().enumerate() {
@@ -281,7 +282,6 @@ impl Opened<'_> {
             }
             return Ok(out);
         }
-        let plane = self.plane()?;
         let ranges: Vec<Range<usize>> = (0..plane.pieces()).map(|i| plane.piece(i)).collect();
         let pieces = split(values, ranges.iter().cloned());
         let scratch = || (Scratch::default(), Vec::new());

@@ -90,7 +90,7 @@ fn encode_zstd(
     tick: &mut Tick<'_>,
 ) -> Result<EncodedPlane> {
     let chunk = options.zstd_chunk.unwrap_or_else(|| zstd::default_chunk(symbols.data.len(), symbols.cols));
-    zstd::check_chunk(chunk)?;
+    zstd::check_chunk(chunk).map_err(|e| Error::input(e.message().to_owned()))?;
     let mut plane = EncodedPlane { coder: Coder::Zstd, filter, zstd_chunk: Some(chunk), ..EncodedPlane::raw() };
     if !zstd::filter_allowed(filter, chunk, symbols.cols) {
         // Not smaller than anything, so never chosen.
