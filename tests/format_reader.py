@@ -263,7 +263,7 @@ class FormatReader:
         require(isinstance(shape, list) and all(map(is_size, shape)), f"{name}: shape is not a list of sizes")
         require((elements := math.prod(shape)) < 2**61, f"{name}: more bytes than 64 bits count")
         require(scheme in ("int8", "raw"), f"{name}: unknown scheme {scheme!r}")
-        known = isinstance(dtype, str) and dtype in (("F32", "F16", "BF16", "F64") if scheme == "int8" else DTYPES)
+        known = isinstance(dtype, str) and dtype in (("F32", "F16", "BF16") if scheme == "int8" else DTYPES)
         require(known, f"{name}: dtype {dtype!r} is unknown or not for {scheme}")
         require(elements or scheme == "raw", f"{name}: an empty tensor is raw")
         planes = entry.get("planes")
@@ -275,7 +275,10 @@ class FormatReader:
         require(good, f"{name}: bad matrix {matrix!r}")
         count, rows, cols, axis = matrix
         require(count * rows * cols == elements, f"{name}: matrix {matrix} contradicts shape {shape}")
-        require(axis == 0 or (count == 1 and shape == [cols, rows]), f"{name}: row_axis 1 does not fit shape {shape}")
+        fits = axis == 0 or (scheme == "int8" and count == 1 and shape == [cols, rows])
+        require(fits, f"{name}: row_axis 1 does not fit scheme {scheme} and shape {shape}")
+        narrow = scheme == "int8" or np.dtype(DTYPES[dtype]).itemsize == 1
+        require(narrow, f"{name}: a matrix of raw elements of more than 8 bits")
         return entry, tuple(shape), (count, rows, cols, axis)
 
     def symbols(self, name: str) -> Array:
@@ -288,9 +291,6 @@ class FormatReader:
         plane = entry["planes"][0]
         width = 1 if entry["scheme"] == "int8" else np.dtype(DTYPES[entry["dtype"]]).itemsize
         out = self._decode_plane(name, plane, view, math.prod(shape) * width, width)
-        if entry["scheme"] == "raw" and plane["coder"] in TILED and view and view[3] == 1:
-            # tiles are those of the transposed matrix, while the plane is the tensor's bytes
-            out = np.ascontiguousarray(out.reshape(view[1], view[2]).T).reshape(-1)
         require(hex_hash(out.tobytes()) == plane.get("hash"), f"{name}: plane hash does not match")
         return out.view(np.int8).reshape(view[:3]) if entry["scheme"] == "int8" and view else out
 
@@ -389,7 +389,7 @@ class FormatReader:
         """Sections 3 to 7: the bytes of all matrices, row-major, uint8 [count * rows * cols]."""
         count, rows, cols, _ = view
         tile, shift = plane["tile"], plane.get("shift")
-        require(is_size(tile, 64, 4096) and tile % 64 == 0, f"{name}: bad tile {tile!r}")
+        require(is_size(tile, 64, 1024) and tile % 64 == 0, f"{name}: bad tile {tile!r}")
         good = plane["layout"] == "byte" or (plane["layout"] == "pair" and is_size(shift, 0, 3))
         require(good, f"{name}: bad layout {plane['layout']!r} or shift {shift!r}")
         strips, padded_cols, tiles = -(-rows // 16), align(cols, 64), -(-align(cols, 64) // tile)
@@ -451,10 +451,13 @@ class FormatReader:
                 side = np.concatenate([side[:, :-64], last.reshape(chunks, -1).view(np.uint8)], axis=1)
             words = np.ascontiguousarray(side).view("<u4").reshape(chunks, nb, shift + 1, LANES)
             elements = join_pairs(elements, words, shift)
+        # patches count elements in decoding order: block, lane, element
+        elements = np.ascontiguousarray(elements.transpose(0, 2, 1, 3))
+        for flat, patch in zip(elements.reshape(chunks, -1), patches, strict=False):
+            flat[patch["position"]] = patch["value"]
+        elements = elements.transpose(0, 2, 1, 3)
         # lane 4g + t has rows g and g + 8 and columns 16t to 16t + 15 of each block
         grid = elements.reshape(chunks, 8, 4, nb, 2, 16).transpose(0, 4, 1, 3, 2, 5).reshape(chunks, 16 * w).copy()
-        for rectangle, patch in zip(grid, patches, strict=False):
-            rectangle[patch["position"]] = patch["value"]
         return undo_filter(grid.reshape(chunks, 16, w), plane.get("filter"))
 
     def _table(self, plane: Json) -> tuple[int, Array]:
@@ -470,7 +473,7 @@ class FormatReader:
 
 
 def read_patches(chunk: bytes, elements: int) -> Array:
-    """The patches at the start of a chunk: structured array of `position` (row * w + column) and `value`."""
+    """The patches at the start of a chunk: structured array of `position` (decoding order) and `value`."""
     count = int.from_bytes(chunk[:4], "little")
     require(4 + 4 * count <= len(chunk), "more patches than the chunk holds")
     patches = np.frombuffer(chunk, np.dtype([("position", "<u2"), ("value", "u1"), ("zero", "u1")]), count, 4)

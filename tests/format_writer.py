@@ -153,8 +153,9 @@ def make_chunk(tensor: Tensor, tile: list[list[int]]) -> Chunk:
         symbols.append([high[i] | high[i + 1] << 4 for i in range(0, len(high), 2)])
     by_lane = [[side_words(e[b : b + 32], s) for b in range(0, len(e), 32)] for e in lanes]
     side = [[[by_lane[lane][b][j] for lane in LANES] for j in range(s + 1)] for b in range(width // 64)]
-    positions = [(r * width + c, q) for r, row in enumerate(tile) for c, q in enumerate(row)]
-    escapes = [(position, q) for position, q in positions if magnitude(q) >> s > 15]
+    # In decoding order: block, lane, element.
+    order = [(i // 32 * 1024 + lane * 32 + i % 32, q) for lane in LANES for i, q in enumerate(lanes[lane])]
+    escapes = sorted((position, q) for position, q in order if magnitude(q) >> s > 15)
     return Chunk(width, symbols, side, escapes if s < 3 else None)
 
 

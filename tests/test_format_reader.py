@@ -68,7 +68,7 @@ def test_shapes(coder: str, layout: str, shift: int, rows: int, cols: int, count
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(1, 1), (1, 700), (700, 1), (33, 129), (16, 320), (5, 4160)])
-@pytest.mark.parametrize("tile", [64, 192, 4096])
+@pytest.mark.parametrize("tile", [64, 192, 1024])
 def test_tiles(rows: int, cols: int, tile: int) -> None:
     q = normal((rows, cols), 20)
     check(tensor(q, "r", tile=tile), tensor(q, "h", tile=tile, coder="huffman"))
@@ -84,10 +84,10 @@ def test_all_chunks_raw(coder: str, layout: str, shift: int) -> None:
     np.testing.assert_array_equal(FormatReader(file).symbols("w"), t.data)
 
 
-@pytest.mark.parametrize(("coder", "sigma", "tile"), [("rans", 1e9, 64), ("huffman", 1e9, 64), ("huffman", 40, 4096)])
+@pytest.mark.parametrize(("coder", "sigma", "tile"), [("rans", 1e9, 64), ("huffman", 1e9, 64), ("huffman", 40, 1024)])
 def test_chunks_that_cannot_be_coded_are_raw(coder: str, sigma: float, tile: int) -> None:
     # lanes of the widest tile begin beyond bit 65,535, so that even symbols that huffman shortens cannot be coded
-    q = normal((16, 4096), sigma) if sigma < 1e9 else np.random.default_rng(2).integers(-127, 128, (16, 256), np.int8)
+    q = normal((16, 1024), sigma) if sigma < 1e9 else np.random.default_rng(2).integers(-127, 128, (16, 256), np.int8)
     assert check(tensor(q, coder=coder, layout="byte", tile=tile)).entry("w")["planes"][0]["max_chunk"] == 16 * tile
 
 
@@ -148,7 +148,7 @@ def expected_values(q: np.ndarray, scales: np.ndarray, per: str, block: int) -> 
 
 
 @pytest.mark.parametrize(("per", "block"), [("row", 0), ("tensor", 0), ("block", 16), ("block", 32), ("block", 4096)])
-@pytest.mark.parametrize(("dtype", "axis"), [*itertools.product(("F32", "F16", "BF16", "F64"), (0, 1))])
+@pytest.mark.parametrize(("dtype", "axis"), [*itertools.product(("F32", "F16", "BF16"), (0, 1))])
 def test_values(per: str, block: int, dtype: str, axis: int) -> None:
     count = 2 - axis
     q = normal((count, 19, 70), 30)
@@ -186,11 +186,11 @@ def test_scheme_raw(coder: str, dtype: str) -> None:
     assert reader.raw_bytes("w") == values.tobytes() and reader.symbols("w").dtype == np.uint8
 
 
-@pytest.mark.parametrize(("dtype", "axis"), [("U8", 0), ("I8", 1)])
+@pytest.mark.parametrize("dtype", ["U8", "I8"])
 @pytest.mark.parametrize(("coder", "layout", "shift"), TILED)
-def test_scheme_raw_in_tiles(dtype: str, axis: int, coder: str, layout: str, shift: int) -> None:
+def test_scheme_raw_in_tiles(dtype: str, coder: str, layout: str, shift: int) -> None:
     values = normal((70, 19), 5).view(np.uint8 if dtype == "U8" else np.int8)
-    matrix = (1, 19, 70, 1) if axis else (1, 70, 19, 0)
+    matrix = (1, 70, 19, 0)
     data = values.reshape(-1).view(np.uint8)
     t = Tensor("w", data, (70, 19), dtype, "raw", matrix, coder=coder, layout=layout, shift=shift)
     np.testing.assert_array_equal(FormatReader(write_container(None, [t])).values("w"), values)
@@ -378,9 +378,9 @@ PLANE, ZSTD = "tensors/0/planes/0", "tensors/2/planes/0"
         (PLANE + "/tile", 4160, "bad tile"), (PLANE + "/table", 2, "no table 2"), (PLANE + "/table", -1, "no table -1"),
         ("tables/0/bits", 13, "bad bits"), ("tables/0/bits", 11, "bad frequencies"),
         ("tensors/0/new", [16, 0, "0" * 16], "length 0 with an offset"), (ZSTD + "/data/1", 10**6, "passes the index"),
-        (ZSTD + "/data", ..., "index: a gap"), ("tensors/0/scheme", "raw", "rans needs a matrix of bytes"),
+        (ZSTD + "/data", ..., "index: a gap"), ("tensors/0/scheme", "raw", "raw elements of more than 8 bits"),
         ("tensors/0/shape", [0, 128], "an empty tensor is raw"), (ZSTD + "/chunk", 0, "bad zstd chunk"),
-        (ZSTD + "/filter", "up", "parts of rows"), ("tensors/2/scheme", "raw", "a filter needs"),
+        (ZSTD + "/filter", "up", "parts of rows"), ("tensors/2/scheme", "raw", "raw elements of more than 8 bits"),
     ],
 )  # fmt: skip
 def test_index_refusals(path: str, value: Any, message: str) -> None:

@@ -8,6 +8,7 @@ use std::hint::black_box;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StudentT};
+use serde_json::json;
 use wcodec::coder::histogram::{count_bytes, entropy};
 use wcodec::coder::plane::{
     EncodedPlane, Plane, PlaneOptions, PlaneSource, Scratch, Symbols, TableChoice, TileFields, encode,
@@ -15,7 +16,10 @@ use wcodec::coder::plane::{
 use wcodec::scheme::int8::{Granularity, quantize};
 use wcodec::{Coder, Isa, Layout, Pool};
 
+/// Rows of the plane that is timed: 8 MiB.
 const ROWS: usize = 4096;
+/// Rows of the smallest plane whose size has a target: 512 KiB.
+const FEW_ROWS: usize = 256;
 const COLS: usize = 2048;
 /// Frames of the peer: 64 KiB at level 3.
 const ZSTD_FRAME: usize = 64 << 10;
@@ -61,11 +65,11 @@ fn benches(c: &mut Criterion) {
     let pool = Pool::new(Some(1)).expect("one thread");
     let quantized = pool.run(|| quantize(weights.view(), Granularity::Row)).expect("finite");
     let data = quantized.symbols.as_slice().expect("contiguous");
-    let symbols = Symbols { count: 1, rows: ROWS, cols: COLS, data };
-    let bound = entropy(&count_bytes(bytemuck::cast_slice(data))) / 8.0;
     let bytes = Throughput::Bytes(data.len() as u64);
+    let symbols_of = |rows: usize| Symbols { count: 1, rows, cols: COLS, data: &data[..rows * COLS] };
+    let symbols = symbols_of(ROWS);
 
-    let mut planes = Vec::new();
+    let (mut planes, mut sizes) = (Vec::new(), Vec::new());
     for (coder, layout) in [
         (Coder::Rans, Layout::Pair),
         (Coder::Rans, Layout::Byte),
@@ -73,30 +77,24 @@ fn benches(c: &mut Criterion) {
         (Coder::Huffman, Layout::Byte),
         (Coder::Zstd, Layout::Byte),
     ] {
-        let plane = encode(&symbols, &options(coder, layout), &[], &pool, &mut |_| Ok(())).expect("valid");
         let name = if coder == Coder::Zstd { coder.to_string() } else { format!("{coder}-{layout}") };
-        let size = plane.stored_bytes() as f64 / data.len() as f64;
-        println!(
-            "size {name} {size:.5} of the int8 bytes, {:+.2} % over order-0 entropy",
-            (size / bound - 1.0) * 100.0
-        );
-        planes.push((name, coder, layout, plane));
+        let encode = |rows| encode(&symbols_of(rows), &options(coder, layout), &[], &pool, &mut |_| Ok(()));
+        for rows in [FEW_ROWS, ROWS] {
+            sizes.push(size(&name, symbols_of(rows).data, &encode(rows).expect("valid")));
+        }
+        planes.push((name, coder, layout, encode(ROWS).expect("valid")));
     }
+    let names = planes.iter().flat_map(|(name, coder, ..)| {
+        let decode = isas(*coder).into_iter().map(move |isa| format!("decode/{name}/{isa}"));
+        decode.chain([format!("encode/{name}")])
+    });
+    write_facts(&sizes, names.chain([QUANTIZE.to_owned()]).collect());
 
     let mut group = c.benchmark_group("decode");
     group.throughput(bytes.clone());
     let mut out = vec![0i8; data.len()];
     for (name, coder, _, plane) in &planes {
-        for isa in Isa::available() {
-            // libzstd chooses for itself, and huffman has one fast decoder.
-            let alike = match coder {
-                Coder::Zstd => Isa::Scalar,
-                Coder::Huffman => isa.min_fast(),
-                _ => isa,
-            };
-            if alike != isa {
-                continue;
-            }
+        for isa in isas(*coder) {
             let decoder = Plane::new(source(&symbols, plane), isa).expect("valid");
             let mut scratch = Scratch::default();
             let mut run = |out: &mut [i8]| {
@@ -129,26 +127,45 @@ fn benches(c: &mut Criterion) {
     }
     group.finish();
 
-    let mut group = c.benchmark_group("scheme");
+    let (group, quantize_rows) = QUANTIZE.split_once('/').expect("group and name");
+    let mut group = c.benchmark_group(group);
     group.throughput(bytes);
-    group.bench_function("quantize-int8-row", |b| {
+    group.bench_function(quantize_rows, |b| {
         b.iter(|| black_box(pool.run(|| quantize(weights.view(), Granularity::Row)).expect("finite")));
     });
     group.finish();
 }
 
-/// Which instruction sets differ for `huffman`: the reference and one fast decoder.
-trait MinFast {
-    fn min_fast(self) -> Isa;
+const QUANTIZE: &str = "scheme/quantize-int8-row";
+
+/// Instruction sets of this machine for which `coder` has decoders of its own.
+fn isas(coder: Coder) -> Vec<Isa> {
+    let differ = |isa: &Isa| match coder {
+        Coder::Rans => true,
+        // One fast decoder, which AVX2 turns on.
+        Coder::Huffman => *isa != Isa::Avx512,
+        // libzstd chooses for itself.
+        _ => *isa == Isa::Scalar,
+    };
+    Isa::available().into_iter().filter(differ).collect()
 }
 
-impl MinFast for Isa {
-    fn min_fast(self) -> Isa {
-        match self {
-            Isa::Scalar => Isa::Scalar,
-            _ => Isa::Avx2,
-        }
-    }
+/// Size of a plane beside the order-0 entropy of its symbols, printed and for the report. Scales are not counted.
+fn size(name: &str, data: &[i8], plane: &EncodedPlane) -> serde_json::Value {
+    let entropy = entropy(&count_bytes(bytemuck::cast_slice(data)));
+    let (stored, tile) = (plane.stored_bytes(), plane.tiles.as_ref().map(|t| t.tile));
+    let over = stored as f64 / (entropy / 8.0 * data.len() as f64) - 1.0;
+    println!("size {name} of {} KiB: {stored} bytes, {:+.2} % over order-0 entropy", data.len() >> 10, over * 100.0);
+    json!({ "name": name, "bytes": data.len(), "stored": stored, "tile": tile, "entropy": entropy, "over": over })
+}
+
+/// What `report.py` cannot learn from criterion's files. Written before any of those: older ones are of another run.
+fn write_facts(sizes: &[serde_json::Value], benchmarks: Vec<String>) {
+    let zstd = zstd::zstd_safe::version_string();
+    let versions = json!({ "wcodec": env!("CARGO_PKG_VERSION"), "zstd": zstd });
+    let facts = json!({ "versions": versions, "sizes": sizes, "benchmarks": benchmarks });
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("coders.json");
+    std::fs::write(&path, facts.to_string()).expect("the target folder can be written");
 }
 
 criterion_group! {

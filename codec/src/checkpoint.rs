@@ -40,8 +40,8 @@ impl std::ops::Deref for SourceBytes<'_> {
     }
 }
 
-/// Named tensors whose bytes are read one at a time.
-pub trait Source {
+/// Named tensors whose bytes are read one at a time, perhaps on another thread than the one that began.
+pub trait Source: Sync {
     /// What there is, in the order in which it is to be stored.
     fn tensors(&self) -> &[SourceTensor];
     /// Row-major little-endian bytes of a tensor, by its place in [`tensors`](Self::tensors).
@@ -110,7 +110,10 @@ impl Checkpoint {
                         .file(path)
                         .advice("download it, or complete the copy of the checkpoint"));
                 }
-                checkpoint.add_file(&file, |name| wanted.as_ref().is_none_or(|w| w.get(name) == Some(&shard)))?;
+                // Tensors that the index does not mention are taken where they are.
+                checkpoint.add_file(&file, |name| {
+                    wanted.as_ref().and_then(|w| w.get(name)).is_none_or(|place| *place == shard)
+                })?;
             }
             if let Some((name, shard)) = wanted.iter().flatten().find(|(n, _)| !checkpoint.names.contains(*n)) {
                 return Err(Error::format(format!("the index puts it into '{shard}', where it is not"))
@@ -168,7 +171,7 @@ fn read_header(file: &InputFile) -> Result<(u64, safetensors::tensor::Metadata)>
     let header = file.read(8, length as usize)?;
     let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
         .map_err(|e| Error::format(format!("the safetensors header is damaged: {e}")).offset(8).advice(advice))?;
-    let want = 8 + length + metadata.data_len() as u64;
+    let want = (8 + length).saturating_add(metadata.data_len() as u64);
     if want != file.length() {
         return Err(Error::corrupt(format!("the file has {} bytes, and its header says {want}", file.length()))
             .offset(want.min(file.length()))
@@ -226,8 +229,9 @@ fn read_model(folder: &Path) -> Result<Option<serde_json::Value>> {
     let Ok(text) = std::fs::read(&config) else {
         return Ok(None);
     };
-    let config: serde_json::Value =
-        serde_json::from_slice(&text).map_err(|e| Error::format(format!("not JSON: {e}")).file(&config))?;
+    // Python writes Infinity and NaN, which are no JSON: such a configuration is kept as text.
+    let config = serde_json::from_slice(&text)
+        .unwrap_or_else(|_| serde_json::Value::String(String::from_utf8_lossy(&text).into_owned()));
     let mut files: Vec<String> = std::fs::read_dir(folder)
         .map_err(|e| Error::io("list the folder", folder, e))?
         .flatten()

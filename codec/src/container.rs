@@ -9,7 +9,7 @@ mod segment;
 mod writer;
 
 pub use header::{HEADER_BYTES, Header, MAGIC, VERSION};
-pub use index::{Hash, Index, MatrixEntry, PlaneEntry, ScalesEntry, TableEntry, TensorEntry};
+pub use index::{Hash, Index, MatrixEntry, PlaneEntry, Quality, ScalesEntry, TableEntry, TensorEntry};
 pub use reader::Reader;
 pub use segment::Segment;
 pub use writer::Writer;

@@ -1,13 +1,12 @@
 //! Decoding: a container becomes tensors again.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::coder::Coder;
 use crate::coder::Isa;
 use crate::coder::table::Table;
-use crate::coder::{Coder, TILE_ROWS};
 use crate::container::{Index, Reader, TensorEntry};
 use crate::error::{Error, Result};
 use crate::info::{TensorInfo, tensor_infos};
@@ -15,9 +14,11 @@ use crate::pool::Pool;
 use crate::tensor::{AlignedBytes, Dtype};
 
 mod checkpoint;
+mod chunk;
 mod tensor;
 
 pub use checkpoint::decode;
+pub use chunk::ChunkInfo;
 
 /// How to decode.
 #[derive(Clone, Debug)]
@@ -42,33 +43,15 @@ impl DecodeOptions {
     }
 }
 
-/// A chunk of a tensor: what can be decoded by itself.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct ChunkInfo {
-    /// Its number.
-    pub index: usize,
-    /// The matrix it is in, for tiles.
-    pub matrix: usize,
-    /// Rows of the matrix that it touches.
-    pub rows: Range<usize>,
-    /// Columns of the matrix that it touches; all of them where it holds more than one row without being a tile.
-    pub cols: Range<usize>,
-    /// Where it begins, bytes from the start of the file.
-    pub offset: u64,
-    /// Stored bytes.
-    pub length: u64,
-    /// Decoded bytes, padding excluded.
-    pub decoded: u64,
-}
-
 /// An open container. Opening reads header and index only.
 ///
 /// Shared by threads; each call reads what it needs.
 #[derive(Debug)]
 pub struct Container {
     reader: Reader,
-    /// Tables that were read and checked already.
-    tables: Mutex<HashMap<usize, std::sync::Arc<Table>>>,
+    /// Tables that were read already, and whether their hashes were compared.
+    tables: Mutex<HashMap<usize, (Arc<Table>, bool)>>,
+    pool: Mutex<Option<(Option<usize>, Arc<Pool>)>>,
     infos: OnceLock<Vec<TensorInfo>>,
 }
 
@@ -87,7 +70,7 @@ impl Container {
     }
 
     fn new(reader: Reader) -> Self {
-        Self { reader, tables: Mutex::default(), infos: OnceLock::new() }
+        Self { reader, tables: Mutex::default(), pool: Mutex::default(), infos: OnceLock::new() }
     }
 
     fn index(&self) -> &Index {
@@ -179,13 +162,13 @@ impl Container {
     /// # Errors
     /// The tensor has no symbols, or is damaged.
     pub fn symbols(&self, name: &str, options: &DecodeOptions) -> Result<Vec<i8>> {
-        self.with_tensor(name, |t| {
+        self.with_tensor(name, options, |t| {
             let opened = self.open_tensor(t, options)?;
             if t.scheme != "int8" && opened.dtype.size() != 1 {
                 return Err(Error::input(format!("a {} tensor of scheme {} has no symbols", t.dtype, t.scheme))
                     .advice("read its values"));
             }
-            Pool::new(options.threads)?.run(|| opened.symbols(options))
+            opened.symbols(options)
         })
     }
 
@@ -194,7 +177,7 @@ impl Container {
     /// # Errors
     /// The tensor has no scales, or they are damaged.
     pub fn scales(&self, name: &str) -> Result<Vec<f32>> {
-        self.with_tensor(name, |t| match self.read_scales(t, true)? {
+        self.with_tensor(name, &DecodeOptions::default(), |t| match self.read_scales(t, true)? {
             Some((_, scales)) => Ok(scales),
             None => Err(Error::input(format!("a tensor of scheme {} has no scales", t.scheme))),
         })
@@ -205,7 +188,7 @@ impl Container {
     /// # Errors
     /// The tensor is damaged.
     pub fn read(&self, name: &str, options: &DecodeOptions) -> Result<AlignedBytes> {
-        self.with_tensor(name, |t| self.read_entry(t, Dtype::from_name(&t.dtype)?, options))
+        self.with_tensor(name, options, |t| self.read_entry(t, Dtype::from_name(&t.dtype)?, options))
     }
 
     /// The tensor as another dtype: `F32`, `F16` or `BF16` for scheme `int8`.
@@ -213,93 +196,54 @@ impl Container {
     /// # Errors
     /// The tensor cannot be had as `dtype`, or is damaged.
     pub fn read_as(&self, name: &str, dtype: Dtype, options: &DecodeOptions) -> Result<AlignedBytes> {
-        self.with_tensor(name, |t| self.read_entry(t, dtype, options))
+        self.with_tensor(name, options, |t| self.read_entry(t, dtype, options))
     }
 
-    /// Where a chunk lies and what it holds.
-    pub fn chunk(&self, name: &str, index: usize) -> Result<ChunkInfo> {
-        self.with_tensor(name, |t| {
-            let opened = self.open_tensor(t, &DecodeOptions { isa: Some(Isa::Scalar), ..Default::default() })?;
-            let plane = opened.plane()?;
-            check_chunk(index, plane.chunks())?;
-            let bytes = plane.chunk_bytes(index);
-            let (_, rows, cols) = opened.matrix;
-            let (matrix, rows, cols, decoded) = match plane.geometry() {
-                Some(g) => {
-                    let p = g.position(index);
-                    let (m, s) = (p.strip / g.strips_per_matrix(), p.strip % g.strips_per_matrix());
-                    let r = s * TILE_ROWS..((s + 1) * TILE_ROWS).min(rows);
-                    let c = p.col..(p.col + p.width).min(cols);
-                    let n = r.len() * c.len();
-                    (m, r, c, n)
-                }
-                None => {
-                    let run = if opened.coder == Coder::Raw { 0..opened.elements } else { plane.piece(index) };
-                    let (first, last) = (run.start / cols.max(1), run.end.div_ceil(cols.max(1)));
-                    let c = if last - first <= 1 { run.start - first * cols..run.end - first * cols } else { 0..cols };
-                    (0, first..last, c, run.len())
-                }
-            };
-            Ok(ChunkInfo {
-                index,
-                matrix,
-                rows,
-                cols,
-                offset: t.planes[0].data.offset + bytes.start as u64,
-                length: bytes.len() as u64,
-                decoded: decoded as u64,
-            })
-        })
-    }
-
-    /// Decodes one chunk: its symbols (or bytes) without padding, row-major within the chunk.
-    ///
-    /// A tile is decoded with its strip.
-    pub fn read_chunk(&self, name: &str, index: usize, options: &DecodeOptions) -> Result<Vec<i8>> {
-        let info = self.chunk(name, index)?;
-        self.with_tensor(name, |t| {
-            let opened = self.open_tensor(t, options)?;
-            let plane = opened.plane()?;
-            let piece = |i: usize| -> Result<Vec<i8>> {
-                let mut out = crate::tensor::try_vec(plane.piece(i).len())?;
-                plane.decode_piece(i, &mut out, &mut Default::default())?;
-                Ok(out)
-            };
-            match plane.geometry() {
-                Some(g) => {
-                    let strip = piece(index / g.tiles())?;
-                    Ok(strip.chunks_exact(g.cols()).flat_map(|row| &row[info.cols.clone()]).copied().collect())
-                }
-                None if opened.coder == Coder::Raw => opened.symbols(options),
-                None => piece(index),
-            }
-        })
-    }
-
-    fn with_tensor<R>(&self, name: &str, work: impl FnOnce(&TensorEntry) -> Result<R>) -> Result<R> {
+    /// Works on a tensor with the threads that `options` ask for; errors name the tensor and the file.
+    fn with_tensor<R: Send>(
+        &self,
+        name: &str,
+        options: &DecodeOptions,
+        work: impl FnOnce(&TensorEntry) -> Result<R> + Send,
+    ) -> Result<R> {
         let tensor = self.reader.tensor(name)?;
-        work(tensor).map_err(|e| self.reader.name(e.tensor(name)))
+        self.pool(options.threads)?.run(|| work(tensor)).map_err(|e| self.reader.name(e.tensor(name)))
     }
 
-    /// Table `number`, read once.
-    fn table(&self, number: usize, verify: bool) -> Result<std::sync::Arc<Table>> {
-        let mut tables = self.tables.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(t) = tables.get(&number) {
+    /// The pool for so many threads. The last one is kept: a container may be read in thousands of small calls.
+    fn pool(&self, threads: Option<usize>) -> Result<Arc<Pool>> {
+        let mut last = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((n, pool)) if *n == threads => Ok(pool.clone()),
+            _ => {
+                let pool = Arc::new(Pool::new(threads)?);
+                *last = Some((threads, pool.clone()));
+                Ok(pool)
+            }
+        }
+    }
+
+    /// Table `number`. Tables are kept, and those whose hash was compared are remembered as such.
+    pub(crate) fn table(&self, number: usize, verify: bool) -> Result<Arc<Table>> {
+        let lock = || self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((t, verified)) = lock().get(&number)
+            && (*verified || !verify)
+        {
             return Ok(t.clone());
         }
         let entry = &self.index().tables[number];
+        let coder =
+            Coder::from_name(&entry.coder).map_err(|e| Error::unsupported(e.message()).advice("upgrade wcodec"))?;
+        // Checked before it is read: a table is small.
+        let want = Table::stored_bytes(coder);
+        if want > 0 && entry.data.length != want {
+            let what = format!("a {coder} table has {want} bytes, not {}", entry.data.length);
+            return Err(Error::corrupt(what).offset(entry.data.offset));
+        }
         let bytes = self.reader.segment(&entry.data, verify)?;
-        let table = Table::from_bytes(Coder::from_name(&entry.coder)?, entry.bits, &bytes)
-            .map_err(|e| e.offset(entry.data.offset))?;
-        let table = std::sync::Arc::new(table);
-        tables.insert(number, table.clone());
+        let table = Table::from_bytes(coder, entry.bits, &bytes).map_err(|e| e.offset(entry.data.offset))?;
+        let table = Arc::new(table);
+        lock().insert(number, (table.clone(), verify));
         Ok(table)
     }
-}
-
-fn check_chunk(index: usize, chunks: usize) -> Result<()> {
-    if index < chunks {
-        return Ok(());
-    }
-    Err(Error::input(format!("no chunk {index}: the tensor has {chunks}")))
 }

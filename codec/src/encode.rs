@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::file::OutputFile;
 use crate::info::{TensorInfo, tensor_infos};
 use crate::pool::Pool;
+use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::int8::Granularity;
 
 mod tensor;
@@ -88,19 +89,19 @@ impl Default for EncodeOptions {
     }
 }
 
-/// How far a long operation is.
-#[derive(Clone, Copy, Debug)]
-pub struct ProgressEvent<'a> {
-    /// The tensor at work.
-    pub tensor: &'a str,
-    /// Bytes done, of the uncompressed tensors.
-    pub done: u64,
-    /// Bytes in all.
-    pub total: u64,
+impl EncodeOptions {
+    fn plane(&self, coder: Coder) -> PlaneOptions {
+        PlaneOptions {
+            coder,
+            layout: self.layout,
+            table_bits: self.table_bits,
+            tile: self.tile,
+            zstd_level: self.zstd_level,
+            zstd_chunk: self.zstd_chunk,
+            filters: true,
+        }
+    }
 }
-
-/// Told of progress, on the calling thread; its error, such as [`Error::cancelled`], ends the operation.
-pub type Progress<'a> = dyn FnMut(&ProgressEvent<'_>) -> Result<()> + 'a;
 
 /// What was encoded.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -160,7 +161,7 @@ pub fn encode(
     progress: &mut Progress<'_>,
 ) -> Result<EncodeReport> {
     let out = OutputFile::create(dst, options.overwrite)?;
-    let report = encode_into(source, out.file(), out.path(), options, progress)?.0;
+    let report = encode_into(source, out.writer()?, out.path(), options, progress)?.0;
     out.finish()?;
     Ok(report)
 }
@@ -190,7 +191,8 @@ impl Plan {
             for p in patterns {
                 let bad = |e: globset::Error| Error::input(format!("the pattern '{p}' is not valid: {e}"));
                 let glob = GlobBuilder::new(p).literal_separator(false).build().map_err(bad)?;
-                if !tensors.iter().any(|t| glob.compile_matcher().is_match(&t.name)) {
+                let matcher = glob.compile_matcher();
+                if !tensors.iter().any(|t| matcher.is_match(&t.name)) {
                     return Err(Error::input(format!("the pattern '{p}' matches no tensor"))
                         .advice("patterns match whole names: '*' stands for any text, as in 'model.layers.*.weight'"));
                 }
@@ -209,6 +211,11 @@ impl Plan {
     fn is_encoded(&self, name: &str) -> bool {
         self.include.as_ref().is_none_or(|i| i.is_match(name)) && !self.exclude.is_match(name)
     }
+
+    /// Whether two tensors are to be stored in the same way, so that one can stand for the other.
+    fn treats_alike(&self, a: &str, b: &str) -> bool {
+        self.is_encoded(a) == self.is_encoded(b) && self.transpose.is_match(a) == self.transpose.is_match(b)
+    }
 }
 
 fn encode_into<W: Write + Seek>(
@@ -223,9 +230,10 @@ fn encode_into<W: Write + Seek>(
         granularity.check().map_err(|e| Error::input(e.message().to_owned()))?;
     }
     let tensors = source.tensors();
+    check_source(tensors)?;
     let plan = Plan::new(options, tensors)?;
     let kept: Vec<usize> = (0..tensors.len()).filter(|&i| !plan.skip.is_match(&tensors[i].name)).collect();
-    let total: u64 = kept.iter().map(|&i| bytes_of(&tensors[i])).sum();
+    let total = kept.iter().fold(0u64, |sum, &i| sum.saturating_add(bytes_of(&tensors[i])));
     let pool = Pool::new(options.threads)?;
     let mut writer = Writer::new(out, path)?;
     let mut tables: Vec<Table> = Vec::new();
@@ -235,53 +243,37 @@ fn encode_into<W: Write + Seek>(
 
     for i in kept {
         let tensor = &tensors[i];
-        let named = |e: Error| {
-            let e = e.tensor(&tensor.name);
-            match source.path() {
-                Some(p) => e.file(p),
-                None => e,
-            }
+        // Errors of the output name it already, and come late: they are not about this tensor.
+        let named = |e: Error| match (e.file_path(), source.path()) {
+            (Some(file), _) if file == path => e,
+            (_, Some(p)) => e.tensor(&tensor.name).file(p),
+            (_, None) => e.tensor(&tensor.name),
         };
         report_progress(&tensor.name, done)?;
         let length = bytes_of(tensor);
-        let alias_of = match &tensor.alias_of {
-            Some(target) if plan.skip.is_match(target) => {
-                return Err(named(
-                    Error::input(format!("it is tied to '{target}', which is skipped")).advice("skip both or none"),
-                ));
-            }
-            Some(target) => Some(target.clone()),
-            None => None,
-        };
-        let bytes = match alias_of {
-            Some(_) => None,
-            None => Some(source.read(i).map_err(named)?),
-        };
-        let alias_of = match (alias_of, &bytes) {
-            (None, Some(bytes)) => twins.find(source, i, bytes)?,
-            (alias, _) => alias,
-        };
-        if let Some(target) = alias_of {
+        if let Some(target) = tied_to(tensor, &plan).map_err(named)? {
             writer.index().aliases.insert(tensor.name.clone(), target);
-        } else if let Some(bytes) = bytes {
-            original_bytes += length;
-            let job = tensor::Job {
-                tensor,
-                bytes: &bytes,
-                scheme: if plan.is_encoded(&tensor.name) { options.scheme } else { Scheme::Raw },
-                transposed: plan.transpose.is_match(&tensor.name),
-                plane: PlaneOptions {
-                    coder: if plan.is_encoded(&tensor.name) { options.coder } else { Coder::Raw },
-                    layout: options.layout,
-                    table_bits: options.table_bits,
-                    tile: options.tile,
-                    zstd_level: options.zstd_level,
-                    zstd_chunk: options.zstd_chunk,
-                    filters: true,
-                },
-            };
-            let mut tick = |share: f64| report_progress(&tensor.name, done + (length as f64 * share) as u64);
-            job.encode(&mut writer, &mut tables, &pool, &mut tick).map_err(named)?;
+        } else {
+            let bytes = pool.run(|| source.read(i)).map_err(named)?;
+            if bytes.len() as u64 != length {
+                let got = bytes.len();
+                return Err(named(Error::input(format!("the source gives {got} bytes for {:?}", tensor.shape))));
+            }
+            if let Some(target) = twins.find(source, i, &bytes, &plan)? {
+                writer.index().aliases.insert(tensor.name.clone(), target);
+            } else {
+                original_bytes += length;
+                let encoded = plan.is_encoded(&tensor.name);
+                let job = tensor::Job {
+                    tensor,
+                    bytes: &bytes,
+                    scheme: if encoded { options.scheme } else { Scheme::Raw },
+                    transposed: plan.transpose.is_match(&tensor.name),
+                    plane: options.plane(if encoded { options.coder } else { Coder::Raw }),
+                };
+                let mut tick = |share: f64| report_progress(&tensor.name, done + (length as f64 * share) as u64);
+                job.encode(&mut writer, &mut tables, &pool, &mut tick).map_err(named)?;
+            }
         }
         done += length;
         report_progress(&tensor.name, done)?;
@@ -303,7 +295,41 @@ fn encode_into<W: Write + Seek>(
 }
 
 fn bytes_of(tensor: &SourceTensor) -> u64 {
-    crate::tensor::element_count(&tensor.shape).unwrap_or(0) as u64 * tensor.dtype.size() as u64
+    (crate::tensor::element_count(&tensor.shape).unwrap_or(0) as u64).saturating_mul(tensor.dtype.size() as u64)
+}
+
+/// The name that an alias stands for, where both are to be stored in the same way; else it is stored by itself.
+fn tied_to(tensor: &SourceTensor, plan: &Plan) -> Result<Option<String>> {
+    match &tensor.alias_of {
+        Some(target) if plan.skip.is_match(target) => {
+            Err(Error::input(format!("it is tied to '{target}', which is skipped")).advice("skip both or none"))
+        }
+        Some(target) if plan.treats_alike(&tensor.name, target) => Ok(Some(target.clone())),
+        _ => Ok(None),
+    }
+}
+
+/// Refuses sources whose tensors would make a container that cannot be read.
+fn check_source(tensors: &[SourceTensor]) -> Result<()> {
+    let mut stored = HashMap::new();
+    for t in tensors {
+        let bad = |what: &str| Err(Error::input(what.to_owned()).tensor(&t.name));
+        if t.name.is_empty() || stored.insert(t.name.as_str(), t).is_some() {
+            return bad("the name of a tensor is empty or not unique");
+        }
+        crate::tensor::check_bytes(&t.shape, t.dtype).map_err(|e| e.tensor(&t.name))?;
+    }
+    for t in tensors {
+        let Some(target) = &t.alias_of else { continue };
+        match stored.get(target.as_str()) {
+            Some(other) if other.alias_of.is_none() && (other.dtype, &other.shape) == (t.dtype, &t.shape) => {}
+            _ => {
+                let what = format!("tied to '{target}', which is not there, tied itself, or of another shape");
+                return Err(Error::input(what).tensor(&t.name));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Finds matrices that a checkpoint stores twice, as those do that save tied weights under both names.
@@ -316,7 +342,7 @@ impl Twins {
     /// Matrices below this many elements are not looked at: equal norms and biases are chance, not ties.
     const LEAST: usize = 1 << 16;
 
-    fn find(&mut self, source: &dyn Source, i: usize, bytes: &[u8]) -> Result<Option<String>> {
+    fn find(&mut self, source: &dyn Source, i: usize, bytes: &[u8], plan: &Plan) -> Result<Option<String>> {
         let tensor = &source.tensors()[i];
         let constant = bytes.chunks(tensor.dtype.size()).all(|e| e == &bytes[..tensor.dtype.size()]);
         if tensor.shape.len() < 2 || bytes.len() / tensor.dtype.size() < Self::LEAST || constant {
@@ -328,7 +354,9 @@ impl Twins {
             return Ok(None);
         };
         let other = &source.tensors()[twin];
-        let same = (other.dtype, &other.shape) == (tensor.dtype, &tensor.shape) && source.read(twin)?[..] == *bytes;
+        let same = (other.dtype, &other.shape) == (tensor.dtype, &tensor.shape)
+            && plan.treats_alike(&other.name, &tensor.name)
+            && source.read(twin)?[..] == *bytes;
         Ok(same.then(|| other.name.clone()))
     }
 }

@@ -1,12 +1,19 @@
 //! Files read at random places and written atomically.
 
 use std::fs::{File, Metadata};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
+use std::thread::JoinHandle;
 use std::time::SystemTime;
+
+use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::tensor::AlignedBytes;
+
+/// Bytes that one task reads.
+const READ_PIECE: usize = 8 << 20;
 
 /// A file that is read piece by piece, never mapped: a mapped file that shrinks kills the process.
 #[derive(Debug)]
@@ -20,11 +27,13 @@ pub struct InputFile {
 impl InputFile {
     /// Opens a regular file.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|e| Error::io("open the file", path, e))?;
-        let meta = file.metadata().map_err(|e| Error::io("open the file", path, e))?;
-        if !meta.is_file() {
+        let open = |e| Error::io("open the file", path, e);
+        // Asked before opening, which would wait for a writer if this were a pipe.
+        if !std::fs::metadata(path).map_err(open)?.is_file() {
             return Err(Error::input("not a regular file").file(path).advice("name a file"));
         }
+        let file = File::open(path).map_err(open)?;
+        let meta = file.metadata().map_err(open)?;
         Ok(Self { file, path: path.to_owned(), length: meta.len(), modified: meta.modified().ok() })
     }
 
@@ -50,10 +59,19 @@ impl InputFile {
         }
         self.check_unchanged()?;
         let mut bytes = AlignedBytes::zeroed(length)?;
-        read_exact_at(&self.file, &mut bytes, offset).map_err(|e| match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => self.changed(),
-            _ => Error::io("read", &self.path, e).offset(offset),
-        })?;
+        let read = |(i, piece): (usize, &mut [u8])| {
+            let at = offset + (i * READ_PIECE) as u64;
+            read_exact_at(&self.file, piece, at).map_err(|e| match e.kind() {
+                std::io::ErrorKind::UnexpectedEof => self.changed(),
+                _ => Error::io("read", &self.path, e).offset(at),
+            })
+        };
+        if length <= READ_PIECE {
+            read((0, &mut bytes))?;
+        } else {
+            // In parallel, since copying from the page cache is bound by one core.
+            bytes.par_chunks_mut(READ_PIECE).enumerate().try_for_each(read)?;
+        }
         // Once more, since a writer may have been at work meanwhile.
         self.check_unchanged()?;
         Ok(bytes)
@@ -110,10 +128,7 @@ impl OutputFile {
         if !overwrite && path.exists() {
             return Err(exists(path));
         }
-        let folder = match path.parent() {
-            Some(p) if !p.as_os_str().is_empty() => p,
-            _ => Path::new("."),
-        };
+        let folder = folder_of(path);
         let mut builder = tempfile::Builder::new();
         builder.prefix(".wcodec-").suffix(".part");
         #[cfg(unix)]
@@ -128,9 +143,13 @@ impl OutputFile {
         &self.path
     }
 
-    /// The file, to write to.
-    pub fn file(&self) -> &File {
-        self.temporary.as_file()
+    /// The file, written to by a thread of its own.
+    ///
+    /// # Errors
+    /// The operating system refuses another handle.
+    pub fn writer(&self) -> Result<WriteBehind> {
+        let file = self.temporary.as_file().try_clone().map_err(|e| Error::io("write", &self.path, e))?;
+        Ok(WriteBehind::new(file))
     }
 
     /// Makes the bytes durable and gives the file its name.
@@ -146,15 +165,90 @@ impl OutputFile {
             })?;
         }
         // The rename is durable once its folder is. Where folders cannot be opened, there is nothing to do.
-        if let Some(Ok(folder)) = path.parent().map(File::open) {
+        if let Ok(folder) = File::open(folder_of(&path)) {
             folder.sync_all().ok();
         }
         Ok(())
     }
 }
 
+/// The folder of a file, also for a bare name.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 fn exists(path: &Path) -> Error {
     Error::io("create the output", path, std::io::ErrorKind::AlreadyExists.into())
+}
+
+/// Writes on a thread of its own, so that copying into the page cache does not hold up the work. Errors come with a
+/// later call, at the latest with `seek` or `flush`, which wait for everything written so far.
+pub struct WriteBehind(State);
+
+enum State {
+    Behind { pieces: SyncSender<Vec<u8>>, thread: JoinHandle<std::io::Result<File>> },
+    Direct(File),
+    Failed,
+}
+
+/// Largest piece handed over, and how many may wait: bounds the memory.
+const WRITE_PIECE: usize = 4 << 20;
+const PIECES_WAITING: usize = 4;
+
+impl WriteBehind {
+    fn new(mut file: File) -> Self {
+        let (pieces, waiting) = std::sync::mpsc::sync_channel::<Vec<u8>>(PIECES_WAITING);
+        let thread = std::thread::spawn(move || {
+            for piece in waiting {
+                file.write_all(&piece)?;
+            }
+            Ok(file)
+        });
+        Self(State::Behind { pieces, thread })
+    }
+
+    /// Waits for the thread; from then on writes go straight to the file.
+    fn direct(&mut self) -> std::io::Result<&mut File> {
+        if let State::Behind { .. } = self.0 {
+            let State::Behind { pieces, thread } = std::mem::replace(&mut self.0, State::Failed) else {
+                unreachable!()
+            };
+            drop(pieces);
+            self.0 = State::Direct(thread.join().map_err(|_| std::io::Error::other("the writing thread died"))??);
+        }
+        match &mut self.0 {
+            State::Direct(file) => Ok(file),
+            _ => Err(std::io::Error::other("writing failed before")),
+        }
+    }
+}
+
+impl Drop for WriteBehind {
+    fn drop(&mut self) {
+        // An abandoned file is not written to any more once this returns.
+        self.direct().ok();
+    }
+}
+
+impl Write for WriteBehind {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let piece = &bytes[..bytes.len().min(WRITE_PIECE)];
+        match &self.0 {
+            State::Behind { pieces, .. } if pieces.send(piece.to_vec()).is_ok() => Ok(piece.len()),
+            // The thread has stopped: joining it gives the reason.
+            _ => self.direct()?.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.direct()?.flush()
+    }
+}
+
+impl Seek for WriteBehind {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        self.direct()?.seek(to)
+    }
 }
 
 /// Buffered writing whose errors name the file.
@@ -218,12 +312,16 @@ mod tests {
         let path = dir.path().join("out");
         let count = || std::fs::read_dir(dir.path()).unwrap().count();
         let f = OutputFile::create(&path, false).unwrap();
-        f.file().write_all(b"half").unwrap();
+        f.writer().unwrap().write_all(b"half").unwrap();
         assert!(!path.exists());
         drop(f);
         assert_eq!(count(), 0);
         let f = OutputFile::create(&path, false).unwrap();
-        f.file().write_all(b"whole").unwrap();
+        let mut w = f.writer().unwrap();
+        w.write_all(b"whale").unwrap();
+        w.seek(SeekFrom::Start(2)).unwrap();
+        w.write_all(b"o").unwrap();
+        w.flush().unwrap();
         f.finish().unwrap();
         assert_eq!((std::fs::read(&path).unwrap(), count()), (b"whole".to_vec(), 1));
         assert!(OutputFile::create(&path, false).is_err());
@@ -237,5 +335,21 @@ mod tests {
         assert_eq!(std::fs::read(&other).unwrap(), b"");
         assert!(OutputFile::create(dir.path(), true).is_err());
         assert!(OutputFile::create(&dir.path().join("none/x"), true).is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn errors_of_the_writing_thread_come_back() {
+        // Writing there fails as on a full disk.
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut w = NamedWriter::new(WriteBehind::new(full), Path::new("out"));
+        let mut result = Ok(());
+        for _ in 0..20 {
+            result = result.and_then(|()| w.write(&[7; 1 << 20]));
+        }
+        let e = result.and_then(|()| w.into_inner()?.flush().map_err(|e| Error::io("write", Path::new("out"), e)));
+        let e = e.unwrap_err();
+        assert_eq!(e.kind(), crate::ErrorKind::Io);
+        assert!(e.to_string().contains("space"), "{e}");
     }
 }

@@ -1,8 +1,9 @@
 //! What the index says of a tensor, in a form for people and programs.
 
+use compact_str::CompactString;
 use serde::Serialize;
 
-use crate::container::{Index, TensorEntry};
+use crate::container::{Index, PlaneEntry, TensorEntry};
 use crate::error::Result;
 use crate::scheme::int8::Granularity;
 use crate::tensor::{Dtype, element_count};
@@ -108,18 +109,18 @@ fn tensor_info(index: &Index, t: &TensorEntry, charged: &mut [bool]) -> Result<T
         }
     }
     let plane = t.planes.first();
-    let text = |f: fn(&crate::container::PlaneEntry) -> Option<&String>| plane.and_then(f).cloned();
+    let text = |f: fn(&PlaneEntry) -> Option<&CompactString>| plane.and_then(f).map(CompactString::to_string);
     let matrix = t.matrix;
     Ok(TensorInfo {
         name: t.name.clone(),
         dtype,
         shape: t.shape.clone(),
-        scheme: t.scheme.clone(),
+        scheme: t.scheme.to_string(),
         scales: t.scales.as_ref().map(|s| match s.block {
             Some(n) => Granularity::Block(n).to_string(),
-            None => s.per.clone(),
+            None => s.per.to_string(),
         }),
-        coder: plane.map_or_else(String::new, |p| p.coder.clone()),
+        coder: plane.map_or_else(String::new, |p| p.coder.to_string()),
         layout: text(|p| p.layout.as_ref()),
         shift: plane.and_then(|p| p.shift),
         filter: text(|p| p.filter.as_ref()).unwrap_or_else(|| "none".to_owned()),
@@ -132,7 +133,7 @@ fn tensor_info(index: &Index, t: &TensorEntry, charged: &mut [bool]) -> Result<T
         elements: elements as u64,
         original_bytes: (elements as u64).saturating_mul(dtype.size() as u64),
         stored_bytes: segments.iter().map(|s| s.length).sum(),
-        entropy: t.quality.as_ref().and_then(|q| q.get("entropy")).and_then(serde_json::Value::as_f64),
+        entropy: t.quality.and_then(|q| q.entropy),
         segments,
     })
 }

@@ -96,6 +96,15 @@ pub fn element_count(shape: &[usize]) -> Result<usize> {
         .ok_or_else(|| Error::format(format!("shape {shape:?} has too many elements")))
 }
 
+/// Bytes of a tensor; an error from 2^63 on, so that sums and products of a few sizes cannot overflow.
+pub(crate) fn check_bytes(shape: &[usize], dtype: Dtype) -> Result<u64> {
+    element_count(shape)?
+        .checked_mul(dtype.size())
+        .filter(|&n| n <= isize::MAX as usize)
+        .map(|n| n as u64)
+        .ok_or_else(|| Error::format(format!("a {dtype} tensor of shape {shape:?} is too large")))
+}
+
 /// Borrowed tensor: row-major little-endian elements.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
@@ -141,11 +150,7 @@ pub struct AlignedBytes {
 impl AlignedBytes {
     /// `len` zero bytes; an error where memory does not suffice, instead of an abort.
     pub fn zeroed(len: usize) -> Result<Self> {
-        let mut words = Vec::new();
-        let n = len.div_ceil(8);
-        words.try_reserve_exact(n).map_err(|_| out_of_memory(len))?;
-        words.resize(n, 0);
-        Ok(Self { words, len })
+        Ok(Self { words: try_vec(len.div_ceil(8))?, len })
     }
 
     /// The memory itself and the length in bytes; the last word is filled up with zeros.
@@ -184,12 +189,12 @@ pub(crate) fn out_of_memory(bytes: usize) -> Error {
     Error::input(format!("not enough memory for {bytes} bytes")).advice("free memory, or read fewer tensors at a time")
 }
 
-/// A vector of `len` default elements; an error where memory does not suffice.
-pub(crate) fn try_vec<T: Clone + Default>(len: usize) -> Result<Vec<T>> {
-    let mut v = Vec::new();
-    v.try_reserve_exact(len).map_err(|_| out_of_memory(len.saturating_mul(size_of::<T>())))?;
-    v.resize(len, T::default());
-    Ok(v)
+/// A vector of `len` zeros; an error where memory does not suffice.
+pub(crate) fn try_vec<T: bytemuck::Zeroable + Clone>(len: usize) -> Result<Vec<T>> {
+    // Asked for and given back, since the vector below would abort. That one comes zeroed from the operating system, and
+    // is not touched before it is used.
+    Vec::<T>::new().try_reserve_exact(len).map_err(|_| out_of_memory(len.saturating_mul(size_of::<T>())))?;
+    Ok(vec![T::zeroed(); len])
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::checkpoint::Source;
 use crate::decode::{Container, DecodeOptions};
-use crate::encode::{Progress, ProgressEvent};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
+use crate::progress::{Progress, ProgressEvent};
 use crate::tensor::{AlignedBytes, Dtype};
 
 /// What was found of a tensor.
@@ -19,6 +19,8 @@ pub enum VerifyStatus {
     Ok,
     /// It cannot be decoded, or a hash does not match.
     Damaged,
+    /// This version cannot decode it; a newer one may.
+    Unsupported,
     /// It decodes, but is not what encoding the source would give.
     Differs,
     /// The source has it, the container does not.
@@ -47,7 +49,7 @@ pub struct VerifiedTensor {
 pub struct VerifyReport {
     /// Every tensor of the container, and those of the source that it lacks.
     pub tensors: Vec<VerifiedTensor>,
-    /// Damage that concerns no tensor, such as bytes in padding.
+    /// Damage that concerns no tensor alone: in tables, or in padding.
     pub file: Option<String>,
 }
 
@@ -72,7 +74,7 @@ pub fn verify(
 ) -> Result<VerifyReport> {
     let options = DecodeOptions { verify: true, ..options.clone() };
     let infos = container.infos()?;
-    let total: u64 = infos.iter().map(|t| t.original_bytes).sum();
+    let total = infos.iter().fold(0u64, |sum, t| sum.saturating_add(t.original_bytes));
     let places: Option<HashMap<&str, usize>> =
         against.map(|s| s.tensors().iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect());
     let mut tensors = Vec::new();
@@ -98,13 +100,15 @@ pub fn verify(
             _ => judge(&info.name, container.read(&info.name, &options).map(|_| Comparison::default()))?,
         };
         tensors.push(verdict);
-        done += info.original_bytes;
+        done = u64::saturating_add(done, info.original_bytes);
         progress(&ProgressEvent { tensor: &info.name, done, total })?;
     }
     if let (Some(source), Some(places)) = (against, &places) {
         tensors.extend(check_names(container, source, places)?);
     }
-    let file = container.reader().check_padding().err().map(|e| e.to_string());
+    let tables = (0..container.reader().index().tables.len()).try_for_each(|i| container.table(i, true).map(drop));
+    let file = tables.and_then(|()| container.reader().check_padding()).err();
+    let file = file.map(|e| container.reader().name(e).to_string());
     Ok(VerifyReport { tensors, file })
 }
 
@@ -153,7 +157,8 @@ fn judge(name: &str, result: Result<Comparison>) -> Result<VerifiedTensor> {
             (v.max_error, v.rms_error) = errors.unzip();
             Ok(v)
         }
-        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Format | ErrorKind::Unsupported) => {
+        Err(e) if e.kind() == ErrorKind::Unsupported => Ok(verdict(name, VerifyStatus::Unsupported, &e.to_string())),
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Format) => {
             Ok(verdict(name, VerifyStatus::Damaged, &e.to_string()))
         }
         Err(e) => Err(e),
@@ -169,7 +174,14 @@ fn compare_values(container: &Container, name: &str, original: &[u8], options: &
         return Ok(Comparison { difference, errors: info.dtype.is_quantizable().then_some((0.0, 0.0)) });
     }
     // What encoding the source would give: the one definition of the scheme.
-    let expected = crate::encode::quantize_like(container, name, original)?;
+    let expected = match crate::encode::quantize_like(container, name, original) {
+        Ok(expected) => expected,
+        // A source that could not have been encoded is not what this was made from.
+        Err(e) if e.kind() == ErrorKind::Input => {
+            return Ok(Comparison { difference: Some(format!("in the source: {}", e.message())), errors: None });
+        }
+        Err(e) => return Err(e),
+    };
     let symbols = container.symbols(name, options)?;
     let scales = container.scales(name)?;
     let difference = if let Some(at) = symbols.iter().zip(&expected.symbols).position(|(a, b)| a != b) {
@@ -211,7 +223,7 @@ fn differences<T: bytemuck::Pod>(a: &[u8], b: &[u8], value: impl Fn(T) -> f64) -
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompareStatus {
-    /// Both decode to the same bytes.
+    /// Both hold the same symbols, scales and bytes, in the same arrangement.
     Same,
     /// They do not.
     Differs,
@@ -303,16 +315,18 @@ pub fn compare(a: &Container, b: &Container) -> Result<Comparisons> {
 /// What decides the decoded bytes of a tensor.
 fn facts(container: &Container, name: &str) -> Result<BTreeMap<&'static str, String>> {
     let t = container.reader().tensor(name)?;
-    let mut facts =
-        BTreeMap::from([("dtype", t.dtype.clone()), ("shape", format!("{:?}", t.shape)), ("scheme", t.scheme.clone())]);
+    let mut facts = BTreeMap::from([
+        ("dtype", t.dtype.to_string()),
+        ("shape", format!("{:?}", t.shape)),
+        ("scheme", t.scheme.to_string()),
+    ]);
     if let Some(s) = &t.scales {
         facts.insert("scales", format!("{}{}", s.per, s.block.map_or_else(String::new, |n| format!(" {n}"))));
         facts.insert("scale values", s.data.hash.to_string());
     }
-    if let [plane] = &t.planes[..] {
-        facts.insert("values", plane.hash.to_string());
-    } else {
-        return Err(Error::format(format!("{} planes", t.planes.len())).tensor(name));
+    if t.scheme == "int8" {
+        facts.insert("matrix", format!("{:?}", t.matrix));
     }
+    facts.insert("values", t.planes.iter().map(|p| p.hash.to_string()).collect::<Vec<_>>().join(" "));
     Ok(facts)
 }

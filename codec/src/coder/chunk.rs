@@ -75,7 +75,7 @@ impl ChunkEncoder {
     pub fn encode(&mut self, tile: &[i8], width: usize, out: &mut Vec<u8>, side: &mut Vec<u8>) -> bool {
         let begin = out.len();
         if self.format.has_patches() {
-            put_patches(tile, self.format.shift, out);
+            put_patches(tile, width, self.format.shift, out);
         }
         let mut payload = [0; LANES];
         self.symbols.resize(self.format.steps(width) * LANES, 0);
@@ -166,15 +166,20 @@ impl ChunkEncoder {
     }
 }
 
-fn put_patches(tile: &[i8], shift: u32, out: &mut Vec<u8>) {
+fn put_patches(tile: &[i8], width: usize, shift: u32, out: &mut Vec<u8>) {
     let count_at = out.len();
     out.extend_from_slice(&[0; 4]);
-    for (position, &q) in tile.iter().enumerate() {
+    // Few elements need one, so most tiles are only looked through, in memory order; those found are put in order after.
+    let mut found: Vec<(u16, u8)> = Vec::new();
+    for (at, &q) in tile.iter().enumerate() {
         if fold(q) >> shift > 15 {
-            // A tile has at most 65,536 elements.
-            out.extend_from_slice(&(position as u16).to_le_bytes());
-            out.extend_from_slice(&[q as u8, 0]);
+            found.push((patch_position(at / width, at % width), q as u8));
         }
+    }
+    found.sort_unstable();
+    for (position, value) in found {
+        out.extend_from_slice(&position.to_le_bytes());
+        out.extend_from_slice(&[value, 0]);
     }
     let count = ((out.len() - count_at) / 4 - 1) as u32;
     out[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
@@ -284,8 +289,13 @@ impl ChunkDecoder {
     ) -> Result<()> {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let (Decoder::Rans(d), Isa::Avx512) = (&self.decoder, self.isa) {
-            let parts = [self.split(chunks[0])?, self.split(chunks[1])?];
-            if !parts[0].is_raw && !parts[1].is_raw && chunks[0].width == chunks[1].width {
+            // A chunk that cannot be taken apart leaves the other one to the code below, as on every other machine.
+            if let (Ok(a), Ok(b)) = (self.split(chunks[0]), self.split(chunks[1]))
+                && !a.is_raw
+                && !b.is_raw
+                && chunks[0].width == chunks[1].width
+            {
+                let parts = [a, b];
                 let job = |i: usize| rans::avx512::Job { body: parts[i].body, side: chunks[i].side };
                 let width = chunks[0].width;
                 let ends = rans::avx512::decode(d, self.format, [job(0), job(1)], width, out, stride, scratch)?;
@@ -424,6 +434,21 @@ fn side_words(format: ChunkFormat, chunk: &Chunk<'_>, block: usize, payload: &[u
     side
 }
 
+/// Position of an element in its chunk, counted in the order in which lanes decode: a kernel that holds a block's
+/// elements in registers meets the patches in this order.
+fn patch_position(row: usize, col: usize) -> u16 {
+    let (block, in_block) = (col / BLOCK_COLS, col % BLOCK_COLS);
+    let lane = row % 8 * 4 + in_block / 16;
+    // A tile has at most 16 blocks of 1,024 elements.
+    (block * 1024 + lane * 32 + row / 8 * 16 + in_block % 16) as u16
+}
+
+/// Row and column of a patch: the inverse of [`patch_position`].
+fn patch_place(position: usize) -> (usize, usize) {
+    let (block, lane, element) = (position / 1024, position / 32 % 32, position % 32);
+    (lane / 4 + element / 16 * 8, block * BLOCK_COLS + lane % 4 * 16 + element % 16)
+}
+
 /// Applies the patches of a chunk, as far as they are valid.
 fn patch(patches: &[[u8; 4]], width: usize, out: &mut [i8], stride: usize) -> Result<()> {
     let mut next = 0;
@@ -432,7 +457,8 @@ fn patch(patches: &[[u8; 4]], width: usize, out: &mut [i8], stride: usize) -> Re
         if position < next || position >= TILE_ROWS * width || zero != 0 {
             return Err(Error::corrupt(format!("a patch at position {position} of a tile of {width} columns")));
         }
-        out[position / width * stride + position % width] = value as i8;
+        let (row, col) = patch_place(position);
+        out[row * stride + col] = value as i8;
         next = position + 1;
     }
     Ok(())

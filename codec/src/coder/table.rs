@@ -53,6 +53,15 @@ impl Table {
         }
     }
 
+    /// Length of the stored form of a table of `coder`.
+    pub fn stored_bytes(coder: Coder) -> u64 {
+        match coder {
+            Coder::Rans => 2 * SYMBOLS as u64,
+            Coder::Huffman => SYMBOLS as u64,
+            _ => 0,
+        }
+    }
+
     /// Its coder.
     pub fn coder(&self) -> Coder {
         match self {

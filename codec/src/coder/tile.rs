@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::{BLOCK_COLS, Coder, LANES, Layout, TILE_ROWS};
 use crate::error::{Error, Result};
 
-/// Widest tile, columns: the position of an element in its tile must fit 16 bits.
-pub const MAX_TILE: usize = 4096;
+/// Widest tile, columns: its chunk has at most 16 KiB, so that several fit the shared memory of any GPU.
+pub const MAX_TILE: usize = 1024;
 
 /// How `count` matrices of `rows` x `cols` symbols are cut into tiles of 16 rows x `tile` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +30,10 @@ pub struct TilePosition {
 
 impl TileGeometry {
     /// # Errors
-    /// `tile` is not a multiple of 64 from 64 to 4,096, or the padded size does not fit.
+    /// `tile` is not a multiple of 64 from 64 to 1,024, or the padded size does not fit.
     pub fn new(count: usize, rows: usize, cols: usize, tile: usize) -> Result<Self> {
         if tile == 0 || !tile.is_multiple_of(BLOCK_COLS) || tile > MAX_TILE {
-            return Err(Error::format(format!("tile width {tile} is not a multiple of 64 from 64 to 4096")));
+            return Err(Error::format(format!("tile width {tile} is not a multiple of 64 from 64 to 1024")));
         }
         let padded = rows
             .checked_next_multiple_of(TILE_ROWS)
@@ -132,11 +132,10 @@ pub fn default_tile(coder: Coder, layout: Layout, rows: usize, cols: usize) -> u
     blocks.div_ceil(tiles) * BLOCK_COLS
 }
 
-/// Widest tile whose lane offsets fit the format (`huffman`), or [`MAX_TILE`].
+/// Widest tile that the writer uses: lane offsets of `huffman` must fit the format.
 pub fn max_tile(coder: Coder, layout: Layout) -> usize {
     match (coder, layout) {
         (Coder::Huffman, Layout::Byte) => 512,
-        (Coder::Huffman, Layout::Pair) => 1024,
         _ => MAX_TILE,
     }
 }
@@ -212,7 +211,7 @@ mod tests {
     fn hostile_sizes_are_refused() {
         assert!(TileGeometry::new(1, usize::MAX, 1, 64).is_err());
         assert!(TileGeometry::new(1 << 40, 1 << 20, 1 << 20, 64).is_err());
-        for tile in [0, 1, 63, 65, 4160] {
+        for tile in [0, 1, 63, 65, 1088] {
             assert!(TileGeometry::new(1, 1, 1, tile).is_err());
         }
     }

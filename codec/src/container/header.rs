@@ -86,7 +86,10 @@ impl Header {
             .offset(8)
             .advice("upgrade wcodec"));
         }
-        if version.0 == 0 || number(48) != 0 || b[12..16] != [0; 4] {
+        if version.0 == 0 {
+            return Err(Error::format("format version 0 does not exist").offset(8));
+        }
+        if number(48) != 0 || b[12..16] != [0; 4] {
             return Err(Error::format("a reserved field of the header is not 0").offset(8));
         }
         let header = Self {

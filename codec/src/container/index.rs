@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use super::Segment;
@@ -92,7 +93,7 @@ fn unique_keys<'de, D: serde::Deserializer<'de>>(d: D) -> Result<BTreeMap<String
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct TableEntry {
-    pub coder: String,
+    pub coder: CompactString,
     pub bits: u32,
     pub data: Segment,
 }
@@ -125,23 +126,51 @@ impl From<MatrixEntry> for (usize, usize, usize, usize) {
 #[allow(missing_docs)]
 pub struct TensorEntry {
     pub name: String,
-    pub dtype: String,
+    pub dtype: CompactString,
     pub shape: Vec<usize>,
-    pub scheme: String,
+    pub scheme: CompactString,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matrix: Option<MatrixEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scales: Option<ScalesEntry>,
+    #[serde(deserialize_with = "few")]
     pub planes: Vec<PlaneEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quality: Option<serde_json::Map<String, serde_json::Value>>,
+    pub quality: Option<Quality>,
+}
+
+/// Measured figures. Others that the file has remain in the index as stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quality {
+    /// Order-0 entropy of the symbols, bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entropy: Option<f64>,
+}
+
+/// Reads a list that nearly always has one element. Vectors grow to four, and there may be 50,000 of these.
+fn few<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
+    struct Visitor<T>(std::marker::PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list")
+        }
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut access: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::with_capacity(1);
+            while let Some(element) = access.next_element()? {
+                list.push(element);
+            }
+            Ok(list)
+        }
+    }
+    d.deserialize_seq(Visitor(std::marker::PhantomData))
 }
 
 /// The scales of a tensor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct ScalesEntry {
-    pub per: String,
+    pub per: CompactString,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<usize>,
     pub data: Segment,
@@ -151,13 +180,13 @@ pub struct ScalesEntry {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct PlaneEntry {
-    pub coder: String,
+    pub coder: CompactString,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fields: Option<serde_json::Value>,
+    pub fields: Option<Box<serde_json::Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub filter: Option<String>,
+    pub filter: Option<CompactString>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub layout: Option<String>,
+    pub layout: Option<CompactString>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shift: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -225,13 +254,16 @@ impl Index {
             features: Vec<String>,
         }
         // Strings under unknown keys are skipped unchecked, and would fail later when the index is shown.
-        std::str::from_utf8(bytes).map_err(|e| Error::format(format!("the index is not UTF-8: {e}")))?;
+        let text = std::str::from_utf8(bytes).map_err(|e| Error::format(format!("the index is not UTF-8: {e}")))?;
+        if !text.trim_ascii_start().starts_with('{') {
+            return Err(Error::format("the index is not a JSON object"));
+        }
         let parse_error = |e: serde_json::Error| Error::format(format!("the index is not what it should be: {e}"));
-        let parsed = serde_json::from_slice::<Self>(bytes);
+        let parsed = serde_json::from_str::<Self>(text);
         let (format, features) = match &parsed {
             Ok(index) => (index.format.clone(), index.features.clone()),
             Err(_) => {
-                let p: Preamble = serde_json::from_slice(bytes).map_err(parse_error)?;
+                let p: Preamble = serde_json::from_str(text).map_err(parse_error)?;
                 (p.format, p.features)
             }
         };

@@ -9,7 +9,7 @@ use super::segment::{Segment, check_layout};
 use super::{Hash, hash};
 use crate::error::{Error, Result};
 use crate::file::InputFile;
-use crate::tensor::{AlignedBytes, Dtype, element_count, out_of_memory};
+use crate::tensor::{AlignedBytes, Dtype, check_bytes, out_of_memory};
 
 /// Where the bytes are.
 #[derive(Debug)]
@@ -165,8 +165,8 @@ fn check_index(index: &Index) -> Result<HashMap<String, usize>> {
         if t.name.is_empty() || places.insert(t.name.clone(), i).is_some() {
             return Err(Error::format("the name of a tensor is empty or not unique").tensor(&t.name));
         }
-        element_count(&t.shape).map_err(|e| e.tensor(&t.name))?;
-        Dtype::from_name(&t.dtype).map_err(|e| e.tensor(&t.name).advice("upgrade wcodec"))?;
+        let dtype = Dtype::from_name(&t.dtype).map_err(|e| e.tensor(&t.name).advice("upgrade wcodec"))?;
+        check_bytes(&t.shape, dtype).map_err(|e| e.tensor(&t.name))?;
         for p in &t.planes {
             if p.table.is_some_and(|table| table >= index.tables.len()) {
                 return Err(Error::format("a plane names a table that is not there").tensor(&t.name));

@@ -40,7 +40,7 @@ impl<W: Write + Seek> Writer<W> {
     /// Appends a table and returns its number.
     pub fn table(&mut self, coder: &str, bits: u32, bytes: &[u8]) -> Result<usize> {
         let data = self.segment(bytes)?;
-        self.index.tables.push(TableEntry { coder: coder.to_owned(), bits, data });
+        self.index.tables.push(TableEntry { coder: coder.into(), bits, data });
         Ok(self.index.tables.len() - 1)
     }
 

@@ -1,14 +1,15 @@
 //! Decoding a whole container into a `.safetensors` file.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::Path;
 
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::{Container, DecodeOptions};
-use crate::encode::{Progress, ProgressEvent};
 use crate::error::{Error, Result};
 use crate::file::{NamedWriter, OutputFile};
+use crate::progress::{Progress, ProgressEvent};
 
 /// Writes all tensors of `container` to the `.safetensors` file `dst`, dequantized, in their own dtypes. Tied tensors are
 /// written under each of their names, since the format cannot share data.
@@ -34,6 +35,11 @@ pub fn decode(
     let mut end = 0usize;
     let mut entries = Vec::new();
     for &(name, i) in &names {
+        if name == "__metadata__" {
+            return Err(Error::input("safetensors keeps this name for itself")
+                .tensor(name)
+                .advice("encode it under another name"));
+        }
         let info = &infos[i];
         let dtype = serde_json::from_value(info.dtype.name().into())
             .map_err(|e| Error::unsupported(format!("safetensors has no dtype {}: {e}", info.dtype)).tensor(name))?;
@@ -49,7 +55,7 @@ pub fn decode(
     header.resize(header.len().next_multiple_of(8), b' ');
 
     let out = OutputFile::create(dst, overwrite)?;
-    let mut writer = NamedWriter::new(out.file(), out.path());
+    let mut writer = NamedWriter::new(out.writer()?, out.path());
     writer.write(&(header.len() as u64).to_le_bytes())?;
     writer.write(&header)?;
     let (mut done, total) = (0, end as u64);
@@ -59,6 +65,7 @@ pub fn decode(
         done += infos[i].original_bytes;
         progress(&ProgressEvent { tensor: name, done, total })?;
     }
-    writer.into_inner()?;
+    let flushed = writer.into_inner()?.flush();
+    flushed.map_err(|e| Error::io("write", dst, e))?;
     out.finish()
 }

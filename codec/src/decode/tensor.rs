@@ -11,8 +11,7 @@ use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Filter, Isa, Layout};
 use crate::container::{PlaneEntry, TensorEntry};
-use crate::error::{Error, Result};
-use crate::pool::Pool;
+use crate::error::{Error, ErrorKind, Result};
 use crate::scheme::int8::{Granularity, Weight, dequantize_run};
 use crate::tensor::{AlignedBytes, Dtype, element_count, try_vec};
 
@@ -46,6 +45,10 @@ impl Container {
     pub(super) fn open_tensor<'a>(&self, entry: &'a TensorEntry, options: &DecodeOptions) -> Result<Opened<'a>> {
         let dtype = Dtype::from_name(&entry.dtype)?;
         let count = element_count(&entry.shape)?;
+        let upgrade = |what: String| Error::unsupported(what).advice("upgrade wcodec");
+        if !matches!(entry.scheme.as_str(), "int8" | "raw") {
+            return Err(upgrade(format!("unknown scheme '{}'", entry.scheme)));
+        }
         let [plane] = &entry.planes[..] else {
             return Err(Error::format(format!("scheme {} has one plane, not {}", entry.scheme, entry.planes.len())));
         };
@@ -55,15 +58,12 @@ impl Container {
             "int8" => {
                 return Err(Error::format(format!("scheme int8 for a tensor of {dtype}")));
             }
-            "raw" => bytes,
-            other => {
-                return Err(Error::unsupported(format!("unknown scheme '{other}'")).advice("upgrade wcodec"));
-            }
+            _ => bytes,
         };
         if plane.fields.is_some() {
-            return Err(Error::unsupported("a plane of parts of elements").advice("upgrade wcodec"));
+            return Err(upgrade("a plane of parts of elements".to_owned()));
         }
-        let coder = Coder::from_name(&plane.coder).map_err(|e| e.advice("upgrade wcodec"))?;
+        let coder = Coder::from_name(&plane.coder).map_err(|e| upgrade(e.message().to_owned()))?;
         if elements == 0 && (entry.scheme != "raw" || coder != Coder::Raw) {
             return Err(Error::format("an empty tensor is stored with scheme raw and coder raw"));
         }
@@ -92,7 +92,9 @@ impl Container {
             None if entry.scheme == "int8" || matches!(coder, Coder::Rans | Coder::Huffman) => {
                 return Err(Error::format(format!("scheme {} with coder {coder} needs 'matrix'", entry.scheme)));
             }
-            None if plane.filter.is_some() => return Err(Error::format("a filter needs 'matrix'")),
+            None if plane.filter.is_some() && coder == Coder::Zstd => {
+                return Err(Error::format("a filter needs 'matrix'"));
+            }
             None => (1, 1, elements),
         };
         let verify = options.verify;
@@ -100,7 +102,8 @@ impl Container {
             Some(s) => self.reader.segment(s, verify),
             None => Ok(AlignedBytes::default()),
         };
-        let table = plane.table.map(|t| self.table(t, verify)).transpose()?;
+        let tiled = matches!(coder, Coder::Rans | Coder::Huffman);
+        let table = plane.table.filter(|_| tiled).map(|t| self.table(t, verify)).transpose()?;
         Ok(Opened {
             plane_entry: plane,
             dtype,
@@ -156,18 +159,17 @@ impl Container {
     ) -> Result<AlignedBytes> {
         let opened = self.open_tensor(entry, options)?;
         let scales = self.read_scales(entry, options.verify)?;
-        let pool = Pool::new(options.threads)?;
         match (scales, entry.scheme.as_str()) {
-            (Some((granularity, scales)), "int8") => pool.run(|| match dtype {
+            (Some((granularity, scales)), "int8") => match dtype {
                 Dtype::F32 => opened.dequantize::<f32>(granularity, &scales, options),
                 Dtype::F16 => opened.dequantize::<f16>(granularity, &scales, options),
                 Dtype::BF16 => opened.dequantize::<bf16>(granularity, &scales, options),
                 other => Err(Error::input(format!("scheme int8 decodes to F32, F16 or BF16, not {other}"))),
-            }),
+            },
             _ if dtype == opened.dtype => {
                 let plane = opened.plane()?;
                 let mut out = AlignedBytes::zeroed(opened.elements)?;
-                pool.run(|| opened.decode_into(&plane, bytemuck::cast_slice_mut(&mut out), options))?;
+                opened.decode_into(&plane, bytemuck::cast_slice_mut(&mut out), options)?;
                 Ok(out)
             }
             _ => Err(Error::input(format!(
@@ -219,9 +221,13 @@ impl Opened<'_> {
     }
 
     /// Coders count places from the start of the data segment; people from the start of the file.
-    fn at_data(&self, error: Error) -> Error {
+    pub fn at_data(&self, error: Error) -> Error {
         let place = self.plane_entry.data.offset + error.byte_offset().unwrap_or(0);
-        Error::new(error.kind(), error.message()).offset(place).advice("restore the file, or encode the model again")
+        let placed = Error::new(error.kind(), error.message()).offset(place);
+        match error.kind() {
+            ErrorKind::Corrupt => placed.advice("restore the file, or encode the model again"),
+            _ => placed,
+        }
     }
 
     /// All symbols (or bytes) of the plane.

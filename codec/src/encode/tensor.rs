@@ -11,11 +11,11 @@ use crate::coder::histogram::{count_bytes, entropy};
 use crate::coder::plane::{self, EncodedPlane, PlaneOptions, Symbols, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Filter, Layout};
-use crate::container::{MatrixEntry, PlaneEntry, ScalesEntry, TensorEntry, Writer, hash};
+use crate::container::{MatrixEntry, PlaneEntry, Quality, ScalesEntry, TensorEntry, Writer, hash};
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::scheme::int8::{Granularity, Quantized, Weight, quantize};
+use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE, Quantized, Weight, quantize};
 use crate::tensor::{AlignedBytes, Dtype};
 
 /// A tensor and what to do with it.
@@ -47,6 +47,10 @@ impl Job<'_> {
     /// How the tensor is seen as matrices.
     fn matrix(&self) -> Result<MatrixEntry> {
         let shape = &self.tensor.shape;
+        if self.bytes.is_empty() {
+            // Stored without a matrix view, whatever the other dimensions.
+            return Ok(MatrixEntry { count: 1, rows: 0, cols: 0, row_axis: 0 });
+        }
         let rest = |from: usize| shape[from..].iter().product::<usize>();
         let (count, rows, cols, row_axis) = match (&shape[..], self.transposed) {
             (&[rows, cols], false) => (1, rows, cols, 0),
@@ -73,7 +77,18 @@ impl Job<'_> {
         let matrix = self.matrix()?;
         let weights = self.tensor.shape.len() >= 2 && self.tensor.dtype.is_quantizable() && !self.bytes.is_empty();
         if let (Scheme::Int8(granularity), true) = (self.scheme, weights) {
-            let quantized = pool.run(|| quantize_bytes(self.tensor.dtype, self.bytes, &matrix, granularity))?;
+            let quantized = pool.run(|| quantize_bytes(self.tensor.dtype, self.bytes, &matrix, granularity));
+            let quantized = quantized.map_err(|e| {
+                // Rows and columns of the matrix view are not those that its owner knows.
+                let plain = matrix.count == 1 && matrix.row_axis == 0 && self.tensor.shape.len() == 2;
+                match first_not_finite(self.tensor.dtype, self.bytes, &self.tensor.shape) {
+                    Some(index) if !plain => {
+                        let value = e.message().split(" at ").next().unwrap_or("a weight");
+                        Error::input(format!("{value} at index {index:?}")).advice(NOT_FINITE_ADVICE)
+                    }
+                    _ => e,
+                }
+            })?;
             let symbols = quantized.symbols.as_slice().expect("made contiguous");
             let symbols = Symbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data: symbols };
             let plane = self.encode_plane(&symbols, &self.plane, tables, pool, tick)?;
@@ -117,11 +132,9 @@ impl Job<'_> {
             Granularity::Tensor => ("tensor", None),
             Granularity::Block(n) => ("block", Some(*n)),
         };
-        let mut quality = serde_json::Map::new();
         // Rounded: the figure is for people, and digits cost bytes.
-        let bits = (entropy * 1e4).round() / 1e4;
-        quality.insert("entropy".to_owned(), bits.into());
-        let scales = ScalesEntry { per: per.to_owned(), block, data: writer.segment(&scales)? };
+        let quality = Quality { entropy: Some((entropy * 1e4).round() / 1e4) };
+        let scales = ScalesEntry { per: per.into(), block, data: writer.segment(&scales)? };
         let planes = vec![write_plane(writer, tables, plane, symbols)?];
         self.write_entry(writer, "int8", Some(*matrix), Some(scales), planes, Some(quality));
         Ok(())
@@ -138,6 +151,7 @@ impl Job<'_> {
         let bytewise = self.tensor.dtype.size() == 1 && matrix.row_axis == 0;
         let mut options = self.plane.clone();
         let symbols: &[i8] = bytemuck::cast_slice(self.bytes);
+        let matrix = if bytewise { fold_narrow(matrix) } else { matrix };
         let mut symbols = Symbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data: symbols };
         if !bytewise {
             // Bytes of floats are no symbols for a table; zstd takes them as they come.
@@ -161,19 +175,52 @@ impl Job<'_> {
         matrix: Option<MatrixEntry>,
         scales: Option<ScalesEntry>,
         planes: Vec<PlaneEntry>,
-        quality: Option<serde_json::Map<String, serde_json::Value>>,
+        quality: Option<Quality>,
     ) {
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
-            dtype: self.tensor.dtype.name().to_owned(),
+            dtype: self.tensor.dtype.name().into(),
             shape: self.tensor.shape.clone(),
-            scheme: scheme.to_owned(),
+            scheme: scheme.into(),
             matrix,
             scales,
             planes,
             quality,
         });
     }
+}
+
+/// Another view of bytes in rows that tiles would pad to many times their size, such as the `[n, 1]` of 4-bit
+/// checkpoints: rows of 1,024 to 4,096 columns, where the number of bytes allows.
+fn fold_narrow(matrix: MatrixEntry) -> MatrixEntry {
+    let n = matrix.count * matrix.rows * matrix.cols;
+    if matrix.cols >= 256 && matrix.rows >= 16 {
+        return matrix;
+    }
+    let cols = (1024..=4096).rev().step_by(64).find(|c| n.is_multiple_of(*c) && n / c >= 16);
+    cols.map_or(matrix, |cols| MatrixEntry { count: 1, rows: n / cols, cols, row_axis: 0 })
+}
+
+/// Where the first element that is not finite is, as an index into the tensor.
+fn first_not_finite(dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Option<Vec<usize>> {
+    let at = match dtype {
+        Dtype::F32 => bytes.as_chunks::<4>().0.iter().position(|b| !f32::from_le_bytes(*b).is_finite()),
+        Dtype::F16 => bytes.as_chunks::<2>().0.iter().position(|b| !f16::from_le_bytes(*b).is_finite()),
+        _ => bytes.as_chunks::<2>().0.iter().position(|b| !bf16::from_le_bytes(*b).is_finite()),
+    };
+    at.map(|mut at| {
+        let mut index: Vec<usize> = shape
+            .iter()
+            .rev()
+            .map(|&d| {
+                let i = at % d;
+                at /= d;
+                i
+            })
+            .collect();
+        index.reverse();
+        index
+    })
 }
 
 /// Quantizes the bytes of a tensor that is seen as `matrix`.
@@ -243,10 +290,10 @@ fn write_plane<W: Write + Seek>(
     };
     let tiles = plane.tiles.as_ref();
     Ok(PlaneEntry {
-        coder: plane.coder.name().to_owned(),
+        coder: plane.coder.name().into(),
         fields: None,
-        filter: (plane.filter != Filter::None).then(|| plane.filter.name().to_owned()),
-        layout: tiles.map(|t| t.layout.name().to_owned()),
+        filter: (plane.filter != Filter::None).then(|| plane.filter.name().into()),
+        layout: tiles.map(|t| t.layout.name().into()),
         shift: tiles.filter(|t| t.layout == Layout::Pair).map(|t| t.shift),
         tile: tiles.map(|t| t.tile),
         chunk: plane.zstd_chunk,

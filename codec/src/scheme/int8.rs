@@ -14,6 +14,10 @@ pub const MAX_SYMBOL: f32 = 127.0;
 /// Columns of a block where none is asked for.
 pub const DEFAULT_BLOCK: usize = 128;
 
+/// What to do about weights that are not finite.
+pub(crate) const NOT_FINITE_ADVICE: &str =
+    "int8 needs finite weights: repair the checkpoint, or exclude the tensor so that it is stored raw";
+
 /// Which elements share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Granularity {
@@ -228,8 +232,7 @@ fn largest_magnitude(weights: &[f32], row: usize, col: usize) -> Result<f32> {
         return Ok(f32::from_bits(bits));
     }
     let at = weights.iter().position(|w| !w.is_finite()).unwrap_or(0);
-    Err(Error::input(format!("{} at row {row}, column {}", weights[at], col + at))
-        .advice("int8 needs finite weights: repair the checkpoint, or exclude the tensor so that it is stored raw"))
+    Err(Error::input(format!("{} at row {row}, column {}", weights[at], col + at)).advice(NOT_FINITE_ADVICE))
 }
 
 /// Writes `symbols[i] * scale` for a run of a row that begins at column `col`, into elements of the target type.

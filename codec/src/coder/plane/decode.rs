@@ -27,7 +27,7 @@ pub struct PlaneSource<'a> {
     pub offsets: &'a [u8],
     /// Decoded bytes of a chunk of `zstd`.
     pub zstd_chunk: usize,
-    /// Longest chunk that the index allows, bytes.
+    /// Length of the longest chunk, bytes.
     pub max_chunk: usize,
     /// `rans` and `huffman`: the rest.
     pub tiles: Option<TileFields<'a>>,
@@ -91,9 +91,7 @@ impl<'a> Plane<'a> {
                     return Err(Error::format("filter 'up' needs chunks of whole rows"));
                 }
                 let frames = Frames::new(source.data, source.offsets, source.zstd_chunk, elements)?;
-                if (0..frames.count()).any(|i| frames.range(i).1 > source.max_chunk) {
-                    return Err(Error::corrupt("a zstd frame is longer than the index allows"));
-                }
+                check_longest((0..frames.count()).map(|i| frames.range(i).1), source.max_chunk)?;
                 Kind::Zstd { frames, cols, filter: source.filter }
             }
             (Coder::Rans | Coder::Huffman, Some(tiles)) => Kind::Tiles(Tiles::new(&source, tiles, isa)?),
@@ -174,6 +172,15 @@ impl<'a> Plane<'a> {
     }
 }
 
+/// Kernels size their memory by what the index says of the longest chunk.
+fn check_longest(lengths: impl Iterator<Item = usize>, max_chunk: usize) -> Result<()> {
+    let longest = lengths.max().unwrap_or(0);
+    if longest == max_chunk {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!("the longest chunk has {longest} bytes, and the index says {max_chunk}")))
+}
+
 impl<'a> Tiles<'a> {
     fn new(source: &PlaneSource<'a>, fields: TileFields<'a>, isa: Isa) -> Result<Self> {
         let (count, rows, cols) = source.matrix;
@@ -202,7 +209,7 @@ impl<'a> Tiles<'a> {
         let mut end = 0;
         for i in 0..geometry.chunks() {
             let r = tiles.chunk_range(i);
-            let longest = ChunkFormat::longest(geometry.position(i).width).min(source.max_chunk);
+            let longest = ChunkFormat::longest(geometry.position(i).width);
             if r.start != end || r.end < r.start || r.len() > longest {
                 let Range { start, end } = r;
                 return Err(Error::corrupt(format!("chunk {i} lies at {start}..{end}, at most {longest} bytes long")));
@@ -212,6 +219,7 @@ impl<'a> Tiles<'a> {
         if end != source.data.len() {
             return Err(Error::corrupt(format!("chunks end at {end} of {}", source.data.len())));
         }
+        check_longest((0..geometry.chunks()).map(|i| tiles.chunk_range(i).len()), source.max_chunk)?;
         Ok(tiles)
     }
 

@@ -11,6 +11,7 @@ use crate::coder::tile::{TileGeometry, default_tile, max_tile};
 use crate::coder::{Coder, Filter, Layout, TILE_ROWS, zstd};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
+use crate::tensor::out_of_memory;
 
 /// Told how many symbols have been encoded since it was last called; its error stops the work.
 pub type Tick<'a> = dyn FnMut(usize) -> Result<()> + 'a;
@@ -20,9 +21,13 @@ const TASK: usize = 1 << 20;
 const BATCH: usize = 32 << 20;
 /// How many of the latest tables are tried before a plane gets its own.
 const TABLES_TRIED: usize = 16;
-/// Strips that are looked at to decide whether a filter may pay, and the gain in bits per symbol that is worth a try.
-const FILTER_SAMPLE: usize = 64;
-const FILTER_GAIN: f64 = 0.02;
+/// Strips that are looked at to decide whether a filter may pay, and the gain in bits per symbol that is worth a try. A
+/// filter costs every decoder, so it is used only where it makes the plane smaller by a real share.
+const FILTER_SAMPLE: usize = 16;
+const FILTER_GAIN: f64 = 0.1;
+const FILTER_SHARE: f64 = 0.99;
+/// Padding beyond which tiles are not tried: they could not win, and would take many times the memory and the time.
+const MOST_PADDING: usize = 4;
 
 /// Encodes `symbols`, or answers with a raw plane where coding them does not make them smaller.
 ///
@@ -41,14 +46,21 @@ pub fn encode(
         return Ok(EncodedPlane::raw());
     }
     let mut best = encode_filtered(symbols, Filter::None, options, tables, pool, tick)?;
+    if best.coder == Coder::Raw {
+        return Ok(best);
+    }
     let filters = if options.filters { pool.run(|| filters_worth_trying(symbols)) } else { Vec::new() };
     for filter in filters {
         let other = encode_filtered(symbols, filter, options, tables, pool, &mut |_| tick(0))?;
-        if other.stored_bytes() < best.stored_bytes() {
+        if (other.stored_bytes() as f64) < best.stored_bytes() as f64 * FILTER_SHARE {
             best = other;
         }
     }
-    if best.stored_bytes() < symbols.data.len() { Ok(best) } else { Ok(EncodedPlane::raw()) }
+    if best.coder != Coder::Raw && best.stored_bytes() < symbols.data.len() {
+        Ok(best)
+    } else {
+        Ok(EncodedPlane::raw())
+    }
 }
 
 /// Filters that make the entropy of a sample of strips smaller.
@@ -91,12 +103,8 @@ fn encode_zstd(
 ) -> Result<EncodedPlane> {
     let chunk = options.zstd_chunk.unwrap_or_else(|| zstd::default_chunk(symbols.data.len(), symbols.cols));
     zstd::check_chunk(chunk).map_err(|e| Error::input(e.message().to_owned()))?;
+    let filter = if zstd::filter_allowed(filter, chunk, symbols.cols) { filter } else { Filter::None };
     let mut plane = EncodedPlane { coder: Coder::Zstd, filter, zstd_chunk: Some(chunk), ..EncodedPlane::raw() };
-    if !zstd::filter_allowed(filter, chunk, symbols.cols) {
-        // Not smaller than anything, so never chosen.
-        plane.data = vec![0; symbols.data.len()];
-        return Ok(plane);
-    }
     let batch_bytes = BATCH.next_multiple_of(chunk);
     for (b, batch) in symbols.data.chunks(batch_bytes).enumerate() {
         let compress = |(i, bytes): (usize, &[i8])| {
@@ -123,7 +131,7 @@ fn encode_tiles(
     tick: &mut Tick<'_>,
 ) -> Result<EncodedPlane> {
     let (coder, layout) = (options.coder, options.layout);
-    let tile = options.tile.unwrap_or_else(|| default_tile(coder, layout, symbols.count * symbols.rows, symbols.cols));
+    let tile = options.tile.unwrap_or_else(|| default_tile(coder, layout, symbols.rows, symbols.cols));
     let widest = max_tile(coder, layout);
     if tile > widest {
         return Err(Error::input(format!("tiles of coder {coder} in layout {layout} have at most {widest} columns")));
@@ -133,6 +141,9 @@ fn encode_tiles(
     }
     let geometry = TileGeometry::new(symbols.count, symbols.rows, symbols.cols, tile)
         .map_err(|e| Error::input(e.message().to_owned()))?;
+    if geometry.padded_elements() / MOST_PADDING > symbols.data.len() {
+        return Ok(EncodedPlane::raw());
+    }
     let filtered;
     let mut data = symbols.data;
     if filter != Filter::None {
@@ -256,7 +267,11 @@ fn encode_chunks(
     let strips_per_task = (TASK / strip_elements).max(1);
     let tasks_per_batch = (BATCH / (strips_per_task * strip_elements)).max(1);
     let strips: Vec<usize> = (0..geometry.strips()).collect();
+    // Room for what the symbols take: pages that stay unused cost nothing, growing would copy.
     let mut all = Chunks { data: Vec::new(), side: Vec::new(), offsets: vec![0], longest: 0 };
+    let side = format.side_bytes(geometry.padded_cols()) * geometry.strips();
+    all.data.try_reserve(data.len()).map_err(|_| out_of_memory(data.len()))?;
+    all.side.try_reserve(side).map_err(|_| out_of_memory(side))?;
     for batch in strips.chunks(strips_per_task * tasks_per_batch) {
         let encode = |strips: &[usize]| encode_strips(data, geometry, format, table, strips);
         let parts: Vec<Option<Part>> = pool.run(|| batch.par_chunks(strips_per_task).map(encode).collect());

@@ -1,0 +1,120 @@
+//! Writes a checkpoint with the shapes of TinyLlama-1.1B and made-up weights: 2.2 GB for measuring size, speed and memory.
+//!
+//! `cargo run --release -p wcodec --example large_model -- OUT.safetensors [--layers N] [--seed N]`
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+
+use half::bf16;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rand_distr::{Distribution, LogNormal, StudentT};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+const LAYERS: usize = 22;
+const HIDDEN: usize = 2048;
+const KEY_VALUE: usize = 256;
+const INNER: usize = 5632;
+const VOCABULARY: usize = 32_000;
+/// Values that rows are made of: drawing each of a billion weights would take minutes.
+const SAMPLES: usize = 4 << 20;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Result<()> {
+    let usage = "usage: large_model OUT.safetensors [--layers N] [--seed N]";
+    let (mut path, mut layers, mut seed) = (None, LAYERS, 1u64);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--layers" => layers = args.next().ok_or(usage)?.parse()?,
+            "--seed" => seed = args.next().ok_or(usage)?.parse()?,
+            _ if path.is_none() && !arg.starts_with('-') => path = Some(arg),
+            _ => return Err(usage.into()),
+        }
+    }
+    let path = path.ok_or(usage)?;
+    let tensors = tensors(layers);
+
+    let mut end = 0;
+    let entry = |(name, shape): &(String, Vec<usize>)| {
+        let begin = end;
+        end += shape.iter().product::<usize>() * size_of::<bf16>();
+        (name.clone(), TensorInfo { dtype: Dtype::BF16, shape: shape.clone(), data_offsets: (begin, end) })
+    };
+    let mut header = serde_json::to_vec(&Metadata::new(None, tensors.iter().map(entry).collect())?)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(&path)?);
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(&header)?;
+
+    let mut rows = Rows::new(seed);
+    for (_, shape) in &tensors {
+        match shape[..] {
+            // Norms: around one, all positive.
+            [n] => out.write_all(bytemuck::cast_slice(&rows.row(n, 1.0, 0.05)))?,
+            [m, n] => {
+                for _ in 0..m {
+                    let scale = rows.scale();
+                    out.write_all(bytemuck::cast_slice(&rows.row(n, 0.0, scale)))?;
+                }
+            }
+            _ => unreachable!("only vectors and matrices"),
+        }
+    }
+    out.into_inner()?.sync_all()?;
+    println!("{path}: {} tensors, {end} bytes of bf16", tensors.len());
+    Ok(())
+}
+
+/// Names and shapes, in the order of the file.
+fn tensors(layers: usize) -> Vec<(String, Vec<usize>)> {
+    let mut all = vec![("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN])];
+    for layer in 0..layers {
+        for (part, shape) in [
+            ("input_layernorm", vec![HIDDEN]),
+            ("self_attn.q_proj", vec![HIDDEN, HIDDEN]),
+            ("self_attn.k_proj", vec![KEY_VALUE, HIDDEN]),
+            ("self_attn.v_proj", vec![KEY_VALUE, HIDDEN]),
+            ("self_attn.o_proj", vec![HIDDEN, HIDDEN]),
+            ("post_attention_layernorm", vec![HIDDEN]),
+            ("mlp.gate_proj", vec![INNER, HIDDEN]),
+            ("mlp.up_proj", vec![INNER, HIDDEN]),
+            ("mlp.down_proj", vec![HIDDEN, INNER]),
+        ] {
+            all.push((format!("model.layers.{layer}.{part}.weight"), shape));
+        }
+    }
+    all.push(("model.norm.weight".to_owned(), vec![HIDDEN]));
+    all.push(("lm_head.weight".to_owned(), vec![VOCABULARY, HIDDEN]));
+    all
+}
+
+/// Makes rows whose values have tails like those of trained weights.
+struct Rows {
+    rng: StdRng,
+    scales: LogNormal<f32>,
+    samples: Vec<f32>,
+}
+
+impl Rows {
+    fn new(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let t = StudentT::new(6.0f32).expect("valid");
+        let samples = (0..SAMPLES).map(|_| t.sample(&mut rng)).collect();
+        Self { rng, scales: LogNormal::new((0.02f32).ln(), 0.3).expect("valid"), samples }
+    }
+
+    /// How wide a row's values spread.
+    fn scale(&mut self) -> f32 {
+        self.scales.sample(&mut self.rng)
+    }
+
+    fn row(&mut self, length: usize, center: f32, scale: f32) -> Vec<bf16> {
+        // Rows step through the samples differently, since runs that repeat would be a gift to zstd.
+        let step = self.rng.random_range(0..64usize) * 2 + 1;
+        let begin = self.rng.random_range(0..SAMPLES);
+        let value = |i: usize| center + scale * self.samples[(begin + i * step) % SAMPLES];
+        (0..length).map(|i| bf16::from_f32(value(i))).collect()
+    }
+}

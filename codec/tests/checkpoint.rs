@@ -1,0 +1,28 @@
+//! Input that is not what it should be, and output that cannot be written: a clear error, and nothing left behind.
+
+mod common;
+
+#[path = "checkpoint/input.rs"]
+mod input;
+#[path = "checkpoint/output.rs"]
+mod output;
+#[path = "checkpoint/shards.rs"]
+mod shards;
+
+#[global_allocator]
+static ALLOCATOR: common::allocator::Limited = common::allocator::Limited;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Names and bytes of the files in `folder`; subfolders by name only.
+fn listing(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| {
+            let e = e.unwrap();
+            let bytes = if e.path().is_file() { std::fs::read(e.path()).unwrap() } else { Vec::new() };
+            (e.file_name().into_string().unwrap(), bytes)
+        })
+        .collect()
+}

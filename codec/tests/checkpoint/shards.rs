@@ -1,0 +1,136 @@
+//! Folders with several files.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use wcodec::{Checkpoint, Error, ErrorKind, Source};
+
+use crate::common::safetensors::valid;
+use crate::common::text;
+
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A folder of two shards: `a` and `b` in the first, `c` in the second.
+fn folder(map: &Value) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let tensor = |v: u8| vec![v; 8];
+    let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    write("1.safetensors", &valid(&[("a", "F32", &[2], tensor(1)), ("b", "F32", &[2], tensor(2))]));
+    write("2.safetensors", &valid(&[("c", "F32", &[2], tensor(3)), ("a", "F32", &[2], tensor(4))]));
+    write(INDEX, json!({ "weight_map": map }).to_string().as_bytes());
+    folder
+}
+
+fn good_map() -> Value {
+    json!({ "a": "1.safetensors", "b": "1.safetensors", "c": "2.safetensors" })
+}
+
+fn refused(folder: &Path, what: &str) -> Error {
+    Checkpoint::open(folder).map(|_| ()).expect_err(what)
+}
+
+#[test]
+fn the_index_decides_where_a_tensor_is_that_two_shards_have() {
+    for (shard, byte) in [("1.safetensors", 1), ("2.safetensors", 4)] {
+        let mut map = good_map();
+        map["a"] = json!(shard);
+        let folder = folder(&map);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        assert_eq!(checkpoint.tensors().len(), 3);
+        let at = checkpoint.tensors().iter().position(|t| t.name == "a").unwrap();
+        assert_eq!(checkpoint.read(at).unwrap()[..], [byte; 8]);
+    }
+}
+
+#[test]
+fn missing_shards_and_tensors_are_named() {
+    let shards = folder(&good_map());
+    std::fs::remove_file(shards.path().join("2.safetensors")).unwrap();
+    let e = refused(shards.path(), "no shard");
+    assert!(e.kind() == ErrorKind::Input && text(&e).contains("'2.safetensors' is missing"), "{e}");
+    assert!(text(&e).contains("download"), "{e}");
+    // A folder of that name is no shard.
+    std::fs::create_dir(shards.path().join("2.safetensors")).unwrap();
+    assert!(text(&refused(shards.path(), "a folder")).contains("missing"));
+
+    let mut map = good_map();
+    map["d"] = json!("2.safetensors");
+    let shards = folder(&map);
+    let e = refused(shards.path(), "no tensor");
+    assert!(e.tensor_name() == Some("d") && text(&e).contains("'2.safetensors'"), "{e}");
+    // In another shard than the index says.
+    let mut map = good_map();
+    map["c"] = json!("1.safetensors");
+    let shards = folder(&map);
+    assert_eq!(refused(shards.path(), "elsewhere").tensor_name(), Some("c"));
+}
+
+#[test]
+fn shards_outside_the_folder_are_refused() {
+    let inside = tempfile::tempdir().unwrap();
+    let outside = inside.path().join("secret.safetensors");
+    std::fs::write(&outside, valid(&[("a", "F32", &[2], vec![9; 8])])).unwrap();
+    let absolute = outside.to_str().unwrap().to_owned();
+    for bad in
+        ["../secret.safetensors", "sub/../../x", "..", ".", "", "/", "/etc/passwd", "a/b", "./1.safetensors", &absolute]
+    {
+        let shards = folder(&json!({ "a": bad }));
+        let nested = inside.path().join("nested");
+        std::fs::create_dir_all(&nested).unwrap();
+        std::fs::copy(shards.path().join(INDEX), nested.join(INDEX)).unwrap();
+        for folder in [shards.path(), &nested] {
+            let e = refused(folder, bad);
+            assert!(e.kind() == ErrorKind::Format && text(&e).contains("not in the folder"), "{bad}: {e}");
+            assert!(text(&e).contains(INDEX), "{bad}: {e}");
+        }
+    }
+    let shards = folder(&json!({ "a": "1.safe\0tensors" }));
+    refused(shards.path(), "a name with a zero byte");
+}
+
+#[test]
+fn indexes_that_are_not_indexes() {
+    for text in
+        ["", "[]", "{}", "null", "{\"weight_map\":[]}", "{\"weight_map\":{\"a\":1}}", "{\"weight_map\":{\"a\":null}}"]
+    {
+        let shards = folder(&good_map());
+        std::fs::write(shards.path().join(INDEX), text).unwrap();
+        let e = refused(shards.path(), text);
+        assert!(e.kind() == ErrorKind::Format && e.to_string().contains(INDEX), "{text}: {e}");
+    }
+    let deep = ["{\"weight_map\":", &"[".repeat(10_000)].concat();
+    let shards = folder(&good_map());
+    std::fs::write(shards.path().join(INDEX), deep).unwrap();
+    assert_eq!(refused(shards.path(), "deep").kind(), ErrorKind::Format);
+}
+
+#[test]
+fn folders_whose_meaning_is_open() {
+    let shards = folder(&good_map());
+    std::fs::remove_file(shards.path().join(INDEX)).unwrap();
+    let e = refused(shards.path(), "no index");
+    assert!(e.kind() == ErrorKind::Input && text(&e).contains("no index"), "{e}");
+    let empty = tempfile::tempdir().unwrap();
+    let e = refused(empty.path(), "empty");
+    assert!(e.kind() == ErrorKind::Input && text(&e).contains("no .safetensors file"), "{e}");
+    let shards = folder(&good_map());
+    std::fs::copy(shards.path().join(INDEX), shards.path().join("other.safetensors.index.json")).unwrap();
+    assert!(text(&refused(shards.path(), "two indexes")).contains("several indexes"));
+    let e = refused(&empty.path().join("none"), "nothing there");
+    assert!(e.kind() == ErrorKind::Io && text(&e).contains("none"), "{e}");
+}
+
+#[test]
+fn a_damaged_shard_is_named() {
+    let shards = folder(&good_map());
+    let path = shards.path().join("2.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let e = refused(shards.path(), "cut");
+    assert!(e.kind() == ErrorKind::Corrupt && e.file_path() == Some(path.as_path()), "{e}");
+    std::fs::write(shards.path().join("config.json"), "{").unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    // It is kept as text: Python writes Infinity there, which is no JSON.
+    let model = Checkpoint::open(shards.path()).unwrap().model().unwrap();
+    assert_eq!(model["config"], "{");
+}

@@ -1,0 +1,76 @@
+//! Helpers of the hostile-input and stability tests.
+
+// Every test binary compiles all of this and uses a part of it.
+#![allow(dead_code)]
+
+pub mod allocator;
+pub mod fuzz;
+pub mod image;
+pub mod safetensors;
+pub mod samples;
+pub mod zstd_frame;
+
+use wcodec::{Container, DecodeOptions, Error, Isa, Result};
+
+/// Options that decode with `isa`.
+pub fn options(isa: Isa, verify: bool) -> DecodeOptions {
+    DecodeOptions { isa: Some(isa), verify, threads: None }
+}
+
+/// Options that compare hashes, or do not, with the fastest instruction set.
+pub fn checked(verify: bool) -> DecodeOptions {
+    DecodeOptions { verify, ..Default::default() }
+}
+
+/// Decoded bytes of every stored tensor of a container that is in order.
+pub fn values(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let container = Container::from_bytes(bytes.to_vec()).unwrap();
+    let read = |n: &str| container.read(n, &DecodeOptions::default()).unwrap().to_vec();
+    container.names().into_iter().map(|n| (n.to_owned(), read(n))).collect()
+}
+
+/// Reads `name` with every instruction set, demands that they agree, and returns what came of it.
+pub fn read_everywhere(container: &Container, name: &str, verify: bool) -> Result<Vec<u8>> {
+    let read = |isa| container.read(name, &options(isa, verify)).map(|b| b.to_vec());
+    let reference = read(Isa::Scalar);
+    for isa in Isa::available().into_iter().skip(1) {
+        match (&reference, read(isa)) {
+            (Ok(a), Ok(b)) => assert!(*a == b, "'{name}': {isa} decodes other bytes than scalar"),
+            (Err(a), Err(b)) => assert_eq!(a.kind(), b.kind(), "'{name}': scalar says '{a}', {isa} says '{b}'"),
+            (Ok(_), Err(e)) => panic!("'{name}': scalar decodes, {isa} says '{e}'"),
+            (Err(e), Ok(_)) => panic!("'{name}': {isa} decodes, scalar says '{e}'"),
+        }
+    }
+    reference
+}
+
+/// A small generator whose numbers stay the same for ever, as golden files need: SplitMix64.
+#[derive(Clone)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// A bell curve within -1 to 1, from integers, so that every machine gets the same.
+    pub fn bell(&mut self) -> f32 {
+        let n = self.next();
+        let sum = (n & 0xFFFF) + (n >> 16 & 0xFFFF) + (n >> 32 & 0xFFFF) + (n >> 48);
+        (sum as f32 - 131_070.0) / 131_072.0
+    }
+}
+
+/// An error as people see it, which must say something.
+pub fn text(e: &Error) -> String {
+    assert!(!e.message().is_empty());
+    e.to_string()
+}

@@ -1,0 +1,285 @@
+//! The corrupt corpus: files in `tests/data/corrupt`, each with one thing wrong, and what must be said of each.
+//!
+//! The corpus polices itself: a file without a row fails, and so does a row without a file. The files stay as they are,
+//! while the code that made them changes; `cargo test --test corrupt -- --ignored` writes those of new rows too.
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::image::{Image, flipped, reseal_header};
+use common::zstd_frame::Frame;
+use common::{read_everywhere, samples, text};
+use serde_json::json;
+use wcodec::ErrorKind::{self, Corrupt, Format, Unsupported};
+use wcodec::container::Header;
+use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Scheme};
+
+#[global_allocator]
+static ALLOCATOR: common::allocator::Limited = common::allocator::Limited;
+
+/// Where the error comes up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    /// When the file is opened.
+    Open,
+    /// When tensor `w` is read, with hashes compared or not; the other tensor is in order.
+    Tensor,
+    /// When tensor `w` is read with hashes compared; without, something comes out.
+    Hash,
+    /// When the file is verified; all tensors are in order.
+    Verify,
+}
+
+struct Row {
+    file: &'static str,
+    at: At,
+    kind: ErrorKind,
+    /// Part of the message.
+    words: &'static str,
+    make: fn() -> Vec<u8>,
+}
+
+const fn row(file: &'static str, at: At, kind: ErrorKind, words: &'static str, make: fn() -> Vec<u8>) -> Row {
+    Row { file, at, kind, words, make }
+}
+
+/// A weight `w` and some plain bytes `ok`.
+fn base(coder: Coder, layout: Layout) -> Image {
+    // Nothing pays for raw planes, so that they may be small.
+    let shape = if coder == Coder::Raw { [8, 16] } else { [16, 128] };
+    let mut s = MemorySource::new();
+    // So many near 0 that even so few pay for a table.
+    let w: Vec<f32> = samples::weights(shape[0] * shape[1], 91).iter().map(|w| w * w * w).collect();
+    let w = samples::as_bf16(&w);
+    s.push("w".to_owned(), Dtype::BF16, shape.to_vec(), w.into()).unwrap();
+    s.push("ok".to_owned(), Dtype::F32, vec![5], samples::as_bytes(&[1f32, 2.0, 3.0, 4.0, 5.0]).into()).unwrap();
+    s.alias("tied".to_owned(), "w".to_owned()).unwrap();
+    let scheme = Scheme::Int8(Granularity::Row);
+    let options = EncodeOptions { zstd_chunk: Some(2048), ..samples::encode_options(coder, layout, scheme) };
+    let image = Image::new(&samples::encode(&s, &options));
+    assert_eq!(image.index["tensors"][0]["planes"][0]["coder"], coder.name(), "the base is too small to be coded");
+    image
+}
+
+fn pair() -> Image {
+    base(Coder::Rans, Layout::Pair)
+}
+
+fn byte() -> Image {
+    base(Coder::Rans, Layout::Byte)
+}
+
+fn huffman() -> Image {
+    base(Coder::Huffman, Layout::Byte)
+}
+
+fn zstd() -> Image {
+    base(Coder::Zstd, Layout::Byte)
+}
+
+fn raw() -> Image {
+    base(Coder::Raw, Layout::Byte)
+}
+
+const DATA: &str = "/tensors/0/planes/0/data";
+const OFFSETS: &str = "/tensors/0/planes/0/offsets";
+const SIDE: &str = "/tensors/0/planes/0/side";
+const SCALES: &str = "/tensors/0/scales/data";
+const TABLE: &str = "/tables/0/data";
+
+/// One bit of a segment flipped and nothing else.
+fn flip(image: Image, pointer: &str, byte: usize) -> Vec<u8> {
+    let at = image.place(pointer).offset + byte;
+    flipped(&image.seal(), at * 8 + 3)
+}
+
+/// A segment changed and its hash made right.
+fn edit(image: Image, pointer: &str, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = image.segment(pointer);
+    change(&mut bytes);
+    image.replace(pointer, &bytes).seal()
+}
+
+/// The raw container with another header.
+fn header(change: impl FnOnce(&mut Header)) -> Vec<u8> {
+    let mut bytes = raw().seal();
+    let mut header = Header::from_bytes(&bytes, bytes.len() as u64).unwrap();
+    change(&mut header);
+    bytes[..64].copy_from_slice(&header.to_bytes());
+    bytes
+}
+
+/// The raw container with other bytes for an index.
+fn index(change: impl FnOnce(String) -> String) -> Vec<u8> {
+    let image = raw();
+    let text = change(image.index.to_string());
+    image.seal_with(text.as_bytes())
+}
+
+/// The zstd container with `frame` as its only one.
+fn framed(frame: &[u8]) -> Vec<u8> {
+    let offsets = [0u32.to_le_bytes(), (frame.len() as u32).to_le_bytes()].concat();
+    let image = zstd().replace(DATA, frame).replace(OFFSETS, &offsets);
+    image.set("/tensors/0/planes/0/max_chunk", json!(frame.len())).seal()
+}
+
+/// Decoded plane of the zstd container.
+fn plane() -> Vec<u8> {
+    let container = Container::from_bytes(zstd().seal()).unwrap();
+    bytemuck::cast_slice(&container.symbols("w", &common::checked(true)).unwrap()).to_vec()
+}
+
+#[rustfmt::skip]
+const CORPUS: &[Row] = &[
+    row("empty", At::Open, Format, "the file is empty", Vec::new),
+    row("header-cut", At::Open, Format, "63 bytes", || raw().seal()[..63].to_vec()),
+    row("header-zero", At::Open, Format, "interrupted", || { let mut b = raw().seal(); b[..64].fill(0); b }),
+    row("header-magic", At::Open, Format, "magic", || flipped(&raw().seal(), 9)),
+    row("header-hash", At::Open, Corrupt, "header's hash", || flipped(&raw().seal(), 17 * 8)),
+    row("header-major-2", At::Open, Unsupported, "written by a newer wcodec", || header(|h| h.version = (2, 0))),
+    row("header-major-0", At::Open, Format, "", || header(|h| h.version = (0, 9))),
+    row("header-length", At::Open, Corrupt, "should have", || header(|h| h.file_length += 1)),
+    row("header-index-beyond", At::Open, Format, "place of the index", || header(|h| h.index_offset += 16)),
+    row("header-index-wraps", At::Open, Format, "place of the index", || header(|h| { h.index_offset = u64::MAX - 15; h.index_length = h.file_length + 16; })),
+    row("header-index-in-header", At::Open, Format, "place of the index", || header(|h| { h.index_length = h.file_length - 48; h.index_offset = 48; })),
+    row("safetensors", At::Open, Format, ".safetensors", || common::safetensors::valid(&[("w", "F32", &[2], vec![0; 8])])),
+    row("cut-in-index", At::Open, Corrupt, "cut off", || { let b = raw().seal(); b[..b.len() - 9].to_vec() }),
+    row("cut-in-data", At::Open, Corrupt, "cut off", || pair().seal()[..700].to_vec()),
+    row("cut-resealed", At::Open, Format, "index", || { let mut b = pair().seal(); b.truncate(700); reseal_header(&mut b); b }),
+    row("appended", At::Open, Corrupt, "appended", || [raw().seal(), vec![0]].concat()),
+    row("index-hash", At::Open, Corrupt, "index's hash", || { let b = raw().seal(); let at = b.len() * 8 - 20; flipped(&b, at) }),
+    row("index-empty", At::Open, Format, "index", || index(|_| String::new())),
+    row("index-list", At::Open, Format, "index", || index(|_| "[]".to_owned())),
+    row("index-cut", At::Open, Format, "index", || index(|t| t[..t.len() - 1].to_owned())),
+    row("index-trailing", At::Open, Format, "index", || index(|t| t + "x")),
+    row("index-nested", At::Open, Format, "index", || index(|_| "[".repeat(10_000))),
+    row("index-key-twice", At::Open, Format, "duplicate", || index(|t| t.replacen('{', "{\"format\":\"wcodec\",", 1))),
+    row("index-alias-twice", At::Open, Format, "twice", || index(|t| t.replacen("\"tied\"", "\"tied\":\"ok\",\"tied\"", 1))),
+    row("index-not-utf8", At::Open, Format, "UTF-8", || { let i = raw(); let json = i.index.to_string(); i.seal_with(&[b"{\"new\":\"\xFF\",", &json.as_bytes()[1..]].concat()) }),
+    row("index-other-format", At::Open, Format, "'other'", || raw().set("/format", json!("other")).seal()),
+    row("index-feature", At::Open, Unsupported, "'lossless'", || raw().set("/features", json!(["lossless"])).seal()),
+    row("index-negative", At::Open, Format, "-1", || raw().set("/tensors/0/shape/0", json!(-1)).seal()),
+    row("index-hash-short", At::Open, Format, "hexadecimal", || raw().set("/tensors/0/planes/0/hash", json!("1234")).seal()),
+    row("names-twice", At::Open, Format, "not unique", || raw().set("/tensors/1/name", json!("w")).seal()),
+    row("names-empty", At::Open, Format, "empty", || raw().set("/tensors/0/name", json!("")).seal()),
+    row("alias-nowhere", At::Open, Format, "'gone'", || raw().set("/aliases/tied", json!("gone")).seal()),
+    row("alias-chain", At::Open, Format, "'tied'", || raw().set("/aliases/twice", json!("tied")).seal()),
+    row("alias-name-taken", At::Open, Format, "not unique", || raw().set("/aliases/ok", json!("w")).seal()),
+    row("dtype-unknown", At::Open, Unsupported, "'F7'", || raw().set("/tensors/0/dtype", json!("F7")).seal()),
+    row("shape-overflow", At::Open, Format, "too many", || raw().set("/tensors/0/shape", json!([1u64 << 32, 1u64 << 32])).seal()),
+    row("table-missing", At::Open, Format, "table", || pair().set("/tensors/0/planes/0/table", json!(1)).seal()),
+    row("segments-overlap", At::Open, Format, "overlaps", || raw().set("/tensors/1/planes/0/data", raw().index["tensors"][0]["planes"][0]["data"].clone()).seal()),
+    row("segments-hole", At::Open, Format, "hole", || { let mut i = pair(); let p = i.index.pointer_mut(DATA).unwrap(); p[0] = json!(p[0].as_u64().unwrap() + 16); i.seal() }),
+    row("segment-in-header", At::Open, Format, "overlaps", || raw().set(&format!("{SCALES}/0"), json!(48)).seal()),
+    row("segment-beyond", At::Open, Format, "", || raw().set(&format!("{DATA}/1"), json!(1u64 << 63)).seal()),
+    row("segment-wraps", At::Open, Format, "", || raw().set(&format!("{DATA}/0"), json!(u64::MAX - 15)).seal()),
+    row("padding", At::Verify, Corrupt, "padding", || { let i = raw(); let at = i.body.len() - 1; flipped(&i.seal(), at * 8) }),
+    row("flip-scales", At::Hash, Corrupt, "hash of a segment", || flip(raw(), SCALES, 1)),
+    row("flip-data-raw", At::Hash, Corrupt, "hash of a segment", || flip(raw(), DATA, 33)),
+    row("flip-side", At::Hash, Corrupt, "hash of a segment", || flip(pair(), SIDE, 9)),
+    row("flip-data-rans", At::Tensor, Corrupt, "", || flip(byte(), DATA, 3)),
+    row("flip-data-huffman", At::Tensor, Corrupt, "", || flip(huffman(), DATA, 4)),
+    row("flip-table", At::Tensor, Corrupt, "", || flip(pair(), TABLE, 0)),
+    row("flip-offsets", At::Tensor, Corrupt, "", || flip(pair(), OFFSETS, 4)),
+    row("sealed-data-rans", At::Tensor, Corrupt, "does not end where its encoder began", || edit(byte(), DATA, |b| b[3] ^= 8)),
+    row("sealed-data-huffman", At::Tensor, Corrupt, "does not end where the next one begins", || edit(huffman(), DATA, |b| b[4] ^= 8)),
+    row("sealed-data-raw", At::Hash, Corrupt, "do not match their hash", || edit(raw(), DATA, |b| b[9] ^= 1)),
+    row("sealed-side", At::Hash, Corrupt, "do not match their hash", || edit(pair(), SIDE, |b| b[9] ^= 1)),
+    row("sealed-side-short", At::Tensor, Corrupt, "side plane", || edit(pair(), SIDE, |b| b.truncate(b.len() - 1))),
+    row("sealed-data-short", At::Tensor, Corrupt, "chunk", || edit(byte(), DATA, |b| b.truncate(b.len() - 4))),
+    row("sealed-scales-short", At::Tensor, Format, "scales", || edit(raw(), SCALES, |b| b.truncate(b.len() - 4))),
+    row("offsets-decrease", At::Tensor, Corrupt, "chunk 0", || edit(byte(), OFFSETS, |b| b[4..8].fill(0xFF))),
+    row("offsets-first-not-0", At::Tensor, Corrupt, "chunk 0", || edit(byte(), OFFSETS, |b| b[0] = 1)),
+    row("offsets-too-few", At::Tensor, Corrupt, "offsets", || edit(byte(), OFFSETS, |b| b.truncate(8))),
+    row("rans-table-sum", At::Tensor, Corrupt, "add up", || edit(byte(), TABLE, |b| b[0] ^= 1)),
+    row("rans-table-lone", At::Tensor, Corrupt, "add up", || edit(byte(), TABLE, |b| { b.fill(0); b[1] = 0x10 })),
+    row("rans-table-short", At::Tensor, Corrupt, "512 bytes", || edit(byte(), TABLE, |b| b.truncate(b.len() - 1))),
+    row("huffman-table-sum", At::Tensor, Corrupt, "slots", || edit(huffman(), TABLE, |b| b.fill(9))),
+    row("huffman-table-long", At::Tensor, Corrupt, "255 bits", || edit(huffman(), TABLE, |b| b[0] = 255)),
+    row("table-bits", At::Tensor, Format, "11 or 12", || byte().set("/tables/0/bits", json!(16)).seal()),
+    row("coder-unknown", At::Tensor, Unsupported, "'lzma'", || raw().set("/tensors/0/planes/0/coder", json!("lzma")).seal()),
+    row("scheme-unknown", At::Tensor, Unsupported, "'rate'", || raw().set("/tensors/0/scheme", json!("rate")).seal()),
+    row("fields", At::Tensor, Unsupported, "parts of elements", || raw().set("/tensors/0/planes/0/fields", json!([[0, 4]])).seal()),
+    row("shift-4", At::Tensor, Format, "shift 4", || pair().set("/tensors/0/planes/0/shift", json!(4)).seal()),
+    row("tile-96", At::Tensor, Format, "96", || pair().set("/tensors/0/planes/0/tile", json!(96)).seal()),
+    row("chunks-huge", At::Tensor, Format, "chunks", || pair().set("/tensors/0/planes/0/chunks", json!(u64::MAX)).seal()),
+    row("max-chunk-small", At::Tensor, Corrupt, "longest chunk", || pair().set("/tensors/0/planes/0/max_chunk", json!(8)).seal()),
+    row("max-chunk-large", At::Tensor, Corrupt, "longest chunk", || pair().set("/tensors/0/planes/0/max_chunk", json!(2048)).seal()),
+    row("shape-unsupported-by-data", At::Tensor, Corrupt, "cannot hold", || raw().set("/tensors/0/shape", json!([1u64 << 40])).set("/tensors/0/matrix", json!([1, 1, 1u64 << 40, 0])).seal()),
+    row("matrix-misfit", At::Tensor, Format, "matrix view", || raw().set("/tensors/0/matrix", json!([1, 8, 15, 0])).seal()),
+    row("zstd-checksum", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame { checksum: Some(0), ..Frame::of(&plane()) }.bytes())),
+    row("zstd-no-size", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame { size: None, window: Some(8), ..Frame::of(&plane()) }.bytes())),
+    row("zstd-dictionary", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame { dictionary: Some(1), ..Frame::of(&plane()) }.bytes())),
+    row("zstd-wrong-size", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame::of(&plane()[1..]).bytes())),
+    row("zstd-trailing", At::Tensor, Corrupt, "zstd frame 0", || framed(&[Frame::of(&plane()).bytes(), vec![0; 3]].concat())),
+    row("zstd-two-frames", At::Tensor, Corrupt, "zstd frame 0", || framed(&[Frame::of(&plane()[..9]).bytes(), Frame::of(&plane()[9..]).bytes()].concat())),
+    row("zstd-cut", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame::of(&plane()).bytes()[..2000])),
+];
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/corrupt")
+}
+
+#[test]
+fn every_file_has_a_row_and_every_row_a_file() {
+    let entries = std::fs::read_dir(folder()).unwrap().map(|e| e.unwrap());
+    let mut there: Vec<String> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
+    let mut listed: Vec<String> = CORPUS.iter().map(|r| format!("{}.wcodec", r.file)).collect();
+    there.sort();
+    listed.sort();
+    assert_eq!(there, listed);
+    let length: u64 = there.iter().map(|n| std::fs::metadata(folder().join(n)).unwrap().len()).sum();
+    assert!(length < 200_000, "{length} bytes are too many for a repository");
+}
+
+#[test]
+fn every_file_is_refused_as_its_row_says() {
+    let failures: Vec<String> = CORPUS.iter().filter_map(|row| check(row).err()).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+fn check(row: &Row) -> Result<(), String> {
+    let path = folder().join(format!("{}.wcodec", row.file));
+    let file = row.file;
+    let judge = |e: &wcodec::Error, tensor: Option<&str>| {
+        let message = text(e);
+        let right = e.kind() == row.kind && message.contains(row.words) && e.tensor_name() == tensor;
+        let named = message.contains(&format!("{file}.wcodec"));
+        if right && named { Ok(()) } else { Err(format!("{file}: {:?} '{message}'", e.kind())) }
+    };
+    let container = match (Container::open(&path), row.at) {
+        (Err(e), At::Open) => return judge(&e, e.tensor_name()),
+        (Err(e), _) => return Err(format!("{file}: cannot be opened: {e}")),
+        (Ok(_), At::Open) => return Err(format!("{file}: can be opened")),
+        (Ok(container), _) => container,
+    };
+    container.read("ok", &common::checked(true)).map_err(|e| format!("{file}: the other tensor: {e}"))?;
+    let verified = read_everywhere(&container, "w", true);
+    let plain = read_everywhere(&container, "w", false);
+    match (row.at, verified, plain) {
+        (At::Verify, Ok(_), Ok(_)) => {
+            let report = wcodec::verify(&container, None, &common::checked(true), &mut |_| Ok(())).unwrap();
+            let damage = report.file.unwrap_or_default();
+            if damage.contains(row.words) { Ok(()) } else { Err(format!("{file}: verify says '{damage}'")) }
+        }
+        (At::Tensor, Err(e), Err(plain)) => {
+            let kinds = if plain.kind() == e.kind() { Ok(()) } else { Err(format!("{file}: without hashes: {plain}")) };
+            kinds.and(judge(&e, Some("w")))
+        }
+        (At::Hash, Err(e), Ok(_)) => judge(&e, Some("w")),
+        (at, verified, plain) => {
+            Err(format!("{file}: {at:?}, but {:?} and {:?}", verified.map(|_| ()), plain.map(|_| ())))
+        }
+    }
+}
+
+#[test]
+#[ignore = "writes tests/data/corrupt anew; for new rows, and when the provisional format changes"]
+fn regenerate() {
+    std::fs::remove_dir_all(folder()).ok();
+    std::fs::create_dir_all(folder()).unwrap();
+    for row in CORPUS {
+        std::fs::write(folder().join(format!("{}.wcodec", row.file)), (row.make)()).unwrap();
+    }
+}

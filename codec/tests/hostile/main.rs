@@ -1,0 +1,23 @@
+//! Containers that are not what they should be: whatever the bytes are, an error or the right tensor.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bits;
+mod chunks;
+mod frames;
+mod index;
+mod opening;
+mod resealed;
+mod tables;
+mod truncation;
+
+#[global_allocator]
+static ALLOCATOR: common::allocator::Limited = common::allocator::Limited;
+
+/// The samples must have what the tests want to damage.
+#[test]
+fn samples_cover_the_format() {
+    let samples: Vec<_> = common::samples::all().into_iter().chain(common::samples::all_layers()).collect();
+    common::samples::assert_coverage(&samples);
+}

@@ -1,0 +1,104 @@
+//! Tables that do not add up, with hashes that do.
+
+use wcodec::{Container, ErrorKind};
+
+use crate::common::image::Image;
+use crate::common::{checked, read_everywhere, samples, text};
+
+fn refused(image: &Image, table: &[u8], what: &str) {
+    let container = Container::from_bytes(image.clone().replace("/tables/0/data", table).seal()).unwrap();
+    for verify in [true, false] {
+        let e = read_everywhere(&container, "w", verify).map(|_| ()).expect_err(what);
+        assert!(e.kind() == ErrorKind::Corrupt && e.byte_offset().is_some(), "{what}: {e}");
+        assert!(text(&e).contains("'w'") && text(&e).contains("table"), "{what}: {e}");
+    }
+    assert!(container.read("steps", &checked(true)).is_ok());
+}
+
+#[test]
+fn frequencies_that_do_not_add_up() {
+    for name in ["rans pair row", "rans byte block"] {
+        let image = Image::new(&samples::mini(name));
+        let good: Vec<u16> =
+            image.segment("/tables/0/data").as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
+        assert_eq!(good.iter().map(|&f| u32::from(f)).sum::<u32>(), 4096);
+        let bytes = |f: &[u16]| samples::as_bytes(f);
+        let edited = |edit: &dyn Fn(&mut Vec<u16>)| {
+            let mut f = good.clone();
+            edit(&mut f);
+            bytes(&f)
+        };
+        for (what, table) in [
+            ("zeros", bytes(&[0; 256])),
+            ("one too many", edited(&|f| f[0] += 1)),
+            ("one too few", edited(&|f| *f.iter_mut().max().unwrap() -= 1)),
+            ("all in one", edited(&|f| (f.fill(0), f[7] = 4096).1)),
+            ("a sum that wraps 16 bits", edited(&|f| (f.fill(0), f[..17].fill(4095), f[17] = 17).1)),
+            ("largest", bytes(&[u16::MAX; 256])),
+            ("255 of them", bytes(&good[..255])),
+            ("257 of them", bytes(&[&good[..], &[0]].concat())),
+            ("none", Vec::new()),
+        ] {
+            refused(&image, &table, &format!("{name}: {what}"));
+        }
+    }
+}
+
+#[test]
+fn code_lengths_that_do_not_fill_the_code() {
+    for name in ["huffman pair tensor", "huffman byte row"] {
+        let image = Image::new(&samples::mini(name));
+        let good = image.segment("/tables/0/data");
+        let used = good.iter().position(|&l| l > 1).unwrap();
+        let edited = |edit: &dyn Fn(&mut Vec<u8>)| {
+            let mut l = good.clone();
+            edit(&mut l);
+            l
+        };
+        for (what, table) in [
+            ("zeros", vec![0; 256]),
+            ("one code less", edited(&|l| l[used] = 0)),
+            ("one code shorter", edited(&|l| l[used] -= 1)),
+            ("too long a code", edited(&|l| l[used] = 13)),
+            ("far too long a code", edited(&|l| l[used] = 64)),
+            ("longest", vec![255; 256]),
+            ("all of 1 bit", vec![1; 256]),
+            ("a lone code of 1 bit", edited(&|l| (l.fill(0), l[3] = 1).1)),
+            ("255 of them", good[..255].to_vec()),
+            ("257 of them", [&good[..], &[0]].concat()),
+            ("none", Vec::new()),
+        ] {
+            refused(&image, &table, &format!("{name}: {what}"));
+        }
+    }
+}
+
+/// A valid table that is not the one the plane was coded with.
+#[test]
+fn tables_of_other_planes() {
+    let mut flat = vec![0u16; 256];
+    flat.iter_mut().for_each(|f| *f = 16);
+    let mut steep = vec![0u16; 256];
+    (steep[0], steep[255]) = (4095, 1);
+    let mut halves = vec![0u8; 256];
+    (halves[9], halves[200]) = (1, 1);
+    let wrong = [
+        ("rans pair row", samples::as_bytes(&flat)),
+        ("rans byte block", samples::as_bytes(&flat)),
+        ("rans pair row", samples::as_bytes(&steep)),
+        ("rans byte block", samples::as_bytes(&steep)),
+        ("huffman pair tensor", vec![8; 256]),
+        ("huffman byte row", vec![8; 256]),
+        ("huffman pair tensor", halves.clone()),
+        ("huffman byte row", halves),
+    ];
+    for (name, table) in wrong {
+        let image = Image::new(&samples::mini(name)).replace("/tables/0/data", &table);
+        let container = Container::from_bytes(image.seal()).unwrap();
+        // The ends of the streams show it, even without hashes.
+        for verify in [true, false] {
+            let e = read_everywhere(&container, "w", verify).map(|_| ()).expect_err(name);
+            assert!(e.kind() == ErrorKind::Corrupt && text(&e).contains("chunk"), "{name}: {e}");
+        }
+    }
+}
