@@ -188,8 +188,8 @@ class VerifiedTensor:
 
     name: str
     status: str
-    """``ok``, ``damaged``, ``unsupported`` (by this version), ``differs``, ``missing`` (from the file) or ``extra`` (not
-    in the original)."""
+    """``ok``, ``damaged``, ``unsupported`` (by this version), ``differs``, ``missing`` (from the file) or ``extra``
+    (not in the original)."""
     detail: str
     max_error: float | None
     """Largest difference from the original, where one was given."""
