@@ -197,13 +197,16 @@ pub struct ChunkDecoder {
     isa: Isa,
 }
 
+/// Most chunks that are decoded at once.
+pub const TOGETHER: usize = 4;
+
 /// Buffers of one thread.
 #[derive(Default)]
 pub struct Scratch {
     symbols: Vec<u8>,
     pub(super) zstd: Option<zstd::bulk::Decompressor<'static>>,
     #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code))]
-    pub(super) words: [Vec<u16>; 2],
+    pub(super) words: [Vec<u16>; TOGETHER],
 }
 
 /// A chunk taken apart.
@@ -279,35 +282,69 @@ impl ChunkDecoder {
         patch(parts.patches, chunk.width, out, stride).and(coded)
     }
 
-    /// Decodes two neighbouring chunks of equal width, which the widest vectors do faster than one after the other.
-    pub fn decode_two(
+    /// Decodes neighbouring chunks, which the widest vectors do faster together than one after the other. `chunks` are at
+    /// most [`TOGETHER`], and all but the last have equal widths.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode), with the place in `chunks` of the first damaged one. All of them are decoded.
+    pub fn decode_run(
         &self,
-        chunks: [&Chunk<'_>; 2],
+        chunks: &[Chunk<'_>],
         out: &mut [i8],
         stride: usize,
         scratch: &mut Scratch,
-    ) -> Result<()> {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if let (Decoder::Rans(d), Isa::Avx512) = (&self.decoder, self.isa) {
-            // A chunk that cannot be taken apart leaves the other one to the code below, as on every other machine.
-            if let (Ok(a), Ok(b)) = (self.split(chunks[0]), self.split(chunks[1]))
-                && !a.is_raw
-                && !b.is_raw
-                && chunks[0].width == chunks[1].width
-            {
-                let parts = [a, b];
-                let job = |i: usize| rans::avx512::Job { body: parts[i].body, side: chunks[i].side };
-                let width = chunks[0].width;
-                let ends = rans::avx512::decode(d, self.format, [job(0), job(1)], width, out, stride, scratch)?;
-                // Both tiles are finished before either is judged: see the errors of `decode`.
-                let verdicts = [0, 1].map(|i| {
-                    patch(parts[i].patches, width, &mut out[i * width..], stride).and(ends[i].check(parts[i].body))
-                });
-                return verdicts.into_iter().collect();
+    ) -> Result<(), (usize, Error)> {
+        let mut result = Ok(());
+        let mut at = 0;
+        while at < chunks.len() {
+            let out = &mut out[chunks[..at].iter().map(|c| c.width).sum()..];
+            let rest = &chunks[at..];
+            let mut verdicts = [const { Ok(()) }; TOGETHER];
+            let done = match rest {
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                [a, b, c, d, ..] if self.decode_together([a, b, c, d], out, stride, scratch, &mut verdicts) => 4,
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                [a, b, ..] if self.decode_together([a, b], out, stride, scratch, &mut verdicts) => 2,
+                _ => {
+                    verdicts[0] = self.decode(&rest[0], out, stride, scratch);
+                    1
+                }
+            };
+            for (i, verdict) in verdicts.into_iter().enumerate() {
+                result = result.and(verdict.map_err(|e| (at + i, e)));
             }
+            at += done;
         }
-        let first = self.decode(chunks[0], out, stride, scratch);
-        first.and(self.decode(chunks[1], &mut out[chunks[0].width..], stride, scratch))
+        result
+    }
+
+    /// Decodes `N` chunks at once where this machine and they allow it, else does nothing.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    fn decode_together<const N: usize>(
+        &self,
+        chunks: [&Chunk<'_>; N],
+        out: &mut [i8],
+        stride: usize,
+        scratch: &mut Scratch,
+        verdicts: &mut [Result<()>; TOGETHER],
+    ) -> bool {
+        let (Decoder::Rans(decoder), Isa::Avx512) = (&self.decoder, self.isa) else { return false };
+        let width = chunks[0].width;
+        // A chunk that cannot be taken apart leaves the others to be decoded one by one, as on every other machine.
+        let parts = chunks.map(|c| self.split(c).ok().filter(|p| !p.is_raw && c.width == width));
+        if parts.iter().any(Option::is_none) {
+            return false;
+        }
+        let parts = parts.map(|p| p.expect("checked above"));
+        let jobs = std::array::from_fn(|i| rans::avx512::Job { body: parts[i].body, side: chunks[i].side });
+        let Ok(ends) = rans::avx512::decode::<N>(decoder, self.format, jobs, width, out, stride, scratch) else {
+            return false;
+        };
+        for i in 0..N {
+            let patched = patch(parts[i].patches, width, &mut out[i * width..], stride);
+            verdicts[i] = patched.and(ends[i].check(parts[i].body));
+        }
+        true
     }
 
     fn decode_raw(

@@ -83,7 +83,8 @@ impl Encoder {
 /// Decodes bodies with one table.
 pub struct Decoder {
     bits: u32,
-    /// Per slot: frequency in bits 0 to 11, slot - start in bits 12 to 23, symbol in bits 24 to 31.
+    /// Per slot: frequency in bits 0 to 11, symbol in bits 12 to 19, slot - start in bits 20 to 31. The two numbers are at
+    /// the ends, where one instruction each takes them out.
     lookup: Vec<u32>,
 }
 
@@ -92,7 +93,7 @@ impl Decoder {
     pub fn new(table: &FrequencyTable) -> Self {
         let mut lookup = Vec::with_capacity(1 << table.bits());
         for (s, &f) in table.frequencies().iter().enumerate() {
-            lookup.extend((0..u32::from(f)).map(|k| (s as u32) << 24 | k << 12 | u32::from(f)));
+            lookup.extend((0..u32::from(f)).map(|k| k << 20 | (s as u32) << 12 | u32::from(f)));
         }
         Self { bits: table.bits(), lookup }
     }
@@ -119,8 +120,8 @@ impl Decoder {
         for step in symbols.as_chunks_mut::<LANES>().0 {
             for (symbol, x) in step.iter_mut().zip(&mut x) {
                 let e = self.lookup[(*x & ((1 << self.bits) - 1)) as usize];
-                *symbol = (e >> 24) as u8;
-                *x = (e & 0xFFF).wrapping_mul(*x >> self.bits).wrapping_add((e >> 12) & 0xFFF);
+                *symbol = (e >> 12) as u8;
+                *x = (e & 0xFFF).wrapping_mul(*x >> self.bits).wrapping_add(e >> 20);
                 if *x < LOW {
                     *x = *x << 16 | u32::from(words.next().unwrap_or(0));
                     used += 1;
@@ -139,6 +140,16 @@ pub fn split_body(body: &[u8]) -> Result<([u32; LANES], &[[u8; 2]])> {
     let (states, words) = body.split_at(STATE_BYTES);
     let states = states.as_chunks::<4>().0;
     Ok((std::array::from_fn(|l| u32::from_le_bytes(states[l])), words.as_chunks::<2>().0))
+}
+
+/// Copies the words of a body, with `PAD` zeros after them: a vector of words can be read anywhere up to their end.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn copy_words<const PAD: usize>(words: &[[u8; 2]], copy: &mut Vec<u16>) {
+    copy.resize(words.len() + PAD, 0);
+    let (stream, pad) = copy.split_at_mut(words.len());
+    // This machine is little-endian, as the words are.
+    bytemuck::cast_slice_mut(stream).copy_from_slice(words.as_flattened());
+    pad.fill(0);
 }
 
 /// How the stream of a chunk ended.

@@ -111,21 +111,16 @@ impl TileGeometry {
 ///
 /// A chunk costs its lanes' states or offsets and its own offset whatever its width, so wide tiles are smaller; a
 /// GPU decodes the symbols of a lane one after the other, so narrow tiles are faster where a plane has too few
-/// chunks to fill the device. Hence narrow tiles up to 8 Mi elements and wide ones above. `rans` in layout `pair` hides half a
-/// state a lane in the side plane and affords narrower tiles than the others.
+/// chunks to fill the device. Hence narrow tiles up to 8 Mi elements and wide ones above.
 ///
 /// ```
-/// use wcodec::coder::{tile::default_tile, Coder, Layout};
-/// assert_eq!(default_tile(Coder::Rans, Layout::Pair, 2048, 2048), 256);
-/// assert_eq!(default_tile(Coder::Rans, Layout::Pair, 2048, 192), 192);
+/// use wcodec::coder::tile::default_tile;
+/// assert_eq!(default_tile(2048, 2048), 256);
+/// assert_eq!(default_tile(2048, 192), 192);
+/// assert_eq!(default_tile(5632, 2048), 512);
 /// ```
-pub fn default_tile(coder: Coder, layout: Layout, rows: usize, cols: usize) -> usize {
-    let small = rows.saturating_mul(cols) < 8 << 20;
-    let target = match (coder, layout, small) {
-        (_, _, true) => 256,
-        (Coder::Rans, Layout::Pair, false) => 384,
-        (_, _, false) => 512,
-    };
+pub fn default_tile(rows: usize, cols: usize) -> usize {
+    let target = if rows.saturating_mul(cols) < 8 << 20 { 256 } else { 512 };
     // Equal tiles: 5 blocks under a target of 4 make 3 + 2 and not 4 + 1.
     let blocks = cols.div_ceil(BLOCK_COLS).max(1);
     let tiles = (blocks * BLOCK_COLS).div_ceil(target);
@@ -196,7 +191,7 @@ mod tests {
             for &layout in Layout::ALL {
                 for cols in (0..5000).step_by(7) {
                     for rows in [1, 16, 100_000] {
-                        let w = default_tile(coder, layout, rows, cols);
+                        let w = default_tile(rows, cols);
                         assert!(
                             w.is_multiple_of(64) && w >= 64 && w <= max_tile(coder, layout),
                             "{rows} x {cols}: {w}"

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::coder::chunk::{Chunk, ChunkDecoder, ChunkFormat, Scratch};
+use crate::coder::chunk::{Chunk, ChunkDecoder, ChunkFormat, Scratch, TOGETHER};
 use crate::coder::table::Table;
 use crate::coder::tile::TileGeometry;
 use crate::coder::zstd::Frames;
@@ -240,22 +240,21 @@ impl<'a> Tiles<'a> {
         let (g, cols) = (&self.geometry, self.geometry.cols());
         let first = strip * g.tiles();
         let whole = out.len() == TILE_ROWS * cols;
-        let mut t = 0;
-        while t < g.tiles() {
-            let chunk = self.chunk(first + t);
-            let col = g.position(first + t).col;
-            let mut done = 1;
-            let decoded = if whole && col + 2 * chunk.width <= cols && g.position(first + t + 1).width == chunk.width {
-                done = 2;
-                let next = self.chunk(first + t + 1);
-                self.decoder.decode_two([&chunk, &next], &mut out[col..], cols, scratch)
-            } else if whole && col + chunk.width <= cols {
-                self.decoder.decode(&chunk, &mut out[col..], cols, scratch)
-            } else {
-                self.decode_padded(&chunk, col, out, scratch)
-            };
-            decoded.map_err(|e| self.place(&e, first + t, done))?;
-            t += done;
+        // Tiles without padding are decoded in place, several at once.
+        let inner =
+            if whole { (0..g.tiles()).take_while(|&t| t * g.tile() + g.position(t).width <= cols).count() } else { 0 };
+        for t in (0..inner).step_by(TOGETHER) {
+            let mut run = [self.chunk(first + t); TOGETHER];
+            let n = TOGETHER.min(inner - t);
+            for (i, chunk) in run.iter_mut().enumerate().take(n).skip(1) {
+                *chunk = self.chunk(first + t + i);
+            }
+            let decoded = self.decoder.decode_run(&run[..n], &mut out[t * g.tile()..], cols, scratch);
+            decoded.map_err(|(i, e)| self.place(&e, first + t + i))?;
+        }
+        for t in inner..g.tiles() {
+            let decoded = self.decode_padded(&self.chunk(first + t), t * g.tile(), out, scratch);
+            decoded.map_err(|e| self.place(&e, first + t))?;
         }
         if self.filter != Filter::None {
             for col in (0..cols).step_by(g.tile()) {
@@ -277,8 +276,7 @@ impl<'a> Tiles<'a> {
         decoded
     }
 
-    fn place(&self, error: &Error, chunk: usize, count: usize) -> Error {
-        let which = if count == 1 { format!("chunk {chunk}") } else { format!("chunk {chunk} or the next") };
-        Error::corrupt(format!("{which}: {}", error.message())).offset(self.chunk_range(chunk).start as u64)
+    fn place(&self, error: &Error, chunk: usize) -> Error {
+        Error::corrupt(format!("chunk {chunk}: {}", error.message())).offset(self.chunk_range(chunk).start as u64)
     }
 }

@@ -131,7 +131,7 @@ fn encode_tiles(
     tick: &mut Tick<'_>,
 ) -> Result<EncodedPlane> {
     let (coder, layout) = (options.coder, options.layout);
-    let tile = options.tile.unwrap_or_else(|| default_tile(coder, layout, symbols.rows, symbols.cols));
+    let tile = options.tile.unwrap_or_else(|| default_tile(symbols.rows, symbols.cols));
     let widest = max_tile(coder, layout);
     if tile > widest {
         return Err(Error::input(format!("tiles of coder {coder} in layout {layout} have at most {widest} columns")));

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Decoder, Ending, LOW, split_body};
+use super::{Decoder, Ending, LOW, copy_words, split_body};
 use crate::coder::chunk::ChunkFormat;
 use crate::coder::pair::{low_mask, side_places};
 use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
@@ -49,10 +49,7 @@ pub fn decode(
     assert!(out.len() >= (TILE_ROWS - 1) * stride + width && stride >= width);
     assert!(side.len() == format.side_bytes(width));
     let (states, stream) = split_body(body)?;
-    // A copy, so that a vector of words can be read anywhere up to the end, and zeros come after it.
-    words.clear();
-    words.extend(stream.iter().map(|w| u16::from_le_bytes(*w)));
-    words.resize(stream.len() + WIDE, 0);
+    copy_words::<WIDE>(stream, words);
     // SAFETY: AVX2 is there, and the lengths that the function relies on were checked above.
     Ok(unsafe { decode_with_avx2(decoder, format, states, words, stream.len(), side, width, out, stride) })
 }
@@ -95,7 +92,7 @@ unsafe fn decode_with_avx2(
             let slot = _mm256_and_si256(x[v], mask);
             // SAFETY: a slot has `bits` bits, and the table has 2^bits entries.
             let e = unsafe { _mm256_i32gather_epi32::<4>(lookup.as_ptr().cast(), slot) };
-            let offset = _mm256_and_si256(_mm256_srli_epi32::<12>(e), field);
+            let offset = _mm256_srli_epi32::<20>(e);
             let next = _mm256_mullo_epi32(_mm256_and_si256(e, field), _mm256_srl_epi32(x[v], shift_bits));
             let next = _mm256_add_epi32(next, offset);
             // Below 2^16, unsigned: nothing in the upper half.
@@ -116,16 +113,18 @@ unsafe fn decode_with_avx2(
 
     let top = _mm256_set1_epi32(0xFF00_0000_u32 as i32);
     let blocks = width / BLOCK_COLS;
+    let mut quads = [[zero; VECTORS]; 8];
     for block in 0..blocks {
         let last = block + 1 == blocks;
-        let mut quads = [[zero; VECTORS]; 8];
-        for (k, quad) in quads.iter_mut().enumerate() {
+        for k in 0..8 {
+            let quad = &mut quads[k];
             match format.layout {
                 Layout::Pair => {
                     let (e0, e1) = (step(&mut x), step(&mut x));
                     for v in 0..VECTORS {
-                        let second = _mm256_srli_epi32::<8>(_mm256_and_si256(e1[v], top));
-                        let both = _mm256_or_si256(_mm256_srli_epi32::<24>(e0[v]), second);
+                        let first = _mm256_and_si256(_mm256_srli_epi32::<12>(e0[v]), _mm256_set1_epi32(0xFF));
+                        let second = _mm256_and_si256(_mm256_slli_epi32::<4>(e1[v]), _mm256_set1_epi32(0xFF_0000));
+                        let both = _mm256_or_si256(first, second);
                         let spread = _mm256_or_si256(both, _mm256_slli_epi32::<4>(both));
                         quad[v] = _mm256_and_si256(spread, _mm256_set1_epi32(0x0F0F_0F0F));
                     }
@@ -137,7 +136,7 @@ unsafe fn decode_with_avx2(
                         for v in 0..VECTORS {
                             // Symbols enter at the top, so that the first one ends up lowest.
                             let shifted = _mm256_srli_epi32::<8>(quad[v]);
-                            quad[v] = _mm256_or_si256(shifted, _mm256_and_si256(e[v], top));
+                            quad[v] = _mm256_or_si256(shifted, _mm256_and_si256(_mm256_slli_epi32::<12>(e[v]), top));
                         }
                     }
                     if coded == 2 {

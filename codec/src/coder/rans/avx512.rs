@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Decoder, Ending, LOW, split_body};
+use super::{Decoder, Ending, LOW, copy_words, split_body};
 use crate::coder::chunk::{ChunkFormat, Scratch};
 use crate::coder::pair::{low_mask, side_places};
 use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
@@ -51,25 +51,40 @@ pub fn decode<const N: usize>(
         let (x, words) = split_body(jobs[i].body)?;
         states[i] = x;
         ends[i] = words.len();
-        // A copy, so that a vector of words can be read anywhere up to the end, and zeros come after it.
-        let copy = &mut scratch.words[i];
-        copy.clear();
-        copy.extend(words.iter().map(|w| u16::from_le_bytes(*w)));
-        copy.resize(words.len() + WIDE, 0);
+        copy_words::<WIDE>(words, &mut scratch.words[i]);
     }
     let words: [&[u16]; N] = std::array::from_fn(|i| &scratch.words[i][..]);
     // SAFETY: AVX-512 F, BW and VL are there, and the lengths that the function relies on were checked above: each
     // `words[i]` has 16 words after `ends[i]`, `out` holds 16 rows of N tiles, and `side` is as long as the format says.
-    Ok(unsafe { decode_with_avx512(decoder, format, jobs, states, words, ends, width, out, stride) })
+    Ok(unsafe {
+        match (format.layout, format.shift) {
+            (Layout::Byte, _) => {
+                decode_with_avx512::<N, false, 0>(decoder, jobs, states, words, ends, width, out, stride)
+            }
+            (Layout::Pair, 0) => {
+                decode_with_avx512::<N, true, 0>(decoder, jobs, states, words, ends, width, out, stride)
+            }
+            (Layout::Pair, 1) => {
+                decode_with_avx512::<N, true, 1>(decoder, jobs, states, words, ends, width, out, stride)
+            }
+            (Layout::Pair, 2) => {
+                decode_with_avx512::<N, true, 2>(decoder, jobs, states, words, ends, width, out, stride)
+            }
+            (Layout::Pair, _) => {
+                decode_with_avx512::<N, true, 3>(decoder, jobs, states, words, ends, width, out, stride)
+            }
+        }
+    })
 }
 
+/// Layout and shift are constants, so that what depends on them is decided once and rotations have fixed distances.
+///
 /// # Safety
 /// See the call.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt,bmi2")]
 #[allow(clippy::too_many_arguments)]
-unsafe fn decode_with_avx512<const N: usize>(
+unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>(
     decoder: &Decoder,
-    format: ChunkFormat,
     jobs: [Job<'_>; N],
     states: [[u32; LANES]; N],
     words: [&[u16]; N],
@@ -96,46 +111,45 @@ unsafe fn decode_with_avx512<const N: usize>(
     };
 
     let blocks = width / BLOCK_COLS;
+    // Eight words of four elements a lane (`byte`), or their coded symbols (`pair`), per tile and vector. Made once, since
+    // zeroing them takes time.
+    let mut quads = [[[_mm512_setzero_si512(); VECTORS]; 8]; N];
     for block in 0..blocks {
         let last = block + 1 == blocks;
-        // Eight words of four elements a lane (`byte`), or their coded symbols (`pair`), per tile and vector.
-        let mut quads = [[[_mm512_setzero_si512(); VECTORS]; 8]; N];
         for k in 0..8 {
-            match format.layout {
-                Layout::Pair => {
-                    let mut parts = [[[_mm512_setzero_si512(); VECTORS]; 2]; N];
-                    for s in 0..2 {
-                        for i in 0..N {
-                            // SAFETY: as the caller promises.
-                            parts[i][s] = unsafe { step(&steps, &mut tiles[i], words[i].as_ptr(), ends[i]) };
-                        }
-                    }
+            if PAIR {
+                let mut parts = [[[_mm512_setzero_si512(); VECTORS]; 2]; N];
+                for s in 0..2 {
                     for i in 0..N {
+                        // SAFETY: as the caller promises.
+                        parts[i][s] = unsafe { step(&steps, &mut tiles[i], words[i].as_ptr(), ends[i]) };
+                    }
+                }
+                for i in 0..N {
+                    for v in 0..VECTORS {
+                        quads[i][k][v] = high_parts(parts[i][0][v], parts[i][1][v]);
+                    }
+                }
+            } else {
+                let coded = if last && k == 7 { 2 } else { 4 };
+                for s in 0..coded {
+                    for i in 0..N {
+                        // SAFETY: as the caller promises.
+                        let e = unsafe { step(&steps, &mut tiles[i], words[i].as_ptr(), ends[i]) };
                         for v in 0..VECTORS {
-                            quads[i][k][v] = high_parts(parts[i][0][v], parts[i][1][v]);
+                            // Symbols enter at the top, so that the first one ends up lowest.
+                            let top = _mm512_set1_epi32(0xFF00_0000_u32 as i32);
+                            let top = _mm512_and_si512(_mm512_slli_epi32::<12>(e[v]), top);
+                            let shifted = _mm512_srli_epi32::<8>(quads[i][k][v]);
+                            quads[i][k][v] = if s == 0 { top } else { _mm512_or_si512(shifted, top) };
                         }
                     }
                 }
-                Layout::Byte => {
-                    let coded = if last && k == 7 { 2 } else { 4 };
-                    for s in 0..coded {
-                        for i in 0..N {
-                            // SAFETY: as the caller promises.
-                            let e = unsafe { step(&steps, &mut tiles[i], words[i].as_ptr(), ends[i]) };
-                            for v in 0..VECTORS {
-                                // Symbols enter at the top, so that the first one ends up lowest.
-                                let top = _mm512_and_si512(e[v], _mm512_set1_epi32(0xFF00_0000_u32 as i32));
-                                let shifted = _mm512_srli_epi32::<8>(quads[i][k][v]);
-                                quads[i][k][v] = if s == 0 { top } else { _mm512_or_si512(shifted, top) };
-                            }
-                        }
-                    }
-                    if coded == 2 {
-                        for i in 0..N {
-                            for v in 0..VECTORS {
-                                let payload = _mm512_slli_epi32::<16>(tiles[i].x[v]);
-                                quads[i][k][v] = _mm512_or_si512(_mm512_srli_epi32::<16>(quads[i][k][v]), payload);
-                            }
+                if coded == 2 {
+                    for i in 0..N {
+                        for v in 0..VECTORS {
+                            let payload = _mm512_slli_epi32::<16>(tiles[i].x[v]);
+                            quads[i][k][v] = _mm512_or_si512(_mm512_srli_epi32::<16>(quads[i][k][v]), payload);
                         }
                     }
                 }
@@ -147,11 +161,11 @@ unsafe fn decode_with_avx512<const N: usize>(
                 for k in 0..8 {
                     q[k] = quads[i][k][v];
                 }
-                if format.layout == Layout::Pair {
+                if PAIR {
                     let payload = if last { Some(_mm512_slli_epi32::<16>(tiles[i].x[v])) } else { None };
                     // SAFETY: the side plane has the length of the format.
-                    let side = unsafe { load_side(jobs[i].side, format.shift, block, v, payload) };
-                    q = join(q, side, format.shift);
+                    let side = unsafe { load_side::<SHIFT>(jobs[i].side, block, v, payload) };
+                    q = join::<SHIFT>(q, side);
                 }
                 for half in 0..2 {
                     let rows = transpose([q[half * 4], q[half * 4 + 1], q[half * 4 + 2], q[half * 4 + 3]]);
@@ -185,7 +199,7 @@ struct Steps {
     bits: __m128i,
 }
 
-/// One step of all lanes of a tile: returns the entries, whose top byte is the symbol.
+/// One step of all lanes of a tile: returns the entries, which hold the symbols.
 ///
 /// # Safety
 /// The table has an entry for each slot, and `words` has 16 words from `end` on.
@@ -199,7 +213,7 @@ unsafe fn step(steps: &Steps, tile: &mut State, words: *const u16, end: usize) -
         let slot = _mm512_and_si512(x, steps.mask);
         // SAFETY: the table has an entry for each slot.
         let e = unsafe { _mm512_i32gather_epi32::<4>(slot, steps.lookup.cast()) };
-        let offset = _mm512_and_si512(_mm512_srli_epi32::<12>(e), field);
+        let offset = _mm512_srli_epi32::<20>(e);
         let next = _mm512_mullo_epi32(_mm512_and_si512(e, field), _mm512_srl_epi32(x, steps.bits));
         let next = _mm512_add_epi32(next, offset);
         let needy = _mm512_cmplt_epu32_mask(next, _mm512_set1_epi32(LOW as i32));
@@ -218,8 +232,9 @@ unsafe fn step(steps: &Steps, tile: &mut State, words: *const u16, end: usize) -
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn high_parts(e0: __m512i, e1: __m512i) -> __m512i {
-    let top = _mm512_set1_epi32(0xFF00_0000_u32 as i32);
-    let both = _mm512_or_si512(_mm512_srli_epi32::<24>(e0), _mm512_srli_epi32::<8>(_mm512_and_si512(e1, top)));
+    let first = _mm512_and_si512(_mm512_srli_epi32::<12>(e0), _mm512_set1_epi32(0xFF));
+    let second = _mm512_and_si512(_mm512_slli_epi32::<4>(e1), _mm512_set1_epi32(0xFF_0000));
+    let both = _mm512_or_si512(first, second);
     let spread = _mm512_or_si512(both, _mm512_slli_epi32::<4>(both));
     _mm512_and_si512(spread, _mm512_set1_epi32(0x0F0F_0F0F))
 }
@@ -230,8 +245,8 @@ fn high_parts(e0: __m512i, e1: __m512i) -> __m512i {
 /// `side` holds the side words of `block`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx2")]
-unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Option<__m512i>) -> [__m512i; 4] {
-    let words = shift as usize + 1;
+unsafe fn load_side<const SHIFT: u32>(side: &[u8], block: usize, v: usize, payload: Option<__m512i>) -> [__m512i; 4] {
+    let words = SHIFT as usize + 1;
     let mut loaded = [_mm512_setzero_si512(); 4];
     for word in 0..words {
         let line = (block * words + word) * LANES * 4;
@@ -257,14 +272,14 @@ unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Op
 /// Elements from their high parts and side words: `pair::join`, 16 lanes at a time.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn join(high: [__m512i; 8], side: [__m512i; 4], shift: u32) -> [__m512i; 8] {
+fn join<const SHIFT: u32>(high: [__m512i; 8], side: [__m512i; 4]) -> [__m512i; 8] {
     let signs = _mm512_set1_epi32(0x8080_8080_u32 as i32);
-    let low = _mm512_set1_epi32(low_mask(shift) as i32);
+    let low = _mm512_set1_epi32(low_mask(SHIFT) as i32);
     let mut q = high;
     for k in 0..8 {
-        let [(sign, sign_left), (rest, rest_left)] = side_places(shift, k);
+        let [(sign, sign_left), (rest, rest_left)] = side_places(SHIFT, k);
         let (sign, rest) = (rotate(side[sign], sign_left), rotate(side[rest], rest_left));
-        let v = _mm512_sll_epi32(high[k], _mm_cvtsi32_si128(shift as i32));
+        let v = _mm512_sll_epi32(high[k], _mm_cvtsi32_si128(SHIFT as i32));
         let v = _mm512_or_si512(v, _mm512_and_si512(rest, low));
         let negative = _mm512_movepi8_mask(_mm512_and_si512(sign, signs));
         q[k] = _mm512_xor_si512(v, _mm512_movm_epi8(negative));
