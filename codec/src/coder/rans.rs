@@ -142,10 +142,15 @@ pub fn split_body(body: &[u8]) -> Result<([u32; LANES], &[[u8; 2]])> {
     Ok((std::array::from_fn(|l| u32::from_le_bytes(states[l])), words.as_chunks::<2>().0))
 }
 
-/// Copies the words of a body, with `PAD` zeros after them: a vector of words can be read anywhere up to their end.
+/// Most words that the lanes take in one block of 64 columns, and a vector more.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-fn copy_words<const PAD: usize>(words: &[[u8; 2]], copy: &mut Vec<u16>) {
-    copy.resize(words.len() + PAD, 0);
+const BLOCK_WORDS: usize = 32 * LANES + LANES;
+
+/// Copies the words of a body, with zeros after them: all of a block that begins anywhere up to their end can be decoded
+/// without looking where the end is.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn copy_words(words: &[[u8; 2]], copy: &mut Vec<u16>) {
+    copy.resize(words.len() + BLOCK_WORDS, 0);
     let (stream, pad) = copy.split_at_mut(words.len());
     // This machine is little-endian, as the words are.
     bytemuck::cast_slice_mut(stream).copy_from_slice(words.as_flattened());

@@ -49,13 +49,13 @@ pub fn decode(
     assert!(out.len() >= (TILE_ROWS - 1) * stride + width && stride >= width);
     assert!(side.len() == format.side_bytes(width));
     let (states, stream) = split_body(body)?;
-    copy_words::<WIDE>(stream, words);
+    copy_words(stream, words);
     // SAFETY: AVX2 is there, and the lengths that the function relies on were checked above.
     Ok(unsafe { decode_with_avx2(decoder, format, states, words, stream.len(), side, width, out, stride) })
 }
 
 /// # Safety
-/// AVX2 is available; `words` has 8 words after `end`; `out` holds 16 rows of `width` columns, `stride` apart; `side`
+/// AVX2 is available; `words` has `BLOCK_WORDS` words after `end`; `out` holds 16 rows of `width` columns, `stride` apart; `side`
 /// is as long as the format says.
 #[target_feature(enable = "avx2,popcnt,bmi2")]
 #[allow(clippy::too_many_arguments)]
@@ -86,7 +86,7 @@ unsafe fn decode_with_avx2(
     let lookup = decoder.lookup();
     assert!(lookup.len() == 1 << bits && LOW == 1 << 16);
 
-    let mut step = |x: &mut [__m256i; VECTORS]| -> [__m256i; VECTORS] {
+    let step = |x: &mut [__m256i; VECTORS], next_word: &mut *const u16| -> [__m256i; VECTORS] {
         let mut entries = [zero; VECTORS];
         for v in 0..VECTORS {
             let slot = _mm256_and_si256(x[v], mask);
@@ -98,14 +98,15 @@ unsafe fn decode_with_avx2(
             // Below 2^16, unsigned: nothing in the upper half.
             let needy = _mm256_cmpeq_epi32(_mm256_srli_epi32::<16>(next), zero);
             let lanes = _mm256_movemask_ps(_mm256_castsi256_ps(needy)) as usize;
-            // SAFETY: `words` has 8 words from `end` on, and the place read is not beyond that.
-            let fresh = unsafe { _mm_loadu_si128(words.as_ptr().add(used.min(end)).cast()) };
+            // SAFETY: a block takes fewer words than there are zeros after the last one.
+            let fresh = unsafe { _mm_loadu_si128((*next_word).cast()) };
             // SAFETY: an entry of the table has eight bytes.
             let order = unsafe { _mm_loadl_epi64(EXPAND[lanes].as_ptr().cast()) };
             let fresh = _mm256_permutevar8x32_epi32(_mm256_cvtepu16_epi32(fresh), _mm256_cvtepu8_epi32(order));
             let refilled = _mm256_or_si256(_mm256_slli_epi32::<16>(next), fresh);
             x[v] = _mm256_blendv_epi8(next, refilled, needy);
-            used += lanes.count_ones() as usize;
+            // SAFETY: likewise.
+            *next_word = unsafe { next_word.add(lanes.count_ones() as usize) };
             entries[v] = e;
         }
         entries
@@ -116,11 +117,13 @@ unsafe fn decode_with_avx2(
     let mut quads = [[zero; VECTORS]; 8];
     for block in 0..blocks {
         let last = block + 1 == blocks;
+        let first = words[used.min(end)..].as_ptr();
+        let mut next_word = first;
         for k in 0..8 {
             let quad = &mut quads[k];
             match format.layout {
                 Layout::Pair => {
-                    let (e0, e1) = (step(&mut x), step(&mut x));
+                    let (e0, e1) = (step(&mut x, &mut next_word), step(&mut x, &mut next_word));
                     for v in 0..VECTORS {
                         let first = _mm256_and_si256(_mm256_srli_epi32::<12>(e0[v]), _mm256_set1_epi32(0xFF));
                         let second = _mm256_and_si256(_mm256_slli_epi32::<4>(e1[v]), _mm256_set1_epi32(0xFF_0000));
@@ -132,7 +135,7 @@ unsafe fn decode_with_avx2(
                 Layout::Byte => {
                     let coded = if last && k == 7 { 2 } else { 4 };
                     for _ in 0..coded {
-                        let e = step(&mut x);
+                        let e = step(&mut x, &mut next_word);
                         for v in 0..VECTORS {
                             // Symbols enter at the top, so that the first one ends up lowest.
                             let shifted = _mm256_srli_epi32::<8>(quad[v]);
@@ -148,6 +151,8 @@ unsafe fn decode_with_avx2(
                 }
             }
         }
+        // SAFETY: both are in `words`.
+        used += unsafe { next_word.offset_from_unsigned(first) };
         for v in 0..VECTORS {
             let mut q = [zero; 8];
             for k in 0..8 {

@@ -24,8 +24,8 @@ const VECTORS: usize = LANES / WIDE;
 #[derive(Clone, Copy)]
 struct State {
     x: [__m512i; VECTORS],
-    /// Words taken, which may pass the end.
-    used: usize,
+    /// The next word.
+    next: *const u16,
 }
 
 /// Decodes `N` neighbouring tiles of equal `width` at once into `out`, which begins at the first one's first element
@@ -51,11 +51,11 @@ pub fn decode<const N: usize>(
         let (x, words) = split_body(jobs[i].body)?;
         states[i] = x;
         ends[i] = words.len();
-        copy_words::<WIDE>(words, &mut scratch.words[i]);
+        copy_words(words, &mut scratch.words[i]);
     }
     let words: [&[u16]; N] = std::array::from_fn(|i| &scratch.words[i][..]);
     // SAFETY: AVX-512 F, BW and VL are there, and the lengths that the function relies on were checked above: each
-    // `words[i]` has 16 words after `ends[i]`, `out` holds 16 rows of N tiles, and `side` is as long as the format says.
+    // `words[i]` has `BLOCK_WORDS` words after `ends[i]`, `out` holds 16 rows of N tiles, and `side` is as long as the format says.
     Ok(unsafe {
         match (format.layout, format.shift) {
             (Layout::Byte, _) => {
@@ -95,7 +95,8 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
 ) -> [Ending; N] {
     // Loops and functions rather than closures that the standard library calls: those are compiled without AVX-512, and
     // would neither be inlined nor keep vectors in registers.
-    let mut tiles = [State { x: [_mm512_setzero_si512(); VECTORS], used: 0 }; N];
+    let mut used = [0; N];
+    let mut tiles = [State { x: [_mm512_setzero_si512(); VECTORS], next: std::ptr::null() }; N];
     for i in 0..N {
         for v in 0..VECTORS {
             // SAFETY: an array of 32 u32 is two vectors.
@@ -116,13 +117,19 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
     let mut quads = [[[_mm512_setzero_si512(); VECTORS]; 8]; N];
     for block in 0..blocks {
         let last = block + 1 == blocks;
+        // Words beyond the end are zeros, and there are enough of them for a block.
+        let mut first = [std::ptr::null(); N];
+        for i in 0..N {
+            first[i] = words[i][used[i].min(ends[i])..].as_ptr();
+            tiles[i].next = first[i];
+        }
         for k in 0..8 {
             if PAIR {
                 let mut parts = [[[_mm512_setzero_si512(); VECTORS]; 2]; N];
                 for s in 0..2 {
                     for i in 0..N {
                         // SAFETY: as the caller promises.
-                        parts[i][s] = unsafe { step(&steps, &mut tiles[i], words[i].as_ptr(), ends[i]) };
+                        parts[i][s] = unsafe { step(&steps, &mut tiles[i]) };
                     }
                 }
                 for i in 0..N {
@@ -135,7 +142,7 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
                 for s in 0..coded {
                     for i in 0..N {
                         // SAFETY: as the caller promises.
-                        let e = unsafe { step(&steps, &mut tiles[i], words[i].as_ptr(), ends[i]) };
+                        let e = unsafe { step(&steps, &mut tiles[i]) };
                         for v in 0..VECTORS {
                             // Symbols enter at the top, so that the first one ends up lowest.
                             let top = _mm512_set1_epi32(0xFF00_0000_u32 as i32);
@@ -156,6 +163,8 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
             }
         }
         for i in 0..N {
+            // SAFETY: both are in `words[i]`.
+            used[i] += unsafe { tiles[i].next.offset_from_unsigned(first[i]) };
             for v in 0..VECTORS {
                 let mut q = [_mm512_setzero_si512(); 8];
                 for k in 0..8 {
@@ -185,7 +194,7 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
             // SAFETY: 32 u32 hold two vectors.
             unsafe { _mm512_storeu_epi32(endings[i].states.as_mut_ptr().add(v * WIDE).cast(), tiles[i].x[v]) };
         }
-        endings[i].words_used = tiles[i].used;
+        endings[i].words_used = used[i];
     }
     endings
 }
@@ -202,10 +211,10 @@ struct Steps {
 /// One step of all lanes of a tile: returns the entries, which hold the symbols.
 ///
 /// # Safety
-/// The table has an entry for each slot, and `words` has 16 words from `end` on.
+/// The table has an entry for each slot, and 32 words follow the tile's next one, or begin with it.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt,bmi2")]
-unsafe fn step(steps: &Steps, tile: &mut State, words: *const u16, end: usize) -> [__m512i; VECTORS] {
+unsafe fn step(steps: &Steps, tile: &mut State) -> [__m512i; VECTORS] {
     let field = _mm512_set1_epi32(0xFFF);
     let mut entries = [_mm512_setzero_si512(); VECTORS];
     for v in 0..VECTORS {
@@ -217,12 +226,13 @@ unsafe fn step(steps: &Steps, tile: &mut State, words: *const u16, end: usize) -
         let next = _mm512_mullo_epi32(_mm512_and_si512(e, field), _mm512_srl_epi32(x, steps.bits));
         let next = _mm512_add_epi32(next, offset);
         let needy = _mm512_cmplt_epu32_mask(next, _mm512_set1_epi32(LOW as i32));
-        // SAFETY: there are 16 words from `end` on, and the place read is not beyond that.
-        let fresh = unsafe { _mm256_loadu_si256(words.add(tile.used.min(end)).cast()) };
+        // SAFETY: as the caller promises; the first vector takes 16 of the words at most.
+        let fresh = unsafe { _mm256_loadu_si256(tile.next.cast()) };
         let fresh = _mm512_maskz_expand_epi32(needy, _mm512_cvtepu16_epi32(fresh));
         let refilled = _mm512_or_si512(_mm512_slli_epi32::<16>(next), fresh);
         tile.x[v] = _mm512_mask_mov_epi32(next, needy, refilled);
-        tile.used += needy.count_ones() as usize;
+        // SAFETY: likewise.
+        tile.next = unsafe { tile.next.add(needy.count_ones() as usize) };
         entries[v] = e;
     }
     entries
