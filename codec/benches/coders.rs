@@ -10,9 +10,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StudentT};
 use serde_json::json;
 use wcodec::coder::histogram::{count_bytes, entropy};
-use wcodec::coder::plane::{
-    EncodedPlane, Plane, PlaneOptions, PlaneSource, Scratch, Symbols, TableChoice, TileFields, encode,
-};
+use wcodec::coder::plane::{EncodedPlane, Plane, PlaneOptions, Scratch, Symbols, encode};
 use wcodec::scheme::int8::{Granularity, quantize};
 use wcodec::{Coder, Isa, Layout, Pool};
 
@@ -33,28 +31,6 @@ fn options(coder: Coder, layout: Layout) -> PlaneOptions {
         zstd_level: 3,
         zstd_chunk: Some(ZSTD_FRAME),
         filters: false,
-    }
-}
-
-fn source<'a>(symbols: &Symbols<'_>, plane: &'a EncodedPlane) -> PlaneSource<'a> {
-    PlaneSource {
-        coder: plane.coder,
-        filter: plane.filter,
-        matrix: (symbols.count, symbols.rows, symbols.cols),
-        data: &plane.data,
-        offsets: &plane.offsets,
-        zstd_chunk: plane.zstd_chunk.unwrap_or(0),
-        max_chunk: plane.max_chunk,
-        tiles: plane.tiles.as_ref().map(|t| TileFields {
-            layout: t.layout,
-            shift: t.shift,
-            tile: t.tile,
-            side: &t.side,
-            table: match &t.table {
-                TableChoice::New(t) => t,
-                TableChoice::Known(_) => unreachable!("no tables are offered"),
-            },
-        }),
     }
 }
 
@@ -95,7 +71,7 @@ fn benches(c: &mut Criterion) {
     let mut out = vec![0i8; data.len()];
     for (name, coder, _, plane) in &planes {
         for isa in isas(*coder) {
-            let decoder = Plane::new(source(&symbols, plane), isa).expect("valid");
+            let decoder = Plane::new(plane.source(&symbols, &[]), isa).expect("valid");
             let mut scratch = Scratch::default();
             let mut run = |out: &mut [i8]| {
                 for i in 0..decoder.pieces() {

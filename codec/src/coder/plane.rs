@@ -102,6 +102,30 @@ impl EncodedPlane {
         }
     }
 
+    /// The plane as a reader finds it: what [`Plane::new`] takes. `symbols` and `tables` are those that it was encoded
+    /// from and with.
+    pub fn source<'a>(&'a self, symbols: &Symbols<'a>, tables: &'a [Table]) -> PlaneSource<'a> {
+        PlaneSource {
+            coder: self.coder,
+            filter: self.filter,
+            matrix: (symbols.count, symbols.rows, symbols.cols),
+            data: if self.coder == Coder::Raw { bytemuck::cast_slice(symbols.data) } else { &self.data },
+            offsets: &self.offsets,
+            zstd_chunk: self.zstd_chunk.unwrap_or(0),
+            max_chunk: self.max_chunk,
+            tiles: self.tiles.as_ref().map(|t| TileFields {
+                layout: t.layout,
+                shift: t.shift,
+                tile: t.tile,
+                side: &t.side,
+                table: match &t.table {
+                    TableChoice::Known(i) => &tables[*i],
+                    TableChoice::New(table) => table,
+                },
+            }),
+        }
+    }
+
     /// Bytes that it takes in the file, its own table included.
     pub fn stored_bytes(&self) -> usize {
         let tiles = self.tiles.as_ref().map_or(0, |t| {

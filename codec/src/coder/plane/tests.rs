@@ -32,26 +32,7 @@ fn encode_new(symbols: &Symbols<'_>, options: &PlaneOptions) -> EncodedPlane {
 }
 
 fn source<'a>(symbols: &Symbols<'a>, plane: &'a EncodedPlane) -> PlaneSource<'a> {
-    let tiles = plane.tiles.as_ref().map(|t| TileFields {
-        layout: t.layout,
-        shift: t.shift,
-        tile: t.tile,
-        side: &t.side,
-        table: match &t.table {
-            TableChoice::New(t) => t,
-            TableChoice::Known(_) => panic!("no tables were offered"),
-        },
-    });
-    PlaneSource {
-        coder: plane.coder,
-        filter: plane.filter,
-        matrix: (symbols.count, symbols.rows, symbols.cols),
-        data: if plane.coder == Coder::Raw { bytemuck::cast_slice(symbols.data) } else { &plane.data },
-        offsets: &plane.offsets,
-        zstd_chunk: plane.zstd_chunk.unwrap_or(0),
-        max_chunk: plane.max_chunk,
-        tiles,
-    }
+    plane.source(symbols, &[])
 }
 
 /// Decodes everything, into memory that held something else before.
