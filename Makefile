@@ -7,7 +7,7 @@ MODEL := tests/data/doc-llama-3m
 DEMO := .demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python large fmt lint doc bench miri wheel clean
+.PHONY: help demo test test-rust test-python large fmt lint bench miri wheel clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
