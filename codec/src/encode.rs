@@ -344,8 +344,9 @@ impl Twins {
 
     fn find(&mut self, source: &dyn Source, i: usize, bytes: &[u8], plan: &Plan) -> Result<Option<String>> {
         let tensor = &source.tensors()[i];
-        let constant = bytes.chunks(tensor.dtype.size()).all(|e| e == &bytes[..tensor.dtype.size()]);
-        if tensor.shape.len() < 2 || bytes.len() / tensor.dtype.size() < Self::LEAST || constant {
+        let size = tensor.dtype.size();
+        let is_constant = || bytes.chunks(size).all(|e| e == &bytes[..size]);
+        if tensor.shape.len() < 2 || bytes.len() / size < Self::LEAST || is_constant() {
             return Ok(None);
         }
         let hash = xxhash_rust::xxh3::xxh3_128(bytes);

@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 /// Widest tile, columns: its chunk has at most 16 KiB, so that several fit the shared memory of any GPU.
 pub const MAX_TILE: usize = 1024;
 
+/// Bytes that an entry of the chunk offsets counts in.
+pub const OFFSET_UNIT: usize = 4;
+
 /// How `count` matrices of `rows` x `cols` symbols are cut into tiles of 16 rows x `tile` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileGeometry {

@@ -69,6 +69,12 @@ pub fn append(frame: &[u8], data: &mut Vec<u8>, offsets: &mut Vec<u8>) -> Result
     Ok(())
 }
 
+/// Start and length in bytes of the frame that an entry of the chunk offsets describes.
+pub fn frame_place(entry: [u8; 8]) -> (usize, usize) {
+    let [a, b, c, d, e, f, g, h] = entry;
+    (u32::from_le_bytes([a, b, c, d]) as usize * ALIGN, u32::from_le_bytes([e, f, g, h]) as usize)
+}
+
 /// The frames of a plane, checked.
 pub struct Frames<'a> {
     data: &'a [u8],
@@ -109,8 +115,7 @@ impl<'a> Frames<'a> {
 
     /// Start and length of frame `i` in bytes.
     pub fn range(&self, i: usize) -> (usize, usize) {
-        let [a, b, c, d, e, f, g, h] = self.entries[i];
-        (u32::from_le_bytes([a, b, c, d]) as usize * ALIGN, u32::from_le_bytes([e, f, g, h]) as usize)
+        frame_place(self.entries[i])
     }
 
     /// Decoded bytes of chunk `i`.

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::{Container, DecodeOptions};
 use crate::coder::plane::Scratch;
-use crate::coder::tile::TileGeometry;
+use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
+use crate::coder::zstd::frame_place;
 use crate::coder::{Coder, TILE_ROWS};
 use crate::container::{PlaneEntry, TensorEntry};
 use crate::error::{Error, Result};
@@ -58,7 +59,7 @@ impl Container {
                 let g = TileGeometry::new(count, rows, cols, tile)?;
                 check(g.chunks())?;
                 let entries = self.chunk_offsets::<4>(plane, g.chunks() + 1)?;
-                let at = |i: usize| u64::from(u32::from_le_bytes(entries[i])) * 4;
+                let at = |i: usize| u64::from(u32::from_le_bytes(entries[i])) * OFFSET_UNIT as u64;
                 let width = g.position(index).width;
                 (at(index)..at(index + 1), side_bytes(plane, coder, width)?, Some(g))
             }
@@ -66,9 +67,8 @@ impl Container {
                 let chunk = plane.chunk.filter(|&n| n > 0).ok_or_else(|| Error::format("a plane without 'chunk'"))?;
                 let chunks = bytes.div_ceil(chunk);
                 check(chunks)?;
-                let [a, b, c, d, length @ ..] = self.chunk_offsets::<8>(plane, chunks)?[index];
-                let start = u64::from(u32::from_le_bytes([a, b, c, d])) * 8;
-                (start..start + u64::from(u32::from_le_bytes(length)), 0, None)
+                let (start, length) = frame_place(self.chunk_offsets::<8>(plane, chunks)?[index]);
+                (start as u64..(start + length) as u64, 0, None)
             }
             (Coder::Raw, _) if index == 0 => (0..plane.data.length, 0, None),
             (Coder::Raw, _) => return Err(Error::input(format!("no chunk {index}: a raw plane is one"))),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::coder::chunk::{Chunk, ChunkDecoder, ChunkFormat, Scratch, TOGETHER};
 use crate::coder::table::Table;
-use crate::coder::tile::TileGeometry;
+use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
 use crate::coder::zstd::Frames;
 use crate::coder::{Coder, Filter, Isa, Layout, TILE_ROWS, filter, zstd};
 use crate::error::{Error, Result};
@@ -91,7 +91,8 @@ impl<'a> Plane<'a> {
                     return Err(Error::format("filter 'up' needs chunks of whole rows"));
                 }
                 let frames = Frames::new(source.data, source.offsets, source.zstd_chunk, elements)?;
-                check_longest((0..frames.count()).map(|i| frames.range(i).1), source.max_chunk)?;
+                let longest = (0..frames.count()).map(|i| frames.range(i).1).max();
+                check_longest(longest.unwrap_or(0), source.max_chunk)?;
                 Kind::Zstd { frames, cols, filter: source.filter }
             }
             (Coder::Rans | Coder::Huffman, Some(tiles)) => Kind::Tiles(Tiles::new(&source, tiles, isa)?),
@@ -173,8 +174,7 @@ impl<'a> Plane<'a> {
 }
 
 /// Kernels size their memory by what the index says of the longest chunk.
-fn check_longest(lengths: impl Iterator<Item = usize>, max_chunk: usize) -> Result<()> {
-    let longest = lengths.max().unwrap_or(0);
+fn check_longest(longest: usize, max_chunk: usize) -> Result<()> {
     if longest == max_chunk {
         return Ok(());
     }
@@ -206,25 +206,26 @@ impl<'a> Tiles<'a> {
         let decoder = ChunkDecoder::new(format, table, isa);
         let tiles =
             Self { geometry, format, filter: source.filter, decoder, offsets, data: source.data, side, side_per_strip };
-        let mut end = 0;
+        let (mut end, mut longest) = (0, 0);
         for i in 0..geometry.chunks() {
             let r = tiles.chunk_range(i);
-            let longest = ChunkFormat::longest(geometry.position(i).width);
-            if r.start != end || r.end < r.start || r.len() > longest {
+            let most = ChunkFormat::longest(geometry.position(i).width);
+            if r.start != end || r.end < r.start || r.len() > most {
                 let Range { start, end } = r;
-                return Err(Error::corrupt(format!("chunk {i} lies at {start}..{end}, at most {longest} bytes long")));
+                return Err(Error::corrupt(format!("chunk {i} lies at {start}..{end}, at most {most} bytes long")));
             }
             end = r.end;
+            longest = longest.max(r.len());
         }
         if end != source.data.len() {
             return Err(Error::corrupt(format!("chunks end at {end} of {}", source.data.len())));
         }
-        check_longest((0..geometry.chunks()).map(|i| tiles.chunk_range(i).len()), source.max_chunk)?;
+        check_longest(longest, source.max_chunk)?;
         Ok(tiles)
     }
 
     fn chunk_range(&self, i: usize) -> Range<usize> {
-        let at = |i: usize| u32::from_le_bytes(self.offsets[i]) as usize * 4;
+        let at = |i: usize| u32::from_le_bytes(self.offsets[i]) as usize * OFFSET_UNIT;
         at(i)..at(i + 1)
     }
 

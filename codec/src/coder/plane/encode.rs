@@ -7,7 +7,7 @@ use crate::coder::chunk::{ChunkEncoder, ChunkFormat};
 use crate::coder::filter;
 use crate::coder::histogram::{Histogram, PairHistogram, count_bytes, entropy};
 use crate::coder::table::Table;
-use crate::coder::tile::{TileGeometry, default_tile, max_tile};
+use crate::coder::tile::{OFFSET_UNIT, TileGeometry, default_tile, max_tile};
 use crate::coder::{Coder, Filter, Layout, TILE_ROWS, zstd};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -49,18 +49,17 @@ pub fn encode(
     if best.coder == Coder::Raw {
         return Ok(best);
     }
-    let filters = if options.filters { pool.run(|| filters_worth_trying(symbols)) } else { Vec::new() };
+    let mut filters = if options.filters { pool.run(|| filters_worth_trying(symbols)) } else { Vec::new() };
+    if options.coder == Coder::Zstd {
+        filters.retain(|&f| zstd::filter_allowed(f, zstd_chunk(symbols, options), symbols.cols));
+    }
     for filter in filters {
         let other = encode_filtered(symbols, filter, options, tables, pool, &mut |_| tick(0))?;
         if (other.stored_bytes() as f64) < best.stored_bytes() as f64 * FILTER_SHARE {
             best = other;
         }
     }
-    if best.coder != Coder::Raw && best.stored_bytes() < symbols.data.len() {
-        Ok(best)
-    } else {
-        Ok(EncodedPlane::raw())
-    }
+    if best.stored_bytes() < symbols.data.len() { Ok(best) } else { Ok(EncodedPlane::raw()) }
 }
 
 /// Filters that make the entropy of a sample of strips smaller.
@@ -94,6 +93,11 @@ fn encode_filtered(
     }
 }
 
+/// Decoded bytes of a frame: as asked, or by shape.
+fn zstd_chunk(symbols: &Symbols<'_>, options: &PlaneOptions) -> usize {
+    options.zstd_chunk.unwrap_or_else(|| zstd::default_chunk(symbols.data.len(), symbols.cols))
+}
+
 fn encode_zstd(
     symbols: &Symbols<'_>,
     filter: Filter,
@@ -101,9 +105,8 @@ fn encode_zstd(
     pool: &Pool,
     tick: &mut Tick<'_>,
 ) -> Result<EncodedPlane> {
-    let chunk = options.zstd_chunk.unwrap_or_else(|| zstd::default_chunk(symbols.data.len(), symbols.cols));
+    let chunk = zstd_chunk(symbols, options);
     zstd::check_chunk(chunk).map_err(|e| Error::input(e.message().to_owned()))?;
-    let filter = if zstd::filter_allowed(filter, chunk, symbols.cols) { filter } else { Filter::None };
     let mut plane = EncodedPlane { coder: Coder::Zstd, filter, zstd_chunk: Some(chunk), ..EncodedPlane::raw() };
     let batch_bytes = BATCH.next_multiple_of(chunk);
     for (b, batch) in symbols.data.chunks(batch_bytes).enumerate() {
@@ -281,7 +284,7 @@ fn encode_chunks(
             all.side.extend_from_slice(&part.side);
             for length in part.lengths {
                 all.longest = all.longest.max(length);
-                let end = all.offsets.last().map_or(0, |&o| o as usize) + length / 4;
+                let end = all.offsets.last().map_or(0, |&o| o as usize) + length / OFFSET_UNIT;
                 all.offsets.push(u32::try_from(end).map_err(|_| {
                     Error::input("a plane of more than 16 GiB").advice("split the tensor, or use coder raw")
                 })?);
