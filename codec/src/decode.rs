@@ -15,10 +15,12 @@ use crate::tensor::{AlignedBytes, Dtype};
 
 mod checkpoint;
 mod chunk;
+mod parts;
 mod tensor;
 
 pub use checkpoint::decode;
 pub use chunk::ChunkInfo;
+pub(crate) use parts::Parts;
 
 /// How to decode.
 #[derive(Clone, Debug)]

@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Unsupported,
     /// The caller's arguments or data are wrong: change them.
     Input,
+    /// A GPU, its driver or one of its libraries is missing or refused: install what the message names.
+    Device,
     /// The operating system refused: permissions, a full disk, a missing file.
     Io,
     /// The progress callback asked to stop. Nothing was left behind.
@@ -77,6 +79,8 @@ impl Error {
         unsupported => Unsupported;
         /// [`ErrorKind::Input`].
         input => Input;
+        /// [`ErrorKind::Device`].
+        device => Device;
     }
 
     /// [`ErrorKind::Cancelled`].

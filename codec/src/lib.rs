@@ -39,6 +39,7 @@ mod decode;
 mod encode;
 mod error;
 mod file;
+pub mod gpu;
 mod info;
 pub mod layer;
 pub mod legacy;

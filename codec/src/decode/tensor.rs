@@ -27,13 +27,13 @@ pub struct Opened<'a> {
     pub elements: usize,
     /// Matrices, rows, columns of the plane.
     pub matrix: (usize, usize, usize),
-    row_axis: usize,
+    pub(super) row_axis: usize,
     pub coder: Coder,
     isa: Isa,
-    data: AlignedBytes,
-    offsets: AlignedBytes,
-    side: AlignedBytes,
-    table: Option<Arc<Table>>,
+    pub(super) data: AlignedBytes,
+    pub(super) offsets: AlignedBytes,
+    pub(super) side: AlignedBytes,
+    pub(super) table: Option<Arc<Table>>,
 }
 
 fn need<T: Copy>(value: Option<T>, key: &str) -> Result<T> {

@@ -5,6 +5,7 @@
 
 pub mod allocator;
 pub mod fuzz;
+pub mod gpu;
 pub mod image;
 pub mod safetensors;
 pub mod samples;

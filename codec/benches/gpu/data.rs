@@ -1,0 +1,57 @@
+//! What is decoded: Student-t rows (6 degrees of freedom) of 2,048 weights, int8 per row, in the codec's default tiles.
+
+use std::borrow::Cow;
+
+use half::bf16;
+use rand::{SeedableRng, rngs::StdRng};
+use rand_distr::{Distribution, StudentT};
+use rayon::prelude::*;
+use wcodec::{Coder, Container, Dtype, EncodeOptions, Layout, MemorySource, Result, encode_to_vec};
+
+/// A tensor: name, rows, columns.
+pub type Shape = (String, usize, usize);
+
+/// Weights of all `shapes`, as bf16.
+pub fn weights(shapes: &[Shape], seed: u64) -> Vec<Vec<u8>> {
+    let t = StudentT::new(6.0f32).expect("valid");
+    shapes
+        .iter()
+        .enumerate()
+        .map(|(i, &(_, rows, cols))| {
+            let mut bytes = vec![0u8; rows * cols * 2];
+            bytes.par_chunks_mut(cols * 2).enumerate().for_each(|(row, out)| {
+                let mut rng = StdRng::seed_from_u64(seed << 40 | (i as u64) << 24 | row as u64);
+                for b in out.as_chunks_mut::<2>().0 {
+                    *b = bf16::from_f32(t.sample(&mut rng)).to_le_bytes();
+                }
+            });
+            bytes
+        })
+        .collect()
+}
+
+/// A container of these weights.
+pub fn container(shapes: &[Shape], weights: &[Vec<u8>], coder: Coder, layout: Layout) -> Result<Container> {
+    let mut source = MemorySource::new();
+    for ((name, rows, cols), bytes) in shapes.iter().zip(weights) {
+        source.push(name.clone(), Dtype::BF16, vec![*rows, *cols], Cow::Borrowed(bytes))?;
+    }
+    let options = EncodeOptions { coder, layout, ..Default::default() };
+    Container::from_bytes(encode_to_vec(&source, &options, &mut |_| Ok(()))?.0)
+}
+
+/// The seven linears of a decoder block of TinyLlama-1.1B.
+pub fn block(prefix: &str) -> Vec<Shape> {
+    [
+        ("q", 2048, 2048),
+        ("k", 256, 2048),
+        ("v", 256, 2048),
+        ("o", 2048, 2048),
+        ("gate", 5632, 2048),
+        ("up", 5632, 2048),
+        ("down", 2048, 5632),
+    ]
+    .into_iter()
+    .map(|(name, rows, cols)| (format!("{prefix}.{name}"), rows, cols))
+    .collect()
+}

@@ -1,0 +1,53 @@
+//! Decoding on NVIDIA GPUs.
+//!
+//! Nothing of CUDA is needed to build this crate, nor to use the rest of it: the driver is looked for when it is first
+//! asked for. [`available`] says whether there is one that can be used, and if not, why and what to do.
+//!
+//! ```
+//! # fn main() -> wcodec::Result<()> {
+//! use wcodec::gpu::{self, Device, DeviceBuffer, Stream};
+//! if let Err(e) = gpu::available() {
+//!     println!("no GPU: {e}");
+//!     return Ok(());
+//! }
+//! let device = Device::new(0)?;
+//! let stream = Stream::new(&device)?;
+//! let buffer = DeviceBuffer::new(&device, 5)?;
+//! buffer.upload(0, b"hello", &stream)?;
+//! let mut back = [0; 5];
+//! buffer.download(0, &mut back, &stream)?;
+//! assert_eq!(&back, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Sharing a GPU
+//! A [`Device`] uses the device's primary context, which it shares with CUDA's runtime and so with torch. Every call
+//! makes that context current for its own duration and leaves the thread as it was: another library in the process
+//! keeps its current device.
+//!
+//! # CUDA graphs
+//! Launches, [`Event`]s, [`DeviceBuffer::fill`] and [`DeviceBuffer::upload_async`] can be captured: they neither
+//! allocate nor wait. What allocates, frees or waits leaves a capture that is under way on another stream alone;
+//! [`DeviceBuffer::upload`] and [`DeviceBuffer::download`] on a stream that is being captured are errors.
+
+mod buffer;
+mod decoder;
+mod device;
+mod driver;
+#[cfg(test)]
+mod emulated;
+mod launch;
+mod module;
+pub mod nvcomp;
+mod plan;
+mod stream;
+mod table;
+mod zstd;
+
+pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub use decoder::{Batch, GpuDecoder, GpuOptions, Target};
+pub use device::{Device, DeviceInfo, device_infos, devices};
+pub use driver::{available, driver_version};
+pub use module::Kernel;
+pub use stream::{Event, Stream};

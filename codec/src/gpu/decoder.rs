@@ -1,0 +1,401 @@
+//! Decoding on a device from compressed bytes that stay there.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use wcodec_kernels::abi;
+
+use super::buffer::{DeviceBuffer, PinnedBuffer};
+use super::device::Device;
+use super::launch::{Job, Launcher, Work, checked_rows};
+use super::nvcomp::Nvcomp;
+use super::plan::{Method, TensorPlan};
+use super::stream::{Event, Stream};
+use super::table::device_table;
+use super::zstd::{Demand, Zstd};
+use crate::coder::Layout;
+use crate::decode::{Container, DecodeOptions, Parts};
+use crate::error::{Error, Result};
+use crate::tensor::Dtype;
+
+/// How to decode on a device.
+#[derive(Clone, Debug)]
+pub struct GpuOptions {
+    /// Threads that read and check the file; all cores where absent.
+    pub threads: Option<usize>,
+    /// Whether to compare the hashes of segments before they are sent to the device.
+    pub verify: bool,
+    /// Device memory, in bytes, that a batch of zstd frames may take besides input and output: nvCOMP wants three times
+    /// what it decodes. A single frame may take more.
+    pub zstd_scratch: usize,
+    /// Where nvCOMP is; searched for where absent (see [`Nvcomp::load`]). Needed for planes of coder `zstd` only.
+    pub nvcomp: Option<PathBuf>,
+    /// Folders to search for nvCOMP, such as Python's `site-packages`.
+    pub nvcomp_folders: Vec<PathBuf>,
+    /// Whether kernels may begin while the work before them in the stream ends (programmatic dependent launch, compute
+    /// capability 9.0 and later). They wait before they write.
+    pub overlap: bool,
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            verify: true,
+            zstd_scratch: 512 << 20,
+            nvcomp: None,
+            nvcomp_folders: Vec::new(),
+            overlap: true,
+        }
+    }
+}
+
+/// A tensor to decode, and where to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Name of the tensor, or of an alias.
+    pub name: String,
+    /// Device address of the first element; the output is contiguous and row-major in the tensor's shape. Multiples of 16
+    /// bytes are faster.
+    pub out: u64,
+    /// What to write: `F32`, `F16` or `BF16` for scheme `int8`, `I8` for its symbols; the tensor's own dtype for scheme `raw`.
+    pub dtype: Dtype,
+    /// Rows to decode, counted through all matrices; all where absent. Ranges begin and end at multiples of 16 rows of a
+    /// matrix, or at its end; `out` is then the address of their first element.
+    pub rows: Option<Range<usize>>,
+}
+
+/// What all tensors of a plan share on a device.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub plans: Vec<TensorPlan>,
+    names: HashMap<String, usize>,
+    tables: DeviceBuffer,
+    /// Place of each tensor's table in `tables`.
+    table_at: Vec<Option<usize>>,
+    statuses: DeviceBuffer,
+    launcher: Launcher,
+    zstd: Option<Zstd>,
+    overlap: bool,
+}
+
+impl Shared {
+    pub fn new(
+        device: &Device,
+        container: &Container,
+        plans: Vec<TensorPlan>,
+        options: &GpuOptions,
+        stream: &Stream,
+    ) -> Result<Self> {
+        let mut places: HashMap<(usize, Layout), usize> = HashMap::new();
+        let mut words: Vec<u32> = Vec::new();
+        let mut demand = Demand::default();
+        let table_at = plans
+            .iter()
+            .map(|p| match &p.method {
+                Method::Tiles(t) => Some(*places.entry((t.table_number, t.layout)).or_insert_with(|| {
+                    let at = words.len() * 4;
+                    words.extend(device_table(&t.table, t.layout));
+                    at
+                })),
+                Method::Zstd { chunk, frames, .. } => {
+                    demand.add(p.elements, *chunk, *frames);
+                    None
+                }
+                Method::Raw => None,
+            })
+            .collect();
+        let zstd = if demand.frames > 0 {
+            let nvcomp = Nvcomp::load_for(device, options.nvcomp.as_deref(), &options.nvcomp_folders)?;
+            Some(Zstd::new(device, nvcomp, demand, options.zstd_scratch)?)
+        } else {
+            None
+        };
+        let tables = DeviceBuffer::new(device, words.len() * 4)?;
+        tables.upload(0, bytemuck::cast_slice(&words), stream)?;
+        let statuses = DeviceBuffer::new(device, plans.len() * 4)?;
+        statuses.fill(0xFF, stream)?;
+        let mut names: HashMap<String, usize> = plans.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
+        for (alias, name) in container.aliases() {
+            if let Some(&i) = names.get(name) {
+                names.insert(alias.clone(), i);
+            }
+        }
+        let launcher = Launcher::new(device);
+        Ok(Self { plans, names, tables, table_at, statuses, launcher, zstd, overlap: options.overlap })
+    }
+
+    pub fn find(&self, name: &str) -> Result<usize> {
+        self.names.get(name).copied().ok_or_else(|| {
+            Error::input(format!("no tensor '{name}' was planned for the device"))
+                .advice("name it when the decoder is made")
+        })
+    }
+
+    /// The job that does `target`, whose image is at `image`.
+    pub fn job(&self, target: &Target, image: impl Fn(usize) -> u64) -> Result<Job<'_>> {
+        let i = self.find(&target.name)?;
+        let plan = &self.plans[i];
+        let kind = plan.output(target.dtype)?;
+        let rows = checked_rows(plan, target.rows.as_ref())?;
+        if !target.out.is_multiple_of(kind.bytes() as u64) {
+            return Err(Error::input(format!("an output at {:#x} for {}", target.out, target.dtype))
+                .tensor(&plan.name)
+                .advice("outputs begin at multiples of their elements' size"));
+        }
+        Ok(Job {
+            plan,
+            image: image(i),
+            table: self.table_at[i].map_or(0, |at| self.tables.ptr() + at as u64),
+            status: self.statuses.ptr() + 4 * i as u64,
+            out: target.out,
+            kind,
+            rows,
+        })
+    }
+
+    pub fn prepare(&self, jobs: &[Job<'_>]) -> Result<Work> {
+        self.launcher.prepare(jobs)
+    }
+
+    /// # Safety
+    /// As for [`Launcher::launch`].
+    pub unsafe fn launch(&self, work: &Work, stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.launcher.launch(work, self.zstd.as_ref(), stream, self.overlap) }
+    }
+
+    /// Waits for the stream, and reports what was found damaged since the last call.
+    pub fn check(&self, stream: &Stream) -> Result<()> {
+        let mut statuses = vec![abi::STATUS_GOOD; self.plans.len()];
+        self.statuses.download(0, bytemuck::cast_slice_mut(&mut statuses), stream)?;
+        let Some(bad) = statuses.iter().position(|&s| s != abi::STATUS_GOOD) else { return Ok(()) };
+        self.statuses.fill(0xFF, stream)?;
+        let plan = &self.plans[bad];
+        let others = statuses.iter().filter(|&&s| s != abi::STATUS_GOOD).count() - 1;
+        let more = if others > 0 { format!("; {others} other tensors are damaged too") } else { String::new() };
+        Err(Error::corrupt(format!("chunk {} does not decode on the GPU{more}", statuses[bad]))
+            .tensor(&plan.name)
+            .offset(plan.data_offset)
+            .advice("restore the file, or encode the model again"))
+    }
+
+    pub fn device_bytes(&self) -> usize {
+        self.tables.len() + self.statuses.len() + self.zstd.as_ref().map_or(0, Zstd::scratch_bytes)
+    }
+
+    pub fn device(&self) -> &Device {
+        self.launcher.device()
+    }
+}
+
+/// Parts of the tensors `names`, planned one after the other; `each` gets the parts.
+pub(super) fn read_plans(
+    container: &Container,
+    names: &[String],
+    options: &GpuOptions,
+    each: &mut dyn FnMut(&TensorPlan, &Parts) -> Result<()>,
+) -> Result<Vec<TensorPlan>> {
+    let read = DecodeOptions { threads: options.threads, isa: None, verify: options.verify };
+    let mut plans: Vec<TensorPlan> = Vec::with_capacity(names.len());
+    let mut seen = std::collections::HashSet::new();
+    for name in names {
+        let name = container.resolve(name)?;
+        if !seen.insert(name.to_owned()) {
+            continue;
+        }
+        let parts = container.parts(name, &read)?;
+        let plan = TensorPlan::new(&parts)?;
+        each(&plan, &parts)?;
+        plans.push(plan);
+    }
+    Ok(plans)
+}
+
+/// Compressed tensors in device memory, ready to be decoded there as often as wanted.
+///
+/// ```
+/// # fn main() -> wcodec::Result<()> {
+/// use wcodec::gpu::{self, Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream, Target};
+/// use wcodec::{Checkpoint, Container, Dtype, EncodeOptions, encode};
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let out = dir.path().join("model.wcodec");
+/// # let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/doc-llama-3m");
+/// # encode(&Checkpoint::open(&model)?, &out, &EncodeOptions::default(), &mut |_| Ok(()))?;
+/// if gpu::available().is_err() {
+///     return Ok(()); // this example needs a GPU
+/// }
+/// let device = Device::new(0)?;
+/// let stream = Stream::new(&device)?;
+/// let name = "model.layers.0.mlp.up_proj.weight";
+/// let decoder = GpuDecoder::new(&device, &Container::open(&out)?, &[name.to_owned()], &GpuOptions::default())?;
+/// let weights = DeviceBuffer::new(&device, decoder.output_bytes(name, Dtype::BF16)?)?;
+/// let target = Target { name: name.into(), out: weights.ptr(), dtype: Dtype::BF16, rows: None };
+/// // SAFETY: the buffer is as large as the tensor and outlives the work, which `check` waits for.
+/// unsafe { decoder.decode(&[target], &stream)? };
+/// decoder.check(&stream)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct GpuDecoder {
+    shared: Arc<Shared>,
+    images: DeviceBuffer,
+    image_at: Vec<usize>,
+}
+
+/// Bytes that are sent to the device at once while a decoder is made.
+const STAGE: usize = 64 << 20;
+
+impl GpuDecoder {
+    /// Reads the tensors `names` (all that are there if empty), checks them and sends them to the device, compressed.
+    ///
+    /// # Errors
+    /// The device's memory is too small, a tensor is damaged, or nvCOMP is needed and not there.
+    pub fn new(device: &Device, container: &Container, names: &[String], options: &GpuOptions) -> Result<Self> {
+        let names = all_or(container, names)?;
+        let stream = Stream::new(device)?;
+        // Sizes are known from the index, so that memory is asked for once; images need a little more for alignment.
+        let total = image_bytes(container, &names)?;
+        let images = DeviceBuffer::new(device, total)?;
+        let mut stage = Stage::new(device, total)?;
+        let mut image_at = Vec::with_capacity(names.len());
+        let mut at = 0;
+        let plans = read_plans(container, &names, options, &mut |plan, parts| {
+            image_at.push(at);
+            stage.send(plan, parts, &images, at, &stream)?;
+            at += plan.image.len;
+            Ok(())
+        })?;
+        let shared = Shared::new(device, container, plans, options, &stream)?;
+        stream.synchronize()?;
+        Ok(Self { shared: Arc::new(shared), images, image_at })
+    }
+
+    /// Puts the decoding of `targets` into the stream: launches only, in as few as their kinds allow.
+    ///
+    /// # Safety
+    /// Each `out` is the address of memory on the decoder's device that holds [`output_bytes`](Self::output_bytes) (or the share of
+    /// the rows that are asked for), stays alive until the work is done, and is not used by other work meanwhile. Work of one
+    /// decoder is in one stream at a time where planes of coder `zstd` are among it, since they share scratch.
+    ///
+    /// # Errors
+    /// A tensor was not planned or cannot be had as the dtype. Damage is found by [`check`](Self::check).
+    pub unsafe fn decode(&self, targets: &[Target], stream: &Stream) -> Result<()> {
+        let batch = self.prepare(targets)?;
+        // SAFETY: as the caller promises.
+        unsafe { batch.launch(stream) }
+    }
+
+    /// Does what [`decode`](Self::decode) does before it launches, for targets that are decoded again and again.
+    pub fn prepare(&self, targets: &[Target]) -> Result<Batch> {
+        let jobs = targets
+            .iter()
+            .map(|t| self.shared.job(t, |i| self.images.ptr() + self.image_at[i] as u64))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Batch { work: self.shared.prepare(&jobs)?, shared: self.shared.clone() })
+    }
+
+    /// Waits for the stream and says whether all that was decoded since the last call was sound.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), which names the tensor and its first damaged chunk.
+    pub fn check(&self, stream: &Stream) -> Result<()> {
+        self.shared.check(stream)
+    }
+
+    /// Bytes that decoding `name` to `dtype` writes.
+    pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
+        let plan = &self.shared.plans[self.shared.find(name)?];
+        Ok(plan.output_bytes(plan.output(dtype)?))
+    }
+
+    /// Names of the tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.shared.plans.iter().map(|p| p.name.as_str())
+    }
+
+    /// Device memory that it holds, in bytes: compressed tensors, decoding tables, scratch.
+    pub fn device_bytes(&self) -> usize {
+        self.images.len() + self.shared.device_bytes()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.shared.device()
+    }
+}
+
+/// Targets whose launches are ready.
+#[derive(Debug)]
+pub struct Batch {
+    work: Work,
+    shared: Arc<Shared>,
+}
+
+impl Batch {
+    /// Puts the launches into the stream. Neither allocates nor waits; a CUDA graph can capture it.
+    ///
+    /// # Safety
+    /// As for [`GpuDecoder::decode`]; and the decoder that made this batch is alive until the work is done.
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.shared.launch(&self.work, stream) }
+    }
+}
+
+/// `names`, or all tensors of the container where there are none.
+pub(super) fn all_or(container: &Container, names: &[String]) -> Result<Vec<String>> {
+    match names {
+        [] => Ok(container.infos()?.into_iter().map(|i| i.name).collect()),
+        _ => Ok(names.to_vec()),
+    }
+}
+
+/// At least the bytes of the images of these tensors.
+fn image_bytes(container: &Container, names: &[String]) -> Result<usize> {
+    let mut seen = std::collections::HashSet::new();
+    let mut total = 0usize;
+    for name in names {
+        let entry = container.reader().tensor(name)?;
+        if seen.insert(&entry.name) {
+            total += TensorPlan::image_bound(entry.segments().map(|(_, s)| s.length as usize));
+        }
+    }
+    Ok(total)
+}
+
+/// Pinned memory in two halves: one is filled while the other is being copied.
+struct Stage {
+    halves: [(PinnedBuffer, Event); 2],
+    turn: usize,
+}
+
+impl Stage {
+    fn new(device: &Device, total: usize) -> Result<Self> {
+        let half = || -> Result<_> { Ok((PinnedBuffer::new(device, STAGE.min(total))?, Event::new(device)?)) };
+        Ok(Self { halves: [half()?, half()?], turn: 0 })
+    }
+
+    /// Sends the image of `parts` to offset `at` of `to`.
+    fn send(&mut self, plan: &TensorPlan, parts: &Parts, to: &DeviceBuffer, at: usize, stream: &Stream) -> Result<()> {
+        let mut image = Vec::new();
+        image.try_reserve_exact(plan.image.len).map_err(|_| Error::input("out of memory for a tensor's image"))?;
+        image.resize(plan.image.len, 0);
+        plan.image.fill(parts, &mut image);
+        let size = self.halves[0].0.len().max(1);
+        for (i, piece) in image.chunks(size).enumerate() {
+            let (pinned, done) = &mut self.halves[self.turn];
+            // The copy from this half that came before.
+            done.synchronize()?;
+            pinned[..piece.len()].copy_from_slice(piece);
+            // SAFETY: the half is not touched until its event was reached, and `to` outlives the stream's work.
+            unsafe { to.upload_async(at + i * size, pinned, 0..piece.len(), stream)? };
+            done.record(stream)?;
+            self.turn ^= 1;
+        }
+        Ok(())
+    }
+}

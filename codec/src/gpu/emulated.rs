@@ -1,0 +1,412 @@
+//! The kernels themselves against the oracle, on the CPU: the emulator runs the plans and the launches that a device runs.
+
+use std::ops::Range;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use wcodec_kernels::abi::{self, OutputKind, Parameters};
+use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
+
+use super::plan::{Limits, Method, TensorPlan, TilesJob, first_row, tiles_launches};
+use super::table::device_table;
+use crate::decode::Parts;
+use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
+
+/// A small device, so that blocks of threads have several chunks and cross from one plane into the next.
+const LIMITS: Limits = Limits { multiprocessors: 2, shared_per_block: 40 << 10, shared_per_multiprocessor: 64 << 10 };
+
+const POISON: u8 = 0xA5;
+const GUARD: usize = 256;
+
+/// A tensor in memory that the emulator reads, with its table.
+struct Loaded {
+    plan: TensorPlan,
+    image: Buffer,
+    table: Vec<u32>,
+    status: [u32; 1],
+}
+
+impl Loaded {
+    fn new(parts: &Parts) -> Option<Self> {
+        let plan = TensorPlan::new(parts).unwrap();
+        let mut image = Buffer::new(plan.image.len);
+        plan.image.fill(parts, &mut image);
+        let Method::Tiles(tiles) = &plan.method else { return None };
+        let table = device_table(&tiles.table, tiles.layout);
+        Some(Self { image, table, status: [abi::STATUS_GOOD], plan })
+    }
+}
+
+/// What decoding one tensor gave.
+struct Decoded {
+    /// The output without its guards.
+    bytes: Vec<u8>,
+    /// The first damaged chunk.
+    status: Option<u32>,
+}
+
+/// Decodes strips of all `tensors` to `kind` in as few launches as the plans allow; outputs are poisoned and guarded.
+fn run(tensors: &mut [Loaded], kind: OutputKind, strips: &dyn Fn(usize) -> Range<usize>, seed: u64) -> Vec<Decoded> {
+    let tiles = |t: &TensorPlan| match &t.method {
+        Method::Tiles(tiles) => tiles.clone(),
+        _ => unreachable!(),
+    };
+    let sizes: Vec<usize> = tensors
+        .iter()
+        .map(|t| {
+            let g = tiles(&t.plan).geometry;
+            let s = strips(g.strips());
+            let last = if s.end == g.strips() { t.plan.rows() } else { first_row(&g, s.end) };
+            (last - first_row(&g, s.start)) * g.cols() * kind.bytes()
+        })
+        .collect();
+    let mut outputs: Vec<Buffer> = sizes.iter().map(|n| Buffer::new(n + 2 * GUARD)).collect();
+    outputs.iter_mut().for_each(|o| o.fill(POISON));
+    let plans: Vec<_> = tensors.iter().map(|t| tiles(&t.plan)).collect();
+    let mut jobs: Vec<TilesJob<'_>> = Vec::new();
+    for ((t, plan), out) in tensors.iter().zip(&plans).zip(&outputs) {
+        let s = strips(plan.geometry.strips());
+        jobs.push(TilesJob {
+            tensor: &t.plan,
+            tiles: plan,
+            image: t.image.address(),
+            table: t.table.as_ptr().expose_provenance() as u64,
+            status: t.status.as_ptr().expose_provenance() as u64,
+            out: out.address() + GUARD as u64,
+            kind,
+            strips: (s.start, s.end),
+        });
+    }
+    jobs.sort_by_key(TilesJob::key);
+    let launches: Vec<_> =
+        jobs.chunk_by(|a, b| a.key() == b.key()).flat_map(|jobs| tiles_launches(jobs, LIMITS).unwrap()).collect();
+    let mut lent: Vec<&mut [u32; 1]> = Vec::new();
+    let mut memory = Vec::new();
+    for t in tensors.iter_mut() {
+        memory.push(Memory::read::<u8>(&t.image));
+        memory.push(Memory::read::<u32>(&t.table));
+        lent.push(&mut t.status);
+    }
+    memory.extend(lent.into_iter().map(|s| Memory::write::<u32>(s)));
+    memory.extend(outputs.iter_mut().map(|o| Memory::write::<u8>(o)));
+    for l in &launches {
+        Launch::new(l.module, &l.kernel)
+            .grid(l.grid)
+            .threads(l.threads)
+            .shared(l.shared)
+            .seed(seed)
+            .run(l.params.as_bytes(), &memory)
+            .unwrap_or_else(|e| panic!("{}: {e}", l.kernel));
+    }
+    drop(memory);
+    let mut results = Vec::new();
+    for ((t, out), n) in tensors.iter_mut().zip(&outputs).zip(sizes) {
+        assert!(out[..GUARD].iter().chain(&out[GUARD + n..]).all(|&b| b == POISON), "{}: wrote around", t.plan.name);
+        let status = std::mem::replace(&mut t.status, [abi::STATUS_GOOD])[0];
+        let bytes = out[GUARD..GUARD + n].to_vec();
+        results.push(Decoded { bytes, status: (status != abi::STATUS_GOOD).then_some(status) });
+    }
+    results
+}
+
+fn oracle() -> DecodeOptions {
+    DecodeOptions { isa: Some(Isa::Scalar), ..Default::default() }
+}
+
+/// Compares every tensor in tiles of a container with what the CPU makes of it, in every kind of output.
+fn check_container(bytes: Vec<u8>, what: &str) -> usize {
+    let container = Container::from_bytes(bytes).unwrap();
+    let names: Vec<String> = container.infos().unwrap().into_iter().map(|i| i.name).collect();
+    let parts: Vec<Parts> = names.iter().filter_map(|n| container.parts(n, &oracle()).ok()).collect();
+    let mut tensors: Vec<Loaded> = parts.iter().filter_map(Loaded::new).collect();
+    for kind in OutputKind::ALL {
+        let dtype = match kind {
+            OutputKind::Int8 => Dtype::I8,
+            OutputKind::F16 => Dtype::F16,
+            OutputKind::BF16 => Dtype::BF16,
+            OutputKind::F32 => Dtype::F32,
+        };
+        let (mut some, others): (Vec<_>, Vec<_>) =
+            tensors.into_iter().partition(|t| kind == OutputKind::Int8 || t.plan.output(dtype).is_ok());
+        let results = run_all(&mut some, kind);
+        for (t, got) in some.iter().zip(results) {
+            let want = match kind {
+                OutputKind::Int8 => symbols_as_stored(&container, &t.plan),
+                _ => container.read_as(&t.plan.name, dtype, &oracle()).unwrap().to_vec(),
+            };
+            assert_eq!(got.status, None, "{what}: {} as {kind:?}", t.plan.name);
+            let differs = got.bytes.iter().zip(&want).position(|(a, b)| a != b);
+            assert!(got.bytes == want, "{what}: {} as {kind:?} differs at byte {differs:?}", t.plan.name);
+        }
+        tensors = some.into_iter().chain(others).collect();
+    }
+    tensors.len()
+}
+
+fn run_all(tensors: &mut [Loaded], kind: OutputKind) -> Vec<Decoded> {
+    run(tensors, kind, &|n| 0..n, 0)
+}
+
+/// Symbols in the order of the tensor's elements, which is not that of the matrix where it is transposed.
+fn symbols_as_stored(container: &Container, plan: &TensorPlan) -> Vec<u8> {
+    let symbols = container.symbols(&plan.name, &oracle()).unwrap();
+    let symbols: Vec<u8> = symbols.into_iter().map(|q| q as u8).collect();
+    let (_, rows, cols) = plan.matrix;
+    if !plan.transposed {
+        return symbols;
+    }
+    (0..cols).flat_map(|c| (0..rows).map(move |r| (r, c))).map(|(r, c)| symbols[r * cols + c]).collect()
+}
+
+/// Weights whose rows have tails, as those of models have.
+fn weights(rng: &mut StdRng, n: usize) -> Vec<f32> {
+    (0..n)
+        .map(|_| {
+            let bell = (0..4).map(|_| rng.random_range(-1.0f32..1.0)).sum::<f32>();
+            if rng.random_range(0..40) == 0 { bell * 4.0 } else { bell * 0.3 }
+        })
+        .collect()
+}
+
+/// Matrices of these shapes, of several dtypes, and one stack.
+fn sample(rng: &mut StdRng, shapes: &[Vec<usize>]) -> MemorySource<'static> {
+    let mut source = MemorySource::new();
+    for (i, shape) in shapes.iter().enumerate() {
+        let w = weights(rng, shape.iter().product());
+        let (dtype, bytes): (_, Vec<u8>) = match i % 3 {
+            0 => (Dtype::BF16, w.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect()),
+            1 => (Dtype::F32, w.iter().flat_map(|v| v.to_le_bytes()).collect()),
+            _ => (Dtype::F16, w.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect()),
+        };
+        source.push(format!("w{i}"), dtype, shape.clone(), bytes.into()).unwrap();
+    }
+    source
+}
+
+fn encode(source: &MemorySource<'_>, options: &EncodeOptions) -> Vec<u8> {
+    crate::encode_to_vec(source, options, &mut |_| Ok(())).unwrap().0
+}
+
+/// Every coder and layout that the kernels decode, with every granularity and some widths of tiles.
+fn options() -> Vec<EncodeOptions> {
+    let mut all = Vec::new();
+    for (i, (coder, layout)) in
+        [Coder::Rans, Coder::Huffman].into_iter().flat_map(|c| [Layout::Byte, Layout::Pair].map(|l| (c, l))).enumerate()
+    {
+        let granularities = [Granularity::Row, Granularity::Tensor, Granularity::Block(64), Granularity::Block(16)];
+        for (j, granularity) in granularities.into_iter().enumerate() {
+            let tile = [Some(64), Some(192), None, Some(512)][(i + j) % 4];
+            let table_bits = if j == 3 { 11 } else { 12 };
+            all.push(EncodeOptions {
+                scheme: Scheme::Int8(granularity),
+                coder,
+                layout,
+                tile,
+                table_bits,
+                ..Default::default()
+            });
+        }
+    }
+    all
+}
+
+#[test]
+fn every_coder_layout_shape_and_output_equals_the_oracle() {
+    let mut rng = StdRng::seed_from_u64(1);
+    let shapes: Vec<Vec<usize>> = [
+        &[112, 512][..],
+        &[15, 640],
+        &[81, 1130],
+        &[1, 9000],
+        &[33, 2000],
+        &[3, 36, 192],
+        &[16, 64],
+        &[300, 65],
+        &[1, 64],
+    ]
+    .iter()
+    .map(|s| s.to_vec())
+    .collect();
+    let mut tensors = 0;
+    for o in options() {
+        let what = format!("{} {} {:?} tile {:?}", o.coder, o.layout, o.scheme, o.tile);
+        tensors += check_container(encode(&sample(&mut rng, &shapes), &o), &what);
+    }
+    // Those that would not be smaller are stored raw.
+    assert!(tensors > 60, "{tensors}");
+}
+
+#[test]
+fn transposed_matrices_and_bytes_equal_the_oracle() {
+    let mut rng = StdRng::seed_from_u64(2);
+    for coder in [Coder::Rans, Coder::Huffman] {
+        let mut source = sample(&mut rng, &[vec![130, 96], vec![64, 48]]);
+        let codes: Vec<u8> = (0..64 * 300).map(|_| (rng.random_range(0..6) * rng.random_range(0..6)) as u8).collect();
+        source.push("codes".into(), Dtype::U8, vec![64, 300], codes.into()).unwrap();
+        // Rows that repeat, and rows that rise: the filters pay.
+        for (name, up) in [("up", true), ("left", false)] {
+            let at = |i: usize| if up { (i % 200) * 37 + i / 200 } else { i % 200 + (i / 200) * 37 };
+            let bytes: Vec<u8> = (0..64 * 200).map(|i| (at(i) + rng.random_range(0..3)) as u8).collect();
+            source.push(name.into(), Dtype::U8, vec![64, 200], bytes.into()).unwrap();
+        }
+        let o = EncodeOptions { coder, transpose: vec!["w*".into()], ..Default::default() };
+        for layout in [Layout::Pair, Layout::Byte] {
+            let bytes = encode(&source, &EncodeOptions { layout, ..o.clone() });
+            let filters: Vec<_> = Container::from_bytes(bytes.clone()).unwrap().infos().unwrap();
+            assert!(filters.len() == 5);
+            let n = check_container(bytes, &format!("{coder} {layout}"));
+            assert!(n >= 3, "{coder} {layout}: {n} tensors in tiles");
+        }
+    }
+}
+
+#[test]
+fn golden_files_equal_the_oracle() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden");
+    let mut tensors = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "wcodec") {
+            tensors += check_container(std::fs::read(&path).unwrap(), &path.display().to_string());
+        }
+    }
+    assert!(tensors > 40, "{tensors}");
+}
+
+#[test]
+fn slices_of_rows_are_those_of_the_whole() {
+    let mut rng = StdRng::seed_from_u64(3);
+    for o in options() {
+        let container =
+            Container::from_bytes(encode(&sample(&mut rng, &[vec![70, 200], vec![3, 20, 128]]), &o)).unwrap();
+        let parts = ["w0", "w1"].map(|n| container.parts(n, &oracle()).unwrap());
+        let mut tensors: Vec<Loaded> = parts.iter().filter_map(Loaded::new).collect();
+        let whole: Vec<Vec<u8>> = run_all(&mut tensors, OutputKind::F32).into_iter().map(|d| d.bytes).collect();
+        let slices = run(&mut tensors, OutputKind::F32, &|n| 1..n - 1, 5);
+        for ((t, slice), whole) in tensors.iter().zip(slices).zip(whole) {
+            let Method::Tiles(tiles) = &t.plan.method else { unreachable!() };
+            let row = t.plan.matrix.2 * 4;
+            let g = &tiles.geometry;
+            let (first, last) = (first_row(g, 1), first_row(g, g.strips() - 1));
+            assert_eq!(slice.bytes, whole[first * row..last * row], "{}", t.plan.name);
+        }
+    }
+}
+
+/// Flips, overwrites or shuffles some bytes of the stored parts.
+fn damage(rng: &mut StdRng, bytes: &mut [u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    for _ in 0..rng.random_range(1..4) {
+        let at = rng.random_range(0..bytes.len());
+        match rng.random_range(0..4) {
+            0 => bytes[at] ^= 1 << rng.random_range(0..8),
+            1 => bytes[at] = rng.random(),
+            2 => {
+                let end = (at + rng.random_range(1..64)).min(bytes.len());
+                rng.fill(&mut bytes[at..end]);
+            }
+            _ => {
+                let end = (at + rng.random_range(1..64)).min(bytes.len());
+                bytes[at..end].fill([0, 0xFF][rng.random_range(0..2)]);
+            }
+        }
+    }
+}
+
+/// What the oracle makes of parts that may be damaged: symbols, or that it noticed.
+fn oracle_of(parts: &Parts) -> Option<Vec<u8>> {
+    use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
+    let plane = Plane::new(
+        PlaneSource {
+            coder: parts.coder,
+            filter: parts.filter,
+            matrix: parts.matrix,
+            data: &parts.data,
+            offsets: &parts.offsets,
+            zstd_chunk: parts.zstd_chunk,
+            max_chunk: parts.max_chunk,
+            tiles: parts.table.as_ref().map(|(_, table)| TileFields {
+                layout: parts.layout,
+                shift: parts.shift,
+                tile: parts.tile,
+                table,
+                side: &parts.side,
+            }),
+        },
+        Isa::Scalar,
+    )
+    .ok()?;
+    let mut out = vec![0i8; plane.elements()];
+    for i in 0..plane.pieces() {
+        plane.decode_piece(i, &mut out[plane.piece(i)], &mut Scratch::default()).ok()?;
+    }
+    Some(out.into_iter().map(|q| q as u8).collect())
+}
+
+/// Damaged parts, hashes bypassed: nothing is touched that must not be (the emulator would say so), what the oracle notices is
+/// reported, and what it does not notice decodes to the same.
+#[test]
+fn damaged_chunks_are_found_as_the_oracle_finds_them() {
+    let cases: usize = std::env::var("WCODEC_CORRUPTIONS").map_or(1500, |n| n.parse().unwrap());
+    let mut rng = StdRng::seed_from_u64(4);
+    let mut noticed = 0;
+    let mut sets: Vec<Vec<u8>> = Vec::new();
+    for o in options() {
+        let o = EncodeOptions { tile: Some(128), ..o };
+        sets.push(encode(&sample(&mut rng, &[vec![40, 200]]), &o));
+    }
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden");
+    for entry in std::fs::read_dir(&golden).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "wcodec") {
+            sets.push(std::fs::read(path).unwrap());
+        }
+    }
+    let mut all: Vec<Parts> = Vec::new();
+    for bytes in sets {
+        let container = Container::from_bytes(bytes).unwrap();
+        for info in container.infos().unwrap() {
+            if let Ok(p) = container.parts(&info.name, &oracle())
+                && matches!(p.coder, Coder::Rans | Coder::Huffman)
+            {
+                all.push(p);
+            }
+        }
+    }
+    for case in 0..cases {
+        let parts = &all[case % all.len()];
+        let mut damaged = Parts {
+            name: parts.name.clone(),
+            table: parts.table.clone(),
+            scales: crate::AlignedBytes::copy_of(&parts.scales).unwrap(),
+            offsets: crate::AlignedBytes::copy_of(&parts.offsets).unwrap(),
+            data: crate::AlignedBytes::copy_of(&parts.data).unwrap(),
+            side: crate::AlignedBytes::copy_of(&parts.side).unwrap(),
+            ..*parts
+        };
+        match rng.random_range(0..8) {
+            0 => damage(&mut rng, &mut damaged.offsets),
+            1 => damage(&mut rng, &mut damaged.side),
+            _ => damage(&mut rng, &mut damaged.data),
+        }
+        let Some(loaded) = Loaded::new(&damaged) else { continue };
+        let mut tensors = [loaded];
+        let kind = if parts.granularity.is_some() { OutputKind::ALL[case % 4] } else { OutputKind::Int8 };
+        let got = run(&mut tensors, kind, &|n| 0..n, case as u64).remove(0);
+        match oracle_of(&damaged) {
+            None => {
+                noticed += 1;
+                assert!(got.status.is_some(), "case {case}: {} {} not reported", parts.coder, parts.layout);
+            }
+            Some(want) => {
+                assert_eq!(got.status, None, "case {case}: {} {} reported", parts.coder, parts.layout);
+                if kind == OutputKind::Int8 && !parts.transposed {
+                    assert!(got.bytes == want, "case {case}: {} {} differs", parts.coder, parts.layout);
+                }
+            }
+        }
+    }
+    assert!(noticed > cases / 3, "{noticed} of {cases} were noticed");
+}

@@ -1,0 +1,296 @@
+//! Planes of coder `zstd`: nvCOMP decodes the frames of many tensors at once, in batches whose scratch is bounded; then
+//! filters are undone and symbols dequantized.
+
+use std::sync::Arc;
+
+use wcodec_kernels::Module;
+use wcodec_kernels::abi::{self, OutputKind, Parameters};
+
+use super::buffer::DeviceBuffer;
+use super::device::Device;
+use super::launch::{Job, UTIL_THREADS, elements_of, grid_for, symbols_batch, symbols_item};
+use super::module::Kernel;
+use super::nvcomp::{DeviceBatch, Nvcomp};
+use super::plan::{Limits, Method, filter_code};
+use super::stream::Stream;
+use crate::coder::Filter;
+use crate::error::{Error, Result};
+
+/// Alignment of the parts of the scratch; nvCOMP wants 16 at most.
+const ALIGN: usize = 256;
+/// Bytes that a frame takes in nvCOMP's arrays: five of 8 bytes, and the statuses.
+const ENTRY: usize = 5 * 8 + 4;
+
+/// The frames of a tensor, or of some of its rows, and what becomes of them.
+#[derive(Clone, Debug)]
+pub(super) struct Frames {
+    /// Addresses as in [`abi::Frames`]; `output` and `first` are set when frames are put into a batch.
+    item: abi::Frames,
+    /// Where decoded bytes go themselves; otherwise to scratch, and from there by `symbols`.
+    direct: Option<u64>,
+    symbols: abi::Symbols,
+    filter: Filter,
+    cols: usize,
+    elements: usize,
+}
+
+impl Frames {
+    pub fn new(job: &Job<'_>) -> Result<Self> {
+        let Method::Zstd { chunk, frames, filter } = job.plan.method else { unreachable!("a plane of coder zstd") };
+        let elements = elements_of(job);
+        let first = elements.start / chunk;
+        let last = elements.end.div_ceil(chunk).min(frames);
+        let whole = elements.len() == job.plan.elements;
+        let image = &job.plan.image;
+        Ok(Self {
+            item: abi::Frames {
+                data: job.image + image.data.start as u64,
+                offsets: job.image + image.offsets.start as u64,
+                output: 0,
+                decoded: job.plan.elements as u64,
+                status: job.status,
+                frame_begin: first as u64,
+                frames: u32::try_from(last - first).map_err(|_| Error::unsupported("too many frames"))?,
+                chunk: chunk as u32,
+                first: 0,
+                reserved: 0,
+            },
+            direct: (whole && job.kind == OutputKind::Int8 && !job.plan.transposed).then_some(job.out),
+            symbols: symbols_item(job, 0, elements),
+            filter,
+            cols: job.plan.matrix.2,
+            elements: job.plan.elements,
+        })
+    }
+
+    /// Decoded bytes of `n` frames from the one at `from` on.
+    fn bytes(&self, from: u64, n: u64) -> u64 {
+        let chunk = u64::from(self.item.chunk);
+        ((from + n) * chunk).min(self.item.decoded) - from * chunk
+    }
+}
+
+/// nvCOMP, and the scratch for one batch.
+#[derive(Debug)]
+pub(super) struct Zstd {
+    nvcomp: Arc<Nvcomp>,
+    kernels: [Kernel; 4],
+    scratch: DeviceBuffer,
+    /// Decoded bytes and frames of a batch at most.
+    most_bytes: u64,
+    most_frames: u64,
+    temp_bytes: usize,
+    longest: usize,
+}
+
+/// What a batch has to fit: the tensors of a plan.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Demand {
+    /// Decoded bytes of all.
+    pub bytes: usize,
+    /// Frames of all.
+    pub frames: usize,
+    /// Largest decoded frame.
+    pub longest: usize,
+    /// Smallest decoded bytes of a frame, the last of a plane aside.
+    pub shortest: usize,
+}
+
+impl Demand {
+    pub fn add(&mut self, elements: usize, chunk: usize, frames: usize) {
+        self.bytes += elements;
+        self.frames += frames;
+        self.longest = self.longest.max(chunk.min(elements));
+        self.shortest = if self.shortest == 0 { chunk } else { self.shortest.min(chunk) };
+    }
+}
+
+impl Zstd {
+    /// Scratch for batches within `budget` bytes, or for one frame where that takes more.
+    pub fn new(device: &Device, nvcomp: Arc<Nvcomp>, demand: Demand, budget: usize) -> Result<Self> {
+        let kernel = |name| device.kernel(Module::Util, name);
+        let kernels = [
+            kernel("wcodec_frames")?,
+            kernel("wcodec_frames_check")?,
+            kernel("wcodec_unfilter")?,
+            kernel("wcodec_dequantize")?,
+        ];
+        let _scope = device.enter_uncaptured()?;
+        // Halved until it fits: what nvCOMP wants is for it to say.
+        let mut bytes = demand.bytes.max(demand.longest);
+        loop {
+            let frames = demand.frames.min(bytes.div_ceil(demand.shortest.max(1)) + abi::MAX_ITEMS);
+            let temp = nvcomp.zstd_temp_bytes(frames, demand.longest, bytes)?;
+            let parts = [temp, bytes, frames * ENTRY];
+            let total: usize = parts.iter().map(|n| n.next_multiple_of(ALIGN) + ALIGN).sum();
+            if total <= budget || bytes <= demand.longest {
+                let scratch = DeviceBuffer::new(device, total)?;
+                return Ok(Self {
+                    nvcomp,
+                    kernels,
+                    scratch,
+                    most_bytes: bytes as u64,
+                    most_frames: frames as u64,
+                    temp_bytes: temp,
+                    longest: demand.longest,
+                });
+            }
+            bytes = (bytes / 2).max(demand.longest);
+        }
+    }
+
+    /// Bytes of scratch on the device.
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch.len()
+    }
+
+    fn symbols_at(&self) -> u64 {
+        self.scratch.ptr() + self.temp_bytes.next_multiple_of(ALIGN) as u64
+    }
+
+    fn arrays_at(&self) -> u64 {
+        self.symbols_at() + (self.most_bytes as usize).next_multiple_of(ALIGN) as u64
+    }
+
+    /// Puts the decoding of all frames into the stream.
+    ///
+    /// # Safety
+    /// As for `Launcher::launch`; and nothing else uses this scratch meanwhile.
+    pub unsafe fn launch(&self, all: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
+        let mut batch: Vec<Frames> = Vec::new();
+        let (mut frames, mut bytes) = (0u64, 0u64);
+        for whole in all {
+            let mut left = whole.clone();
+            while left.item.frames > 0 {
+                let n = self.fitting(&left, frames, bytes);
+                if n == 0 || batch.len() == abi::MAX_ITEMS {
+                    // SAFETY: as the caller promises.
+                    unsafe { self.launch_batch(&batch, bytes, limits, stream)? };
+                    batch.clear();
+                    (frames, bytes) = (0, 0);
+                    continue;
+                }
+                let from = left.item.frame_begin;
+                let taken = left.bytes(from, n);
+                let mut part = left.clone();
+                part.item.frames = n as u32;
+                part.item.first = frames as u32;
+                // Everything begins at multiples of 16 in the scratch.
+                let at = self.symbols_at() + bytes;
+                part.item.output = match part.direct {
+                    Some(out) => out + from * u64::from(left.item.chunk),
+                    None => at,
+                };
+                batch.push(part);
+                frames += n;
+                bytes = (bytes + taken).next_multiple_of(16);
+                left.item.frame_begin += n;
+                left.item.frames -= n as u32;
+            }
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.launch_batch(&batch, bytes, limits, stream) }
+    }
+
+    /// How many of these frames fit the batch still.
+    fn fitting(&self, left: &Frames, frames: u64, bytes: u64) -> u64 {
+        let room = self.most_bytes.saturating_sub(bytes);
+        let chunk = u64::from(left.item.chunk);
+        let all = u64::from(left.item.frames);
+        let by_bytes = if left.bytes(left.item.frame_begin, all) <= room { all } else { room / chunk };
+        by_bytes.min(self.most_frames - frames)
+    }
+
+    unsafe fn launch_batch(&self, parts: &[Frames], bytes: u64, limits: Limits, stream: &Stream) -> Result<()> {
+        let Some(last) = parts.last() else { return Ok(()) };
+        let frames = last.item.first + last.item.frames;
+        let array = |i: u64| self.arrays_at() + i * self.most_frames * 8;
+        let mut batch = Box::new(abi::FramesBatch {
+            count: parts.len() as u32,
+            frames,
+            compressed: array(0),
+            compressed_bytes: array(1),
+            capacity: array(2),
+            actual: array(3),
+            outputs: array(4),
+            statuses: array(5),
+            ..Default::default()
+        });
+        for (to, part) in batch.items.iter_mut().zip(parts) {
+            *to = part.item;
+        }
+        let grid = grid_for(frames.into(), limits);
+        // SAFETY: the arrays are in the scratch, which the caller leaves to us; frames were checked when they were planned.
+        unsafe {
+            self.kernels[0].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false)?;
+            let device = DeviceBatch {
+                count: frames as usize,
+                compressed: batch.compressed,
+                compressed_bytes: batch.compressed_bytes,
+                capacity: batch.capacity,
+                actual: batch.actual,
+                output: batch.outputs,
+                statuses: batch.statuses,
+            };
+            let _scope = stream.device().enter()?;
+            self.nvcomp.zstd_decompress(&device, self.scratch.ptr(), self.temp_bytes, stream.raw())?;
+            self.kernels[1].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false)?;
+        }
+        debug_assert!(bytes <= self.most_bytes.next_multiple_of(16) && self.longest > 0);
+        self.launch_filters(parts, limits, stream)?;
+        self.launch_symbols(parts, limits, stream)
+    }
+
+    fn launch_filters(&self, parts: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
+        let mut batch = Box::new(abi::FilteredBatch::default());
+        for part in parts.iter().filter(|p| p.filter != Filter::None) {
+            let (cols, chunk) = (part.cols as u64, u64::from(part.item.chunk));
+            let per_frame = match part.filter {
+                Filter::Up => cols.div_ceil(32),
+                _ => chunk.div_ceil(cols) + 1,
+            };
+            batch.items[batch.count as usize] = abi::Filtered {
+                symbols: part.item.output.wrapping_sub(part.item.frame_begin * chunk),
+                elements: part.elements as u64,
+                cols,
+                chunk,
+                chunk_begin: part.item.frame_begin,
+                cost_begin: batch.cost,
+                filter: filter_code(part.filter).into(),
+                reserved: 0,
+            };
+            batch.count += 1;
+            batch.cost += per_frame * u64::from(part.item.frames);
+        }
+        if batch.count == 0 {
+            return Ok(());
+        }
+        // SAFETY: it works on what was just decoded.
+        unsafe {
+            self.kernels[2].launch(grid_for(batch.cost * 32, limits), UTIL_THREADS, 0, batch.as_bytes(), stream, false)
+        }
+    }
+
+    fn launch_symbols(&self, parts: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
+        let items: Vec<abi::Symbols> = parts
+            .iter()
+            .filter(|p| p.direct.is_none())
+            .filter_map(|p| {
+                let chunk = u64::from(p.item.chunk);
+                let from = p.item.frame_begin * chunk;
+                let (begin, end) = (from, from + p.bytes(p.item.frame_begin, p.item.frames.into()));
+                let (begin, end) = (begin.max(p.symbols.begin), end.min(p.symbols.end));
+                let symbols = p.item.output.wrapping_sub(from);
+                let aligned = symbols % 16 == 0 && begin % 16 == 0 && (end - begin) % 16 == 0;
+                let vector = u32::from(p.symbols.vector == 1 && aligned);
+                (begin < end).then_some(abi::Symbols { symbols, begin, end, vector, ..p.symbols })
+            })
+            .collect();
+        if items.is_empty() {
+            return Ok(());
+        }
+        let (batch, grid) = symbols_batch(&items, limits);
+        // SAFETY: it reads what was just decoded and writes where the caller wants it.
+        unsafe { self.kernels[3].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false) }
+    }
+}

@@ -1,0 +1,433 @@
+//! The layer over the GPU's driver. Without a GPU, these tests are skipped.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{result, sys};
+use wcodec::ErrorKind;
+use wcodec::gpu::{Device, DeviceBuffer, Event, Kernel, PinnedBuffer, Stream, device_infos, devices, driver_version};
+
+mod common;
+
+/// A kernel that adds a number to each of `count` numbers of 32 bits, and one that takes two parameters. The parameter of
+/// `add` is u64 address, u32 count, u32 addend.
+macro_rules! add_ptx {
+    ($target:literal, $wait:literal) => {
+        concat!(
+            ".version 8.4\n.target ",
+            $target,
+            "
+.address_size 64
+.visible .entry add(.param .align 8 .b8 params[16])
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<5>;
+    ",
+            $wait,
+            "
+    ld.param.u64 %rd1, [params];
+    ld.param.u32 %r1, [params+8];
+    ld.param.u32 %r2, [params+12];
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mad.lo.u32 %r6, %r3, %r4, %r5;
+    setp.ge.u32 %p1, %r6, %r1;
+    @%p1 bra DONE;
+    cvta.to.global.u64 %rd2, %rd1;
+    mul.wide.u32 %rd3, %r6, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    ld.global.u32 %r7, [%rd4];
+    add.u32 %r7, %r7, %r2;
+    st.global.u32 [%rd4], %r7;
+DONE:
+    ret;
+}
+.visible .entry two(.param .u32 a, .param .u32 b)
+{
+    ret;
+}
+"
+        )
+    };
+}
+
+static ADD: &str = add_ptx!("sm_75", "");
+/// Waits for the work before it, as launches that overlap must.
+static ADD_90: &str = add_ptx!("sm_90", "griddepcontrol.wait;");
+
+/// The module with `add` that `device` can run, and overlap.
+fn ptx(device: &Device) -> &'static str {
+    if device.compute_capability() >= (9, 0) { ADD_90 } else { ADD }
+}
+
+/// One test at a time: one of them captures in a way that concerns all threads.
+fn device() -> Option<(Device, MutexGuard<'static, ()>)> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    common::gpu::device().map(|d| (d, guard))
+}
+
+/// Bytes that do not repeat soon.
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+fn contents(buffer: &DeviceBuffer, stream: &Stream) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.len()];
+    buffer.download(0, &mut bytes, stream).unwrap();
+    bytes
+}
+
+fn numbers(buffer: &DeviceBuffer, stream: &Stream) -> Vec<u32> {
+    contents(buffer, stream).chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+/// Launches `add` on all of `buffer`.
+fn add(kernel: &Kernel, buffer: &DeviceBuffer, addend: u32, stream: &Stream, overlap: bool) -> wcodec::Result<()> {
+    let count = (buffer.len() / 4) as u32;
+    let mut params = buffer.ptr().to_le_bytes().to_vec();
+    params.extend(count.to_le_bytes());
+    params.extend(addend.to_le_bytes());
+    // SAFETY: The kernel writes within the buffer, which callers keep until they have waited, and waits for work before it.
+    unsafe { kernel.launch(count.div_ceil(128), 128, 0, &params, stream, overlap) }
+}
+
+#[test]
+fn devices_are_described() {
+    let Some((device, _alone)) = device() else {
+        assert!(devices().is_err_and(|e| e.kind() == ErrorKind::Device));
+        return;
+    };
+    let infos = device_infos().unwrap();
+    assert_eq!(&infos[0], device.info());
+    assert_eq!(devices().unwrap()[0], device);
+    println!("CUDA {:?}: {infos:?}", driver_version().unwrap());
+    assert!(device.driver_version() >= (12, 4) && device.compute_capability() >= (7, 5));
+    assert!(!device.name().is_empty() && device.multiprocessors() > 0);
+    assert!(device.shared_memory_per_block() >= 64 << 10);
+    assert!(device.shared_memory_per_multiprocessor() >= device.shared_memory_per_block());
+    let (free, total) = device.memory().unwrap();
+    assert!(0 < free && free <= total);
+    device.synchronize().unwrap();
+
+    let e = Device::new(999).unwrap_err();
+    assert_eq!((e.kind(), e.message()), (ErrorKind::Input, "there is no GPU 999"));
+}
+
+#[test]
+fn uploads_and_downloads_at_offsets() {
+    let Some((device, _alone)) = device() else { return };
+    let stream = Stream::new(&device).unwrap();
+    let buffer = DeviceBuffer::new(&device, (4 << 20) + 3).unwrap();
+    assert_eq!((buffer.len(), buffer.ptr() % 256), ((4 << 20) + 3, 0));
+    buffer.fill(0xa5, &stream).unwrap();
+    let mut expected = vec![0xa5; buffer.len()];
+    assert!(contents(&buffer, &stream) == expected);
+    for (offset, len) in [(0, 1), (1, 7), (255, 2), (4096, 1 << 20), ((4 << 20) - 5, 8), ((4 << 20) + 3, 0)] {
+        let bytes = pattern(len, offset as u64);
+        buffer.upload(offset, &bytes, &stream).unwrap();
+        expected[offset..offset + len].copy_from_slice(&bytes);
+        let mut back = vec![0; len];
+        buffer.download(offset, &mut back, &stream).unwrap();
+        assert!(back == bytes);
+    }
+    assert!(contents(&buffer, &stream) == expected);
+
+    for offset in [buffer.len(), usize::MAX] {
+        assert_eq!(buffer.upload(offset, &[1], &stream).unwrap_err().kind(), ErrorKind::Input);
+        assert_eq!(buffer.download(offset, &mut [1], &stream).unwrap_err().kind(), ErrorKind::Input);
+    }
+    let empty = DeviceBuffer::new(&device, 0).unwrap();
+    assert!(empty.is_empty() && empty.ptr() == 0);
+    empty.fill(1, &stream).unwrap();
+    empty.upload(0, &[], &stream).unwrap();
+    empty.download(0, &mut [], &stream).unwrap();
+
+    // The legacy default stream.
+    // SAFETY: Null is always a stream.
+    let legacy = unsafe { Stream::from_raw(&device, ptr::null_mut()) };
+    buffer.upload(3, b"legacy", &legacy).unwrap();
+    let mut back = [0; 6];
+    buffer.download(3, &mut back, &legacy).unwrap();
+    assert_eq!(&back, b"legacy");
+}
+
+#[test]
+fn pinned_memory_is_copied_by_ranges() {
+    let Some((device, _alone)) = device() else { return };
+    let stream = Stream::new(&device).unwrap();
+    let mut pinned = PinnedBuffer::new(&device, 1 << 20).unwrap();
+    assert!(pinned.len() == 1 << 20 && pinned.iter().all(|&b| b == 0));
+    pinned.copy_from_slice(&pattern(1 << 20, 5));
+    let buffer = DeviceBuffer::new(&device, 1 << 20).unwrap();
+    buffer.fill(0, &stream).unwrap();
+    // SAFETY: Both buffers outlive `contents`, which waits.
+    let copy = |at, range| unsafe { buffer.upload_async(at, &pinned, range, &stream) };
+    copy(10, 7..99_999).unwrap();
+    copy(500_000, 100..100).unwrap();
+    copy(500_001, 0..77).unwrap();
+    let mut expected = vec![0; 1 << 20];
+    expected[10..10 + 99_992].copy_from_slice(&pinned[7..99_999]);
+    expected[500_001..500_078].copy_from_slice(&pinned[..77]);
+    assert!(contents(&buffer, &stream) == expected);
+
+    for (at, range) in [(0, 0..(1 << 20) + 1), (1, 0..1 << 20), (0, usize::MAX..usize::MAX)] {
+        assert_eq!(copy(at, range).unwrap_err().kind(), ErrorKind::Input);
+    }
+    let empty = PinnedBuffer::new(&device, 0).unwrap();
+    assert!(empty.is_empty());
+    // SAFETY: There is nothing to copy.
+    unsafe { buffer.upload_async(0, &empty, 0..0, &stream) }.unwrap();
+}
+
+#[test]
+fn events_order_work_of_streams() {
+    let Some((device, _alone)) = device() else { return };
+    let (first, second) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
+    let (written, read) = (Event::new(&device).unwrap(), Event::new(&device).unwrap());
+    // Large enough that the other stream would come too early.
+    let buffer = DeviceBuffer::new(&device, 256 << 20).unwrap();
+    let end = buffer.len() - 1;
+    for value in 1..=20 {
+        first.wait(&read).unwrap();
+        buffer.fill(value, &first).unwrap();
+        written.record(&first).unwrap();
+        second.wait(&written).unwrap();
+        let mut last = [0];
+        buffer.download(end, &mut last, &second).unwrap();
+        assert_eq!(last, [value]);
+        read.record(&second).unwrap();
+    }
+
+    let (start, stop) = (Event::with_timing(&device).unwrap(), Event::with_timing(&device).unwrap());
+    start.record(&first).unwrap();
+    buffer.fill(0, &first).unwrap();
+    stop.record(&first).unwrap();
+    stop.synchronize().unwrap();
+    let ms = stop.elapsed_ms(&start).unwrap();
+    assert!(ms > 0.0 && ms < 10_000.0, "{ms}");
+    assert_eq!(stop.elapsed_ms(&written).unwrap_err().kind(), ErrorKind::Device);
+    first.synchronize().unwrap();
+}
+
+/// What is current on this thread.
+fn current() -> Option<sys::CUcontext> {
+    result::ctx::get_current().unwrap()
+}
+
+/// Uses the device in every way that binds its context.
+fn work(device: &Device) {
+    let stream = Stream::new(device).unwrap();
+    let buffer = DeviceBuffer::new(device, 100).unwrap();
+    buffer.fill(3, &stream).unwrap();
+    assert_eq!(contents(&buffer, &stream), [3; 100]);
+    Event::new(device).unwrap().record(&stream).unwrap();
+    PinnedBuffer::new(device, 100).unwrap();
+    device.kernel_in(ptx(device), "add").unwrap().occupancy(128, 0).unwrap();
+    device.memory().unwrap();
+}
+
+#[test]
+fn the_primary_context_is_shared_and_threads_are_left_as_they_were() {
+    let Some((device, _alone)) = device() else { return };
+    drop(device);
+    // Another library that uses the primary context, and holds memory in it.
+    let handle = result::device::get(0).unwrap();
+    // SAFETY: The handle is a device's. The context is released below.
+    let primary = unsafe { result::primary_ctx::retain(handle) }.unwrap();
+    let device = Device::new(0).unwrap();
+
+    assert_eq!(current(), None);
+    work(&device);
+    assert_eq!(current(), None);
+
+    // SAFETY: The context is retained.
+    unsafe { result::ctx::set_current(primary) }.unwrap();
+    // SAFETY: The memory is freed below.
+    let other = unsafe { result::malloc_sync(4) }.unwrap();
+    work(&device);
+    assert_eq!(current(), Some(primary));
+    drop(device);
+    // SAFETY: The memory is of the current context.
+    unsafe {
+        result::memset_d8_sync(other, 9, 4).unwrap();
+        let mut bytes = [0u8; 4];
+        result::memcpy_dtoh_sync(&mut bytes, other).unwrap();
+        assert_eq!(bytes, [9; 4]);
+        result::free_sync(other).unwrap();
+    }
+
+    // A context that is not the primary one stays current.
+    let device = Device::new(0).unwrap();
+    let mut own: sys::CUcontext = ptr::null_mut();
+    // SAFETY: The handle is a device's. The context is destroyed below.
+    unsafe { sys::cuCtxCreate_v2(&mut own, 0, handle) }.result().unwrap();
+    work(&device);
+    assert_eq!(current(), Some(own));
+    device.bind().unwrap();
+    assert_eq!(current(), Some(primary));
+    device.bind().unwrap();
+    work(&device);
+    assert_eq!(current(), Some(primary));
+    // SAFETY: Each is given back once, and neither is used any more.
+    unsafe {
+        sys::cuCtxDestroy_v2(own).result().unwrap();
+        result::ctx::set_current(ptr::null_mut()).unwrap();
+        result::primary_ctx::release(handle).unwrap();
+    }
+}
+
+#[test]
+fn too_much_memory_is_an_error_that_says_how_much() {
+    let Some((device, _alone)) = device() else { return };
+    let (_, total) = device.memory().unwrap();
+    let e = DeviceBuffer::new(&device, total as usize + 1).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Device);
+    let digits: String = e.message().chars().filter(|&c| c != ',').collect();
+    let about = format!("GPU 0 ({}) is out of memory: {} bytes were asked for and ", device.name(), total + 1);
+    assert!(digits.starts_with(&about) && digits.ends_with(&format!(" of {total} are free")), "{e}");
+    // Nothing is broken by it.
+    work(&device);
+}
+
+#[test]
+fn kernels_run() {
+    let Some((device, _alone)) = device() else { return };
+    let kernel = device.kernel_in(ptx(&device), "add").unwrap();
+    assert_eq!(kernel.name(), "add");
+    let stream = Stream::new(&device).unwrap();
+    let buffer = DeviceBuffer::new(&device, 4 * 1000).unwrap();
+    buffer.fill(0, &stream).unwrap();
+    for overlap in [false, true, true, false] {
+        add(&kernel, &buffer, 7, &stream, overlap).unwrap();
+    }
+    assert_eq!(numbers(&buffer, &stream), [28; 1000]);
+
+    // SAFETY: None of these reaches the device.
+    unsafe {
+        let e = kernel.launch(1, 32, 0, &[0; 12], &stream, false).unwrap_err();
+        assert_eq!(e.message(), "kernel 'add' takes 16 bytes of parameters, not 12");
+        kernel.launch(0, 32, 0, &[0; 16], &stream, false).unwrap();
+        let e = kernel.launch(1, 4096, 0, &[0; 16], &stream, false).unwrap_err();
+        assert!(e.message().starts_with("kernel 'add': the NVIDIA driver's cuLaunchKernelEx failed: CUDA_"), "{e}");
+    }
+
+    // Dynamic shared memory: all that a block can have, and no more.
+    let most = device.shared_memory_per_block();
+    assert!(kernel.occupancy(128, 0).unwrap() >= 8);
+    kernel.max_shared(most).unwrap();
+    kernel.max_shared(1024).unwrap();
+    assert_eq!(kernel.occupancy(128, most).unwrap(), 1);
+    assert_eq!(kernel.max_shared(most + 1).unwrap_err().kind(), ErrorKind::Input);
+    let mut params = buffer.ptr().to_le_bytes().to_vec();
+    params.extend([232, 3, 0, 0, 2, 0, 0, 0]);
+    // SAFETY: The kernel writes within the buffer, which outlives it.
+    unsafe { kernel.launch(8, 128, most, &params, &stream, false) }.unwrap();
+    assert_eq!(numbers(&buffer, &stream), [30; 1000]);
+
+    let e = device.kernel_in(ptx(&device), "none").unwrap_err();
+    assert!(e.message().starts_with("kernel 'none': ") && e.message().contains("CUDA_ERROR_NOT_FOUND"), "{e}");
+    assert_eq!(device.kernel_in(ptx(&device), "two").unwrap_err().kind(), ErrorKind::Input);
+    let e = device.kernel_in(".version 8.4\n.target sm_75\n.address_size 64\nnonsense;\n", "x").unwrap_err();
+    assert!(e.message().contains("CUDA_ERROR_INVALID_PTX") && e.message().contains("line 4"), "{e}");
+}
+
+#[test]
+fn our_modules_load() {
+    let Some((device, _alone)) = device() else { return };
+    for module in wcodec_kernels::Module::ALL {
+        let e = device.kernel(module, "no such kernel").unwrap_err();
+        assert!(e.message().contains("cuModuleGetFunction"), "{}: {e}", module.name());
+    }
+}
+
+#[test]
+fn launches_are_captured_and_other_work_leaves_the_capture_alone() {
+    let Some((device, _alone)) = device() else { return };
+    let kernel = device.kernel_in(ptx(&device), "add").unwrap();
+    let (stream, other) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
+    let (fork, join) = (Event::new(&device).unwrap(), Event::new(&device).unwrap());
+    let buffer = DeviceBuffer::new(&device, 4 * 1000).unwrap();
+    let second = DeviceBuffer::new(&device, 4 * 1000).unwrap();
+    let mut pinned = PinnedBuffer::new(&device, 8).unwrap();
+    let raw = stream.raw().cast();
+
+    // The usual kind, in which CUDA forbids to allocate, free and wait on every thread.
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    // SAFETY: The stream is alive.
+    unsafe { result::stream::begin_capture(raw, mode) }.unwrap();
+    assert!(stream.is_capturing().unwrap() && !other.is_capturing().unwrap());
+    buffer.fill(0, &stream).unwrap();
+    // SAFETY: The buffers outlive the graph, and the pinned one is changed when it does not run.
+    unsafe { buffer.upload_async(4, &pinned, 0..8, &stream) }.unwrap();
+    add(&kernel, &buffer, 1, &stream, false).unwrap();
+    add(&kernel, &buffer, 2, &stream, true).unwrap();
+    fork.record(&stream).unwrap();
+    {
+        // A second stream that takes part.
+        let side = Stream::new(&device).unwrap();
+        side.wait(&fork).unwrap();
+        second.fill(4, &side).unwrap();
+        join.record(&side).unwrap();
+        stream.wait(&join).unwrap();
+    }
+    let e = buffer.upload(0, &[1], &stream).unwrap_err();
+    assert!(e.message().contains("CUDA graph"), "{e}");
+    assert_eq!(buffer.download(0, &mut [0], &stream).unwrap_err().kind(), ErrorKind::Input);
+    work(&device);
+    std::thread::scope(|s| s.spawn(|| work(&device)).join()).unwrap();
+    // What follows goes past the crate, which leaves no context current.
+    device.bind().unwrap();
+    // SAFETY: The stream is being captured.
+    let graph = unsafe { result::stream::end_capture(raw) }.unwrap();
+    // SAFETY: The graph was captured.
+    let exec = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) }.unwrap();
+
+    for round in 0..3u32 {
+        pinned[..4].copy_from_slice(&(round * 10).to_le_bytes());
+        buffer.fill(0xff, &stream).unwrap();
+        // SAFETY: The graph and all that it uses are alive.
+        unsafe { result::graph::launch(exec, raw) }.unwrap();
+        let mut expected = [3; 1000];
+        expected[1] += round * 10;
+        assert_eq!(numbers(&buffer, &stream), expected);
+        assert_eq!(contents(&second, &stream), [4; 4000]);
+    }
+    // SAFETY: Neither is used any more.
+    unsafe {
+        result::graph::exec_destroy(exec).unwrap();
+        result::graph::destroy(graph).unwrap();
+    }
+}
+
+#[test]
+fn threads_share_a_device() {
+    let Some((device, _alone)) = device() else { return };
+    std::thread::scope(|s| {
+        for seed in 0..8 {
+            let device = &device;
+            s.spawn(move || {
+                let stream = Stream::new(device).unwrap();
+                let kernel = device.kernel_in(ptx(device), "add").unwrap();
+                for round in 0..50 {
+                    let bytes = pattern(4 * 1024, seed * 1000 + round);
+                    let buffer = DeviceBuffer::new(device, bytes.len()).unwrap();
+                    buffer.upload(0, &bytes, &stream).unwrap();
+                    add(&kernel, &buffer, 5, &stream, false).unwrap();
+                    let expected: Vec<u32> = bytes
+                        .chunks_exact(4)
+                        .map(|b| u32::from_le_bytes(b.try_into().unwrap()).wrapping_add(5))
+                        .collect();
+                    assert_eq!(numbers(&buffer, &stream), expected);
+                }
+            });
+        }
+    });
+    // What was made on another thread can be dropped here.
+    let stream = std::thread::scope(|s| s.spawn(|| Stream::new(&device).unwrap()).join()).unwrap();
+    let raw: *mut c_void = stream.raw();
+    assert!(!raw.is_null());
+}

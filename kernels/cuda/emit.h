@@ -1,0 +1,138 @@
+// Writing decoded elements: as int8, or dequantized. FORMAT.md section 2, scheme `int8`.
+#pragma once
+#include "abi.h"
+#include "symbols.h"
+
+template <u32 OUT>
+struct Element {
+  static DEVICE_MEMBER u32 bytes() { return OUT == OUT_INT8 ? 1 : OUT == OUT_F32 ? 4 : 2; }
+};
+
+// Four symbols as floats, times their scale: one rounding, to f32. 2^23 + 128 + q is exact in f32, and so is q.
+DEVICE void scaled(u32 q, float scale, float* v) {
+  const u32 u = q ^ 0x80808080u;
+  v[0] = mul_rn(bits_f32(prmt(u, 0x4B000000u, 0x7650)) - 8388736.0f, scale);
+  v[1] = mul_rn(bits_f32(prmt(u, 0x4B000000u, 0x7651)) - 8388736.0f, scale);
+  v[2] = mul_rn(bits_f32(prmt(u, 0x4B000000u, 0x7652)) - 8388736.0f, scale);
+  v[3] = mul_rn(bits_f32(prmt(u, 0x4B000000u, 0x7653)) - 8388736.0f, scale);
+}
+
+// Writes 16 elements that follow each other to `to`, a multiple of 16 bytes.
+template <u32 OUT>
+DEVICE void emit16(u8* to, const u32* q, float scale) {
+  if constexpr (OUT == OUT_INT8) {
+    stg128(to, {q[0], q[1], q[2], q[3]});
+  } else {
+#pragma unroll
+    for (u32 j = 0; j < 4; j += 2) {
+      float v[4], w[4];
+      scaled(q[j], scale, v);
+      scaled(q[j + 1], scale, w);
+      if constexpr (OUT == OUT_F32) {
+        stg128(to + 16 * j, {f32_bits(v[0]), f32_bits(v[1]), f32_bits(v[2]), f32_bits(v[3])});
+        stg128(to + 16 * j + 16, {f32_bits(w[0]), f32_bits(w[1]), f32_bits(w[2]), f32_bits(w[3])});
+      } else if constexpr (OUT == OUT_F16) {
+        stg128(to + 8 * j, {pack_f16(v[0], v[1]), pack_f16(v[2], v[3]), pack_f16(w[0], w[1]), pack_f16(w[2], w[3])});
+      } else {
+        stg128(to + 8 * j, {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(w[0], w[1]), pack_bf16(w[2], w[3])});
+      }
+    }
+  }
+}
+
+// Exchanges elements among the four lanes of a row so that the lanes' stores fill whole sectors of 32 bytes: with int8 they do as it
+// is. With 2 bytes, a lane gets 8 of the 32 elements of its pair of lanes twice; with 4 bytes, 4 of the 64 of the row four times.
+template <u32 OUT>
+DEVICE void exchange(u32* q, u32 lane) {
+  if constexpr (OUT != OUT_INT8) {
+    const bool odd = lane & 1;
+    if constexpr (OUT == OUT_F32) {
+      // Transposes four words of four lanes, in two steps.
+      u32 a = shfl(odd ? q[0] : q[1], lane ^ 1), b = shfl(odd ? q[2] : q[3], lane ^ 1);
+      if (odd) {
+        q[0] = a;
+        q[2] = b;
+      } else {
+        q[1] = a;
+        q[3] = b;
+      }
+      const bool upper = lane & 2;
+      a = shfl(upper ? q[0] : q[2], lane ^ 2);
+      b = shfl(upper ? q[1] : q[3], lane ^ 2);
+      if (upper) {
+        q[0] = a;
+        q[1] = b;
+      } else {
+        q[2] = a;
+        q[3] = b;
+      }
+    } else {
+      const u32 a = shfl(odd ? q[0] : q[2], lane ^ 1), b = shfl(odd ? q[1] : q[3], lane ^ 1);
+      if (odd) {
+        q[0] = a;
+        q[1] = b;
+      } else {
+        q[2] = a;
+        q[3] = b;
+      }
+    }
+  }
+}
+
+// Bytes from the row's elements of a block to where a lane writes first after `exchange`.
+template <u32 OUT>
+DEVICE u32 exchanged_place(u32 lane) {
+  const u32 t = lane & 3;
+  if (OUT == OUT_INT8) return t * 16;
+  return OUT == OUT_F32 ? t * 16 : (t >> 1) * 64 + (t & 1) * 16;
+}
+
+// Writes what `exchange` gave: of the groups of 16 columns that the lanes had, each a scale.
+template <u32 OUT>
+DEVICE void emit_exchanged(u8* to, const u32* q, const float* scales) {
+  if constexpr (OUT == OUT_INT8) {
+    stg128(to, {q[0], q[1], q[2], q[3]});
+  } else if constexpr (OUT == OUT_F32) {
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      float v[4];
+      scaled(q[j], scales[j], v);
+      stg128(to + 64 * j, {f32_bits(v[0]), f32_bits(v[1]), f32_bits(v[2]), f32_bits(v[3])});
+    }
+  } else {
+#pragma unroll
+    for (u32 j = 0; j < 2; j++) {
+      float v[4], w[4];
+      scaled(q[2 * j], scales[j], v);
+      scaled(q[2 * j + 1], scales[j], w);
+      if constexpr (OUT == OUT_F16) {
+        stg128(to + 32 * j, {pack_f16(v[0], v[1]), pack_f16(v[2], v[3]), pack_f16(w[0], w[1]), pack_f16(w[2], w[3])});
+      } else {
+        stg128(to + 32 * j, {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(w[0], w[1]), pack_bf16(w[2], w[3])});
+      }
+    }
+  }
+}
+
+// Writes one element.
+template <u32 OUT>
+DEVICE void emit1(u8* to, u32 q, float scale) {
+  if (OUT == OUT_INT8) {
+    stg8(to, q);
+    return;
+  }
+  const float v = mul_rn((float)(i8)q, scale);
+  if (OUT == OUT_F32) stg32(to, f32_bits(v));
+  else stg16(to, (OUT == OUT_F16 ? pack_f16(v, 0) : pack_bf16(v, 0)) & 0xFFFF);
+}
+
+// Writes the first `count` of 16 elements, `stride` bytes apart.
+template <u32 OUT>
+DEVICE void emit_some(u8* to, const u32* q, float scale, u32 count, u64 stride) {
+#pragma unroll
+  for (u32 j = 0; j < 4; j++) {
+    u32 w = q[j];
+#pragma unroll 1
+    for (u32 i = 4 * j; i < 4 * j + 4 && i < count; i++, w >>= 8) emit1<OUT>(to + i * stride, w & 0xFF, scale);
+  }
+}

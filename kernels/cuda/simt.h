@@ -1,0 +1,236 @@
+// What the kernels use of the machine, under names that mean the same on a GPU and in the emulator (simt_host.h). The
+// kernels contain nothing else that depends on where they run, so that the emulator tests what a GPU executes.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed char i8;
+typedef int i32;
+
+struct alignas(16) Vec4 {
+  u32 x, y, z, w;
+};
+
+#define LANES 32u
+
+#ifndef __CUDACC__
+#include "simt_host.h"
+
+DEVICE u32 shared_base() { return 0; }
+DEVICE u32 lds32_constant(u32 a) { return lds32(a); }
+DEVICE void take_words(u32& x, u32& next, u32 below) {
+  const bool needs = x < 65536;
+  const u32 takers = ballot(needs);
+  const u32 word = lds16(next + 2 * popc(takers & below));
+  if (needs) x = prmt(word, x, 0x5410);
+  next += 2 * popc(takers);
+}
+#else
+
+#define DEVICE static __device__ __forceinline__
+// Rarely taken paths stay out of the way of the others' registers.
+#define DEVICE_MEMBER __device__ __forceinline__
+#define DEVICE_RARE static __device__ __noinline__
+#define KERNEL(name, threads, blocks, Params) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Params params)
+
+extern __shared__ __align__(128) u8 shared_memory[];
+
+DEVICE u32 thread_index() { return threadIdx.x; }
+DEVICE u32 block_index() { return blockIdx.x; }
+DEVICE u32 block_threads() { return blockDim.x; }
+DEVICE u32 grid_blocks() { return gridDim.x; }
+
+DEVICE u32 ballot(bool p) { return __ballot_sync(0xFFFFFFFFu, p); }
+DEVICE u32 shfl(u32 v, u32 lane) { return __shfl_sync(0xFFFFFFFFu, v, lane); }
+DEVICE u32 shfl_up(u32 v, u32 delta) { return __shfl_up_sync(0xFFFFFFFFu, v, delta); }
+DEVICE void syncwarp() { __syncwarp(); }
+DEVICE void syncthreads() { __syncthreads(); }
+
+DEVICE u32 popc(u32 v) { return __popc(v); }
+DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
+  u32 r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
+  return r;
+}
+DEVICE u32 fshr(u32 lo, u32 hi, u32 s) { return __funnelshift_r(lo, hi, s); }
+DEVICE u32 fshl(u32 lo, u32 hi, u32 s) { return __funnelshift_l(lo, hi, s); }
+
+// Shared memory, by address; it begins at `shared_base()`. In assembly, since the compiler would add the base, which it does not
+// take for a constant, again at each access.
+DEVICE u32 shared_base() { return (u32)__cvta_generic_to_shared(shared_memory); }
+DEVICE u32 lds32(u32 a) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a) : "memory");
+  return v;
+}
+DEVICE u32 lds16(u32 a) {
+  u16 v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(a) : "memory");
+  return v;
+}
+DEVICE u32 lds8(u32 a) {
+  u32 v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(a) : "memory");
+  return v;
+}
+// Decoding tables do not change while they are read, so that the compiler may move these loads.
+DEVICE u32 lds32_constant(u32 a) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a));
+  return v;
+}
+DEVICE void sts32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
+
+DEVICE void sts8(u32 a, u32 v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
+
+// Where `x` is below 2^16: shifts the next word of the stream into it. Lanes take words in ascending order; `next` is the address
+// of the first, and `below` has the bits of the lanes before this one. All lanes load, which costs nothing more. In one piece, since
+// the compiler would test twice.
+DEVICE void take_words(u32& x, u32& next, u32 below) {
+  asm volatile(
+      "{\n.reg .pred needs;\n.reg .u32 takers, before, word;\n"
+      "setp.lt.u32 needs, %0, 65536;\n"
+      "vote.sync.ballot.b32 takers, needs, 0xFFFFFFFF;\n"
+      "and.b32 before, takers, %2;\n"
+      "popc.b32 before, before;\n"
+      "mad.lo.u32 before, before, 2, %1;\n"
+      "ld.shared.u16 word, [before];\n"
+      "@needs prmt.b32 %0, word, %0, 0x5410;\n"
+      "popc.b32 takers, takers;\n"
+      "mad.lo.u32 %1, takers, 2, %1;\n}"
+      : "+r"(x), "+r"(next)
+      : "r"(below));
+}
+
+// Global memory. What is read never changes while a kernel runs.
+DEVICE u32 ldg32(const void* p) { return __ldg((const u32*)p); }
+DEVICE u32 ldg16(const void* p) { return __ldg((const u16*)p); }
+DEVICE u32 ldg8(const void* p) { return __ldg((const u8*)p); }
+DEVICE Vec4 ldg128(const void* p) {
+  const uint4 v = __ldg((const uint4*)p);
+  return {v.x, v.y, v.z, v.w};
+}
+// Read once: not worth a place in L1.
+DEVICE u32 ldg32_stream(const void* p) {
+  u32 v;
+  asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+// Ordinary loads, of what the kernel itself or another that runs beside it may write.
+DEVICE u32 load8(const void* p) { return *(const volatile u8*)p; }
+DEVICE u32 load32(const void* p) { return *(const volatile u32*)p; }
+DEVICE u64 load64(const void* p) { return *(const volatile u64*)p; }
+DEVICE void stg128(void* p, Vec4 v) { *(uint4*)p = make_uint4(v.x, v.y, v.z, v.w); }
+DEVICE void stg32(void* p, u32 v) { *(u32*)p = v; }
+DEVICE void stg16(void* p, u32 v) { *(u16*)p = (u16)v; }
+DEVICE void stg8(void* p, u32 v) { *(u8*)p = (u8)v; }
+DEVICE void atomic_min(u32* p, u32 v) { atomicMin(p, v); }
+
+DEVICE float bits_f32(u32 v) { return __uint_as_float(v); }
+DEVICE u32 f32_bits(float v) { return __float_as_uint(v); }
+DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+DEVICE u32 pack_f16(float lo, float hi) {
+#if __CUDA_ARCH__ >= 800
+  u32 r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+#else
+  u16 a, b;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(a) : "f"(lo));
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(hi));
+  return a | (u32)b << 16;
+#endif
+}
+DEVICE u32 pack_bf16(float lo, float hi) {
+#if __CUDA_ARCH__ >= 800
+  u32 r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+#else
+  // To nearest even on the bits; NaN would round to infinity or wrap.
+  u32 a = __float_as_uint(lo), b = __float_as_uint(hi);
+  a = (a & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFF0000u : a + 0x7FFFu + (a >> 16 & 1);
+  b = (b & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFF0000u : b + 0x7FFFu + (b >> 16 & 1);
+  return a >> 16 | (b & 0xFFFF0000u);
+#endif
+}
+
+// Programmatic dependent launch: the next kernel of the stream may begin before this one ends, and waits before it
+// touches what this one may write or still read.
+DEVICE void overlap_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+DEVICE void overlap_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+#if __CUDA_ARCH__ >= 900
+#define COPY_BULK 1
+DEVICE void copy_init(u32 barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((barrier)) : "memory");
+}
+DEVICE void copy_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+DEVICE void copy_start(u32 dst, const void* src, u32 bytes, u32 barrier) {
+  const u32 b = (barrier);
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"((dst)),
+      "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(b)
+      : "memory");
+}
+DEVICE void copy_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again%=;\n}" ::"r"(
+          (barrier)),
+      "r"(parity)
+      : "memory");
+}
+#endif
+#endif  // __CUDACC__
+
+// Copies for a warp. All lanes call these with the same arguments.
+//
+// `warp_copy` begins to copy `bytes` (a multiple of 16, both places aligned to 16) from global to shared memory;
+// `warp_copy_wait` returns when the copy that completes `parity` of the barrier is there. `younger` says how many copies
+// were begun after that one, 0 or 1: before 9.0 there are no barriers for copies, and they are counted instead.
+#if !defined(__CUDACC__) || defined(COPY_BULK)
+DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32 barrier, u32 lane) {
+  if (lane == 0) copy_start(dst, src, bytes, barrier);
+}
+DEVICE void warp_copy_wait(u32 barrier, u32 parity, u32) { copy_wait(barrier, parity); }
+#else
+DEVICE void copy_init(u32) {}
+DEVICE void copy_fence() {}
+DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32, u32 lane) {
+  for (u32 i = lane * 16; i < bytes; i += LANES * 16) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((dst + i)),
+                 "l"(__cvta_generic_to_global(src + i))
+                 : "memory");
+#else
+    const uint4 v = __ldg((const uint4*)(src + i));
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(dst + i), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#endif
+  }
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+DEVICE void warp_copy_wait(u32, u32, u32 younger) {
+#if __CUDA_ARCH__ >= 800
+  if (younger) asm volatile("cp.async.wait_group 1;" ::: "memory");
+  else asm volatile("cp.async.wait_group 0;" ::: "memory");
+#endif
+  __syncwarp();
+}
+#endif

@@ -1,0 +1,158 @@
+// The primitives of simt.h for the CPU: kernels compiled with this run under the emulator (simt_engine.h), which fails
+// a launch instead of doing what would be undefined on a GPU:
+// - access to shared memory outside of it, misaligned, or racing with another thread's;
+// - access to global memory outside the ranges that the launch names, misaligned, or a store to what is read-only;
+// - primitives of a warp or block that not all of its threads reach, or that they reach at different places;
+// - shifts by 32 and more, indices outside an array, signed overflow, division by zero;
+// - a barrier that was not initialised and fenced, a wait for a copy that nobody starts, a look at what is still
+// copied. Shared memory, and the target of a copy until it is waited for, hold 0xA5. Kernels reach memory in no other
+// way than through these functions. What a message gives as the place is where the primitive stands.
+#pragma once
+#include "simt_engine.h"
+#include "simt_undefined.h"
+
+#define DEVICE static inline
+#define DEVICE_MEMBER inline
+#define DEVICE_RARE static inline
+
+// Which translation unit this is: `simt_run_<module>` runs its kernels.
+#ifndef SIMT_MODULE
+#error "compile with -DSIMT_MODULE=name"
+#endif
+#define SIMT_JOIN_(a, b) a##b
+#define SIMT_JOIN(a, b) SIMT_JOIN_(a, b)
+
+extern "C" int SIMT_JOIN(simt_run_, SIMT_MODULE)(const simt::Launch* launch) {
+  return simt::run(*launch, simt::kernels);
+}
+
+#define KERNEL(name, threads, blocks, Params)                                                                     \
+  static void name(const Params& params);                                                                         \
+  static void simt_enter_##name(const void* params) { name(*(const Params*)params); }                             \
+  static simt::Register simt_register_##name(simt::kernels, #name, sizeof(Params), (threads), simt_enter_##name); \
+  static void name(const Params& params)
+
+// The place of the call, for messages.
+#define SIMT_AT const char *file = __builtin_FILE(), u32 line = __builtin_LINE()
+#define SIMT_HERE \
+  simt::At { file, line }
+
+DEVICE u32 thread_index() { return simt::grid->now->thread; }
+DEVICE u32 block_index() { return simt::grid->block; }
+DEVICE u32 block_threads() { return simt::grid->threads; }
+DEVICE u32 grid_blocks() { return simt::grid->launch->grid; }
+
+DEVICE u32 ballot(bool p, SIMT_AT) { return simt::meet(simt::BALLOT, 0, p, SIMT_HERE)->bits; }
+DEVICE u32 shfl(u32 v, u32 lane, SIMT_AT) { return simt::meet(simt::SHFL, v, false, SIMT_HERE)->values[lane % LANES]; }
+DEVICE u32 shfl_up(u32 v, u32 delta, SIMT_AT) {
+  if (delta >= LANES) simt::fail(SIMT_HERE, "shfl_up by %u lanes", delta);
+  const u32 lane = thread_index() % LANES;
+  const simt::Meeting* const m = simt::meet(simt::SHFL_UP, v, false, SIMT_HERE);
+  return lane < delta ? v : m->values[lane - delta];
+}
+DEVICE void syncwarp(SIMT_AT) { simt::meet(simt::SYNCWARP, 0, false, SIMT_HERE); }
+DEVICE void syncthreads(SIMT_AT) { simt::sync_threads(SIMT_HERE); }
+
+DEVICE u32 popc(u32 v) { return (u32)__builtin_popcount(v); }
+DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
+  const u64 bytes = (u64)b << 32 | a;
+  u32 r = 0;
+  for (u32 i = 0; i < 4; i++) {
+    const u32 s = selector >> (4 * i);
+    u32 v = (u32)(bytes >> (8 * (s & 7))) & 0xFF;
+    if (s & 8) v = v & 0x80 ? 0xFF : 0;
+    r |= v << (8 * i);
+  }
+  return r;
+}
+DEVICE u32 fshr(u32 lo, u32 hi, u32 s) { return (u32)(((u64)hi << 32 | lo) >> (s & 31)); }
+DEVICE u32 fshl(u32 lo, u32 hi, u32 s) { return (u32)(((u64)hi << 32 | lo) << (s & 31) >> 32); }
+
+DEVICE u32 lds32(u32 a, SIMT_AT) { return simt::load_shared<u32>(a, SIMT_HERE); }
+DEVICE u32 lds16(u32 a, SIMT_AT) { return simt::load_shared<u16>(a, SIMT_HERE); }
+DEVICE u32 lds8(u32 a, SIMT_AT) { return simt::load_shared<u8>(a, SIMT_HERE); }
+DEVICE void sts32(u32 a, u32 v, SIMT_AT) { simt::store_shared<u32>(a, v, SIMT_HERE); }
+DEVICE void sts16(u32 a, u32 v, SIMT_AT) { simt::store_shared<u16>(a, v, SIMT_HERE); }
+DEVICE void sts8(u32 a, u32 v, SIMT_AT) { simt::store_shared<u8>(a, v, SIMT_HERE); }
+
+namespace simt {
+template <class T>
+inline T load_global(const void* p, At at, bool ordinary = false) {
+  check_global(p, sizeof(T), sizeof(T), ordinary ? ANY : READ, at);
+  T v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+inline void store_global(void* p, T v, At at) {
+  check_global(p, sizeof(T), sizeof(T), WRITE, at);
+  memcpy(p, &v, sizeof v);
+}
+}  // namespace simt
+
+DEVICE u32 ldg32(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE); }
+DEVICE u32 ldg16(const void* p, SIMT_AT) { return simt::load_global<u16>(p, SIMT_HERE); }
+DEVICE u32 ldg8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE); }
+DEVICE Vec4 ldg128(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
+DEVICE u32 ldg32_stream(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE); }
+// Ordinary loads, of what the kernel itself or another that runs beside it may write.
+DEVICE u32 load8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE, true); }
+DEVICE u32 load32(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE, true); }
+DEVICE u64 load64(const void* p, SIMT_AT) { return simt::load_global<u64>(p, SIMT_HERE, true); }
+DEVICE void stg128(void* p, Vec4 v, SIMT_AT) { simt::store_global<Vec4>(p, v, SIMT_HERE); }
+DEVICE void stg32(void* p, u32 v, SIMT_AT) { simt::store_global<u32>(p, v, SIMT_HERE); }
+DEVICE void stg16(void* p, u32 v, SIMT_AT) { simt::store_global<u16>(p, (u16)v, SIMT_HERE); }
+DEVICE void stg8(void* p, u32 v, SIMT_AT) { simt::store_global<u8>(p, (u8)v, SIMT_HERE); }
+DEVICE void atomic_min(u32* p, u32 v, SIMT_AT) {
+  simt::check_global(p, 4, 4, simt::WRITE, SIMT_HERE);
+  if (v < *p) *p = v;
+}
+
+DEVICE void copy_init(u32 barrier, SIMT_AT) { simt::init_barrier(barrier, SIMT_HERE); }
+DEVICE void copy_fence() { simt::fence_copies(); }
+DEVICE void copy_start(u32 dst, const void* src, u32 bytes, u32 barrier, SIMT_AT) {
+  simt::start_copy(dst, src, bytes, barrier, SIMT_HERE);
+}
+DEVICE void copy_wait(u32 barrier, u32 parity, SIMT_AT) { simt::wait_copy(barrier, parity, SIMT_HERE); }
+
+DEVICE float bits_f32(u32 v) {
+  float f;
+  memcpy(&f, &v, sizeof f);
+  return f;
+}
+DEVICE u32 f32_bits(float v) {
+  u32 bits;
+  memcpy(&bits, &v, sizeof bits);
+  return bits;
+}
+// Compiled without contraction into fused operations: rounded by itself, as on the GPU.
+DEVICE float mul_rn(float a, float b) { return a * b; }
+
+namespace simt {
+// To nearest even. NaN becomes the NaN that the GPU's conversions give.
+inline u32 f16_of(float value) {
+  const u32 bits = f32_bits(value), sign = bits >> 16 & 0x8000, v = bits & 0x7FFFFFFF;
+  if (v > 0x7F800000) return 0x7FFF;
+  if (v >= 0x47800000) return sign | 0x7C00;
+  if (v < 0x33000000) return sign;
+  const u32 exponent = v >> 23;
+  if (exponent >= 113) {
+    const u32 rounded = v + 0xFFF + (v >> 13 & 1);
+    return sign | ((rounded - (112u << 23)) >> 13);
+  }
+  // A subnormal: a multiple of 2^-24.
+  const u32 shift = 126 - exponent, mantissa = (v & 0x7FFFFF) | 0x800000;
+  const u32 whole = mantissa >> shift, rest = mantissa & ((1u << shift) - 1), half = 1u << (shift - 1);
+  return sign | (whole + (rest > half || (rest == half && (whole & 1))));
+}
+inline u32 bf16_of(float value) {
+  const u32 v = f32_bits(value);
+  return (v & 0x7FFFFFFF) > 0x7F800000 ? 0x7FFF : (v + 0x7FFF + (v >> 16 & 1)) >> 16;
+}
+}  // namespace simt
+
+DEVICE u32 pack_f16(float lo, float hi) { return simt::f16_of(lo) | simt::f16_of(hi) << 16; }
+DEVICE u32 pack_bf16(float lo, float hi) { return simt::bf16_of(lo) | simt::bf16_of(hi) << 16; }
+
+DEVICE void overlap_wait() {}
+DEVICE void overlap_start() {}

@@ -1,0 +1,96 @@
+// From coded symbols and side words to int8: four elements a word. FORMAT.md section 3.
+#pragma once
+#include "coders.h"
+
+// Adds bytes, modulo 256 each.
+DEVICE u32 add_bytes(u32 a, u32 b) {
+  return ((a & 0x7F7F7F7Fu) + (b & 0x7F7F7F7Fu)) ^ ((a ^ b) & 0x80808080u);
+}
+
+// High parts of four elements, three bits up in their bytes; bits 0 to 2 and 7 are to be masked.
+DEVICE u32 spread_pairs(u32 twice) {
+  // `twice` holds each of two symbols in two bytes.
+  return (twice << 3 & 0x00FF00FFu) | (twice >> 1 & 0xFF00FF00u);
+}
+template <u32 CODER>
+DEVICE u32 high_parts(u32 a, u32 b) {
+  return CODER == HUFFMAN ? prmt(a, b, 0x7632) : spread_pairs(prmt(a, b, 0x7733));
+}
+
+// Sign and v of four elements with their signs unfolded: v where bit 7 is 0, else ~v.
+DEVICE u32 unfold(u32 m) { return m ^ (prmt(m, m, 0xBA98) & 0x7F7F7F7Fu); }
+
+// Shift 3: `side` has signs and low bits in bits 7 and 0 to 2 of its bytes, other bits are to be masked.
+DEVICE u32 merge_shift3(u32 high, u32 side) { return unfold((high & 0x78787878u) | (side & 0x87878787u)); }
+
+// Any shift. `side` holds the shift + 1 side words of the lane and block.
+DEVICE u32 merge_any(u32 high, const u32* side, u32 shift, u32 k) {
+  u32 m;
+  if (shift == 3) {
+    const u32 s = k < 2 ? side[0] : k < 4 ? side[1] : k < 6 ? side[2] : side[3];
+    m = fshl(s, s, 4 * (k & 1)) & 0x87878787u;
+  } else if (shift == 2) {
+    const u32 low = k < 4 ? side[1] : side[2];
+    m = (fshl(side[0], side[0], k) & 0x80808080u) | (fshl(low, low, 2 * (k & 3)) & 0x03030303u);
+  } else if (shift == 1) {
+    const u32 s = k < 4 ? side[0] : side[1];
+    m = fshl(s, s, 2 * (k & 3)) & 0x81818181u;
+  } else {
+    m = fshl(side[0], side[0], k) & 0x80808080u;
+  }
+  const u32 back = 3 - shift;
+  return unfold(m | (high >> back & (0x78787878u >> back)));
+}
+
+// The 32 elements of a lane and block: words 0 to 3 of row g, words 4 to 7 of row g + 8.
+struct Block {
+  u32 q[8];
+};
+
+// Undoes filter `left` within a row of the tile. `carry` is the last byte of the block before: row g in byte 0, row g + 8
+// in byte 2.
+DEVICE void unfilter_left(Block& b, u32 lane, u32& carry) {
+  for (u32 half = 0; half < 2; half++) {
+    u32 last = 0;
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      u32& w = b.q[half * 4 + j];
+      w = add_bytes(w, w << 8);
+      w = add_bytes(w, w << 16);
+      w = add_bytes(w, last);
+      last = prmt(w, 0, 0x3333);
+    }
+  }
+  // Sums over the lanes of a row, both rows at once.
+  u32 sum = prmt(b.q[3], b.q[7], 0x7733) & 0x00FF00FFu;
+  const u32 t = lane & 3;
+  const u32 own = sum;
+  u32 other = shfl_up(sum, 1);
+  if (t >= 1) sum = add_bytes(sum, other);
+  other = shfl_up(sum, 2);
+  if (t >= 2) sum = add_bytes(sum, other);
+  sum = add_bytes(sum, carry);
+  // Before this lane: all up to it without its own.
+  const u32 before = add_bytes(sum, add_bytes(~own & 0x00FF00FFu, 0x00010001u)) & 0x00FF00FFu;
+  carry = shfl(sum, lane | 3);
+#pragma unroll
+  for (u32 j = 0; j < 4; j++) {
+    b.q[j] = add_bytes(b.q[j], prmt(before, 0, 0x0000));
+    b.q[4 + j] = add_bytes(b.q[4 + j], prmt(before, 0, 0x2222));
+  }
+}
+
+// Undoes filter `up` within the 16 rows of the tile.
+DEVICE void unfilter_up(Block& b, u32 lane) {
+  const u32 g = lane >> 2;
+#pragma unroll
+  for (u32 j = 0; j < 8; j++) {
+#pragma unroll
+    for (u32 d = 1; d < 8; d *= 2) {
+      const u32 other = shfl_up(b.q[j], 4 * d);
+      if (g >= d) b.q[j] = add_bytes(b.q[j], other);
+    }
+  }
+#pragma unroll
+  for (u32 j = 0; j < 4; j++) b.q[4 + j] = add_bytes(b.q[4 + j], shfl(b.q[j], 28 + (lane & 3)));
+}

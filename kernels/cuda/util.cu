@@ -1,0 +1,147 @@
+// What goes with planes that nvCOMP decodes or that are stored raw: arguments for nvCOMP, its answers, filters, scales.
+#include "abi.h"
+#include "emit.h"
+#include "symbols.h"
+
+#define THREADS 256
+
+// The item that entry `i` of the launch belongs to.
+template <class Batch>
+DEVICE u32 item_of(const Batch& batch, u64 i) {
+  u32 item = 0;
+  while (item + 1 < batch.count && batch.items[item + 1].cost_begin <= i) item++;
+  return item;
+}
+
+template <u32 OUT>
+DEVICE void write_group(const Symbols& s, u64 at) {
+  const u64 row = at / s.cols, col = at - row * s.cols;
+  const u32 bytes = Element<OUT>::bytes();
+  const float* scales = (const float*)s.output.scales;
+  u8* to = (u8*)s.output.out + ((row - s.row_begin) * s.output.row_stride + col * s.output.column_stride) * bytes;
+  if (s.vector) {
+    const Vec4 v = ldg128((const u8*)s.symbols + at);
+    const u32 q[4] = {v.x, v.y, v.z, v.w};
+    float scale = 0;
+    if (OUT != OUT_INT8) scale = bits_f32(ldg32(scales + row * s.output.scales_per_row + col / s.output.scale_columns));
+    emit16<OUT>(to, q, scale);
+    return;
+  }
+  u64 r = row, c = col;
+  for (u64 i = at; i < at + 16 && i < s.end; i++) {
+    float scale = 0;
+    if (OUT != OUT_INT8) scale = bits_f32(ldg32(scales + r * s.output.scales_per_row + c / s.output.scale_columns));
+    to = (u8*)s.output.out + ((r - s.row_begin) * s.output.row_stride + c * s.output.column_stride) * bytes;
+    emit1<OUT>(to, ldg8((const u8*)s.symbols + i), scale);
+    if (++c == s.cols) {
+      c = 0;
+      r++;
+    }
+  }
+}
+
+// Symbols to values: 16 elements a thread.
+KERNEL(wcodec_dequantize, THREADS, 4, SymbolsBatch) {
+  overlap_start();
+  overlap_wait();
+  const u64 step = (u64)grid_blocks() * block_threads();
+  for (u64 i = (u64)block_index() * block_threads() + thread_index(); i < params.cost; i += step) {
+    const Symbols& s = params.items[item_of(params, i)];
+    const u64 at = s.begin + (i - s.cost_begin) * 16;
+    if (s.kind == OUT_INT8) write_group<OUT_INT8>(s, at);
+    else if (s.kind == OUT_F16) write_group<OUT_F16>(s, at);
+    else if (s.kind == OUT_BF16) write_group<OUT_BF16>(s, at);
+    else write_group<OUT_F32>(s, at);
+  }
+}
+
+// Undoes filters in place. `left`: a warp a run of a row. `up`: a lane a column of a chunk, which holds whole rows.
+KERNEL(wcodec_unfilter, THREADS, 4, FilteredBatch) {
+  overlap_start();
+  overlap_wait();
+  const u32 lane = thread_index() % LANES;
+  const u64 warps = (u64)grid_blocks() * (block_threads() / LANES);
+  for (u64 i = ((u64)block_index() * block_threads() + thread_index()) / LANES; i < params.cost; i += warps) {
+    const Filtered& f = params.items[item_of(params, i)];
+    const u64 run = i - f.cost_begin;
+    u8* symbols = (u8*)f.symbols;
+    if (f.filter == FILTER_UP) {
+      const u64 columns = (f.cols + LANES - 1) / LANES, piece = run / columns, chunk = f.chunk_begin + piece;
+      const u64 col = (run - piece * columns) * LANES + lane;
+      if (col < f.cols) {
+        const u64 end = (chunk + 1) * f.chunk < f.elements ? (chunk + 1) * f.chunk : f.elements;
+        u32 sum = 0;
+        for (u64 at = chunk * f.chunk + col; at < end; at += f.cols) {
+          sum += load8(symbols + at);
+          stg8(symbols + at, sum);
+        }
+      }
+    } else {
+      // Runs are the pieces between the starts of rows and of chunks: piece `j` of a chunk begins where its row does, or the
+      // chunk itself.
+      const u64 per_chunk = (f.chunk + f.cols - 1) / f.cols + 1;
+      const u64 piece = run / per_chunk, chunk = f.chunk_begin + piece, j = run - piece * per_chunk;
+      const u64 from = chunk * f.chunk, to = from + f.chunk < f.elements ? from + f.chunk : f.elements;
+      const u64 row = from / f.cols + j;
+      const u64 begin = row * f.cols > from ? row * f.cols : from;
+      const u64 end = (row + 1) * f.cols < to ? (row + 1) * f.cols : to;
+      u32 carry = 0;
+      for (u64 at = begin; at < end; at += LANES) {
+        u32 sum = at + lane < end ? load8(symbols + at + lane) : 0;
+#pragma unroll
+        for (u32 d = 1; d < LANES; d *= 2) {
+          const u32 other = shfl_up(sum, d);
+          if (lane >= d) sum += other;
+        }
+        sum += carry;
+        if (at + lane < end) stg8(symbols + at + lane, sum);
+        carry = shfl(sum, LANES - 1);
+      }
+    }
+  }
+}
+
+DEVICE u32 frame_item(const FramesBatch& batch, u32 i) {
+  u32 item = 0;
+  while (item + 1 < batch.count && batch.items[item + 1].first <= i) item++;
+  return item;
+}
+
+DEVICE u64 frame_bytes(const Frames& f, u64 frame) {
+  const u64 begin = frame * f.chunk;
+  return f.decoded - begin < f.chunk ? f.decoded - begin : f.chunk;
+}
+
+DEVICE void store64(u64 array, u32 i, u64 v) {
+  stg32((u8*)array + (u64)i * 8, (u32)v);
+  stg32((u8*)array + (u64)i * 8 + 4, (u32)(v >> 32));
+}
+
+// Fills nvCOMP's arrays from the chunk offsets as they lie in the file. The host has checked that frames are in their plane.
+KERNEL(wcodec_frames, THREADS, 4, FramesBatch) {
+  overlap_wait();
+  for (u32 i = block_index() * block_threads() + thread_index(); i < params.frames; i += grid_blocks() * block_threads()) {
+    const Frames& f = params.items[frame_item(params, i)];
+    const u64 frame = f.frame_begin + (i - f.first);
+    const u8* entry = (const u8*)f.offsets + frame * 8;
+    store64(params.compressed, i, f.data + (u64)ldg32(entry) * 8);
+    store64(params.compressed_bytes, i, ldg32(entry + 4));
+    store64(params.capacity, i, frame_bytes(f, frame));
+    store64(params.outputs, i, f.output + (frame - f.frame_begin) * f.chunk);
+    store64(params.actual, i, 0);
+    // No status of nvCOMP: one that it does not write is an error.
+    stg32((u8*)params.statuses + (u64)i * 4, 0x7FFFFFFF);
+  }
+}
+
+// Compares what nvCOMP says with what it was to do.
+KERNEL(wcodec_frames_check, THREADS, 4, FramesBatch) {
+  overlap_wait();
+  for (u32 i = block_index() * block_threads() + thread_index(); i < params.frames; i += grid_blocks() * block_threads()) {
+    const Frames& f = params.items[frame_item(params, i)];
+    const u64 frame = f.frame_begin + (i - f.first);
+    const u64 actual = load64((u8*)params.actual + (u64)i * 8);
+    const u32 status = load32((u8*)params.statuses + (u64)i * 4);
+    if (status != 0 || actual != frame_bytes(f, frame)) atomic_min((u32*)f.status, (u32)frame);
+  }
+}

@@ -1,0 +1,211 @@
+//! Runs the kernels on the CPU, for tests on machines without a GPU.
+//!
+//! The source in `cuda/` is compiled as C++, every GPU thread becomes a fiber, and a whole grid runs on the calling
+//! thread, always in the same order. What would be undefined on a GPU is an error here that names the thread and the
+//! place in the source: access outside shared memory or outside the ranges of global memory that the launch names,
+//! misaligned access, races in shared memory, primitives that not all threads reach, waits for copies that nobody
+//! starts. Only the first is reported, and what the kernel has stored until then is stored.
+//!
+//! ```
+//! use wcodec_kernels::Module;
+//! use wcodec_kernels::emulate::{Range, run};
+//! let mut output = [0u32; 64];
+//! let params = output.as_mut_ptr().expose_provenance().to_ne_bytes(); // the kernel's structure, byte by byte
+//! let missing = run(Module::Util, "no such kernel", &params, 1, 32, 0, &[Range::write(&mut output)]);
+//! assert_eq!(missing.unwrap_err(), "no kernel no such kernel in this module");
+//! ```
+//!
+//! A kernel sees the addresses that the test writes into its parameters. [`Buffer`] gives memory that is aligned as a
+//! GPU's allocations are.
+
+mod buffer;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{CString, c_char, c_int};
+use std::marker::PhantomData;
+
+pub use buffer::Buffer;
+
+use crate::Module;
+
+/// Memory that a launch may touch.
+///
+/// A kernel loads through the read-only cache (`ldg`) from what is lent for reading only; what is lent for writing it
+/// can read with ordinary loads.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Range<'a> {
+    begin: usize,
+    bytes: usize,
+    writable: u64,
+    // Not to be used by two threads at once: a launch stores through it.
+    lent: PhantomData<(&'a mut [u8], *mut u8)>,
+}
+
+impl<'a> Range<'a> {
+    /// Memory to load from.
+    pub fn read<T: Plain>(memory: &'a [T]) -> Range<'a> {
+        let begin = memory.as_ptr().expose_provenance();
+        Range { begin, bytes: size_of_val(memory), writable: 0, lent: PhantomData }
+    }
+
+    /// Memory to store to.
+    pub fn write<T: Plain>(memory: &'a mut [T]) -> Range<'a> {
+        let begin = memory.as_mut_ptr().expose_provenance();
+        Range { begin, bytes: size_of_val(memory), writable: 1, lent: PhantomData }
+    }
+
+    /// The address, as a kernel's parameters hold it.
+    pub fn address(&self) -> u64 {
+        self.begin as u64
+    }
+}
+
+/// Numbers, for which every pattern of bits is a value.
+pub trait Plain: sealed::Sealed {}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! plain {
+    ($($number:ty)*) => {$(
+        impl sealed::Sealed for $number {}
+        impl Plain for $number {}
+    )*};
+}
+plain!(u8 u16 u32 u64 i8 i16 i32 i64 f32 f64);
+
+/// Runs a kernel: `params` is the structure that it takes by value, `grid` counts blocks, `threads` the threads of a
+/// block and `shared` the bytes of shared memory. The error says what went wrong first.
+pub fn run(
+    module: Module,
+    kernel: &str,
+    params: &[u8],
+    grid: u32,
+    threads: u32,
+    shared: u32,
+    memory: &[Range<'_>],
+) -> Result<(), String> {
+    Launch::new(module, kernel).grid(grid).threads(threads).shared(shared).run(params, memory)
+}
+
+/// A launch with more choices than [`run`] offers.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    unit: Unit,
+    kernel: &'a str,
+    grid: u32,
+    threads: u32,
+    shared: u32,
+    seed: u64,
+    races: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    Module(Module),
+    #[cfg(test)]
+    SelfTest,
+}
+
+impl<'a> Launch<'a> {
+    /// One block of one warp without shared memory.
+    pub fn new(module: Module, kernel: &'a str) -> Launch<'a> {
+        Launch::of(Unit::Module(module), kernel)
+    }
+
+    fn of(unit: Unit, kernel: &'a str) -> Launch<'a> {
+        Launch { unit, kernel, grid: 1, threads: 32, shared: 0, seed: 0, races: true }
+    }
+
+    /// Sets the number of blocks.
+    pub fn grid(self, grid: u32) -> Self {
+        Launch { grid, ..self }
+    }
+
+    /// Sets the number of threads in a block, a multiple of 32.
+    pub fn threads(self, threads: u32) -> Self {
+        Launch { threads, ..self }
+    }
+
+    /// Sets the bytes of shared memory.
+    pub fn shared(self, shared: u32) -> Self {
+        Launch { shared, ..self }
+    }
+
+    /// Lets the threads run in another order, the same for the same seed. With an odd seed the last block is first.
+    /// What a kernel computes must not depend on it.
+    pub fn seed(self, seed: u64) -> Self {
+        Launch { seed, ..self }
+    }
+
+    /// Whether races in shared memory are errors; they are unless this says otherwise. Without the search for them a
+    /// kernel runs faster.
+    pub fn races(self, races: bool) -> Self {
+        Launch { races, ..self }
+    }
+
+    /// Runs the kernel.
+    pub fn run(&self, params: &[u8], memory: &[Range<'_>]) -> Result<(), String> {
+        let kernel = CString::new(self.kernel).map_err(|_| "the name of a kernel has no zero bytes".to_owned())?;
+        let mut message = [0u8; 2048];
+        let launch = RawLaunch {
+            kernel: kernel.as_ptr(),
+            params: params.as_ptr(),
+            params_bytes: params.len(),
+            ranges: memory.as_ptr(),
+            range_count: memory.len(),
+            message: message.as_mut_ptr().cast(),
+            message_bytes: message.len(),
+            seed: self.seed,
+            grid: self.grid,
+            threads: self.threads,
+            shared: self.shared,
+            races: self.races.into(),
+        };
+        // SAFETY: all pointers are valid for their lengths during the call, which keeps none of them. Kernels touch
+        // only memory inside `memory`, of which they store to what was lent by `&mut`; what was exposed there lets them
+        // have the addresses as numbers.
+        let result = unsafe {
+            match self.unit {
+                Unit::Module(Module::Rans) => simt_run_rans(&launch),
+                Unit::Module(Module::Huffman) => simt_run_huffman(&launch),
+                Unit::Module(Module::Util) => simt_run_util(&launch),
+                #[cfg(test)]
+                Unit::SelfTest => simt_run_selftest(&launch),
+            }
+        };
+        if result == 0 {
+            return Ok(());
+        }
+        let end = message.iter().position(|&b| b == 0).unwrap_or(message.len());
+        Err(String::from_utf8_lossy(&message[..end]).into_owned())
+    }
+}
+
+/// `simt::Launch` of `cuda/simt_engine.h`.
+#[repr(C)]
+struct RawLaunch<'a> {
+    kernel: *const c_char,
+    params: *const u8,
+    params_bytes: usize,
+    ranges: *const Range<'a>,
+    range_count: usize,
+    message: *mut c_char,
+    message_bytes: usize,
+    seed: u64,
+    grid: u32,
+    threads: u32,
+    shared: u32,
+    races: u32,
+}
+
+unsafe extern "C" {
+    fn simt_run_rans(launch: *const RawLaunch<'_>) -> c_int;
+    fn simt_run_huffman(launch: *const RawLaunch<'_>) -> c_int;
+    fn simt_run_util(launch: *const RawLaunch<'_>) -> c_int;
+    #[cfg(test)]
+    fn simt_run_selftest(launch: *const RawLaunch<'_>) -> c_int;
+}

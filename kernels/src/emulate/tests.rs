@@ -1,0 +1,308 @@
+//! The kernels of `cuda/selftest.cu`: each primitive, and each mistake that the emulator must find.
+
+use super::{Buffer, Launch, Range, Unit};
+
+struct SelfTest {
+    input: Buffer,
+    output: Buffer,
+    mode: u32,
+    n: u32,
+}
+
+impl SelfTest {
+    fn new(input: &[u32], outputs: usize) -> SelfTest {
+        let bytes: Vec<u8> = input.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        SelfTest { input: Buffer::from(&bytes[..]), output: Buffer::new(outputs * 4), mode: 0, n: 0 }
+    }
+
+    fn run(&mut self, launch: &Launch<'_>) -> Result<Vec<u32>, String> {
+        let mut params = [self.input.address(), self.output.address()].map(u64::to_ne_bytes).concat();
+        params.extend([self.mode, self.n].map(u32::to_ne_bytes).concat());
+        launch.run(&params, &[Range::read(&self.input), Range::write(&mut self.output)])?;
+        Ok(self.output.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect())
+    }
+}
+
+fn launch(kernel: &str) -> Launch<'_> {
+    Launch::of(Unit::SelfTest, kernel)
+}
+
+/// Numbers with a known stream, among them special floats.
+fn numbers(count: usize) -> Vec<u32> {
+    const SPECIAL: [u32; 12] = [
+        0,
+        0x8000_0000,
+        0x7F80_0000,
+        0xFF80_0000,
+        0x7FC0_0001,
+        0x3F80_1000,
+        0x3F80_3000,
+        0x477F_F000,
+        0x3300_0000,
+        0x3300_0001,
+        0x387F_F000,
+        0x3F80_8000,
+    ];
+    let mut x = 1u64;
+    let mut next = || {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (x >> 32) as u32
+    };
+    (0..count).map(|i| if i % 5 == 0 { SPECIAL[i / 5 % SPECIAL.len()] } else { next() }).collect()
+}
+
+fn prmt(a: u32, b: u32, selector: u32) -> u32 {
+    let bytes = [a.to_le_bytes(), b.to_le_bytes()].concat();
+    let pick = |i: u32| {
+        let s = selector >> (4 * i);
+        let byte = bytes[s as usize & 7];
+        if s & 8 == 0 { byte } else { ((byte as i8) >> 7) as u8 }
+    };
+    u32::from_le_bytes([pick(0), pick(1), pick(2), pick(3)])
+}
+
+/// The 16-bit float nearest to `value`, to even: a search among all of them, which knows nothing of how to round.
+fn nearest(value: f32, widen: impl Fn(u16) -> f64, infinity: u16, beyond: f64) -> u16 {
+    let (size, sign) = (f64::from(value.abs()), ((value.to_bits() >> 31) as u16) << 15);
+    if value.is_nan() {
+        return 0x7FFF;
+    }
+    if size >= beyond {
+        return sign | infinity;
+    }
+    let (mut low, mut high) = (0, infinity);
+    while high - low > 1 {
+        let middle = u16::midpoint(low, high);
+        if widen(middle) <= size { low = middle } else { high = middle }
+    }
+    let (below, above) = (widen(low), if high == infinity { beyond * 2.0 - widen(low) } else { widen(high) });
+    let up = size - below > above - size || (size - below == above - size && low % 2 == 1);
+    sign | if up { high } else { low }
+}
+
+fn f16(bits: u32) -> u32 {
+    let widen = |h: u16| {
+        let (exponent, mantissa) = (i32::from(h >> 10), f64::from(h & 0x3FF));
+        if exponent == 0 { mantissa * 2f64.powi(-24) } else { (1024.0 + mantissa) * 2f64.powi(exponent - 25) }
+    };
+    nearest(f32::from_bits(bits), widen, 0x7C00, 65520.0).into()
+}
+
+fn bf16(bits: u32) -> u32 {
+    let beyond = 2f64.powi(128) - 2f64.powi(119);
+    nearest(f32::from_bits(bits), |h| f32::from_bits(u32::from(h) << 16).into(), 0x7F80, beyond).into()
+}
+
+#[test]
+fn primitives_give_what_a_gpu_gives() {
+    let (grid, threads) = (3, 96);
+    let input = numbers(grid * threads);
+    for seed in [0, 1, 2, 77] {
+        let mut test = SelfTest::new(&input, input.len() * 16);
+        let launch = launch("primitives").grid(grid as u32).threads(threads as u32).seed(seed);
+        test.output.fill(0xEE);
+        let output = test.run(&launch).unwrap();
+        for (i, (&v, out)) in input.iter().zip(output.chunks_exact(16)).enumerate() {
+            let (warp, lane) = (&input[i / 32 * 32..][..32], i % 32);
+            let ballot = (0..32).map(|l| (warp[l] & 1) << l).sum::<u32>();
+            let wide = u64::from(!v) << 32 | u64::from(v);
+            let product = f32::from_bits(v) * f32::from_bits(v ^ 0x12345);
+            assert_eq!(out[0], ballot);
+            assert_eq!(out[1], warp[v as usize % 32]);
+            assert_eq!(out[2], if lane < 3 { v } else { warp[lane - 3] });
+            assert_eq!(out[3], v.count_ones());
+            assert_eq!(out[4], prmt(v, !v, v >> 7));
+            assert_eq!(out[5], (wide >> (v % 32)) as u32);
+            assert_eq!(out[6], (wide << (v % 32) >> 32) as u32);
+            assert_eq!(out[7], f16(v) | f16(!v) << 16, "{v:08x}");
+            assert_eq!(out[8], bf16(v) | bf16(!v) << 16, "{v:08x}");
+            assert!(out[9] == product.to_bits() || product.is_nan());
+            assert_eq!(out[10], v);
+            assert_eq!(out[11], 0xEEEE_00EE | (v & 0xFF) << 8);
+            assert_eq!(out[12], v);
+            assert_eq!(out[13], 3 << 16 | 96);
+            assert_eq!(
+                out[14],
+                if lane == 0 {
+                    5
+                } else if lane == 1 {
+                    15
+                } else {
+                    0xEEEE_EEEE
+                }
+            );
+            assert_eq!(out[15], 0xEEEE_EEEE);
+        }
+    }
+}
+
+#[test]
+fn blocks_reverse_through_shared_memory() {
+    let (grid, threads) = (2, 1024);
+    let input = numbers(grid * threads * 4);
+    for seed in [0, 5] {
+        let launch = launch("reverse").grid(grid as u32).threads(threads as u32).shared(threads as u32 * 16).seed(seed);
+        let output = SelfTest::new(&input, input.len()).run(&launch).unwrap();
+        for (a, b) in input.chunks(threads * 4).zip(output.chunks(threads * 4)) {
+            assert!(a.iter().rev().eq(b), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn warps_diverge_and_end_early() {
+    let threads = 256u32;
+    for seed in 0..8 {
+        let mut test = SelfTest::new(&[], threads as usize);
+        let output = test.run(&launch("uneven").threads(threads).shared(threads * 4).seed(seed)).unwrap();
+        let sum = |warp: u32| {
+            let count = |i: u32| (0..32u32).filter(|lane| (lane + i).is_multiple_of(3)).count() as u32 + i % 32;
+            (0..=warp * 3).map(count).sum::<u32>()
+        };
+        let total: u32 = (0..threads / 32).filter(|w| w % 4 != 3).map(sum).sum();
+        for t in 0..threads {
+            let warp = t / 32;
+            assert_eq!(output[t as usize], if warp % 4 == 3 { sum(warp) } else { total }, "thread {t}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn copies_arrive_by_the_time_they_are_waited_for() {
+    let (threads, slots) = (128, 23);
+    let input = numbers(slots * 64);
+    for seed in 0..8 {
+        let mut test = SelfTest::new(&input, threads);
+        test.n = slots as u32;
+        let launch = launch("copies").threads(threads as u32).shared(4 * 2 * 256 + 4 * 16).seed(seed);
+        let output = test.run(&launch).unwrap();
+        for t in 0..threads {
+            let (warp, lane) = (t / 32, t % 32);
+            let words = (warp..slots).step_by(4).flat_map(|s| [input[s * 64 + lane], input[s * 64 + 32 + lane]]);
+            assert_eq!(output[t], words.fold(0, u32::wrapping_add), "thread {t}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn each_mistake_is_found() {
+    // Mode, number, threads, what the message says.
+    let cases = [
+        (0, 4096, 32, "load of 4 bytes at 4096 is outside the 4096 bytes of shared memory"),
+        (0, 4094, 32, "outside the 4096 bytes"),
+        (0, 4095, 32, "outside the 4096 bytes"),
+        (0, u32::MAX - 3, 32, "outside the 4096 bytes"),
+        (0, 4090, 32, "load of 4 bytes at 4090 in shared memory is misaligned"),
+        (1, 4096, 32, "store of 1 bytes at 4096 is outside"),
+        (2, 7, 32, "misaligned"),
+        (3, 4096, 32, "load of 4 bytes at byte 4096 of range 0, which has 4096 bytes"),
+        (4, 256, 32, "store of 1 bytes at byte 256 of range 1, which has 256 bytes"),
+        (5, 0, 32, "store of 4 bytes at byte 0 of range 0, which is read-only"),
+        (6, 0, 32, "byte 0 of range 1, which the kernel may write"),
+        (7, 4, 32, "near no range"),
+        (8, 256, 32, "store of 4 bytes at byte 256 of range 1"),
+        (9, 0, 32, "divergence: this lane is at syncwarp while lanes 0000ffff wait at ballot of selftest.cu:"),
+        (10, 0, 32, "divergence: this lane is at ballot while lanes 0000ffff wait at ballot of selftest.cu:"),
+        (11, 0, 32, "divergence"),
+        (12, 0, 32, "divergence"),
+        (13, 0, 64, "divergence: this warp is at another syncthreads than warps 00000001"),
+        (14, 0, 32, "divergence: this lane is at ballot while lanes 0000ffff wait at syncthreads"),
+        (15, 0, 32, "no copy_init for the barrier at 64"),
+        (16, 0, 32, "no copy_fence after copy_init of the barrier at 64"),
+        (17, 0, 32, "deadlock: thread 0 waits at selftest.cu:"),
+        (18, 0, 32, "for copy 0 of the barrier at 64, which nobody starts"),
+        (19, 0, 32, "has ended while a copy to 0 was in flight"),
+        (20, 0, 32, "the copy before on the barrier at 64 was not waited for"),
+        (21, 0, 32, "shared bytes 16 to 20 are the target of a copy in flight (barrier 64)"),
+        (22, 0, 32, "shared bytes 0 to 1 are the target of a copy in flight"),
+        (23, 0, 32, "a copy of 32 bytes to 4080 is outside the 4096 bytes"),
+        (24, 0, 32, "load of 32 bytes at byte 4096 of range 0"),
+        (25, 0, 32, "a copy to shared byte 4, which thread 0 stored to without a copy_fence since"),
+        (26, 0, 32, "race: load from shared byte"),
+        (27, 0, 32, "overwrites a barrier at 64"),
+        (28, 0, 64, "race"),
+        (29, 0, 32, "race: load from shared byte 8, which thread 4 wrote without a syncwarp"),
+        (30, 0, 64, "race: store to shared byte 0, which several warps read since the last syncthreads"),
+        (31, 0, 32, "race: store to shared byte 0, which thread 0 wrote"),
+        (32, 0, 32, "load from shared byte 64, which belongs to a barrier"),
+        (33, 0, 64, "race: no syncwarp or syncthreads since thread 0 initialised the barrier at 64"),
+        (34, 0, 32, "misaligned"),
+        (35, 0, 32, "shfl_up by 32 lanes"),
+        (37, 0, 32, "race: load from shared byte 4, which a copy wrote that this thread has not waited for"),
+        (40, 32, 32, "a shift by more bits than the number has"),
+        (41, 4, 32, "an index outside of an array"),
+        (42, 0, 32, "a division by zero"),
+        (43, i32::MAX as u32, 32, "a signed addition overflows"),
+    ];
+    for (mode, n, threads, expected) in cases {
+        for seed in [0, 3, 4] {
+            let mut test = SelfTest::new(&[0; 1024], 64);
+            (test.mode, test.n) = (mode, n);
+            let launch = launch("mistakes").threads(threads).shared(4096).seed(seed);
+            let message = test.run(&launch).expect_err(expected);
+            // Other orders find the same mistake elsewhere.
+            assert!(message.contains(expected) || seed != 0, "mode {mode}: {message}");
+            assert!(message.starts_with("kernel mistakes, block 0"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn no_mistake_is_made_up() {
+    for (mode, n, threads) in [(36, 0, 64), (37, 1, 32), (99, 0, 1024)] {
+        for seed in 0..8 {
+            let mut test = SelfTest::new(&[0; 1024], 64);
+            (test.mode, test.n) = (mode, n);
+            let launch = launch("mistakes").threads(threads).shared(4096).seed(seed);
+            assert_eq!(test.run(&launch).map(|_| ()), Ok(()), "mode {mode}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn races_need_not_be_errors() {
+    for mode in [28, 29, 30, 31] {
+        let mut test = SelfTest::new(&[0; 1024], 64);
+        test.mode = mode;
+        test.run(&launch("mistakes").threads(64).shared(4096).races(false)).unwrap();
+    }
+}
+
+#[test]
+fn launches_that_no_gpu_takes_are_refused() {
+    let run = |launch: Launch<'_>| SelfTest::new(&[0], 64).run(&launch).unwrap_err();
+    assert_eq!(run(launch("none")), "no kernel none in this module");
+    assert!(run(launch("mistakes").threads(33)).contains("not 33"));
+    assert!(run(launch("mistakes").threads(0)).contains("not 0"));
+    assert!(run(launch("mistakes").threads(1056)).contains("not 1056"));
+    assert!(run(launch("mistakes").shared(300_000)).contains("300000 bytes of shared memory"));
+    assert!(run(launch("mistakes").grid(0)).contains("without blocks"));
+    let short = launch("mistakes").run(&[0; 16], &[]).unwrap_err();
+    assert_eq!(short, "kernel mistakes takes 24 bytes of parameters, not 16");
+}
+
+#[test]
+fn grids_run_on_several_threads_at_once() {
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(warps_diverge_and_end_early);
+            scope.spawn(copies_arrive_by_the_time_they_are_waited_for);
+        }
+    });
+}
+
+/// A ballot costs 32 switches; a system call in each would make tests of whole tensors take hours.
+#[test]
+fn meetings_are_cheap() {
+    let time = |kernel, n| {
+        let mut test = SelfTest::new(&[], 1024);
+        test.n = n;
+        let begin = std::time::Instant::now();
+        test.run(&launch(kernel).threads(256).shared(1024)).unwrap();
+        begin.elapsed()
+    };
+    let ballot = time("ballots", 20_000) / (20_000 * 8);
+    let load = time("loads", 2_000) / (2_000 * 256);
+    println!("ballot of 32 lanes: {ballot:?}, load from shared memory: {load:?}");
+    assert!(ballot.as_micros() < 20);
+}
