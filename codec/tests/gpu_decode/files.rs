@@ -1,0 +1,88 @@
+//! The files in the repository.
+
+use std::path::PathBuf;
+
+use wcodec::gpu::{GpuDecoder, GpuOptions};
+use wcodec::{Container, ErrorKind};
+
+use crate::rig::{Rig, Want, dtypes, expected};
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(folder);
+    let paths = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
+    let mut paths: Vec<PathBuf> = paths.filter(|p| p.extension().is_some_and(|e| e == "wcodec")).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn golden_files_equal_the_oracle() {
+    let Some(mut rig) = Rig::new() else { return };
+    let paths = files("golden");
+    assert!(paths.len() > 50);
+    for path in paths {
+        let container = Container::open(&path).unwrap();
+        rig.compare_container(&container, &GpuOptions::default(), &path.display().to_string());
+    }
+}
+
+/// The corpus of damaged files: what the CPU refuses for its structure or its segments' hashes is refused before anything is
+/// sent to the device; what it finds while it decodes, the device finds; the rest is the same.
+#[test]
+fn corrupt_files_are_refused_as_by_the_oracle() {
+    let Some(mut rig) = Rig::new() else { return };
+    let (mut early, mut late, mut same) = (0, 0, 0);
+    for path in files("corrupt") {
+        let what = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let Ok(container) = Container::open(&path) else { continue };
+        let ok = container.info("ok").unwrap();
+        let damaged = container.info("w").unwrap();
+        for verify in [true, false] {
+            let options = GpuOptions { verify, ..Default::default() };
+            // The other tensor is in order.
+            let decoder = GpuDecoder::new(&rig.device, &container, &["ok".to_owned()], &options).unwrap();
+            let wants = [Want::whole(&container, &ok, ok.dtype, &mut rig.rng)];
+            rig.compare(&decoder, &wants, &what);
+
+            // nvCOMP is not made for frames that are damaged in a way which hashes do not show.
+            if damaged.coder == "zstd" {
+                continue;
+            }
+            let decoder = match GpuDecoder::new(&rig.device, &container, &["w".to_owned()], &options) {
+                Ok(decoder) => decoder,
+                Err(e) => {
+                    assert_eq!(e.tensor_name(), Some("w"), "{what}: {e}");
+                    assert!(expected(&container, &damaged, damaged.dtype, verify).is_err(), "{what}: {e}");
+                    early += 1;
+                    continue;
+                }
+            };
+            assert!(!(verify && what.starts_with("flip-")), "{what}: the hash was not compared");
+            for dtype in dtypes(&damaged) {
+                match expected(&container, &damaged, dtype, false) {
+                    // What only the hash of the decoded plane would show.
+                    Ok(bytes) => {
+                        let want = Want { name: "w".to_owned(), dtype, rows: None, bytes };
+                        rig.compare(&decoder, &[want], &what);
+                        same += 1;
+                    }
+                    Err(_) => {
+                        let bytes = vec![0; decoder.output_bytes("w", dtype).unwrap()];
+                        let want = [Want { name: "w".to_owned(), dtype, rows: None, bytes }];
+                        let mut outputs = crate::rig::Outputs::new(&mut rig, &want);
+                        outputs.poison(&mut rig.rng, &rig.stream);
+                        // SAFETY: the output outlives the work, which `check` waits for.
+                        unsafe { decoder.decode(&outputs.targets(&want), &rig.stream) }.unwrap();
+                        let e = decoder.check(&rig.stream).expect_err(&what);
+                        assert_eq!((e.kind(), e.tensor_name()), (ErrorKind::Corrupt, Some("w")), "{what}: {e}");
+                        // It is said once.
+                        decoder.check(&rig.stream).unwrap();
+                        outputs.contents(&rig.stream, &what);
+                        late += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(early > 20 && late >= 8 && same >= 8, "{early} refused early, {late} late, {same} the same");
+}

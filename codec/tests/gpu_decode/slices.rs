@@ -1,0 +1,95 @@
+//! Rows of tensors.
+
+use std::ops::Range;
+
+use wcodec::gpu::{GpuDecoder, GpuOptions};
+use wcodec::{Container, Dtype, EncodeOptions, MemorySource, TensorInfo};
+
+use crate::common::Rng;
+use crate::data::{self, GRANULARITIES, KINDS};
+use crate::rig::{Rig, Want, dtypes, expected};
+
+/// Places where a range of rows may begin or end: every 16 rows of a matrix, and its end.
+fn edges(info: &TensorInfo) -> Vec<usize> {
+    let mut edges: Vec<usize> =
+        (0..info.count).flat_map(|m| (0..info.rows).step_by(16).map(move |r| m * info.rows + r)).collect();
+    edges.push(info.count * info.rows);
+    edges
+}
+
+/// `n` slices of a tensor, whole and empty ones possibly among them.
+fn some(container: &Container, info: &TensorInfo, n: usize, rng: &mut Rng) -> Vec<Want> {
+    let edges = edges(info);
+    let all = dtypes(info);
+    (0..n)
+        .map(|_| {
+            let (a, b) = (rng.below(edges.len()), rng.below(edges.len()));
+            let rows = edges[a.min(b)]..edges[a.max(b)];
+            slice(container, info, all[rng.below(all.len())], rows)
+        })
+        .collect()
+}
+
+fn slice(container: &Container, info: &TensorInfo, dtype: Dtype, rows: Range<usize>) -> Want {
+    let whole = expected(container, info, dtype, true).unwrap();
+    let row = whole.len() / (info.count * info.rows).max(1);
+    let bytes = whole[rows.start * row..rows.end * row].to_vec();
+    Want { name: info.name.clone(), dtype, rows: Some(rows), bytes }
+}
+
+#[test]
+fn slices_are_parts_of_the_whole() {
+    let Some(mut rig) = Rig::new() else { return };
+    for (coder, layout) in KINDS {
+        for granularity in GRANULARITIES {
+            let mut source = data::shapes(&mut rig.rng);
+            data::push(&mut source, "deep", Dtype::F32, &[9, 40, 130], &mut rig.rng);
+            let container = data::encode(&source, &data::options(coder, layout, granularity, &mut rig.rng));
+            let infos = rig.decodable(&container);
+            let names: Vec<String> = infos.iter().map(|t| t.name.clone()).collect();
+            let decoder = GpuDecoder::new(&rig.device, &container, &names, &GpuOptions::default()).unwrap();
+            let wants: Vec<Want> = infos.iter().flat_map(|info| some(&container, info, 4, &mut rig.rng)).collect();
+            rig.compare(&decoder, &wants, &format!("rows of {coder} {layout} {granularity}"));
+        }
+    }
+}
+
+/// Filters reach from one chunk into the next; slices begin where they begin anew.
+#[test]
+fn slices_of_filtered_planes() {
+    let Some(mut rig) = Rig::new() else { return };
+    for (coder, layout) in KINDS {
+        for zstd_chunk in [1920, 640, 1 << 16] {
+            let options = data::options(coder, layout, GRANULARITIES[0], &mut rig.rng);
+            let options = EncodeOptions { scheme: wcodec::Scheme::Raw, zstd_chunk: Some(zstd_chunk), ..options };
+            let container = data::encode(&data::features(200, 64 * 5, &mut rig.rng), &options);
+            let infos = rig.decodable(&container);
+            let names: Vec<String> = infos.iter().map(|t| t.name.clone()).collect();
+            if names.is_empty() {
+                continue;
+            }
+            let decoder = GpuDecoder::new(&rig.device, &container, &names, &GpuOptions::default()).unwrap();
+            let wants: Vec<Want> = infos.iter().flat_map(|info| some(&container, info, 6, &mut rig.rng)).collect();
+            rig.compare(&decoder, &wants, &format!("rows of {coder} {layout} features"));
+        }
+    }
+}
+
+/// A tensor that is decoded piece by piece, as when its parts go to several places.
+#[test]
+fn all_slices_of_a_tensor_make_the_whole() {
+    let Some(mut rig) = Rig::new() else { return };
+    for (coder, layout) in KINDS {
+        let mut source = MemorySource::new();
+        data::push(&mut source, "w", Dtype::BF16, &[3, 115, 384], &mut rig.rng);
+        let container = data::encode(&source, &data::options(coder, layout, GRANULARITIES[0], &mut rig.rng));
+        let Some(info) = rig.decodable(&container).pop() else { continue };
+        let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
+        for dtype in dtypes(&info) {
+            let wants: Vec<Want> =
+                edges(&info).windows(2).map(|w| slice(&container, &info, dtype, w[0]..w[1])).collect();
+            assert_eq!(wants.len(), 24);
+            rig.compare(&decoder, &wants, &format!("all rows of {coder} {layout}"));
+        }
+    }
+}
