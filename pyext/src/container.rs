@@ -17,6 +17,13 @@ use crate::progress::{Pending, detached, run};
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct Container(wcodec::Container);
 
+impl Container {
+    /// The crate's container.
+    pub fn inner(&self) -> &wcodec::Container {
+        &self.0
+    }
+}
+
 #[pymethods]
 impl Container {
     /// Opens the file at `path`: reads header and index.

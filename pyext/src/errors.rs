@@ -10,6 +10,7 @@ fn kind_name(kind: ErrorKind) -> &'static str {
         ErrorKind::Corrupt => "corrupt",
         ErrorKind::Unsupported => "unsupported",
         ErrorKind::Input => "input",
+        ErrorKind::Device => "device",
         ErrorKind::Io => "io",
         _ => "other",
     }

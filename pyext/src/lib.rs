@@ -9,6 +9,7 @@
 mod container;
 mod encode;
 mod errors;
+mod gpu;
 mod layers;
 mod options;
 mod progress;
@@ -21,6 +22,8 @@ mod _native {
     use crate::container::{Container, compare};
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes};
+    #[pymodule_export]
+    use crate::gpu::{GpuDecoder, gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, verify_on_gpu};
     #[pymodule_export]
     use crate::layers::{instruction_sets, layer_decode, layer_encode, legacy_decode, legacy_encode};
 

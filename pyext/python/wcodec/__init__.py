@@ -7,8 +7,9 @@
 ((64, 256), (64, 1))
 
 Files: :func:`compress` and :func:`decompress`, :func:`open`, :func:`save_file` and :func:`load_file`, :func:`verify`
-and :func:`compare`. Single layers: :class:`Encoder` and :class:`Decoder`. Everything that goes wrong is a
-:class:`WcodecError`. The command ``wcodec`` does the same at a terminal.
+and :func:`compare`. Single layers: :class:`Encoder` and :class:`Decoder`. On GPUs: ``load_file(path, device="cuda")``
+and :class:`GpuDecoder`; :func:`doctor` says what they need. Everything that goes wrong is a :class:`WcodecError`. The
+command ``wcodec`` does the same at a terminal.
 """
 
 from ._api import (
@@ -23,8 +24,10 @@ from ._api import (
     verify,
 )
 from ._container import Container, TensorEntry
+from ._doctor import Check, DoctorReport, doctor
 from ._errors import (
     CorruptError,
+    DeviceError,
     FileError,
     FileMissingError,
     FilePermissionError,
@@ -35,6 +38,7 @@ from ._errors import (
     UnsupportedError,
     WcodecError,
 )
+from ._gpu import GpuDecoder
 from ._layers import Decoder, Encoder
 from ._native import __version__
 from ._reports import (
@@ -54,17 +58,21 @@ load_wcodec_checkpoint = load_file
 """Another name for :func:`load_file`."""
 
 __all__ = [
+    "Check",
     "ComparedTensor",
     "Comparison",
     "CompressionReport",
     "Container",
     "CorruptError",
     "Decoder",
+    "DeviceError",
+    "DoctorReport",
     "Encoder",
     "FileError",
     "FileMissingError",
     "FilePermissionError",
     "FormatError",
+    "GpuDecoder",
     "InputError",
     "LayerStats",
     "OutputExistsError",
@@ -81,6 +89,7 @@ __all__ = [
     "compress",
     "compress_to_bytes",
     "decompress",
+    "doctor",
     "encode_safetensors_to_wcodec",
     "instruction_sets",
     "load_file",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import _native, _torch
+from . import _gpu, _native, _torch
 from ._container import Container
 from ._errors import InputError
 from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options, path_of
 from ._progress import ProgressCallback, reporter
 from ._reports import Comparison, CompressionReport, VerifyReport
 from ._sources import Source, Tensors, native_source
+
+if TYPE_CHECKING:
+    import torch
 
 _Path = str | os.PathLike[str]
 FRAMEWORKS = ("numpy", "torch")
@@ -151,13 +155,14 @@ def save_file(
 
 def load_file(
     path: _Path,
-    framework: str = "numpy",
+    framework: str | None = None,
     *,
     dtype: Any = None,
+    device: str | torch.device = "cpu",
     threads: int | None = None,
     progress: bool | ProgressCallback = False,
 ) -> dict[str, Any]:
-    """Every tensor of a container, as NumPy arrays or as torch tensors on the CPU. Tied tensors stay one object.
+    """Every tensor of a container, as NumPy arrays or as torch tensors. Tied tensors stay one object.
 
     >>> import pathlib, tempfile, numpy as np, wcodec
     >>> folder = tempfile.TemporaryDirectory()
@@ -166,22 +171,36 @@ def load_file(
     >>> wcodec.load_file(path)["w"].tolist()
     [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
 
-    :param framework: ``numpy`` or ``torch``. For bf16 in NumPy see :meth:`TensorEntry.numpy`.
+    On a GPU, tensors are decoded by it, straight into torch's memory::
+
+        state = wcodec.load_file("model.wcodec", device="cuda", dtype=torch.bfloat16)
+
+    :param framework: ``numpy`` or ``torch``; if left out, ``numpy`` on the CPU and ``torch`` on a GPU. For bf16 in
+        NumPy see :meth:`TensorEntry.numpy`.
     :param dtype: decodes float tensors to float32, float16 or bfloat16; others keep their dtype.
+    :param device: ``cpu``, ``cuda`` (torch's current device), ``cuda:N`` or a ``torch.device``. Besides the tensors, a
+        GPU holds about 1 GiB of compressed ones meanwhile, and scratch where they are of coder ``zstd``.
+    :raises DeviceError: if a GPU is asked for and it, its driver or nvCOMP (for coder ``zstd``) is missing.
     """
-    choice("framework", framework, FRAMEWORKS)
-    if framework == "torch":
+    number = _gpu.parse(device)
+    chosen = choice("framework", framework or ("numpy" if number is None else "torch"), FRAMEWORKS)
+    if number is not None and chosen != "torch":
+        raise InputError(f"framework={chosen!r} does not go with device={str(device)!r} (leave framework out)")
+    if number is None and chosen == "torch":
         _torch.require()
     out: dict[str, Any] = {}
     with Container.open(path) as container, reporter(progress, "load") as callback:
-        stored = container.stored
-        done, total = 0, sum(t.original_bytes for t in stored)
-        for entry in stored:
-            wanted = dtype if entry.dtype in ("F32", "F16", "BF16", "F64") else None
-            out[entry.name] = getattr(entry, framework)(wanted, threads=threads)
-            done += entry.original_bytes
-            if callback:
-                callback(entry.name, done, total)
+        if number is not None:
+            out.update(_gpu.load(container, device, dtype, threads, callback))
+        else:
+            stored = container.stored
+            done, total = 0, sum(t.original_bytes for t in stored)
+            for entry in stored:
+                wanted = dtype if entry.dtype in ("F32", "F16", "BF16", "F64") else None
+                out[entry.name] = getattr(entry, chosen)(wanted, threads=threads)
+                done += entry.original_bytes
+                if callback:
+                    callback(entry.name, done, total)
         out.update((name, out[target]) for name, target in container.aliases.items())
     return out
 
@@ -190,6 +209,7 @@ def verify(
     path: _Path,
     against: Source | None = None,
     *,
+    device: str | torch.device = "cpu",
     threads: int | None = None,
     progress: bool | ProgressCallback = True,
 ) -> VerifyReport:
@@ -204,12 +224,26 @@ def verify(
     >>> _ = wcodec.save_file(weights, path)
     >>> wcodec.verify(path, against=weights).ok
     True
+
+    :param device: with ``cuda`` or ``cuda:N``, also that this GPU decodes what the CPU does: symbols and values of
+        quantized tensors, bytes of the others. torch is not needed.
+    :raises DeviceError: if a GPU is asked for and it, its driver or nvCOMP (for coder ``zstd``) is missing.
     """
+    number = _gpu.parse(device)
+    gpu = None if number is None else _gpu.ordinal(number)
     other = None if against is None else native_source(against)
     label = None if against is None else ("tensors in memory" if isinstance(against, Mapping) else path_of(against))
-    with Container.open(path) as container, reporter(progress, "verify") as callback:
-        text = container._open.verify(other, decode_options(threads), callback)
-        return VerifyReport._from_native(container.path, label, text)
+    with Container.open(path) as container:
+        with reporter(progress, "verify") as callback:
+            text = container._open.verify(other, decode_options(threads), callback)
+        report = VerifyReport._from_native(container.path, label, text)
+        if gpu is None:
+            return report
+        stored = {t.name for t in container.stored}
+        sound = [t.name for t in report.tensors if t.name in stored and t.status in ("ok", "differs")]
+        with reporter(progress, f"verify on GPU {gpu}") as callback:
+            text = _native.verify_on_gpu(container._open, sound, gpu, _gpu.gpu_options(threads), callback)
+        return report._with_gpu(f"cuda:{gpu}", json.loads(text))
 
 
 def compare(a: _Path | Container, b: _Path | Container) -> Comparison:

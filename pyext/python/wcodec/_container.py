@@ -21,6 +21,7 @@ from ._reports import TensorInfo, table_row, tensor_table_html
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -76,15 +77,56 @@ class TensorEntry(TensorInfo):
         array = _dtypes.view_bytes(self._bytes(None, threads), self.dtype, self.shape)
         return array.astype(np.float32 if target is None else target, copy=False)
 
-    def torch(self, dtype: torch.dtype | str | None = None, *, threads: int | None = None) -> torch.Tensor:
-        """The decoded tensor as a torch tensor on the CPU; ``dtype`` as in :meth:`numpy`."""
-        from . import _torch
+    def torch(
+        self,
+        dtype: torch.dtype | str | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        threads: int | None = None,
+    ) -> torch.Tensor:
+        """The decoded tensor as a torch tensor; ``dtype`` as in :meth:`numpy`, or int8 for the symbols of scheme
+        ``int8``.
 
-        name = None if dtype is None else _dtypes.requested(str(dtype))
-        if name is None or self.scheme == "int8":
-            return _torch.from_bytes(self._bytes(name, threads), name or self.dtype, self.shape)
-        self._must_be_float()
-        return _torch.cast(_torch.from_bytes(self._bytes(None, threads), self.dtype, self.shape), name)
+        On ``device="cuda"`` the GPU decodes, straight into the new tensor, in torch's current stream. Each call reads
+        the tensor, sends it there and waits: for decoding again and again see :class:`GpuDecoder`.
+        """
+        from . import _gpu, _torch
+
+        number = _gpu.parse(device)
+        if number is not None:
+            decoder = _gpu.GpuDecoder(self._container, [self._stored_name], device, threads=threads)
+            out = decoder.decode(self._stored_name, dtype)
+            decoder.check()
+            return out
+        wanted = None if dtype is None else _gpu.wanted_dtype(self, dtype)
+        if wanted == "I8" and self.scheme == "int8":
+            symbols = np.ascontiguousarray(self.symbols(threads=threads))
+            return _torch.from_bytes(symbols.reshape(-1).view(np.uint8), "I8", self.shape)
+        if wanted is None or self.scheme == "int8":
+            return _torch.from_bytes(self._bytes(wanted, threads), wanted or self.dtype, self.shape)
+        decoded = _gpu.decoded_dtype(self, wanted)
+        tensor = _torch.from_bytes(self._bytes(None, threads), decoded, self.shape)
+        return tensor if wanted == decoded else _torch.cast(tensor, wanted)
+
+    def decode_into(self, out: Tensor, *, threads: int | None = None) -> None:
+        """Decodes into a torch tensor, on the CPU or a GPU: contiguous, of the tensor's shape, and of the dtype to
+        decode to (float32, float16 or bfloat16 for floats; int8 for the symbols of scheme ``int8``; otherwise its own).
+
+        The device that the tensor is on decodes. On a GPU that is in torch's current stream, which is waited for::
+
+            weight = torch.empty(entry.shape, dtype=torch.bfloat16, device="cuda")
+            entry.decode_into(weight)
+        """
+        from . import _gpu, _torch
+
+        name = _torch.check_output(out, self)
+        if _gpu.parse(out.device) is None:
+            _gpu.decoded_dtype(self, name)
+            _torch.overwrite(out, self.torch(out.dtype, threads=threads))
+        else:
+            decoder = _gpu.GpuDecoder(self._container, [self._stored_name], out.device, threads=threads)
+            decoder.decode(self._stored_name, out=out)
+            decoder.check()
 
     def _bytes(self, dtype: str | None, threads: int | None) -> npt.NDArray[np.uint8]:
         words, length = self._container._open.read(self._stored_name, dtype, decode_options(threads))

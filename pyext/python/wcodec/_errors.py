@@ -59,6 +59,13 @@ class TensorNotFoundError(InputError, KeyError):
     """The container has no tensor of this name. Also a ``KeyError``, as a mapping owes its users."""
 
 
+class DeviceError(WcodecError, RuntimeError):
+    """A GPU, its driver or one of its libraries is missing or refused: install what is named.
+
+    ``wcodec doctor`` tells more.
+    """
+
+
 class FileError(WcodecError, OSError):
     """The operating system refused. Also an ``OSError`` with its ``errno``; the commonest have subclasses."""
 
@@ -80,6 +87,7 @@ _KINDS: dict[str, type[WcodecError]] = {
     "corrupt": CorruptError,
     "unsupported": UnsupportedError,
     "input": InputError,
+    "device": DeviceError,
     "io": FileError,
 }
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _native, _torch
-from ._errors import InputError
+from . import _gpu, _native, _torch
+from ._container import Container
+from ._errors import InputError, UnsupportedError
 from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options
 from ._reports import LayerStats
+
+if TYPE_CHECKING:
+    import torch
 
 FORMATS = ("container", "legacy")
 # A legacy blob begins with the little-endian u32 0x5A535444, a container with its own magic.
@@ -71,32 +75,79 @@ class Encoder:
 class Decoder:
     """Decodes what :class:`Encoder` makes; tells containers and legacy blobs apart by themselves.
 
+    With ``device="cuda"`` the GPU decodes, and layers are torch tensors in its memory::
+
+        layer, _ = wcodec.Decoder(device="cuda").decode_layer(data)
+
     :param threads: threads to use; all cores if left out.
     :param isa: forces an instruction set (``scalar``, ``avx2`` or ``avx512``); the best one if left out.
     :param check: whether hashes are checked.
+    :param device: ``cpu``, ``cuda`` (torch's current device), ``cuda:N`` or a ``torch.device``. Legacy blobs decode on
+        the CPU only.
+    :raises DeviceError: if a GPU is asked for and it or its driver is missing.
     """
 
-    def __init__(self, *, threads: int | None = None, isa: str | None = None, check: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        isa: str | None = None,
+        check: bool = True,
+        device: str | torch.device = "cpu",
+    ) -> None:
         self._options = decode_options(threads, isa, check)
+        number = _gpu.parse(device)
+        if number is not None and isa is not None:
+            raise InputError(f"isa={isa!r} is of the CPU, and does not go with device={str(device)!r} (leave it out)")
+        self.device = "cpu" if number is None else str(_gpu.torch_device(number))
 
     def decode_layer(
         self, data: bytes | bytearray | memoryview, rows: int | None = None, cols: int | None = None
-    ) -> tuple[npt.NDArray[np.int8], LayerStats]:
-        """Decodes one layer; an error if it has not the ``rows`` and ``cols`` that are expected."""
+    ) -> tuple[Any, LayerStats]:
+        """Decodes one layer; an error if it has not the ``rows`` and ``cols`` that are expected.
+
+        The symbols are an int8 array of NumPy or, with a GPU, an int8 tensor of torch.
+        """
         stored = bytes(data)
         legacy = stored.startswith(_LEGACY_MAGIC)
         begin = time.perf_counter()
+        if self.device != "cpu":
+            return self._decode_on_gpu(stored, legacy, (rows, cols), begin)
         if legacy:
             n, m, flat = _native.legacy_decode(stored)
         else:
             n, m, flat = _native.layer_decode(stored, self._options)
-        if rows not in (None, n) or cols not in (None, m):
-            raise InputError(f"the layer has {n} x {m} symbols, not {rows} x {cols}")
+        _expect((n, m), (rows, cols))
         kind = FORMATS[legacy]
         return flat.reshape(n, m), LayerStats(n, m, flat.size, len(stored), kind, time.perf_counter() - begin)
 
+    def _decode_on_gpu(
+        self, stored: bytes, legacy: bool, expected: tuple[int | None, int | None], begin: float
+    ) -> tuple[torch.Tensor, LayerStats]:
+        if legacy:
+            raise UnsupportedError(
+                "a legacy blob decodes on the CPU only (decode it there, and encode it with Encoder())"
+            )
+        with Container.open(stored) as container:
+            entry = next(iter(container.stored), None)
+            if entry is None or len(container) != 1 or entry.dtype != "I8" or len(entry.shape) != 2:
+                raise InputError("this container does not hold a single layer (open it as a container)")
+            n, m = entry.shape
+            _expect((n, m), expected)
+            options: dict[str, Any] = {"threads": self._options["threads"], "check": self._options["verify"]}
+            decoder = _gpu.GpuDecoder(container, device=self.device, **options)
+        layer = decoder.decode(entry.name)
+        decoder.check()
+        return layer, LayerStats(n, m, n * m, len(stored), FORMATS[0], time.perf_counter() - begin)
+
     def __repr__(self) -> str:
-        return f"Decoder({', '.join(f'{k}={v!r}' for k, v in self._options.items())})"
+        options = {**self._options, "device": self.device}
+        return f"Decoder({', '.join(f'{k}={v!r}' for k, v in options.items())})"
+
+
+def _expect(shape: tuple[int, int], expected: tuple[int | None, int | None]) -> None:
+    if any(want not in (None, got) for got, want in zip(shape, expected, strict=True)):
+        raise InputError(f"the layer has {shape[0]} x {shape[1]} symbols, not {expected[0]} x {expected[1]}")
 
 
 def _symbols(value: Any) -> tuple[npt.NDArray[np.int8], tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from . import _format as fmt
@@ -188,8 +188,8 @@ class VerifiedTensor:
 
     name: str
     status: str
-    """``ok``, ``damaged``, ``unsupported`` (by this version), ``differs``, ``missing`` (from the file) or ``extra``
-    (not in the original)."""
+    """``ok``, ``damaged``, ``unsupported`` (by this version), ``differs`` (from the original, or between a GPU and the
+    CPU), ``missing`` (from the file) or ``extra`` (not in the original)."""
     detail: str
     max_error: float | None
     """Largest difference from the original, where one was given."""
@@ -206,6 +206,8 @@ class VerifyReport:
     damage: str | None
     """Damage that concerns no tensor, such as bytes in padding."""
     tensors: tuple[VerifiedTensor, ...]
+    device: str = "cpu"
+    """The GPU whose results were compared with the CPU's, or ``cpu``."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -224,6 +226,7 @@ class VerifyReport:
         facts = [("verdict", "ok" if self.ok else "NOT ok")]
         facts += [("file", self.path)] if self.path else []
         facts += [("against", self.against)] if self.against else []
+        facts += [("device", self.device)] if self.device != "cpu" else []
         facts.append(("tensors", ", ".join(f"{n:,} {s}" for s, n in counts.items()) or "0"))
         return [*facts, ("damage", self.damage)] if self.damage else facts
 
@@ -241,6 +244,19 @@ class VerifyReport:
         names = [f.name for f in fields(VerifiedTensor)]
         tensors = tuple(VerifiedTensor(**{n: t[n] for n in names}) for t in record["tensors"])
         return cls(path, against, record["ok"], record["damage"], tensors)
+
+    def _with_gpu(self, device: str, found: list[dict[str, str]]) -> VerifyReport:
+        """The report, with what a GPU makes of the tensors."""
+        wrong = {t["name"]: t for t in found if t["status"] != "ok"}
+
+        def judged(tensor: VerifiedTensor) -> VerifiedTensor:
+            verdict = wrong.get(tensor.name)
+            if verdict is None:
+                return tensor
+            detail = f"{tensor.detail}; {verdict['detail']}" if tensor.detail else verdict["detail"]
+            return replace(tensor, status=verdict["status"], detail=detail)
+
+        return replace(self, ok=self.ok and not wrong, tensors=tuple(map(judged, self.tensors)), device=device)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The one module that touches torch. It is imported only where torch tensors come in or are asked for."""
+"""What touches torch, besides :mod:`._gpu`. torch is imported only where its tensors come in or are asked for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._errors import InputError, UnsupportedError
+from ._reports import TensorInfo
 
 if TYPE_CHECKING:
     import torch
@@ -79,12 +80,23 @@ def bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
     return data
 
 
+def dtype_of(name: str) -> torch.dtype:
+    """torch's dtype of that safetensors name."""
+    dtype: torch.dtype | None = getattr(require(), _NAMES.get(name, name), None)
+    if dtype is None:
+        raise UnsupportedError(f"this torch has no dtype for {name} (install a newer torch)")
+    return dtype
+
+
+def word_of(name: str) -> str:
+    """How torch writes the dtype of that safetensors name."""
+    return f"torch.{_NAMES.get(name, name)}"
+
+
 def from_bytes(data: npt.NDArray[np.uint8], name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """A CPU tensor over the bytes, without a copy."""
     torch = require()
-    dtype = getattr(torch, _NAMES[name], None)
-    if dtype is None:
-        raise UnsupportedError(f"this torch has no dtype for {name} (install a newer torch)")
+    dtype = dtype_of(name)
     if data.size == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.from_numpy(data).view(dtype).reshape(shape)
@@ -93,3 +105,37 @@ def from_bytes(data: npt.NDArray[np.uint8], name: str, shape: tuple[int, ...]) -
 def cast(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """The tensor in the dtype of that safetensors name."""
     return tensor.to(getattr(require(), _NAMES[name]))
+
+
+def check_output(out: Any, info: TensorInfo, device: torch.device | None = None) -> str:
+    """The safetensors name of the dtype of a tensor that is to be decoded into, if that can be done."""
+
+    def refuse(what: str, advice: str) -> InputError:
+        return InputError(f"tensor '{info.name}': the output {what} ({advice})", tensor=info.name)
+
+    if not is_tensor(out):
+        raise refuse(f"is of type {type(out).__name__}", "pass a torch tensor")
+    if device is not None and out.device != device:
+        raise refuse(f"is on {out.device}", f"pass a tensor on {device}")
+    if tuple(out.shape) != info.shape:
+        raise refuse(f"has shape {list(out.shape)}", f"pass a tensor of shape {list(info.shape)}")
+    if out.layout != require().strided or not out.is_contiguous() or out.is_conj() or out.is_neg():
+        raise refuse("is not contiguous", "decode into a contiguous tensor, and copy from that")
+    name = _FROM_TORCH.get(str(out.dtype))
+    if name is None:
+        raise refuse(f"has dtype {out.dtype}", "pass a tensor of the dtype to decode to")
+    return name
+
+
+def overwrite(out: torch.Tensor, source: torch.Tensor) -> None:
+    """Copies to a tensor, whatever autograd has to do with it."""
+    torch = require()
+    with torch.inference_mode(out.is_inference()), torch.no_grad():
+        out.copy_(source)
+
+
+def changed(out: torch.Tensor) -> None:
+    """Tells autograd that a tensor's memory was written: a graph that saved it for its backward pass must notice."""
+    increment = getattr(require().autograd.graph, "increment_version", None)
+    if increment is not None and not out.is_inference():
+        increment(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .. import _api
+from .. import _api, _doctor
 from .. import _format as fmt
 from .._errors import CorruptError
 from .._reports import COMPARISON_HEADINGS, comparison_row
@@ -43,12 +43,13 @@ def verify(arguments: argparse.Namespace) -> int:
     """``wcodec verify``"""
     a = arguments
     try:
-        report = _api.verify(a.file, a.against, threads=a.threads, progress=show_progress(a.quiet))
+        report = _api.verify(a.file, a.against, device=a.device, threads=a.threads, progress=show_progress(a.quiet))
     except CorruptError as error:
         # Damage that keeps the file from being opened is still what this command looks for.
         if error.file not in (None, a.file):
             raise
-        body = {"path": a.file, "against": a.against, "ok": False, "damage": str(error), "tensors": []}
+        body = {"path": a.file, "against": a.against, "ok": False, "damage": str(error), "tensors": [],
+                "device": a.device}  # fmt: skip
         print(document("verify", body) if a.json else f"damaged: {error}")
         return 1
     if a.json:
@@ -62,7 +63,8 @@ def verify(arguments: argparse.Namespace) -> int:
         errors = [t.max_error for t in report.tensors if t.max_error is not None]
         largest = f", largest error {max(errors):.3g}" if errors else ""
         verdict = "ok" if report else f"{fmt.plural(len(report.problems), 'problem')}"
-        print(f"{a.file}: {fmt.plural(len(report.tensors), 'tensor')}, {verdict}{largest}")
+        where = "" if report.device == "cpu" else f", {report.device} and CPU compared"
+        print(f"{a.file}: {fmt.plural(len(report.tensors), 'tensor')}, {verdict}{largest}{where}")
     return 0 if report else 1
 
 
@@ -79,3 +81,10 @@ def compare(arguments: argparse.Namespace) -> int:
             print(f"{tensor.name}: {tensor.detail}")
     print("same" if comparison else "different")
     return 0 if comparison else 1
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """``wcodec doctor``"""
+    report = _doctor.doctor()
+    print(document("doctor", report.to_dict()) if arguments.json else report)
+    return 0 if report else 1

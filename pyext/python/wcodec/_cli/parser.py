@@ -17,6 +17,7 @@ examples:
   wcodec verify model.wcodec --against model.safetensors
   wcodec decode model.wcodec -o restored.safetensors
   wcodec roundtrip path/to/model                       prove every coder on a model
+  wcodec doctor                                        what works here, on the CPU and on GPUs
 
 SRC is a .safetensors file or the folder of a checkpoint. Ratios are original / stored bytes (larger is better), and
 bits/weight counts everything that is stored.
@@ -68,6 +69,10 @@ def build_parser() -> argparse.ArgumentParser:
         "roundtrip", roundtrip.run,
         "encode to a temporary folder, decode, and compare bit for bit with an independent NumPy quantization",
         "wcodec roundtrip path/to/model --coder rans,huffman --scale all --json report.json",
+    ))  # fmt: skip
+    _doctor(add(
+        "doctor", commands.doctor, "show what works here, on the CPU and on GPUs, and how to get what does not",
+        "wcodec doctor --json",
     ))  # fmt: skip
     return parser
 
@@ -142,6 +147,8 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a .wcodec file")
     parser.add_argument("--against", metavar="SRC", help="the checkpoint that it was made from")
+    parser.add_argument("--device", default="cpu", metavar="DEVICE",
+                        help="cuda or cuda:N: also compare what this GPU decodes with what the CPU does")  # fmt: skip
     _common(parser)
 
 
@@ -172,3 +179,7 @@ def _roundtrip(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")
     parser.add_argument("--json", metavar="OUT", help="write the report as JSON to OUT, or to standard output with '-'")
     _common(parser, json="")
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")

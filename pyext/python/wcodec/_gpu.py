@@ -1,0 +1,368 @@
+"""Decoding on NVIDIA GPUs, straight into torch's memory.
+
+torch allocates the tensors; the native module gets their addresses and torch's current stream, and puts launches there.
+Nothing is decoded on the CPU instead: where a GPU, its driver or a library is missing, that is a :class:`DeviceError`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from . import _dtypes, _native, _torch
+from . import _format as fmt
+from ._container import Container
+from ._errors import DeviceError, InputError, TensorNotFoundError
+from ._options import count, path_of
+from ._reports import TensorInfo
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._native import _GpuOptions
+
+# Compressed bytes that loading a file keeps on the GPU at once, besides the tensors. A single tensor may take more.
+GROUP_BYTES = 1 << 30
+# Memory of the GPU for batches of zstd frames, of which nvCOMP wants three times what it decodes.
+SCRATCH_BYTES = 512 << 20
+# "cuda" without a number: torch's current device.
+CURRENT = -1
+# What a tensor of floats that is stored raw can be converted to, and from.
+_CONVERTIBLE = (*_dtypes.FLOATS, "F64")
+
+
+def parse(device: Any) -> int | None:
+    """The number of a GPU, ``CURRENT`` for the current one, ``None`` for the CPU.
+
+    >>> parse("cpu"), parse("cuda"), parse("cuda:1")
+    (None, -1, 1)
+    """
+    text = str(device)
+    found = re.fullmatch(r"cuda(?::([0-9]+))?", text)
+    if found:
+        return CURRENT if found[1] is None else int(found[1])
+    if re.fullmatch(r"cpu(:0)?", text):
+        return None
+    raise InputError(f"cannot decode to device {text!r} (use 'cpu', 'cuda' or 'cuda:N')")
+
+
+def ordinal(number: int) -> int:
+    """The number of a GPU that can be used, without torch; raises what is missing."""
+    devices = json.loads(_native.gpu_devices())
+    chosen = max(number, 0)
+    if chosen >= len(devices):
+        raise _no_such_gpu(chosen, len(devices))
+    problem = devices[chosen]["problem"]
+    if problem:
+        raise DeviceError(problem)
+    return chosen
+
+
+def torch_device(number: int) -> torch.device:
+    """torch's device of that number; raises what is missing."""
+    _native.gpu_available()
+    torch = _torch.require()
+    problem = torch_problem(torch)
+    if problem:
+        raise DeviceError(problem)
+    found = torch.cuda.device_count()
+    if number >= found:
+        raise _no_such_gpu(number, found)
+    return torch.device("cuda", torch.cuda.current_device() if number == CURRENT else number)
+
+
+def _no_such_gpu(number: int, found: int) -> InputError:
+    return InputError(
+        f"there is no GPU {number} (the last one is GPU {found - 1}; CUDA_VISIBLE_DEVICES may hide others)"
+    )
+
+
+def torch_problem(torch: Any) -> str | None:
+    """Why torch cannot use the GPU that is there, and what to do; ``None`` if it can."""
+    with warnings.catch_warnings():
+        # It warns of a driver that is too old; the text below says so with what to do.
+        warnings.simplefilter("ignore")
+        if torch.cuda.is_available() and not torch.version.hip:
+            return None
+    major, minor = _native.gpu_driver()
+    name = json.loads(_native.gpu_devices())[0]["name"]
+    index = next((w for v, w in (((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 6), "cu126")) if (major, minor) >= v),
+                 "cu124")  # fmt: skip
+    install = f"pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}"
+    built = torch.version.cuda
+    if built is None:
+        return f"there is a GPU ({name}), but torch {torch.__version__} is built without CUDA ({install})"
+    if int(built.split(".")[0]) > major:
+        return (
+            f"there is a GPU ({name}), but torch {torch.__version__} is built for CUDA {built}, and the driver "
+            f"implements {major}.{minor} (update the driver, or {install})"
+        )
+    return (
+        f"there is a GPU ({name}), but torch {torch.__version__} cannot use it (see what "
+        "`python -c 'import torch; torch.cuda.init()'` says)"
+    )
+
+
+def nvcomp_folders() -> list[str]:
+    """Folders of Python's path that have packages of NVIDIA, where nvCOMP may be one."""
+    return [p for p in sys.path if os.path.isabs(p) and os.path.isdir(os.path.join(p, "nvidia"))]
+
+
+def gpu_options(
+    threads: int | None = None,
+    check: bool = True,
+    scratch: int = SCRATCH_BYTES,
+    nvcomp: str | os.PathLike[str] | None = None,
+) -> _GpuOptions:
+    """All options, with the defaults filled in."""
+    return {
+        "threads": count("threads", threads),
+        "verify": bool(check),
+        "zstd_scratch": count("scratch", scratch, 0) or 0,
+        "nvcomp": None if nvcomp is None else path_of(nvcomp),
+        "nvcomp_folders": nvcomp_folders(),
+    }
+
+
+def decoded_dtype(info: TensorInfo, name: str) -> str:
+    """The dtype to decode to, for a result of dtype ``name``: the same, or one to convert from."""
+    if info.scheme == "int8" and name in (*_dtypes.FLOATS, "I8"):
+        return name
+    if info.scheme != "int8" and (name == info.dtype or (info.dtype in _CONVERTIBLE and name in _dtypes.FLOATS)):
+        return info.dtype
+    if info.scheme == "int8":
+        choices = "float32, float16, bfloat16 or, for its symbols, int8"
+    else:
+        choices = "float32, float16 or bfloat16" if info.dtype in _CONVERTIBLE else f"its own, {info.dtype}"
+    raise InputError(f"tensor '{info.name}': it does not decode to {name} (use {choices})", tensor=info.name)
+
+
+def wanted_dtype(info: TensorInfo, dtype: Any) -> str:
+    """The name of a dtype that a user asks for; its own if none is."""
+    if dtype is None or str(dtype) == _torch.word_of(info.dtype):
+        return info.dtype
+    return "I8" if str(dtype) in ("torch.int8", "int8", "I8") else _dtypes.requested(str(dtype))
+
+
+class GpuDecoder:
+    """Compressed tensors in a GPU's memory, to be decoded there as often as wanted.
+
+    A decoder reads its tensors, checks their hashes, and keeps them on the GPU as they are stored. Decoding then only
+    puts launches into torch's current stream: it neither allocates (with ``out``) nor waits, and a CUDA graph can
+    capture it::
+
+        decoder = wcodec.GpuDecoder("model.wcodec", ["lm_head.weight"])
+        weight = decoder.decode("lm_head.weight", torch.bfloat16)
+        decoder.check()                                   # waits; raises if anything was damaged
+
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            decoder.decode("lm_head.weight", out=weight)
+        graph.replay()
+
+    A decoder must live as long as the graphs that captured it. Tensors of coder ``zstd`` are decoded by nvCOMP and
+    share scratch: work in several streams takes turns by itself, except for graphs: while one runs, nothing else of the
+    decoder may.
+
+    :param container: an open container, or the path or the bytes of one. It can be closed when the decoder is made.
+    :param names: the tensors, tied ones among them; all if left out.
+    :param device: ``cuda`` (torch's current device), ``cuda:N`` or a ``torch.device``.
+    :param threads: threads that read and check the file; all cores if left out.
+    :param check: whether hashes are checked.
+    :param scratch: bytes of the GPU's memory for decoding ``zstd``. A single frame may take more.
+    :param nvcomp: nvCOMP's library or the folder that has it; searched for if left out (``wcodec doctor`` tells).
+    :raises DeviceError: if there is no GPU, or nvCOMP is needed and missing.
+    :raises CorruptError: if a tensor is damaged.
+    """
+
+    def __init__(
+        self,
+        container: Container | str | os.PathLike[str] | bytes,
+        names: Iterable[str] | None = None,
+        device: str | torch.device = "cuda",
+        *,
+        threads: int | None = None,
+        check: bool = True,
+        scratch: int = SCRATCH_BYTES,
+        nvcomp: str | os.PathLike[str] | None = None,
+    ) -> None:
+        options = gpu_options(threads, check, scratch, nvcomp)
+        number = parse(device)
+        if number is None:
+            raise InputError("a GpuDecoder decodes on a GPU (use device='cuda', or Container for the CPU)")
+        opened = container if isinstance(container, Container) else Container.open(container)
+        try:
+            chosen = _chosen(opened, names)
+            self._device = torch_device(number)
+            self._native = _send(opened, list(chosen), self._device, options)
+            # Plain facts: an entry would keep the container open.
+            self._infos = {name: _plain(entry) for name, entry in chosen.items()}
+            for alias, target in opened.aliases.items():
+                if target in chosen:
+                    self._infos[alias] = self._infos[target]
+        finally:
+            if opened is not container:
+                opened.close()
+
+    @property
+    def names(self) -> list[str]:
+        """Every name that can be decoded, those of tied tensors included."""
+        return list(self._infos)
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU."""
+        return self._device
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of the GPU that the decoder holds: compressed tensors, decoding tables, scratch."""
+        return self._native.device_bytes()
+
+    def info(self, name: str) -> TensorInfo:
+        """What the file says about a tensor (for a tied one, about the tensor that holds its data)."""
+        info = self._infos.get(name)
+        if info is None:
+            raise TensorNotFoundError(f"the decoder has no tensor {name!r} (name it when making it)", tensor=str(name))
+        return info
+
+    def decode(
+        self, name: str, dtype: torch.dtype | str | None = None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Begins to decode a tensor, in torch's current stream, and returns it.
+
+        :param dtype: float32, float16 or bfloat16 for a tensor of floats; int8 for the symbols of a quantized one; its
+            own dtype if left out.
+        :param out: the tensor to write: contiguous, of the right shape, on the decoder's GPU. Its dtype counts.
+        """
+        info = self.info(name)
+        if out is None:
+            out = self._empty(info, wanted_dtype(info, dtype))
+        elif dtype is not None and _torch.dtype_of(wanted_dtype(info, dtype)) != out.dtype:
+            raise InputError(
+                f"tensor '{name}': out is {out.dtype}, and dtype is {dtype} (leave dtype out)", tensor=name
+            )
+        self._launch([(info, out)])
+        return out
+
+    def decode_batch(self, targets: Mapping[str, torch.Tensor]) -> None:
+        """Begins to decode several tensors at once, which takes fewer launches, each into a tensor as :meth:`decode`'s
+        ``out``."""
+        self._launch([(self.info(name), out) for name, out in targets.items()])
+
+    def check(self) -> None:
+        """Waits for torch's current stream, and raises a :class:`CorruptError` if anything decoded since the last call
+        was damaged."""
+        self._native.check(self._stream().cuda_stream)
+
+    def _stream(self) -> Any:
+        return _torch.require().cuda.current_stream(self._device)
+
+    def _empty(self, info: TensorInfo, name: str) -> torch.Tensor:
+        decoded_dtype(info, name)
+        return _torch.require().empty(info.shape, dtype=_torch.dtype_of(name), device=self._device)
+
+    def _launch(self, targets: list[tuple[TensorInfo, torch.Tensor]]) -> None:
+        stream = self._stream()
+        native: list[tuple[str, int, str]] = []
+        conversions: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for info, out in targets:
+            name = _torch.check_output(out, info, self._device)
+            decoded = decoded_dtype(info, name)
+            place = out
+            if decoded != name:
+                # Kernels convert symbols only; for the few floats that are stored raw torch does.
+                place = self._empty(info, decoded)
+                conversions.append((out, place))
+            native.append((info.name, place.data_ptr(), decoded))
+        for _, out in targets:
+            # Wherever it was allocated: torch must not give it to others before this stream is done with it.
+            out.record_stream(stream)
+        self._native.decode(native, stream.cuda_stream)
+        for out, place in conversions:
+            _torch.overwrite(out, place)
+        for _, out in targets:
+            _torch.changed(out)
+
+    def __repr__(self) -> str:
+        stored = len({info.name for info in self._infos.values()})
+        return (
+            f"GpuDecoder({fmt.plural(stored, 'tensor')}, device: {self._device}, holds: {fmt.size(self.device_bytes)})"
+        )
+
+
+def _chosen(container: Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
+    """The stored tensors that hold the data of these."""
+    if names is None:
+        return {t.name: t for t in container.stored}
+    if isinstance(names, str):
+        raise InputError(f"names takes several names, not {names!r} (put it into a list)")
+    entries = [container[container[name]._stored_name] for name in names]
+    if not entries:
+        raise InputError("names is empty (leave it out for all tensors)")
+    return {entry.name: entry for entry in entries}
+
+
+def _plain(entry: TensorInfo) -> TensorInfo:
+    return TensorInfo(**{f.name: getattr(entry, f.name) for f in fields(TensorInfo)})
+
+
+def _send(container: Container, names: list[str], device: Any, options: _GpuOptions) -> _native.GpuDecoder:
+    """The native decoder. Where memory is short, torch gives back what it only keeps in store."""
+    try:
+        return _native.GpuDecoder(container._open, names, device.index, options)
+    except DeviceError:
+        cuda = _torch.require().cuda
+        spare = cuda.memory_reserved(device) - cuda.memory_allocated(device)
+        if spare <= 0 or cuda.is_current_stream_capturing():
+            raise
+        cuda.empty_cache()
+        return _native.GpuDecoder(container._open, names, device.index, options)
+
+
+def groups(tensors: Iterable[TensorInfo], limit: int) -> Iterator[list[TensorInfo]]:
+    """The tensors in order, at most ``limit`` stored bytes at a time (but at least one)."""
+    group: list[TensorInfo] = []
+    held = 0
+    for tensor in tensors:
+        if group and held + tensor.stored_bytes > limit:
+            yield group
+            group, held = [], 0
+        group.append(tensor)
+        held += tensor.stored_bytes
+    if group:
+        yield group
+
+
+def load(
+    container: Container,
+    device: str | torch.device,
+    dtype: Any,
+    threads: int | None,
+    callback: Callable[[str, int, int], object] | None,
+) -> dict[str, torch.Tensor]:
+    """Every stored tensor, decoded on a GPU, whose memory holds them and one group of compressed ones."""
+    torch_device(CURRENT)  # Also a file without tensors needs a GPU.
+    stored = container.stored
+    out: dict[str, torch.Tensor] = {}
+    done, total = 0, sum(t.original_bytes for t in stored)
+    for group in groups(stored, GROUP_BYTES):
+        decoder = GpuDecoder(container, [t.name for t in group], device, threads=threads)
+        for info in group:
+            wanted = dtype if info.dtype in _CONVERTIBLE else None
+            out[info.name] = decoder._empty(info, wanted_dtype(info, wanted))
+        decoder.decode_batch({t.name: out[t.name] for t in group})
+        decoder.check()
+        # Before the next group needs the memory.
+        del decoder
+        for info in group:
+            done += info.original_bytes
+            if callback:
+                callback(info.name, done, total)
+    return out

@@ -1,0 +1,69 @@
+//! What is there of drivers, GPUs and libraries.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use serde_json::json;
+use wcodec::gpu::nvcomp::Nvcomp;
+use wcodec::gpu::{available, device_infos, driver_version};
+use wcodec_kernels::Module;
+
+use crate::progress::detached;
+
+/// Raises why no GPU can be used, if that is so.
+#[pyfunction]
+pub fn gpu_available(py: Python<'_>) -> PyResult<()> {
+    detached(py, available)
+}
+
+/// Version of CUDA, major and minor, that the driver implements.
+#[pyfunction]
+pub fn gpu_driver(py: Python<'_>) -> PyResult<(u32, u32)> {
+    detached(py, driver_version)
+}
+
+/// Every GPU that the driver shows, as JSON; `problem` says why one cannot be used.
+#[pyfunction]
+pub fn gpu_devices(py: Python<'_>) -> PyResult<String> {
+    let infos = detached(py, device_infos)?;
+    let records: Vec<_> = infos
+        .iter()
+        .map(|i| {
+            let mut record = json!(i);
+            record["problem"] = json!(i.supported().err().map(|e| e.to_string()));
+            record["kernels"] = json!(target(wcodec_kernels::ptx(Module::Util, i.compute_capability)));
+            record
+        })
+        .collect();
+    Ok(json!(records).to_string())
+}
+
+/// The targets that kernels are shipped for, such as `sm_80`.
+#[pyfunction]
+pub fn gpu_kernels() -> Vec<&'static str> {
+    let mut found: Vec<_> = (7..=12)
+        .flat_map(|major| [(major, 0), (major, 5), (major, 9)])
+        .filter_map(|capability| target(wcodec_kernels::ptx(Module::Util, capability)))
+        .collect();
+    found.dedup();
+    found
+}
+
+/// The word behind `.target` in PTX.
+fn target(ptx: &'static str) -> Option<&'static str> {
+    let (_, rest) = ptx.split_once(".target ")?;
+    rest.split(|c: char| c == ',' || c.is_whitespace()).next()
+}
+
+/// The nvCOMP that would be used, as JSON, or raises why there is none.
+#[pyfunction]
+pub fn nvcomp_info(py: Python<'_>, explicit: Option<PathBuf>, folders: Vec<PathBuf>) -> PyResult<String> {
+    let nvcomp = detached(py, || Nvcomp::load(explicit.as_deref(), &folders, driver_version().ok()))?;
+    Ok(json!({
+        "path": nvcomp.path(),
+        "version": nvcomp.version().to_string(),
+        "family": format!("{:?}", nvcomp.family()),
+        "cuda": nvcomp.cudart_version(),
+    })
+    .to_string())
+}
