@@ -152,7 +152,9 @@ def test_interrupt_during_native_work(tmp_path: Path) -> None:
         "-o",
         str(folder / "x.wcodec"),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # Shells make what runs in the background ignore SIGINT, and children inherit that.
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     try:
         while process.poll() is None and not os.listdir(folder):
             time.sleep(0.01)

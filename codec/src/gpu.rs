@@ -37,6 +37,7 @@ mod device;
 mod driver;
 #[cfg(test)]
 mod emulated;
+mod host;
 mod launch;
 mod module;
 pub mod nvcomp;
@@ -49,5 +50,6 @@ pub use buffer::{DeviceBuffer, PinnedBuffer};
 pub use decoder::{Batch, GpuDecoder, GpuOptions, Target};
 pub use device::{Device, DeviceInfo, device_infos, devices};
 pub use driver::{available, driver_version};
+pub use host::HostDecoder;
 pub use module::Kernel;
 pub use stream::{Event, Stream};

@@ -18,6 +18,8 @@ mod data;
 mod files;
 #[path = "gpu_decode/frames.rs"]
 mod frames;
+#[path = "gpu_decode/host.rs"]
+mod host;
 #[path = "gpu_decode/order.rs"]
 mod order;
 #[path = "gpu_decode/outputs.rs"]

@@ -22,7 +22,11 @@
 //! python kernels/compile.py --report    # registers and spills of every kernel
 //! ```
 //!
-//! PTX comes from NVRTC 12.4 so that drivers from 550 (early 2024) take it.
+//! # Why PTX is shipped
+//! People who decode have a driver; a compiler (NVRTC) they have only by luck, in a version of its own. PTX needs neither: the
+//! driver compiles it for the device, once, and keeps the result in its cache on disk. It costs a few megabytes in the repository,
+//! and the check that it is what the source gives is `make test`'s. It comes from NVRTC 12.4 so that drivers from 550 (early
+//! 2024) take it: PTX of a CUDA 13 compiler would ask for driver 580. PTX for 9.0 serves later devices too.
 
 pub mod abi;
 

@@ -123,6 +123,14 @@ impl<'a> Frames<'a> {
         i * self.chunk..((i + 1) * self.chunk).min(self.bytes)
     }
 
+    /// Checks what can be seen of frame `i` without decoding it: its header, and where its blocks end. Decoders that trust frames,
+    /// as nvCOMP does, need no less.
+    pub fn check(&self, i: usize) -> Result<()> {
+        let (start, length) = self.range(i);
+        check_frame(&self.data[start..start + length], self.decoded(i).len())
+            .map_err(|what| Error::corrupt(format!("zstd frame {i}: {what}")).offset(start as u64))
+    }
+
     /// Decodes chunk `i` into `out`, which has its length; rows have `cols` bytes.
     pub fn decode(
         &self,

@@ -41,7 +41,8 @@ pub(crate) struct Parts {
 }
 
 impl Container {
-    /// Reads a tensor's parts and checks everything but the coded bytes themselves.
+    /// Reads a tensor's parts and checks everything but the coded bytes themselves; of zstd frames their headers and lengths too,
+    /// which nvCOMP would follow wherever they lead.
     pub(crate) fn parts(&self, name: &str, options: &DecodeOptions) -> Result<Parts> {
         self.with_tensor(name, options, |entry| self.read_parts(entry, options))
     }
@@ -49,7 +50,7 @@ impl Container {
     fn read_parts(&self, entry: &TensorEntry, options: &DecodeOptions) -> Result<Parts> {
         let opened = self.open_tensor(entry, options)?;
         // Checks the structure: offsets, lengths, numbers of chunks.
-        opened.plane()?;
+        opened.plane()?.check_frames().map_err(|e| opened.at_data(e))?;
         let (granularity, scales) = match self.read_scales(entry, options.verify)? {
             Some((g, scales)) if entry.scheme == "int8" => {
                 (Some(g), AlignedBytes::copy_of(bytemuck::cast_slice(&scales))?)

@@ -30,6 +30,8 @@ pub struct GpuOptions {
     /// Device memory, in bytes, that a batch of zstd frames may take besides input and output: nvCOMP wants three times
     /// what it decodes. A single frame may take more.
     pub zstd_scratch: usize,
+    /// Device memory, in bytes, for compressed bytes that are on their way from the host ([`HostDecoder`](super::HostDecoder)).
+    pub ring: usize,
     /// Where nvCOMP is; searched for where absent (see [`Nvcomp::load`]). Needed for planes of coder `zstd` only.
     pub nvcomp: Option<PathBuf>,
     /// Folders to search for nvCOMP, such as Python's `site-packages`.
@@ -45,6 +47,7 @@ impl Default for GpuOptions {
             threads: None,
             verify: true,
             zstd_scratch: 512 << 20,
+            ring: 128 << 20,
             nvcomp: None,
             nvcomp_folders: Vec::new(),
             overlap: true,
@@ -182,6 +185,11 @@ impl Shared {
             .advice("restore the file, or encode the model again"))
     }
 
+    pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
+        let plan = &self.plans[self.find(name)?];
+        Ok(plan.output_bytes(plan.output(dtype)?))
+    }
+
     pub fn device_bytes(&self) -> usize {
         self.tables.len() + self.statuses.len() + self.zstd.as_ref().map_or(0, Zstd::scratch_bytes)
     }
@@ -308,8 +316,7 @@ impl GpuDecoder {
 
     /// Bytes that decoding `name` to `dtype` writes.
     pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
-        let plan = &self.shared.plans[self.shared.find(name)?];
-        Ok(plan.output_bytes(plan.output(dtype)?))
+        self.shared.output_bytes(name, dtype)
     }
 
     /// Names of the tensors.
@@ -355,7 +362,7 @@ pub(super) fn all_or(container: &Container, names: &[String]) -> Result<Vec<Stri
 }
 
 /// At least the bytes of the images of these tensors.
-fn image_bytes(container: &Container, names: &[String]) -> Result<usize> {
+pub(super) fn image_bytes(container: &Container, names: &[String]) -> Result<usize> {
     let mut seen = std::collections::HashSet::new();
     let mut total = 0usize;
     for name in names {

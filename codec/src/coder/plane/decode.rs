@@ -143,6 +143,17 @@ impl<'a> Plane<'a> {
         Ok(())
     }
 
+    /// Checks every frame of coder `zstd` as far as that goes without decoding it.
+    ///
+    /// # Errors
+    /// As for [`decode_piece`](Self::decode_piece).
+    pub fn check_frames(&self) -> Result<()> {
+        match &self.0 {
+            Kind::Zstd { frames, .. } => (0..frames.count()).try_for_each(|i| frames.check(i)),
+            _ => Ok(()),
+        }
+    }
+
     /// Chunks of the plane: tiles, frames, or 1 for a raw plane.
     pub fn chunks(&self) -> usize {
         match &self.0 {

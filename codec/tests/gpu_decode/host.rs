@@ -1,0 +1,58 @@
+//! Compressed bytes in the host's memory, sent to the device in a ring while what was sent before is decoded.
+
+use wcodec::gpu::{GpuOptions, HostDecoder, Stream};
+use wcodec::{Coder, Dtype, EncodeOptions, Granularity, Layout, MemorySource};
+
+use crate::data;
+use crate::rig::{Outputs, Rig, Want, shuffle};
+
+/// From one tensor at a time to everything at once.
+const RINGS: [usize; 3] = [0, 200_000, 128 << 20];
+
+/// Decodes all tensors in every dtype, in the order of the file and in another one, several times without waiting between.
+fn check(rig: &mut Rig, options: &EncodeOptions, what: &str) {
+    let mut source: MemorySource<'_> = data::shapes(&mut rig.rng);
+    for i in 0..12 {
+        data::push(&mut source, &format!("more{i}"), Dtype::BF16, &[320, 512], &mut rig.rng);
+    }
+    let container = data::encode(&source, options);
+    let infos = container.infos().unwrap();
+    for ring in RINGS {
+        let gpu = GpuOptions { ring, ..Default::default() };
+        let decoder = HostDecoder::new(&rig.device, &container, &[], &gpu).unwrap();
+        assert!(decoder.device_bytes() > 0 && decoder.host_bytes() > 0);
+        let mut wants = Want::everything(&container, &infos, &mut rig.rng);
+        let stream = Stream::new(&rig.device).unwrap();
+        for round in 0..3 {
+            if round > 0 {
+                shuffle(&mut rig.rng, &mut wants);
+            }
+            let mut outputs = Outputs::new(rig, &wants);
+            outputs.poison(&mut rig.rng, &stream);
+            let targets = outputs.targets(&wants);
+            // SAFETY: the outputs hold the targets and outlive the work, which `check` waits for.
+            unsafe {
+                decoder.decode(&targets[..targets.len() / 2], &stream).unwrap();
+                decoder.decode(&targets[targets.len() / 2..], &stream).unwrap();
+            }
+            decoder.check(&stream).unwrap();
+            outputs.assert_equal(&wants, &stream, &format!("{what}, ring of {ring}"));
+        }
+    }
+}
+
+#[test]
+fn tiles_from_the_host_equal_the_oracle() {
+    let Some(mut rig) = Rig::new() else { return };
+    for (coder, layout) in [(Coder::Rans, Layout::Pair), (Coder::Huffman, Layout::Pair), (Coder::Rans, Layout::Byte)] {
+        let options = data::options(coder, layout, Granularity::Row, &mut rig.rng);
+        check(&mut rig, &options, &format!("{coder} {layout}"));
+    }
+}
+
+#[test]
+fn frames_from_the_host_equal_the_oracle() {
+    let Some(mut rig) = Rig::with_nvcomp() else { return };
+    let options = data::options(Coder::Zstd, Layout::Byte, Granularity::Row, &mut rig.rng);
+    check(&mut rig, &options, "zstd");
+}
