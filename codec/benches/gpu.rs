@@ -8,12 +8,14 @@
 mod data;
 #[path = "gpu/graph.rs"]
 mod graph;
+#[path = "gpu/peers.rs"]
+mod peers;
 
 use cudarc::driver::sys;
 use data::Shape;
 use graph::{Graph, median, time};
 use serde_json::{Value, json};
-use wcodec::gpu::{Batch, Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream, Target};
+use wcodec::gpu::{Batch, Device, DeviceBuffer, GpuDecoder, GpuOptions, HostDecoder, Stream, Target};
 use wcodec::{Coder, Container, DecodeOptions, Dtype, Layout, Result};
 
 /// Bytes of a copy on the device.
@@ -123,6 +125,25 @@ impl Bench {
         Ok(())
     }
 
+    /// Rate at which compressed bytes are copied from pinned memory and decoded, the one beside the other.
+    fn host(&mut self, container: &Container, case: &str, what: &str) -> Result<()> {
+        let decoder = HostDecoder::new(&self.device, container, &[], &GpuOptions::default())?;
+        let mut out = Vec::new();
+        let mut targets = Vec::new();
+        for name in decoder.names() {
+            let buffer = DeviceBuffer::new(&self.device, decoder.output_bytes(name, Dtype::I8)?)?;
+            targets.push(Target { name: name.to_owned(), out: buffer.ptr(), dtype: Dtype::I8, rows: None });
+            out.push(buffer);
+        }
+        // SAFETY: the outputs and the decoder outlive the work.
+        let work = || unsafe { decoder.decode(&targets, &self.stream) };
+        let (ms, spread) = median(&time(&self.stream, 2, 11, &work)?);
+        decoder.check(&self.stream)?;
+        let ring = decoder.device_bytes();
+        self.add(what, case, "GB/s", decoder.host_bytes() as f64 / ms / 1e6, spread, json!({"device_bytes": ring}));
+        Ok(())
+    }
+
     /// Microseconds of decoding one of several groups of tensors, in one graph over all of them.
     fn latency(&mut self, container: &Container, case: &str, what: &str, dtype: Dtype, group: usize) -> Result<()> {
         let (decoder, out, targets) = self.decoder(container, dtype)?;
@@ -159,6 +180,7 @@ fn main() -> Result<()> {
     if b.wants("device copy") {
         b.copy()?;
     }
+    let tile = value("--tile").map(|w| w.parse().expect("a number of columns"));
     let coders = [(Coder::Rans, Layout::Pair, "rans"), (Coder::Huffman, Layout::Pair, "huffman")];
     let bytes = [(Coder::Rans, Layout::Byte, "rans byte"), (Coder::Huffman, Layout::Byte, "huffman byte")];
     if b.wants("1 GB") {
@@ -168,13 +190,16 @@ fn main() -> Result<()> {
         let one = vec![("w".to_owned(), shapes.len() * 4096, 2048)];
         let one_weights = vec![weights.concat()];
         for (coder, layout, what) in coders {
-            let c = data::container(&one, &one_weights, coder, layout)?;
+            let c = data::container(&one, &one_weights, coder, layout, tile)?;
             b.bulk(&c, "1 GB, one matrix", &format!("{what} to int8"), Dtype::I8, n)?;
             b.bulk(&c, "1 GB, one matrix", &format!("{what} to bf16"), Dtype::BF16, n)?;
         }
         for (coder, layout, what) in coders.into_iter().chain(bytes) {
-            let c = data::container(&shapes, &weights, coder, layout)?;
+            let c = data::container(&shapes, &weights, coder, layout, tile)?;
             b.bulk(&c, "1 GB of 4096 x 2048", &format!("{what} to int8"), Dtype::I8, n)?;
+            if layout == Layout::Pair {
+                b.host(&c, "1 GB of 4096 x 2048", &format!("{what}, copied and decoded"))?;
+            }
             if layout == Layout::Pair {
                 b.bulk(&c, "1 GB of 4096 x 2048", &format!("{what} to bf16"), Dtype::BF16, n)?;
             }
@@ -187,7 +212,7 @@ fn main() -> Result<()> {
         let shapes = many("w", copies, rows, 2048);
         let weights = data::weights(&shapes, 2);
         for (coder, layout, what) in coders {
-            let c = data::container(&shapes, &weights, coder, layout)?;
+            let c = data::container(&shapes, &weights, coder, layout, tile)?;
             let case = format!("one {rows} x 2048");
             b.latency(&c, &case, &format!("{what} to int8"), Dtype::I8, 1)?;
             b.latency(&c, &case, &format!("{what} to bf16"), Dtype::BF16, 1)?;
@@ -197,11 +222,12 @@ fn main() -> Result<()> {
         let shapes: Vec<Shape> = (0..8).flat_map(|i| data::block(&format!("layers.{i}"))).collect();
         let weights = data::weights(&shapes, 3);
         for (coder, layout, what) in coders {
-            let c = data::container(&shapes, &weights, coder, layout)?;
+            let c = data::container(&shapes, &weights, coder, layout, tile)?;
             b.latency(&c, "TinyLlama block", &format!("{what} to int8"), Dtype::I8, 7)?;
             b.latency(&c, "TinyLlama block", &format!("{what} to bf16"), Dtype::BF16, 7)?;
         }
     }
+    peers::run(&mut b)?;
     let results: Vec<Value> = b
         .rows
         .iter()

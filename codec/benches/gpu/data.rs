@@ -30,13 +30,19 @@ pub fn weights(shapes: &[Shape], seed: u64) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A container of these weights.
-pub fn container(shapes: &[Shape], weights: &[Vec<u8>], coder: Coder, layout: Layout) -> Result<Container> {
+/// A container of these weights, in tiles of `tile` columns or the default ones.
+pub fn container(
+    shapes: &[Shape],
+    weights: &[Vec<u8>],
+    coder: Coder,
+    layout: Layout,
+    tile: Option<usize>,
+) -> Result<Container> {
     let mut source = MemorySource::new();
     for ((name, rows, cols), bytes) in shapes.iter().zip(weights) {
         source.push(name.clone(), Dtype::BF16, vec![*rows, *cols], Cow::Borrowed(bytes))?;
     }
-    let options = EncodeOptions { coder, layout, ..Default::default() };
+    let options = EncodeOptions { coder, layout, tile, ..Default::default() };
     Container::from_bytes(encode_to_vec(&source, &options, &mut |_| Ok(()))?.0)
 }
 
