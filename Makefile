@@ -106,14 +106,14 @@ large: build ## Round trip of a model of TinyLlama-1.1B's shapes: every coder an
 fmt: $(VENV)/test-tools ## Formats all code
 	cargo fmt --all
 	$(BIN)/ruff check --quiet --fix .
-	$(BIN)/ruff format --quiet pyext tests codec/benches
+	$(BIN)/ruff format --quiet pyext tests codec/benches kernels
 
 lint: build $(VENV)/test-tools ## Checks formatting, clippy, ruff, mypy and the documentation
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels
 	$(BIN)/ruff check --quiet .
-	$(BIN)/ruff format --quiet --check pyext tests codec/benches
+	$(BIN)/ruff format --quiet --check pyext tests codec/benches kernels
 	$(BIN)/mypy
 
 bench: $(VENV)/tools ## Speed of the CPU coders beside libzstd; writes target/bench/cpu.json
