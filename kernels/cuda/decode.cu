@@ -23,7 +23,6 @@
 
 // One chunk: where it is and what it covers.
 struct Chunk {
-  u32 index;
   u32 tile;
   u32 blocks;
   u32 strip;
@@ -31,7 +30,6 @@ struct Chunk {
 
 DEVICE Chunk chunk_at(const Tiles& t, u32 index) {
   Chunk c;
-  c.index = index;
   c.strip = index / t.tiles;
   c.tile = index - c.strip * t.tiles;
   c.blocks = c.tile + 1 == t.tiles ? t.last_blocks : t.blocks;

@@ -1,6 +1,6 @@
 //! Decoding on a device from compressed bytes that stay there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -208,12 +208,7 @@ pub(super) fn read_plans(
 ) -> Result<Vec<TensorPlan>> {
     let read = DecodeOptions { threads: options.threads, isa: None, verify: options.verify };
     let mut plans: Vec<TensorPlan> = Vec::with_capacity(names.len());
-    let mut seen = std::collections::HashSet::new();
     for name in names {
-        let name = container.resolve(name)?;
-        if !seen.insert(name.to_owned()) {
-            continue;
-        }
         let parts = container.parts(name, &read)?;
         let plan = TensorPlan::new(&parts)?;
         each(&plan, &parts)?;
@@ -263,7 +258,7 @@ impl GpuDecoder {
     /// # Errors
     /// The device's memory is too small, a tensor is damaged, or nvCOMP is needed and not there.
     pub fn new(device: &Device, container: &Container, names: &[String], options: &GpuOptions) -> Result<Self> {
-        let names = all_or(container, names)?;
+        let names = stored_names(container, names)?;
         let stream = Stream::new(device)?;
         // Sizes are known from the index, so that memory is asked for once; images need a little more for alignment.
         let total = image_bytes(container, &names)?;
@@ -353,25 +348,22 @@ impl Batch {
     }
 }
 
-/// `names`, or all tensors of the container where there are none.
-pub(super) fn all_or(container: &Container, names: &[String]) -> Result<Vec<String>> {
-    match names {
-        [] => Ok(container.infos()?.into_iter().map(|i| i.name).collect()),
-        _ => Ok(names.to_vec()),
+/// The tensors that hold the data of `names`, each once; all of the container where no name is given.
+pub(super) fn stored_names(container: &Container, names: &[String]) -> Result<Vec<String>> {
+    if names.is_empty() {
+        return Ok(container.infos()?.into_iter().map(|i| i.name).collect());
     }
+    let mut seen = HashSet::new();
+    let stored = names.iter().map(|n| container.resolve(n)).collect::<Result<Vec<_>>>()?;
+    Ok(stored.into_iter().filter(|n| seen.insert(*n)).map(str::to_owned).collect())
 }
 
 /// At least the bytes of the images of these tensors.
 pub(super) fn image_bytes(container: &Container, names: &[String]) -> Result<usize> {
-    let mut seen = std::collections::HashSet::new();
-    let mut total = 0usize;
-    for name in names {
+    names.iter().try_fold(0, |total, name| {
         let entry = container.reader().tensor(name)?;
-        if seen.insert(&entry.name) {
-            total += TensorPlan::image_bound(entry.segments().map(|(_, s)| s.length as usize));
-        }
-    }
-    Ok(total)
+        Ok(total + TensorPlan::image_bound(entry.segments().map(|(_, s)| s.length as usize)))
+    })
 }
 
 /// Pinned memory in two halves: one is filled while the other is being copied.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::buffer::{DeviceBuffer, PinnedBuffer};
-use super::decoder::{GpuOptions, Shared, Target, all_or, image_bytes, read_plans};
+use super::decoder::{GpuOptions, Shared, Target, image_bytes, read_plans, stored_names};
 use super::device::Device;
 use super::stream::{Event, Stream};
 use crate::decode::Container;
@@ -81,7 +81,7 @@ impl HostDecoder {
     /// # Errors
     /// Memory is too small, a tensor is damaged, or nvCOMP is needed and not there.
     pub fn new(device: &Device, container: &Container, names: &[String], options: &GpuOptions) -> Result<Self> {
-        let names = all_or(container, names)?;
+        let names = stored_names(container, names)?;
         let mut images = PinnedBuffer::new(device, image_bytes(container, &names)?)?;
         let mut image_at = Vec::with_capacity(names.len());
         let (mut at, mut longest) = (0, 0);

@@ -260,7 +260,7 @@ pub struct TilesJob<'a> {
     /// Address of the first element of the first strip.
     pub out: u64,
     pub kind: OutputKind,
-    /// First and last strip, counted over all matrices.
+    /// First strip, and the one behind the last, counted over all matrices.
     pub strips: (usize, usize),
 }
 
