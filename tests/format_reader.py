@@ -96,14 +96,19 @@ def huffman_lookup(lengths: Array, bits: int) -> tuple[Array, Array]:
 
 
 def decode_rans(data: bytes, begin: Array, end: Array, n: int, table: Array, bits: int) -> tuple[Array, Array]:
-    """Decode coded `rans` bodies [begin, end) of `data`: uint8 [chunks, 32, n]; and payloads, int64 [chunks, 32]."""
+    """Decode coded `rans` bodies [begin, end) of `data`: uint8 [chunks, 32, n]; and tails, int64 [chunks, 32]."""
     require(table.sum() == 1 << bits and table.max() < 1 << bits, "rans table: bad frequencies")
     symbol = np.repeat(np.arange(256), table)  # of each slot, like the two that follow
     frequency, rest = table[symbol], np.arange(1 << bits) - (np.cumsum(table) - table)[symbol]
     require((end - begin >= 4 * LANES).all(), "rans body: shorter than its states")
-    words = np.frombuffer(data, "<u2")
+    words = np.frombuffer(data, "<u2").astype(np.int64)
     x = np.frombuffer(data, "<u4")[(begin // 4)[:, None] + np.arange(LANES)].astype(np.int64)
-    cursor, stop = begin // 2 + 2 * LANES, end // 2
+    cursor, stop = begin // 2 + 2 * LANES, (end // 2)[:, None]
+
+    def take(at: Array) -> Array:
+        # zeros beyond the end, as from a damaged body
+        return np.where(at < stop, words[np.minimum(at, words.size - 1)], 0)
+
     out = np.empty((n, begin.size, LANES), np.uint8)
     for step in range(n):
         slot = x & ((1 << bits) - 1)
@@ -111,25 +116,36 @@ def decode_rans(data: bytes, begin: Array, end: Array, n: int, table: Array, bit
         x = frequency[slot] * (x >> bits) + rest[slot]
         need = x < 65536
         rank = np.cumsum(need, axis=1)
-        at = cursor[:, None] + rank - 1
-        word = np.where(at < stop[:, None], words[np.minimum(at, words.size - 1)], 0)
-        x = np.where(need, x << 16 | word, x)
+        x = np.where(need, x << 16 | take(cursor[:, None] + rank - 1), x)
         cursor = cursor + rank[:, -1]
-    require((x >> 16 == 1).all(), "rans body: a lane does not end in its final state")
-    # the length is a multiple of 4, so one word may be left over, and it is the zero that pads
-    padded = (stop - cursor == 1) & (words[stop - 1] == 0)
-    require(((cursor == stop) | padded).all(), "rans body: words are missing or left over")
-    return out.transpose(1, 2, 0), x & 0xFFFF
+    p = np.clip(np.frexp(x)[1].astype(np.int64) - 2, 15, 30)  # the highest bit of x is bit p + 1
+    require((x >> p == 2).all(), "rans body: a lane does not end in its final state")
+    # the lanes' parts of r bits, from where the words end; the last of `ends` is what follows
+    r = 32 - p
+    ends = 16 * cursor[:, None] + np.insert(np.cumsum(r, axis=1), 0, 0, axis=1)
+    left = 16 * stop - ends[:, -1:]
+    require((left >= 0).all(), "rans body: words or bits of the tails are missing")
+    require((left < 32).all(), "rans body: words are left over after the tails")
+    window = (take(ends >> 4) | take((ends >> 4) + 1) << 16) >> (ends & 15)  # r is at most 17, and so within two u16
+    require((window[:, -1] == 0).all(), "rans body: bits after the tails are not zero")
+    tail = (window[:, :-1] & ((1 << r) - 1)) << p | x & ((1 << p) - 1)
+    return out.transpose(1, 2, 0), tail
 
 
 def decode_huffman(data: bytes, begin: Array, end: Array, n: int, table: Array, bits: int) -> Array:
     """Decode coded `huffman` bodies, byte ranges [begin, end) of `data`: uint8 [chunks, 32, n]."""
     symbol, length = huffman_lookup(table, bits)
-    require((end - begin >= 2 * LANES + 4).all(), "huffman body: shorter than its lane starts and a word")
-    words = np.frombuffer(data, "<u4").astype(np.int64)
-    start = np.frombuffer(data, "<u2")[(begin // 2)[:, None] + np.arange(LANES)].astype(np.int64) + 2
-    first, stop = begin // 4 + LANES // 2, end // 4
-    bit = start.copy()
+    require((end - begin >= 4 + LANES + 4).all(), "huffman body: shorter than its header and a word")
+    octets, pairs, words = (np.frombuffer(data, f"<u{i}").astype(np.int64) for i in (1, 2, 4))
+    least, wide = pairs[begin // 2][:, None], pairs[begin // 2 + 1][:, None]
+    require((wide <= 1).all(), "huffman body: wide is neither 0 nor 1")
+    first, stop = (begin + 4 + LANES * (1 + wide[:, 0])) // 4, end // 4
+    require((first < stop).all(), "huffman body: shorter than its wide header and a word")
+    at = begin[:, None] + 4 + np.arange(LANES) * (1 + wide)
+    edge = 2 + np.cumsum(least + (octets[at] | octets[at + 1] * wide << 8), axis=1)  # where the codes of lanes end
+    bit = np.insert(edge[:, :-1], 0, 2, axis=1)
+    finish = edge[:, -1]
+    require((stop - first == (finish + 31) >> 5).all(), "huffman body: does not end with the last code's word")
     out = np.empty((n, begin.size, LANES), np.uint8)
     for step in range(n):
         at = first[:, None] + (bit >> 5)
@@ -138,9 +154,7 @@ def decode_huffman(data: bytes, begin: Array, end: Array, n: int, table: Array, 
         window = (low | high << 32) >> (bit & 31) & ((1 << bits) - 1)
         out[step] = symbol[window]
         bit += length[window]
-    ends, finish = np.insert(bit[:, :-1], 0, 2, axis=1), bit[:, -1]
-    require((start == ends).all(), "huffman body: a lane does not begin where the one before ends")
-    require((stop - first == (finish + 31) >> 5).all(), "huffman body: does not end with the last code's word")
+    require((bit == edge).all(), "huffman body: a lane's codes do not take exactly its bits")
     unused = words[first] & 3 | np.where(finish & 31, words[stop - 1] >> (finish & 31), 0)
     require((unused == 0).all(), "huffman body: bits before or after the codes are not zero")
     return out.transpose(1, 2, 0)
@@ -397,12 +411,14 @@ class FormatReader:
         begin, end = self._chunks(name, plane, data, chunks)
         sizes, last = end - begin, np.arange(chunks) % tiles == tiles - 1
         widths = np.where(last, padded_cols - (tiles - 1) * tile, tile)
-        # no body is shorter than 68 bytes; checked here because the output is allocated before bodies are looked at
-        require(((sizes >= 68) & (sizes <= 16 * widths)).all(), f"{name}: a chunk is too short or too long")
+        # checked here because the output is allocated before bodies are looked at. No body of rans is shorter than 32
+        # states and 2 bits of each tail, none of huffman than a header, 2 bits, and 16 codes of 1 bit in each lane
+        shortest = 136 if plane["coder"] == "rans" else 104
+        require(((sizes >= shortest) & (sizes <= 16 * widths)).all(), f"{name}: a chunk is too short or too long")
         side: list[Array] = []
         if shift is not None:
             stored = np.frombuffer(self._segment(plane["side"], f"{name}: side"), np.uint8)
-            lengths = 128 * (widths // 64) * (shift + 1) - (64 if plane["coder"] == "rans" else 0)
+            lengths = 128 * (widths // 64) * (shift + 1) - (128 if plane["coder"] == "rans" else 0)
             require(stored.size == lengths.sum(), f"{name}: length of the side plane contradicts the shape")
             side = np.split(stored, np.cumsum(lengths)[:-1])
         out = np.zeros((count * strips, 16, padded_cols), np.uint8)
@@ -425,30 +441,29 @@ class FormatReader:
         if shift in (0, 1, 2):
             patches = [read_patches(data[b:e], 16 * w) for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
             begin = begin + np.array([4 + 4 * len(p) for p in patches])
-        raw_length = w * per_block // 2 + (64 if rans and shift is not None else 0)
+        raw_length = w * per_block // 2 + (128 if rans and shift is not None else 0)
         require((end - begin <= raw_length).all(), "a body is longer than its raw length")
         raw, coded = np.flatnonzero(end - begin == raw_length), np.flatnonzero(end - begin < raw_length)
         symbols = np.empty((chunks, LANES, nb * per_block), np.uint8)
-        payload = np.zeros((chunks, LANES), np.int64)
+        tail = np.zeros((chunks, LANES), np.int64)
         bits, table = self._table(plane)
         if coded.size and not rans:
             symbols[coded] = decode_huffman(data, begin[coded], end[coded], nb * per_block, table, bits)
         elif coded.size:
-            n = nb * per_block - (2 if shift is None else 0)
-            symbols[coded, :, :n], payload[coded] = decode_rans(data, begin[coded], end[coded], n, table, bits)
+            n = nb * per_block - (4 if shift is None else 0)
+            symbols[coded, :, :n], tail[coded] = decode_rans(data, begin[coded], end[coded], n, table, bits)
             if shift is None:
-                symbols[coded, :, n], symbols[coded, :, n + 1] = payload[coded] & 0xFF, payload[coded] >> 8
+                symbols[coded, :, n:] = tail[coded].astype("<u4").view(np.uint8).reshape(-1, LANES, 4)
         for i in raw.tolist():
             body = np.frombuffer(data, np.uint8)[begin[i] : end[i]]
             stored = body[: w * per_block // 2].reshape(nb, 2, LANES, per_block // 2)
             symbols[i] = stored.transpose(2, 0, 1, 3).reshape(LANES, -1)
-            payload[i] = body[stored.size :].view("<u2") if body.size > stored.size else 0
+            tail[i] = body[stored.size :].view("<u4") if body.size > stored.size else 0
         elements = symbols.reshape(chunks, LANES, nb, per_block)
         if shift is not None and side is not None:
             if rans:
-                # the upper half of the last word is the payload: put it where a u32 has it
-                last = np.stack([side[:, -64:].copy().view("<u2"), payload.astype("<u2")], axis=-1)
-                side = np.concatenate([side[:, :-64], last.reshape(chunks, -1).view(np.uint8)], axis=1)
+                # the tails are the last words, which the side plane leaves out
+                side = np.concatenate([side, tail.astype("<u4").view(np.uint8)], axis=1)
             words = np.ascontiguousarray(side).view("<u4").reshape(chunks, nb, shift + 1, LANES)
             elements = join_pairs(elements, words, shift)
         # patches count elements in decoding order: block, lane, element

@@ -22,6 +22,8 @@ import zstandard
 
 MAGIC = b"\x89WCODEC\n"
 LANES = range(32)
+#: how coded bodies use what the page leaves to writers (`Tensor.variety`): p of the lanes of rans, header of huffman
+VARIETIES = ["as advised", "p = 15; wide", "every p by turns; wide and least = 0", "p = 30; least below the fewest"]
 Json = dict[str, Any]
 
 
@@ -55,6 +57,8 @@ class Tensor:
     pad: int = 0
     #: tensors with the same key, coder and bits share one table; "" shares with none
     table_key: str = ""
+    #: coded chunks: an index into `VARIETIES`. None: chunk after chunk another, beginning with one that the name gives
+    variety: int | None = None
 
 
 @dataclass
@@ -186,22 +190,34 @@ def huffman_table(counts: Counter[int], bits: int) -> list[int]:
         counts = Counter({s: (n + 1) // 2 for s, n in counts.items()})
 
 
-def rans_body(lanes: list[list[int]], payloads: list[int], frequencies: list[int], bits: int) -> bytes:
-    """A coded body: the encoder of section 6, which runs backwards through steps, lanes and words."""
-    start = [sum(frequencies[:s]) for s in range(256)]
-    states = [65536 + p for p in payloads]
-    words = []
-    for step in reversed(range(len(lanes[0]))):
-        for lane in reversed(LANES):
-            s, x = lanes[lane][step], states[lane]
-            f = frequencies[s]
-            if x >= f << (32 - bits):
-                words.append(x % 65536)
-                x //= 65536
-            states[lane] = (x // f << bits) + x % f + start[s]
-    words.reverse()
-    words += [0] * (len(words) % 2)
-    return struct.pack("<32I", *states) + struct.pack(f"<{len(words)}H", *words)
+def rans_lane(symbols: list[int], x: int, table: list[tuple[int, int]], bits: int) -> tuple[int, dict[int, int]]:
+    """The encoder of section 6 for one lane, from its last x: the first one, and words by the step that takes them."""
+    words = {}
+    for step in range(len(symbols) - 1, -1, -1):
+        f, start = table[symbols[step]]
+        if x >= f << (32 - bits):
+            words[step] = x % 65536
+            x //= 65536
+        x = (x // f << bits) + x % f + start
+    return x, words
+
+
+def rans_body(lanes: list[list[int]], tails: list[int], frequencies: list[int], bits: int, variety: int) -> bytes:
+    """A coded body of section 6."""
+    table = [(f, sum(frequencies[:s])) for s, f in enumerate(frequencies)]
+    states, taken, parts = [], [], []
+    for lane, (symbols, tail) in enumerate(zip(lanes, tails, strict=True)):
+        choice = (range(15, 31), [15], [15 + lane % 16], [30])[variety]
+        tried = {p: rans_lane(symbols, (2 << p) + tail % (1 << p), table, bits) for p in choice}
+        p = max(choice, key=lambda p: (-len(tried[p][1]), p))  # the largest that costs no further word
+        x, words = tried[p]
+        states.append(x)
+        taken += [(step, lane, word) for step, word in words.items()]
+        parts.append(f"{tail >> p:0{32 - p}b}"[::-1])
+    stream = b"".join(struct.pack("<H", word) for _, _, word in sorted(taken))
+    rest = "".join(parts)
+    stream += int(rest[::-1], 2).to_bytes(align(len(rest), 8) // 8, "little")
+    return struct.pack("<32I", *states) + stream + bytes(-len(stream) % 4)
 
 
 def huffman_codes(lengths: list[int]) -> dict[int, tuple[int, int]]:
@@ -215,45 +231,45 @@ def huffman_codes(lengths: list[int]) -> dict[int, tuple[int, int]]:
     return codes
 
 
-def huffman_body(lanes: list[list[int]], lengths: list[int]) -> bytes | None:
-    """A coded body of section 7; None where a lane begins too late for a u16."""
-    codes = huffman_codes(lengths)
-    bits = ["00"]
-    starts, at = [], 2
-    for symbols in lanes:
-        starts.append(at - 2)
-        for s in symbols:
-            code, length = codes[s]
-            bits.append(f"{code:0{length}b}")
-            at += length
-    if starts[-1] > 65535:
-        return None
-    value = int("".join(bits)[::-1], 2)  # bit 0 of the stream is the least significant one
-    return struct.pack("<32H", *starts) + value.to_bytes(align(at, 32) // 8, "little")
+def huffman_body(lanes: list[list[int]], lengths: list[int], variety: int) -> bytes:
+    """A coded body of section 7."""
+    text = {s: f"{code:0{length}b}" for s, (code, length) in huffman_codes(lengths).items()}
+    coded = ["".join(text[s] for s in symbols) for symbols in lanes]
+    sizes = [len(codes) for codes in coded]
+    fewest, most = min(sizes), max(sizes)
+    # below the fewest, but so that narrow excesses stay narrow where that can be
+    least = (fewest, fewest, 0, max(min(most - 255, fewest), 0))[variety]
+    wide = variety in (1, 2) or most - least > 255
+    header = struct.pack("<2H", least, wide) + struct.pack("<32H" if wide else "<32B", *(n - least for n in sizes))
+    value = int(("00" + "".join(coded))[::-1], 2)  # bit 0 of the stream is the least significant one
+    return header + value.to_bytes(align(2 + sum(sizes), 32) // 8, "little")
 
 
-def raw_body(chunk: Chunk, per_half: int, payloads: list[int]) -> bytes:
-    """Symbols in the order [block][half][lane][symbol], then the payloads if there are any."""
+def raw_body(chunk: Chunk, per_half: int, tails: list[int]) -> bytes:
+    """Symbols in the order [block][half][lane][symbol], then the tails if there are any."""
     out = bytearray()
     for first in range(0, len(chunk.symbols[0]), per_half):
         for lane in LANES:
             out += bytes(chunk.symbols[lane][first : first + per_half])
-    return bytes(out) + struct.pack(f"<{len(payloads)}H", *payloads)
+    return bytes(out) + struct.pack(f"<{len(tails)}I", *tails)
 
 
-def chunk_bytes(tensor: Tensor, chunk: Chunk, table: list[int], raw: bool) -> bytes:
-    """Patches and body of a chunk."""
+def chunk_bytes(tensor: Tensor, chunk: Chunk, table: list[int], index: int) -> bytes:
+    """Patches and body of chunk `index` of the tensor."""
     rans, pair = tensor.coder == "rans", tensor.layout == "pair"
-    payloads = [word >> 16 for word in chunk.side[-1][-1]] if rans and pair else []
-    stored = raw_body(chunk, 8 if pair else 16, payloads)
+    variety = tensor.variety
+    if variety is None:
+        variety = (xxhash.xxh3_64_intdigest(tensor.name.encode()) + index) % len(VARIETIES)
+    tails = chunk.side[-1][-1] if rans and pair else []
+    stored = raw_body(chunk, 8 if pair else 16, tails)
     if not rans:
-        body = huffman_body(chunk.symbols, table)
+        body = huffman_body(chunk.symbols, table, variety)
     elif pair:
-        body = rans_body(chunk.symbols, payloads, table, tensor.bits)
+        body = rans_body(chunk.symbols, tails, table, tensor.bits, variety)
     else:
-        last = [lane[-2] | lane[-1] << 8 for lane in chunk.symbols]
-        body = rans_body([lane[:-2] for lane in chunk.symbols], last, table, tensor.bits)
-    if raw or body is None or len(body) >= len(stored):
+        last = [int.from_bytes(bytes(lane[-4:]), "little") for lane in chunk.symbols]
+        body = rans_body([lane[:-4] for lane in chunk.symbols], last, table, tensor.bits, variety)
+    if index in tensor.raw_chunks or len(body) >= len(stored):
         body = stored
     head = b""
     if chunk.patches is not None:
@@ -264,11 +280,9 @@ def chunk_bytes(tensor: Tensor, chunk: Chunk, table: list[int], raw: bool) -> by
 
 
 def side_bytes(tensor: Tensor, chunk: Chunk) -> bytes:
-    """The side plane of a chunk; with rans the payloads' half of the last word is left out."""
+    """The side plane of a chunk; with rans the last words are left out: they are the tails."""
     words = [word for block in chunk.side for word in block]
-    last = words.pop() if tensor.coder == "rans" else []
-    full = b"".join(struct.pack("<32I", *word) for word in words)
-    return full + struct.pack(f"<{len(last)}H", *(w & 0xFFFF for w in last))
+    return b"".join(struct.pack("<32I", *word) for word in (words[:-1] if tensor.coder == "rans" else words))
 
 
 def zstd_plane(tensor: Tensor, plain: bytes) -> tuple[bytes, bytes, int]:
@@ -365,7 +379,7 @@ def write_container(
             plane |= {"chunk": t.chunk, "chunks": len(offsets) // 8, "max_chunk": longest}
         else:
             number, table = built[t.table_key or "=" + t.name, t.coder, t.bits]
-            parts = [chunk_bytes(t, c, table, i in t.raw_chunks) for i, c in enumerate(chunks[t.name])]
+            parts = [chunk_bytes(t, c, table, i) for i, c in enumerate(chunks[t.name])]
             data = b"".join(parts)
             ends = [sum(map(len, parts[:i])) // 4 for i in range(len(parts) + 1)]
             offsets = struct.pack(f"<{len(ends)}I", *ends)

@@ -1,7 +1,7 @@
 // Entropy decoders: one struct a coder, one state a lane. FORMAT.md sections 6 and 7.
 //
-// A body lies in shared memory with zeros behind it. Corrupt bytes may make a decoder run on into them, never beyond:
-// `CODER_SLACK` says how far, and the host sizes the buffers by it.
+// A body lies in shared memory with zeros behind it. Corrupt bytes may make a decoder run on into them, never beyond: the host
+// (`TilesPlan::slack`) knows how far, and sizes the buffers by it.
 #pragma once
 #include "simt.h"
 
@@ -35,7 +35,8 @@ struct Coder<RANS, BITS> {
   u32 x, next, below, limit, table;
   TableBits<BITS> bits;
 
-  static DEVICE_MEMBER u32 header_bytes() { return LANES * 4; }
+  // Whether there is all that `begin` reads.
+  static DEVICE_MEMBER bool has_header(Body body) { return body.end - body.begin >= LANES * 4; }
 
   DEVICE_MEMBER void begin(Body body, u32 lane, u32 at, u32 table_bits) {
     table = at;
@@ -61,14 +62,27 @@ struct Coder<RANS, BITS> {
   // Called after four steps at most, which take 256 bytes: who has run out of words stays just behind the end.
   DEVICE_MEMBER void stay_inside() { next = next < limit ? next : limit; }
 
-  // The 16 bits that a lane's state ends with, in the lower half.
-  DEVICE_MEMBER u32 payload() const { return x; }
-
-  // Whether all lanes ended as a valid chunk makes them end.
-  DEVICE_MEMBER bool ended_well(Body body, u32) const {
-    const bool words = next == body.end || (next + 2 == body.end && lds16(next) == 0);
-    return ballot(x >> 16 != 1 || !words) == 0;
+  // Called after the last step: the lane's tail. From then on, x is whether the lane ended as one of a valid chunk does.
+  DEVICE_MEMBER u32 tail(Body body) {
+    const u32 zeros = clz(x), z = zeros < 15 ? zeros : 15, held = 30 - z;
+    // What the state does not hold, 2 + z bits, lies behind the words, lane after lane: z is added up bit by bit.
+    u32 at = 2 * popc(below), all = 2 * LANES;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+      const u32 lanes = ballot(z >> i & 1);
+      at += popc(lanes & below) << i;
+      all += popc(lanes) << i;
+    }
+    const u32 from = next + at / 16 * 2;
+    const u32 rest = prmt(lds16(from), lds16(from + 2), 0x5410) >> (at % 16);
+    const u32 found = (x & ((1u << held) - 1)) | rest << held;
+    // Fewer than 32 bits are left, and they are zero.
+    const u32 left = (body.end - next) * 8 - all;
+    x = x >> held == 2 && left < 32 && lds32(body.end - 4) >> 1 >> (31 - left) == 0;
+    return found;
   }
+
+  DEVICE_MEMBER bool ended_well(Body, u32) const { return ballot(x == 0) == 0; }
 };
 
 // Table entries: length of the code in bits 0 to 4, zeros up to bit 15, then the symbol (byte 3, or a nibble three bits up in
@@ -78,13 +92,32 @@ struct Coder<HUFFMAN, BITS> {
   u32 lo, hi, after, position, next, start, table;
   TableBits<BITS> bits;
 
-  static DEVICE_MEMBER u32 header_bytes() { return LANES * 2; }
+  // u16 least, u16 wide, and the lanes' excesses in u8 or u16.
+  static DEVICE_MEMBER u32 header_bytes(u32 head) { return 4 + (head >> 16 ? LANES * 2 : LANES); }
+  static DEVICE_MEMBER bool has_header(Body body) {
+    const u32 bytes = body.end - body.begin;
+    if (bytes < 4) return false;
+    const u32 head = lds32(body.begin);
+    return head >> 17 == 0 && bytes > header_bytes(head);
+  }
+  static DEVICE_MEMBER u32 lane_bits(Body body, u32 head, u32 lane) {
+    const u32 excess = head >> 16 ? lds16(body.begin + 4 + lane * 2) : lds8(body.begin + 4 + lane);
+    return (head & 0xFFFF) + excess;
+  }
 
   DEVICE_MEMBER void begin(Body body, u32 lane, u32 at, u32 table_bits) {
     table = at;
-    start = lds16(body.begin + lane * 2);
     bits.set(table_bits);
-    const u32 first = body.begin + LANES * 2 + (start >> 5) * 4;
+    const u32 head = lds32(body.begin), own = lane_bits(body, head, lane);
+    // Minus 2: where the codes of lane 0 begin.
+    u32 sum = own;
+#pragma unroll
+    for (u32 by = 1; by < LANES; by *= 2) {
+      const u32 before = shfl_up(sum, by);
+      if (lane >= by) sum += before;
+    }
+    start = sum - own;
+    const u32 first = body.begin + header_bytes(head) + (start >> 5) * 4;
     // A damaged start may point anywhere: behind the end everything is zero, wherever one is.
     next = first < body.end ? first : body.end;
     position = start & 31;
@@ -112,20 +145,17 @@ struct Coder<HUFFMAN, BITS> {
 
   DEVICE_MEMBER void stay_inside() {}
 
-  DEVICE_MEMBER u32 payload() const { return 0; }
+  DEVICE_MEMBER u32 tail(Body) const { return 0; }
 
   DEVICE_MEMBER bool ended_well(Body body, u32 lane) const {
-    const u32 words = body.begin + LANES * 2;
+    const u32 head = lds32(body.begin), words = body.begin + header_bytes(head);
     const u32 end = (start & ~31u) + (position & 0xFFFF);  // minus 2, like `start`
-    const u32 after = shfl(start, lane + 1 < LANES ? lane + 1 : lane);
-    bool good;
-    if (lane + 1 < LANES) {
-      good = end == after && words + (start >> 5) * 4 < body.end;
-    } else {
+    bool good = end == start + lane_bits(body, head, lane);
+    if (lane + 1 == LANES) {
       const u32 bits = end + 2, whole = words + bits / 32 * 4;
-      good = bits % 32 ? whole + 4 == body.end && lds32(whole) >> (bits % 32) == 0 : whole == body.end;
+      good = good && (bits % 32 ? whole + 4 == body.end && lds32(whole) >> (bits % 32) == 0 : whole == body.end);
     }
-    if (lane == 0) good = good && start == 0 && (lds32(words) & 3) == 0;
+    if (lane == 0) good = good && (lds32(words) & 3) == 0;
     return ballot(!good) == 0;
   }
 };

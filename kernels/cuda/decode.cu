@@ -43,10 +43,10 @@ DEVICE u32 side_words(const Tiles& t) {
 }
 
 DEVICE const u8* side_at(const Tiles& t, const Chunk& c, u32 words) {
-  // With rANS the last word of each lane and tile is stored as its lower half.
-  const u32 payload = CODER == RANS ? 64 : 0;
-  const u64 strip = (u64)((t.tiles - 1) * t.blocks + t.last_blocks) * words * 128 - (u64)t.tiles * payload;
-  return (const u8*)t.side + c.strip * strip + (u64)c.tile * (t.blocks * words * 128 - payload);
+  // With rANS the last word of each lane and tile is its tail, and not here.
+  const u32 tails = CODER == RANS && words > 0 ? 1 : 0;
+  const u32 strip = ((t.tiles - 1) * t.blocks + t.last_blocks) * words - t.tiles * tails;
+  return (const u8*)t.side + ((u64)c.strip * strip + c.tile * (t.blocks * words - tails)) * 128;
 }
 
 // Where a chunk lies in its plane.
@@ -81,7 +81,7 @@ struct Warp {
 
 DEVICE u32 raw_body_bytes(u32 blocks, bool pair) {
   if (!pair) return blocks * 1024;
-  return blocks * 512 + (CODER == RANS ? 64 : 0);
+  return blocks * 512 + (CODER == RANS ? 128 : 0);
 }
 
 // Coded symbols of a lane and block, from a raw chunk: layout `byte` has the elements, `pair` the high parts.
@@ -186,21 +186,23 @@ struct Side {
 
 // Side words on their way: loads run two blocks ahead of their use, across the end of a chunk into the next one of the warp.
 struct Ahead {
-  const u8* p;  // where the lane's words of the next two blocks begin
+  const u8* p;  // where the lane's words of the next block to load begin
   u32 blocks;   // from there to the end of their chunk
   bool valid;   // whether what was loaded is of the chunk that comes next
+  bool swapped; // whether the block that comes next has its words in the second of the two places
 };
 
-DEVICE void load_side(Side& s, const u8* p, u32 last) {
+// Loads the words of a block and steps to the next.
+DEVICE void load_side(Side& s, Ahead& ahead) {
+  // With rANS the last word of the last block is not in the side plane: the one before it is loaded again.
+  const u8* p = ahead.p;
   s.w[0] = ldg32_stream(p);
   s.w[1] = ldg32_stream(p + 128);
   s.w[2] = ldg32_stream(p + 256);
-  s.w[3] = ldg32_stream(p + 384 + (i32)last);
+  s.w[3] = ldg32_stream(CODER == RANS && ahead.blocks == 1 ? p + 256 : p + 384);
+  ahead.p += 512;
+  ahead.blocks -= 1;
 }
-
-// What to add to the place of the last word in the last block: with rANS it is half as long there, its other half being what the
-// lane's state ends with.
-DEVICE u32 last_word_shift(u32 lane) { return CODER == RANS ? (lane & ~1u) * 2 - lane * 4 : 0; }
 
 // Patches of a chunk: elements to replace, in the order in which they are decoded.
 struct Patches {
@@ -235,33 +237,36 @@ DEVICE bool apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
 
 // Loads the side words of a chunk's first two blocks.
 DEVICE void begin_side(const Tiles& t, const Chunk& c, u32 lane, Side& even, Side& odd, Ahead& ahead) {
-  ahead.p = side_at(t, c, 4) + lane * 4;
-  load_side(even, ahead.p, 0);
-  load_side(odd, ahead.p + 512, c.blocks == 2 ? last_word_shift(lane) : 0);
-  ahead.p += 1024;
-  ahead.blocks = c.blocks - 2;
-  ahead.valid = true;
+  ahead = {side_at(t, c, 4) + lane * 4, c.blocks, true, false};
+  load_side(even, ahead);
+  load_side(odd, ahead);
 }
 
-// Decodes a chunk that is coded, lies inside the matrix and has an even number of blocks: layout `pair`, shift 3.
+// Decodes a chunk that is coded, lies inside the matrix and has two blocks or more: layout `pair`, shift 3.
 template <u32 OUT, u32 BITS>
-DEVICE void decode_fast(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, u32 lane, Side& even, Side& odd, Ahead& ahead,
-                        const Chunk& following, bool more, Target& r, float s, float s8) {
-  const u32 shift = last_word_shift(lane);
+DEVICE void decode_fast(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, Side& even, Side& odd,
+                        Ahead& ahead, const Chunk& following, bool more, Target& r, float s, float s8) {
   const u64 row8 = 8 * t.output.row_stride * Element<OUT>::bytes();
   const bool rescale = OUT != OUT_INT8 && t.output.scales_per_row > 1;
   r.to = r.to - (lane & 3) * (16 * Element<OUT>::bytes()) + exchanged_place<OUT>(lane);
   if (!ahead.valid) begin_side(t, c, lane, even, odd, ahead);
-  auto block = [&](Side& side, u32 place, u32 last_ahead, bool last) {
+  // The words of a block are replaced by those of the block after the next.
+  auto block = [&](Side& side, bool last) {
     const Side w = side;
-    load_side(side, ahead.p + place, last_ahead);
+    if (ahead.blocks == 0) {
+      // Behind this chunk: the next one of the warp, or, where there is none to go on with, this one's again.
+      const Chunk& next = ahead.valid ? following : c;
+      ahead.p = side_at(t, next, 4) + lane * 4;
+      ahead.blocks = next.blocks;
+    }
+    load_side(side, ahead);
     Block b;
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       u32 h0, h1;
       pairs8(d, h0, h1);
       u32 word = w.w[j];
-      if (CODER == RANS && j == 3 && last) word = prmt(word, d.payload(), lane & 1 ? 0x5432 : 0x5410);
+      if (CODER == RANS && j == 3 && last) word = d.tail(body);
       b.q[2 * j] = merge_shift3(h0, word);
       b.q[2 * j + 1] = merge_shift3(h1, fshl(word, word, 4));
     }
@@ -282,21 +287,22 @@ DEVICE void decode_fast(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, u
     r.to += Element<OUT>::bytes() * BLOCK_COLS;
     r.col += BLOCK_COLS;
   };
-  ahead.valid = more && following.blocks % 2 == 0;
-#pragma unroll 1
-  for (u32 k = c.blocks; k != 0; k -= 2) {
-    if (ahead.blocks == 0) {
-      // Behind this chunk: the next one of the warp, or, where there is none to go on with, this one's again.
-      const Chunk& next = ahead.valid ? following : c;
-      ahead.p = side_at(t, next, 4) + lane * 4;
-      ahead.blocks = next.blocks;
-    }
-    const u32 last_ahead = ahead.blocks == 2 ? shift : 0;
-    block(even, 0, 0, false);
-    block(odd, 512, last_ahead, k == 2);
-    ahead.p += 1024;
-    ahead.blocks -= 2;
+  ahead.valid = more && following.blocks >= 2;
+  u32 left = c.blocks;
+  // Two places by turns, and a way in at each: to move what is still on its way would be to wait for it.
+  if (ahead.swapped) goto second;
+first:
+  left--;
+  block(even, left == 0);
+  if (left == 0) {
+    ahead.swapped = true;
+    return;
   }
+second:
+  left--;
+  block(odd, left == 0);
+  if (left != 0) goto first;
+  ahead.swapped = false;
 }
 
 // Decodes any chunk.
@@ -319,31 +325,16 @@ DEVICE bool decode_any(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Bo
       } else {
 #pragma unroll
         for (u32 j = 0; j < 7; j++) b.q[j] = bytes4(d);
-        if (CODER == RANS) {
-          // The lane's last two elements are what its state ends with.
-          u32 e, f;
-          d.two(e, f);
-          const u32 two = prmt(e, f, 0x0073);
-          if (last) {
-            b.q[7] = prmt(two, d.payload(), 0x5410);
-          } else {
-            d.two(e, f);
-            b.q[7] = prmt(two, prmt(e, f, 0x0073), 0x5410);
-          }
-          d.stay_inside();
-        } else {
-          b.q[7] = bytes4(d);
-        }
+        // With rANS the lane's last four elements are its tail.
+        b.q[7] = CODER == RANS && last ? d.tail(body) : bytes4(d);
       }
     } else {
       u32 side_now[4] = {0, 0, 0, 0};
       const u8* p = side + k * words * 128;
-      const bool halved = CODER == RANS && last;
+      const bool with_tail = CODER == RANS && last;
 #pragma unroll
       for (u32 j = 0; j < 4; j++) {
-        if (j >= words) continue;
-        if (halved && j + 1 == words) side_now[j] = ldg16(p + j * 128 + lane * 2);
-        else side_now[j] = ldg32(p + j * 128 + lane * 4);
+        if (j < words - with_tail) side_now[j] = ldg32(p + j * 128 + lane * 4);
       }
       if (raw) {
         raw_block<true>(b, body.begin, k, lane);
@@ -351,11 +342,11 @@ DEVICE bool decode_any(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Bo
 #pragma unroll
         for (u32 j = 0; j < 4; j++) pairs8(d, b.q[2 * j], b.q[2 * j + 1]);
       }
-      if (halved) {
-        const u32 payload = raw ? lds16(body.begin + c.blocks * 512 + lane * 2) : d.payload();
+      if (with_tail) {
+        const u32 tail = raw ? lds32(body.begin + c.blocks * 512 + lane * 4) : d.tail(body);
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
-          if (j + 1 == words) side_now[j] = prmt(side_now[j], payload, 0x5410);
+          if (j + 1 == words) side_now[j] = tail;
         }
       }
 #pragma unroll
@@ -389,7 +380,7 @@ DEVICE bool decode_chunk(const Tiles& t, const Chunk& c, Arrival a, u32 table, u
   }
   const u32 length = body.end - body.begin, raw_length = raw_body_bytes(c.blocks, pair);
   const bool raw = length == raw_length;
-  if (length > raw_length || (!raw && length < Coder<CODER, BITS>::header_bytes())) return false;
+  if (length > raw_length || (!raw && !Coder<CODER, BITS>::has_header(body))) return false;
   Coder<CODER, BITS> d;
   if (!raw) {
     // What the stream may run on into is zero. The bytes there are of the next chunk, or of the one that was here before.
@@ -403,9 +394,9 @@ DEVICE bool decode_chunk(const Tiles& t, const Chunk& c, Arrival a, u32 table, u
   bool good = true;
   // The same for all lanes: the tile's last row and column.
   const u32 first_row = c.strip % t.strips * TILE_ROWS, end_col = c.tile * t.blocks * BLOCK_COLS + c.blocks * BLOCK_COLS;
-  const bool fast = MODE == MODE_PAIR && !raw && t.vector && c.blocks % 2 == 0 && first_row + TILE_ROWS <= t.rows && end_col <= t.cols;
+  const bool fast = MODE == MODE_PAIR && !raw && t.vector && c.blocks >= 2 && first_row + TILE_ROWS <= t.rows && end_col <= t.cols;
   if (fast) {
-    decode_fast<OUT, BITS>(t, c, d, lane, even, odd, ahead, following, more, r, s, s8);
+    decode_fast<OUT, BITS>(t, c, d, body, lane, even, odd, ahead, following, more, r, s, s8);
   } else {
     ahead.valid = false;
     good = decode_any<MODE, OUT, BITS>(t, c, d, body, raw, patches, lane, r, s, s8);
@@ -421,7 +412,7 @@ DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 f
   const bool two = batch.buffers_per_warp == 2;
   u32 chunk = first + warp;
   Side even, odd;
-  Ahead ahead = {nullptr, 0, false};
+  Ahead ahead = {nullptr, 0, false, false};
   Arrival now = {0, 0};
   u32 next = 0;
   u32 which = 0;
@@ -431,7 +422,7 @@ DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 f
     if (chunk + warps < last) next = load_arrival(t, chunk + warps, w.lane);
     if (MODE == MODE_PAIR) {
       const Chunk c = chunk_at(t, chunk);
-      if (c.blocks % 2 == 0) begin_side(t, c, w.lane, even, odd, ahead);
+      if (c.blocks >= 2) begin_side(t, c, w.lane, even, odd, ahead);
     }
   }
   if (new_table) {

@@ -50,6 +50,7 @@ DEVICE void syncwarp() { __syncwarp(); }
 DEVICE void syncthreads() { __syncthreads(); }
 
 DEVICE u32 popc(u32 v) { return __popc(v); }
+DEVICE u32 clz(u32 v) { return __clz(v); }
 DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
   u32 r;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));

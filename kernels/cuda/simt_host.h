@@ -54,6 +54,7 @@ DEVICE void syncwarp(SIMT_AT) { simt::meet(simt::SYNCWARP, 0, false, SIMT_HERE);
 DEVICE void syncthreads(SIMT_AT) { simt::sync_threads(SIMT_HERE); }
 
 DEVICE u32 popc(u32 v) { return (u32)__builtin_popcount(v); }
+DEVICE u32 clz(u32 v) { return v ? (u32)__builtin_clz(v) : 32; }
 DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
   const u64 bytes = (u64)b << 32 | a;
   u32 r = 0;

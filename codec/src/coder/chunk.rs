@@ -20,14 +20,14 @@ impl ChunkFormat {
         self.layout == Layout::Pair && self.shift < 3
     }
 
-    /// Symbols that a lane of a tile of `width` columns decodes, those in the payload included.
+    /// Symbols that a lane of a tile of `width` columns decodes, those in its tail included.
     fn steps(self, width: usize) -> usize {
         width / BLOCK_COLS * symbols_per_block(self.layout)
     }
 
-    /// Whether the last two symbols of each lane are its payload.
-    fn payload_is_symbols(self) -> bool {
-        self.coder == Coder::Rans && self.layout == Layout::Byte
+    /// How many symbols of each lane, its last ones, are its tail.
+    fn symbols_in_tail(self) -> usize {
+        if self.coder == Coder::Rans && self.layout == Layout::Byte { 4 } else { 0 }
     }
 
     /// Bytes of the side plane that belong to a tile of `width` columns.
@@ -77,28 +77,26 @@ impl ChunkEncoder {
         if self.format.has_patches() {
             put_patches(tile, width, self.format.shift, out);
         }
-        let mut payload = [0; LANES];
+        let mut tails = [0; LANES];
         self.symbols.resize(self.format.steps(width) * LANES, 0);
         match self.format.layout {
             Layout::Byte => self.split_bytes(tile, width),
-            Layout::Pair => self.split_pairs(tile, width, side, &mut payload),
+            Layout::Pair => self.split_pairs(tile, width, side, &mut tails),
         }
         let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
         self.body.clear();
-        let coded = match &self.encoder {
+        match &self.encoder {
             Encoder::Huffman(e) => e.encode(&self.symbols, &mut self.body),
             Encoder::Rans(e) => {
-                let mut coded = &self.symbols[..];
-                if self.format.payload_is_symbols() {
-                    let last;
-                    (coded, last) = self.symbols.split_at(self.symbols.len() - 2 * LANES);
-                    payload = std::array::from_fn(|l| u16::from_le_bytes([last[l], last[LANES + l]]));
+                let coded = self.symbols.len() - self.format.symbols_in_tail() * LANES;
+                let (coded, last) = self.symbols.split_at(coded);
+                if let [a, b, c, d] = last.as_chunks::<LANES>().0 {
+                    tails = std::array::from_fn(|l| u32::from_le_bytes([a[l], b[l], c[l], d[l]]));
                 }
-                e.encode(coded, &payload, &mut self.words, &mut self.body);
-                true
+                e.encode(coded, &tails, &mut self.words, &mut self.body);
             }
-        };
-        if !coded || self.body.len() >= raw_length {
+        }
+        if self.body.len() >= raw_length {
             self.body.clear();
             let half = symbols_per_block(self.format.layout) / 2;
             for steps in self.symbols.chunks_exact(half * LANES) {
@@ -107,7 +105,7 @@ impl ChunkEncoder {
                 }
             }
             if self.body.len() < raw_length {
-                payload.iter().for_each(|p| self.body.extend_from_slice(&p.to_le_bytes()));
+                tails.iter().for_each(|t| self.body.extend_from_slice(&t.to_le_bytes()));
             }
         }
         out.extend_from_slice(&self.body);
@@ -127,7 +125,7 @@ impl ChunkEncoder {
     }
 
     /// The coded symbols of `tile`, `[step][lane]`, in layout `pair`; appends its part of the side plane to `side`.
-    fn split_pairs(&mut self, tile: &[i8], width: usize, side: &mut Vec<u8>, payload: &mut [u16; LANES]) {
+    fn split_pairs(&mut self, tile: &[i8], width: usize, side: &mut Vec<u8>, tails: &mut [u32; LANES]) {
         let ChunkFormat { coder, shift, .. } = self.format;
         let (blocks, words) = (width / BLOCK_COLS, shift as usize + 1);
         for (block, steps) in self.symbols.chunks_exact_mut(16 * LANES).enumerate() {
@@ -156,8 +154,7 @@ impl ChunkEncoder {
             }
             for (word, lanes) in packed.iter().enumerate().take(words) {
                 if coder == Coder::Rans && block + 1 == blocks && word + 1 == words {
-                    lanes.iter().for_each(|w| side.extend_from_slice(&(*w as u16).to_le_bytes()));
-                    *payload = lanes.map(|w| (w >> 16) as u16);
+                    *tails = *lanes;
                 } else {
                     side.extend_from_slice(bytemuck::cast_slice(&lanes.map(u32::to_le)));
                 }
@@ -337,12 +334,12 @@ impl ChunkDecoder {
         }
         let parts = parts.map(|p| p.expect("checked above"));
         let jobs = std::array::from_fn(|i| rans::avx512::Job { body: parts[i].body, side: chunks[i].side });
-        let Ok(ends) = rans::avx512::decode::<N>(decoder, self.format, jobs, width, out, stride, scratch) else {
+        let Ok(streams) = rans::avx512::decode::<N>(decoder, self.format, jobs, width, out, stride, scratch) else {
             return false;
         };
-        for i in 0..N {
+        for (i, stream) in streams.into_iter().enumerate() {
             let patched = patch(parts[i].patches, width, &mut out[i * width..], stride);
-            verdicts[i] = patched.and(ends[i].check(parts[i].body));
+            verdicts[i] = patched.and(stream);
         }
         true
     }
@@ -358,7 +355,7 @@ impl ChunkDecoder {
         let half = symbols_per_block(self.format.layout) / 2;
         let steps = self.format.steps(chunk.width);
         scratch.symbols.resize(steps * LANES, 0);
-        let (symbols, payload) = parts.body.split_at(steps * LANES);
+        let (symbols, tails) = parts.body.split_at(steps * LANES);
         for (to, from) in scratch.symbols.chunks_exact_mut(half * LANES).zip(symbols.chunks_exact(half * LANES)) {
             for lane in 0..LANES {
                 for i in 0..half {
@@ -366,9 +363,9 @@ impl ChunkDecoder {
                 }
             }
         }
-        let payload = payload.as_chunks::<2>().0;
-        let payload = std::array::from_fn(|l| payload.get(l).map_or(0, |p| u16::from_le_bytes(*p)));
-        self.place(&scratch.symbols, chunk, &payload, out, stride);
+        let tails = tails.as_chunks::<4>().0;
+        let tails = std::array::from_fn(|l| tails.get(l).map_or(0, |t| u32::from_le_bytes(*t)));
+        self.place(&scratch.symbols, chunk, &tails, out, stride);
         Ok(())
     }
 
@@ -385,40 +382,38 @@ impl ChunkDecoder {
         match self.isa {
             Isa::Avx512 => {
                 let job = rans::avx512::Job { body: parts.body, side: chunk.side };
-                let ends = rans::avx512::decode(decoder, self.format, [job], chunk.width, out, stride, scratch)?;
-                return ends[0].check(parts.body);
+                let [verdict] = rans::avx512::decode(decoder, self.format, [job], chunk.width, out, stride, scratch)?;
+                return verdict;
             }
             Isa::Avx2 => {
                 let words = &mut scratch.words[0];
                 let (body, side) = (parts.body, chunk.side);
-                let end = rans::avx2::decode(decoder, self.format, body, side, chunk.width, out, stride, words)?;
-                return end.check(parts.body);
+                return rans::avx2::decode(decoder, self.format, body, side, chunk.width, out, stride, words);
             }
             Isa::Scalar => {}
         }
         let steps = self.format.steps(chunk.width);
         scratch.symbols.resize(steps * LANES, 0);
-        let coded = if self.format.payload_is_symbols() { steps - 2 } else { steps };
+        let coded = steps - self.format.symbols_in_tail();
         let (symbols, last) = scratch.symbols.split_at_mut(coded * LANES);
-        let end = decoder.decode(parts.body, symbols)?;
-        let payload = end.payload();
-        if self.format.payload_is_symbols() {
-            for (lane, p) in payload.iter().enumerate() {
-                [last[lane], last[LANES + lane]] = p.to_le_bytes();
+        let (tails, verdict) = decoder.decode(parts.body, symbols)?.tails(parts.body);
+        for (i, step) in last.chunks_exact_mut(LANES).enumerate() {
+            for (symbol, tail) in step.iter_mut().zip(tails) {
+                *symbol = tail.to_le_bytes()[i];
             }
         }
-        self.place(&scratch.symbols, chunk, &payload, out, stride);
-        end.check(parts.body)
+        self.place(&scratch.symbols, chunk, &tails, out, stride);
+        verdict
     }
 
     /// Puts coded symbols (`[step][lane]`) and the side plane together and writes the tile.
-    fn place(&self, symbols: &[u8], chunk: &Chunk<'_>, payload: &[u16; LANES], out: &mut [i8], stride: usize) {
+    fn place(&self, symbols: &[u8], chunk: &Chunk<'_>, tails: &[u32; LANES], out: &mut [i8], stride: usize) {
         let per_word = symbols_per_block(self.format.layout) / 8;
         let shift = self.format.shift;
         for block in 0..chunk.width / BLOCK_COLS {
             let side = match self.format.layout {
                 Layout::Byte => [[0; LANES]; 4],
-                Layout::Pair => side_words(self.format, chunk, block, payload),
+                Layout::Pair => side_words(self.format, chunk, block, tails),
             };
             // Elements by word and lane: loops over lanes vectorize.
             let mut words = [[0u32; LANES]; 8];
@@ -453,16 +448,14 @@ impl ChunkDecoder {
 }
 
 /// The side words of every lane in `block`, `[word][lane]`.
-fn side_words(format: ChunkFormat, chunk: &Chunk<'_>, block: usize, payload: &[u16; LANES]) -> [[u32; LANES]; 4] {
+fn side_words(format: ChunkFormat, chunk: &Chunk<'_>, block: usize, tails: &[u32; LANES]) -> [[u32; LANES]; 4] {
     let words = format.shift as usize + 1;
     let mut side = [[0; LANES]; 4];
     for (word, lanes) in side.iter_mut().enumerate().take(words) {
-        let line = &chunk.side[(block * words + word) * LANES * 4..];
         if format.coder == Coder::Rans && block + 1 == chunk.width / BLOCK_COLS && word + 1 == words {
-            for ((lane, lower), &payload) in lanes.iter_mut().zip(line.as_chunks::<2>().0).zip(payload) {
-                *lane = u32::from(u16::from_le_bytes(*lower)) | u32::from(payload) << 16;
-            }
+            *lanes = *tails;
         } else {
+            let line = &chunk.side[(block * words + word) * LANES * 4..];
             for (lane, word) in lanes.iter_mut().zip(line.as_chunks::<4>().0) {
                 *lane = u32::from_le_bytes(*word);
             }

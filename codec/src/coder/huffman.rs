@@ -4,8 +4,8 @@ use super::LANES;
 use super::table::{CodeTable, SYMBOLS};
 use crate::error::{Error, Result};
 
-/// Bytes of the lanes' offsets at the start of a body.
-pub const OFFSET_BYTES: usize = LANES * 2;
+/// Bytes at the start of a body that say how the lanes' lengths follow.
+const LEAST_BYTES: usize = 4;
 /// Unused bits before the first code, which let a kernel keep the next code at bit 2.
 const LEAD: usize = 2;
 
@@ -22,20 +22,24 @@ impl Encoder {
         Self { codes: std::array::from_fn(|s| u32::from(codes[s]) | u32::from(table.lengths()[s]) << 16) }
     }
 
-    /// Appends the body for `symbols` (`[step][lane]`; each must be in the table), or nothing and `false` where a
-    /// lane's offset does not fit 16 bits.
-    pub fn encode(&self, symbols: &[u8], out: &mut Vec<u8>) -> bool {
-        let begin = out.len();
-        out.resize(begin + OFFSET_BYTES, 0);
-        let (mut window, mut filled) = (0u64, LEAD);
-        let mut written = 0usize;
+    /// Appends the body for `symbols` (`[step][lane]`, at most 4,096 steps; each must be in the table).
+    pub fn encode(&self, symbols: &[u8], out: &mut Vec<u8>) {
         let steps = symbols.as_chunks::<LANES>().0;
+        let mut lengths = [0u32; LANES];
+        for step in steps {
+            for lane in 0..LANES {
+                lengths[lane] += self.codes[step[lane] as usize] >> 16;
+            }
+        }
+        let (least, most) = lengths.iter().fold((u32::MAX, 0), |(a, b), &n| (a.min(n), b.max(n)));
+        let wide = most - least > 0xFF;
+        out.extend_from_slice(&(least as u16).to_le_bytes());
+        out.extend_from_slice(&u16::from(wide).to_le_bytes());
+        for n in lengths {
+            out.extend_from_slice(&((n - least) as u16).to_le_bytes()[..1 + usize::from(wide)]);
+        }
+        let (mut window, mut filled) = (0u64, LEAD);
         for lane in 0..LANES {
-            let Ok(offset) = u16::try_from(written * 32 + filled - LEAD) else {
-                out.truncate(begin);
-                return false;
-            };
-            out[begin + 2 * lane..][..2].copy_from_slice(&offset.to_le_bytes());
             for step in steps {
                 let code = self.codes[step[lane] as usize];
                 window |= u64::from(code & 0xFFFF) << filled;
@@ -44,14 +48,12 @@ impl Encoder {
                     out.extend_from_slice(&(window as u32).to_le_bytes());
                     window >>= 32;
                     filled -= 32;
-                    written += 1;
                 }
             }
         }
         if filled > 0 {
             out.extend_from_slice(&(window as u32).to_le_bytes());
         }
-        true
     }
 }
 
@@ -64,11 +66,6 @@ pub struct Decoder {
 /// Longest code of any table, so that an index into the look-up needs no check.
 const INDEX_BITS: u32 = 12;
 
-/// Where the codes of a lane begin and end, in bits from the start of the words.
-fn lane_bits(offsets: &[[u8; 2]], lane: usize) -> usize {
-    usize::from(u16::from_le_bytes(offsets[lane])) + LEAD
-}
-
 impl Decoder {
     /// Prepares `table`.
     pub fn new(table: &CodeTable) -> Self {
@@ -78,11 +75,11 @@ impl Decoder {
 
     /// The reference decoder: fills `symbols` (`[step][lane]`), and returns the bit at which each lane ended.
     pub fn decode_reference(&self, body: &[u8], symbols: &mut [u8]) -> Result<[usize; LANES]> {
-        let (offsets, bits) = split_body(body)?;
+        let (bounds, bits) = split_body(body)?;
         let mask = self.lookup.len() - 1;
         let steps = symbols.as_chunks_mut::<LANES>().0;
         Ok(std::array::from_fn(|lane| {
-            let mut at = lane_bits(offsets, lane);
+            let mut at = bounds[lane];
             for step in steps.iter_mut() {
                 // 12 bits at any position lie in three bytes; beyond the end the stream is zeros.
                 let byte = |i: usize| usize::from(bits.get(at / 8 + i).copied().unwrap_or(0));
@@ -99,11 +96,11 @@ impl Decoder {
     /// [`decode_reference`](Self::decode_reference) on every input.
     pub fn decode(&self, body: &[u8], symbols: &mut [u8]) -> Result<[usize; LANES]> {
         const GROUP: usize = 4;
-        let (offsets, bits) = split_body(body)?;
+        let (bounds, bits) = split_body(body)?;
         let steps = symbols.as_chunks_mut::<LANES>().0;
         let mut ends = [0; LANES];
         for lane in (0..LANES).step_by(GROUP) {
-            let mut at: [usize; GROUP] = std::array::from_fn(|i| lane_bits(offsets, lane + i));
+            let mut at: [usize; GROUP] = std::array::from_fn(|i| bounds[lane + i]);
             // Four codes of at most 12 bits fit the 57 bits that a refill at any bit position gives.
             for four in steps.chunks_mut(4) {
                 let mut windows: [u64; GROUP] = std::array::from_fn(|i| load_bits(bits, at[i]));
@@ -136,26 +133,38 @@ fn load_bits(bytes: &[u8], at: usize) -> u64 {
     word >> (at % 8)
 }
 
-/// Offsets and bits of a body.
-fn split_body(body: &[u8]) -> Result<(&[[u8; 2]], &[u8])> {
-    if body.len() < OFFSET_BYTES || !body.len().is_multiple_of(4) {
-        return Err(Error::corrupt(format!("a huffman chunk body of {} bytes", body.len())));
+/// Where each lane's codes begin and the last one's end, in bits from the start of the words; and the words.
+fn split_body(body: &[u8]) -> Result<([usize; LANES + 1], &[u8])> {
+    let short = || Error::corrupt(format!("a huffman chunk body of {} bytes", body.len()));
+    let (head, rest) = body.split_first_chunk::<LEAST_BYTES>().ok_or_else(short)?;
+    let [least, wide] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
+    if wide > 1 {
+        return Err(Error::corrupt(format!("a huffman chunk whose lengths are stored in way {wide}")));
     }
-    let (offsets, bits) = body.split_at(OFFSET_BYTES);
-    Ok((offsets.as_chunks::<2>().0, bits))
+    let width = 1 + usize::from(wide);
+    let (excess, bits) = rest.split_at_checked(LANES * width).ok_or_else(short)?;
+    if bits.is_empty() || !bits.len().is_multiple_of(4) {
+        return Err(short());
+    }
+    let mut bounds = [LEAD; LANES + 1];
+    for (lane, excess) in excess.chunks_exact(width).enumerate() {
+        let excess = excess.iter().rev().fold(0, |n, &b| n << 8 | usize::from(b));
+        bounds[lane + 1] = bounds[lane] + usize::from(least) + excess;
+    }
+    Ok((bounds, bits))
 }
 
 /// The free check of the format: each lane ends where the next begins, and the last one in the last word.
 pub fn check_ends(body: &[u8], ends: &[usize; LANES]) -> Result<()> {
-    let (offsets, bits) = split_body(body)?;
+    let (bounds, bits) = split_body(body)?;
     let last = ends[LANES - 1];
-    let joined = (1..LANES).all(|l| ends[l - 1] == lane_bits(offsets, l)) && lane_bits(offsets, 0) == LEAD;
+    let joined = bounds[1..] == ends[..];
     let lead_clear = bits.first().is_none_or(|b| b & 3 == 0);
     let tail_clear = last.div_ceil(32) * 4 == bits.len() && load_bits(bits, last) == 0;
     if joined && lead_clear && tail_clear {
         return Ok(());
     }
-    Err(Error::corrupt("a lane of a huffman stream does not end where the next one begins"))
+    Err(Error::corrupt("a lane of a huffman stream does not have its length"))
 }
 
 #[cfg(test)]
@@ -184,27 +193,38 @@ mod tests {
             symbols.truncate(symbols.len() / LANES * LANES);
             let table = table_of(&symbols, bits);
             let mut body = Vec::new();
-            prop_assert!(Encoder::new(&table).encode(&symbols, &mut body));
+            Encoder::new(&table).encode(&symbols, &mut body);
             let (got, ends) = decode_both(&Decoder::new(&table), &body, symbols.len());
             prop_assert_eq!(got, symbols);
             check_ends(&body, &ends).unwrap();
         }
 
         #[test]
-        fn decoders_agree_on_garbage(body in prop::collection::vec(any::<u8>(), 16..200), steps in 0usize..40) {
-            let body: Vec<u8> = body.iter().cycle().take(body.len() * 4).copied().collect();
+        fn decoders_agree_on_garbage(body in prop::collection::vec(any::<u8>(), 18..200), steps in 0usize..40, wide in 0u8..2) {
+            let mut body: Vec<u8> = body.iter().cycle().take(body.len() * 4).copied().collect();
+            body[2..4].copy_from_slice(&[wide, 0]);
             let table = table_of(&body, 12);
             decode_both(&Decoder::new(&table), &body, steps * LANES);
         }
     }
 
     #[test]
-    fn offsets_beyond_16_bits_are_declined() {
-        let mut symbols = vec![0u8; LANES * 512];
-        symbols.iter_mut().enumerate().for_each(|(i, s)| *s = (i % 256) as u8);
-        let mut out = vec![1, 2, 3];
-        assert!(!Encoder::new(&table_of(&symbols, 12)).encode(&symbols, &mut out));
-        assert_eq!(out, [1, 2, 3]);
+    fn lanes_of_very_different_lengths_round_trip() {
+        // One symbol that takes a bit in all lanes but the last, and every other symbol there.
+        let steps = 512;
+        let mut symbols = vec![0u8; LANES * steps];
+        for (i, s) in symbols.iter_mut().enumerate().filter(|(i, _)| i % LANES == LANES - 1) {
+            *s = (i / LANES % 256) as u8;
+        }
+        let table = table_of(&symbols, 12);
+        let mut body = Vec::new();
+        Encoder::new(&table).encode(&symbols, &mut body);
+        assert_eq!(body[2..4], [1, 0]);
+        let (got, ends) = decode_both(&Decoder::new(&table), &body, symbols.len());
+        assert_eq!(got, symbols);
+        check_ends(&body, &ends).unwrap();
+        body[2] = 2;
+        assert!(Decoder::new(&table).decode(&body, &mut symbols).is_err());
     }
 
     #[test]
@@ -213,7 +233,7 @@ mod tests {
         let table = table_of(&symbols, 12);
         let mut good = Vec::new();
         Encoder::new(&table).encode(&symbols, &mut good);
-        for at in [0, 2, 33, OFFSET_BYTES, good.len() - 1] {
+        for at in [0, 4, 33, 36, good.len() - 1] {
             let mut bad = good.clone();
             bad[at] ^= if at == good.len() - 1 { 0x80 } else { 1 };
             let mut out = vec![0; symbols.len()];

@@ -9,10 +9,14 @@ pub mod avx2;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod avx512;
 
-/// Lower bound of a state between steps, and what its high half must be after the last one.
+mod tails;
+
+pub use tails::Tails;
+
+/// Lower bound of a state between steps.
 const LOW: u32 = 1 << 16;
 /// Bytes of the states at the start of a body.
-pub const STATE_BYTES: usize = LANES * 4;
+const STATE_BYTES: usize = LANES * 4;
 
 /// Per symbol, what a step of the encoder needs so that it divides by multiplying.
 #[derive(Clone, Copy, Default)]
@@ -30,6 +34,8 @@ struct Step {
 /// Encodes bodies with one table.
 pub struct Encoder {
     steps: [Step; SYMBOLS],
+    /// What each symbol takes, in units of 1 / [`tails::BIT`] bits.
+    costs: [u32; SYMBOLS],
 }
 
 impl Encoder {
@@ -47,13 +53,20 @@ impl Encoder {
                 _ => Step { reciprocal: u64::MAX / u64::from(f) + 1, limit: f << (32 - bits), bias: start, complement },
             }
         });
-        Self { steps }
+        let costs = table.frequencies().map(|f| tails::cost(bits, f.into()));
+        Self { steps, costs }
     }
 
-    /// Appends the body for `symbols` (`[step][lane]`; each must be in the table) whose lanes carry `payload`.
-    /// `words` is scratch.
-    pub fn encode(&self, symbols: &[u8], payload: &[u16; LANES], words: &mut Vec<u16>, out: &mut Vec<u8>) {
-        let mut x = payload.map(|p| LOW | u32::from(p));
+    /// Appends the body for `symbols` (`[step][lane]`; each must be in the table) and the lanes' tails. `words` is scratch.
+    pub fn encode(&self, symbols: &[u8], tails: &[u32; LANES], words: &mut Vec<u16>, out: &mut Vec<u8>) {
+        let mut costs = [0; LANES];
+        for step in symbols.as_chunks::<LANES>().0 {
+            for lane in 0..LANES {
+                costs[lane] += self.costs[step[lane] as usize];
+            }
+        }
+        let tails = Tails::choose(tails, &costs);
+        let mut x = tails.states();
         // The decoder reads words in the opposite order, so they are written from the end to the front.
         words.clear();
         words.resize(symbols.len(), 0);
@@ -74,9 +87,7 @@ impl Encoder {
         }
         x.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
         words[at..].iter().for_each(|w| out.extend_from_slice(&w.to_le_bytes()));
-        if (words.len() - at) % 2 == 1 {
-            out.extend_from_slice(&[0, 0]);
-        }
+        tails.write((words.len() - at) % 2 == 1, out);
     }
 }
 
@@ -157,7 +168,7 @@ fn copy_words(words: &[[u8; 2]], copy: &mut Vec<u16>) {
     pad.fill(0);
 }
 
-/// How the stream of a chunk ended.
+/// How the words of a chunk ended.
 pub struct Ending {
     /// The lanes' states after the last step.
     pub states: [u32; LANES],
@@ -166,20 +177,15 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// The lanes' payloads.
-    pub fn payload(&self) -> [u16; LANES] {
-        self.states.map(|x| x as u16)
-    }
-
-    /// The free check of the format: all words are used and each state ends where the encoder began.
-    pub fn check(&self, body: &[u8]) -> Result<()> {
-        let (_, words) = split_body(body)?;
-        let all_used =
-            self.words_used == words.len() || (self.words_used + 1 == words.len() && words[self.words_used] == [0, 0]);
-        if all_used && self.states.iter().all(|x| x >> 16 == 1) {
-            return Ok(());
-        }
-        Err(Error::corrupt("a rans stream does not end where its encoder began"))
+    /// The lanes' tails, and whether the body ends as a valid one: the free check of the format.
+    pub fn tails(&self, body: &[u8]) -> ([u32; LANES], Result<()>) {
+        let behind = body.get(STATE_BYTES + 2 * self.words_used..).unwrap_or(&[]);
+        let (tails, good) = tails::read(&self.states, behind);
+        // Words that were taken beyond the end are as wrong as bits that are missing there.
+        let good = good && STATE_BYTES + 2 * self.words_used <= body.len();
+        let verdict =
+            if good { Ok(()) } else { Err(Error::corrupt("a rans stream does not end where its encoder began")) };
+        (tails, verdict)
     }
 }
 
@@ -206,15 +212,16 @@ mod tests {
             let mut r = seed | 1;
             let mut next = || { r ^= r << 13; r ^= r >> 7; r ^= r << 17; (r >> 32) as u32 };
             let symbols: Vec<u8> = (0..steps * LANES).map(|_| ((next() % spread) & next() & 0xFF) as u8).collect();
-            let payload: [u16; LANES] = std::array::from_fn(|_| next() as u16);
+            let tails: [u32; LANES] = std::array::from_fn(|_| next());
             let table = FrequencyTable::from_histogram(bits, &histogram(&symbols));
             let mut body = Vec::new();
-            Encoder::new(&table).encode(&symbols, &payload, &mut Vec::new(), &mut body);
+            Encoder::new(&table).encode(&symbols, &tails, &mut Vec::new(), &mut body);
             let mut got = vec![0; symbols.len()];
             let end = Decoder::new(&table).decode(&body, &mut got).unwrap();
             prop_assert_eq!(&got, &symbols);
-            prop_assert_eq!(end.payload(), payload);
-            end.check(&body).unwrap();
+            let (got, verdict) = end.tails(&body);
+            prop_assert_eq!(got, tails);
+            verdict.unwrap();
         }
     }
 
@@ -238,7 +245,7 @@ mod tests {
         let decoder = Decoder::new(&table);
         let verdict = |body: &[u8]| {
             let mut out = vec![0; symbols.len()];
-            decoder.decode(body, &mut out).and_then(|e| e.check(body))
+            decoder.decode(body, &mut out).and_then(|e| e.tails(body).1)
         };
         verdict(&body).unwrap();
         assert!(verdict(&body[..body.len() - 4]).is_err());

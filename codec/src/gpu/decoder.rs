@@ -46,7 +46,7 @@ impl Default for GpuOptions {
         Self {
             threads: None,
             verify: true,
-            zstd_scratch: 512 << 20,
+            zstd_scratch: 1 << 30,
             ring: 128 << 20,
             nvcomp: None,
             nvcomp_folders: Vec::new(),

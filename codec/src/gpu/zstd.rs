@@ -96,6 +96,16 @@ pub(super) struct Demand {
     pub shortest: usize,
 }
 
+/// What a batch takes.
+struct Size {
+    /// Decoded bytes and frames.
+    bytes: usize,
+    frames: usize,
+    /// Bytes for nvCOMP, and in all.
+    temp: usize,
+    total: usize,
+}
+
 impl Demand {
     pub fn add(&mut self, elements: usize, chunk: usize, frames: usize) {
         self.bytes += elements;
@@ -116,27 +126,36 @@ impl Zstd {
             kernel("wcodec_dequantize")?,
         ];
         let _scope = device.enter_uncaptured()?;
-        // Halved until it fits: what nvCOMP wants is for it to say.
-        let mut bytes = demand.bytes.max(demand.longest);
-        loop {
+        let size = |bytes: usize| -> Result<Size> {
             let frames = demand.frames.min(bytes.div_ceil(demand.shortest.max(1)) + abi::MAX_ITEMS);
             let temp = nvcomp.zstd_temp_bytes(frames, demand.longest, bytes)?;
             let parts = [temp, bytes, frames * ENTRY];
-            let total: usize = parts.iter().map(|n| n.next_multiple_of(ALIGN) + ALIGN).sum();
-            if total <= budget || bytes <= demand.longest {
-                let scratch = DeviceBuffer::new(device, total)?;
-                return Ok(Self {
-                    nvcomp,
-                    kernels,
-                    scratch,
-                    most_bytes: bytes as u64,
-                    most_frames: frames as u64,
-                    temp_bytes: temp,
-                    longest: demand.longest,
-                });
+            let total = parts.iter().map(|n| n.next_multiple_of(ALIGN) + ALIGN).sum();
+            Ok(Size { bytes, frames, temp, total })
+        };
+        let all = demand.bytes.max(demand.longest);
+        let mut best = size(all)?;
+        if best.total > budget && all > demand.longest {
+            // What nvCOMP wants is for it to say: the largest batch that fits is searched for, and then the smallest that makes
+            // no more batches, since equal ones fill the device alike.
+            let (mut fits, mut too_much) = (demand.longest, all);
+            while too_much - fits > (all / 64).max(demand.longest) {
+                let middle = fits + (too_much - fits) / 2;
+                if size(middle)?.total <= budget { fits = middle } else { too_much = middle }
             }
-            bytes = (bytes / 2).max(demand.longest);
+            let batches = all.div_ceil(fits);
+            best = size((all.div_ceil(batches) + demand.longest).min(fits))?;
         }
+        let scratch = DeviceBuffer::new(device, best.total)?;
+        Ok(Self {
+            nvcomp,
+            kernels,
+            scratch,
+            most_bytes: best.bytes as u64,
+            most_frames: best.frames as u64,
+            temp_bytes: best.temp,
+            longest: demand.longest,
+        })
     }
 
     /// Bytes of scratch on the device.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Compressed bytes that loading a file keeps on the GPU at once, besides the tensors. A single tensor may take more.
 GROUP_BYTES = 1 << 30
 # Memory of the GPU for batches of zstd frames, of which nvCOMP wants three times what it decodes.
-SCRATCH_BYTES = 512 << 20
+SCRATCH_BYTES = 1 << 30
 # "cuda" without a number: torch's current device.
 CURRENT = -1
 # What a tensor of floats that is stored raw can be converted to, and from.

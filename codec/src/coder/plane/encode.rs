@@ -7,7 +7,7 @@ use crate::coder::chunk::{ChunkEncoder, ChunkFormat};
 use crate::coder::filter;
 use crate::coder::histogram::{Histogram, PairHistogram, count_bytes, entropy};
 use crate::coder::table::Table;
-use crate::coder::tile::{OFFSET_UNIT, TileGeometry, default_tile, max_tile};
+use crate::coder::tile::{OFFSET_UNIT, TileGeometry, default_tile};
 use crate::coder::{Coder, Filter, Layout, TILE_ROWS, zstd};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -134,11 +134,7 @@ fn encode_tiles(
     tick: &mut Tick<'_>,
 ) -> Result<EncodedPlane> {
     let (coder, layout) = (options.coder, options.layout);
-    let tile = options.tile.unwrap_or_else(|| default_tile(symbols.rows, symbols.cols));
-    let widest = max_tile(coder, layout);
-    if tile > widest {
-        return Err(Error::input(format!("tiles of coder {coder} in layout {layout} have at most {widest} columns")));
-    }
+    let tile = options.tile.unwrap_or_else(|| default_tile(coder, symbols.rows, symbols.cols));
     if !matches!(options.table_bits, 11 | 12) {
         return Err(Error::input(format!("tables have 11 or 12 bits, not {}", options.table_bits)));
     }

@@ -30,7 +30,8 @@ static EXPAND: [[u8; WIDE]; 256] = {
     table
 };
 
-/// Decodes a tile of `width` columns into `out`, whose rows are `stride` apart. `words` is scratch.
+/// Decodes a tile of `width` columns into `out`, whose rows are `stride` apart. `words` is scratch. An error that comes after the tile
+/// was written says that the stream does not end as a valid one.
 ///
 /// # Panics
 /// AVX2 is missing, or `out` or the side plane is too short.
@@ -44,14 +45,14 @@ pub fn decode(
     out: &mut [i8],
     stride: usize,
     words: &mut Vec<u16>,
-) -> Result<Ending> {
+) -> Result<()> {
     assert!(crate::coder::Isa::Avx2.is_available());
     assert!(out.len() >= (TILE_ROWS - 1) * stride + width && stride >= width);
     assert!(side.len() == format.side_bytes(width));
     let (states, stream) = split_body(body)?;
     copy_words(stream, words);
     // SAFETY: AVX2 is there, and the lengths that the function relies on were checked above.
-    Ok(unsafe { decode_with_avx2(decoder, format, states, words, stream.len(), side, width, out, stride) })
+    unsafe { decode_with_avx2(decoder, format, body, states, words, stream.len(), side, width, out, stride) }
 }
 
 /// # Safety
@@ -62,6 +63,7 @@ pub fn decode(
 unsafe fn decode_with_avx2(
     decoder: &Decoder,
     format: ChunkFormat,
+    body: &[u8],
     states: [u32; LANES],
     words: &[u16],
     end: usize,
@@ -69,15 +71,12 @@ unsafe fn decode_with_avx2(
     width: usize,
     out: &mut [i8],
     stride: usize,
-) -> Ending {
+) -> Result<()> {
     // Loops rather than closures that the standard library calls: those are compiled without AVX2, and would neither
     // be inlined nor keep vectors in registers.
-    let mut x = [_mm256_setzero_si256(); VECTORS];
-    for v in 0..VECTORS {
-        // SAFETY: 32 u32 are four vectors.
-        x[v] = unsafe { _mm256_loadu_si256(states.as_ptr().add(v * WIDE).cast()) };
-    }
+    let mut x = load(&states);
     let mut used = 0usize;
+    let (mut tails, mut verdict) = ([0; LANES], Ok(()));
     let bits = decoder.bits();
     let mask = _mm256_set1_epi32((1 << bits) - 1);
     let shift_bits = _mm_cvtsi32_si128(bits as i32);
@@ -133,8 +132,11 @@ unsafe fn decode_with_avx2(
                     }
                 }
                 Layout::Byte => {
-                    let coded = if last && k == 7 { 2 } else { 4 };
-                    for _ in 0..coded {
+                    // The last four symbols of a tile are its tails.
+                    if last && k == 7 {
+                        continue;
+                    }
+                    for _ in 0..4 {
                         let e = step(&mut x, &mut next_word);
                         for v in 0..VECTORS {
                             // Symbols enter at the top, so that the first one ends up lowest.
@@ -142,26 +144,26 @@ unsafe fn decode_with_avx2(
                             quad[v] = _mm256_or_si256(shifted, _mm256_and_si256(_mm256_slli_epi32::<12>(e[v]), top));
                         }
                     }
-                    if coded == 2 {
-                        for v in 0..VECTORS {
-                            let payload = _mm256_slli_epi32::<16>(x[v]);
-                            quad[v] = _mm256_or_si256(_mm256_srli_epi32::<16>(quad[v]), payload);
-                        }
-                    }
                 }
             }
         }
         // SAFETY: both are in `words`.
         used += unsafe { next_word.offset_from_unsigned(first) };
+        if last {
+            (tails, verdict) = Ending { states: store(&x), words_used: used }.tails(body);
+            if format.layout == Layout::Byte {
+                quads[7] = load(&tails);
+            }
+        }
         for v in 0..VECTORS {
             let mut q = [zero; 8];
             for k in 0..8 {
                 q[k] = quads[k][v];
             }
             if format.layout == Layout::Pair {
-                let payload = if last { Some(_mm256_slli_epi32::<16>(x[v])) } else { None };
+                let tails = last.then_some(&tails);
                 // SAFETY: the side plane has the length of the format.
-                let words = unsafe { load_side(side, format.shift, block, v, payload) };
+                let words = unsafe { load_side(side, format.shift, block, v, tails) };
                 q = join(q, words, format.shift);
             }
             for half in 0..2 {
@@ -177,35 +179,48 @@ unsafe fn decode_with_avx2(
             }
         }
     }
-    let mut states = [0u32; LANES];
-    for v in 0..VECTORS {
-        // SAFETY: 32 u32 hold four vectors.
-        unsafe { _mm256_storeu_si256(states.as_mut_ptr().add(v * WIDE).cast(), x[v]) };
-    }
-    Ending { states, words_used: used }
+    verdict
 }
 
-/// Side words of 8 lanes; `payload` is the upper half of the last one, in the last block.
+/// 32 words in four vectors.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load(words: &[u32; LANES]) -> [__m256i; VECTORS] {
+    let mut x = [_mm256_setzero_si256(); VECTORS];
+    for v in 0..VECTORS {
+        // SAFETY: 32 u32 are four vectors.
+        x[v] = unsafe { _mm256_loadu_si256(words.as_ptr().add(v * WIDE).cast()) };
+    }
+    x
+}
+
+/// The inverse of [`load`].
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store(x: &[__m256i; VECTORS]) -> [u32; LANES] {
+    let mut words = [0u32; LANES];
+    for v in 0..VECTORS {
+        // SAFETY: 32 u32 hold four vectors.
+        unsafe { _mm256_storeu_si256(words.as_mut_ptr().add(v * WIDE).cast(), x[v]) };
+    }
+    words
+}
+
+/// Side words of 8 lanes; in the last block, the last one is their tail.
 ///
 /// # Safety
 /// `side` holds the side words of `block`.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, payload: Option<__m256i>) -> [__m256i; 4] {
+unsafe fn load_side(side: &[u8], shift: u32, block: usize, v: usize, tails: Option<&[u32; LANES]>) -> [__m256i; 4] {
     let words = shift as usize + 1;
     let mut loaded = [_mm256_setzero_si256(); 4];
     for word in 0..words {
-        let line = (block * words + word) * LANES * 4;
-        loaded[word] = match payload {
-            Some(payload) if word + 1 == words => {
-                let at = line + v * WIDE * 2;
-                debug_assert!(at + 16 <= side.len());
-                // SAFETY: half a word for each lane, within the side plane.
-                let lower = unsafe { _mm_loadu_si128(side.as_ptr().add(at).cast()) };
-                _mm256_or_si256(_mm256_cvtepu16_epi32(lower), payload)
-            }
+        let at = ((block * words + word) * LANES + v * WIDE) * 4;
+        loaded[word] = match tails {
+            // SAFETY: 32 u32 are four vectors.
+            Some(tails) if word + 1 == words => unsafe { _mm256_loadu_si256(tails.as_ptr().add(v * WIDE).cast()) },
             _ => {
-                let at = line + v * WIDE * 4;
                 debug_assert!(at + 32 <= side.len());
                 // SAFETY: one word for each lane, within the side plane.
                 unsafe { _mm256_loadu_si256(side.as_ptr().add(at).cast()) }

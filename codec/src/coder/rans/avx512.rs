@@ -29,7 +29,8 @@ struct State {
 }
 
 /// Decodes `N` neighbouring tiles of equal `width` at once into `out`, which begins at the first one's first element
-/// and has rows `stride` apart. Several at a time hide the latency of table look-ups.
+/// and has rows `stride` apart. Several at a time hide the latency of table look-ups. Answers whether each stream ends as a valid
+/// one; an error means that nothing was decoded.
 ///
 /// # Panics
 /// AVX-512 is missing, or `out` or a side plane is too short.
@@ -41,7 +42,7 @@ pub fn decode<const N: usize>(
     out: &mut [i8],
     stride: usize,
     scratch: &mut Scratch,
-) -> Result<[Ending; N]> {
+) -> Result<[Result<()>; N]> {
     assert!(crate::coder::Isa::Avx512.is_available());
     assert!(out.len() >= (TILE_ROWS - 1) * stride + N * width && stride >= N * width);
     assert!(jobs.iter().all(|j| j.side.len() == format.side_bytes(width)));
@@ -92,16 +93,14 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
     width: usize,
     out: &mut [i8],
     stride: usize,
-) -> [Ending; N] {
+) -> [Result<()>; N] {
     // Loops and functions rather than closures that the standard library calls: those are compiled without AVX-512, and
     // would neither be inlined nor keep vectors in registers.
     let mut used = [0; N];
+    let mut verdicts = [const { Ok(()) }; N];
     let mut tiles = [State { x: [_mm512_setzero_si512(); VECTORS], next: std::ptr::null() }; N];
     for i in 0..N {
-        for v in 0..VECTORS {
-            // SAFETY: an array of 32 u32 is two vectors.
-            tiles[i].x[v] = unsafe { _mm512_loadu_epi32(states[i].as_ptr().add(v * WIDE).cast()) };
-        }
+        tiles[i].x = load(&states[i]);
     }
     let lookup = decoder.lookup();
     assert!(lookup.len() == 1 << decoder.bits());
@@ -138,8 +137,11 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
                     }
                 }
             } else {
-                let coded = if last && k == 7 { 2 } else { 4 };
-                for s in 0..coded {
+                // The last four symbols of a tile are its tails.
+                if last && k == 7 {
+                    continue;
+                }
+                for s in 0..4 {
                     for i in 0..N {
                         // SAFETY: as the caller promises.
                         let e = unsafe { step(&steps, &mut tiles[i]) };
@@ -152,28 +154,28 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
                         }
                     }
                 }
-                if coded == 2 {
-                    for i in 0..N {
-                        for v in 0..VECTORS {
-                            let payload = _mm512_slli_epi32::<16>(tiles[i].x[v]);
-                            quads[i][k][v] = _mm512_or_si512(_mm512_srli_epi32::<16>(quads[i][k][v]), payload);
-                        }
-                    }
-                }
             }
         }
         for i in 0..N {
             // SAFETY: both are in `words[i]`.
             used[i] += unsafe { tiles[i].next.offset_from_unsigned(first[i]) };
+            let mut tails = [0; LANES];
+            if last {
+                let ending = Ending { states: store(&tiles[i].x), words_used: used[i] };
+                (tails, verdicts[i]) = ending.tails(jobs[i].body);
+                if !PAIR {
+                    quads[i][7] = load(&tails);
+                }
+            }
             for v in 0..VECTORS {
                 let mut q = [_mm512_setzero_si512(); 8];
                 for k in 0..8 {
                     q[k] = quads[i][k][v];
                 }
                 if PAIR {
-                    let payload = if last { Some(_mm512_slli_epi32::<16>(tiles[i].x[v])) } else { None };
+                    let tails = if last { Some(&tails) } else { None };
                     // SAFETY: the side plane has the length of the format.
-                    let side = unsafe { load_side::<SHIFT>(jobs[i].side, block, v, payload) };
+                    let side = unsafe { load_side::<SHIFT>(jobs[i].side, block, v, tails) };
                     q = join::<SHIFT>(q, side);
                 }
                 for half in 0..2 {
@@ -188,15 +190,31 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
             }
         }
     }
-    let mut endings = [const { Ending { states: [0; LANES], words_used: 0 } }; N];
-    for i in 0..N {
-        for v in 0..VECTORS {
-            // SAFETY: 32 u32 hold two vectors.
-            unsafe { _mm512_storeu_epi32(endings[i].states.as_mut_ptr().add(v * WIDE).cast(), tiles[i].x[v]) };
-        }
-        endings[i].words_used = used[i];
+    verdicts
+}
+
+/// 32 words in two vectors.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load(words: &[u32; LANES]) -> [__m512i; VECTORS] {
+    let mut x = [_mm512_setzero_si512(); VECTORS];
+    for v in 0..VECTORS {
+        // SAFETY: 32 u32 are two vectors.
+        x[v] = unsafe { _mm512_loadu_epi32(words.as_ptr().add(v * WIDE).cast()) };
     }
-    endings
+    x
+}
+
+/// The inverse of [`load`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(x: &[__m512i; VECTORS]) -> [u32; LANES] {
+    let mut words = [0; LANES];
+    for v in 0..VECTORS {
+        // SAFETY: 32 u32 hold two vectors.
+        unsafe { _mm512_storeu_epi32(words.as_mut_ptr().add(v * WIDE).cast(), x[v]) };
+    }
+    words
 }
 
 /// What the steps of all tiles share.
@@ -249,27 +267,26 @@ fn high_parts(e0: __m512i, e1: __m512i) -> __m512i {
     _mm512_and_si512(spread, _mm512_set1_epi32(0x0F0F_0F0F))
 }
 
-/// Side words of 16 lanes; `payload` is the upper half of the last one, in the last block.
+/// Side words of 16 lanes; in the last block, the last one is their tail.
 ///
 /// # Safety
 /// `side` holds the side words of `block`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx2")]
-unsafe fn load_side<const SHIFT: u32>(side: &[u8], block: usize, v: usize, payload: Option<__m512i>) -> [__m512i; 4] {
+unsafe fn load_side<const SHIFT: u32>(
+    side: &[u8],
+    block: usize,
+    v: usize,
+    tails: Option<&[u32; LANES]>,
+) -> [__m512i; 4] {
     let words = SHIFT as usize + 1;
     let mut loaded = [_mm512_setzero_si512(); 4];
     for word in 0..words {
-        let line = (block * words + word) * LANES * 4;
-        loaded[word] = match payload {
-            Some(payload) if word + 1 == words => {
-                let at = line + v * WIDE * 2;
-                debug_assert!(at + 32 <= side.len());
-                // SAFETY: half a word for each lane, within the side plane.
-                let lower = unsafe { _mm256_loadu_si256(side.as_ptr().add(at).cast()) };
-                _mm512_or_si512(_mm512_cvtepu16_epi32(lower), payload)
-            }
+        let at = ((block * words + word) * LANES + v * WIDE) * 4;
+        loaded[word] = match tails {
+            // SAFETY: 32 u32 are two vectors.
+            Some(tails) if word + 1 == words => unsafe { _mm512_loadu_epi32(tails.as_ptr().add(v * WIDE).cast()) },
             _ => {
-                let at = line + v * WIDE * 4;
                 debug_assert!(at + 64 <= side.len());
                 // SAFETY: one word for each lane, within the side plane.
                 unsafe { _mm512_loadu_si512(side.as_ptr().add(at).cast()) }

@@ -1,0 +1,129 @@
+//! Tails: the 32 bits of each lane that fill its last state up, and what does not fit it. `FORMAT.md` section 6.
+
+use crate::coder::LANES;
+
+/// A bit, in the units of [`cost`].
+pub const BIT: u32 = 1 << 16;
+/// What the sum of costs may be too small by, as each step rounds: a lane that is taken for a little longer than it is loses little.
+const MARGIN: u32 = BIT / 16;
+/// Fewest bits of a tail that a state holds.
+const FEWEST: u32 = 15;
+
+/// What a symbol of frequency `f` out of 2^`bits` takes: `bits` - log2 `f`, in units of 1 / [`BIT`] bits, rounded up. In integers, so
+/// that every machine writes the same bytes.
+pub fn cost(bits: u32, f: u32) -> u32 {
+    if f == 0 {
+        return 0;
+    }
+    let whole = f.ilog2();
+    // The fraction of log2, bit by bit: squaring a number from 1 to 2 doubles its logarithm.
+    let mut log = whole;
+    let mut y = u64::from(f) << (31 - whole);
+    for _ in 0..BIT.ilog2() {
+        y = y * y >> 31;
+        let two = y >> 32;
+        log = log << 1 | two as u32;
+        y >>= two;
+    }
+    bits * BIT - log
+}
+
+/// The lanes' tails, and how many bits of each its state holds.
+pub struct Tails {
+    tails: [u32; LANES],
+    held: [u32; LANES],
+}
+
+impl Tails {
+    /// Lets states hold as much of `tails` as costs no further word, given what the lanes' symbols take.
+    pub fn choose(tails: &[u32; LANES], costs: &[u32; LANES]) -> Self {
+        let held = std::array::from_fn(|lane| {
+            // The state that the decoder begins with would be 2^used for a tail of all ones, and has 32 bits; a word is 16 of them.
+            let used = (16 * BIT).wrapping_add(BIT * 6 / 10 + MARGIN).wrapping_add(costs[lane]) % (16 * BIT);
+            FEWEST + (16 * BIT - used) / BIT - u32::from(used == 0)
+        });
+        Self { tails: *tails, held }
+    }
+
+    /// The states that the encoder begins with.
+    pub fn states(&self) -> [u32; LANES] {
+        std::array::from_fn(|lane| 2 << self.held[lane] | self.tails[lane] & ((1 << self.held[lane]) - 1))
+    }
+
+    /// Appends the other bits of the tails, and zeros up to a multiple of 4 bytes; `odd` is whether the words before ended between two.
+    pub fn write(&self, odd: bool, out: &mut Vec<u8>) {
+        let (mut window, mut filled) = (0u64, 0);
+        for (tail, held) in self.tails.iter().zip(self.held) {
+            window |= u64::from(tail >> held) << filled;
+            filled += 32 - held;
+            while filled >= 16 {
+                out.extend_from_slice(&(window as u16).to_le_bytes());
+                window >>= 16;
+                filled -= 16;
+            }
+        }
+        let begin = usize::from(odd) * 2;
+        let bits: u32 = self.held.iter().map(|held| 32 - held).sum();
+        let whole = bits as usize / 16 * 2;
+        if filled > 0 {
+            out.extend_from_slice(&(window as u16).to_le_bytes());
+        }
+        let length = whole + 2 * usize::from(filled > 0);
+        out.resize(out.len() + (begin + length).next_multiple_of(4) - begin - length, 0);
+    }
+}
+
+/// Tails from the states after the last step and the bytes behind the last word; and whether a valid body ends so.
+pub fn read(states: &[u32; LANES], bytes: &[u8]) -> ([u32; LANES], bool) {
+    let bit = |at: usize| u32::from(bytes.get(at / 8).copied().unwrap_or(0) >> (at % 8) & 1);
+    let mut at = 0;
+    let mut good = true;
+    let tails = states.map(|x| {
+        let held = 2 * FEWEST - x.leading_zeros().min(FEWEST);
+        good &= x >> held == 2;
+        let rest = (0..32 - held).fold(0, |rest, i| rest | bit(at + i as usize) << i);
+        at += (32 - held) as usize;
+        x & ((1 << held) - 1) | rest << held
+    });
+    let left = (bytes.len() * 8).checked_sub(at);
+    (tails, good && left.is_some_and(|n| n < 32 && (0..n).all(|i| bit(at + i) == 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_logarithms() {
+        for f in 1u32..4096 {
+            let got = f64::from(cost(12, f)) / f64::from(BIT);
+            let exact = 12.0 - f64::from(f).log2();
+            assert!(got >= exact - 1e-9 && got < exact + 2.0 / f64::from(BIT), "{f}: {got} {exact}");
+        }
+        assert_eq!(cost(12, 0), 0);
+        assert_eq!(cost(11, 1), 11 * BIT);
+    }
+
+    #[test]
+    fn any_share_is_read_back() {
+        let tails: [u32; LANES] = std::array::from_fn(|i| (i as u32).wrapping_mul(0x9E37_79B9) ^ 0x1234_5678);
+        for shift in 0..16 {
+            let held = std::array::from_fn(|i| FEWEST + (i as u32 * 7 + shift) % 16);
+            let t = Tails { tails, held };
+            for odd in [false, true] {
+                let mut bytes = Vec::new();
+                t.write(odd, &mut bytes);
+                assert_eq!((bytes.len() + usize::from(odd) * 2) % 4, 0);
+                assert_eq!(read(&t.states(), &bytes), (tails, true));
+                let mut short = bytes.clone();
+                short.truncate(bytes.len() - 4);
+                assert!(!read(&t.states(), &short).1);
+                bytes.extend([0; 4]);
+                assert!(!read(&t.states(), &bytes).1);
+                let mut states = t.states();
+                states[5] |= 1 << held[5];
+                assert!(!read(&states, &bytes[..bytes.len() - 4]).1);
+            }
+        }
+    }
+}
