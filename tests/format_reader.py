@@ -120,13 +120,13 @@ def decode_rans(data: bytes, begin: Array, end: Array, n: int, table: Array, bit
         cursor = cursor + rank[:, -1]
     p = np.clip(np.frexp(x)[1].astype(np.int64) - 2, 15, 30)  # the highest bit of x is bit p + 1
     require((x >> p == 2).all(), "rans body: a lane does not end in its final state")
-    # the lanes' parts of r bits, from where the words end; the last of `ends` is what follows
+    # the bits at which the lanes' parts of r bits begin, and at which the last one ends
     r = 32 - p
-    ends = 16 * cursor[:, None] + np.insert(np.cumsum(r, axis=1), 0, 0, axis=1)
-    left = 16 * stop - ends[:, -1:]
+    edges = 16 * cursor[:, None] + np.insert(np.cumsum(r, axis=1), 0, 0, axis=1)
+    left = 16 * stop - edges[:, -1:]
     require((left >= 0).all(), "rans body: words or bits of the tails are missing")
     require((left < 32).all(), "rans body: words are left over after the tails")
-    window = (take(ends >> 4) | take((ends >> 4) + 1) << 16) >> (ends & 15)  # r is at most 17, and so within two u16
+    window = (take(edges >> 4) | take((edges >> 4) + 1) << 16) >> (edges & 15)  # r is at most 17, and so within two u16
     require((window[:, -1] == 0).all(), "rans body: bits after the tails are not zero")
     tail = (window[:, :-1] & ((1 << r) - 1)) << p | x & ((1 << p) - 1)
     return out.transpose(1, 2, 0), tail

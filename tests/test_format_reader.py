@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import zstandard
 from format_reader import FormatReader, FormatReaderError, to_bfloat16
-from format_writer import Tensor, hex_hash, huffman_table, reseal, write_container
+from format_writer import VARIETIES, Tensor, hex_hash, huffman_table, reseal, write_container
 
 CODERS = ["rans", "huffman"]
 TILED = [(coder, *way) for coder in CODERS for way in [("byte", 3), ("pair", 0), ("pair", 1), ("pair", 2), ("pair", 3)]]
@@ -84,11 +84,21 @@ def test_all_chunks_raw(coder: str, layout: str, shift: int) -> None:
     np.testing.assert_array_equal(FormatReader(file).symbols("w"), t.data)
 
 
-@pytest.mark.parametrize(("coder", "sigma", "tile"), [("rans", 1e9, 64), ("huffman", 1e9, 64), ("huffman", 40, 1024)])
-def test_chunks_that_cannot_be_coded_are_raw(coder: str, sigma: float, tile: int) -> None:
-    # lanes of the widest tile begin beyond bit 65,535, so that even symbols that huffman shortens cannot be coded
-    q = normal((16, 1024), sigma) if sigma < 1e9 else np.random.default_rng(2).integers(-127, 128, (16, 256), np.int8)
-    assert check(tensor(q, coder=coder, layout="byte", tile=tile)).entry("w")["planes"][0]["max_chunk"] == 16 * tile
+@pytest.mark.parametrize("coder", CODERS)
+def test_chunks_that_coding_makes_longer_are_raw(coder: str) -> None:
+    q = np.random.default_rng(2).integers(-127, 128, (16, 256), np.int8)
+    assert check(tensor(q, coder=coder, layout="byte", tile=64)).entry("w")["planes"][0]["max_chunk"] == 16 * 64
+
+
+@pytest.mark.parametrize("variety", range(len(VARIETIES)))
+@pytest.mark.parametrize(("coder", "layout", "shift"), TILED)
+def test_varieties(coder: str, layout: str, shift: int, variety: int) -> None:
+    q = normal((17, 300), 4 * 2**shift)
+    q[:4, :] = 0  # lanes of few bits, so that some excesses are wide
+    tensors = [tensor(q, f"{v}", coder=coder, layout=layout, shift=shift, tile=256, variety=v) for v in (0, variety)]
+    reader = check(*tensors[: 1 + (variety > 0)])
+    lengths = [reader.entry(name)["planes"][0]["data"][1] for name in reader.names()]
+    assert lengths == sorted(lengths)  # what the page advises is never longer
 
 
 @pytest.mark.parametrize(("coder", "shift", "filter_name"), [*itertools.product(CODERS, (0, 1, 2), FILTERS)])
@@ -244,14 +254,39 @@ def test_by_hand_huffman() -> None:
     table = np.array([0] * 97 + [1, 2, 2] + [0] * 156)
     symbol, length = format_reader.huffman_lookup(table, 11)
     assert bytes(symbol[:4]) == b"abac" and length[:4].tolist() == [1, 2, 1, 2]
-    codes, text, starts = ["0", "10", "11"], "00", []
-    for lane in range(32):
-        starts.append(len(text) - 2)
-        text += codes[lane % 3] * 4
+    codes = ["0", "10", "11"]
+    text = "00" + "".join(codes[lane % 3] * 4 for lane in range(32))
     words = int(text[::-1], 2).to_bytes(-(-len(text) // 32) * 4, "little")
-    body = struct.pack("<32H", *starts) + words
-    out = format_reader.decode_huffman(body, np.array([0]), np.array([len(body)]), 4, table, 11)
-    assert [bytes(out[0, lane]) for lane in range(3)] == [b"aaaa", b"bbbb", b"cccc"]
+    sizes = [(4, 8, 8)[lane % 3] for lane in range(32)]
+    narrow = struct.pack("<2H32B", 4, 0, *(n - 4 for n in sizes)) + words
+    wide = struct.pack("<2H32H", 1, 1, *(n - 1 for n in sizes)) + words
+    # both at once: headers are of different lengths within one lockstep
+    begin, end = np.array([0, len(narrow)]), np.array([len(narrow), len(narrow + wide)])
+    out = format_reader.decode_huffman(narrow + wide, begin, end, 4, table, 11)
+    for body in out:
+        assert [bytes(body[lane]) for lane in range(3)] == [b"aaaa", b"bbbb", b"cccc"]
+
+
+def test_by_hand_rans_tails() -> None:
+    """No symbols, so that the states are the last x: p = 15 + lane % 16, and each tail is 0xFEDCBA98 + lane."""
+    table = np.array([1024, 1024] + [0] * 254)
+    tails = [0xFEDCBA98 + lane for lane in range(32)]
+    states, text = [], ""
+    for lane, tail in enumerate(tails):
+        p = 15 + lane % 16
+        states.append(int("10" + f"{tail:032b}"[32 - p :], 2))
+        text += f"{tail:032b}"[: 32 - p][::-1]
+    body = struct.pack("<32I", *states) + int(text[::-1], 2).to_bytes(-(-len(text) // 32) * 4, "little")
+    assert len(text) == 304 and len(body) == 128 + 40
+    out, read = format_reader.decode_rans(body, np.array([0]), np.array([len(body)]), 0, table, 11)
+    assert out.shape == (1, 32, 0) and read[0].tolist() == tails
+    for bad, message in [
+        (body + bytes(4), "left over"),
+        (poke(body, 0, struct.pack("<I", 3 << 15)), "final state"), (poke(body, 0, bytes(4)), "final state"),
+        (body[:-4], "are missing"), (poke(body, len(body) - 2, b"\1"), "not zero"), (body[:124], "than its states"),
+    ]:  # fmt: skip
+        with pytest.raises(FormatReaderError, match=message):
+            format_reader.decode_rans(bad, np.array([0]), np.array([len(bad)]), 0, table, 11)
 
 
 @pytest.mark.parametrize(
@@ -405,6 +440,7 @@ def u32(data: bytes, at: int, change: int) -> bytes:
 
 
 ESCAPES, BIG = {"shift": 0, "tile": 128}, {"coder": "zstd", "chunk": 1000}
+NARROW = {"coder": "huffman", "variety": 0}
 
 
 @pytest.mark.parametrize(
@@ -417,8 +453,10 @@ ESCAPES, BIG = {"shift": 0, "tile": 128}, {"coder": "zstd", "chunk": 1000}
         (ESCAPES, "data", lambda d: poke(d, 7, b"\1"), "patches: "), ({}, "table 0", lambda d: d[:-2], "wrong length"),
         (ESCAPES, "data", lambda d: d[:8] + d[4:8] + d[12:], "patches: "),
         (ESCAPES, "data", lambda d: poke(d, 0, b"\xff\xff"), "more patches"),
-        ({"coder": "huffman"}, "data", lambda d: poke(d, 0, b"\1"), "begin where the one before ends"),
-        ({"coder": "huffman"}, "data", lambda d: poke(d, 64, bytes([d[64] | 1])), "before or after the codes"),
+        (NARROW, "data", lambda d: poke(d, 0, b"\1"), "not end with the last code"),
+        (NARROW, "data", lambda d: poke(d, 4, bytes([d[4] + 1, d[5] - 1])), "not take exactly its bits"),
+        (NARROW, "data", lambda d: poke(d, 2, b"\2"), "neither 0 nor 1"),
+        (NARROW, "data", lambda d: poke(d, 36, bytes([d[36] | 1])), "before or after the codes"),
         ({"coder": "huffman"}, "table 0", lambda d: poke(d, 255, b"\14"), "not complete"),
         ({"coder": "huffman"}, "table 0", lambda d: poke(d, 255, b"\15"), "too long"),
         ({"coder": "huffman"}, "table 0", lambda d: bytes(256), "not complete"),
@@ -445,8 +483,9 @@ def test_content_refusals(options: dict[str, Any], role: str, edit: Callable[[by
 @pytest.mark.parametrize(
     ("coder", "size", "message"),
     [
-        ("rans", 0, "left over"), ("huffman", 0, "not end"), ("zstd", 0, "chunk 0"), ("rans", 100, "than its states"),
-        ("rans", 64, "too short"), ("rans", 1028, "too long"), ("rans", 580, "raw length"), ("huffman", 516, "raw len"),
+        ("rans", 0, "left over"), ("huffman", 0, "not end"), ("zstd", 0, "chunk 0"), ("huffman", 104, "not end"),
+        ("rans", 132, "too short"), ("huffman", 100, "too short"), ("rans", 136, "are missing|final state"),
+        ("rans", 1028, "too long"), ("rans", 644, "raw length"), ("huffman", 516, "raw len"),
     ],
 )  # fmt: skip
 def test_chunk_of_a_wrong_size(coder: str, size: int, message: str) -> None:

@@ -27,6 +27,12 @@ struct Output {
   u32 scale_columns;  // columns that share a scale
 };
 
+// How to divide what is below 2^31 by a number that the host knows: n / d is (2 n * factor >> 32) >> shift.
+struct Divisor {
+  u32 factor;  // ceil(2^(31 + shift) / d)
+  u32 shift;   // ceil(log2 d)
+};
+
 // A coded plane, or a range of its strips. FORMAT.md section 3 defines the words.
 struct Tiles {
   u64 data;           // address of the chunks, a multiple of 16
@@ -53,17 +59,18 @@ struct Tiles {
   u8 filter;
   u8 vector;          // rows of the output begin at multiples of 16 bytes and columns follow each other
   u8 reserved[6];
+  Divisor by_tiles;   // how to divide by `tiles`
+  Divisor by_strips;  // and by `strips`
 };
 
 struct TilesBatch {
   u32 count;
   u32 cost;           // of all items together
-  u32 table_bytes;    // shared memory for the table
-  u32 barriers;       // offset in shared memory
-  u32 buffers;        // offset in shared memory of the first buffer
-  u32 buffer_bytes;   // of one buffer: a chunk and the zeros after it
+  u32 barriers;       // address in shared memory; the decoding table lies before them, at TABLE_AT
+  u32 buffers;        // address in shared memory of the first buffer
+  u32 buffer_bytes;   // of one buffer: a chunk, and what a damaged one may make a decoder read beyond
   u32 buffers_per_warp;  // 1 or 2
-  u32 slack;          // zeros after a chunk, bytes
+  u32 reserved[2];
   Tiles items[MAX_ITEMS];
 };
 
@@ -130,7 +137,7 @@ struct FramesBatch {
 };
 
 // abi.rs asserts the same sizes.
-static_assert(sizeof(Tiles) == 144 && sizeof(TilesBatch) == 32 + MAX_ITEMS * 144, "differs from abi.rs");
+static_assert(sizeof(Tiles) == 160 && sizeof(TilesBatch) == 32 + MAX_ITEMS * 160, "differs from abi.rs");
 static_assert(sizeof(Symbols) == 96 && sizeof(SymbolsBatch) == 16 + MAX_ITEMS * 96, "differs from abi.rs");
 static_assert(sizeof(Filtered) == 56 && sizeof(FilteredBatch) == 16 + MAX_ITEMS * 56, "differs from abi.rs");
 static_assert(sizeof(Frames) == 64 && sizeof(FramesBatch) == 56 + MAX_ITEMS * 64, "differs from abi.rs");

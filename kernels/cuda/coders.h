@@ -1,7 +1,7 @@
 // Entropy decoders: one struct a coder, one state a lane. FORMAT.md sections 6 and 7.
 //
-// A body lies in shared memory with zeros behind it. Corrupt bytes may make a decoder run on into them, never beyond: the host
-// (`TilesPlan::slack`) knows how far, and sizes the buffers by it.
+// A body lies in shared memory. Corrupt bytes may make a decoder run on behind it: the host (`TilesPlan::slack`) knows how far, and
+// sizes the buffers by it. What lies there is of other chunks, and no matter: who took bits from there is found damaged at the end.
 #pragma once
 #include "simt.h"
 
@@ -32,14 +32,13 @@ struct TableBits<12> {
 // Table entries: frequency in bits 0 to 11, slot minus start in bits 12 to 23, symbol in bits 24 to 31.
 template <u32 BITS>
 struct Coder<RANS, BITS> {
-  u32 x, next, below, limit, table;
+  u32 x, next, below, limit;
   TableBits<BITS> bits;
 
   // Whether there is all that `begin` reads.
   static DEVICE_MEMBER bool has_header(Body body) { return body.end - body.begin >= LANES * 4; }
 
-  DEVICE_MEMBER void begin(Body body, u32 lane, u32 at, u32 table_bits) {
-    table = at;
+  DEVICE_MEMBER void begin(Body body, u32 lane, u32 table_bits) {
     x = lds32(body.begin + lane * 4);
     next = body.begin + LANES * 4;
     limit = body.end + 2;
@@ -48,9 +47,9 @@ struct Coder<RANS, BITS> {
   }
 
   DEVICE_MEMBER u32 step() {
-    const u32 e = lds32_constant(table + (x & ((1u << bits.get()) - 1)) * 4);
+    const u32 e = lds32_table((x & ((1u << bits.get()) - 1)) * 4);
     x = (e & 0xFFF) * (x >> bits.get()) + (e >> 12 & 0xFFF);
-    take_words(x, next, below);
+    take_words(x, next, below, limit - 2);
     return e;
   }
 
@@ -74,7 +73,7 @@ struct Coder<RANS, BITS> {
       all += popc(lanes) << i;
     }
     const u32 from = next + at / 16 * 2;
-    const u32 rest = prmt(lds16(from), lds16(from + 2), 0x5410) >> (at % 16);
+    const u32 rest = prmt(lds16_stream(from, body.end), lds16_stream(from + 2, body.end), 0x5410) >> (at % 16);
     const u32 found = (x & ((1u << held) - 1)) | rest << held;
     // Fewer than 32 bits are left, and they are zero.
     const u32 left = (body.end - next) * 8 - all;
@@ -89,7 +88,7 @@ struct Coder<RANS, BITS> {
 // byte 2 and one in byte 3). The window keeps the next code at bit 2, so that it is a byte address into the table.
 template <u32 BITS>
 struct Coder<HUFFMAN, BITS> {
-  u32 lo, hi, after, position, next, start, table;
+  u32 lo, hi, after, position, next, start, limit;
   TableBits<BITS> bits;
 
   // u16 least, u16 wide, and the lanes' excesses in u8 or u16.
@@ -105,39 +104,33 @@ struct Coder<HUFFMAN, BITS> {
     return (head & 0xFFFF) + excess;
   }
 
-  DEVICE_MEMBER void begin(Body body, u32 lane, u32 at, u32 table_bits) {
-    table = at;
+  DEVICE_MEMBER void begin(Body body, u32 lane, u32 table_bits) {
     bits.set(table_bits);
     const u32 head = lds32(body.begin), own = lane_bits(body, head, lane);
     // Minus 2: where the codes of lane 0 begin.
-    u32 sum = own;
-#pragma unroll
-    for (u32 by = 1; by < LANES; by *= 2) {
-      const u32 before = shfl_up(sum, by);
-      if (lane >= by) sum += before;
-    }
-    start = sum - own;
+    start = sum_up_to(own, lane) - own;
     const u32 first = body.begin + header_bytes(head) + (start >> 5) * 4;
-    // A damaged start may point anywhere: behind the end everything is zero, wherever one is.
+    // A damaged start may point anywhere: it is as good to begin at the end.
     next = first < body.end ? first : body.end;
     position = start & 31;
-    lo = lds32(next);
-    hi = lds32(next + 4);
-    after = lds32(next + 8);
+    limit = body.end;
+    lo = lds32_stream(next, limit);
+    hi = lds32_stream(next + 4, limit);
+    after = lds32_stream(next + 8, limit);
     next += 12;
   }
 
   DEVICE_MEMBER void two(u32& a, u32& b) {
     const u32 mask = ((1u << bits.get()) - 1) << 2;
     const u32 w = fshr(lo, hi, position);
-    a = lds32_constant(table + (w & mask));
-    b = lds32_constant(table + (fshr(w, 0, a) & mask));  // the shift takes five bits of the entry: the length
+    a = lds32_table(w & mask);
+    b = lds32_table(fshr(w, 0, a) & mask);  // the shift takes five bits of the entry: the length
     const u32 p = position + a + b;
     // One word more than the window is held, so that nothing waits for this load.
     if ((p ^ position) & 32) {
       lo = hi;
       hi = after;
-      after = lds32(next);
+      after = lds32_stream(next, limit);
       next += 4;
     }
     position = p;

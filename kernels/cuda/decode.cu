@@ -28,9 +28,11 @@ struct Chunk {
   u32 strip;
 };
 
+DEVICE u32 divide(u32 n, Divisor by) { return mulhi(2 * n, by.factor) >> by.shift; }
+
 DEVICE Chunk chunk_at(const Tiles& t, u32 index) {
   Chunk c;
-  c.strip = index / t.tiles;
+  c.strip = divide(index, t.by_tiles);
   c.tile = index - c.strip * t.tiles;
   c.blocks = c.tile + 1 == t.tiles ? t.last_blocks : t.blocks;
   return c;
@@ -75,7 +77,6 @@ struct Warp {
   u32 lane;
   u32 barrier;  // the first of its two
   u32 buffer;   // the first of its one or two
-  u32 table;
   u32 parity;   // bit b: parity of the next phase of barrier b
 };
 
@@ -132,7 +133,7 @@ struct Target {
 
 template <u32 OUT>
 DEVICE Target target_of(const Tiles& t, const Chunk& c, u32 lane) {
-  const u32 matrix = c.strip / t.strips;
+  const u32 matrix = divide(c.strip, t.by_strips);
   const u32 row = (c.strip - matrix * t.strips) * TILE_ROWS + lane / 4;
   Target r;
   r.row = matrix * t.rows + row;
@@ -189,19 +190,14 @@ struct Ahead {
   const u8* p;  // where the lane's words of the next block to load begin
   u32 blocks;   // from there to the end of their chunk
   bool valid;   // whether what was loaded is of the chunk that comes next
-  bool swapped; // whether the block that comes next has its words in the second of the two places
 };
 
-// Loads the words of a block and steps to the next.
-DEVICE void load_side(Side& s, Ahead& ahead) {
-  // With rANS the last word of the last block is not in the side plane: the one before it is loaded again.
-  const u8* p = ahead.p;
+// With rANS the last word of the last block is not in the side plane: the one before it is loaded again.
+DEVICE void load_side(Side& s, const u8* p, bool last) {
   s.w[0] = ldg32_stream(p);
   s.w[1] = ldg32_stream(p + 128);
   s.w[2] = ldg32_stream(p + 256);
-  s.w[3] = ldg32_stream(CODER == RANS && ahead.blocks == 1 ? p + 256 : p + 384);
-  ahead.p += 512;
-  ahead.blocks -= 1;
+  s.w[3] = ldg32_stream(p + (CODER == RANS && last ? 256 : 384));
 }
 
 // Patches of a chunk: elements to replace, in the order in which they are decoded.
@@ -237,12 +233,12 @@ DEVICE bool apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
 
 // Loads the side words of a chunk's first two blocks.
 DEVICE void begin_side(const Tiles& t, const Chunk& c, u32 lane, Side& even, Side& odd, Ahead& ahead) {
-  ahead = {side_at(t, c, 4) + lane * 4, c.blocks, true, false};
-  load_side(even, ahead);
-  load_side(odd, ahead);
+  ahead = {side_at(t, c, 4) + lane * 4 + 1024, c.blocks - 2, true};
+  load_side(even, ahead.p - 1024, false);
+  load_side(odd, ahead.p - 512, c.blocks == 2);
 }
 
-// Decodes a chunk that is coded, lies inside the matrix and has two blocks or more: layout `pair`, shift 3.
+// Decodes a chunk that is coded, lies inside the matrix and has an even number of blocks: layout `pair`, shift 3.
 template <u32 OUT, u32 BITS>
 DEVICE void decode_fast(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, Side& even, Side& odd,
                         Ahead& ahead, const Chunk& following, bool more, Target& r, float s, float s8) {
@@ -251,15 +247,9 @@ DEVICE void decode_fast(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, B
   r.to = r.to - (lane & 3) * (16 * Element<OUT>::bytes()) + exchanged_place<OUT>(lane);
   if (!ahead.valid) begin_side(t, c, lane, even, odd, ahead);
   // The words of a block are replaced by those of the block after the next.
-  auto block = [&](Side& side, bool last) {
+  auto block = [&](Side& side, u32 place, bool last_ahead, bool last) {
     const Side w = side;
-    if (ahead.blocks == 0) {
-      // Behind this chunk: the next one of the warp, or, where there is none to go on with, this one's again.
-      const Chunk& next = ahead.valid ? following : c;
-      ahead.p = side_at(t, next, 4) + lane * 4;
-      ahead.blocks = next.blocks;
-    }
-    load_side(side, ahead);
+    load_side(side, ahead.p + place, last_ahead);
     Block b;
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
@@ -287,22 +277,20 @@ DEVICE void decode_fast(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, B
     r.to += Element<OUT>::bytes() * BLOCK_COLS;
     r.col += BLOCK_COLS;
   };
-  ahead.valid = more && following.blocks >= 2;
-  u32 left = c.blocks;
-  // Two places by turns, and a way in at each: to move what is still on its way would be to wait for it.
-  if (ahead.swapped) goto second;
-first:
-  left--;
-  block(even, left == 0);
-  if (left == 0) {
-    ahead.swapped = true;
-    return;
+  ahead.valid = more && following.blocks % 2 == 0;
+#pragma unroll 1
+  for (u32 k = c.blocks; k != 0; k -= 2) {
+    if (ahead.blocks == 0) {
+      // Behind this chunk: the next one of the warp, or, where there is none to go on with, this one's again.
+      const Chunk& next = ahead.valid ? following : c;
+      ahead.p = side_at(t, next, 4) + lane * 4;
+      ahead.blocks = next.blocks;
+    }
+    block(even, 0, false, false);
+    block(odd, 512, ahead.blocks == 2, k == 2);
+    ahead.p += 1024;
+    ahead.blocks -= 2;
   }
-second:
-  left--;
-  block(odd, left == 0);
-  if (left != 0) goto first;
-  ahead.swapped = false;
 }
 
 // Decodes any chunk.
@@ -364,7 +352,7 @@ DEVICE bool decode_any(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Bo
 
 // Decodes the chunk that lies in `buffer` and writes it. Answers whether it was a valid one.
 template <u32 MODE, u32 OUT>
-DEVICE bool decode_chunk(const Tiles& t, const Chunk& c, Arrival a, u32 table, u32 buffer, u32 slack, u32 lane, Side& even,
+DEVICE bool decode_chunk(const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 lane, Side& even,
                          Side& odd, Ahead& ahead, const Chunk& following, bool more) {
   constexpr u32 BITS = MODE == MODE_GENERAL ? 0 : 12;
   const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE == MODE_PAIR;
@@ -382,19 +370,14 @@ DEVICE bool decode_chunk(const Tiles& t, const Chunk& c, Arrival a, u32 table, u
   const bool raw = length == raw_length;
   if (length > raw_length || (!raw && !Coder<CODER, BITS>::has_header(body))) return false;
   Coder<CODER, BITS> d;
-  if (!raw) {
-    // What the stream may run on into is zero. The bytes there are of the next chunk, or of the one that was here before.
-    for (u32 i = lane * 4; i < slack; i += LANES * 4) sts32(body.end + i, 0);
-    syncwarp();
-    d.begin(body, lane, table, t.bits);
-  }
+  if (!raw) d.begin(body, lane, t.bits);
   Target r = target_of<OUT>(t, c, lane);
   float s = 0, s8 = 0;
   if (OUT != OUT_INT8) load_scales(t, r, s, s8);
   bool good = true;
   // The same for all lanes: the tile's last row and column.
-  const u32 first_row = c.strip % t.strips * TILE_ROWS, end_col = c.tile * t.blocks * BLOCK_COLS + c.blocks * BLOCK_COLS;
-  const bool fast = MODE == MODE_PAIR && !raw && t.vector && c.blocks >= 2 && first_row + TILE_ROWS <= t.rows && end_col <= t.cols;
+  const u32 first_row = (c.strip - divide(c.strip, t.by_strips) * t.strips) * TILE_ROWS, end_col = c.tile * t.blocks * BLOCK_COLS + c.blocks * BLOCK_COLS;
+  const bool fast = MODE == MODE_PAIR && !raw && t.vector && c.blocks % 2 == 0 && first_row + TILE_ROWS <= t.rows && end_col <= t.cols;
   if (fast) {
     decode_fast<OUT, BITS>(t, c, d, body, lane, even, odd, ahead, following, more, r, s, s8);
   } else {
@@ -412,7 +395,7 @@ DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 f
   const bool two = batch.buffers_per_warp == 2;
   u32 chunk = first + warp;
   Side even, odd;
-  Ahead ahead = {nullptr, 0, false, false};
+  Ahead ahead = {nullptr, 0, false};
   Arrival now = {0, 0};
   u32 next = 0;
   u32 which = 0;
@@ -422,17 +405,17 @@ DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 f
     if (chunk + warps < last) next = load_arrival(t, chunk + warps, w.lane);
     if (MODE == MODE_PAIR) {
       const Chunk c = chunk_at(t, chunk);
-      if (c.blocks >= 2) begin_side(t, c, w.lane, even, odd, ahead);
+      if (c.blocks % 2 == 0) begin_side(t, c, w.lane, even, odd, ahead);
     }
   }
   if (new_table) {
     // The barriers were made, and nobody reads the table that was there.
     syncthreads();
 #if defined(__CUDACC__) && !defined(COPY_BULK)
-    if (warp == 0) warp_copy_wait(w.table + batch.barriers, table_parity, chunk < last);
+    if (warp == 0) warp_copy_wait(batch.barriers, table_parity, chunk < last);
     syncthreads();
 #else
-    warp_copy_wait(w.table + batch.barriers, table_parity, 0);
+    warp_copy_wait(batch.barriers, table_parity, 0);
 #endif
     table_parity ^= 1;
   }
@@ -455,12 +438,12 @@ DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 f
     const Chunk c = chunk_at(t, chunk), following = chunk_at(t, more ? after : chunk);
     const u32 buffer = w.buffer + which * batch.buffer_bytes;
     const bool good = is_sound(t, now) &&
-                      decode_chunk<MODE, OUT>(t, c, now, w.table, buffer, batch.slack, w.lane, even, odd, ahead, following, more);
+                      decode_chunk<MODE, OUT>(t, c, now, buffer, w.lane, even, odd, ahead, following, more);
     if (!good) {
       ahead.valid = false;
       if (w.lane == 0) atomic_min((u32*)t.status, chunk);
     }
-    // The buffer was read, and zeros were written to it, before the next copy into it.
+    // The buffer was read before the next copy into it.
     copy_fence();
     syncwarp();
     if (!two && more) start(t, arrival_of(next), w.buffer, w.barrier, w.lane);
@@ -474,13 +457,17 @@ DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 f
 
 template <u32 MODE, u32 OUT>
 DEVICE void decode(const TilesBatch& batch) {
+  if (!table_fits()) {
+    // The host does not launch on such devices. What nobody decodes must not pass for good.
+    for (u32 i = 0; i < batch.count; i++) atomic_min((u32*)batch.items[i].status, batch.items[i].chunk_begin);
+    return;
+  }
   const u32 warp = thread_index() / LANES;
   Warp w;
   w.lane = thread_index() % LANES;
-  const u32 base = shared_base(), barriers = base + batch.barriers;
-  w.table = base;
+  const u32 barriers = batch.barriers;
   w.barrier = barriers + 8 + warp * 16;
-  w.buffer = base + batch.buffers + warp * batch.buffers_per_warp * batch.buffer_bytes;
+  w.buffer = batch.buffers + warp * batch.buffers_per_warp * batch.buffer_bytes;
   w.parity = 0;
   u32 table_parity = 0;
   bool waited = false;
@@ -509,7 +496,7 @@ DEVICE void decode(const TilesBatch& batch) {
     const bool new_table = t.table != table;
     if (new_table) {
       if (table != 0) syncthreads();
-      if (warp == 0) warp_copy(base, (const u8*)t.table, 4u << t.bits, barriers, w.lane);
+      if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, barriers, w.lane);
       table = t.table;
     }
     decode_range<MODE, OUT>(batch, t, w, t.chunk_begin + first, t.chunk_begin + last, new_table, table_parity, waited);

@@ -15,15 +15,26 @@ struct alignas(16) Vec4 {
 
 #define LANES 32u
 
+// Address in shared memory of the decoding table: a constant, so that a look-up adds nothing. What the system keeps for itself at the
+// beginning of a block's shared memory ends here at the latest (`RESERVED_SHARED` of the host, which refuses devices that keep more).
+#define TABLE_AT 1024u
+
 #ifndef __CUDACC__
 #include "simt_host.h"
 
-DEVICE u32 shared_base() { return 0; }
-DEVICE u32 lds32_constant(u32 a) { return lds32(a); }
-DEVICE void take_words(u32& x, u32& next, u32 below) {
+DEVICE bool table_fits() { return true; }
+DEVICE u32 lds32_table(u32 offset) { return lds32(TABLE_AT + offset); }
+DEVICE u32 sum_up_to(u32 v, u32 lane) {
+  for (u32 by = 1; by < LANES; by *= 2) {
+    const u32 before = shfl_up(v, by);
+    if (lane >= by) v += before;
+  }
+  return v;
+}
+DEVICE void take_words(u32& x, u32& next, u32 below, u32 end) {
   const bool needs = x < 65536;
   const u32 takers = ballot(needs);
-  const u32 word = lds16(next + 2 * popc(takers & below));
+  const u32 word = lds16_stream(next + 2 * popc(takers & below), end);
   if (needs) x = prmt(word, x, 0x5410);
   next += 2 * popc(takers);
 }
@@ -46,11 +57,25 @@ DEVICE u32 grid_blocks() { return gridDim.x; }
 DEVICE u32 ballot(bool p) { return __ballot_sync(0xFFFFFFFFu, p); }
 DEVICE u32 shfl(u32 v, u32 lane) { return __shfl_sync(0xFFFFFFFFu, v, lane); }
 DEVICE u32 shfl_up(u32 v, u32 delta) { return __shfl_up_sync(0xFFFFFFFFu, v, delta); }
+// The sum of `v` over the lanes up to this one. In assembly, since a shuffle knows by itself which lanes got something.
+DEVICE u32 sum_up_to(u32 v, u32) {
+#pragma unroll
+  for (u32 by = 1; by < LANES; by *= 2) {
+    asm volatile(
+        "{\n.reg .pred got;\n.reg .u32 before;\n"
+        "shfl.sync.up.b32 before|got, %0, %1, 0, 0xFFFFFFFF;\n"
+        "@got add.u32 %0, %0, before;\n}"
+        : "+r"(v)
+        : "r"(by));
+  }
+  return v;
+}
 DEVICE void syncwarp() { __syncwarp(); }
 DEVICE void syncthreads() { __syncthreads(); }
 
 DEVICE u32 popc(u32 v) { return __popc(v); }
 DEVICE u32 clz(u32 v) { return __clz(v); }
+DEVICE u32 mulhi(u32 a, u32 b) { return __umulhi(a, b); }
 DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
   u32 r;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
@@ -59,9 +84,9 @@ DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
 DEVICE u32 fshr(u32 lo, u32 hi, u32 s) { return __funnelshift_r(lo, hi, s); }
 DEVICE u32 fshl(u32 lo, u32 hi, u32 s) { return __funnelshift_l(lo, hi, s); }
 
-// Shared memory, by address; it begins at `shared_base()`. In assembly, since the compiler would add the base, which it does not
-// take for a constant, again at each access.
-DEVICE u32 shared_base() { return (u32)__cvta_generic_to_shared(shared_memory); }
+// Shared memory, by address. In assembly, since the compiler would add the place of `shared_memory`, which it does not take for a
+// constant, again at each access.
+DEVICE bool table_fits() { return (u32)__cvta_generic_to_shared(shared_memory) <= TABLE_AT; }
 DEVICE u32 lds32(u32 a) {
   u32 v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a) : "memory");
@@ -78,11 +103,14 @@ DEVICE u32 lds8(u32 a) {
   return v;
 }
 // Decoding tables do not change while they are read, so that the compiler may move these loads.
-DEVICE u32 lds32_constant(u32 a) {
+DEVICE u32 lds32_table(u32 offset) {
   u32 v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(a));
+  asm volatile("ld.shared.u32 %0, [%1+%2];" : "=r"(v) : "r"(offset), "n"(TABLE_AT));
   return v;
 }
+// What lies before `end` is of a stream, and from there on it may be anything, even what a copy is just writing.
+DEVICE u32 lds32_stream(u32 a, u32) { return lds32(a); }
+DEVICE u32 lds16_stream(u32 a, u32) { return lds16(a); }
 DEVICE void sts32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
 
 DEVICE void sts8(u32 a, u32 v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
@@ -90,7 +118,7 @@ DEVICE void sts8(u32 a, u32 v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(a),
 // Where `x` is below 2^16: shifts the next word of the stream into it. Lanes take words in ascending order; `next` is the address
 // of the first, and `below` has the bits of the lanes before this one. All lanes load, which costs nothing more. In one piece, since
 // the compiler would test twice.
-DEVICE void take_words(u32& x, u32& next, u32 below) {
+DEVICE void take_words(u32& x, u32& next, u32 below, u32) {
   asm volatile(
       "{\n.reg .pred needs;\n.reg .u32 takers, before, word;\n"
       "setp.lt.u32 needs, %0, 65536;\n"

@@ -409,12 +409,16 @@ __attribute__((noinline)) inline void check_in_flight(Grid* g, u32 a, u32 bytes,
   }
 }
 
-// The host's address of `bytes` at `a`, after all checks that reads and writes share.
-inline u8* shared_place(Grid* g, u32 a, u32 bytes, const char* what, At at) {
+inline void check_place(Grid* g, u32 a, u32 bytes, const char* what, At at) {
   if (a > g->shared_bytes || g->shared_bytes - a < bytes) {
     fail(at, "%s of %u bytes at %u is outside the %u bytes of shared memory", what, bytes, a, g->shared_bytes);
   }
   if (a % bytes) fail(at, "%s of %u bytes at %u in shared memory is misaligned", what, bytes, a);
+}
+
+// The host's address of `bytes` at `a`, after all checks that reads and writes share.
+inline u8* shared_place(Grid* g, u32 a, u32 bytes, const char* what, At at) {
+  check_place(g, a, bytes, what, at);
   if (g->in_flight) check_in_flight(g, a, bytes, at);
   return g->shared + a;
 }
@@ -428,6 +432,16 @@ inline u32 load_shared(u32 a, At at) {
     for (u32 i = 0; i < sizeof v; i++) note_read(g, g->now, a + i, at);
   }
   return v;
+}
+
+// From `end` on: something else each time, so that nothing can depend on it.
+template <class T>
+inline u32 load_stream(u32 a, u32 end, At at) {
+  if (a < end) return load_shared<T>(a, at);
+  check_place(grid, a, sizeof(T), "load", at);
+  static u32 seed = 1;
+  seed = seed * 1664525 + 1013904223;
+  return (T)(seed >> 8);
 }
 
 template <class T>

@@ -54,6 +54,7 @@ DEVICE void syncwarp(SIMT_AT) { simt::meet(simt::SYNCWARP, 0, false, SIMT_HERE);
 DEVICE void syncthreads(SIMT_AT) { simt::sync_threads(SIMT_HERE); }
 
 DEVICE u32 popc(u32 v) { return (u32)__builtin_popcount(v); }
+DEVICE u32 mulhi(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
 DEVICE u32 clz(u32 v) { return v ? (u32)__builtin_clz(v) : 32; }
 DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
   const u64 bytes = (u64)b << 32 | a;
@@ -72,6 +73,8 @@ DEVICE u32 fshl(u32 lo, u32 hi, u32 s) { return (u32)(((u64)hi << 32 | lo) << (s
 DEVICE u32 lds32(u32 a, SIMT_AT) { return simt::load_shared<u32>(a, SIMT_HERE); }
 DEVICE u32 lds16(u32 a, SIMT_AT) { return simt::load_shared<u16>(a, SIMT_HERE); }
 DEVICE u32 lds8(u32 a, SIMT_AT) { return simt::load_shared<u8>(a, SIMT_HERE); }
+DEVICE u32 lds32_stream(u32 a, u32 end, SIMT_AT) { return simt::load_stream<u32>(a, end, SIMT_HERE); }
+DEVICE u32 lds16_stream(u32 a, u32 end, SIMT_AT) { return simt::load_stream<u16>(a, end, SIMT_HERE); }
 DEVICE void sts32(u32 a, u32 v, SIMT_AT) { simt::store_shared<u32>(a, v, SIMT_HERE); }
 DEVICE void sts16(u32 a, u32 v, SIMT_AT) { simt::store_shared<u16>(a, v, SIMT_HERE); }
 DEVICE void sts8(u32 a, u32 v, SIMT_AT) { simt::store_shared<u8>(a, v, SIMT_HERE); }

@@ -7,6 +7,10 @@
 /// short.
 pub const MAX_ITEMS: usize = 24;
 
+/// Address in shared memory of the decoding table, which launches of the decoding kernels count as used. Devices that keep more than that of
+/// a block's shared memory for themselves cannot run the kernels.
+pub const TABLE_AT: usize = 1024;
+
 /// What the elements of an output are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
@@ -68,6 +72,31 @@ pub struct Output {
     pub scale_columns: u32,
 }
 
+/// How a kernel divides numbers below 2^31 by one that is known before: `n / d` is `(2 n * factor >> 32) >> shift`.
+///
+/// `factor` exceeds 2^(31 + shift) / d by less than 1, so the product is too large by less than `2 n`, which 2^(32 + shift) / d exceeds
+/// (T. Granlund and P. Montgomery, "Division by Invariant Integers using Multiplication", 1994).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct Divisor {
+    pub factor: u32,
+    pub shift: u32,
+}
+
+impl Divisor {
+    /// Of the division by `d`, from 1 to 2^31.
+    ///
+    /// ```
+    /// let by = wcodec_kernels::abi::Divisor::new(7);
+    /// assert_eq!((2 * 1_000_000_u64 * u64::from(by.factor) >> 32) >> by.shift, 1_000_000 / 7);
+    /// ```
+    pub fn new(d: u32) -> Self {
+        let shift = d.next_power_of_two().trailing_zeros();
+        Self { factor: (1u64 << (31 + shift)).div_ceil(d.into()) as u32, shift }
+    }
+}
+
 /// Strips of a plane in tiles.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -97,6 +126,8 @@ pub struct Tiles {
     pub filter: u8,
     pub vector: u8,
     pub reserved: [u8; 6],
+    pub by_tiles: Divisor,
+    pub by_strips: Divisor,
 }
 
 /// Parameters of the decoding kernels.
@@ -106,12 +137,11 @@ pub struct Tiles {
 pub struct TilesBatch {
     pub count: u32,
     pub cost: u32,
-    pub table_bytes: u32,
     pub barriers: u32,
     pub buffers: u32,
     pub buffer_bytes: u32,
     pub buffers_per_warp: u32,
-    pub slack: u32,
+    pub reserved: [u32; 2],
     pub items: [Tiles; MAX_ITEMS],
 }
 
@@ -223,7 +253,7 @@ macro_rules! parameters {
 }
 
 const OUTPUT: usize = 4 * 8 + 2 * 4;
-const TILES: usize = 6 * 8 + OUTPUT + 11 * 4 + 2 + 10;
+const TILES: usize = 6 * 8 + OUTPUT + 11 * 4 + 2 + 10 + 4 * 4;
 const SYMBOLS: usize = 6 * 8 + OUTPUT + 2 * 4;
 const FILTERED: usize = 6 * 8 + 2 * 4;
 const FRAMES: usize = 6 * 8 + 4 * 4;

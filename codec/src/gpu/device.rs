@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{result, sys};
 use serde::Serialize;
+use wcodec_kernels::abi::TABLE_AT;
 
 use super::driver::{self, DriverResult};
 use super::module::{Kernel, Modules};
@@ -159,6 +160,13 @@ impl Device {
         let driver_version = driver::driver_version()?;
         let (handle, info) = DeviceInfo::read(ordinal)?;
         info.supported()?;
+        let reserved = Attribute::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK;
+        // SAFETY: The handle is a device's.
+        let reserved = unsafe { result::device::get_attribute(handle, reserved) }.unwrap_or(0);
+        if reserved > TABLE_AT as c_int {
+            return Err(Error::device(format!("{} keeps {reserved} bytes of a block's shared memory for itself", info.name))
+                .advice("this wcodec's kernels do not fit it: decode on the CPU, or look for a newer wcodec"));
+        }
         // SAFETY: The handle is a device's.
         let context = unsafe { result::primary_ctx::retain(handle) }.named("cuDevicePrimaryCtxRetain")?;
         let inner = Arc::new(Inner { handle, context, driver_version, info, modules: Mutex::default() });

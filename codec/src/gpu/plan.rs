@@ -234,7 +234,7 @@ impl TilesPlan {
         if self.coder == Coder::Rans { Module::Rans } else { Module::Huffman }
     }
 
-    /// Zeros that a kernel needs behind a chunk, bytes: a damaged stream runs on into them. rANS: four steps of 32 words, from two
+    /// Room behind a chunk, bytes, into which a damaged stream may run on. rANS: four steps of 32 words, from two
     /// bytes behind the end. Huffman: 12 bits for each symbol of a lane, and the window.
     fn slack(&self) -> usize {
         let blocks = self.geometry.tile() / BLOCK_COLS;
@@ -299,6 +299,8 @@ impl TilesJob<'_> {
             filter: filter_code(t.filter),
             vector: u8::from(self.tensor.is_vector(self.out, self.kind)),
             reserved: [0; 6],
+            by_tiles: abi::Divisor::new(g.tiles() as u32),
+            by_strips: abi::Divisor::new(g.strips_per_matrix() as u32),
         }
     }
 }
@@ -364,22 +366,26 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
         cost = n
             .checked_mul(item.blocks)
             .and_then(|c| cost.checked_add(c))
+            .filter(|_| item.chunk_end <= i32::MAX as u32)
             .ok_or_else(|| Error::input("too much for one launch").advice("decode fewer tensors at once"))?;
         table = table.max(4usize << item.bits);
         longest = longest.max(job.tiles.max_chunk.next_multiple_of(4));
         slack = slack.max(job.tiles.slack());
     }
-    // Whole 16 bytes around a chunk, which begins at any multiple of 4, and what may be read behind it.
-    let buffer = (12 + longest + slack).next_multiple_of(16);
+    // Whole 16 bytes around a chunk, which begins at any multiple of 4.
+    let buffer = (12 + longest).next_multiple_of(16);
+    let barriers = abi::TABLE_AT + table;
     // Barriers: the table's, and two for each warp.
-    let fixed = |warps: usize| table + (8 + 16 * warps).next_multiple_of(16);
+    let buffers_at = |warps: usize| barriers + (8 + 16 * warps).next_multiple_of(16);
+    // What is read behind a chunk may be of the next buffer: only behind the last one is there room for it.
+    let shared = |warps: usize, buffers: usize| buffers_at(warps) + warps * buffers * buffer + slack.next_multiple_of(16);
     // Two buffers a warp hide the copies; more warps hide everything else. Two blocks on a multiprocessor change tables
     // independently; one block of twice as many warps has one table less.
     let options = SHAPES.map(|(blocks, warps)| {
         let budget =
             (limits.shared_per_multiprocessor / blocks).saturating_sub(RESERVED_SHARED).min(limits.shared_per_block);
         [2, 1].map(|buffers| {
-            let fit = (1..=warps).rev().find(|&w| fixed(w) + w * buffers * buffer <= budget).unwrap_or(0);
+            let fit = (1..=warps).rev().find(|&w| shared(w, buffers) <= budget).unwrap_or(0);
             // A second buffer is worth a fifth of the warps.
             let score = fit * blocks * if buffers == 2 { 5 } else { 4 };
             (score * 2 + usize::from(blocks == 2), blocks, fit, buffers)
@@ -395,12 +401,10 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
     let grid = chunks.clamp(1, limits.multiprocessors * blocks);
     let warps = chunks.div_ceil(grid).clamp(1, most);
     params.cost = cost;
-    params.table_bytes = table as u32;
-    params.barriers = table as u32;
-    params.buffers = fixed(warps) as u32;
+    params.barriers = barriers as u32;
+    params.buffers = buffers_at(warps) as u32;
     params.buffer_bytes = buffer as u32;
     params.buffers_per_warp = buffers as u32;
-    params.slack = slack as u32;
     let coder = module.name();
     let mode = match mode {
         Mode::Byte => "byte",
@@ -413,6 +417,6 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
         params,
         grid: grid as u32,
         threads: (warps * LANES) as u32,
-        shared: (fixed(warps) + warps * buffers * buffer) as u32,
+        shared: shared(warps, buffers) as u32,
     })
 }
