@@ -57,10 +57,14 @@ struct Tiles {
   u8 layout;          // 0 byte, 1 pair
   u8 shift;           // of layout pair
   u8 filter;
-  u8 vector;          // rows of the output begin at multiples of 16 bytes and columns follow each other
-  u8 reserved[6];
+  u8 vector;          // rows of the output begin at multiples of 16 bytes and are below 2^29 long, columns follow each other
+  u16 block_begin;    // first block of threads that has chunks of this item only
+  u16 block_end;      // behind the last one
+  u16 reserved;
   Divisor by_tiles;   // how to divide by `tiles`
   Divisor by_strips;  // and by `strips`
+  u32 shared_begin;   // first chunk of those blocks
+  u32 shared_end;     // behind the last one
 };
 
 struct TilesBatch {
@@ -137,7 +141,7 @@ struct FramesBatch {
 };
 
 // abi.rs asserts the same sizes.
-static_assert(sizeof(Tiles) == 160 && sizeof(TilesBatch) == 32 + MAX_ITEMS * 160, "differs from abi.rs");
+static_assert(sizeof(Tiles) == 168 && sizeof(TilesBatch) == 32 + MAX_ITEMS * 168, "differs from abi.rs");
 static_assert(sizeof(Symbols) == 96 && sizeof(SymbolsBatch) == 16 + MAX_ITEMS * 96, "differs from abi.rs");
 static_assert(sizeof(Filtered) == 56 && sizeof(FilteredBatch) == 16 + MAX_ITEMS * 56, "differs from abi.rs");
 static_assert(sizeof(Frames) == 64 && sizeof(FramesBatch) == 56 + MAX_ITEMS * 64, "differs from abi.rs");

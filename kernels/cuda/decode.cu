@@ -242,7 +242,7 @@ DEVICE void begin_side(const Tiles& t, const Chunk& c, u32 lane, Side& even, Sid
 template <u32 OUT, u32 BITS>
 DEVICE void decode_fast(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, Side& even, Side& odd,
                         Ahead& ahead, const Chunk& following, bool more, Target& r, float s, float s8) {
-  const u64 row8 = 8 * t.output.row_stride * Element<OUT>::bytes();
+  const u32 row8 = 8 * (u32)t.output.row_stride * Element<OUT>::bytes();
   const bool rescale = OUT != OUT_INT8 && t.output.scales_per_row > 1;
   r.to = r.to - (lane & 3) * (16 * Element<OUT>::bytes()) + exchanged_place<OUT>(lane);
   if (!ahead.valid) begin_side(t, c, lane, even, odd, ahead);
@@ -278,13 +278,15 @@ DEVICE void decode_fast(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, B
     r.col += BLOCK_COLS;
   };
   ahead.valid = more && following.blocks % 2 == 0;
+  // Behind this chunk: the next one of the warp, or, where there is none to go on with, this one's again.
+  const Chunk& then = ahead.valid ? following : c;
+  const u8* const then_p = side_at(t, then, 4) + lane * 4;
+  const u32 then_blocks = then.blocks;
 #pragma unroll 1
   for (u32 k = c.blocks; k != 0; k -= 2) {
     if (ahead.blocks == 0) {
-      // Behind this chunk: the next one of the warp, or, where there is none to go on with, this one's again.
-      const Chunk& next = ahead.valid ? following : c;
-      ahead.p = side_at(t, next, 4) + lane * 4;
-      ahead.blocks = next.blocks;
+      ahead.p = then_p;
+      ahead.blocks = then_blocks;
     }
     block(even, 0, false, false);
     block(odd, 512, ahead.blocks == 2, k == 2);
@@ -387,13 +389,11 @@ DEVICE bool decode_chunk(const Tiles& t, const Chunk& c, Arrival a, u32 buffer, 
   return good && patches.next == patches.end && (raw || d.ended_well(body, lane));
 }
 
-// The chunks `first` to `last` of a plane, shared by the warps of the block.
+// Every `step`th chunk of a plane, from `chunk` to `last`.
 template <u32 MODE, u32 OUT>
-DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 first, u32 last, bool new_table,
+DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last, bool new_table,
                          u32& table_parity, bool& waited) {
-  const u32 warps = block_threads() / LANES, warp = thread_index() / LANES;
   const bool two = batch.buffers_per_warp == 2;
-  u32 chunk = first + warp;
   Side even, odd;
   Ahead ahead = {nullptr, 0, false};
   Arrival now = {0, 0};
@@ -402,7 +402,7 @@ DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 f
   if (chunk < last) {
     now = arrival_of(load_arrival(t, chunk, w.lane));
     start(t, now, w.buffer, w.barrier, w.lane);
-    if (chunk + warps < last) next = load_arrival(t, chunk + warps, w.lane);
+    if (chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
     if (MODE == MODE_PAIR) {
       const Chunk c = chunk_at(t, chunk);
       if (c.blocks % 2 == 0) begin_side(t, c, w.lane, even, odd, ahead);
@@ -412,7 +412,7 @@ DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 f
     // The barriers were made, and nobody reads the table that was there.
     syncthreads();
 #if defined(__CUDACC__) && !defined(COPY_BULK)
-    if (warp == 0) warp_copy_wait(batch.barriers, table_parity, chunk < last);
+    if (thread_index() < LANES) warp_copy_wait(batch.barriers, table_parity, chunk < last);
     syncthreads();
 #else
     warp_copy_wait(batch.barriers, table_parity, 0);
@@ -427,12 +427,12 @@ DEVICE void decode_range(const TilesBatch& batch, const Tiles& t, Warp& w, u32 f
   }
 #pragma unroll 1
   while (chunk < last) {
-    const u32 after = chunk + warps;
+    const u32 after = chunk + step;
     const bool more = after < last;
     const u32 other = which ^ 1;
     if (two && more) start(t, arrival_of(next), w.buffer + other * batch.buffer_bytes, w.barrier + other * 8, w.lane);
     u32 later = 0;
-    if (more && after + warps < last) later = load_arrival(t, after + warps, w.lane);
+    if (more && after + step < last) later = load_arrival(t, after + step, w.lane);
     warp_copy_wait(w.barrier + which * 8, w.parity >> which & 1, two && more);
     w.parity ^= 1u << which;
     const Chunk c = chunk_at(t, chunk), following = chunk_at(t, more ? after : chunk);
@@ -485,13 +485,23 @@ DEVICE void decode(const TilesBatch& batch) {
   for (u32 i = 0; i < batch.count; i++) {
     const Tiles& t = batch.items[i];
     if (t.cost_begin >= end) break;
-    const u32 chunks = t.chunk_end - t.chunk_begin;
+    const u32 chunks = t.chunk_end - t.chunk_begin, warps = block_threads() / LANES;
     if (t.cost_begin + chunks * t.blocks <= begin) continue;
-    // Rounded up at both ends, so that blocks which follow each other leave nothing out.
-    u32 first = begin > t.cost_begin ? (begin - t.cost_begin + t.blocks - 1) / t.blocks : 0;
-    u32 last = (end - t.cost_begin + t.blocks - 1) / t.blocks;
-    if (first > chunks) first = chunks;
-    if (last > chunks) last = chunks;
+    u32 first, last, step = warps;
+    if (t.block_begin <= block_index() && block_index() < t.block_end) {
+      // Blocks that have nothing but this item share their chunks in turns: what all of them work on at a time lies close together.
+      first = t.shared_begin + (block_index() - t.block_begin) * warps;
+      last = t.shared_end;
+      step *= t.block_end - t.block_begin;
+    } else {
+      // Rounded up at both ends, so that blocks which follow each other leave nothing out.
+      first = begin > t.cost_begin ? (begin - t.cost_begin + t.blocks - 1) / t.blocks : 0;
+      last = (end - t.cost_begin + t.blocks - 1) / t.blocks;
+      if (first > chunks) first = chunks;
+      if (last > chunks) last = chunks;
+      first += t.chunk_begin;
+      last += t.chunk_begin;
+    }
     if (first >= last) continue;
     const bool new_table = t.table != table;
     if (new_table) {
@@ -499,7 +509,7 @@ DEVICE void decode(const TilesBatch& batch) {
       if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, barriers, w.lane);
       table = t.table;
     }
-    decode_range<MODE, OUT>(batch, t, w, t.chunk_begin + first, t.chunk_begin + last, new_table, table_parity, waited);
+    decode_range<MODE, OUT>(batch, t, w, first + warp, step, last, new_table, table_parity, waited);
   }
 }
 

@@ -125,9 +125,13 @@ pub struct Tiles {
     pub shift: u8,
     pub filter: u8,
     pub vector: u8,
-    pub reserved: [u8; 6],
+    pub block_begin: u16,
+    pub block_end: u16,
+    pub reserved: u16,
     pub by_tiles: Divisor,
     pub by_strips: Divisor,
+    pub shared_begin: u32,
+    pub shared_end: u32,
 }
 
 /// Parameters of the decoding kernels.
@@ -253,7 +257,7 @@ macro_rules! parameters {
 }
 
 const OUTPUT: usize = 4 * 8 + 2 * 4;
-const TILES: usize = 6 * 8 + OUTPUT + 11 * 4 + 2 + 10 + 4 * 4;
+const TILES: usize = 6 * 8 + OUTPUT + 11 * 4 + 2 + 4 + 3 * 2 + 6 * 4;
 const SYMBOLS: usize = 6 * 8 + OUTPUT + 2 * 4;
 const FILTERED: usize = 6 * 8 + 2 * 4;
 const FRAMES: usize = 6 * 8 + 4 * 4;

@@ -23,7 +23,7 @@ pub use verify::verify_on_gpu;
 pub struct Options {
     threads: Option<usize>,
     verify: bool,
-    zstd_scratch: usize,
+    zstd_scratch: Option<usize>,
     nvcomp: Option<PathBuf>,
     nvcomp_folders: Vec<PathBuf>,
 }

@@ -121,15 +121,15 @@ impl TileGeometry {
 /// use wcodec::coder::tile::default_tile;
 /// assert_eq!(default_tile(Coder::Rans, 2048, 2048), 192);
 /// assert_eq!(default_tile(Coder::Rans, 2048, 64), 64);
-/// assert_eq!(default_tile(Coder::Huffman, 5632, 2048), 384);
+/// assert_eq!(default_tile(Coder::Huffman, 5632, 2048), 256);
 /// ```
 pub fn default_tile(coder: Coder, rows: usize, cols: usize) -> usize {
+    const LARGE: usize = 32 << 20;
     let elements = rows.saturating_mul(cols);
-    let target = match coder {
-        Coder::Huffman if elements < 8 << 20 => 256,
-        Coder::Huffman => 384,
-        _ if elements < 32 << 20 => 192,
-        _ => 512,
+    let target = match elements {
+        LARGE.. => 512,
+        _ if coder == Coder::Rans => 192,
+        _ => 256,
     };
     // Equal tiles: 5 blocks under a target of 4 make 3 + 2 and not 4 + 1.
     let blocks = cols.div_ceil(BLOCK_COLS).max(1);

@@ -28,8 +28,9 @@ pub struct GpuOptions {
     /// Whether to compare the hashes of segments before they are sent to the device.
     pub verify: bool,
     /// Device memory, in bytes, that a batch of zstd frames may take besides input and output: nvCOMP wants three times
-    /// what it decodes. A single frame may take more.
-    pub zstd_scratch: usize,
+    /// what it decodes. A single frame may take more. Where absent, a sixteenth of the device's memory, but 1.5 GiB at most; no more
+    /// is taken than the frames need.
+    pub zstd_scratch: Option<usize>,
     /// Device memory, in bytes, for compressed bytes that are on their way from the host ([`HostDecoder`](super::HostDecoder)).
     pub ring: usize,
     /// Where nvCOMP is; searched for where absent (see [`Nvcomp::load`]). Needed for planes of coder `zstd` only.
@@ -46,7 +47,7 @@ impl Default for GpuOptions {
         Self {
             threads: None,
             verify: true,
-            zstd_scratch: 1 << 30,
+            zstd_scratch: None,
             ring: 128 << 20,
             nvcomp: None,
             nvcomp_folders: Vec::new(),
@@ -111,8 +112,9 @@ impl Shared {
             })
             .collect();
         let zstd = if demand.frames > 0 {
+            let scratch = (device.info().memory as usize / 16).min(3 << 29);
             let nvcomp = Nvcomp::load_for(device, options.nvcomp.as_deref(), &options.nvcomp_folders)?;
-            Some(Zstd::new(device, nvcomp, demand, options.zstd_scratch)?)
+            Some(Zstd::new(device, nvcomp, demand, options.zstd_scratch.unwrap_or(scratch))?)
         } else {
             None
         };

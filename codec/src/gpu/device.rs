@@ -164,8 +164,11 @@ impl Device {
         // SAFETY: The handle is a device's.
         let reserved = unsafe { result::device::get_attribute(handle, reserved) }.unwrap_or(0);
         if reserved > TABLE_AT as c_int {
-            return Err(Error::device(format!("{} keeps {reserved} bytes of a block's shared memory for itself", info.name))
-                .advice("this wcodec's kernels do not fit it: decode on the CPU, or look for a newer wcodec"));
+            return Err(Error::device(format!(
+                "{} keeps {reserved} bytes of a block's shared memory for itself",
+                info.name
+            ))
+            .advice("this wcodec's kernels do not fit it: decode on the CPU, or look for a newer wcodec"));
         }
         // SAFETY: The handle is a device's.
         let context = unsafe { result::primary_ctx::retain(handle) }.named("cuDevicePrimaryCtxRetain")?;

@@ -201,9 +201,11 @@ impl TensorPlan {
         }
     }
 
-    /// Whether rows of an output at `out` begin at multiples of 16 bytes and columns follow each other.
+    /// Whether rows of an output at `out` begin at multiples of 16 bytes, columns follow each other, and kernels may count the bytes of
+    /// eight rows in 32 bits.
     pub fn is_vector(&self, out: u64, kind: OutputKind) -> bool {
-        !self.transposed && out.is_multiple_of(16) && (self.matrix.2 * kind.bytes()).is_multiple_of(16)
+        let row = self.matrix.2 * kind.bytes();
+        !self.transposed && out.is_multiple_of(16) && row.is_multiple_of(16) && row < 1 << 29
     }
 }
 
@@ -298,9 +300,13 @@ impl TilesJob<'_> {
             shift: t.shift as u8,
             filter: filter_code(t.filter),
             vector: u8::from(self.tensor.is_vector(self.out, self.kind)),
-            reserved: [0; 6],
+            block_begin: 0,
+            block_end: 0,
+            reserved: 0,
             by_tiles: abi::Divisor::new(g.tiles() as u32),
             by_strips: abi::Divisor::new(g.strips_per_matrix() as u32),
+            shared_begin: 0,
+            shared_end: 0,
         }
     }
 }
@@ -338,6 +344,10 @@ const SHAPES: [(usize, usize); 2] = [(2, 16), (1, 32)];
 /// Warps of a multiprocessor up to which one block of them is faster than two.
 const FEW_WARPS: usize = 8;
 
+/// Chunks for each warp from which on blocks take those of an item in turns: fewer would leave some blocks without any, and then the next
+/// launch's blocks, which come early, crowd where these were.
+const SHARED_TURNS: usize = 4;
+
 /// One launch of a decoding kernel.
 #[derive(Clone, Debug)]
 pub struct TilesLaunch {
@@ -352,6 +362,22 @@ pub struct TilesLaunch {
 /// The launches that do `jobs`, which have one key.
 pub fn tiles_launches(jobs: &[TilesJob<'_>], limits: Limits) -> Result<Vec<TilesLaunch>> {
     jobs.chunks(abi::MAX_ITEMS).map(|jobs| tiles_launch(jobs, limits)).collect()
+}
+
+/// Finds the blocks of threads whose share of a launch's `cost` lies within `item`, as the kernels cut it.
+fn share(item: &mut abi::Tiles, cost: u32, grid: u32) {
+    let begins = |block: u32| (u64::from(cost) * u64::from(block) / u64::from(grid)) as u32;
+    let end = item.cost_begin + (item.chunk_end - item.chunk_begin) * item.blocks;
+    let within = |at: u32| (item.cost_begin..=end).contains(&at);
+    let (Some(first), Some(last)) = ((0..=grid).find(|&b| within(begins(b))), (0..=grid).rfind(|&b| within(begins(b))))
+    else {
+        return;
+    };
+    if first < last && last <= u16::MAX.into() {
+        let chunk = |block| item.chunk_begin + (begins(block) - item.cost_begin).div_ceil(item.blocks);
+        (item.block_begin, item.block_end) = (first as u16, last as u16);
+        (item.shared_begin, item.shared_end) = (chunk(first), chunk(last).min(item.chunk_end));
+    }
 }
 
 fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
@@ -378,7 +404,8 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
     // Barriers: the table's, and two for each warp.
     let buffers_at = |warps: usize| barriers + (8 + 16 * warps).next_multiple_of(16);
     // What is read behind a chunk may be of the next buffer: only behind the last one is there room for it.
-    let shared = |warps: usize, buffers: usize| buffers_at(warps) + warps * buffers * buffer + slack.next_multiple_of(16);
+    let shared =
+        |warps: usize, buffers: usize| buffers_at(warps) + warps * buffers * buffer + slack.next_multiple_of(16);
     // Two buffers a warp hide the copies; more warps hide everything else. Two blocks on a multiprocessor change tables
     // independently; one block of twice as many warps has one table less.
     let options = SHAPES.map(|(blocks, warps)| {
@@ -401,6 +428,11 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
     let grid = chunks.clamp(1, limits.multiprocessors * blocks);
     let warps = chunks.div_ceil(grid).clamp(1, most);
     params.cost = cost;
+    for item in &mut params.items[..jobs.len()] {
+        if (item.chunk_end - item.chunk_begin) as usize >= grid * warps * SHARED_TURNS {
+            share(item, cost, grid as u32);
+        }
+    }
     params.barriers = barriers as u32;
     params.buffers = buffers_at(warps) as u32;
     params.buffer_bytes = buffer as u32;

@@ -23,7 +23,7 @@ fn any_scratch_gives_the_same() {
             if zstd_scratch == 0 && zstd_chunk.is_some_and(|n| n < 40_000) {
                 continue;
             }
-            let gpu = GpuOptions { zstd_scratch, ..Default::default() };
+            let gpu = GpuOptions { zstd_scratch: Some(zstd_scratch), ..Default::default() };
             rig.compare_container(&container, &gpu, &format!("frames {zstd_chunk:?} in {zstd_scratch}"));
             sizes.push(GpuDecoder::new(&rig.device, &container, &[], &gpu).unwrap().device_bytes());
         }
@@ -46,7 +46,7 @@ fn filters_are_undone_in_every_batch() {
         let filters: Vec<String> = container.infos().unwrap().into_iter().map(|t| t.filter).collect();
         assert!(["left", "up"].iter().any(|f| filters.iter().any(|x| x == f)), "{filters:?}");
         for zstd_scratch in BUDGETS {
-            let gpu = GpuOptions { zstd_scratch, ..Default::default() };
+            let gpu = GpuOptions { zstd_scratch: Some(zstd_scratch), ..Default::default() };
             rig.compare_container(&container, &gpu, &format!("{rows} x {cols} in frames of {zstd_chunk}"));
         }
     }
@@ -66,7 +66,7 @@ fn frames_of_many_tensors_share_batches() {
     let container = data::encode(&source, &options);
     let infos = container.infos().unwrap();
     for zstd_scratch in &BUDGETS[1..] {
-        let gpu = GpuOptions { zstd_scratch: *zstd_scratch, ..Default::default() };
+        let gpu = GpuOptions { zstd_scratch: Some(*zstd_scratch), ..Default::default() };
         let decoder = GpuDecoder::new(&rig.device, &container, &[], &gpu).unwrap();
         let mut wants: Vec<Want> = infos
             .iter()

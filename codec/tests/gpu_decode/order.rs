@@ -144,7 +144,7 @@ fn replay(coder: Coder, layout: Layout, zstd_scratch: usize) {
     }
     let container = container(&mut rig, coder, layout);
     let wants = wants(&mut rig, &container);
-    let options = GpuOptions { zstd_scratch, ..Default::default() };
+    let options = GpuOptions { zstd_scratch: Some(zstd_scratch), ..Default::default() };
     let decoder = GpuDecoder::new(&rig.device, &container, &[], &options).unwrap();
     let mut outputs = Outputs::new(&mut rig, &wants);
     let batch = decoder.prepare(&outputs.targets(&wants)).unwrap();

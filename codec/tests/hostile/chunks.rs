@@ -117,11 +117,15 @@ fn bodies() {
         refused(&|c| c.fill(0), "zeros");
         refused(&|c| c.fill(0xFF), "ones");
         if coder == Coder::Huffman {
-            refused(&|c| c[0] = 1, "lane 0 begins elsewhere");
-            refused(&|c| c[64] ^= 1, "bit 0 is not 0");
-            refused(&|c| c[64] ^= 2, "bit 1 is not 0");
-            refused(&|c| c[62..64].fill(0xFF), "the last lane begins beyond the end");
+            refused(&|c| c[0] ^= 1, "all lanes of another length");
+            refused(&|c| c[4] ^= 1, "lane 0 of another length");
+            refused(&|c| c[2] = 1, "lengths taken for wide ones");
+            refused(&|c| c[2] = 2, "lengths of an unknown width");
+            refused(&|c| c[36] ^= 1, "bit 0 is not 0");
+            refused(&|c| c[36] ^= 2, "bit 1 is not 0");
+            refused(&|c| c[35] = 0xFF, "the last lane ends beyond the end");
         } else {
+            refused(&|c| *c.last_mut().unwrap() |= 0x80, "a bit behind the tails");
             refused(&|c| c[3] ^= 0x40, "a state that is too large");
             refused(&|c| c[..4].fill(0), "a state of 0");
         }

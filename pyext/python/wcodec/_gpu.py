@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # Compressed bytes that loading a file keeps on the GPU at once, besides the tensors. A single tensor may take more.
 GROUP_BYTES = 1 << 30
-# Memory of the GPU for batches of zstd frames, of which nvCOMP wants three times what it decodes.
-SCRATCH_BYTES = 1 << 30
 # "cuda" without a number: torch's current device.
 CURRENT = -1
 # What a tensor of floats that is stored raw can be converted to, and from.
@@ -117,14 +115,14 @@ def nvcomp_folders() -> list[str]:
 def gpu_options(
     threads: int | None = None,
     check: bool = True,
-    scratch: int = SCRATCH_BYTES,
+    scratch: int | None = None,
     nvcomp: str | os.PathLike[str] | None = None,
 ) -> _GpuOptions:
     """All options, with the defaults filled in."""
     return {
         "threads": count("threads", threads),
         "verify": bool(check),
-        "zstd_scratch": count("scratch", scratch, 0) or 0,
+        "zstd_scratch": count("scratch", scratch, 0),
         "nvcomp": None if nvcomp is None else path_of(nvcomp),
         "nvcomp_folders": nvcomp_folders(),
     }
@@ -175,7 +173,8 @@ class GpuDecoder:
     :param device: ``cuda`` (torch's current device), ``cuda:N`` or a ``torch.device``.
     :param threads: threads that read and check the file; all cores if left out.
     :param check: whether hashes are checked.
-    :param scratch: bytes of the GPU's memory for decoding ``zstd``. A single frame may take more.
+    :param scratch: bytes of the GPU's memory for decoding ``zstd``: by default a sixteenth of it, 1.5 GiB at most. A single frame may
+        take more.
     :param nvcomp: nvCOMP's library or the folder that has it; searched for if left out (``wcodec doctor`` tells).
     :raises DeviceError: if there is no GPU, or nvCOMP is needed and missing.
     :raises CorruptError: if a tensor is damaged.
@@ -189,7 +188,7 @@ class GpuDecoder:
         *,
         threads: int | None = None,
         check: bool = True,
-        scratch: int = SCRATCH_BYTES,
+        scratch: int | None = None,
         nvcomp: str | os.PathLike[str] | None = None,
     ) -> None:
         options = gpu_options(threads, check, scratch, nvcomp)

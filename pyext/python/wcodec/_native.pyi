@@ -61,7 +61,7 @@ class _DecodeOptions(TypedDict):
 class _GpuOptions(TypedDict):
     threads: int | None
     verify: bool
-    zstd_scratch: int
+    zstd_scratch: int | None
     nvcomp: str | None
     nvcomp_folders: list[str]
 

@@ -20,7 +20,7 @@ pub fn cost(bits: u32, f: u32) -> u32 {
     let mut log = whole;
     let mut y = u64::from(f) << (31 - whole);
     for _ in 0..BIT.ilog2() {
-        y = y * y >> 31;
+        y = (y * y) >> 31;
         let two = y >> 32;
         log = log << 1 | two as u32;
         y >>= two;
