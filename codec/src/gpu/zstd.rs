@@ -94,6 +94,7 @@ pub(super) struct Demand {
     pub longest: usize,
     /// Smallest decoded bytes of a frame, the last of a plane aside.
     pub shortest: usize,
+    pub planes: usize,
 }
 
 /// What a batch takes.
@@ -110,6 +111,7 @@ impl Demand {
     pub fn add(&mut self, elements: usize, chunk: usize, frames: usize) {
         self.bytes += elements;
         self.frames += frames;
+        self.planes += 1;
         self.longest = self.longest.max(chunk.min(elements));
         self.shortest = if self.shortest == 0 { chunk } else { self.shortest.min(chunk) };
     }
@@ -127,7 +129,9 @@ impl Zstd {
         ];
         let _scope = device.enter_uncaptured()?;
         let size = |bytes: usize| -> Result<Size> {
-            let frames = demand.frames.min(bytes.div_ceil(demand.shortest.max(1)) + abi::MAX_ITEMS);
+            let frames = demand.frames.min(bytes.div_ceil(demand.shortest.max(1)) + demand.planes);
+            // So many frames, the last ones of their planes short, cannot have more.
+            let bytes = bytes.min(frames * demand.longest);
             let temp = nvcomp.zstd_temp_bytes(frames, demand.longest, bytes)?;
             let parts = [temp, bytes, frames * ENTRY];
             let total = parts.iter().map(|n| n.next_multiple_of(ALIGN) + ALIGN).sum();
@@ -182,7 +186,7 @@ impl Zstd {
             let mut left = whole.clone();
             while left.item.frames > 0 {
                 let n = self.fitting(&left, frames, bytes);
-                if n == 0 || batch.len() == abi::MAX_ITEMS {
+                if n == 0 {
                     // SAFETY: as the caller promises.
                     unsafe { self.launch_batch(&batch, bytes, limits, stream)? };
                     batch.clear();
@@ -222,42 +226,62 @@ impl Zstd {
 
     unsafe fn launch_batch(&self, parts: &[Frames], bytes: u64, limits: Limits, stream: &Stream) -> Result<()> {
         let Some(last) = parts.last() else { return Ok(()) };
-        let frames = last.item.first + last.item.frames;
-        let array = |i: u64| self.arrays_at() + i * self.most_frames * 8;
+        debug_assert!(bytes <= self.most_bytes.next_multiple_of(16) && self.longest > 0);
+        let groups: Vec<_> = parts.chunks(abi::MAX_ITEMS).map(|group| self.frames_batch(group)).collect();
+        let whole = DeviceBatch {
+            count: (last.item.first + last.item.frames) as usize,
+            compressed: self.array(0, 0),
+            compressed_bytes: self.array(1, 0),
+            capacity: self.array(2, 0),
+            actual: self.array(3, 0),
+            output: self.array(4, 0),
+            statuses: self.array(5, 0),
+        };
+        // SAFETY: the arrays are in the scratch, which the caller leaves to us; frames were checked when they were planned.
+        unsafe {
+            for group in &groups {
+                let grid = grid_for(group.frames.into(), limits);
+                self.kernels[0].launch(grid, UTIL_THREADS, 0, group.as_bytes(), stream, false)?;
+            }
+            {
+                let _scope = stream.device().enter()?;
+                self.nvcomp.zstd_decompress(&whole, self.scratch.ptr(), self.temp_bytes, stream.raw())?;
+            }
+            for group in &groups {
+                let grid = grid_for(group.frames.into(), limits);
+                self.kernels[1].launch(grid, UTIL_THREADS, 0, group.as_bytes(), stream, false)?;
+            }
+        }
+        for group in parts.chunks(abi::MAX_ITEMS) {
+            self.launch_filters(group, limits, stream)?;
+            self.launch_symbols(group, limits, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Address of entry `i` of one of nvCOMP's arrays: their entries have 8 bytes, those of the last 4.
+    fn array(&self, number: u64, i: u32) -> u64 {
+        self.arrays_at() + number * self.most_frames * 8 + u64::from(i) * if number == 5 { 4 } else { 8 }
+    }
+
+    /// What fills, and checks, the entries of at most [`abi::MAX_ITEMS`] planes.
+    fn frames_batch(&self, parts: &[Frames]) -> Box<abi::FramesBatch> {
+        let (first, last) = (parts[0].item.first, parts[parts.len() - 1].item);
         let mut batch = Box::new(abi::FramesBatch {
             count: parts.len() as u32,
-            frames,
-            compressed: array(0),
-            compressed_bytes: array(1),
-            capacity: array(2),
-            actual: array(3),
-            outputs: array(4),
-            statuses: array(5),
+            frames: last.first + last.frames - first,
+            compressed: self.array(0, first),
+            compressed_bytes: self.array(1, first),
+            capacity: self.array(2, first),
+            actual: self.array(3, first),
+            outputs: self.array(4, first),
+            statuses: self.array(5, first),
             ..Default::default()
         });
         for (to, part) in batch.items.iter_mut().zip(parts) {
-            *to = part.item;
+            *to = abi::Frames { first: part.item.first - first, ..part.item };
         }
-        let grid = grid_for(frames.into(), limits);
-        // SAFETY: the arrays are in the scratch, which the caller leaves to us; frames were checked when they were planned.
-        unsafe {
-            self.kernels[0].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false)?;
-            let device = DeviceBatch {
-                count: frames as usize,
-                compressed: batch.compressed,
-                compressed_bytes: batch.compressed_bytes,
-                capacity: batch.capacity,
-                actual: batch.actual,
-                output: batch.outputs,
-                statuses: batch.statuses,
-            };
-            let _scope = stream.device().enter()?;
-            self.nvcomp.zstd_decompress(&device, self.scratch.ptr(), self.temp_bytes, stream.raw())?;
-            self.kernels[1].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false)?;
-        }
-        debug_assert!(bytes <= self.most_bytes.next_multiple_of(16) && self.longest > 0);
-        self.launch_filters(parts, limits, stream)?;
-        self.launch_symbols(parts, limits, stream)
+        batch
     }
 
     fn launch_filters(&self, parts: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
