@@ -2,6 +2,8 @@
 
 use super::LANES;
 use super::table::{FrequencyTable, SYMBOLS};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::{Layout, tile::symbols_per_block};
 use crate::error::{Error, Result};
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -153,15 +155,11 @@ pub fn split_body(body: &[u8]) -> Result<([u32; LANES], &[[u8; 2]])> {
     Ok((std::array::from_fn(|l| u32::from_le_bytes(states[l])), words.as_chunks::<2>().0))
 }
 
-/// Most words that the lanes take in one block of 64 columns, and a vector more.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-const BLOCK_WORDS: usize = 32 * LANES + LANES;
-
 /// Copies the words of a body, with zeros after them: all of a block that begins anywhere up to their end can be decoded
-/// without looking where the end is.
+/// without looking where the end is, and a vector more can be read.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-fn copy_words(words: &[[u8; 2]], copy: &mut Vec<u16>) {
-    copy.resize(words.len() + BLOCK_WORDS, 0);
+fn copy_words(words: &[[u8; 2]], layout: Layout, copy: &mut Vec<u16>) {
+    copy.resize(words.len() + symbols_per_block(layout) * LANES + LANES, 0);
     let (stream, pad) = copy.split_at_mut(words.len());
     // This machine is little-endian, as the words are.
     bytemuck::cast_slice_mut(stream).copy_from_slice(words.as_flattened());

@@ -50,13 +50,13 @@ pub fn decode(
     assert!(out.len() >= (TILE_ROWS - 1) * stride + width && stride >= width);
     assert!(side.len() == format.side_bytes(width));
     let (states, stream) = split_body(body)?;
-    copy_words(stream, words);
+    copy_words(stream, format.layout, words);
     // SAFETY: AVX2 is there, and the lengths that the function relies on were checked above.
     unsafe { decode_with_avx2(decoder, format, body, states, words, stream.len(), side, width, out, stride) }
 }
 
 /// # Safety
-/// AVX2 is available; `words` has `BLOCK_WORDS` words after `end`; `out` holds 16 rows of `width` columns, `stride` apart; `side`
+/// AVX2 is available; `words` has those of a block after `end`; `out` holds 16 rows of `width` columns, `stride` apart; `side`
 /// is as long as the format says.
 #[target_feature(enable = "avx2,popcnt,bmi2")]
 #[allow(clippy::too_many_arguments)]

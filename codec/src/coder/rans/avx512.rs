@@ -52,11 +52,11 @@ pub fn decode<const N: usize>(
         let (x, words) = split_body(jobs[i].body)?;
         states[i] = x;
         ends[i] = words.len();
-        copy_words(words, &mut scratch.words[i]);
+        copy_words(words, format.layout, &mut scratch.words[i]);
     }
     let words: [&[u16]; N] = std::array::from_fn(|i| &scratch.words[i][..]);
     // SAFETY: AVX-512 F, BW and VL are there, and the lengths that the function relies on were checked above: each
-    // `words[i]` has `BLOCK_WORDS` words after `ends[i]`, `out` holds 16 rows of N tiles, and `side` is as long as the format says.
+    // `words[i]` has the words of a block after `ends[i]`, `out` holds 16 rows of N tiles, and `side` is as long as the format says.
     Ok(unsafe {
         match (format.layout, format.shift) {
             (Layout::Byte, _) => {

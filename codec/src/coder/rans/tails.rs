@@ -73,20 +73,32 @@ impl Tails {
     }
 }
 
+/// Most bytes that the lanes' parts take.
+const MOST: usize = LANES * (32 - FEWEST as usize) / 8;
+
 /// Tails from the states after the last step and the bytes behind the last word; and whether a valid body ends so.
+#[inline]
 pub fn read(states: &[u32; LANES], bytes: &[u8]) -> ([u32; LANES], bool) {
-    let bit = |at: usize| u32::from(bytes.get(at / 8).copied().unwrap_or(0) >> (at % 8) & 1);
+    // Once for each tile: with zeros behind, what a lane's part begins with is one load and needs no look at the end.
+    let mut stream = [0u8; MOST + 8];
+    let known = bytes.len().min(MOST + 4);
+    stream[..known].copy_from_slice(&bytes[..known]);
+    let four = |at: usize| u32::from_le_bytes(*stream[at / 8..].first_chunk().expect("within the zeros"));
     let mut at = 0;
     let mut good = true;
-    let tails = states.map(|x| {
+    let tails = std::array::from_fn(|lane| {
+        let x = states[lane];
         let held = 2 * FEWEST - x.leading_zeros().min(FEWEST);
         good &= x >> held == 2;
-        let rest = (0..32 - held).fold(0, |rest, i| rest | bit(at + i as usize) << i);
+        // At most 7 bits before it and 17 of its own; those of later lanes are shifted out.
+        let rest = four(at) >> (at % 8);
         at += (32 - held) as usize;
         x & ((1 << held) - 1) | rest << held
     });
-    let left = (bytes.len() * 8).checked_sub(at);
-    (tails, good && left.is_some_and(|n| n < 32 && (0..n).all(|i| bit(at + i) == 0)))
+    let left = (bytes.len() * 8).wrapping_sub(at);
+    // Fewer than 32 bits, and all zero: they lie in at most five bytes.
+    let zeros = || four(at) >> (at % 8) == 0 && four((at + 32).min(8 * (MOST + 4))) == 0;
+    (tails, good && left < 32 && zeros())
 }
 
 #[cfg(test)]
