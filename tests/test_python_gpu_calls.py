@@ -34,14 +34,17 @@ class Native:
         for name in names:
             container.read(name, None, decode_options(check=options["verify"]))
         self.container, self.listed, self.options = container, names, options
-        self.calls: list[list[tuple[str, int, str]]] = []
+        self.calls: list[list[tuple[str, int, str, tuple[int, int] | None]]] = []
         self.checks = 0
         Native.made.append(self)
 
-    def decode(self, targets: list[tuple[str, int, str]], stream: int) -> None:
+    def prepare(self, targets: list[tuple[str, int, str, tuple[int, int] | None]]) -> NativeBatch:
+        return NativeBatch(self, targets)
+
+    def decode(self, targets: list[tuple[str, int, str, tuple[int, int] | None]], stream: int) -> None:
         assert stream == STREAM
         self.calls.append(targets)
-        for name, address, dtype in targets:
+        for name, address, dtype, rows in targets:
             assert name in self.listed
             entry = next(t for t in wcodec.Container(self.container).stored if t.name == name)
             if dtype == "I8" and entry.scheme == "int8":
@@ -49,6 +52,9 @@ class Native:
             else:
                 assert entry.scheme == "int8" or dtype == entry.dtype
                 data = entry._bytes(None if entry.scheme != "int8" else dtype, None).tobytes()
+            if rows is not None:
+                row = len(data) // (entry.count * entry.rows)
+                data = data[rows[0] * row : rows[1] * row]
             assert address % _dtypes.SIZES[dtype] == 0
             ctypes.memmove(address, data, len(data))
 
@@ -59,6 +65,25 @@ class Native:
     def device_bytes(self) -> int:
         return 4096
 
+    def host_bytes(self) -> int:
+        return 8192
+
+
+class NativeBatch:
+    """A stand-in for what the native decoder prepares."""
+
+    def __init__(self, native: Native, targets: list[tuple[str, int, str, tuple[int, int] | None]]) -> None:
+        self.native, self.targets, self.prefetched = native, targets, 0
+
+    def launch(self, stream: int) -> None:
+        self.native.decode(self.targets, stream)
+
+    def prefetch(self) -> None:
+        self.prefetched += 1
+
+    def slots(self) -> int:
+        return 1
+
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -66,6 +91,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     recorded: list[Any] = []
     Native.made, Native.failures = [], []
     monkeypatch.setattr(_native, "GpuDecoder", Native)
+    monkeypatch.setattr(_native, "HostDecoder", Native)
     monkeypatch.setattr(_gpu, "torch_device", lambda number: torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=STREAM))
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append(tensor))
@@ -156,6 +182,86 @@ def test_batch(path: Path, simulated: list[Any]) -> None:
     assert all(same(out, container[n].torch(out.dtype)) for n, out in targets.items())
     assert len(Native.made[0].calls) == 1 and {id(t) for t in simulated} == {id(t) for t in targets.values()}
     decoder.decode_batch({})
+
+
+@pytest.mark.parametrize("decoder_of", [wcodec.GpuDecoder, wcodec.HostDecoder])
+def test_prepared_batches(decoder_of: Any, path: Path, simulated: list[Any]) -> None:
+    container, decoder = wcodec.open(path), decoder_of(path)
+    outs = {
+        "embed": torch.zeros(40, 96, dtype=torch.int8),
+        "half": torch.zeros(3, 20, 64, dtype=torch.bfloat16),
+        "norm": torch.zeros(64, dtype=torch.float32),
+    }
+    some = torch.zeros(24, 96)
+    batch = decoder.prepare([*outs.items(), ("head", some, (16, 40))])
+    assert simulated == [] and Native.made[0].calls == []
+    for _ in range(3):
+        for out in (*outs.values(), some):
+            out.fill_(7)
+        batch.prefetch()
+        batch.launch()
+        assert all(same(out, container[n].torch(out.dtype)) for n, out in outs.items())
+        assert same(some, container["head"].torch()[16:])
+    # torch is told of a stream once: of the outputs, and of the tensor that floats stored raw come through.
+    assert len(simulated) == 5 and batch._native.prefetched == 3
+    assert batch.slots == 1 and "4 tensors" in repr(batch)
+    decoder.prepare([]).launch()
+    weight, x = torch.zeros(40, 96), torch.ones(2, 96, requires_grad=True)
+    batch = decoder.prepare([("head", weight)])
+    y = torch.nn.functional.linear(x, weight)
+    batch.launch()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    for wrong in [("head", weight, (0, 16)), ("head", torch.zeros(3, 96)), ("ids", weight)]:
+        with pytest.raises(wcodec.InputError):
+            decoder.prepare([wrong])
+    with pytest.raises(wcodec.TensorNotFoundError):
+        decoder.prepare([("nothing", weight)])
+
+
+def test_rows(path: Path) -> None:
+    container, decoder = wcodec.open(path), wcodec.GpuDecoder(path)
+    head, half = container["head"], container["half"]
+    for rows in [(0, 16), (16, 40), (32, 40), (0, 40), (16, 16)]:
+        for dtype in (None, torch.bfloat16, torch.int8):
+            assert same(decoder.decode("embed", dtype, rows=rows), head.torch(dtype)[slice(*rows)])
+        out = torch.zeros(rows[1] - rows[0], 96)
+        assert decoder.decode("head", out=out, rows=rows) is out and same(out, head.torch()[slice(*rows)])
+    # Counted over the first dimension: matrices of a stack. The native half counts rows of all matrices.
+    assert same(decoder.decode("half", rows=(1, 3)), half.torch()[1:])
+    assert Native.made[0].calls[-1][0][3] == (20, 60)
+    assert same(decoder.decode("turned", rows=(0, 64)), container["turned"].torch())
+    assert Native.made[0].calls[-1][0][3] is None
+    before = len(Native.made[0].calls)
+    for name, rows, said in (
+        ("head", (0, 41), "it has 40"),
+        ("head", (-16, 16), "it has 40"),
+        ("head", (32, 16), "it has 40"),
+        ("scalar", (0, 1), "a scalar has none"),
+        ("turned", (0, 16), "transposed"),
+        ("norm", (0, 16), "as a whole"),
+    ):
+        with pytest.raises(wcodec.InputError, match=said):
+            decoder.decode(name, rows=rows)
+    with pytest.raises(wcodec.InputError, match="shape"):
+        decoder.decode("head", out=torch.zeros(40, 96), rows=(0, 16))
+    assert len(Native.made[0].calls) == before
+
+
+def test_host_decoder(path: Path) -> None:
+    decoder = wcodec.HostDecoder(path, ["head", "half"], ring=1 << 20, threads=2, check=False)
+    options = Native.made[-1].options
+    assert (options["ring"], options["threads"], options["verify"]) == (1 << 20, 2, False)
+    assert decoder.host_bytes == 8192 and decoder.device_bytes == 4096
+    assert repr(decoder) == "HostDecoder(2 tensors, device: cpu, holds: 4.00 KiB, on the host: 8.00 KiB)"
+    out = torch.zeros(40, 96)
+    decoder.decode_batch({"embed": out})
+    assert same(out, wcodec.open(path)["head"].torch()) and same(decoder.decode("embed"), out)
+    decoder.check()
+    with pytest.raises(wcodec.InputError, match="a HostDecoder decodes on a GPU"):
+        wcodec.HostDecoder(path, device="cpu")
+    with pytest.raises(wcodec.InputError, match="ring"):
+        wcodec.HostDecoder(path, ring=-1)
 
 
 def test_nothing_is_launched_where_something_is_wrong(path: Path) -> None:

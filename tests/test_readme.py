@@ -23,9 +23,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_python_quick_start(folder: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 2  # the other one needs a GPU: test_gpu_torch.py
+    assert len(blocks) == 3  # the last one needs a GPU: test_gpu_torch.py
     exec(compile(blocks[0], "README.md", "exec"), {})
     assert (folder / "model.wcodec").is_file()
+
+
+def test_models_quick_start(folder: Path) -> None:
+    pytest.importorskip("transformers")
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    found: dict[str, object] = {}
+    exec(compile(blocks[1], "README.md", "exec"), found)
+    assert tuple(found["logits"].shape[:2]) == (1, 3)  # type: ignore[attr-defined]
+    assert sorted(p.suffix for p in (folder / "compressed").glob("*.wcodec")) == [".wcodec"]
 
 
 def test_terminal_quick_start(folder: Path) -> None:

@@ -1,6 +1,6 @@
 //! Decoding: a container becomes tensors again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -9,6 +9,7 @@ use crate::coder::Isa;
 use crate::coder::table::Table;
 use crate::container::{Index, Reader, TensorEntry};
 use crate::error::{Error, Result};
+use crate::extract::IndexTexts;
 use crate::info::{TensorInfo, tensor_infos};
 use crate::pool::Pool;
 use crate::tensor::{AlignedBytes, Dtype};
@@ -16,6 +17,7 @@ use crate::tensor::{AlignedBytes, Dtype};
 mod checkpoint;
 mod chunk;
 mod parts;
+mod rows;
 mod tensor;
 
 pub use checkpoint::decode;
@@ -55,6 +57,9 @@ pub struct Container {
     tables: Mutex<HashMap<usize, (Arc<Table>, bool)>>,
     pool: Mutex<Option<(Option<usize>, Arc<Pool>)>>,
     infos: OnceLock<Vec<TensorInfo>>,
+    texts: OnceLock<IndexTexts>,
+    /// Tensors, by their places, all of whose segments were compared with their hashes.
+    sound: Mutex<HashSet<usize>>,
 }
 
 impl Container {
@@ -72,7 +77,14 @@ impl Container {
     }
 
     fn new(reader: Reader) -> Self {
-        Self { reader, tables: Mutex::default(), pool: Mutex::default(), infos: OnceLock::new() }
+        Self {
+            reader,
+            tables: Mutex::default(),
+            pool: Mutex::default(),
+            infos: OnceLock::new(),
+            texts: OnceLock::new(),
+            sound: Mutex::default(),
+        }
     }
 
     fn index(&self) -> &Index {
@@ -137,6 +149,15 @@ impl Container {
     /// The index as stored.
     pub fn index_json(&self) -> Result<String> {
         self.reader.index_json()
+    }
+
+    /// The index as text, cut into entries.
+    pub(crate) fn index_texts(&self) -> Result<&IndexTexts> {
+        if let Some(texts) = self.texts.get() {
+            return Ok(texts);
+        }
+        let texts = IndexTexts::new(&self.index_json()?).map_err(|e| self.reader.name(e))?;
+        Ok(self.texts.get_or_init(|| texts))
     }
 
     /// Length of the file in bytes.

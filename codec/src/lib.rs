@@ -23,7 +23,8 @@
 //!
 //! # Parts
 //! - [`Checkpoint`], [`MemorySource`]: what is encoded.
-//! - [`encode`](encode()), [`Container`], [`decode`](decode()), [`verify`](verify()), [`compare`](compare()): the jobs.
+//! - [`encode`](encode()), [`Container`], [`decode`](decode()), [`extract`](extract()), [`verify`](verify()),
+//!   [`compare`](compare()): the jobs.
 //! - [`scheme`]: how weights become symbols. [`coder`]: how symbols become bytes. [`container`]: where bytes lie.
 //!   These three do not know each other.
 //! - [`layer`], [`legacy`]: single matrices without a file.
@@ -38,6 +39,7 @@ pub mod container;
 mod decode;
 mod encode;
 mod error;
+mod extract;
 mod file;
 pub mod gpu;
 mod info;
@@ -54,6 +56,7 @@ pub use coder::{Coder, Filter, Isa, Layout};
 pub use decode::{ChunkInfo, Container, DecodeOptions, decode};
 pub use encode::{EncodeOptions, EncodeReport, Scheme, encode, encode_to_vec};
 pub use error::{Error, ErrorKind, Result};
+pub use extract::extract;
 pub use info::{SegmentInfo, TensorInfo};
 pub use pool::Pool;
 pub use progress::{Progress, ProgressEvent};

@@ -24,6 +24,8 @@ mod host;
 mod order;
 #[path = "gpu_decode/outputs.rs"]
 mod outputs;
+#[path = "gpu_decode/prefetch.rs"]
+mod prefetch;
 #[path = "gpu_decode/refusals.rs"]
 mod refusals;
 #[path = "gpu_decode/rig.rs"]

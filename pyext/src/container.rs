@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use serde_json::json;
 use wcodec::Dtype;
 
@@ -119,6 +120,30 @@ impl Container {
             Ok(bytes.into_words())
         })?;
         Ok((words.into_pyarray(py), len))
+    }
+
+    /// Rows of a tensor, as `read` gives all of them.
+    #[pyo3(signature = (name, begin, end, dtype, options))]
+    fn read_rows<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        begin: usize,
+        end: usize,
+        dtype: Option<&str>,
+        options: Decode,
+    ) -> PyResult<(Bound<'py, PyArray1<u64>>, usize)> {
+        let (words, len) = detached(py, || {
+            let dtype = dtype.map(Dtype::from_name).transpose()?;
+            Ok(self.0.read_rows(name, begin..end, dtype, &options.build()?)?.into_words())
+        })?;
+        Ok((words.into_pyarray(py), len))
+    }
+
+    /// A container of the tensors `names` alone.
+    fn extract<'py>(&self, py: Python<'py>, names: Vec<String>) -> PyResult<Bound<'py, PyBytes>> {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        detached(py, || wcodec::extract(&self.0, &names)).map(|bytes| PyBytes::new(py, &bytes))
     }
 
     /// Decodes every tensor into a `.safetensors` file.

@@ -23,7 +23,9 @@ mod _native {
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes};
     #[pymodule_export]
-    use crate::gpu::{GpuDecoder, gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, verify_on_gpu};
+    use crate::gpu::{DecodeBatch, GpuDecoder, HostDecoder};
+    #[pymodule_export]
+    use crate::gpu::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, verify_on_gpu};
     #[pymodule_export]
     use crate::layers::{instruction_sets, layer_decode, layer_encode, legacy_decode, legacy_encode};
 

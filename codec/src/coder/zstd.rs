@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 /// Largest chunk, decoded bytes: what every version of nvCOMP takes.
 pub const MAX_CHUNK: usize = 1 << 24;
 /// Frames start at multiples of this, which the oldest supported nvCOMP wants.
-const ALIGN: usize = 8;
+pub(crate) const ALIGN: usize = 8;
 
 /// Decoded bytes of a frame where none is asked for: whole rows where they fit, and smaller frames for smaller planes, since a
 /// GPU decodes a frame serially and only many frames at once are fast.

@@ -1,6 +1,7 @@
 //! Opening and reading containers.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 use super::header::{HEADER_BYTES, Header};
@@ -116,6 +117,16 @@ impl Reader {
             ));
         }
         Ok(bytes)
+    }
+
+    /// Some bytes of a segment, which nothing is compared with.
+    pub(crate) fn part(&self, segment: &Segment, range: Range<u64>) -> Result<AlignedBytes> {
+        if range.start > range.end || range.end > segment.length {
+            return Err(self.name(
+                Error::corrupt(format!("bytes {range:?} of a segment of {}", segment.length)).offset(segment.offset),
+            ));
+        }
+        self.storage.read(segment.offset + range.start, range.end - range.start).map_err(|e| self.name(e))
     }
 
     /// Names the file in `error`.

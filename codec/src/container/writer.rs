@@ -56,21 +56,32 @@ impl<W: Write + Seek> Writer<W> {
 
     /// Writes index and header; returns the index, the length of the file and its writer.
     pub fn finish(mut self) -> Result<(Index, u64, W)> {
-        let index_offset = align_up(self.out.written(), SMALL_ALIGN).ok_or_else(too_large)?;
-        self.pad_to(index_offset)?;
         let json =
             serde_json::to_vec(&self.index).map_err(|e| Error::input(format!("metadata cannot be written: {e}")))?;
-        self.out.write(&json)?;
-        let Hash(index_hash) = hash(&json);
+        let index = std::mem::take(&mut self.index);
+        let (file_length, out) = self.close(VERSION, &json)?;
+        Ok((index, file_length, out))
+    }
+
+    /// Writes `json` in place of the index, of which it says the same and more, and the header of a file of `version`;
+    /// returns the writer of the file.
+    pub(crate) fn finish_with(self, version: (u16, u16), json: &[u8]) -> Result<W> {
+        self.close(version, json).map(|(_, out)| out)
+    }
+
+    fn close(mut self, version: (u16, u16), json: &[u8]) -> Result<(u64, W)> {
+        let index_offset = align_up(self.out.written(), SMALL_ALIGN).ok_or_else(too_large)?;
+        self.pad_to(index_offset)?;
+        self.out.write(json)?;
+        let Hash(index_hash) = hash(json);
         let file_length = self.out.written();
-        let header =
-            Header { version: VERSION, index_offset, index_length: json.len() as u64, index_hash, file_length };
+        let header = Header { version, index_offset, index_length: json.len() as u64, index_hash, file_length };
         let mut out = self.out.into_inner()?;
         out.seek(SeekFrom::Start(0))
             .and_then(|_| out.write_all(&header.to_bytes()))
             .and_then(|()| out.flush())
             .map_err(|e| Error::io("write the header", &self.path, e))?;
-        Ok((self.index, file_length, out))
+        Ok((file_length, out))
     }
 
     fn pad_to(&mut self, offset: u64) -> Result<()> {

@@ -10,7 +10,7 @@ use super::{Container, DecodeOptions};
 use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Filter, Isa, Layout};
-use crate::container::{PlaneEntry, TensorEntry};
+use crate::container::{PlaneEntry, Segment, TensorEntry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scheme::int8::{Granularity, Weight, dequantize_run};
 use crate::tensor::{AlignedBytes, Dtype, element_count, try_vec};
@@ -18,6 +18,18 @@ use crate::tensor::{AlignedBytes, Dtype, element_count, try_vec};
 /// Decoded bytes that one stored byte can stand for at most (`FORMAT.md` section 10): what is more is refused before
 /// memory is asked for.
 const MAX_EXPANSION: usize = 131_072;
+
+/// A tensor whose entry was checked.
+pub(super) struct Form<'a> {
+    pub plane: &'a PlaneEntry,
+    pub dtype: Dtype,
+    /// Elements of the plane: symbols, or bytes where elements are wider.
+    pub elements: usize,
+    /// Matrices, rows, columns of the plane.
+    pub matrix: (usize, usize, usize),
+    pub row_axis: usize,
+    pub coder: Coder,
+}
 
 /// A tensor whose entry was checked and whose segments were read.
 pub struct Opened<'a> {
@@ -36,13 +48,13 @@ pub struct Opened<'a> {
     pub(super) table: Option<Arc<Table>>,
 }
 
-fn need<T: Copy>(value: Option<T>, key: &str) -> Result<T> {
+pub(super) fn need<T: Copy>(value: Option<T>, key: &str) -> Result<T> {
     value.ok_or_else(|| Error::format(format!("a plane without '{key}'")))
 }
 
 impl Container {
-    /// Checks the entry of a tensor and reads its plane's segments.
-    pub(super) fn open_tensor<'a>(&self, entry: &'a TensorEntry, options: &DecodeOptions) -> Result<Opened<'a>> {
+    /// Checks the entry of a tensor.
+    pub(super) fn form<'a>(&self, entry: &'a TensorEntry) -> Result<Form<'a>> {
         let dtype = Dtype::from_name(&entry.dtype)?;
         let count = element_count(&entry.shape)?;
         let upgrade = |what: String| Error::unsupported(what).advice("upgrade wcodec");
@@ -97,8 +109,15 @@ impl Container {
             }
             None => (1, 1, elements),
         };
+        let row_axis = entry.matrix.map_or(0, |m| m.row_axis);
+        Ok(Form { plane, dtype, elements, matrix, row_axis, coder })
+    }
+
+    /// Checks the entry of a tensor and reads its plane's segments.
+    pub(super) fn open_tensor<'a>(&self, entry: &'a TensorEntry, options: &DecodeOptions) -> Result<Opened<'a>> {
+        let Form { plane, dtype, elements, matrix, row_axis, coder } = self.form(entry)?;
         let verify = options.verify;
-        let read = |s: &Option<crate::container::Segment>| match s {
+        let read = |s: &Option<Segment>| match s {
             Some(s) => self.reader.segment(s, verify),
             None => Ok(AlignedBytes::default()),
         };
@@ -109,7 +128,7 @@ impl Container {
             dtype,
             elements,
             matrix,
-            row_axis: entry.matrix.map_or(0, |m| m.row_axis),
+            row_axis,
             coder,
             isa: options.isa()?,
             data: self.reader.segment(&plane.data, verify)?,
@@ -121,6 +140,12 @@ impl Container {
 
     /// Scales of a tensor and what shares them; `None` where the scheme has none.
     pub(super) fn read_scales(&self, entry: &TensorEntry, verify: bool) -> Result<Option<(Granularity, Vec<f32>)>> {
+        let Some((granularity, segment)) = self.scale_form(entry)? else { return Ok(None) };
+        Ok(Some((granularity, scales_in(&self.reader.segment(segment, verify)?))))
+    }
+
+    /// What shares the scales of a tensor, and where they lie; `None` where the scheme has none.
+    pub(super) fn scale_form<'a>(&self, entry: &'a TensorEntry) -> Result<Option<(Granularity, &'a Segment)>> {
         let (Some(s), Some(m)) = (&entry.scales, entry.matrix) else {
             if entry.scheme == "int8" {
                 return Err(Error::format("scheme int8 needs 'scales' and 'matrix'"));
@@ -146,9 +171,7 @@ impl Container {
                 Error::format(format!("{} bytes of scales per {granularity}", s.data.length)).offset(s.data.offset)
             );
         }
-        let bytes = self.reader.segment(&s.data, verify)?;
-        let scales = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        Ok(Some((granularity, scales)))
+        Ok(Some((granularity, &s.data)))
     }
 
     pub(super) fn read_entry(
@@ -178,6 +201,11 @@ impl Container {
             ))),
         }
     }
+}
+
+/// Scales as stored.
+pub(super) fn scales_in(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
 impl Opened<'_> {
@@ -311,7 +339,7 @@ impl Opened<'_> {
 }
 
 /// Cuts `all` into the pieces of a plane, which follow each other.
-fn split<T>(mut all: &mut [T], ranges: impl Iterator<Item = Range<usize>>) -> Vec<&mut [T]> {
+pub(super) fn split<T>(mut all: &mut [T], ranges: impl Iterator<Item = Range<usize>>) -> Vec<&mut [T]> {
     ranges
         .map(|r| {
             let (piece, rest) = std::mem::take(&mut all).split_at_mut(r.len());

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
-use super::plan::{Limits, Method, TensorPlan, TilesJob, first_row, tiles_launches};
+use super::plan::{Limits, Method, TensorPlan, TilesJob, first_row, needed, tiles_launches};
 use super::table::device_table;
 use crate::decode::Parts;
 use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
@@ -282,6 +282,16 @@ fn slices_of_rows_are_those_of_the_whole() {
         let parts = ["w0", "w1"].map(|n| container.parts(n, &oracle()).unwrap());
         let mut tensors: Vec<Loaded> = parts.iter().filter_map(Loaded::new).collect();
         let whole: Vec<Vec<u8>> = run_all(&mut tensors, OutputKind::F32).into_iter().map(|d| d.bytes).collect();
+        for t in &mut tensors {
+            // What is not needed for these rows is not there, as in a slot of a ring.
+            let Method::Tiles(tiles) = &t.plan.method else { unreachable!() };
+            let g = &tiles.geometry;
+            let there = needed(&t.plan, &t.image, &(first_row(g, 1)..first_row(g, g.strips() - 1)));
+            let mut image = vec![POISON; t.image.len()];
+            there.iter().for_each(|r| image[r.clone()].copy_from_slice(&t.image[r.clone()]));
+            assert!(there.iter().map(Range::len).sum::<usize>() < image.len());
+            t.image.copy_from_slice(&image);
+        }
         let slices = run(&mut tensors, OutputKind::F32, &|n| 1..n - 1, 5);
         for ((t, slice), whole) in tensors.iter().zip(slices).zip(whole) {
             let Method::Tiles(tiles) = &t.plan.method else { unreachable!() };

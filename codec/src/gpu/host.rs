@@ -1,18 +1,19 @@
 //! Decoding on a device from compressed bytes that stay in the host's memory.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::buffer::{DeviceBuffer, PinnedBuffer};
 use super::decoder::{GpuOptions, Shared, Target, image_bytes, read_plans, stored_names};
 use super::device::Device;
+use super::launch::{Work, checked_rows};
+use super::plan::needed;
+use super::ring::{SLOTS, Slots};
 use super::stream::{Event, Stream};
 use crate::decode::Container;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::Dtype;
-
-/// Parts of the ring: while one is decoded, the next ones are filled.
-const SLOTS: usize = 4;
 
 /// Compressed tensors in pinned host memory. Each decoding sends them to the device, in a ring of bounded size, while those
 /// before them are decoded: the device holds no more than the ring and the output.
@@ -41,37 +42,42 @@ const SLOTS: usize = 4;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct HostDecoder {
+pub struct HostDecoder(Arc<Inner>);
+
+/// What a decoder shares with its batches.
+#[derive(Debug)]
+struct Inner {
     shared: Shared,
     images: PinnedBuffer,
     image_at: Vec<usize>,
-    ring: Mutex<Ring>,
-}
-
-#[derive(Debug)]
-struct Ring {
-    copies: Stream,
-    begun: Event,
-    slots: Vec<Slot>,
+    ring: [Slot; SLOTS],
     slot_bytes: usize,
+    copies: Stream,
+    /// Locked while work is put into streams, so that its order is that of the slots' changes.
+    slots: Mutex<Slots>,
+    batches: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Slot {
     buffer: DeviceBuffer,
+    /// The last copies into it.
     copied: Event,
+    /// The last decoding from it.
     decoded: Event,
 }
 
 /// Targets whose images share a slot, and what to copy for them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Group {
-    targets: Range<usize>,
+    targets: Vec<Target>,
     /// Ranges of the images, each with its place in the slot.
     copies: Vec<(Range<usize>, usize)>,
     /// Place of each target's image in the slot.
     places: Vec<usize>,
     bytes: usize,
+    /// Launches that decode it from each slot.
+    work: [OnceLock<Work>; SLOTS],
 }
 
 impl HostDecoder {
@@ -98,73 +104,45 @@ impl HostDecoder {
         let shared = Shared::new(device, container, plans, options, &copies)?;
         copies.synchronize()?;
         let slot_bytes = longest.max(options.ring / SLOTS).min(at.max(longest));
-        let slot = |_| -> Result<Slot> {
+        let slot = || -> Result<Slot> {
             let buffer = DeviceBuffer::new(device, slot_bytes)?;
             Ok(Slot { buffer, copied: Event::new(device)?, decoded: Event::new(device)? })
         };
-        let slots = (0..SLOTS).map(slot).collect::<Result<_>>()?;
-        let ring = Mutex::new(Ring { copies, begun: Event::new(device)?, slots, slot_bytes });
-        Ok(Self { shared, images, image_at, ring })
+        let ring = [slot()?, slot()?, slot()?, slot()?];
+        let (slots, batches) = (Mutex::default(), AtomicU64::new(0));
+        Ok(Self(Arc::new(Inner { shared, images, image_at, ring, slot_bytes, copies, slots, batches })))
     }
 
     /// Puts copying and decoding of `targets` into the stream: the copies run on a stream of their own, and nothing waits on the
-    /// host. Targets in the order of the container are copied in the largest pieces.
+    /// host. Targets in the order of the container are copied in the largest pieces; of a target with `rows`, no more is copied than
+    /// these need.
     ///
     /// # Safety
-    /// As for [`GpuDecoder::decode`](super::GpuDecoder::decode); and calls are of one stream, or wait for each other: they
-    /// share the ring.
+    /// As for [`GpuDecoder::decode`](super::GpuDecoder::decode).
     ///
     /// # Errors
-    /// A tensor was not planned or cannot be had as the dtype. Damage is found by [`check`](Self::check).
+    /// A tensor was not planned or cannot be had as the dtype, or the stream is being captured. Damage is found by
+    /// [`check`](Self::check).
     pub unsafe fn decode(&self, targets: &[Target], stream: &Stream) -> Result<()> {
-        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let groups = self.groups(targets, ring.slot_bytes)?;
-        // Slots may be in use by what was put into the stream before.
-        ring.begun.record(stream)?;
-        ring.copies.wait(&ring.begun)?;
-        for (i, group) in groups.iter().enumerate() {
-            let slot = &ring.slots[i % SLOTS];
-            if i >= SLOTS {
-                ring.copies.wait(&slot.decoded)?;
-            }
-            for (range, place) in &group.copies {
-                // SAFETY: the images are never changed, and live as the buffers do.
-                unsafe { slot.buffer.upload_async(*place, &self.images, range.clone(), &ring.copies)? };
-            }
-            slot.copied.record(&ring.copies)?;
-            stream.wait(&slot.copied)?;
-            let jobs = targets[group.targets.clone()]
-                .iter()
-                .zip(&group.places)
-                .map(|(t, &place)| self.shared.job(t, |_| slot.buffer.ptr() + place as u64))
-                .collect::<Result<Vec<_>>>()?;
-            let work = self.shared.prepare(&jobs)?;
-            // SAFETY: as the caller promises; the slot is not written before `decoded` was reached.
-            unsafe { self.shared.launch(&work, stream)? };
-            slot.decoded.record(stream)?;
-        }
-        Ok(())
+        let batch = self.batch(targets)?;
+        // SAFETY: as the caller promises.
+        unsafe { batch.launch(stream) }
     }
 
-    /// Cuts the targets into groups that fit a slot, and joins images that follow each other to one copy.
-    fn groups(&self, targets: &[Target], slot_bytes: usize) -> Result<Vec<Group>> {
-        let mut groups: Vec<Group> = Vec::new();
-        for (i, target) in targets.iter().enumerate() {
-            let tensor = self.shared.find(&target.name)?;
-            let (at, len) = (self.image_at[tensor], self.shared.plans[tensor].image.len);
-            if groups.last().is_none_or(|g| g.bytes + len > slot_bytes) {
-                groups.push(Group { targets: i..i, ..Default::default() });
-            }
-            let group = groups.last_mut().expect("made above");
-            group.places.push(group.bytes);
-            match group.copies.last_mut() {
-                Some((range, _)) if range.end == at => range.end = at + len,
-                _ => group.copies.push((at..at + len, group.bytes)),
-            }
-            group.targets.end = i + 1;
-            group.bytes += len;
+    /// Does what [`decode`](Self::decode) does before it copies and launches, for targets that are decoded again and again, or whose
+    /// bytes are to be on their way before they are wanted.
+    pub fn prepare(&self, targets: &[Target]) -> Result<HostBatch> {
+        let batch = self.batch(targets)?;
+        for group in &batch.groups {
+            (0..SLOTS).try_for_each(|slot| self.0.work(group, slot).map(drop))?;
         }
-        Ok(groups)
+        Ok(batch)
+    }
+
+    fn batch(&self, targets: &[Target]) -> Result<HostBatch> {
+        let groups = self.0.groups(targets)?;
+        let id = self.0.batches.fetch_add(1, Ordering::Relaxed);
+        Ok(HostBatch { inner: self.0.clone(), id, groups })
     }
 
     /// Waits for the stream and says whether all that was decoded since the last call was sound.
@@ -172,32 +150,182 @@ impl HostDecoder {
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), which names the tensor and its first damaged chunk.
     pub fn check(&self, stream: &Stream) -> Result<()> {
-        self.shared.check(stream)
+        self.0.shared.check(stream)
     }
 
     /// Bytes that decoding `name` to `dtype` writes.
     pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
-        self.shared.output_bytes(name, dtype)
+        self.0.shared.output_bytes(name, dtype)
     }
 
     /// Names of the tensors, in the order in which their bytes lie.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.shared.plans.iter().map(|p| p.name.as_str())
+        self.0.shared.plans.iter().map(|p| p.name.as_str())
     }
 
     /// Pinned host memory that it holds, in bytes.
     pub fn host_bytes(&self) -> usize {
-        self.images.len()
+        self.0.images.len()
     }
 
     /// Device memory that it holds, in bytes: the ring, decoding tables, scratch.
     pub fn device_bytes(&self) -> usize {
-        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        SLOTS * ring.slot_bytes + self.shared.device_bytes()
+        SLOTS * self.0.slot_bytes + self.0.shared.device_bytes()
     }
 
     /// The device.
     pub fn device(&self) -> &Device {
-        self.shared.device()
+        self.0.shared.device()
+    }
+}
+
+impl Inner {
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cuts the targets into groups that fit a slot, and joins what lies together to one copy.
+    fn groups(&self, targets: &[Target]) -> Result<Vec<Group>> {
+        let mut groups: Vec<Group> = Vec::new();
+        for target in targets {
+            let tensor = self.shared.find(&target.name)?;
+            let plan = &self.shared.plans[tensor];
+            let rows = checked_rows(plan, target.rows.as_ref())?;
+            let (at, len) = (self.image_at[tensor], plan.image.len);
+            if groups.last().is_none_or(|g| g.bytes + len > self.slot_bytes) {
+                groups.push(Group::default());
+            }
+            let group = groups.last_mut().expect("made above");
+            for part in needed(plan, &self.images[at..at + len], &rows) {
+                let (from, to) = (at + part.start..at + part.end, group.bytes + part.start);
+                match group.copies.last_mut() {
+                    Some((last, place)) if last.end == from.start && *place + last.len() == to => last.end = from.end,
+                    _ => group.copies.push((from, to)),
+                }
+            }
+            group.targets.push(target.clone());
+            group.places.push(group.bytes);
+            group.bytes += len;
+        }
+        Ok(groups)
+    }
+
+    /// The launches that decode a group from a slot; kernels are loaded by the first call.
+    fn work<'a>(&self, group: &'a Group, slot: usize) -> Result<&'a Work> {
+        if let Some(work) = group.work[slot].get() {
+            return Ok(work);
+        }
+        let base = self.ring[slot].buffer.ptr();
+        let jobs = group
+            .targets
+            .iter()
+            .zip(&group.places)
+            .map(|(t, &place)| self.shared.job(t, |_| base + place as u64))
+            .collect::<Result<Vec<_>>>()?;
+        let work = self.shared.prepare(&jobs)?;
+        Ok(group.work[slot].get_or_init(|| work))
+    }
+
+    /// Puts the copies for a group into the copying stream, behind the last decoding from the slot.
+    fn copy(&self, group: &Group, slot: usize) -> Result<()> {
+        let slot = &self.ring[slot];
+        self.copies.wait(&slot.decoded)?;
+        for (range, place) in &group.copies {
+            // SAFETY: the images are never changed; they and the slots are freed after the copying stream was waited for.
+            unsafe { slot.buffer.upload_async(*place, &self.images, range.clone(), &self.copies)? };
+        }
+        slot.copied.record(&self.copies)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Copies may still read the images, if they are of a batch that was never launched.
+        self.copies.synchronize().ok();
+    }
+}
+
+/// Targets of a [`HostDecoder`] whose copies and launches are ready. It keeps the decoder's memory alive.
+///
+/// Decoding it takes two steps, of which the first is optional: [`prefetch`](Self::prefetch) copies, and
+/// [`launch`](Self::launch) decodes what was copied and copies what was not. Several batches may be prefetched ahead; they are
+/// best launched in the same order. Groups of a batch take one of the ring's four slots each ([`slots`](Self::slots)), from
+/// prefetching to launching.
+#[derive(Debug)]
+pub struct HostBatch {
+    inner: Arc<Inner>,
+    id: u64,
+    groups: Vec<Group>,
+}
+
+impl HostBatch {
+    /// Begins to copy the batch's bytes into free slots of the ring, as far as there are some, on the decoder's own stream: each
+    /// copy waits, on the device, for the last decoding from its slot. Returns at once. What is on the device already, or on its
+    /// way, is not copied again; a batch that is never launched gives its slots back when it is dropped, and to launches that find
+    /// no other.
+    pub fn prefetch(&self) -> Result<()> {
+        let mut slots = self.inner.slots();
+        for (i, group) in self.groups.iter().enumerate() {
+            let holder = (self.id, i);
+            if slots.held(holder).is_some() {
+                continue;
+            }
+            let Some(slot) = slots.take_free(holder) else { break };
+            self.inner.copy(group, slot).inspect_err(|_| slots.release(slot))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the decoding into the stream, behind the copies; what was not prefetched is copied first. Neither allocates nor waits on
+    /// the host. Slots are free again as soon as they are decoded from.
+    ///
+    /// # Safety
+    /// As for [`HostDecoder::decode`].
+    ///
+    /// # Errors
+    /// The stream is being captured: replayed graphs would write to slots that others hold.
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+        if stream.is_capturing()? {
+            return Err(Error::input("decoding from the host's memory cannot be part of a CUDA graph")
+                .advice("launch it outside of the capture, or keep the compressed bytes on the device"));
+        }
+        let inner = &*self.inner;
+        let mut slots = inner.slots();
+        for (i, group) in self.groups.iter().enumerate() {
+            let holder = (self.id, i);
+            let slot = match slots.held(holder) {
+                Some(slot) => slot,
+                None => {
+                    let slot = slots.take(holder);
+                    inner.copy(group, slot).inspect_err(|_| slots.release(slot))?;
+                    slot
+                }
+            };
+            let work = inner.work(group, slot)?;
+            stream.wait(&inner.ring[slot].copied)?;
+            // SAFETY: as the caller promises; the slot is not written again before `decoded` was reached.
+            let launched = unsafe { inner.shared.launch(work, stream) };
+            // Also where only a part of it was launched: that part reads the slot.
+            inner.ring[slot].decoded.record(stream)?;
+            slots.release(slot);
+            launched?;
+        }
+        Ok(())
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.inner.shared.device()
+    }
+
+    /// Slots of the ring that it takes; with more than the ring has, which is 4, it cannot be prefetched as a whole.
+    pub fn slots(&self) -> usize {
+        self.groups.len()
+    }
+}
+
+impl Drop for HostBatch {
+    fn drop(&mut self) {
+        self.inner.slots().forget(self.id);
     }
 }

@@ -8,7 +8,7 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 use super::device::Device;
 use super::driver::DriverResult;
-use super::plan::{Limits, Method, TensorPlan, TilesJob, TilesLaunch, first_row, tiles_launches};
+use super::plan::{Limits, Method, TensorPlan, TilesJob, TilesLaunch, first_row, strip_of, tiles_launches};
 use super::stream::Stream;
 use super::zstd::{Frames, Zstd};
 use crate::coder::TILE_ROWS;
@@ -54,11 +54,6 @@ pub(super) fn checked_rows(plan: &TensorPlan, rows: Option<&Range<usize>>) -> Re
     Ok(rows.clone())
 }
 
-/// The strip that begins with `row`.
-fn strip_of(per_matrix: usize, strips_per_matrix: usize, row: usize) -> usize {
-    row / per_matrix * strips_per_matrix + (row % per_matrix).div_ceil(TILE_ROWS)
-}
-
 /// Work that only needs to be launched.
 #[derive(Debug, Default)]
 pub(super) struct Work {
@@ -101,8 +96,7 @@ impl Launcher {
             match &job.plan.method {
                 Method::Tiles(t) => {
                     let g = &t.geometry;
-                    let strip = |row| strip_of(g.rows(), g.strips_per_matrix(), row);
-                    let strips = (strip(job.rows.start), strip(job.rows.end));
+                    let strips = (strip_of(g, job.rows.start), strip_of(g, job.rows.end));
                     debug_assert_eq!(first_row(g, strips.0), job.rows.start);
                     tiles.push(TilesJob {
                         tensor: job.plan,

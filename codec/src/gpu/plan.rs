@@ -9,6 +9,7 @@ use wcodec_kernels::abi::{self, OutputKind};
 
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
+use crate::coder::zstd::frame_place;
 use crate::coder::{BLOCK_COLS, Coder, Filter, LANES, Layout, TILE_ROWS};
 use crate::decode::Parts;
 use crate::error::{Error, Result};
@@ -309,6 +310,54 @@ impl TilesJob<'_> {
             shared_end: 0,
         }
     }
+}
+
+/// The strip that begins with `row`.
+pub fn strip_of(g: &TileGeometry, row: usize) -> usize {
+    let per = g.rows().max(1);
+    row / per * g.strips_per_matrix() + (row % per).div_ceil(TILE_ROWS)
+}
+
+/// The parts of a tensor's image that are read when `rows` are decoded, which begin and end with strips: whole units of
+/// [`ALIGN`] bytes, in which lies what kernels read around a part.
+pub fn needed(plan: &TensorPlan, image: &[u8], rows: &Range<usize>) -> Vec<Range<usize>> {
+    let parts = &plan.image;
+    if rows.len() == plan.rows() {
+        let all = 0..parts.len;
+        return vec![all];
+    }
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let elements = rows.start * plan.matrix.2..rows.end * plan.matrix.2;
+    let entry = |at: usize, bytes: usize| &image[parts.offsets.start + at * bytes..][..bytes];
+    let (offsets, data, side) = match &plan.method {
+        Method::Tiles(t) => {
+            let g = &t.geometry;
+            let strips = strip_of(g, rows.start)..strip_of(g, rows.end);
+            let chunks = strips.start * g.tiles()..strips.end * g.tiles();
+            let at = |chunk: usize| {
+                u32::from_le_bytes(entry(chunk, 4).try_into().expect("four bytes")) as usize * OFFSET_UNIT
+            };
+            let side = parts.side.len() / g.strips();
+            let data = at(chunks.start)..at(chunks.end);
+            (4 * chunks.start..4 * (chunks.end + 1), data, strips.start * side..strips.end * side)
+        }
+        Method::Zstd { chunk, frames, .. } => {
+            let (first, end) = (elements.start / chunk, elements.end.div_ceil(*chunk).min(*frames));
+            let place = |frame| frame_place(entry(frame, 8).try_into().expect("eight bytes"));
+            let last = place(end - 1);
+            (8 * first..8 * end, place(first).0..last.0 + last.1, 0..0)
+        }
+        Method::Raw => (0..0, elements, 0..0),
+    };
+    let within = |part: &Range<usize>, of: Range<usize>| part.start + of.start..part.start + of.end;
+    [parts.scales.clone(), within(&parts.offsets, offsets), within(&parts.data, data), within(&parts.side, side)]
+        .into_iter()
+        .filter(|r| !r.is_empty())
+        // Up to 15 bytes behind a part are read, too.
+        .map(|r| r.start / ALIGN * ALIGN..(r.end + 16).next_multiple_of(ALIGN).min(parts.len))
+        .collect()
 }
 
 /// The row, counted through all matrices, that a strip begins with.

@@ -17,7 +17,9 @@ use std::path::Path;
 use wcodec::coder::histogram::count_bytes;
 use wcodec::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
 use wcodec::coder::table::Table;
-use wcodec::{Checkpoint, Coder, Container, Dtype, EncodeOptions, ErrorKind, Filter, Isa, Layout, Scheme, Source};
+use wcodec::{
+    Checkpoint, Coder, Container, Dtype, EncodeOptions, ErrorKind, Filter, Isa, Layout, Scheme, Source, TensorInfo,
+};
 
 use super::image::reseal_header;
 use super::{Rng, checked, options, read_everywhere, text};
@@ -45,6 +47,7 @@ pub fn exercise(container: &Container) {
     for info in infos.iter().filter(|t| t.original_bytes <= LARGEST) {
         let name = &info.name;
         let plain = read_everywhere(container, name, false);
+        exercise_rows(container, info, plain.as_deref().ok());
         match read_everywhere(container, name, true) {
             Ok(verified) => assert_eq!(plain.unwrap(), verified, "'{name}' differs when hashes are compared"),
             Err(e) => assert_eq!(e.tensor_name(), Some(name.as_str()), "{}", text(&e)),
@@ -67,6 +70,31 @@ pub fn exercise(container: &Container) {
     wcodec::compare(container, container).ok();
     if infos.iter().all(|t| t.original_bytes <= LARGEST) {
         wcodec::verify(container, None, &checked(true), &mut |_| Ok(())).unwrap();
+    }
+}
+
+/// Rows are parts of the whole, or, where that does not decode, whatever they are.
+fn exercise_rows(container: &Container, info: &TensorInfo, whole: Option<&[u8]>) {
+    let all = info.shape.first().copied().unwrap_or(0);
+    for rows in
+        [0..all, 0..1, all / 3..all / 3 * 2 + 1, all.saturating_sub(1)..all, all..all + 1, all..all.saturating_sub(1)]
+    {
+        let got = container.read_rows(&info.name, rows.clone(), None, &checked(false));
+        let there = !info.shape.is_empty() && rows.start <= rows.end && rows.end <= all;
+        match (got, whole) {
+            (Ok(got), Some(whole)) => {
+                assert!(there);
+                let row = whole.len() / all.max(1);
+                assert!(got[..] == whole[rows.start * row..rows.end * row], "rows {rows:?} of '{}'", info.name);
+            }
+            (Ok(_), None) => assert!(there),
+            (Err(e), Some(_)) => assert!(!there, "rows {rows:?} of '{}': {}", info.name, text(&e)),
+            (Err(e), None) => assert_eq!(e.tensor_name(), Some(info.name.as_str())),
+        }
+        container.read_rows(&info.name, rows, Some(Dtype::I8), &checked(true)).ok();
+    }
+    if let Ok(part) = wcodec::extract(container, &[&info.name]) {
+        Container::from_bytes(part).unwrap();
     }
 }
 

@@ -10,7 +10,15 @@ Files: :func:`compress` and :func:`decompress`, :func:`open`, :func:`save_file` 
 and :func:`compare`. Single layers: :class:`Encoder` and :class:`Decoder`. On GPUs: ``load_file(path, device="cuda")``
 and :class:`GpuDecoder`; :func:`doctor` says what they need. Everything that goes wrong is a :class:`WcodecError`. The
 command ``wcodec`` does the same at a terminal.
+
+Models of torch and transformers: :func:`compress_` replaces layers by compressed ones (:mod:`wcodec.nn`),
+:func:`save_pretrained` and :func:`load_model` keep them in folders, and ``AutoModelForCausalLM.from_pretrained`` reads
+these too. torch is imported when one of these is used for the first time, transformers when a model needs it.
 """
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from ._api import (
     compare,
@@ -38,7 +46,8 @@ from ._errors import (
     UnsupportedError,
     WcodecError,
 )
-from ._gpu import GpuDecoder
+from ._gpu import DecodeBatch, GpuDecoder
+from ._host import HostDecoder
 from ._layers import Decoder, Encoder
 from ._native import __version__
 from ._reports import (
@@ -51,31 +60,109 @@ from ._reports import (
     VerifiedTensor,
     VerifyReport,
 )
+from ._transformers import register, register_when_imported
+
+if _TYPE_CHECKING:
+    from . import nn
+    from ._measure import (
+        BenchReport,
+        EvalReport,
+        Generation,
+        KvCacheReport,
+        MemoryReport,
+        bench,
+        compare_kv_cache,
+        evaluate,
+        generate,
+        measure_vram,
+        with_kv_cache,
+    )
+    from ._models._load import load_model
+    from ._models._model import WCodecModel
+    from ._models._replace import compress_, decompress_
+    from ._models._report import ReplaceReport
+    from ._models._save import save_pretrained
 
 encode_safetensors_to_wcodec = compress
 """Another name for :func:`compress`."""
 load_wcodec_checkpoint = load_file
 """Another name for :func:`load_file`."""
 
+# What needs torch, and the module that has it.
+_LATE = {
+    "BenchReport": "._measure",
+    "EvalReport": "._measure",
+    "Generation": "._measure",
+    "KvCacheReport": "._measure",
+    "MemoryReport": "._measure",
+    "ReplaceReport": "._models._report",
+    "WCodecModel": "._models._model",
+    "bench": "._measure",
+    "compare_kv_cache": "._measure",
+    "compress_": "._models._replace",
+    "decompress_": "._models._replace",
+    "evaluate": "._measure",
+    "generate": "._measure",
+    "load_model": "._models._load",
+    "measure_vram": "._measure",
+    "save_pretrained": "._models._save",
+    "with_kv_cache": "._measure",
+}
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "nn":
+        return _late("nn", ".nn", None)
+    if name in _LATE:
+        return _late(name, _LATE[name], name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _late(name: str, module: str, attribute: str | None) -> _Any:
+    try:
+        found = _import_module(module, __name__)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UnsupportedError(f"wcodec.{name} needs torch (pip install 'wcodec[torch]')") from None
+    value = found if attribute is None else getattr(found, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+register_when_imported()
+
 __all__ = [
+    "BenchReport",
     "Check",
     "ComparedTensor",
     "Comparison",
     "CompressionReport",
     "Container",
     "CorruptError",
+    "DecodeBatch",
     "Decoder",
     "DeviceError",
     "DoctorReport",
     "Encoder",
+    "EvalReport",
     "FileError",
     "FileMissingError",
     "FilePermissionError",
     "FormatError",
+    "Generation",
     "GpuDecoder",
+    "HostDecoder",
     "InputError",
+    "KvCacheReport",
     "LayerStats",
+    "MemoryReport",
     "OutputExistsError",
+    "ReplaceReport",
     "Segment",
     "TensorEntry",
     "TensorInfo",
@@ -83,18 +170,31 @@ __all__ = [
     "UnsupportedError",
     "VerifiedTensor",
     "VerifyReport",
+    "WCodecModel",
     "WcodecError",
     "__version__",
+    "bench",
     "compare",
+    "compare_kv_cache",
     "compress",
+    "compress_",
     "compress_to_bytes",
     "decompress",
+    "decompress_",
     "doctor",
     "encode_safetensors_to_wcodec",
+    "evaluate",
+    "generate",
     "instruction_sets",
     "load_file",
+    "load_model",
     "load_wcodec_checkpoint",
+    "measure_vram",
+    "nn",
     "open",
+    "register",
     "save_file",
+    "save_pretrained",
     "verify",
+    "with_kv_cache",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from ._reports import TensorInfo, table_row, tensor_table_html
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+    from torch import dtype as TorchDtype
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -108,6 +109,46 @@ class TensorEntry(TensorInfo):
         tensor = _torch.from_bytes(self._bytes(None, threads), decoded, self.shape)
         return tensor if wanted == decoded else _torch.cast(tensor, wanted)
 
+    def numpy_rows(
+        self, begin: int, end: int, dtype: npt.DTypeLike | str | None = None, *, threads: int | None = None
+    ) -> npt.NDArray[Any]:
+        """Rows ``begin`` to ``end`` of the decoded tensor: ``numpy(dtype)[begin:end]``, but only the strips of 16 rows
+        that hold them are decoded (of a tensor that is stored transposed, everything).
+
+        :param begin: first row, counted over the first dimension. Unlike in a slice, it must be one that there is.
+        :param end: one past the last row; ``end == begin`` gives an array without rows.
+        :param dtype: as in :meth:`numpy`.
+        """
+        name = None if dtype is None else _dtypes.requested(dtype)
+        shape = self._shape_of_rows(begin, end)
+        if name is None or self.scheme == "int8":
+            return _dtypes.view_bytes(self._bytes_of_rows(begin, end, name, threads), name or self.dtype, shape)
+        self._must_be_float()
+        target = _dtypes.numpy_dtype(name)
+        array = _dtypes.view_bytes(self._bytes_of_rows(begin, end, None, threads), self.dtype, shape)
+        return array.astype(np.float32 if target is None else target, copy=False)
+
+    def torch_rows(
+        self, begin: int, end: int, dtype: TorchDtype | str | None = None, *, threads: int | None = None
+    ) -> Tensor:
+        """Rows ``begin`` to ``end`` as a torch tensor on the CPU: ``torch(dtype)[begin:end]``, decoded as in
+        :meth:`numpy_rows`. On a GPU, :meth:`GpuDecoder.decode` takes ``rows``::
+
+            entry = container["model.embed_tokens.weight"]
+            some = entry.torch_rows(1000, 1003, torch.float32)   # [3, hidden]
+
+        :param dtype: as in :meth:`torch`; int8 for the symbols of scheme ``int8``.
+        """
+        from . import _gpu, _torch
+
+        shape = self._shape_of_rows(begin, end)
+        wanted = None if dtype is None else _gpu.wanted_dtype(self, dtype)
+        if wanted is None or self.scheme == "int8":
+            return _torch.from_bytes(self._bytes_of_rows(begin, end, wanted, threads), wanted or self.dtype, shape)
+        decoded = _gpu.decoded_dtype(self, wanted)
+        tensor = _torch.from_bytes(self._bytes_of_rows(begin, end, None, threads), decoded, shape)
+        return tensor if wanted == decoded else _torch.cast(tensor, wanted)
+
     def decode_into(self, out: Tensor, *, threads: int | None = None) -> None:
         """Decodes into a torch tensor, on the CPU or a GPU: contiguous, of the tensor's shape, and of the dtype to
         decode to (float32, float16 or bfloat16 for floats; int8 for the symbols of scheme ``int8``; otherwise its own).
@@ -130,6 +171,18 @@ class TensorEntry(TensorInfo):
 
     def _bytes(self, dtype: str | None, threads: int | None) -> npt.NDArray[np.uint8]:
         words, length = self._container._open.read(self._stored_name, dtype, decode_options(threads))
+        return words.view(np.uint8)[:length]
+
+    def _shape_of_rows(self, begin: int, end: int) -> tuple[int, ...]:
+        rows = self.shape[0] if self.shape else 0
+        if not self.shape or not 0 <= begin <= end <= rows:
+            has = f"it has {rows:,}" if self.shape else "a scalar has none"
+            raise InputError(f"tensor '{self.name}': rows {begin} to {end} ({has})", tensor=self.name)
+        return (end - begin, *self.shape[1:])
+
+    def _bytes_of_rows(self, begin: int, end: int, dtype: str | None, threads: int | None) -> npt.NDArray[np.uint8]:
+        options = decode_options(threads)
+        words, length = self._container._open.read_rows(self._stored_name, begin, end, dtype, options)
         return words.view(np.uint8)[:length]
 
     def _must_be_float(self) -> None:
@@ -176,9 +229,7 @@ class Container(Mapping[str, TensorEntry]):
 
     def __getitem__(self, name: str) -> TensorEntry:
         if name not in self._names:
-            near = difflib.get_close_matches(str(name), self._names, n=1)
-            advice = f" (did you mean {near[0]!r}?)" if near else ""
-            raise TensorNotFoundError(f"no tensor {name!r}{advice}", file=self._path, tensor=str(name))
+            raise self._missing(name)
         alias = self._aliases.get(name)
         return self._entry(json.loads(self._open.info(alias or name)), name, alias)
 
@@ -190,6 +241,52 @@ class Container(Mapping[str, TensorEntry]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def read_rows(
+        self,
+        name: str,
+        begin: int,
+        end: int,
+        dtype: npt.DTypeLike | str | None = None,
+        *,
+        threads: int | None = None,
+    ) -> npt.NDArray[Any]:
+        """Rows ``begin`` to ``end`` of a tensor, of which no more is decoded than needed: see
+        :meth:`TensorEntry.numpy_rows`.
+
+        >>> import numpy as np, wcodec
+        >>> data, _ = wcodec.compress_to_bytes({"w": np.eye(64, 256, dtype=np.float32)})
+        >>> wcodec.open(data).read_rows("w", 30, 33).shape
+        (3, 256)
+        """
+        return self[name].numpy_rows(begin, end, dtype, threads=threads)
+
+    def extract(self, names: Iterable[str]) -> bytes:
+        """A complete container with these tensors and no others, as bytes for :meth:`open` or a file.
+
+        Stored segments are copied as they are, after a comparison with their hashes: nothing is decoded or encoded.
+        Tied tensors stay tied where several of their names are given; one name alone holds the data itself. Metadata is
+        kept; :attr:`model`, which describes the whole checkpoint, is not::
+
+            layer = wcodec.open(container.extract(["lm_head.weight"]))
+
+        :raises TensorNotFoundError: if there is no such tensor.
+        :raises CorruptError: if one of them is damaged.
+        """
+        if isinstance(names, str):
+            raise InputError(f"names takes several names, not {names!r} (put it into a list)")
+        wanted = list(names)
+        for name in wanted:
+            if name not in self._names:
+                raise self._missing(name)
+        if not wanted:
+            raise InputError("names is empty (name at least one tensor)")
+        return self._open.extract(wanted)
+
+    def _missing(self, name: object) -> TensorNotFoundError:
+        near = difflib.get_close_matches(str(name), self._names, n=1)
+        advice = f" (did you mean {near[0]!r}?)" if near else ""
+        return TensorNotFoundError(f"no tensor {name!r}{advice}", file=self._path, tensor=str(name))
 
     def _entry(self, record: dict[str, Any], name: str, alias_of: str | None) -> TensorEntry:
         arguments = TensorInfo._arguments(record)

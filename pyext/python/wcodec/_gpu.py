@@ -7,13 +7,14 @@ Nothing is decoded on the CPU instead: where a GPU, its driver or a library is m
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _dtypes, _native, _torch
 from . import _format as fmt
@@ -25,7 +26,11 @@ from ._reports import TensorInfo
 if TYPE_CHECKING:
     import torch
 
+    from ._native import GpuDecoder as _NativeGpu
+    from ._native import HostDecoder as _NativeHost
     from ._native import _GpuOptions
+
+    _NativeDecoder: TypeAlias = _NativeGpu | _NativeHost
 
 # Compressed bytes that loading a file keeps on the GPU at once, besides the tensors. A single tensor may take more.
 GROUP_BYTES = 1 << 30
@@ -117,12 +122,14 @@ def gpu_options(
     check: bool = True,
     scratch: int | None = None,
     nvcomp: str | os.PathLike[str] | None = None,
+    ring: int | None = None,
 ) -> _GpuOptions:
     """All options, with the defaults filled in."""
     return {
         "threads": count("threads", threads),
         "verify": bool(check),
         "zstd_scratch": count("scratch", scratch, 0),
+        "ring": count("ring", ring, 0),
         "nvcomp": None if nvcomp is None else path_of(nvcomp),
         "nvcomp_folders": nvcomp_folders(),
     }
@@ -148,58 +155,130 @@ def wanted_dtype(info: TensorInfo, dtype: Any) -> str:
     return "I8" if str(dtype) in ("torch.int8", "int8", "I8") else _dtypes.requested(str(dtype))
 
 
-class GpuDecoder:
-    """Compressed tensors in a GPU's memory, to be decoded there as often as wanted.
+def matrix_rows(info: TensorInfo, rows: tuple[int, int]) -> tuple[int, int] | None:
+    """Rows of a tensor's first dimension as the native half counts them, through all matrices; ``None`` for all."""
 
-    A decoder reads its tensors, checks their hashes, and keeps them on the GPU as they are stored. Decoding then only
-    puts launches into torch's current stream: it neither allocates (with ``out``) nor waits, and a CUDA graph can
-    capture it::
+    def refuse(what: str, advice: str) -> InputError:
+        return InputError(f"tensor '{info.name}': {what} ({advice})", tensor=info.name)
 
-        decoder = wcodec.GpuDecoder("model.wcodec", ["lm_head.weight"])
-        weight = decoder.decode("lm_head.weight", torch.bfloat16)
-        decoder.check()                                   # waits; raises if anything was damaged
+    begin, end = (operator.index(row) for row in rows)
+    if not info.shape or not 0 <= begin <= end <= info.shape[0]:
+        has = f"it has {info.shape[0]:,}" if info.shape else "a scalar has none"
+        raise refuse(f"rows {begin} to {end}", has)
+    if (begin, end) == (0, info.shape[0]):
+        return None
+    stored = info.count * info.rows
+    if info.row_axis == 1 or stored % info.shape[0]:
+        how = "transposed" if info.row_axis == 1 else "as it is, and not by rows"
+        raise refuse(f"it is stored {how}, so that a GPU cannot decode some of its rows", "decode it as a whole")
+    unit = stored // info.shape[0]
+    return begin * unit, end * unit
 
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            decoder.decode("lm_head.weight", out=weight)
-        graph.replay()
 
-    A decoder must live as long as the graphs that captured it. Tensors of coder ``zstd`` are decoded by nvCOMP and
-    share scratch: work in several streams takes turns by itself, except for graphs: while one runs, nothing else of the
-    decoder may.
+@dataclass(frozen=True)
+class _Plan:
+    """What the native half is to write, and what is to be done for it in torch."""
 
-    :param container: an open container, or the path or the bytes of one. It can be closed when the decoder is made.
-    :param names: the tensors, tied ones among them; all if left out.
-    :param device: ``cuda`` (torch's current device), ``cuda:N`` or a ``torch.device``.
-    :param threads: threads that read and check the file; all cores if left out.
-    :param check: whether hashes are checked.
-    :param scratch: bytes of the GPU's memory for decoding ``zstd``: by default a sixteenth of it, 1.5 GiB at most. A single frame may
-        take more.
-    :param nvcomp: nvCOMP's library or the folder that has it; searched for if left out (``wcodec doctor`` tells).
-    :raises DeviceError: if there is no GPU, or nvCOMP is needed and missing.
-    :raises CorruptError: if a tensor is damaged.
+    native: list[_native._Target]
+    outs: list[torch.Tensor]
+    # Kernels convert symbols only; for the few floats that are stored raw torch does, from a tensor beside the output.
+    conversions: list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class DecodeBatch:
+    """Tensors that are decoded together, again and again, into the same outputs: what
+    :meth:`GpuDecoder.prepare` and :meth:`HostDecoder.prepare` give.
+
+    Names, addresses and launches are fixed when it is made, so that a call costs a few microseconds. The batch keeps
+    the outputs and the decoder's memory alive::
+
+        batch = decoder.prepare([(name, out) for name, out in outputs.items()])
+        batch.launch()                      # decodes into every out, in torch's current stream
+        decoder.check()                     # waits; raises if anything was damaged
     """
 
-    def __init__(
+    def __init__(self, native: _native.DecodeBatch, plan: _Plan, device: torch.device) -> None:
+        torch = _torch.require()
+        self._native = native
+        self._device = device
+        self._outs = plan.outs
+        self._conversions = plan.conversions
+        # Streams that torch was told of: it must not give the outputs' memory to others before they are done with it.
+        self._known: set[int] = set()
+        increment = getattr(torch.autograd.graph, "increment_version", None)
+        self._increment = increment
+        self._versioned = [] if increment is None else [out for out in plan.outs if not out.is_inference()]
+        # Faster than the public way, which makes an object for each call.
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._current = raw if device.type == "cuda" else None
+
+    @property
+    def slots(self) -> int:
+        """For a :class:`HostDecoder`, how many of its ring's slots the batch takes from :meth:`prefetch` to
+        :meth:`launch`; 0 for a :class:`GpuDecoder`."""
+        return self._native.slots()
+
+    def prefetch(self) -> None:
+        """For a :class:`HostDecoder`, begins to copy the batch's bytes to the GPU, and returns at once. For a
+        :class:`GpuDecoder`, whose bytes are there, it does nothing.
+
+        The copies run beside torch's streams, as far as slots of the ring are free, and wait (on the GPU) until what
+        was in a slot before is decoded. What was prefetched already is not copied again. A batch that is never launched
+        stops nobody: launches that find no free slot take one from the batch that was prefetched last, which then
+        copies again.
+        """
+        self._native.prefetch()
+
+    def launch(self) -> None:
+        """Puts the decoding into torch's current stream, behind the copies if there are some. It neither waits nor
+        allocates. CUDA graphs can capture it if the decoder is a :class:`GpuDecoder`."""
+        if self._current is None:
+            stream = _torch.require().cuda.current_stream(self._device).cuda_stream
+        else:
+            stream = self._current(self._device.index)
+        if stream not in self._known:
+            self._introduce(stream)
+        self._native.launch(stream)
+        for out, place in self._conversions:
+            _torch.overwrite(out, place)
+        for out in self._versioned:
+            # A graph of autograd that saved it for its backward pass must notice.
+            self._increment(out)  # type: ignore[misc]
+
+    def _introduce(self, stream: int) -> None:
+        current = _torch.require().cuda.current_stream(self._device)
+        for out in (*self._outs, *(place for _, place in self._conversions)):
+            out.record_stream(current)
+        self._known.add(stream)
+
+    def __repr__(self) -> str:
+        return f"DecodeBatch({fmt.plural(len(self._outs), 'tensor')}, device: {self._device})"
+
+
+class Decoder:
+    """What :class:`GpuDecoder` and :class:`HostDecoder` share; they differ in where the compressed bytes are."""
+
+    _native: _NativeDecoder
+    _device: torch.device
+    _infos: dict[str, TensorInfo]
+
+    def _read(
         self,
+        make: type[_NativeDecoder],
         container: Container | str | os.PathLike[str] | bytes,
-        names: Iterable[str] | None = None,
-        device: str | torch.device = "cuda",
-        *,
-        threads: int | None = None,
-        check: bool = True,
-        scratch: int | None = None,
-        nvcomp: str | os.PathLike[str] | None = None,
+        names: Iterable[str] | None,
+        device: str | torch.device,
+        options: _GpuOptions,
     ) -> None:
-        options = gpu_options(threads, check, scratch, nvcomp)
         number = parse(device)
         if number is None:
-            raise InputError("a GpuDecoder decodes on a GPU (use device='cuda', or Container for the CPU)")
+            kind = type(self).__name__
+            raise InputError(f"a {kind} decodes on a GPU (use device='cuda', or Container for the CPU)")
         opened = container if isinstance(container, Container) else Container.open(container)
         try:
             chosen = _chosen(opened, names)
             self._device = torch_device(number)
-            self._native = _send(opened, list(chosen), self._device, options)
+            self._native = _send(make, opened, list(chosen), self._device, options)
             # Plain facts: an entry would keep the container open.
             self._infos = {name: _plain(entry) for name, entry in chosen.items()}
             for alias, target in opened.aliases.items():
@@ -221,7 +300,8 @@ class GpuDecoder:
 
     @property
     def device_bytes(self) -> int:
-        """Memory of the GPU that the decoder holds: compressed tensors, decoding tables, scratch."""
+        """Memory of the GPU that the decoder holds: compressed tensors (or the ring that they pass through), decoding
+        tables, scratch."""
         return self._native.device_bytes()
 
     def info(self, name: str) -> TensorInfo:
@@ -232,28 +312,46 @@ class GpuDecoder:
         return info
 
     def decode(
-        self, name: str, dtype: torch.dtype | str | None = None, out: torch.Tensor | None = None
+        self,
+        name: str,
+        dtype: torch.dtype | str | None = None,
+        out: torch.Tensor | None = None,
+        rows: tuple[int, int] | None = None,
     ) -> torch.Tensor:
         """Begins to decode a tensor, in torch's current stream, and returns it.
 
         :param dtype: float32, float16 or bfloat16 for a tensor of floats; int8 for the symbols of a quantized one; its
             own dtype if left out.
         :param out: the tensor to write: contiguous, of the right shape, on the decoder's GPU. Its dtype counts.
+        :param rows: ``(begin, end)`` of the first dimension, to decode these only: both multiples of 16, or the end of
+            the tensor (of a matrix, in a stack of matrices). The result, or ``out``, has ``end - begin`` rows. Tensors
+            that are stored transposed, or raw without rows, are decoded as a whole only.
         """
         info = self.info(name)
         if out is None:
-            out = self._empty(info, wanted_dtype(info, dtype))
+            out = self._empty(info, wanted_dtype(info, dtype), rows)
         elif dtype is not None and _torch.dtype_of(wanted_dtype(info, dtype)) != out.dtype:
             raise InputError(
                 f"tensor '{name}': out is {out.dtype}, and dtype is {dtype} (leave dtype out)", tensor=name
             )
-        self._launch([(info, out)])
+        self._launch([(info, out, rows)])
         return out
 
     def decode_batch(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Begins to decode several tensors at once, which takes fewer launches, each into a tensor as :meth:`decode`'s
         ``out``."""
-        self._launch([(self.info(name), out) for name, out in targets.items()])
+        self._launch([(self.info(name), out, None) for name, out in targets.items()])
+
+    def prepare(
+        self, targets: Sequence[tuple[str, torch.Tensor] | tuple[str, torch.Tensor, tuple[int, int]]]
+    ) -> DecodeBatch:
+        """Does once what :meth:`decode_batch` does for every call before it launches.
+
+        :param targets: name and output of each tensor, and ``rows`` as for :meth:`decode` where not all are wanted. A
+            tensor can be there more than once.
+        """
+        plan = self._plan([(self.info(t[0]), t[1], t[2] if len(t) == 3 else None) for t in targets])
+        return DecodeBatch(self._native.prepare(plan.native), plan, self._device)
 
     def check(self) -> None:
         """Waits for torch's current stream, and raises a :class:`CorruptError` if anything decoded since the last call
@@ -263,37 +361,99 @@ class GpuDecoder:
     def _stream(self) -> Any:
         return _torch.require().cuda.current_stream(self._device)
 
-    def _empty(self, info: TensorInfo, name: str) -> torch.Tensor:
+    def _empty(self, info: TensorInfo, name: str, rows: tuple[int, int] | None = None) -> torch.Tensor:
         decoded_dtype(info, name)
-        return _torch.require().empty(info.shape, dtype=_torch.dtype_of(name), device=self._device)
+        shape = _part(info, rows).shape
+        return _torch.require().empty(shape, dtype=_torch.dtype_of(name), device=self._device)
 
-    def _launch(self, targets: list[tuple[TensorInfo, torch.Tensor]]) -> None:
-        stream = self._stream()
-        native: list[tuple[str, int, str]] = []
-        conversions: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for info, out in targets:
-            name = _torch.check_output(out, info, self._device)
+    def _plan(self, targets: list[tuple[TensorInfo, torch.Tensor, tuple[int, int] | None]]) -> _Plan:
+        plan = _Plan([], [], [])
+        for info, out, rows in targets:
+            place, part = out, _part(info, rows)
+            name = _torch.check_output(out, part, self._device)
             decoded = decoded_dtype(info, name)
-            place = out
             if decoded != name:
-                # Kernels convert symbols only; for the few floats that are stored raw torch does.
-                place = self._empty(info, decoded)
-                conversions.append((out, place))
-            native.append((info.name, place.data_ptr(), decoded))
-        for _, out in targets:
+                place = self._empty(part, decoded)
+                plan.conversions.append((out, place))
+            stored = None if rows is None else matrix_rows(info, rows)
+            plan.native.append((info.name, place.data_ptr(), decoded, stored))
+            plan.outs.append(out)
+        return plan
+
+    def _launch(self, targets: list[tuple[TensorInfo, torch.Tensor, tuple[int, int] | None]]) -> None:
+        stream = self._stream()
+        plan = self._plan(targets)
+        for out in plan.outs:
             # Wherever it was allocated: torch must not give it to others before this stream is done with it.
             out.record_stream(stream)
-        self._native.decode(native, stream.cuda_stream)
-        for out, place in conversions:
+        self._native.decode(plan.native, stream.cuda_stream)
+        for out, place in plan.conversions:
             _torch.overwrite(out, place)
-        for _, out in targets:
+        for out in plan.outs:
             _torch.changed(out)
 
     def __repr__(self) -> str:
         stored = len({info.name for info in self._infos.values()})
         return (
-            f"GpuDecoder({fmt.plural(stored, 'tensor')}, device: {self._device}, holds: {fmt.size(self.device_bytes)})"
+            f"{type(self).__name__}({fmt.plural(stored, 'tensor')}, device: {self._device}, "
+            f"holds: {fmt.size(self.device_bytes)})"
         )
+
+
+class GpuDecoder(Decoder):
+    """Compressed tensors in a GPU's memory, to be decoded there as often as wanted.
+
+    A decoder reads its tensors, checks their hashes, and keeps them on the GPU as they are stored. Decoding then only
+    puts launches into torch's current stream: it neither allocates (with ``out``) nor waits, and a CUDA graph can
+    capture it::
+
+        decoder = wcodec.GpuDecoder("model.wcodec", ["lm_head.weight"])
+        weight = decoder.decode("lm_head.weight", torch.bfloat16)
+        decoder.check()                                   # waits; raises if anything was damaged
+
+        batch = decoder.prepare([("lm_head.weight", weight)])
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            batch.launch()
+        graph.replay()
+
+    A decoder (or batch) must live as long as the graphs that captured it. Tensors of coder ``zstd`` are decoded by
+    nvCOMP and share scratch: work in several streams takes turns by itself, except for graphs: while one runs, nothing
+    else of the decoder may.
+
+    :param container: an open container, or the path or the bytes of one. It can be closed when the decoder is made.
+    :param names: the tensors, tied ones among them; all if left out.
+    :param device: ``cuda`` (torch's current device), ``cuda:N`` or a ``torch.device``.
+    :param threads: threads that read and check the file; all cores if left out.
+    :param check: whether hashes are checked.
+    :param scratch: bytes of the GPU's memory for decoding ``zstd``: by default a sixteenth of it, 1.5 GiB at most. A
+        single frame may take more.
+    :param nvcomp: nvCOMP's library or the folder that has it; searched for if left out (``wcodec doctor`` tells).
+    :raises DeviceError: if there is no GPU, or nvCOMP is needed and missing.
+    :raises CorruptError: if a tensor is damaged.
+    """
+
+    def __init__(
+        self,
+        container: Container | str | os.PathLike[str] | bytes,
+        names: Iterable[str] | None = None,
+        device: str | torch.device = "cuda",
+        *,
+        threads: int | None = None,
+        check: bool = True,
+        scratch: int | None = None,
+        nvcomp: str | os.PathLike[str] | None = None,
+    ) -> None:
+        options = gpu_options(threads, check, scratch, nvcomp)
+        self._read(_native.GpuDecoder, container, names, device, options)
+
+
+def _part(info: TensorInfo, rows: tuple[int, int] | None) -> TensorInfo:
+    """The facts about a tensor, as if it had these rows only."""
+    if rows is None:
+        return info
+    matrix_rows(info, rows)
+    return replace(info, shape=(rows[1] - rows[0], *info.shape[1:]))
 
 
 def _chosen(container: Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
@@ -312,17 +472,23 @@ def _plain(entry: TensorInfo) -> TensorInfo:
     return TensorInfo(**{f.name: getattr(entry, f.name) for f in fields(TensorInfo)})
 
 
-def _send(container: Container, names: list[str], device: Any, options: _GpuOptions) -> _native.GpuDecoder:
+def _send(
+    make: type[_NativeDecoder],
+    container: Container,
+    names: list[str],
+    device: Any,
+    options: _GpuOptions,
+) -> _NativeDecoder:
     """The native decoder. Where memory is short, torch gives back what it only keeps in store."""
     try:
-        return _native.GpuDecoder(container._open, names, device.index, options)
+        return make(container._open, names, device.index, options)
     except DeviceError:
         cuda = _torch.require().cuda
         spare = cuda.memory_reserved(device) - cuda.memory_allocated(device)
         if spare <= 0 or cuda.is_current_stream_capturing():
             raise
         cuda.empty_cache()
-        return _native.GpuDecoder(container._open, names, device.index, options)
+        return make(container._open, names, device.index, options)
 
 
 def groups(tensors: Iterable[TensorInfo], limit: int) -> Iterator[list[TensorInfo]]:

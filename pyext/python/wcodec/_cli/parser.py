@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Callable
 
 from .. import __version__
+from .._measure.kv_cache import DTYPES
 from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, SCALES, SCHEMES
-from . import commands, inspect, roundtrip
+from . import commands, inspect, models, roundtrip
 
 _DESCRIPTION = "Entropy-coded weights for large language models."
 _EPILOG = """\
@@ -17,10 +18,14 @@ examples:
   wcodec verify model.wcodec --against model.safetensors
   wcodec decode model.wcodec -o restored.safetensors
   wcodec roundtrip path/to/model                       prove every coder on a model
+  wcodec generate path/to/model --prompt 'Once'        run a model with compressed layers
+  wcodec eval path/to/model --text held-out.txt --baseline path/to/model
+  wcodec bench path/to/model --baseline path/to/model  its speed beside the original's
   wcodec doctor                                        what works here, on the CPU and on GPUs
 
-SRC is a .safetensors file or the folder of a checkpoint. Ratios are original / stored bytes (larger is better), and
-bits/weight counts everything that is stored.
+SRC is a .safetensors file or the folder of a checkpoint. MODEL is a .wcodec file or folder, or the folder of a
+checkpoint, which is compressed in memory; running models needs torch, transformers and accelerate. Ratios are
+original / stored bytes (larger is better), and bits/weight counts everything that is stored.
 
 exit status: 0 equal or done, 1 difference or damage, 2 error, 130 interrupted
 """
@@ -69,6 +74,18 @@ def build_parser() -> argparse.ArgumentParser:
         "roundtrip", roundtrip.run,
         "encode to a temporary folder, decode, and compare bit for bit with an independent NumPy quantization",
         "wcodec roundtrip path/to/model --coder rans,huffman --scale all --json report.json",
+    ))  # fmt: skip
+    _generate(add(
+        "generate", models.generate, "continue a prompt with a model whose layers are compressed",
+        "wcodec generate path/to/model --prompt 'The function' --device cuda --residency host",
+    ))  # fmt: skip
+    _eval(add(
+        "eval", models.evaluate, "measure a model's perplexity on a text, and how far it is from the original",
+        "wcodec eval path/to/model --text held-out.txt --baseline path/to/original --json",
+    ))  # fmt: skip
+    _bench(add(
+        "bench", models.bench, "measure how fast a model reads prompts and writes tokens, beside the original",
+        "wcodec bench path/to/model --baseline path/to/original --batch 1,8 --device cuda",
     ))  # fmt: skip
     _doctor(add(
         "doctor", commands.doctor, "show what works here, on the CPU and on GPUs, and how to get what does not",
@@ -179,6 +196,63 @@ def _roundtrip(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")
     parser.add_argument("--json", metavar="OUT", help="write the report as JSON to OUT, or to standard output with '-'")
     _common(parser, json="")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_positive(part.strip()) for part in text.split(",")))
+
+
+def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a .wcodec file or folder, or the folder of a checkpoint")
+    parser.add_argument("--baseline", metavar="FOLDER", help=baseline)
+    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
+    parser.add_argument("--residency", choices=("device", "host"), default="device",
+                        help="keeps compressed bytes in the GPU's memory or the host's (default: device)")  # fmt: skip
+    parser.add_argument("--dtype", choices=DTYPES, help="what to compute in (default: what the model's config says)")
+
+
+def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True) -> None:
+    if tokenizer:
+        parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only results")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _generate(parser: argparse.ArgumentParser) -> None:
+    _running(parser, "a checkpoint whose text is shown beside the model's")
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="what to continue; '-' reads standard input")
+    parser.add_argument("--max-new-tokens", type=_positive, default=64, metavar="N",
+                        help="tokens to write at most, the likeliest each time (default: 64)")  # fmt: skip
+    parser.add_argument("--kv-cache-dtype", choices=DTYPES,
+                        help="what keys and values are kept in, and attention runs in if it is wider than the model's "
+                             "(default: the model's)")  # fmt: skip
+    _ending(parser)
+
+
+def _eval(parser: argparse.ArgumentParser) -> None:
+    _running(parser, "the checkpoint to compare with: KL divergence, agreement on the likeliest token")
+    parser.add_argument("--text", required=True, metavar="FILE", help="a file of UTF-8 text")
+    parser.add_argument("--window", type=_positive, metavar="N",
+                        help="tokens of context at most (default: 512, or what the model takes)")  # fmt: skip
+    parser.add_argument("--stride", type=_positive, metavar="N",
+                        help="tokens between the beginnings of windows (default: half a window)")  # fmt: skip
+    parser.add_argument("--max-tokens", type=_positive, metavar="N", help="only the first so many tokens of the text")
+    _ending(parser)
+
+
+def _bench(parser: argparse.ArgumentParser) -> None:
+    _running(parser, "the checkpoint to measure beside it, in the same run")
+    parser.add_argument("--batch", type=_numbers, default=(1, 8, 32), metavar="LIST",
+                        help="sequences at once, with commas between (default: 1,8,32)")  # fmt: skip
+    for name, default, what in (
+        ("prompt-tokens", 128, "tokens of each prompt"),
+        ("new-tokens", 64, "tokens to write after it, at least 2"),
+        ("repeats", 5, "how often each is measured"),
+    ):
+        parser.add_argument(f"--{name}", type=_positive, default=default, metavar="N",
+                            help=f"{what} (default: {default})")  # fmt: skip
+    parser.add_argument("--profile", action="store_true", help="also show where the time goes, and each layer's")
+    _ending(parser, tokenizer=False)
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,375 @@
+//! Some rows of a tensor. Only what holds them is read and decoded, as an embedding's look-up wants it.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use super::tensor::{Form, need, scales_in, split};
+use super::{Container, DecodeOptions};
+use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
+use crate::coder::tile::{OFFSET_UNIT, TileGeometry, side_bytes};
+use crate::coder::zstd::{ALIGN, check_chunk, frame_place};
+use crate::coder::{Coder, Filter, Layout, TILE_ROWS};
+use crate::container::TensorEntry;
+use crate::error::{Error, ErrorKind, Result};
+use crate::scheme::int8::{Granularity, Weight, dequantize_run};
+use crate::tensor::{AlignedBytes, Dtype, element_count};
+
+/// Elements that one task dequantizes.
+const DEQUANTIZED: usize = 1 << 16;
+
+impl Container {
+    /// Rows of a tensor, row-major little-endian: `rows` counts entries of its first dimension, and each is as large as the
+    /// other dimensions say. In the tensor's own dtype, or in `dtype`: `F32`, `F16` or `BF16` for scheme `int8`, and `I8` for
+    /// its symbols. Equal, byte for byte, to that part of what [`read_as`](Self::read_as) gives.
+    ///
+    /// Only the strips or frames that hold these rows are read and decoded; a transposed matrix (`row_axis` 1), whose rows lie
+    /// across all strips, is decoded as a whole. With [`verify`](DecodeOptions::verify), the first call for a tensor reads
+    /// all its segments and compares them with their hashes; decoded bytes, whose hash is of the whole, are not compared.
+    ///
+    /// # Errors
+    /// The tensor has no such rows, cannot be had as `dtype`, or is damaged.
+    pub fn read_rows(
+        &self,
+        name: &str,
+        rows: Range<usize>,
+        dtype: Option<Dtype>,
+        options: &DecodeOptions,
+    ) -> Result<AlignedBytes> {
+        let place = self.reader.place(name)?;
+        self.with_tensor(name, options, |entry| {
+            let form = self.form(entry)?;
+            let elements = elements_of(&entry.shape, &rows)?;
+            let dtype = dtype.unwrap_or(form.dtype);
+            check_dtype(entry, &form, dtype)?;
+            if elements.is_empty() {
+                return AlignedBytes::zeroed(0);
+            }
+            if form.row_axis == 1 {
+                return self.read_columns(entry, &rows, dtype, options);
+            }
+            if options.verify {
+                self.check_segments(place, entry)?;
+            }
+            if entry.scheme != "int8" {
+                let size = form.dtype.size();
+                return self.read_part(&form, elements.start * size..elements.end * size, options);
+            }
+            let symbols = self.read_part(&form, elements.clone(), options)?;
+            let symbols: &[i8] = bytemuck::cast_slice(&symbols);
+            match dtype {
+                Dtype::I8 => AlignedBytes::copy_of(bytemuck::cast_slice(symbols)),
+                Dtype::F32 => self.dequantize_part::<f32>(entry, &form, symbols, &elements),
+                Dtype::F16 => self.dequantize_part::<f16>(entry, &form, symbols, &elements),
+                _ => self.dequantize_part::<bf16>(entry, &form, symbols, &elements),
+            }
+        })
+    }
+
+    /// Compares all segments of a tensor with their hashes, once.
+    fn check_segments(&self, place: usize, entry: &TensorEntry) -> Result<()> {
+        let sound = || self.sound.lock().unwrap_or_else(PoisonError::into_inner);
+        if sound().contains(&place) {
+            return Ok(());
+        }
+        for (_, segment) in entry.segments() {
+            self.reader.segment(segment, true)?;
+        }
+        sound().insert(place);
+        Ok(())
+    }
+
+    /// Rows of a tensor that is stored transposed, which are columns of its matrix.
+    fn read_columns(
+        &self,
+        entry: &TensorEntry,
+        columns: &Range<usize>,
+        dtype: Dtype,
+        options: &DecodeOptions,
+    ) -> Result<AlignedBytes> {
+        let (_, rows, cols) = self.form(entry)?.matrix;
+        if dtype != Dtype::I8 {
+            let size = rows * dtype.size();
+            let whole = self.read_entry(entry, dtype, options)?;
+            return AlignedBytes::copy_of(&whole[columns.start * size..columns.end * size]);
+        }
+        let symbols = self.open_tensor(entry, options)?.symbols(options)?;
+        let mut out = AlignedBytes::zeroed(columns.len() * rows)?;
+        for (to, col) in out.chunks_exact_mut(rows).zip(columns.clone()) {
+            to.iter_mut().zip(symbols.chunks_exact(cols)).for_each(|(to, row)| *to = row[col] as u8);
+        }
+        Ok(out)
+    }
+
+    /// Symbols (or bytes) `range` of a plane in row-major order; the range is not empty.
+    fn read_part(&self, form: &Form<'_>, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
+        match form.coder {
+            Coder::Raw => {
+                let data = &form.plane.data;
+                if data.length != form.elements as u64 {
+                    let what = format!("{} bytes in a raw plane of {}", data.length, form.elements);
+                    return Err(Error::corrupt(what).offset(data.offset));
+                }
+                self.reader.part(data, range.start as u64..range.end as u64)
+            }
+            Coder::Zstd => self.read_frames(form, range, options),
+            Coder::Rans | Coder::Huffman => self.read_strips(form, range, options),
+        }
+    }
+
+    /// The strips of 16 rows that hold `range`, cut to it.
+    fn read_strips(&self, form: &Form<'_>, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
+        let plane = form.plane;
+        let (count, rows, cols) = form.matrix;
+        let layout = Layout::from_name(need(plane.layout.as_deref(), "layout")?)?;
+        let shift = if layout == Layout::Pair { need(plane.shift, "shift")? } else { 0 };
+        if shift > 3 {
+            return Err(Error::format(format!("shift {shift} is not 0 to 3")));
+        }
+        let tile = need(plane.tile, "tile")?;
+        let g = TileGeometry::new(count, rows, cols, tile)?;
+        check_chunks(form, g.chunks())?;
+        let table = self.table(need(plane.table, "table")?, options.verify)?;
+
+        let strip = |row: usize| row / rows * g.strips_per_matrix() + row % rows / TILE_ROWS;
+        let strips = strip(range.start / cols)..strip((range.end - 1) / cols) + 1;
+        let chunks = strips.start * g.tiles()..strips.end * g.tiles();
+        let offsets = self.entries::<4>(form, chunks.start..chunks.end + 1, g.chunks() + 1)?;
+        let offsets: Vec<usize> = offsets.iter().map(|&e| u32::from_le_bytes(e) as usize * OFFSET_UNIT).collect();
+        if !offsets.is_sorted() {
+            return Err(Error::corrupt("chunk offsets do not ascend").offset(plane.data.offset));
+        }
+        let (base, end) = (offsets[0], offsets[offsets.len() - 1]);
+        let data = self.reader.part(&plane.data, base as u64..end as u64)?;
+        let per_strip: usize = (0..g.tiles()).map(|t| side_bytes(form.coder, layout, shift, g.position(t).width)).sum();
+        let stored = plane.side.as_ref().map_or(0, |s| s.length);
+        if per_strip.checked_mul(g.strips()).map(|n| n as u64) != Some(stored) {
+            return Err(Error::corrupt(format!("{stored} bytes of side plane")).offset(plane.data.offset));
+        }
+        let side = match &plane.side {
+            Some(s) => self.reader.part(s, (strips.start * per_strip) as u64..(strips.end * per_strip) as u64)?,
+            None => AlignedBytes::default(),
+        };
+
+        let held = g.strip_elements(strips.start).start..g.strip_elements(strips.end - 1).end;
+        let mut out = AlignedBytes::zeroed(held.len())?;
+        let mut rest: &mut [i8] = bytemuck::cast_slice_mut(&mut out);
+        let mut next = strips.start;
+        while next < strips.end {
+            // Strips of one matrix make a smaller plane, which is checked and decoded as any other.
+            let last = ((next / g.strips_per_matrix() + 1) * g.strips_per_matrix()).min(strips.end);
+            let elements = g.strip_elements(next).start..g.strip_elements(last - 1).end;
+            let own = &offsets[(next - strips.start) * g.tiles()..=(last - strips.start) * g.tiles()];
+            let (piece, others) = rest.split_at_mut(elements.len());
+            let rebased: Vec<u8> =
+                own.iter().flat_map(|at| (((at - own[0]) / OFFSET_UNIT) as u32).to_le_bytes()).collect();
+            let source = PlaneSource {
+                coder: form.coder,
+                filter: filter_of(form)?,
+                matrix: (1, elements.len() / cols, cols),
+                data: &data[own[0] - base..own[own.len() - 1] - base],
+                offsets: &rebased,
+                zstd_chunk: 0,
+                max_chunk: longest(form, own.windows(2).map(|w| w[1] - w[0]))?,
+                tiles: Some(TileFields {
+                    layout,
+                    shift,
+                    tile,
+                    table: &table,
+                    side: &side[(next - strips.start) * per_strip..(last - strips.start) * per_strip],
+                }),
+            };
+            let place = Place { form, base: own[0], row: elements.start / cols };
+            place.decode(&place.plane(source, options)?, piece)?;
+            (rest, next) = (others, last);
+        }
+        cut(out, range.start - held.start..range.end - held.start)
+    }
+
+    /// The frames that hold `range`, cut to it.
+    fn read_frames(&self, form: &Form<'_>, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
+        let plane = form.plane;
+        let cols = form.matrix.2;
+        let chunk = need(plane.chunk, "chunk")?;
+        check_chunk(chunk)?;
+        let filter = filter_of(form)?;
+        let count = form.elements.div_ceil(chunk);
+        check_chunks(form, count)?;
+        // Filters count columns from the first byte on: with one, frames are taken from a row's beginning to a row's end.
+        let step = if filter == Filter::None { 1 } else { cols / gcd(cols, chunk) };
+        let frames = range.start / chunk / step * step
+            ..range.end.div_ceil(chunk).checked_next_multiple_of(step).map_or(count, |end| end.min(count));
+        let places: Vec<(usize, usize)> =
+            self.entries::<8>(form, frames.clone(), count)?.into_iter().map(frame_place).collect();
+        let (base, last) = (places[0].0, places[places.len() - 1]);
+        let data = self.reader.part(&plane.data, base as u64..(last.0 + last.1) as u64)?;
+        let mut rebased = Vec::with_capacity(places.len() * 8);
+        for &(start, length) in &places {
+            let at = start.checked_sub(base).ok_or_else(|| {
+                Error::corrupt("chunk offsets do not ascend").offset(plane.data.offset.saturating_add(start as u64))
+            })?;
+            // Both were read as numbers of 32 bits.
+            rebased.extend_from_slice(&((at / ALIGN) as u32).to_le_bytes());
+            rebased.extend_from_slice(&(length as u32).to_le_bytes());
+        }
+        let held = frames.start * chunk..frames.end.saturating_mul(chunk).min(form.elements);
+        let source = PlaneSource {
+            coder: form.coder,
+            filter,
+            matrix: if filter == Filter::None { (1, 1, held.len()) } else { (1, held.len() / cols, cols) },
+            data: &data,
+            offsets: &rebased,
+            zstd_chunk: chunk,
+            max_chunk: longest(form, places.iter().map(|p| p.1))?,
+            tiles: None,
+        };
+        let place = Place { form, base, row: held.start / cols };
+        // Memory is asked for once the frames are known to fit its size.
+        let part = place.plane(source, options)?;
+        let mut out = AlignedBytes::zeroed(held.len())?;
+        place.decode(&part, bytemuck::cast_slice_mut(&mut out))?;
+        cut(out, range.start - held.start..range.end - held.start)
+    }
+
+    /// Some of a plane's `all` chunk offsets, `N` bytes each.
+    fn entries<const N: usize>(&self, form: &Form<'_>, some: Range<usize>, all: usize) -> Result<Vec<[u8; N]>> {
+        let segment = form.plane.offsets.as_ref().ok_or_else(|| Error::format("a plane without 'offsets'"))?;
+        if all.checked_mul(N).map(|n| n as u64) != Some(segment.length) {
+            let what = format!("{} bytes of offsets for {all} entries", segment.length);
+            return Err(Error::corrupt(what).offset(segment.offset));
+        }
+        let bytes = self.reader.part(segment, (some.start * N) as u64..(some.end * N) as u64)?;
+        Ok(bytes.as_chunks::<N>().0.to_vec())
+    }
+
+    fn dequantize_part<T: Weight>(
+        &self,
+        entry: &TensorEntry,
+        form: &Form<'_>,
+        symbols: &[i8],
+        elements: &Range<usize>,
+    ) -> Result<AlignedBytes> {
+        let cols = form.matrix.2;
+        let (granularity, segment) =
+            self.scale_form(entry)?.ok_or_else(|| Error::format("scheme int8 needs 'scales'"))?;
+        let (first, last) = (elements.start / cols, elements.end.div_ceil(cols));
+        let (columns, per_row) = (granularity.columns(cols), granularity.scales_per_row(cols));
+        let held = match granularity {
+            Granularity::Tensor => 0..segment.length,
+            _ => (first * per_row * 4) as u64..(last * per_row * 4) as u64,
+        };
+        let scales = scales_in(&self.reader.part(segment, held)?);
+        let mut out = AlignedBytes::zeroed(symbols.len() * size_of::<T>())?;
+        let values: &mut [T] = bytemuck::cast_slice_mut(&mut out);
+        let pieces = values.par_chunks_mut(DEQUANTIZED).zip(symbols.par_chunks(DEQUANTIZED)).enumerate();
+        pieces.for_each(|(i, (values, symbols))| {
+            let begin = elements.start + i * DEQUANTIZED;
+            let mut at = 0;
+            while at < symbols.len() {
+                let (row, col) = ((begin + at) / cols, (begin + at) % cols);
+                let end = (at + cols - col).min(symbols.len());
+                let scales = match per_row {
+                    0 => &scales[..],
+                    n => &scales[(row - first) * n..(row - first + 1) * n],
+                };
+                dequantize_run(&symbols[at..end], col, scales, columns, &mut values[at..end]);
+                at = end;
+            }
+        });
+        Ok(out)
+    }
+}
+
+/// Elements of the tensor that its `rows` hold.
+fn elements_of(shape: &[usize], rows: &Range<usize>) -> Result<Range<usize>> {
+    let Some((&all, others)) = shape.split_first() else {
+        return Err(Error::input("a scalar has no rows").advice("read it as a whole"));
+    };
+    if rows.start > rows.end || rows.end > all {
+        return Err(
+            Error::input(format!("rows {rows:?} of a tensor with {all} rows")).advice("ask for rows that it has")
+        );
+    }
+    let row = element_count(others)?;
+    // Products of parts of what was counted before.
+    Ok(if all == 0 { 0..0 } else { rows.start * row..rows.end * row })
+}
+
+fn check_dtype(entry: &TensorEntry, form: &Form<'_>, dtype: Dtype) -> Result<()> {
+    match (entry.scheme.as_str(), dtype) {
+        ("int8", Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::I8) => Ok(()),
+        ("int8", other) => {
+            Err(Error::input(format!("scheme int8 decodes to F32, F16, BF16 or, as symbols, to I8, not {other}")))
+        }
+        (_, own) if own == form.dtype => Ok(()),
+        (scheme, other) => {
+            Err(Error::input(format!("a {} tensor of scheme {scheme} cannot be read as {other}", form.dtype)))
+        }
+    }
+}
+
+fn check_chunks(form: &Form<'_>, chunks: usize) -> Result<()> {
+    match need(form.plane.chunks, "chunks")? {
+        said if said == chunks => Ok(()),
+        said => Err(Error::format(format!("the index says {said} chunks, and there are {chunks}"))),
+    }
+}
+
+fn filter_of(form: &Form<'_>) -> Result<Filter> {
+    form.plane.filter.as_deref().map_or(Ok(Filter::None), Filter::from_name)
+}
+
+/// The longest of some chunks, which must not be longer than all are said to be.
+fn longest(form: &Form<'_>, lengths: impl Iterator<Item = usize>) -> Result<usize> {
+    let longest = lengths.max().unwrap_or(0);
+    let said = need(form.plane.max_chunk, "max_chunk")?;
+    if longest > said {
+        return Err(Error::corrupt(format!("a chunk has {longest} bytes, and the index says {said} at most"))
+            .offset(form.plane.data.offset));
+    }
+    Ok(longest)
+}
+
+/// A part of a plane: it begins with `row`, and its data at `base` of the segment.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    form: &'a Form<'a>,
+    base: usize,
+    row: usize,
+}
+
+impl Place<'_> {
+    /// The part, its structure checked.
+    fn plane<'a>(&self, source: PlaneSource<'a>, options: &DecodeOptions) -> Result<Plane<'a>> {
+        Plane::new(source, options.isa()?).map_err(|e| self.placed(&e))
+    }
+
+    fn decode(&self, plane: &Plane<'_>, out: &mut [i8]) -> Result<()> {
+        let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i)));
+        pieces.into_par_iter().enumerate().try_for_each_init(Scratch::default, |scratch, (i, piece)| {
+            plane.decode_piece(i, piece, scratch).map_err(|e| self.placed(&e))
+        })
+    }
+
+    /// Coders count from the start of what they are given; people from the start of the file.
+    fn placed(&self, error: &Error) -> Error {
+        let place = self.form.plane.data.offset + self.base as u64 + error.byte_offset().unwrap_or(0);
+        let text = format!("counted from row {} on, {}", self.row, error.message());
+        let placed = Error::new(error.kind(), text).offset(place);
+        match error.kind() {
+            ErrorKind::Corrupt => placed.advice("restore the file, or encode the model again"),
+            _ => placed,
+        }
+    }
+}
+
+/// `range` of `bytes`, without a copy where that is all.
+fn cut(bytes: AlignedBytes, range: Range<usize>) -> Result<AlignedBytes> {
+    if range == (0..bytes.len()) { Ok(bytes) } else { AlignedBytes::copy_of(&bytes[range]) }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,75 @@
+"""Decoding on a GPU from compressed bytes that stay in the host's memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from . import _format as fmt
+from . import _native
+from ._container import Container
+from ._gpu import Decoder, gpu_options
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._native import HostDecoder as _NativeHost
+
+
+class HostDecoder(Decoder):
+    """Compressed tensors in pinned memory of the host, sent to a GPU and decoded there whenever they are wanted.
+
+    The GPU holds no more than a ring of four slots, which compressed bytes pass through, and the outputs. Copies run on
+    a stream of their own; nothing waits on the host. With :meth:`prepare` and :meth:`DecodeBatch.prefetch` the bytes of
+    the next layers are on their way while one computes::
+
+        decoder = wcodec.HostDecoder("model.wcodec", ring=256 << 20)
+        blocks = [decoder.prepare(targets) for targets in targets_of_blocks]
+        blocks[0].prefetch()
+        for i, block in enumerate(blocks):
+            block.launch()                                # decodes, behind its copies
+            if i + 1 < len(blocks):
+                blocks[i + 1].prefetch()                  # copied while block i computes
+            compute(i)
+        decoder.check()                                   # waits; raises if anything was damaged
+
+    A slot is as large as a quarter of ``ring``, or as the largest tensor if that is more; tensors of a batch share
+    slots as they fit. So a ring of four times the stored bytes of a block (and 1 KiB for each tensor) takes a block in
+    each slot, and batches can be prefetched three ahead of the one that computes. Of tensors that are decoded by
+    ``rows``, only what these need is copied. Work can be put into any stream; CUDA graphs cannot capture it.
+
+    :param container: an open container, or the path or the bytes of one. It can be closed when the decoder is made.
+    :param names: the tensors, tied ones among them; all if left out.
+    :param device: ``cuda`` (torch's current device), ``cuda:N`` or a ``torch.device``.
+    :param ring: bytes of the GPU's memory for the ring: 128 MiB if left out, and not more than four times all tensors.
+    :param threads: threads that read and check the file; all cores if left out.
+    :param check: whether hashes are checked.
+    :param nvcomp: nvCOMP's library or the folder that has it, for coder ``zstd``; searched for if left out.
+    :raises DeviceError: if there is no GPU, if so much memory cannot be pinned, or nvCOMP is needed and missing.
+    :raises CorruptError: if a tensor is damaged.
+    """
+
+    _native: _NativeHost
+
+    def __init__(
+        self,
+        container: Container | str | os.PathLike[str] | bytes,
+        names: Iterable[str] | None = None,
+        device: str | torch.device = "cuda",
+        *,
+        ring: int | None = None,
+        threads: int | None = None,
+        check: bool = True,
+        nvcomp: str | os.PathLike[str] | None = None,
+    ) -> None:
+        options = gpu_options(threads, check, nvcomp=nvcomp, ring=ring)
+        self._read(_native.HostDecoder, container, names, device, options)
+
+    @property
+    def host_bytes(self) -> int:
+        """Pinned memory that the decoder holds: the compressed tensors."""
+        return self._native.host_bytes()
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, on the host: {fmt.size(self.host_bytes)})"

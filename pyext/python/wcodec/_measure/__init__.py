@@ -1,0 +1,39 @@
+"""Seeing what compressed layers do: quality, speed, memory, and the key/value cache. torch is imported when used."""
+
+from ._reports import (
+    BenchReport,
+    BenchRow,
+    EvalReport,
+    Generation,
+    KvCacheReport,
+    KvCacheResult,
+    LayerTime,
+    MemoryPart,
+    MemoryReport,
+    Speed,
+    TimeSplit,
+)
+from .kv_cache import compare_kv_cache, generate, with_kv_cache
+from .memory import measure_vram
+from .quality import evaluate
+from .speed import bench
+
+__all__ = [
+    "BenchReport",
+    "BenchRow",
+    "EvalReport",
+    "Generation",
+    "KvCacheReport",
+    "KvCacheResult",
+    "LayerTime",
+    "MemoryPart",
+    "MemoryReport",
+    "Speed",
+    "TimeSplit",
+    "bench",
+    "compare_kv_cache",
+    "evaluate",
+    "generate",
+    "measure_vram",
+    "with_kv_cache",
+]

@@ -1,0 +1,217 @@
+"""Where the time goes while a model writes tokens."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from .. import _torch
+from . import _models
+from ._reports import LayerTime, TimeSplit
+
+if TYPE_CHECKING:
+    import torch
+
+# Tokens that are written under the profiler, and with hooks: enough for a median, few enough for their overhead.
+_TOKENS = 8
+# Names of kernels and of torch's operators. Matrix products: cuBLAS, CUTLASS, Triton's templates; aten on the CPU.
+_DECODE = re.compile(r"wcodec|nvcomp|zstd|huffman|rans_", re.IGNORECASE)
+_PRODUCT = re.compile(
+    r"gemm|gemv|cutlass|cublas|nvjet|splitk(?!v)|xmma|dot_kernel|triton_tem|"
+    r"^aten::(mm|addmm|bmm|baddbmm|addmv|mv|matmul|linear|mkldnn_linear|_grouped_mm|_weight_int8pack_mm)$",
+    re.IGNORECASE,
+)
+_COPY = re.compile(r"memcpy htod|memcpy h2d", re.IGNORECASE)
+
+
+def kind_of(name: str) -> str:
+    """What a kernel, a copy or an operator is for.
+
+    >>> kind_of("wcodec_rans_pair_bf16"), kind_of("nvjet_tst_64x8"), kind_of("Memcpy HtoD (Pinned -> Device)")
+    ('decode', 'product', 'copy')
+    >>> kind_of("aten::addmm"), kind_of("void vectorized_elementwise_kernel")
+    ('product', 'other')
+    """
+    for kind, pattern in (("copy", _COPY), ("decode", _DECODE), ("product", _PRODUCT)):
+        if pattern.search(name):
+            return kind
+    return "other"
+
+
+class _Writer:
+    """Writes tokens one by one, after a prompt."""
+
+    def __init__(self, model: Any, prompt: torch.Tensor) -> None:
+        self._model = model
+        self._ids = prompt
+        self._cache: Any = None
+
+    def step(self) -> None:
+        """The next token of each sequence."""
+        options = {} if self._cache is None else {"past_key_values": self._cache}
+        output = self._model(input_ids=self._ids, use_cache=True, **options)
+        self._cache = output.past_key_values
+        self._ids = output.logits[:, -1:].argmax(-1)
+
+
+def _prepared(model: Any, prompt: torch.Tensor) -> _Writer:
+    """A writer that has read the prompt and written the first two tokens, so that nothing is new to it."""
+    writer = _Writer(model, prompt)
+    for _ in range(3):
+        writer.step()
+    return writer
+
+
+def split(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> TimeSplit:
+    """Time per token by kinds of work, from torch's profiler."""
+    torch = _torch.require()
+    device = prompt.device
+    writer = _prepared(model, prompt)
+    tokens = min(_TOKENS, new_tokens)
+    activity = torch.profiler.ProfilerActivity
+    gpu = device.type == "cuda"
+    _models.synchronize(device)
+    with (
+        _decoding_on_cpu() as decoding,
+        torch.profiler.profile(activities=[activity.CPU, activity.CUDA] if gpu else [activity.CPU]) as profiler,
+    ):
+        begin = time.perf_counter()
+        for _ in range(tokens):
+            writer.step()
+        _models.synchronize(device)
+        wall = time.perf_counter() - begin
+    sums = _sum(_device_events(profiler) if gpu else _cpu_events(profiler))
+    sums["decode"] += sum(decoding)
+    return TimeSplit(
+        model=what,
+        batch=prompt.shape[0],
+        wall=wall / tokens,
+        **{kind: sums[kind] / tokens for kind in ("copy", "decode", "product", "other")},
+    )
+
+
+@contextmanager
+def _decoding_on_cpu() -> Iterator[list[float]]:
+    """The seconds of each decoding of weights by the CPU, which is no operator of torch that its profiler would see."""
+    found: list[float] = []
+    nn = sys.modules.get("wcodec.nn._store")
+    if nn is None:
+        yield found
+        return
+    store, plain = nn.Store, nn.Store.rows
+
+    def timed(*arguments: Any) -> Any:
+        begin = time.perf_counter()
+        rows = plain(*arguments)
+        found.append(time.perf_counter() - begin)
+        return rows
+
+    store.rows = timed
+    try:
+        yield found
+    finally:
+        store.rows = plain
+
+
+def _sum(events: Iterable[tuple[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = defaultdict(float)
+    for name, seconds in events:
+        sums[kind_of(name)] += seconds
+    return sums
+
+
+def _cpu_events(profiler: Any) -> Iterable[tuple[str, float]]:
+    """Operators and the time within each, without that of the operators that it calls.
+
+    wcodec's own do nothing but decode, which is measured by itself, and call others.
+    """
+    return [
+        (event.key, event.self_cpu_time_total / 1e6)
+        for event in profiler.key_averages()
+        if not event.key.startswith("wcodec::")
+    ]
+
+
+def _device_events(profiler: Any) -> Iterable[tuple[str, float]]:
+    """Kernels, copies and fills on the GPU."""
+    torch = _torch.require()
+    on_device = torch.autograd.DeviceType.CUDA
+    return [
+        (event.name, event.time_range.elapsed_us() / 1e6)
+        for event in profiler.events()
+        # Ranges that somebody marked appear on the device too, and would count their kernels twice.
+        if event.device_type == on_device and not getattr(event, "is_user_annotation", False)
+    ]
+
+
+def layers(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> list[LayerTime]:
+    """Time of each module that has no modules inside, and of each block of a stack of them, in the model's order.
+
+    On a GPU it is the time between events around the module, in which the GPU may also wait for the CPU.
+    """
+    torch = _torch.require()
+    device = prompt.device
+    gpu = device.type == "cuda"
+    writer = _prepared(model, prompt)
+    open_marks: dict[str, list[Any]] = defaultdict(list)
+    spans: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
+
+    def mark() -> Any:
+        if not gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        return event
+
+    handles = []
+    chosen = _chosen(model)
+    # The model itself, for the shares. Its name is empty.
+    for name, module in [("", model), *chosen]:
+        handles.append(module.register_forward_pre_hook(lambda *_, n=name: open_marks[n].append(mark()), prepend=True))
+        handles.append(module.register_forward_hook(lambda *_, n=name: spans[n].append((open_marks[n].pop(), mark()))))
+    try:
+        for _ in range(min(_TOKENS, new_tokens)):
+            writer.step()
+        _models.synchronize(device)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+    def seconds(pair: tuple[Any, Any]) -> float:
+        begin, end = pair
+        return float(begin.elapsed_time(end)) / 1e3 if gpu else end - begin
+
+    took = {name: [seconds(pair) for pair in pairs] for name, pairs in spans.items()}
+    whole = sum(took[""])
+    return [
+        LayerTime(
+            model=what,
+            batch=prompt.shape[0],
+            name=name,
+            kind=type(module).__name__,
+            calls=len(took[name]),
+            seconds=median(took[name]),
+            share=sum(took[name]) / whole,
+        )
+        for name, module in chosen
+        if took.get(name)
+    ]
+
+
+def _chosen(model: Any) -> list[tuple[str, Any]]:
+    """The modules to measure, each once."""
+    torch = _torch.require()
+    blocks = {id(m) for stack in model.modules() if isinstance(stack, torch.nn.ModuleList) for m in stack}
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if name
+        and (id(module) in blocks or next(module.children(), None) is None)
+        and not isinstance(module, torch.nn.ModuleList)
+    ]

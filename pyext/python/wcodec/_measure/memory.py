@@ -1,0 +1,154 @@
+"""Memory that is taken, and what of it is the model's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .. import _gpu, _torch
+from . import _models
+from ._reports import MemoryPart, MemoryReport
+
+if TYPE_CHECKING:
+    import torch
+
+
+def measure_vram(
+    model: Any = None, *, device: str | torch.device | None = None, reset_peak: bool = False
+) -> MemoryReport:
+    """Memory that is taken now, and the most that was.
+
+    On a GPU: what torch's allocator gave out (``allocated``), what it holds for that (``reserved``), both peaks, and
+    what is taken on the whole device (``used``), where other processes count too. On the CPU: this process's resident
+    memory and its peak, and no figures of torch. With a model, its parts are named: compressed bytes, weights that are
+    not compressed, buffers, and the memory that weights are decoded into. Where compressed bytes are read from a file
+    as they are needed (layers on the CPU), they are named as well, but need not all be resident.
+
+    Example::
+
+        wcodec.measure_vram(reset_peak=True)
+        model.generate(**inputs)
+        print(wcodec.measure_vram(model).peak_allocated)
+
+    :param device: what to measure; the model's device if left out, or torch's current GPU, or the CPU without one.
+    :param reset_peak: begins counting torch's peaks anew, after this report.
+    :raises DeviceError: for a GPU that cannot be used.
+    """
+    torch = _torch.require()
+    if model is not None:
+        _models.check_model(model)
+    place = _device(model, device)
+    parts = tuple(_parts(model)) if model is not None else ()
+    if place.type != "cuda":
+        used, peak = _process_memory()
+        return MemoryReport(str(place), None, None, None, None, used, peak, _machine_memory(), parts)
+    cuda = torch.cuda
+    free, total = cuda.mem_get_info(place)
+    report = MemoryReport(
+        device=str(place),
+        allocated=cuda.memory_allocated(place),
+        reserved=cuda.memory_reserved(place),
+        peak_allocated=cuda.max_memory_allocated(place),
+        peak_reserved=cuda.max_memory_reserved(place),
+        used=total - free,
+        peak_used=None,
+        total=total,
+        parts=parts,
+    )
+    if reset_peak:
+        cuda.reset_peak_memory_stats(place)
+    return report
+
+
+def _device(model: Any, device: Any) -> torch.device:
+    torch = _torch.require()
+    if device is None:
+        if model is not None:
+            device = _models.device_of(model)
+        else:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+    number = _gpu.parse(device)
+    return torch.device("cpu") if number is None else _gpu.torch_device(number)
+
+
+def _parts(model: Any) -> Iterator[MemoryPart]:
+    """What the model's bytes are for, largest first; whatever is shared counts once."""
+    sizes: Counter[tuple[str, str]] = Counter()
+    seen: set[Any] = set()
+
+    def add(name: str, place: Any, size: int) -> None:
+        if size:
+            sizes[name, str(place)] += size
+
+    def once(key: Any) -> bool:
+        new = key not in seen
+        seen.add(key)
+        return new
+
+    for store, device, layers in _stores(model):
+        # Names of stored tensors: tied layers share one.
+        stored = {store.entry(name).name: layer for layer in layers for name in layer.tensors}
+        looked_up = sum(store.entry(name).stored_bytes for name, layer in stored.items() if layer.looked_up)
+        others = sum(store.entry(name).stored_bytes for name, layer in stored.items() if not layer.looked_up)
+        if device.type != "cuda":
+            add("compressed embeddings", device, looked_up)
+            add("compressed layers", device, others)
+            continue
+        # What the decoders hold; nothing before they were made.
+        held = store.device_bytes
+        add("compressed embeddings", device, min(looked_up, held))
+        others = max(held - looked_up, 0)
+        if store.residency == "device":
+            add("compressed layers", device, others)
+        else:
+            add("ring for streamed layers", device, others)
+            add("compressed layers", "cpu (pinned)", store.host_bytes)
+    for what, tensors in (("weights as they are", model.parameters()), ("buffers", model.buffers())):
+        for tensor in tensors:
+            if tensor.device.type != "meta" and once(_torch.identity(tensor)):
+                add(what, tensor.device, tensor.numel() * tensor.element_size())
+    # Of no single model: all models on a GPU decode into the same memory.
+    plans = sys.modules.get("wcodec.nn._plans_gpu")
+    for space in list(getattr(plans, "_workspaces", {}).values()):
+        add("decoded weights (shared scratch)", space.device, space.buffer.numel())
+    for (name, place), size in sizes.most_common():
+        yield MemoryPart(name, size, place)
+
+
+def _stores(model: Any) -> Iterator[tuple[Any, torch.device, list[Any]]]:
+    """Containers that compressed layers share, the device that the layers are on, and the layers."""
+    found: dict[tuple[int, str], tuple[Any, torch.device, list[Any]]] = {}
+    nn = sys.modules.get("wcodec.nn")
+    for module in model.modules():
+        # Without that module there is no compressed layer.
+        if nn is not None and isinstance(module, nn.CompressedLayer):
+            store = module._store
+            found.setdefault((id(store), str(module.device)), (store, module.device, []))[2].append(module)
+    yield from found.values()
+
+
+def _process_memory() -> tuple[int | None, int | None]:
+    """Resident memory of this process and its peak, in bytes."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            lines = dict(line.split(":", 1) for line in file if ":" in line)
+        return tuple(int(lines[k].split()[0]) * 1024 for k in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        import resource
+    except ImportError:
+        return None, None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS counts bytes here, others kibibytes.
+    return None, peak if sys.platform == "darwin" else peak * 1024
+
+
+def _machine_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""Whole models with compressed layers: replacing layers, saving and loading."""

@@ -1,0 +1,86 @@
+"""Ordinary checkpoints: safetensors files, read a tensor at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._errors import FileMissingError, FormatError
+
+
+class Checkpoint:
+    """The tensors of a folder's safetensors files, one file or shards. Opening reads headers only."""
+
+    def __init__(self, folder: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self.folder = folder
+        self._files: dict[str, Any] = {}
+        for path in _files(folder):
+            if not path.is_file():
+                raise FileMissingError(f"{path}: a shard of the checkpoint is missing (download it again)", file=path)
+            try:
+                opened = safe_open(str(path), framework="pt")
+            except SafetensorError as error:
+                raise FormatError(f"{path}: no safetensors file ({error})", file=path) from None
+            keys: list[str] = opened.keys()  # type: ignore[no-untyped-call]
+            self._files.update(dict.fromkeys(keys, opened))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """A tensor's shape, without reading it."""
+        return tuple(self._files[key].get_slice(key).get_shape())
+
+    def tensor(self, key: str) -> torch.Tensor:
+        """A tensor, read from its file."""
+        return self._files[key].get_tensor(key)
+
+    def of_stack(self, key: str, index: int) -> torch.Tensor:
+        """One matrix of a stack, read without the others."""
+        return self._files[key].get_slice(key)[index].contiguous()
+
+    def rows(self, keys: tuple[str, ...]) -> torch.Tensor:
+        """Tensors one below the other."""
+        parts = [self.tensor(key) for key in keys]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Lazy(Mapping[str, torch.Tensor]):
+    """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once."""
+
+    def __init__(self, checkpoint: Checkpoint, keys: Mapping[str, tuple[str, ...]], stacks: Mapping[str, int]) -> None:
+        self._checkpoint, self._keys, self._stacks = checkpoint, keys, stacks
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name in self._stacks:
+            return self._checkpoint.of_stack(self._keys[name][0], self._stacks[name])
+        return self._checkpoint.rows(self._keys[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = json.loads(index.read_text())["weight_map"].values()
+        except (ValueError, KeyError, AttributeError):
+            raise FormatError(f"{index}: no index of shards", file=index) from None
+        return [folder / name for name in dict.fromkeys(names)]
+    single = folder / "model.safetensors"
+    if single.is_file():
+        return [single]
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise FileMissingError(f"{folder}: there is no .wcodec and no .safetensors file in it", file=folder)
+    return found

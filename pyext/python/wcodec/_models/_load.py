@@ -1,0 +1,329 @@
+"""Loading models so that their compressed weights never exist uncompressed, all at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _api, _gpu
+from .._container import Container, TensorEntry
+from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
+from .._options import patterns
+from .._progress import ProgressCallback
+from ..nn._store import Store, checked_residency, computing_dtype
+from ._checkpoint import Checkpoint, Lazy
+from ._find import Candidate, find, groups, routed
+from ._names import Match, check, match, shared_names, tie
+from ._replace import _escaped, replace
+
+# What a repository must have for a model; weights in other forms are left where they are.
+_WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+
+
+def load_model(
+    path: str | os.PathLike[str],
+    device: Any = None,
+    residency: str = "device",
+    dtype: Any = None,
+    *,
+    scheme: str = "int8",
+    coder: str = "rans",
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    embeddings: bool = True,
+    progress: bool | ProgressCallback = False,
+    **options: Any,
+) -> Any:
+    """A causal language model of transformers with compressed layers, ready to generate.
+
+    The model is built without weights; compressed weights go from the file to where they stay, and the few others are
+    read one at a time::
+
+        model = wcodec.load_model("model-compressed", device="cuda")
+        model.generate(**tokenizer("Once", return_tensors="pt").to("cuda"))
+
+    :param path: a folder that :func:`wcodec.save_pretrained` wrote; a ``.wcodec`` file of a checkpoint, or a folder
+        with one and a ``config.json``; an ordinary checkpoint of transformers (a folder with ``.safetensors`` files),
+        which is compressed in memory; or the name of a repository on the Hugging Face Hub with one of these.
+    :param device: where to run: ``cpu`` (default), ``cuda``, ``cuda:N`` or a ``torch.device``.
+    :param residency: where compressed bytes are while the model is on a GPU: ``device``, its memory, or ``host``,
+        pinned memory of the host from which they are sent while the model runs. Embeddings stay in the device's memory.
+    :param dtype: float32, float16 or bfloat16 to compute in; that of the config if left out.
+    :param scheme: for an ordinary checkpoint, as are all that follow: how it is compressed, as :func:`wcodec.compress_`
+        does it (``coder``, ``include``, ``exclude``, ``embeddings``, ``options``).
+    :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
+    :raises InputError: if the weights are not those of the model: what is missing, extra or of another shape is named.
+    :raises FileError: if there is no such folder or file.
+    :raises UnsupportedError: if transformers or accelerate is not installed.
+    """
+    checked_residency(residency)
+    number = _gpu.parse(device or "cpu")
+    where = torch.device("cpu") if number is None else _gpu.torch_device(number)
+    folder, file = _located(path)
+    config = _config(folder, file)
+    compute = computing_dtype(dtype or getattr(config, "dtype", None) or torch.float32)
+    model = skeleton(config, compute)
+    if file is not None:
+        container = Container.open(file)
+        rest = Checkpoint(folder) if folder is not None and _has_rest(folder) else None
+        fill(model, container, rest, where, compute, residency)
+    else:
+        assert folder is not None
+        chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
+        encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
+        _compress_checkpoint(model, Checkpoint(folder), chosen, encoding, where, compute, residency)
+    model.to(where)
+    model.requires_grad_(False)
+    model.eval()
+    if folder is not None:
+        _finish(model, folder)
+    return model
+
+
+def skeleton(config: Any, dtype: torch.dtype) -> Any:
+    """The model of a config without weights; tied parameters are one."""
+    try:
+        from accelerate import init_empty_weights
+        from transformers import AutoModelForCausalLM
+    except ImportError:
+        raise UnsupportedError(
+            "models need transformers and accelerate (pip install 'wcodec[torch,transformers]')"
+        ) from None
+    # The folder's file says so for transformers' own loading; here nothing of it is wanted.
+    if getattr(config, "quantization_config", None) is not None:
+        delattr(config, "quantization_config")
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    tie(model)
+    return model
+
+
+def fill(
+    model: Any,
+    container: Container,
+    rest: Checkpoint | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    residency: str,
+) -> None:
+    """Gives a model without weights those of a container, and of a checkpoint for what the container has not."""
+    keys = list(dict.fromkeys([*container, *(rest or ())]))
+    found = match(model, keys)
+
+    def shape_of(key: str) -> tuple[int, ...]:
+        return container[key].shape if key in container or rest is None else rest.shape(key)
+
+    check(model, found, shape_of, container.path)
+    candidates = stored_candidates(model, found, container, dtype)
+    store = Store(container, groups(candidates), residency, routed(candidates))
+    replace(model, candidates, store, dtype=dtype, device=device)
+
+    def read(key: str) -> torch.Tensor:
+        if key in container or rest is None:
+            entry = container[key]
+            return entry.torch()
+        return rest.tensor(key)
+
+    set_parameters(model, found, read, device)
+    store.prepare()
+
+
+def stored_candidates(model: Any, found: Match, container: Container, dtype: torch.dtype) -> list[Candidate]:
+    """The layers of a model whose weights a container has in a form to run from."""
+    out = []
+    for candidate in find(model, [], [], True)[0]:
+        names = _stored_names(candidate, found)
+        if names is None or not all(n in container and _runs(container[n], dtype) for one in names for n in one):
+            continue
+        parts = (len(names[0]) - 1, 1) if candidate.kind == "experts" else (1, 1)
+        out.append(changed(candidate, stored=tuple(names), parts=parts))
+    # Layers that share a weight run from it together or not at all.
+    kept = {name for c in out for name in c.parameters}
+    shared = shared_names(model)
+    plain = {shared[n] for n in shared if n not in kept}
+    return [c for c in out if not any(shared.get(n) in plain for n in c.parameters)]
+
+
+def _stored_names(candidate: Candidate, found: Match) -> list[tuple[str, ...]] | None:
+    parameters = list(candidate.parameters)
+    if candidate.kind != "experts":
+        key = found.whole.get(parameters[0])
+        return None if key is None else [(key,)]
+    if any(name not in found.experts for name in parameters):
+        return None
+    stacks = [found.stack(name) for name in parameters]
+    return [tuple(name for names in expert for name in names) for expert in zip(*stacks, strict=True)]
+
+
+def _runs(entry: TensorEntry, dtype: torch.dtype) -> bool:
+    """Whether a layer can run from a stored tensor, and saves memory by that."""
+    if len(entry.shape) != 2 or entry.count != 1:
+        return False
+    if entry.scheme == "int8":
+        return True
+    return entry.coder != "raw" and _gpu.wanted_dtype(entry, dtype) == entry.dtype
+
+
+def set_parameters(model: Any, found: Match, read: Callable[[str], torch.Tensor], device: torch.device) -> None:
+    """Reads what has no weights yet, one tensor at a time; tied parameters stay tied."""
+    made: dict[int, torch.nn.Parameter] = {}
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if parameter.device.type != "meta":
+            continue
+        if id(parameter) not in made:
+            if name in found.whole:
+                value = read(found.whole[name])
+            else:
+                experts = ([read(n) for n in names] for names in found.stack(name))
+                value = torch.stack([parts[0] if len(parts) == 1 else torch.cat(parts) for parts in experts])
+            value = value.to(device=device, dtype=parameter.dtype)
+            made[id(parameter)] = torch.nn.Parameter(value, requires_grad=False)
+        path, _, leaf = name.rpartition(".")
+        model.get_submodule(path)._parameters[leaf] = made[id(parameter)]
+    for name, buffer in model.named_buffers():
+        if name in found.whole:
+            buffer.copy_(read(found.whole[name]))
+
+
+def _compress_checkpoint(
+    model: Any,
+    checkpoint: Checkpoint,
+    chosen: tuple[list[str], list[str], bool],
+    encoding: dict[str, Any],
+    device: torch.device,
+    dtype: torch.dtype,
+    residency: str,
+) -> None:
+    """Compresses an ordinary checkpoint in memory, tensor by tensor, and gives the model its weights."""
+    found = match(model, checkpoint)
+    check(model, found, checkpoint.shape, str(checkpoint.folder))
+    candidates, skipped = find(model, *chosen)
+    if not candidates:
+        reasons = "; ".join(f"{s.name}: {s.why}" for s in skipped[:5])
+        raise InputError(f"nothing to compress in {checkpoint.folder}: {reasons}")
+    keys: dict[str, tuple[str, ...]] = {}
+    stacks: dict[str, int] = {}
+    kept: list[Candidate] = []
+    shared = shared_names(model)
+    for candidate in candidates:
+        if candidate.kind == "experts":
+            for stack in candidate.parameters:
+                for i in range(candidate.parameters[stack].shape[0]):
+                    name = f"{stack}.{i}"
+                    if stack in found.whole:
+                        keys[name], stacks[name] = (found.whole[stack],), i
+                    else:
+                        keys[name] = found.experts[stack][i]
+            kept.append(candidate)
+            continue
+        # A tied weight is stored once, under the first name that it has in the model.
+        name = next(iter(candidate.parameters))
+        stored = shared[name] if shared[name] in keys else name
+        keys[stored] = (found.whole[name],)
+        kept.append(changed(candidate, stored=((stored,),)))
+    transpose = [_escaped(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
+    data, _ = _api.compress_to_bytes(Lazy(checkpoint, keys, stacks), transpose=transpose, **encoding)
+    store = Store(Container.open(data), groups(kept), residency, routed(kept))
+    del data
+    replace(model, kept, store, dtype=dtype, device=device)
+    set_parameters(model, found, checkpoint.tensor, device)
+    store.prepare()
+
+
+# Where things are
+
+
+def _located(path: str | os.PathLike[str]) -> tuple[Path | None, Path | None]:
+    """The folder of a model and its ``.wcodec`` file, of which one may be missing."""
+    given = Path(path)
+    if given.is_file():
+        return (given.parent if (given.parent / "config.json").is_file() else None), given
+    folder = given if given.is_dir() else _downloaded(os.fspath(path))
+    return folder, container_of(folder)
+
+
+def container_of(folder: Path) -> Path | None:
+    """The ``.wcodec`` file of a folder: the one that its config names, or the only one."""
+    named = _quantization(folder)
+    if named and named.get("file"):
+        path = folder / Path(named["file"]).name
+        if not path.is_file():
+            raise FileMissingError(f"{path}: the config names this file, and it is missing", file=path)
+        return path
+    found = sorted(folder.glob("*.wcodec"))
+    if len(found) > 1:
+        raise InputError(f"{folder}: there are {len(found)} .wcodec files (give the path of one)", file=folder)
+    return found[0] if found else None
+
+
+def _downloaded(name: str) -> Path:
+    """The folder of a repository, from the Hub or from what was fetched from there before."""
+    missing = FileMissingError(f"{name}: there is no such folder or file", file=name)
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise missing
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise missing from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=_WANTED))
+    except Exception as error:
+        raise FileMissingError(
+            f"{name}: no such folder or file, and no repository that can be reached ({type(error).__name__}: {error})",
+            file=name,
+        ) from None
+
+
+def _config(folder: Path | None, file: Path | None) -> Any:
+    try:
+        from transformers import AutoConfig
+    except ImportError:
+        raise UnsupportedError("models need transformers (pip install 'wcodec[torch,transformers]')") from None
+    if folder is not None and (folder / "config.json").is_file():
+        return AutoConfig.from_pretrained(folder)
+    config = None
+    if file is not None:
+        with Container.open(file) as container:
+            config = (container.model or {}).get("config")
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise InputError(
+            f"{file or folder}: nothing says what model this is (put its config.json beside it)", file=file or folder
+        )
+    return AutoConfig.for_model(**config)
+
+
+def _has_rest(folder: Path) -> bool:
+    """Whether a folder was written by ``save_pretrained``, so that its safetensors file has what the container has
+    not; beside a whole checkpoint it would be the original."""
+    return bool(_quantization(folder))
+
+
+def _quantization(folder: Path) -> dict[str, Any]:
+    """What the config says of compressed weights; nothing if they are not of this package."""
+    found = _json(folder / "config.json").get("quantization_config")
+    return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        raise FormatError(f"{path}: no JSON (restore the file)", file=path) from None
+    return found if isinstance(found, dict) else {}
+
+
+def _finish(model: Any, folder: Path) -> None:
+    """What transformers keeps with a model that it loads."""
+    model.config._name_or_path = str(folder)
+    if (folder / "generation_config.json").is_file() and hasattr(model, "generation_config"):
+        from transformers import GenerationConfig
+
+        model.generation_config = GenerationConfig.from_pretrained(folder)

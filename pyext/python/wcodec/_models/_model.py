@@ -1,0 +1,70 @@
+"""A model with its compressed weights, as one object."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .. import _format as fmt
+from .._errors import InputError
+from ..nn import CompressedLayer
+from ._load import load_model
+from ._save import save_pretrained
+
+
+class WCodecModel:
+    """A model of transformers with compressed layers. It is called, and generates, as the model itself does::
+
+        model = wcodec.WCodecModel.from_pretrained("model-compressed", device="cuda", residency="host")
+        model.generate(**inputs, max_new_tokens=20)
+        model.save_pretrained("copy")
+
+    :param model: a model with compressed layers, from :func:`wcodec.compress_` or :func:`wcodec.load_model`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        if not self._layers():
+            raise InputError(f"no layer of this {type(model).__name__} is compressed (call wcodec.compress_ first)")
+
+    @classmethod
+    def from_pretrained(cls, path: str | os.PathLike[str], **options: Any) -> WCodecModel:
+        """Loads a folder, a file or a repository: see :func:`wcodec.load_model`, which has the same options."""
+        return cls(load_model(path, **options))
+
+    def save_pretrained(
+        self, folder: str | os.PathLike[str], tokenizer: Any = None, *, overwrite: bool = False
+    ) -> None:
+        """Writes the model to a folder: see :func:`wcodec.save_pretrained`."""
+        save_pretrained(self.model, folder, tokenizer, overwrite=overwrite)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the compressed weights, tied ones once."""
+        sizes = {(id(layer._store), layer.tensors[0]): layer for layer in self._layers()}
+        unique = {(key[0], layer.entry.name): layer for key, layer in sizes.items()}
+        return sum(layer.stored_bytes for layer in unique.values())
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of GPUs that holds compressed weights and what decoding them needs."""
+        return sum(store.device_bytes for store in {id(la._store): la._store for la in self._layers()}.values())
+
+    def _layers(self) -> list[CompressedLayer]:
+        return [m for m in self.model.modules() if isinstance(m, CompressedLayer)]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "model":
+            raise AttributeError(name)
+        return getattr(self.model, name)
+
+    def __repr__(self) -> str:
+        layers = self._layers()
+        place = f"device: {layers[0].device}, residency: {layers[0]._store.residency}"
+        return (
+            f"WCodecModel({type(self.model).__name__}, {fmt.plural(len(layers), 'compressed layer')}, "
+            f"stored: {fmt.size(self.stored_bytes)}, {place})"
+        )

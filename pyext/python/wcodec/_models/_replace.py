@@ -1,0 +1,222 @@
+"""Replacing a model's layers by compressed ones, in place, and back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from .. import _api
+from .._container import Container
+from .._errors import InputError
+from .._options import patterns
+from .._progress import ProgressCallback
+from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
+from ..nn._store import Store, checked_residency
+from ._find import Candidate, find, groups, is_scaled, key_of, routed
+from ._report import ReplacedLayer, ReplaceReport, SkippedLayer
+
+
+def compress_(
+    model: torch.nn.Module,
+    scheme: str = "int8",
+    coder: str = "rans",
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    *,
+    embeddings: bool = True,
+    residency: str = "device",
+    progress: bool | ProgressCallback = True,
+    **options: Any,
+) -> ReplaceReport:
+    """Replaces a model's layers by compressed ones, in place: ``nn.Linear``, the ``Conv1D`` of GPT-2, ``nn.Embedding``
+    and the experts of mixtures.
+
+    >>> import torch, wcodec
+    >>> model = torch.nn.Sequential(torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    >>> report = wcodec.compress_(model, coder="huffman", progress=False)
+    >>> len(report.replaced), type(model[0]).__name__
+    (2, 'CompressedLinear')
+
+    The model keeps its device and dtype, and computes with the decoded weights: for scheme ``int8`` these are symbols
+    times scales, for scheme ``raw`` the original ones. Tied weights stay tied: they are compressed once, or not at all.
+    All parameters that are left stop requiring gradients.
+
+    :param scheme: as in :func:`wcodec.compress`; so are ``coder`` and ``options`` (``scale``, ``block``, ``layout``,
+        ``level``, ``tile``, ``threads``).
+    :param include: glob patterns of layers (``*.mlp.*``) to replace; all if left out.
+    :param exclude: glob patterns of layers to leave as they are.
+    :param embeddings: whether ``nn.Embedding`` is replaced. Layers that are tied to one go with it.
+    :param residency: where compressed bytes are once the model is on a GPU: ``device``, its memory, or ``host``, pinned
+        memory of the host from which they are sent while the model runs.
+    :param progress: as in :func:`wcodec.compress`.
+    :raises InputError: if there is nothing to replace, and for NaN or infinity in a weight.
+    """
+    begin = time.perf_counter()
+    if isinstance(model, torch.nn.Linear | torch.nn.Embedding | CompressedLayer):
+        raise InputError(
+            f"compress_ replaces layers of a model, and a {type(model).__name__} has none "
+            f"(for a single layer use wcodec.nn, such as CompressedLinear.from_linear)"
+        )
+    checked_residency(residency)
+    candidates, skipped = find(model, patterns("include", include), patterns("exclude", exclude), embeddings)
+    if not candidates:
+        raise InputError(f"nothing to compress in {type(model).__name__}: {_reasons(model, skipped)}")
+    for candidate in candidates:
+        for name, parameter in candidate.parameters.items():
+            if parameter.device.type == "meta":
+                raise InputError(
+                    f"tensor '{name}': it is on the meta device (load the weights first, or use wcodec.load_model)",
+                    tensor=name,
+                )
+    before = _parameter_bytes(model)
+    tensors = _tensors(candidates)
+    transpose = [_escaped(name) for c in candidates if c.kind == "conv1d" for name in c.parameters]
+    data, _ = _api.compress_to_bytes(
+        tensors, scheme=scheme, coder=coder, transpose=transpose, progress=progress, **options
+    )
+    del tensors
+    store = Store(Container.open(data), groups(candidates), residency, routed(candidates))
+    del data
+    replaced = replace(model, candidates, store)
+    model.requires_grad_(False)
+    store.prepare()
+    after = _parameter_bytes(model) + sum(r.stored_bytes for r in replaced if r.tied_to is None)
+    return ReplaceReport(tuple(replaced), tuple(skipped), before, after, time.perf_counter() - begin)
+
+
+def decompress_(
+    model: torch.nn.Module, include: str | Iterable[str] = (), exclude: str | Iterable[str] = ()
+) -> list[str]:
+    """Replaces compressed layers by ordinary ones with the decoded weights, in place; their names.
+
+    >>> import torch, wcodec
+    >>> model = torch.nn.Sequential(torch.nn.Linear(256, 64))
+    >>> report = wcodec.compress_(model, progress=False)
+    >>> wcodec.decompress_(model), type(model[0]).__name__
+    (['0'], 'Linear')
+
+    :param include: glob patterns of layers to replace; all if left out.
+    :param exclude: glob patterns of layers to leave as they are.
+    :raises InputError: if there is nothing to replace.
+    """
+    import fnmatch
+
+    wanted, unwanted = patterns("include", include), patterns("exclude", exclude)
+    found: dict[str, CompressedLayer] = {}
+    for name, module in model.named_modules():
+        if not isinstance(module, CompressedLayer) or not name:
+            continue
+        if wanted and not any(fnmatch.fnmatchcase(name, p) for p in wanted):
+            continue
+        if not any(fnmatch.fnmatchcase(name, p) for p in unwanted):
+            found[name] = module
+    if not found:
+        raise InputError(f"there is no compressed layer to replace in {type(model).__name__}")
+    # Layers with one stored tensor get one parameter.
+    shared: dict[Any, torch.nn.Parameter] = {}
+    plain: dict[int, torch.nn.Module] = {}
+    for module in found.values():
+        new = _plain(module)
+        if not isinstance(module, CompressedExperts):
+            key = (id(module._store), module.entry.name, module.dtype, module.device)
+            new.weight = shared.setdefault(key, new.weight)
+        plain[id(module)] = new
+    _swap(model, plain)
+    return list(found)
+
+
+def replace(model: torch.nn.Module, candidates: list[Candidate], store: Store, **place: Any) -> list[ReplacedLayer]:
+    """Puts layers of a store in the candidates' places; ``place`` has dtype and device where they are not theirs."""
+    made: dict[int, torch.nn.Module] = {}
+    replaced: list[ReplacedLayer] = []
+    first: dict[str, str] = {}
+    for candidate in candidates:
+        layer = compressed(candidate, store, **place)
+        made[id(candidate.module)] = layer
+        stored = store.entry(layer.tensor).name
+        tied = first.get(stored)
+        first.setdefault(stored, candidate.name)
+        shapes = [tuple(p.shape) for p in candidate.parameters.values()]
+        dtype = str(layer.dtype).removeprefix("torch.")
+        kind, entry = type(layer).__name__, layer.entry
+        size = candidate.bytes if not place else layer.original_bytes
+        replaced.append(
+            ReplacedLayer(
+                candidate.name, kind, dtype, shapes[0], entry.scheme, entry.coder, size, layer.stored_bytes, tied
+            )
+        )
+    _swap(model, made)
+    return replaced
+
+
+def compressed(candidate: Candidate, store: Store, **place: Any) -> CompressedLayer:
+    """The layer of a store for a candidate."""
+    module = candidate.module
+    parameter = next(iter(candidate.parameters.values()))
+    where = {"dtype": parameter.dtype, "device": parameter.device, **place}
+    name = candidate.tensors[0][0]
+    layer: CompressedLayer
+    if candidate.kind == "experts":
+        layer = CompressedExperts(store, candidate.tensors, module, parts=candidate.parts, **where)
+    elif candidate.kind == "embedding":
+        size = (module.num_embeddings, module.embedding_dim)
+        scaled = module if is_scaled(module) else None
+        layer = CompressedEmbedding(store, name, *size, module.padding_idx, scaled=scaled, **where)
+    else:
+        kind = CompressedConv1D if candidate.kind == "conv1d" else CompressedLinear
+        shape = tuple(parameter.shape)
+        inputs, outputs = shape if candidate.kind == "conv1d" else shape[::-1]
+        layer = kind(store, name, inputs, outputs, module.bias, **where)
+    layer.train(module.training)
+    return layer
+
+
+def _plain(layer: CompressedLayer) -> torch.nn.Module:
+    if isinstance(layer, CompressedExperts):
+        return layer.to_experts()
+    if isinstance(layer, CompressedEmbedding):
+        return layer.to_embedding()
+    if isinstance(layer, CompressedConv1D):
+        return layer.to_conv1d()
+    assert isinstance(layer, CompressedLinear)
+    return layer.to_linear()
+
+
+def _swap(model: torch.nn.Module, new: Mapping[int, torch.nn.Module]) -> None:
+    """Puts modules in the places of others, wherever these are."""
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if id(child) in new:
+                parent._modules[name] = new[id(child)]
+
+
+def _tensors(candidates: list[Candidate]) -> dict[str, torch.Tensor]:
+    """What is compressed, by the names in the container."""
+    out: dict[str, torch.Tensor] = {}
+    for candidate in candidates:
+        parameters = [p.detach() for p in candidate.parameters.values()]
+        for i, names in enumerate(candidate.tensors):
+            stacks = [p[i] for p in parameters] if candidate.kind == "experts" else parameters
+            out.update(zip(names, stacks, strict=True))
+    return out
+
+
+def _escaped(name: str) -> str:
+    """A pattern that matches this name only."""
+    return "".join(f"[{c}]" if c in "*?[{" else c for c in name)
+
+
+def _parameter_bytes(model: torch.nn.Module) -> int:
+    return sum({key_of(p): int(p.nbytes) for p in model.parameters()}.values())
+
+
+def _reasons(model: torch.nn.Module, skipped: list[SkippedLayer]) -> str:
+    if any(isinstance(m, CompressedLayer) for m in model.modules()) and not skipped:
+        return "its layers are compressed already (decompress_ it first)"
+    if not skipped:
+        return "it has no linear layers, embeddings or experts"
+    shown = "; ".join(f"{s.name}: {s.why}" for s in skipped[:5])
+    return shown + (f"; and {len(skipped) - 5} more" if len(skipped) > 5 else "")

@@ -1,0 +1,31 @@
+"""Layers of torch whose weights stay compressed, and are decoded when they are used.
+
+>>> import torch, wcodec.nn
+>>> layer = wcodec.nn.CompressedLinear.from_linear(torch.nn.Linear(64, 32))
+>>> layer.scheme, layer.weight.shape, layer(torch.ones(2, 64)).shape
+('int8', torch.Size([32, 64]), torch.Size([2, 32]))
+
+They are made by :func:`wcodec.compress_` and :func:`wcodec.load_model` for whole models, or by ``from_linear``,
+``from_conv1d`` and ``from_embedding`` one by one. The layers of one block are decoded together, by one launch on a GPU,
+into memory that all blocks of all models on that device share; so the weight that a layer computes with is valid only
+while it computes. ``layer.weight`` decodes to a tensor of its own.
+
+Calls from several threads take turns on a GPU. Several streams of one GPU do too: the later one waits for the earlier.
+A CUDA graph decodes for itself, each time it is replayed; replays must not overlap with other work of the layers, whose
+model must live as long as the graph. Run the model once before a graph is captured, and keep its bytes on the device:
+with residency ``host`` nothing can be captured.
+"""
+
+from ._layer import CompressedLayer
+from .embedding import CompressedEmbedding
+from .experts import CompressedExperts, ExpertStack
+from .linear import CompressedConv1D, CompressedLinear
+
+__all__ = [
+    "CompressedConv1D",
+    "CompressedEmbedding",
+    "CompressedExperts",
+    "CompressedLayer",
+    "CompressedLinear",
+    "ExpertStack",
+]

@@ -1,0 +1,219 @@
+"""What all layers with compressed weights have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from .. import _format as fmt
+from .._container import TensorEntry
+from .._errors import InputError
+from . import _ops
+from ._plans import Plan
+from ._store import Store, computing_dtype
+
+# The key of a layer's compressed weight in a state dict, behind the layer's name.
+STATE_KEY = "wcodec"
+
+
+class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
+    """A layer whose weight is compressed. For its kinds see :class:`CompressedLinear` and :class:`CompressedEmbedding`.
+
+    A state dict holds the weight as the bytes of a ``.wcodec`` container, in a tensor of uint8 named ``wcodec``; where
+    the layer has the same weight already, loading it changes nothing. ``to``, ``half`` and their like change the dtype
+    that the layer computes in, and the device that decodes; never what is stored.
+    """
+
+    # Whether the weight is looked up by rows.
+    looked_up: ClassVar[bool] = False
+    # Whether the weight's dimension 0 is that of the outputs, so that a large one can be cut into slices of it.
+    cut: ClassVar[bool] = True
+    # Set while transformers loads a model: what it finds in a state dict it wants to read from its own files.
+    _bare = False
+
+    def __init__(self, store: Store, tensor: str, shape: tuple[int, ...], dtype: Any, device: Any) -> None:
+        super().__init__()
+        self.tensor = tensor
+        self._store = store
+        self._plan: tuple[Plan, int] | None = None
+        # An empty tensor that goes where the layer goes: it says which device and dtype are wanted.
+        marker = torch.empty(0, dtype=computing_dtype(dtype), device=device)
+        self.register_buffer("_marker", marker, persistent=False)
+        self._settle()
+        self._expect(store.entry(tensor), shape)
+        self._handle = _ops.register(self)
+        store.register(self)
+
+    # What it is
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that the layer needs, in its container."""
+        return (self.tensor,)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that decodes and computes."""
+        return self._device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the weight is decoded to."""
+        return self._dtype
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight, decoded anew at each read, in a tensor of its own."""
+        return self._store.decoded(self.tensor, self._device, self._dtype)
+
+    @property
+    def entry(self) -> TensorEntry:
+        """What the container says about the weight."""
+        return self._store.entry(self.tensor)
+
+    @property
+    def scheme(self) -> str:
+        """How the weight became bytes: ``int8`` or ``raw``."""
+        return self.entry.scheme
+
+    @property
+    def coder(self) -> str:
+        """How the bytes are coded: ``rans``, ``huffman``, ``zstd`` or ``raw``."""
+        return self.entry.coder
+
+    @property
+    def residency(self) -> str:
+        """Where the compressed bytes are while the layer is on a GPU: ``device`` or ``host``."""
+        return "device" if self.looked_up else self._store.residency
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that the weight takes in the container, everything counted."""
+        return self.entry.stored_bytes
+
+    @property
+    def original_bytes(self) -> int:
+        """Bytes of the weight before it was compressed."""
+        return self.entry.original_bytes
+
+    def extra_repr(self) -> str:
+        entry = self.entry
+        scale = "" if entry.scale is None else f"/{entry.scale}"
+        ratio = fmt.number(fmt.ratio(self.original_bytes, self.stored_bytes))
+        return (
+            f"{self._form()}, dtype={self._dtype}, scheme={entry.scheme}{scale}, coder={entry.coder}, "
+            f"stored={fmt.size(self.stored_bytes)}, ratio={ratio}"
+        )
+
+    def _form(self) -> str:
+        raise NotImplementedError
+
+    def _expect(self, entry: TensorEntry, shape: tuple[int, ...]) -> None:
+        if entry.shape != shape:
+            raise InputError(
+                f"tensor '{entry.name}': it has shape {list(entry.shape)}, and the layer {list(shape)} "
+                "(open the container of this model)",
+                tensor=entry.name,
+            )
+
+    # Running
+
+    def _prepared(self, dtype: torch.dtype) -> tuple[Plan, int]:
+        """The plan for that dtype; the layer keeps the one of its own."""
+        found = self._store.plan(self.tensor, self._device, dtype, self.cut)
+        if dtype == self._dtype:
+            self._plan = found
+        return found
+
+    def _refuse(self, what: str, advice: str) -> InputError:
+        return InputError(f"layer of tensor '{self.tensor}': {what} ({advice})", tensor=self.tensor)
+
+    def _no_gradients(self) -> InputError:
+        return self._refuse(
+            "compressed weights cannot be trained, and gradients do not pass through them",
+            "run the model under torch.no_grad() or torch.inference_mode(), or wcodec.decompress_ it to train",
+        )
+
+    def _settle(self) -> None:
+        marker = self._marker
+        self._dtype: torch.dtype = marker.dtype
+        self._device: torch.device = marker.device
+        self._kind: str = marker.device.type
+        self._plan = None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        before = self._device
+        super()._apply(fn, recurse)
+        if self._marker.device.type not in ("cpu", "cuda", "meta"):
+            where = self._marker.device
+            super()._apply(lambda t: t.to(before), recurse)
+            raise self._refuse(f"nothing decodes on {where}", "use 'cpu' or 'cuda'")
+        computing_dtype(self._marker.dtype)
+        self._settle()
+        if self._device != before:
+            self._store.release(before)
+        return self
+
+    # Copies and files
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_plan"] = None
+        state.pop("_handle", None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._settle()
+        self._handle = _ops.register(self)
+        self._store.register(self)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._bare:
+            return
+        data = self._store.bytes_of(self.tensors)
+        destination[prefix + STATE_KEY] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        key = prefix + STATE_KEY
+        others = {k: v for k, v in state_dict.items() if k != key}
+        super()._load_from_state_dict(others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        data = state_dict.get(key)
+        if data is None:
+            if strict:
+                missing_keys.append(key)
+            return
+        try:
+            self._replace(Store.from_bytes(data.cpu().numpy().tobytes(), residency=self._store.residency))
+        except Exception as error:
+            error_msgs.append(f"{key}: {error}")
+
+    def _replace(self, store: Store) -> None:
+        """Takes the weight of another container, unless it is the same: then layers stay decoded together."""
+        stored = store.container.stored
+        if len(stored) != 1:
+            raise InputError(f"a layer has one compressed tensor, not {len(stored)} (load the state of this layer)")
+        mine = self.entry
+        self._expect(stored[0], mine.shape)
+        if _contents(stored[0]) == _contents(mine):
+            return
+        self._store, self.tensor, self._plan = store, stored[0].name, None
+        store.register(self)
+
+
+def _contents(entry: TensorEntry) -> tuple[Any, ...]:
+    """Equal for tensors that are stored alike."""
+    facts = (entry.dtype, entry.shape, entry.scheme, entry.scale, entry.coder, entry.layout, entry.shift, entry.tile)
+    return (*facts, *((s.role, s.length, s.hash) for s in entry.segments))

@@ -1,0 +1,128 @@
+"""How layers get at their weights on the CPU: what is decoded together, and what in slices of rows."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._container import TensorEntry
+
+if TYPE_CHECKING:
+    from ._store import Store
+
+# A weight that decodes to more is decoded and multiplied in slices of rows, each of at most so many bytes.
+SLICE_BYTES = 64 << 20
+# Slices begin at strips: 16 rows that are coded together.
+STRIP = 16
+
+Product = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
+"""What a layer computes from its input, its weight and its bias."""
+
+
+def decoded_bytes(entry: TensorEntry, dtype: torch.dtype) -> int:
+    """Bytes of the tensor in the computing dtype."""
+    return math.prod(entry.shape) * dtype.itemsize
+
+
+def is_sliced(entry: TensorEntry, dtype: torch.dtype) -> bool:
+    """Whether a weight is too large to be decoded at once, and can be decoded by rows."""
+    return decoded_bytes(entry, dtype) > SLICE_BYTES and has_rows(entry) and entry.shape[0] > STRIP
+
+
+def has_rows(entry: TensorEntry) -> bool:
+    """Whether a tensor is stored by the rows of its first dimension: not ``[in, out]``, and not as mere bytes."""
+    return len(entry.shape) == 2 and entry.row_axis == 0 and entry.rows == entry.shape[0]
+
+
+def slices(entry: TensorEntry, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of at most :data:`SLICE_BYTES` (but at least a strip), in order."""
+    step = max(SLICE_BYTES // max(entry.shape[1] * dtype.itemsize, 1) // STRIP * STRIP, STRIP)
+    for begin in range(0, entry.shape[0], step):
+        yield begin, min(begin + step, entry.shape[0])
+
+
+class Plan:
+    """The weights of some layers, on one device and in one dtype."""
+
+    names: tuple[str, ...]
+
+    def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """``product(x, weight, bias)`` with the weight of the layer at ``place``."""
+        raise NotImplementedError
+
+    def apply_all(self, product: Callable[[tuple[torch.Tensor, ...]], Any]) -> Any:
+        """``product(weights)`` with the weights of all layers of the plan."""
+        raise NotImplementedError
+
+
+# The group that was decoded last on the CPU, of all models, with its weights: no other memory is kept for weights. One
+# tuple that is replaced as a whole, so that threads need no lock.
+_held: tuple[weakref.ref[Plan], tuple[torch.Tensor, ...]] | None = None
+
+
+def _forget(plan: weakref.ref[Plan]) -> None:
+    global _held
+    if _held is not None and _held[0] is plan:
+        _held = None
+
+
+class CpuPlan(Plan):
+    """Layers that are decoded together by the CPU: all of them when one is called that is not decoded."""
+
+    def __init__(self, store: Store, names: tuple[str, ...], dtype: torch.dtype) -> None:
+        self._store, self.names, self._dtype = store, names, dtype
+
+    def weights(self) -> tuple[torch.Tensor, ...]:
+        """The decoded weights. Whoever has them keeps them valid, whatever is decoded meanwhile."""
+        global _held
+        held = _held
+        if held is not None and held[0]() is self:
+            return held[1]
+        # What was decoded before goes first, so that no two groups take memory at once.
+        _held = held = None
+        weights = tuple(self._store.rows(name, self._dtype, None) for name in self.names)
+        _held = (weakref.ref(self, _forget), weights)
+        return weights
+
+    def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return product(x, self.weights()[place], bias)
+
+    def apply_all(self, product: Callable[[tuple[torch.Tensor, ...]], Any]) -> Any:
+        return product(self.weights())
+
+
+class SlicedPlan(Plan):
+    """One large layer, decoded by the CPU a slice at a time."""
+
+    def __init__(self, store: Store, name: str, dtype: torch.dtype) -> None:
+        self._store, self.names, self._dtype = store, (name,), dtype
+        self._slices = list(slices(store.entry(name), dtype))
+
+    def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        parts = ((rows, self._store.rows(self.names[0], self._dtype, rows)) for rows in self._slices)
+        return joined(product, parts, self._slices[-1][1], x, bias)
+
+    def apply_all(self, product: Callable[[tuple[torch.Tensor, ...]], Any]) -> Any:
+        return product((self._store.rows(self.names[0], self._dtype, None),))
+
+
+def joined(
+    product: Product,
+    parts: Iterator[tuple[tuple[int, int], torch.Tensor]],
+    out_features: int,
+    x: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """The product with a weight that comes in slices of rows."""
+    out: torch.Tensor | None = None
+    for (begin, end), weight in parts:
+        part = product(x, weight, None if bias is None else bias[begin:end])
+        if out is None:
+            out = part.new_empty((*part.shape[:-1], out_features))
+        out[..., begin:end] = part
+    assert out is not None
+    return out

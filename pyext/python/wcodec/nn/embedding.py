@@ -1,0 +1,180 @@
+"""Embeddings with compressed tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from . import _ops
+from ._layer import CompressedLayer
+from ._plans import STRIP, has_rows, slices
+from ._plans_gpu import workspace
+from ._store import Store, compress_tensors
+
+# Beyond so many runs of strips, decoding the whole table takes less than preparing their decoding.
+_MOST_RUNS = 256
+
+
+class CompressedEmbedding(CompressedLayer):
+    """``torch.nn.Embedding`` with a compressed table, of which only the rows that are looked up are decoded: the strips
+    of 16 rows that have them, each once.
+
+    >>> import torch, wcodec.nn
+    >>> table = torch.nn.Embedding(1000, 64)
+    >>> layer = wcodec.nn.CompressedEmbedding.from_embedding(table)
+    >>> ids = torch.tensor([[3, 999], [3, 4]])
+    >>> torch.equal(layer(ids), layer.weight[ids])
+    True
+
+    On a GPU, numbers of rows that are looked up come to the CPU, which then knows what to decode; where a CUDA graph is
+    captured that cannot be, and the whole table is decoded, slice by slice. Compressed bytes of an embedding are always
+    in the memory of the device, also with residency ``host``.
+
+    :param scaled: the embedding that it stands for, if that is one that multiplies its rows by a scale (Gemma).
+    """
+
+    looked_up = True
+
+    def __init__(
+        self,
+        store: Store,
+        tensor: str,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        scaled: torch.nn.Module | None = None,
+        dtype: Any = torch.float32,
+        device: Any = "cpu",
+    ) -> None:
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        # It has no part in looking up; kept for whoever reads it.
+        self.padding_idx = padding_idx
+        self._scaled_of: tuple[Any, float, torch.dtype] | None = None
+        if scaled is not None:
+            self._scaled_of = (type(scaled), float(scaled.scalar_embed_scale), scaled.embed_scale.dtype)
+        # The scale for each dtype, rounded where the original rounds it. No buffer: transformers fills those anew.
+        self._scales = {dtype: self._scale(dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)}
+        super().__init__(store, tensor, (num_embeddings, embedding_dim), dtype, device)
+
+    @classmethod
+    def from_embedding(
+        cls, embedding: torch.nn.Module, scheme: str = "int8", coder: str = "rans", **options: Any
+    ) -> CompressedEmbedding:
+        """Compresses a ``torch.nn.Embedding``, which stays as it is.
+
+        :param options: others of :func:`wcodec.compress`.
+        """
+        weight = embedding.weight.detach()
+        container = compress_tensors({"weight": weight}, scheme=scheme, coder=coder, **options)
+        place = {"dtype": weight.dtype, "device": weight.device}
+        count, width = weight.shape
+        return cls(Store(container), "weight", count, width, embedding.padding_idx, **place)
+
+    def to_embedding(self) -> torch.nn.Module:
+        """An uncompressed ``torch.nn.Embedding``, or the scaled one that this stands for, with the decoded table."""
+        sizes = (self.num_embeddings, self.embedding_dim, self.padding_idx)
+        if self._scaled_of is None:
+            out = torch.nn.Embedding(*sizes, device="meta")
+        else:
+            kind, scale, dtype = self._scaled_of
+            with torch.device("meta"):
+                out = kind(*sizes, scale)
+            out.embed_scale = torch.tensor(scale, dtype=dtype, device=self._device)
+        out.weight = torch.nn.Parameter(self.weight, requires_grad=False)
+        return out.train(self.training)
+
+    def _scale(self, dtype: torch.dtype) -> float:
+        if self._scaled_of is None:
+            return 1.0
+        return float(torch.tensor(self._scaled_of[1], dtype=self._scaled_of[2], device="cpu").to(dtype))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            rows = _ops.embedding(input, self._handle, self.embedding_dim, self._dtype)
+        else:
+            rows = self._look_up(input)
+        return rows if self._scaled_of is None else rows * self._scales[self._dtype]
+
+    def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        if ids.device != self._device:
+            raise self._refuse(f"the input is on {ids.device}, and the layer on {self._device}", "move one of them")
+        if ids.dtype not in (torch.int64, torch.int32):
+            raise self._refuse(f"the input is {ids.dtype}", "pass numbers of rows, int64 or int32")
+        if ids.numel() == 0:
+            return torch.empty((*ids.shape, self.embedding_dim), dtype=self._dtype, device=self._device)
+        gpu = self._kind == "cuda"
+        if gpu and not has_rows(self.entry):
+            table = self._store.decoder(self.tensor, self._device).decode(self.tensor, self._dtype)
+            return F.embedding(ids, table)
+        if gpu and torch.cuda.is_current_stream_capturing():
+            return self._by_slices(ids)
+        wanted = ids.reshape(-1).cpu()
+        low, high = int(wanted.min()), int(wanted.max())
+        if low < 0 or high >= self.num_embeddings:
+            bad = low if low < 0 else high
+            raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
+        strips = torch.unique(wanted // STRIP)
+        runs = _runs(strips.tolist(), self.num_embeddings)
+        if gpu and len(runs) > _MOST_RUNS:
+            return self._by_slices(ids)
+        # Where a row is in the table of the strips that were decoded.
+        places = torch.searchsorted(strips, wanted // STRIP) * STRIP + wanted % STRIP
+        table = self._strips_on_gpu(runs) if gpu else self._strips(runs)
+        return F.embedding(places.to(self._device).reshape(ids.shape), table)
+
+    def _strips(self, runs: list[tuple[int, int]]) -> torch.Tensor:
+        parts = [self._store.rows(self.tensor, self._dtype, run) for run in runs]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _strips_on_gpu(self, runs: list[tuple[int, int]]) -> torch.Tensor:
+        rows = sum(end - begin for begin, end in runs)
+        table = torch.empty((rows, self.embedding_dim), dtype=self._dtype, device=self._device)
+        targets, at = [], 0
+        for begin, end in runs:
+            targets.append((self.tensor, table[at : at + end - begin], (begin, end)))
+            at += end - begin
+        self._store.decoder(self.tensor, self._device).prepare(targets).launch()
+        return table
+
+    def _by_slices(self, ids: torch.Tensor) -> torch.Tensor:
+        """Decodes the whole table and picks rows, without asking which; rows that are not there come out as zeros."""
+        entry = self.entry
+        space = workspace(self._device)
+        decoder = self._store.decoder(self.tensor, self._device)
+        out = torch.zeros((*ids.shape, self.embedding_dim), dtype=self._dtype, device=self._device)
+        with space.lock:
+            epoch = space.enter()
+            parts = list(slices(entry, self._dtype))
+            longest = max(end - begin for begin, end in parts)
+            space.reserve(longest * self.embedding_dim * self._dtype.itemsize)
+            space.take(None, epoch)
+            for begin, end in parts:
+                size = (end - begin) * self.embedding_dim * self._dtype.itemsize
+                part = space.buffer[:size].view(self._dtype).view(end - begin, self.embedding_dim)
+                decoder.decode(self.tensor, out=part, rows=(begin, end))
+                inside = ((ids >= begin) & (ids < end)).unsqueeze(-1)
+                out = torch.where(inside, F.embedding((ids - begin).clamp(0, end - begin - 1), part), out)
+        return out
+
+    def _form(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+def _runs(strips: list[int], rows: int) -> list[tuple[int, int]]:
+    """Ranges of rows that have these strips, in order, neighbours joined.
+
+    >>> _runs([0, 1, 4], 70)
+    [(0, 32), (64, 70)]
+    """
+    found: list[tuple[int, int]] = []
+    for strip in strips:
+        begin, end = strip * STRIP, min((strip + 1) * STRIP, rows)
+        if found and found[-1][1] == begin:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((begin, end))
+    return found

@@ -1,0 +1,233 @@
+"""Experts of mixtures whose weights are compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from .. import _format as fmt
+from .._errors import InputError
+from ._layer import CompressedLayer
+from ._store import Store
+
+STACKS = ("gate_up_proj", "down_proj")
+
+
+class ExpertStack:
+    """Stands where a module of experts had a parameter ``[experts, out, in]``: ``stack[i]`` decodes expert ``i``.
+
+    What it gives is valid until another weight is decoded, so it is for computing with at once.
+    """
+
+    def __init__(self, owner: CompressedExperts, place: int, shape: tuple[int, ...]) -> None:
+        self._owner, self._place, self._shape = owner, place, shape
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the whole stack."""
+        return torch.Size(self._shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that experts are decoded to."""
+        return self._owner.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device that decodes."""
+        return self._owner.device
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self._owner._expert(int(index))[self._place]
+
+
+class CompressedExperts(CompressedLayer):
+    """The experts of a mixture (transformers keeps them as stacks ``gate_up_proj`` and ``down_proj``), compressed one
+    by one: only those that tokens are routed to are decoded, each with its matrices together.
+
+    The computation is that of the original class, expert by expert ("eager" in transformers). Made by
+    :func:`wcodec.compress_` and :func:`wcodec.load_model`.
+
+    :param names: for each expert, the tensors of its matrices in the container, in the order of :data:`STACKS`.
+    :param parts: how many of these tensors are, one below the other, a matrix of each stack.
+    """
+
+    cut = False
+
+    def __init__(
+        self,
+        store: Store,
+        names: list[tuple[str, ...]],
+        experts: torch.nn.Module,
+        *,
+        parts: tuple[int, ...] = (1, 1),
+        dtype: Any = torch.float32,
+        device: Any = "cpu",
+    ) -> None:
+        self._names = names
+        self._parts = parts
+        self._of: type[Any] = type(experts)
+        self._stacks = {stack: tuple(getattr(experts, stack).shape) for stack in STACKS}
+        self._forward: Callable[..., Any] = _eager_of(self._of)
+        super().__init__(store, names[0][0], store.entry(names[0][0]).shape, dtype, device)
+        self._expect_all(store)
+        own = set(self.__dict__)
+        self.__dict__.update((k, v) for k, v in experts.__dict__.items() if k not in own)
+        for key, module in experts._modules.items():
+            self.add_module(key, module)
+        self._attach()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of all tensors of all experts."""
+        return tuple(name for expert in self._names for name in expert)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that the experts take in the container, everything counted."""
+        return sum(self._store.entry(name).stored_bytes for name in self.tensors)
+
+    @property
+    def original_bytes(self) -> int:
+        """Bytes of the experts before they were compressed."""
+        return sum(self._store.entry(name).original_bytes for name in self.tensors)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        raise AttributeError("experts have no single weight (read gate_up_proj[i] and down_proj[i])")
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        given = args[0] if args else kwargs.get("hidden_states")
+        if torch.is_grad_enabled() and isinstance(given, torch.Tensor) and given.requires_grad:
+            raise self._no_gradients()
+        return self._forward(self, *args, **kwargs)
+
+    def to_experts(self) -> torch.nn.Module:
+        """The original module, with decoded weights."""
+        out: torch.nn.Module = object.__new__(self._of)
+        torch.nn.Module.__init__(out)
+        mine = set(_PRIVATE) | set(torch.nn.Module().__dict__) | set(STACKS)
+        out.__dict__.update((k, v) for k, v in self.__dict__.items() if k not in mine)
+        for key, module in self._modules.items():
+            out.add_module(key, module)
+        for place, stack in enumerate(STACKS):
+            parts = [self._decoded(i)[place] for i in range(len(self._names))]
+            out.register_parameter(stack, torch.nn.Parameter(torch.stack(parts), requires_grad=False))
+        return out.train(self.training)
+
+    def _decoded(self, index: int) -> tuple[torch.Tensor, ...]:
+        """As :meth:`_expert`, in tensors of their own."""
+        return self._stacked([self._store.decoded(n, self._device, self._dtype) for n in self._names[index]])
+
+    def _expert(self, index: int) -> tuple[torch.Tensor, ...]:
+        """The decoded matrices of an expert, one for each stack."""
+        names = self._names[index]
+        plans = [self._store.plan(name, self._device, self._dtype, cut=False) for name in names]
+        if all(plan is plans[0][0] for plan, _ in plans):
+            found = plans[0][0].apply_all(lambda weights: weights)
+            return self._stacked([found[place] for _, place in plans])
+        # Matrices that are too large to be decoded together come one by one, in tensors of their own.
+        return self._stacked([self._store.decoded(name, self._device, self._dtype) for name in names])
+
+    def _stacked(self, weights: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The tensors of an expert, put together to one matrix for each stack."""
+        out, at = [], 0
+        for parts in self._parts:
+            out.append(weights[at] if parts == 1 else torch.cat(weights[at : at + parts]))
+            at += parts
+        return tuple(out)
+
+    def _expect_all(self, store: Store) -> None:
+        """Raises where tensors do not make up the matrices."""
+        for expert in self._names:
+            at = 0
+            for parts, shape in zip(self._parts, self._stacks.values(), strict=True):
+                entries = [store.entry(name) for name in expert[at : at + parts]]
+                at += parts
+                rows = sum(entry.shape[0] for entry in entries if entry.shape)
+                if any(len(e.shape) != 2 or e.shape[1] != shape[2] for e in entries) or rows != shape[1]:
+                    self._expect(entries[0], tuple(shape[1:]))
+                    raise InputError(f"tensor '{entries[0].name}': too few or many rows for {list(shape[1:])}")
+
+    def _attach(self) -> None:
+        for place, (stack, shape) in enumerate(self._stacks.items()):
+            self.__dict__[stack] = ExpertStack(self, place, tuple(shape))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        for key in (*STACKS, "_forward"):
+            state.pop(key, None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forward = _eager_of(self._of)
+        self._attach()
+
+    def __getattr__(self, name: str) -> Any:
+        # Methods of the original class that its forward calls.
+        found = getattr(self.__dict__.get("_of"), name, None)
+        if callable(found) and not name.startswith("__"):
+            return found.__get__(self)
+        return super().__getattr__(name)
+
+    def _replace(self, store: Store) -> None:
+        for name in self.tensors:
+            if name not in store.container:
+                raise InputError(f"tensor '{name}' is missing (load the state of these experts)", tensor=name)
+        self._expect_all(store)
+        if any(self._contents(store, name) != self._contents(self._store, name) for name in self.tensors):
+            self._store = Store(store.container, self._names, self._store.residency, self.tensors)
+            self._plan = None
+            self._store.register(self)
+
+    @staticmethod
+    def _contents(store: Store, name: str) -> Mapping[str, Any]:
+        record = store.entry(name).to_dict()
+        record["segments"] = [(s["role"], s["hash"]) for s in record["segments"]]
+        return record
+
+    def _form(self) -> str:
+        return f"{len(self._names)} x {', '.join(fmt.shape(tuple(s[1:])) for s in self._stacks.values())}"
+
+
+_PRIVATE = (
+    *(
+        "_names",
+        "_parts",
+        "_of",
+        "_stacks",
+        "_forward",
+        "_store",
+        "tensor",
+        "_plan",
+        "_handle",
+        "_dtype",
+        "_device",
+        "_kind",
+    ),
+    *("training",),
+)
+
+
+def eager_forward(experts: torch.nn.Module) -> Callable[..., Any] | None:
+    """The forward of a module of experts that computes expert by expert; none if it is not one that can be compressed.
+
+    It must have stacks ``[experts, out, in]`` that the forward indexes, without biases.
+    """
+    stacks = [experts._parameters.get(name) for name in STACKS]
+    if any(stack is None or stack.dim() != 3 for stack in stacks):
+        return None
+    if getattr(experts, "is_transposed", False) or getattr(experts, "has_bias", False):
+        return None
+    return getattr(type(experts).forward, "__wrapped__", None)
+
+
+def _eager_of(kind: type[Any]) -> Callable[..., Any]:
+    found: Callable[..., Any] = kind.forward.__wrapped__
+    return found

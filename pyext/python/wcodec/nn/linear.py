@@ -1,0 +1,174 @@
+"""Linear layers with compressed weights."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from . import _ops
+from ._layer import CompressedLayer
+from ._plans import Product
+from ._store import Store, compress_tensors
+
+
+def _addmm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The product of a ``Conv1D``, in the very way that transformers computes it."""
+    flat = x.view(-1, x.size(-1))
+    product = flat @ weight if bias is None else torch.addmm(bias, flat, weight)
+    return product.view(*x.shape[:-1], weight.shape[1])
+
+
+class CompressedLinear(CompressedLayer):
+    """``torch.nn.Linear`` with a compressed weight.
+
+    >>> import torch, wcodec.nn
+    >>> linear = torch.nn.Linear(256, 64)
+    >>> layer = wcodec.nn.CompressedLinear.from_linear(linear, coder="huffman")
+    >>> layer.weight.shape, layer.stored_bytes < layer.original_bytes
+    (torch.Size([64, 256]), True)
+    >>> x = torch.ones(2, 3, 256)
+    >>> torch.equal(layer(x), layer.to_linear()(x))
+    True
+
+    Input of any leading dimensions, in the layer's dtype or under autocast. It has no gradients: an input that wants
+    some is an :class:`~wcodec.InputError`.
+
+    Layers are made by :meth:`from_linear`, :func:`wcodec.compress_` and :func:`wcodec.load_model`.
+    """
+
+    _product_of: ClassVar[Product] = staticmethod(F.linear)
+
+    def __init__(
+        self,
+        store: Store,
+        tensor: str,
+        in_features: int,
+        out_features: int,
+        bias: torch.Tensor | None = None,
+        *,
+        dtype: Any = torch.float32,
+        device: Any = "cpu",
+    ) -> None:
+        self.in_features = in_features
+        self.out_features = out_features
+        super().__init__(store, tensor, self._shape(), dtype, device)
+        self.register_parameter("bias", None if bias is None else _frozen(bias, dtype, device))
+
+    @classmethod
+    def from_linear(
+        cls, linear: torch.nn.Module, scheme: str = "int8", coder: str = "rans", **options: Any
+    ) -> CompressedLinear:
+        """Compresses a ``torch.nn.Linear``, which stays as it is.
+
+        :param options: others of :func:`wcodec.compress`, such as ``scale``, ``block`` and ``layout``.
+        """
+        weight = linear.weight.detach()
+        container = compress_tensors({"weight": weight}, scheme=scheme, coder=coder, **options)
+        place = {"dtype": weight.dtype, "device": weight.device}
+        return cls(Store(container), "weight", linear.in_features, linear.out_features, linear.bias, **place)
+
+    def to_linear(self) -> torch.nn.Module:
+        """An uncompressed ``torch.nn.Linear`` with the decoded weight."""
+        out = torch.nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        out.weight = torch.nn.Parameter(self.weight, requires_grad=False)
+        if self.bias is not None:
+            out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
+        return out.train(self.training)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled() and input.requires_grad:
+            raise self._no_gradients()
+        dtype = self._dtype
+        if torch.is_autocast_enabled(self._kind):
+            dtype = torch.get_autocast_dtype(self._kind)
+            input = input.to(dtype)
+        if input.dtype != dtype:
+            raise self._refuse(
+                f"the input is {input.dtype}, and the layer computes in {dtype}",
+                "convert the input, or the model with .to(dtype)",
+            )
+        # Past torch's search for the attribute, which takes longer than all else here.
+        bias = self._parameters["bias"]
+        if bias is not None and bias.dtype != dtype:
+            bias = bias.to(dtype)
+        if torch.compiler.is_compiling():
+            return _ops.linear(input, bias, self._handle, self.out_features)
+        return self._product(input, bias, dtype)
+
+    def _product(self, x: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+        plan = self._plan if dtype is self._dtype else None
+        if plan is None:
+            self._check_place(x)
+            plan = self._prepared(dtype)
+        try:
+            return plan[0].apply(type(self)._product_of, plan[1], x, bias)
+        except RuntimeError:
+            self._check_place(x)
+            raise
+
+    def _check_place(self, x: torch.Tensor) -> None:
+        if x.device != self._device:
+            raise self._refuse(f"the input is on {x.device}, and the layer on {self._device}", "move one of them")
+        if x.shape[-1:] != (self.in_features,):
+            size = x.shape[-1] if x.dim() else "no"
+            raise self._refuse(f"the input has {size} features, and the layer takes {self.in_features}", "reshape it")
+
+    def _shape(self) -> tuple[int, ...]:
+        return (self.out_features, self.in_features)
+
+    def _form(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class CompressedConv1D(CompressedLinear):
+    """The ``Conv1D`` of transformers (GPT-2) with a compressed weight: a linear layer whose weight is ``[in, out]``."""
+
+    cut = False
+    _product_of: ClassVar[Product] = staticmethod(_addmm)
+
+    @classmethod
+    def from_conv1d(
+        cls, conv: torch.nn.Module, scheme: str = "int8", coder: str = "rans", **options: Any
+    ) -> CompressedConv1D:
+        """Compresses a ``transformers.pytorch_utils.Conv1D``, which stays as it is; scales are those of the outputs.
+
+        :param options: others of :func:`wcodec.compress`.
+        """
+        weight = conv.weight.detach()
+        options = {"transpose": "weight", **options}
+        container = compress_tensors({"weight": weight}, scheme=scheme, coder=coder, **options)
+        place = {"dtype": weight.dtype, "device": weight.device}
+        return cls(Store(container), "weight", weight.shape[0], weight.shape[1], conv.bias, **place)
+
+    def to_conv1d(self) -> torch.nn.Module:
+        """An uncompressed ``Conv1D`` with the decoded weight (needs transformers)."""
+        from transformers.pytorch_utils import Conv1D
+
+        with torch.device("meta"):
+            out = Conv1D(self.out_features, self.in_features)
+        out.weight = torch.nn.Parameter(self.weight, requires_grad=False)
+        out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
+        return out.train(self.training)
+
+    def to_linear(self) -> torch.nn.Module:
+        """An uncompressed ``torch.nn.Linear`` with the decoded weight, transposed."""
+        out = torch.nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        out.weight = torch.nn.Parameter(self.weight.t().contiguous(), requires_grad=False)
+        if self.bias is not None:
+            out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
+        return out.train(self.training)
+
+    def _shape(self) -> tuple[int, ...]:
+        return (self.in_features, self.out_features)
+
+
+def _frozen(tensor: torch.Tensor, dtype: Any, device: Any) -> torch.nn.Parameter:
+    if tensor.device.type == "meta":
+        # A model that is being loaded: its biases are read with all that is not compressed.
+        device = "meta"
+    return torch.nn.Parameter(tensor.detach().to(device=device, dtype=dtype), requires_grad=False)
+
+
+__all__ = ["CompressedConv1D", "CompressedLinear"]

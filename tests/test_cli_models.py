@@ -1,0 +1,194 @@
+"""``wcodec generate``, ``wcodec eval`` and ``wcodec bench``: what they print, their JSON, what they refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wcodec
+from wcodec import cli
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+Cli = Callable[..., tuple[int, str, str]]
+PROMPT = "The function returns"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Cli:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            status = cli.main([str(a) for a in arguments])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model's folder with a .wcodec file in the place of its weights."""
+    folder = tmp_path_factory.mktemp("models") / "compressed"
+    folder.mkdir()
+    for name in ("config.json", "generation_config.json", "tokenizer.json"):
+        shutil.copy(model / name, folder)
+    wcodec.compress(model, folder / "model.wcodec")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def decoded(model: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with dequantized weights."""
+    target = tmp_path_factory.mktemp("models") / "decoded"
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.wcodec"))
+    wcodec.decompress(folder / "model.wcodec", target / "model.safetensors")
+    return target
+
+
+def document(text: str, command: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)
+    assert found["schema_version"] == 1 and found["command"] == command
+    return found
+
+
+def test_generate(folder: Path, decoded: Path, run: Cli) -> None:
+    status, out, err = run("generate", folder, "--prompt", PROMPT, "--max-new-tokens", "20")
+    assert status == 0 and out.startswith(PROMPT) and "20 tokens" in err and "tokens/s" in err
+    reference = transformers.AutoModelForCausalLM.from_pretrained(decoded, dtype=torch.bfloat16)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(decoded)
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    tokens = reference.generate(inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=20,
+                                do_sample=False, pad_token_id=0)[0, inputs["input_ids"].shape[1] :]  # fmt: skip
+    assert out == PROMPT + tokenizer.decode(tokens, skip_special_tokens=True) + "\n"
+    # Beside the original, and as JSON.
+    arguments = ("generate", folder, "--prompt", PROMPT, "--max-new-tokens", "20", "--baseline", decoded, "-q")
+    status, out, err = run(*arguments)
+    assert status == 0 and "the first 20 of 20 new tokens are the same" in out and not err
+    assert out.count(PROMPT) == 2 and str(folder) in out and str(decoded) in out
+    status, out, _ = run(*arguments, "--json")
+    record = document(out, "generate")
+    assert status == 0 and record["tokens"] == tokens.tolist() == record["baseline_generation"]["tokens"]
+    assert record["same_tokens"] == 20 and record["prompt"] == PROMPT and record["device"] == "cpu"
+
+
+def test_generate_from_standard_input(folder: Path, run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
+    status, out, err = run("generate", folder, "--prompt", "-", "--max-new-tokens", "3", "-q", "--dtype", "float32")
+    assert status == 0 and out.startswith(PROMPT) and not err
+
+
+def test_generate_with_a_cache_of_float32(folder: Path, run: Cli) -> None:
+    """It changes nothing in a model of float32."""
+    common = ("generate", folder, "--prompt", PROMPT, "--max-new-tokens", "12", "--dtype", "float32", "--json")
+    plain = document(run(*common)[1], "generate")
+    cached = document(run(*common, "--kv-cache-dtype", "float32")[1], "generate")
+    assert plain["tokens"] == cached["tokens"]
+    assert (plain["kv_cache_dtype"], cached["kv_cache_dtype"]) == (None, "float32")
+
+
+def test_a_file_alone_needs_a_tokenizer(folder: Path, tmp_path: Path, run: Cli) -> None:
+    shutil.copy(folder / "model.wcodec", tmp_path)
+    shutil.copy(folder / "config.json", tmp_path)
+    arguments = ("generate", tmp_path / "model.wcodec", "--prompt", PROMPT, "--max-new-tokens", "4", "-q")
+    status, _, err = run(*arguments)
+    assert status == 2 and "--tokenizer" in err and err.count("\n") == 1
+    assert run(*arguments, "--tokenizer", folder) == run("generate", folder, *arguments[2:])
+
+
+def test_eval(folder: Path, decoded: Path, model: Path, tmp_path: Path, run: Cli) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text((model / "heldout.txt").read_text()[:2_000])
+    status, out, _ = run("eval", folder, "--text", text)
+    assert status == 0 and out.splitlines()[1].startswith("perplexity") and "KL" not in out
+    status, out, _ = run("eval", folder, "--text", text, "--baseline", model, "--json", "--dtype", "float32")
+    report = document(out, "eval")
+    assert status == 0 and 1 < report["perplexity"] < 30 and 0 < report["kl_mean"] < 0.01
+    assert report["top1_agreement"] > 0.9 and report["tokens"] > 300 and report["text"] == str(text)
+    assert math.isclose(report["perplexity"], report["baseline_perplexity"], rel_tol=0.02)
+    status, out, _ = run("eval", folder, "--text", text, "--baseline", decoded, "--json", "--window", "64",
+                         "--stride", "32", "--max-tokens", "200")  # fmt: skip
+    report = document(out, "eval")
+    # In bfloat16, as the decoded file: the same weights.
+    assert report["kl_max"] == 0 and report["top1_agreement"] == 1
+    assert (report["window"], report["stride"], report["tokens"]) == (64, 32, 199)
+
+
+def test_bench(folder: Path, decoded: Path, run: Cli) -> None:
+    options = ("--batch", "1,2", "--prompt-tokens", "4", "--new-tokens", "3", "--repeats", "1")
+    status, out, _ = run("bench", folder, "--baseline", decoded, *options, "--profile")
+    assert status == 0 and "decode tokens/s" in out and "compressed layers" in out and "whole token ms" in out
+    assert "CompressedLinear" in out
+    status, out, _ = run("bench", folder, *options, "--json", "-q", "--profile")
+    report = document(out, "bench")
+    (split,) = report["splits"]
+    assert split["copy"] == 0 and 0 < split["decode"] < split["wall"] and 0 < split["product"] < split["wall"]
+    assert [row["batch"] for row in report["rows"]] == [1, 2] and report["rows"][0]["decode"]["median"] > 0
+    parts = {part["name"]: part["bytes"] for part in report["memory"]["parts"]}
+    with wcodec.open(folder / "model.wcodec") as container:
+        stored = {entry.name: entry.stored_bytes for entry in container.stored if len(entry.shape) == 2}
+    assert parts["compressed embeddings"] == stored.pop("model.embed_tokens.weight")
+    assert parts["compressed layers"] == sum(stored.values())
+    assert parts["weights as they are"] == 9 * 192 * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate", "{none}", "--prompt", "x"), "none"),
+        (("eval", "{folder}", "--text", "{none}"), "no such file"),
+        (("eval", "{folder}", "--text", "{folder}/model.wcodec"), "not UTF-8"),
+        (("eval", "{folder}", "--text", "{folder}/config.json", "--window", "4096"), "1024 positions"),
+        (("bench", "{folder}", "--new-tokens", "1"), "at least 2"),
+        (("bench", "{folder}", "--baseline", "{none}"), "none"),
+        (("generate", "{folder}", "--prompt", "x", "--device", "tpu"), "tpu"),
+    ],
+)
+def test_errors(folder: Path, tmp_path: Path, run: Cli, arguments: tuple[str, ...], message: str) -> None:
+    status, out, err = run(*(a.format(folder=folder, none=tmp_path / "none") for a in arguments))
+    assert status == 2 and not out and message in err
+    assert err.startswith("wcodec: error: ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("generate", "m"), ("eval", "m"), ("bench", "m", "--batch", "0"), ("bench", "m", "--batch", "1,x"),
+     ("generate", "m", "--prompt", "x", "--kv-cache-dtype", "int8")],
+)  # fmt: skip
+def test_usage(run: Cli, arguments: tuple[str, ...]) -> None:
+    assert run(*arguments)[0] == 2
+
+
+def test_help(run: Cli) -> None:
+    for command in ("generate", "eval", "bench"):
+        status, out, _ = run(command, "--help")
+        assert status == 0 and "MODEL" in out and "--residency" in out and f"wcodec {command}" in out
+    assert all(command in run("--help")[1] for command in ("generate", "eval", "bench"))
+
+
+def test_without_a_gpu(folder: Path, run: Cli) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    status, _, err = run("generate", folder, "--prompt", "x", "--device", "cuda")
+    assert status == 2 and err.count("\n") == 1
+
+
+def test_without_transformers(folder: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['transformers'] = None; from wcodec.cli import main; "
+        f"sys.exit(main(['generate', {str(folder)!r}, '--prompt', 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "pip install" in done.stderr and done.stderr.count("\n") == 1

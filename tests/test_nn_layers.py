@@ -1,0 +1,316 @@
+"""Single layers with compressed weights, on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import wcodec
+from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear, _plans
+from wcodec.nn._store import Store
+
+CODERS = ["rans", "huffman", "zstd", "raw"]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def heavy(rows: int, cols: int, seed: int = 0) -> torch.Tensor:
+    """Weights with the tails of real ones."""
+    return torch.from_numpy(np.random.default_rng(seed).standard_t(4, (rows, cols)).astype(np.float32) / 20)
+
+
+def linear(inputs: int = 320, outputs: int = 48, bias: bool = True, dtype: torch.dtype = torch.float32) -> Any:
+    out = torch.nn.Linear(inputs, outputs, bias)
+    with torch.no_grad():
+        out.weight.copy_(heavy(outputs, inputs))
+    return out.to(dtype)
+
+
+@pytest.mark.parametrize("coder", CODERS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_it_computes_with_the_decoded_weight(coder: str, dtype: torch.dtype) -> None:
+    original = linear(dtype=dtype)
+    layer = CompressedLinear.from_linear(original, coder=coder)
+    data, _ = wcodec.compress_to_bytes({"w": original.weight.detach()}, coder=coder)
+    weight = wcodec.open(data)["w"].torch(dtype)
+    x = torch.randn(2, 3, 320).to(dtype)
+    assert torch.equal(layer(x), torch.nn.functional.linear(x, weight, original.bias))
+    assert torch.equal(layer.weight, weight) and layer.weight.dtype == dtype
+    assert layer.coder == coder and layer.scheme == "int8"
+    assert torch.equal(layer.to_linear()(x), layer(x))
+
+
+@pytest.mark.parametrize("shape", [(320,), (1, 320), (2, 3, 320), (2, 0, 320), (1, 2, 3, 320)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_leading_dimensions(shape: tuple[int, ...], bias: bool) -> None:
+    layer = CompressedLinear.from_linear(linear(bias=bias))
+    x = torch.randn(shape)
+    out = layer(x)
+    assert out.shape == (*shape[:-1], 48) and torch.equal(out, layer.to_linear()(x))
+    assert (layer.bias is not None) == bias
+
+
+def test_scheme_raw_is_exact() -> None:
+    original = linear(dtype=torch.bfloat16)
+    layer = CompressedLinear.from_linear(original, scheme="raw", coder="zstd")
+    x = torch.randn(4, 320).bfloat16()
+    assert torch.equal(layer.weight, original.weight) and torch.equal(layer(x), original(x))
+    assert torch.equal(layer.float().weight, original.weight.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast(dtype: torch.dtype) -> None:
+    layer = CompressedLinear.from_linear(linear())
+    plain = layer.to_linear()
+    x = torch.randn(5, 320)
+    with torch.autocast("cpu", dtype=dtype), torch.inference_mode():
+        out, wanted = layer(x), plain(x)
+    assert out.dtype == dtype and torch.equal(out, wanted)
+    assert torch.equal(layer(x), plain(x))
+
+
+def test_dtype_is_that_to_compute_in() -> None:
+    layer = CompressedLinear.from_linear(linear())
+    stored = layer.stored_bytes
+    half = layer.half()
+    assert half is layer and half.dtype == torch.float16 and half.bias.dtype == torch.float16
+    assert half.weight.dtype == torch.float16 and half.stored_bytes == stored
+    assert half(torch.ones(1, 320).half()).dtype == torch.float16
+    # Nothing was lost on the way.
+    assert torch.equal(layer.to(torch.float32).weight, CompressedLinear.from_linear(linear()).weight)
+    assert layer.double is not None
+    with pytest.raises(wcodec.InputError, match="float32, float16 or bfloat16"):
+        layer.double()
+
+
+def test_repr_says_what_is_stored() -> None:
+    layer = CompressedLinear.from_linear(linear(), coder="huffman")
+    assert all(word in repr(layer) for word in ("int8/row", "huffman", "stored=", "ratio=", "out_features=48"))
+    assert not list(layer.parameters())[1:] and list(dict(layer.named_parameters())) == ["bias"]
+
+
+@pytest.mark.parametrize("mode", ["deepcopy", "pickle", "torch.save"])
+def test_copies(mode: str) -> None:
+    layer = CompressedLinear.from_linear(linear())
+    x = torch.randn(2, 320)
+    wanted = layer(x)
+    if mode == "deepcopy":
+        other = copy.deepcopy(layer)
+    elif mode == "pickle":
+        other = pickle.loads(pickle.dumps(layer))
+    else:
+        file = io.BytesIO()
+        torch.save(layer, file)
+        file.seek(0)
+        other = torch.load(file, weights_only=False)
+    assert torch.equal(other(x), wanted)
+    # The copy goes its own way.
+    other.half()
+    assert layer.dtype == torch.float32 and torch.equal(layer(x), wanted)
+    del layer
+    assert torch.compile(other, backend="eager")(x.half()).dtype == torch.float16
+
+
+def test_state_dict() -> None:
+    layer, other = (CompressedLinear.from_linear(linear()) for _ in range(2))
+    empty = CompressedLinear.from_linear(torch.nn.Linear(320, 48), coder="huffman")
+    state = layer.state_dict()
+    assert sorted(state) == ["bias", "wcodec"] and state["wcodec"].dtype == torch.uint8
+    # Less than the weight, and a container by itself.
+    assert state["wcodec"].numel() < layer.original_bytes
+    assert len(wcodec.open(state["wcodec"].numpy().tobytes())) == 1
+    assert not empty.load_state_dict(state, strict=True).missing_keys
+    x = torch.randn(2, 320)
+    assert torch.equal(empty(x), layer(x)) and empty.coder == "rans"
+    store = other._store
+    other.load_state_dict(state)
+    assert other._store is store
+    with pytest.raises(RuntimeError, match="wcodec"):
+        empty.load_state_dict({"bias": state["bias"]})
+    with pytest.raises(RuntimeError, match="shape"):
+        CompressedLinear.from_linear(torch.nn.Linear(64, 48)).load_state_dict(state)
+    with pytest.raises(RuntimeError, match="wcodec"):
+        empty.load_state_dict({**state, "wcodec": state["wcodec"][:-9]})
+    nested = torch.nn.Sequential(layer)
+    assert sorted(nested.state_dict()) == ["0.bias", "0.wcodec"]
+    torch.nn.Sequential(empty).load_state_dict(nested.state_dict(), strict=True)
+
+
+def test_gradients_are_refused() -> None:
+    layer = CompressedLinear.from_linear(linear())
+    x = torch.randn(2, 320, requires_grad=True)
+    with pytest.raises(wcodec.InputError, match="no_grad"):
+        layer(x)
+    with torch.no_grad():
+        assert not layer(x).requires_grad
+    assert not layer(x.detach()).requires_grad
+    with torch.inference_mode():
+        assert layer.train()(x).is_inference()
+
+
+def test_wrong_input() -> None:
+    layer = CompressedLinear.from_linear(linear())
+    with pytest.raises(wcodec.InputError, match=r"bfloat16.*float32.*\.to\(dtype\)"):
+        layer(torch.ones(2, 320).bfloat16())
+    with pytest.raises(wcodec.InputError, match="319 features.*takes 320"):
+        layer(torch.ones(2, 319))
+    with pytest.raises(wcodec.InputError, match="on meta, and the layer on cpu"):
+        layer(torch.ones(2, 320, device="meta"))
+    with pytest.raises(wcodec.InputError, match="shape"):
+        CompressedLinear(layer._store, "weight", 320, 47)
+    with pytest.raises(wcodec.TensorNotFoundError):
+        CompressedLinear(layer._store, "other", 320, 48)
+    with pytest.raises(wcodec.InputError, match="residency"):
+        Store(layer._store.container, residency="disk")
+
+
+@pytest.mark.parametrize("coder", CODERS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_large_layers_come_in_slices(coder: str, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = linear(320, 200, bias)
+    whole = CompressedLinear.from_linear(original, coder=coder)
+    x = torch.randn(3, 2, 320)
+    wanted = whole(x)
+    monkeypatch.setattr(_plans, "SLICE_BYTES", 50 * 320 * 4)
+    layer = CompressedLinear.from_linear(original, coder=coder)
+    assert list(_plans.slices(layer.entry, torch.float32)) == [(0, 48), (48, 96), (96, 144), (144, 192), (192, 200)]
+    torch.testing.assert_close(layer(x), wanted)
+    assert isinstance(layer._plan[0], _plans.SlicedPlan)
+    assert torch.equal(layer.weight, whole.weight)
+
+
+def grouped() -> list[CompressedLinear]:
+    """Four layers of one store, the first three a group."""
+    weights = {name: heavy(64, 64, i) for i, name in enumerate("abcd")}
+    store = Store(wcodec.open(wcodec.compress_to_bytes(weights)[0]), [["a", "b", "c"]])
+    return [CompressedLinear(store, name, 64, 64) for name in weights]
+
+
+def test_no_order_of_calls_gives_a_stale_weight() -> None:
+    layers = grouped()
+    plain = [layer.to_linear() for layer in layers]
+    x = torch.randn(2, 64)
+    for i in (0, 1, 2, 3, 3, 0, 0, 3, 2, 1, 0, 3, 1):
+        assert torch.equal(layers[i](x), plain[i](x)), i
+
+
+def test_a_group_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = grouped()
+    decoded: list[str] = []
+    rows = Store.rows
+    monkeypatch.setattr(Store, "rows", lambda self, name, *rest: decoded.append(name) or rows(self, name, *rest))
+    x = torch.randn(2, 64)
+    for layer in (*layers[:3], *layers[:3]):
+        layer(x)
+    assert decoded == ["a", "b", "c"]
+    layers[3](x)
+    layers[1](x)
+    assert decoded == ["a", "b", "c", "d", "a", "b", "c"]
+
+
+def test_threads() -> None:
+    layers = grouped()
+    x = torch.randn(2, 64)
+    wanted = [layer(x) for layer in layers]
+    wrong: list[int] = []
+
+    def run(i: int) -> None:
+        wrong.extend(i for _ in range(50) if not torch.equal(layers[i](x), wanted[i]))
+
+    threads = [threading.Thread(target=run, args=(i % 4,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("coder", CODERS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_embedding(coder: str, dtype: torch.dtype) -> None:
+    table = torch.nn.Embedding(1000, 64, padding_idx=3).to(dtype)
+    layer = CompressedEmbedding.from_embedding(table, coder=coder)
+    ids = torch.randint(0, 1000, (3, 7))
+    assert torch.equal(layer(ids), layer.weight[ids]) and layer(ids).dtype == dtype
+    assert torch.equal(layer(ids.int()), layer.to_embedding()(ids))
+    assert torch.equal(layer(torch.tensor(999)), layer.weight[999])
+    assert layer(ids[:0]).shape == (0, 7, 64)
+    assert layer.padding_idx == 3 and layer.to_embedding().padding_idx == 3
+
+
+def test_an_embedding_decodes_only_the_strips_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = CompressedEmbedding.from_embedding(torch.nn.Embedding(1000, 64))
+    wanted = layer.weight
+    asked: list[Any] = []
+    rows = Store.rows
+    monkeypatch.setattr(
+        Store, "rows", lambda self, name, dtype, part: asked.append(part) or rows(self, name, dtype, part)
+    )
+    ids = torch.tensor([[5, 999, 17], [5, 400, 6]])
+    assert torch.equal(layer(ids), wanted[ids])
+    assert asked == [(0, 32), (400, 416), (992, 1000)]
+
+
+@pytest.mark.parametrize("bad", [-1, 1000])
+def test_embedding_refuses_what_is_not_there(bad: int) -> None:
+    layer = CompressedEmbedding.from_embedding(torch.nn.Embedding(1000, 64))
+    with pytest.raises(wcodec.InputError, match=f"row {bad}"):
+        layer(torch.tensor([0, bad]))
+    with pytest.raises(wcodec.InputError, match="numbers of rows"):
+        layer(torch.tensor([0.5]))
+
+
+def test_conv1d() -> None:
+    transformers = pytest.importorskip("transformers")
+    conv = transformers.pytorch_utils.Conv1D(96, 64)
+    layer = CompressedConv1D.from_conv1d(conv)
+    # A scale for each output: the weight is stored [in, out].
+    assert layer.weight.shape == (64, 96) and layer.entry.scales().shape == (1, 96)
+    x = torch.randn(2, 3, 64)
+    assert torch.equal(layer(x), layer.to_conv1d()(x))
+    torch.testing.assert_close(layer(x), layer.to_linear()(x))
+
+
+def test_compile_takes_the_layers_whole() -> None:
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(
+        CompressedEmbedding.from_embedding(torch.nn.Embedding(100, 64)),
+        CompressedLinear.from_linear(linear(64, 32)),
+        torch.nn.ReLU(),
+        CompressedLinear.from_linear(linear(32, 16, bias=False)),
+    )
+    ids = torch.randint(0, 100, (2, 5))
+    for backend in ("eager", "aot_eager"):
+        compiled = torch.compile(model, fullgraph=True, backend=backend)
+        assert torch.equal(compiled(ids), model(ids))
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+            assert torch.equal(compiled(ids), model(ids))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_operators(bias: bool) -> None:
+    layer = CompressedLinear.from_linear(linear(64, 32, bias))
+    torch.library.opcheck(torch.ops.wcodec.linear.default, (torch.randn(2, 64), layer.bias, layer._handle, 32))
+    table = CompressedEmbedding.from_embedding(torch.nn.Embedding(100, 64))
+    arguments = (torch.tensor([[1, 99]]), table._handle, 64, torch.float32)
+    torch.library.opcheck(torch.ops.wcodec.embedding.default, arguments)
+    handle = layer._handle
+    del layer
+    with pytest.raises(wcodec.InputError, match="no compressed layer"):
+        torch.ops.wcodec.linear(torch.randn(2, 64), None, handle, 32)
+
+
+def test_a_weight_without_rows_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_plans, "SLICE_BYTES", 50 * 320 * 4)
+    original = linear(320, 200)
+    layer = CompressedLinear.from_linear(original, scheme="raw", coder="zstd")
+    x = torch.randn(3, 320)
+    assert torch.equal(layer(x), original(x)) and isinstance(layer._plan[0], _plans.CpuPlan)
+    table = torch.nn.Embedding(1000, 64)
+    rows = CompressedEmbedding.from_embedding(table, scheme="raw", coder="zstd")
+    assert torch.equal(rows(torch.tensor([1, 999])), table(torch.tensor([1, 999])))
