@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import wcodec
-from wcodec import cli
-
-Cli = Callable[..., tuple[int, str, str]]
+from command import Cli, call, document
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        try:
-            status = cli.main([str(a) for a in arguments])
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
+    return functools.partial(call, capsys)
 
 
 @pytest.fixture
@@ -36,12 +26,6 @@ def encoded(model: Path, tmp_path: Path, run: Cli) -> Path:
     path = tmp_path / "m.wcodec"
     assert run("encode", model, "-o", path, "-q") == (0, "", "")
     return path
-
-
-def document(text: str, command: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text)
-    assert found["schema_version"] == 1 and found["command"] == command
-    return found
 
 
 def test_encode_reports(model: Path, tmp_path: Path, run: Cli) -> None:

@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import wcodec
-from wcodec import cli
+from command import Cli, call, document
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-Cli = Callable[..., tuple[int, str, str]]
 PROMPT = "The function returns"
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*arguments: object) -> tuple[int, str, str]:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        # What transformers printed while a test made its models is not the command's.
         capsys.readouterr()
-        try:
-            status = cli.main([str(a) for a in arguments])
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return status, out, err
+        return call(capsys, *arguments)
 
-    return call
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +48,6 @@ def decoded(model: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory)
     shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.wcodec"))
     wcodec.decompress(folder / "model.wcodec", target / "model.safetensors")
     return target
-
-
-def document(text: str, command: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text)
-    assert found["schema_version"] == 1 and found["command"] == command
-    return found
 
 
 def test_generate(folder: Path, decoded: Path, run: Cli) -> None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
 import time
+from statistics import median
 from typing import Any
 
 import torch
@@ -75,10 +75,6 @@ def peak(model: Any, tokens: int) -> dict[str, Any]:
     compressed = sum(p.bytes for p in parts if p.name.startswith(held))
     named = {p.name: p.bytes for p in parts}
     return {"vram": allocated + compressed, "allocated": allocated, "used": total - free, "parts": named}
-
-
-def median(values: list[float]) -> float:
-    return statistics.median(values)
 
 
 def main() -> None:
