@@ -13,7 +13,7 @@ pub mod avx512;
 
 mod tails;
 
-pub use tails::Tails;
+use tails::Tails;
 
 /// Lower bound of a state between steps.
 const LOW: u32 = 1 << 16;
@@ -177,10 +177,9 @@ pub struct Ending {
 impl Ending {
     /// The lanes' tails, and whether the body ends as a valid one: the free check of the format.
     pub fn tails(&self, body: &[u8]) -> ([u32; LANES], Result<()>) {
+        // Nothing is left where words were taken beyond the end, and then the tails are missing.
         let behind = body.get(STATE_BYTES + 2 * self.words_used..).unwrap_or(&[]);
         let (tails, good) = tails::read(&self.states, behind);
-        // Words that were taken beyond the end are as wrong as bits that are missing there.
-        let good = good && STATE_BYTES + 2 * self.words_used <= body.len();
         let verdict =
             if good { Ok(()) } else { Err(Error::corrupt("a rans stream does not end where its encoder began")) };
         (tails, verdict)

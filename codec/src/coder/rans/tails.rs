@@ -39,8 +39,8 @@ impl Tails {
     pub fn choose(tails: &[u32; LANES], costs: &[u32; LANES]) -> Self {
         let held = std::array::from_fn(|lane| {
             // The state that the decoder begins with would be 2^used for a tail of all ones, and has 32 bits; a word is 16 of them.
-            let used = (16 * BIT).wrapping_add(BIT * 6 / 10 + MARGIN).wrapping_add(costs[lane]) % (16 * BIT);
-            FEWEST + (16 * BIT - used) / BIT - u32::from(used == 0)
+            let used = (BIT * 6 / 10 + MARGIN + costs[lane]) % (16 * BIT);
+            (FEWEST + (16 * BIT - used) / BIT).min(2 * FEWEST)
         });
         Self { tails: *tails, held }
     }
@@ -52,6 +52,7 @@ impl Tails {
 
     /// Appends the other bits of the tails, and zeros up to a multiple of 4 bytes; `odd` is whether the words before ended between two.
     pub fn write(&self, odd: bool, out: &mut Vec<u8>) {
+        let begin = out.len();
         let (mut window, mut filled) = (0u64, 0);
         for (tail, held) in self.tails.iter().zip(self.held) {
             window |= u64::from(tail >> held) << filled;
@@ -62,14 +63,11 @@ impl Tails {
                 filled -= 16;
             }
         }
-        let begin = usize::from(odd) * 2;
-        let bits: u32 = self.held.iter().map(|held| 32 - held).sum();
-        let whole = bits as usize / 16 * 2;
         if filled > 0 {
             out.extend_from_slice(&(window as u16).to_le_bytes());
         }
-        let length = whole + 2 * usize::from(filled > 0);
-        out.resize(out.len() + (begin + length).next_multiple_of(4) - begin - length, 0);
+        let length = usize::from(odd) * 2 + out.len() - begin;
+        out.resize(out.len() + length.next_multiple_of(4) - length, 0);
     }
 }
 
