@@ -70,6 +70,12 @@ def test_generate(folder: Path, decoded: Path, run: Cli) -> None:
     assert record["same_tokens"] == 20 and record["prompt"] == PROMPT and record["device"] == "cpu"
 
 
+def test_generate_with_layers_that_stay_decoded(folder: Path, run: Cli) -> None:
+    common = ("generate", folder, "--prompt", PROMPT, "--max-new-tokens", "8", "-q")
+    options = ("--cache", "1MB", "--residency", "auto", "--vram-budget", "1.5 GB")
+    assert run(*common, *options) == run(*common)
+
+
 def test_generate_from_standard_input(folder: Path, run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT))
     status, out, err = run("generate", folder, "--prompt", "-", "--max-new-tokens", "3", "-q", "--dtype", "float32")
@@ -117,7 +123,7 @@ def test_bench(folder: Path, decoded: Path, run: Cli) -> None:
     status, out, _ = run("bench", folder, "--baseline", decoded, *options, "--profile")
     assert status == 0 and "decode tokens/s" in out and "compressed layers" in out and "whole token ms" in out
     assert "CompressedLinear" in out
-    status, out, _ = run("bench", folder, *options, "--json", "-q", "--profile")
+    status, out, _ = run("bench", folder, *options, "--json", "-q", "--profile", "--cache", "1MB")
     report = document(out, "bench")
     (split,) = report["splits"]
     assert split["copy"] == 0 and 0 < split["decode"] < split["wall"] and 0 < split["product"] < split["wall"]
@@ -128,6 +134,7 @@ def test_bench(folder: Path, decoded: Path, run: Cli) -> None:
     assert parts["compressed embeddings"] == stored.pop("model.embed_tokens.weight")
     assert parts["compressed layers"] == sum(stored.values())
     assert parts["weights as they are"] == 9 * 192 * 2
+    assert 0 < parts["decoded-layer cache"] <= 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -140,6 +147,7 @@ def test_bench(folder: Path, decoded: Path, run: Cli) -> None:
         (("bench", "{folder}", "--new-tokens", "1"), "at least 2"),
         (("bench", "{folder}", "--baseline", "{none}"), "none"),
         (("generate", "{folder}", "--prompt", "x", "--device", "tpu"), "tpu"),
+        (("generate", "{folder}", "--prompt", "x", "--vram-budget", "3GB"), "goes with residency 'auto'"),
     ],
 )
 def test_errors(folder: Path, tmp_path: Path, run: Cli, arguments: tuple[str, ...], message: str) -> None:
@@ -151,7 +159,8 @@ def test_errors(folder: Path, tmp_path: Path, run: Cli, arguments: tuple[str, ..
 @pytest.mark.parametrize(
     "arguments",
     [("generate", "m"), ("eval", "m"), ("bench", "m", "--batch", "0"), ("bench", "m", "--batch", "1,x"),
-     ("generate", "m", "--prompt", "x", "--kv-cache-dtype", "int8")],
+     ("generate", "m", "--prompt", "x", "--kv-cache-dtype", "int8"), ("bench", "m", "--cache", "3G"),
+     ("eval", "m", "--text", "t", "--vram-budget", "-1")],
 )  # fmt: skip
 def test_usage(run: Cli, arguments: tuple[str, ...]) -> None:
     assert run(*arguments)[0] == 2
@@ -160,7 +169,14 @@ def test_usage(run: Cli, arguments: tuple[str, ...]) -> None:
 def test_help(run: Cli) -> None:
     for command in ("generate", "eval", "bench"):
         status, out, _ = run(command, "--help")
-        assert status == 0 and "MODEL" in out and "--residency" in out and f"wcodec {command}" in out
+        assert (
+            status == 0
+            and "MODEL" in out
+            and "--residency" in out
+            and "--vram-budget" in out
+            and "--cache" in out
+            and f"wcodec {command}" in out
+        )
     assert all(command in run("--help")[1] for command in ("generate", "eval", "bench"))
 
 

@@ -6,64 +6,18 @@ Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=
 from __future__ import annotations
 
 import gc
-import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gpu_helpers
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _gpu, _native
+from gpu_helpers import same, torch
 
-REQUIRED = os.environ.get("WCODEC_REQUIRE_GPU") == "1"
-
-try:
-    import torch
-except ImportError:
-    if REQUIRED:
-        raise
-    pytest.skip("torch is not installed", allow_module_level=True)
-
-CODERS = ("rans", "huffman", "zstd", "raw")
-
-
-def no_gpu() -> str | None:
-    try:
-        _gpu.torch_device(_gpu.CURRENT)
-    except wcodec.DeviceError as error:
-        return str(error)
-    return None
-
-
-def no_nvcomp() -> str | None:
-    try:
-        _native.nvcomp_info(None, _gpu.nvcomp_folders())
-    except wcodec.DeviceError as error:
-        return str(error)
-    return None
-
-
-NO_GPU, NO_NVCOMP = no_gpu(), no_nvcomp()
-if NO_GPU and not REQUIRED:
-    pytest.skip(NO_GPU, allow_module_level=True)
-
-
-@pytest.fixture(autouse=True)
-def gpu() -> Iterator[None]:
-    if NO_GPU:
-        pytest.fail(NO_GPU)
-    yield
-    # An error of a kernel shows in the test that launched it.
-    torch.cuda.synchronize()
-
-
-@pytest.fixture(params=CODERS)
-def coder(request: pytest.FixtureRequest) -> str:
-    if request.param == "zstd" and NO_NVCOMP:
-        (pytest.fail if REQUIRED else pytest.skip)(NO_NVCOMP)
-    return request.param
+# pytest looks for fixtures in the module.
+gpu, coder = gpu_helpers.gpu, gpu_helpers.coder
 
 
 def save(path: Path, rng: np.random.Generator, **options: Any) -> Path:
@@ -85,13 +39,6 @@ def save(path: Path, rng: np.random.Generator, **options: Any) -> Path:
 @pytest.fixture
 def path(coder: str, tmp_path: Path, rng: np.random.Generator) -> Path:
     return save(tmp_path / f"{coder}.wcodec", rng, coder=coder)
-
-
-def same(gpu: Any, cpu: Any) -> bool:
-    """Equal bit for bit, and decoded on the GPU."""
-    there = gpu.cpu()
-    bits = (there.contiguous().reshape(-1).view(torch.uint8), cpu.contiguous().reshape(-1).view(torch.uint8))
-    return gpu.is_cuda and there.dtype == cpu.dtype and there.shape == cpu.shape and torch.equal(*bits)
 
 
 DECODERS = (wcodec.GpuDecoder, wcodec.HostDecoder)

@@ -39,7 +39,7 @@ def test_the_folder(saved: Path) -> None:
     assert (saved / "model.safetensors").stat().st_size < 10_000
     config = json.loads((saved / "config.json").read_text())
     assert config["quantization_config"] == {
-        "quant_method": "wcodec", "file": "model.wcodec", "scheme": "int8", "coder": "rans"
+        "quant_method": "wcodec", "file": "model.wcodec", "scheme": "int8", "coder": "rans", "residency": "device"
     }  # fmt: skip
     assert wcodec.verify(saved / "model.wcodec", progress=False).ok
 
@@ -59,6 +59,52 @@ def test_saving_does_not_replace_by_itself(saved: Path, tmp_path: Path) -> None:
     wanted = logits(model)
     wcodec.save_pretrained(model, copy, overwrite=True)
     assert torch.equal(logits(wcodec.load_model(copy)), wanted) and torch.equal(logits(model), wanted)
+
+
+def settings_of(model: Any) -> dict[str, Any]:
+    return dict(model.lm_head._store.settings)
+
+
+def test_settings_are_saved(saved: Path, tmp_path: Path) -> None:
+    settings = {"residency": "auto", "vram_budget": "3GB", "cache": "1.5MiB"}
+    exact = {"residency": "auto", "vram_budget": 3_000_000_000, "cache": 3 << 19}
+    model = wcodec.WCodecModel.from_pretrained(saved, **settings)
+    wanted = logits(wcodec.load_model(saved))
+    assert settings_of(model) == exact and torch.equal(logits(model), wanted)
+    model.save_pretrained(tmp_path / "a")
+    said = json.loads((tmp_path / "a" / "config.json").read_text())["quantization_config"]
+    assert (said["residency"], said["vram_budget"], said["cache"]) == ("auto", "3GB", "1536KiB")
+    # Both ways of loading take them, if no others are asked for.
+    for loaded in (
+        wcodec.load_model(tmp_path / "a"),
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "a"),
+    ):
+        assert settings_of(loaded) == exact and torch.equal(logits(loaded), wanted)
+        assert any(m.cached for m in loaded.modules() if isinstance(m, CompressedLayer))
+    wcodec.save_pretrained(loaded, tmp_path / "b")
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["quantization_config"] == said
+    other = wcodec.load_model(tmp_path / "a", residency="host", cache=0)
+    assert settings_of(other) == {"residency": "host", "vram_budget": None, "cache": 0}
+    assert settings_of(wcodec.load_model(tmp_path / "a", vram_budget=5))["vram_budget"] == 5
+    compressed = wcodec.load_model(Path(__file__).parent / "data" / "doc-llama-3m", **settings)
+    assert settings_of(compressed) == exact and torch.equal(logits(compressed), wanted)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"residency": "disk"}, "device, host or auto"), ({"cache": "much"}, "cache must be a size"),
+     ({"residency": ["auto"]}, "device, host or auto"), ({"residency": "auto", "vram_budget": -1}, "at least 1 bytes"),
+     ({"cache": {"a": 1}}, "cache must be a size")],
+)  # fmt: skip
+def test_a_config_with_bad_settings(values: dict[str, Any], message: str, saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(saved, folder)
+    config = json.loads((folder / "config.json").read_text())
+    edit(folder, quantization_config={**config["quantization_config"], **values})
+    with pytest.raises(wcodec.InputError, match=message):
+        wcodec.load_model(folder)
+    with pytest.raises(wcodec.InputError, match=message):
+        transformers.AutoModelForCausalLM.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, "bfloat16", None])
@@ -135,6 +181,10 @@ def test_what_is_not_there(saved: Path, tmp_path: Path) -> None:
         wcodec.load_model(tmp_path)
     with pytest.raises(wcodec.InputError, match="residency"):
         wcodec.load_model(saved, residency="disk")
+    with pytest.raises(wcodec.InputError, match="vram_budget goes with residency 'auto', not with 'device'"):
+        wcodec.load_model(saved, vram_budget="3GB")
+    with pytest.raises(wcodec.InputError, match="cache must be a size"):
+        wcodec.load_model(tmp_path / "nothing", cache="3G")
     with pytest.raises(wcodec.InputError, match="compute in float32"):
         wcodec.load_model(saved, dtype=torch.int8)
     with pytest.raises(wcodec.InputError, match="cannot decode to device"):

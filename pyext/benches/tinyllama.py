@@ -1,154 +1,227 @@
 """A Llama of TinyLlama-1.1B's configuration on one GPU: memory and speed of every residency beside bf16, in one run.
 
-    python pyext/benches/tinyllama.py [--json FILE] [--tokens 64] [--repeats 3] [--layers 22]
+    python pyext/benches/tinyllama.py [--json FILE] [--tokens 64] [--repeats 3] [--layers 22] [--sections LIST]
 
 Weights are random with heavy tails (Student-t, 6 degrees of freedom), since sizes, speeds and memory do not depend on
 what a model has learned. All 155 linear layers and the embedding are compressed. Speeds are tokens per second of greedy
 generation at batch 1, medians of repeats that take turns with the baseline's. `vram` is torch's peak allocated memory
 during generation and the compressed bytes, which torch does not allocate; `used` is what the driver says.
+
+Sections, of which those with a star run only when they are asked for:
+
+    speeds     every coder and residency beside bf16
+    flat       memory after 64 and after 1,000 tokens, of the first coder
+    graphs     a decode step with a static cache as a CUDA graph, beside that of bf16
+    compile *  the same by torch.compile(mode="reduce-overhead"), which takes its time to compile
+    batch *    wcodec.bench at batch 1, 8 and 32, and where the time goes, of the first coder
+    zstd       coder zstd, on the device
+    auto       some layers on the device and some streamed, by a budget (--budget)
+    cache      some layers kept decoded (--caches)
+    offload    bf16 with accelerate's cpu_offload
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
+import sys
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
 import wcodec
-from transformers import AutoModelForCausalLM, LlamaConfig
+from tinyllama_model import Steps, build, clean, generate, held, logits, peak, timed
+
+SECTIONS = ("speeds", "flat", "graphs", "compile", "batch", "zstd", "auto", "cache", "offload")
+DEFAULT = tuple(section for section in SECTIONS if section not in ("compile", "batch"))
 
 
-def build(layers: int) -> Any:
-    """The model, in bf16 on the GPU."""
-    config = LlamaConfig(
-        vocab_size=32000,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-    )
-    torch.manual_seed(1)
-    with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval().requires_grad_(False)
-    degrees = 6
-    for p in model.parameters():
-        if p.dim() == 2:
-            chi = torch.distributions.Chi2(torch.tensor(float(degrees), device="cuda")).sample(p.shape)
-            p.copy_(torch.randn(p.shape, device="cuda") * (degrees / chi).sqrt() * 0.02)
-    return model
+class Bench:
+    """The baseline, what was measured so far, and what measures."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "tokens": args.tokens}
+        self.failed = False
+        self._logits: torch.Tensor | None = None
+        free, total = torch.cuda.mem_get_info()
+        self.note("context", used=total - free)
+        self.baseline = build(args.layers)
+        generate(self.baseline, 8)
+        self.bf16 = peak(self.baseline, args.tokens)
+        times = [generate(self.baseline, args.tokens) for _ in range(3)]
+        self.note("bf16", **self.bf16, tokens_per_s=args.tokens / median(times))
+
+    def note(self, name: str, **values: Any) -> None:
+        self.report[name] = values
+        print(name, json.dumps(values), flush=True)
+
+    def guarded(self, name: str, run: Callable[[], None]) -> None:
+        """What fails is noted, and the other sections go on."""
+        try:
+            run()
+        except Exception as error:
+            self.failed = True
+            self.note(name, failed=f"{type(error).__name__}: {error}")
+        clean()
+
+    def model(self, name: str, sections: tuple[str, ...], **options: Any) -> None:
+        """A model with compressed layers, and the sections that measure it."""
+        model = build(self.args.layers)
+        begin = time.perf_counter()
+        report = wcodec.compress_(model, progress=False, **options)
+        seconds = time.perf_counter() - begin
+        if "speeds" in sections:
+            self.speeds(name, model, layers=len(report.replaced), compress_s=seconds)
+        if "flat" in sections:
+            self.flat(name, model)
+        if "batch" in sections:
+            self.batch(name, model)
+        # Last: where graphs were captured, layers are decoded one by one outside of them.
+        for section in ("graphs", "compile"):
+            if section in sections:
+                self.guarded(f"{name} {section}", lambda s=section: self.steps(f"{name} {s}", model, s))
+
+    def speeds(self, name: str, model: Any, **more: Any) -> None:
+        """Generation and its memory, beside the baseline."""
+        tokens = self.args.tokens
+        generate(model, 8)
+        seen = logits(model)
+        self._logits = seen if self._logits is None else self._logits
+        ours, bf16 = [], []
+        for _ in range(self.args.repeats):
+            ours.append(generate(model, tokens))
+            bf16.append(generate(self.baseline, tokens))
+        # The baseline goes, so that peaks are of this model alone.
+        self.baseline.to("cpu")
+        try:
+            memory = peak(model, tokens)
+        finally:
+            self.baseline.to("cuda")
+        self.note(
+            name,
+            **more,
+            **memory,
+            of_bf16=memory["vram"] / self.bf16["vram"],
+            tokens_per_s=tokens / median(ours),
+            bf16_tokens_per_s=tokens / median(bf16),
+            speed_of_bf16=median(bf16) / median(ours),
+            spread=[min(ours), max(ours)],
+            same_logits=torch.equal(seen, self._logits),
+        )
+
+    def flat(self, name: str, model: Any) -> None:
+        """Whether memory grows with the tokens that were written."""
+        found = {}
+        for tokens in (64, 1000):
+            generate(model, tokens)
+            found[f"after_{tokens}"] = held()
+        self.note(f"{name} flat", **found)
+
+    def batch(self, name: str, model: Any) -> None:
+        """The package's own benchmark."""
+        found = wcodec.bench(model, self.baseline, batch=(1, 8, 32), new_tokens=32, repeats=3, profile=True).to_dict()
+        self.note(f"{name} batch", rows=found["rows"], splits=found["splits"])
+
+    def steps(self, name: str, model: Any, how: str) -> None:
+        """Decode steps without the CPU's part of the work, beside those of the baseline."""
+        torch._dynamo.reset()
+        make = Steps.captured if how == "graphs" else Steps.compiled
+        tokens = self.args.tokens
+        ours, bf16 = Steps(model, tokens), Steps(self.baseline, tokens)
+        # Before anything is captured, as a reference.
+        wanted = ours.outputs(ours.eager())
+        step: dict[Steps, Callable[[], torch.Tensor]] = {}
+        made = {what: timed(lambda s=s: step.update({s: make(s)})) for what, s in (("ours", ours), ("bf16", bf16))}
+        times: dict[Steps, list[float]] = {ours: [], bf16: []}
+        for _ in range(self.args.repeats):
+            for steps, found in times.items():
+                found.append(steps.seconds(step[steps]))
+        seen = ours.outputs(step[ours])
+        self.note(
+            name,
+            tokens_per_s=tokens / median(times[ours]),
+            bf16_tokens_per_s=tokens / median(times[bf16]),
+            speed_of_bf16=median(times[bf16]) / median(times[ours]),
+            spread=[min(times[ours]), max(times[ours])],
+            prepare_s=made,
+            same_logits=torch.equal(seen, wanted),
+            largest_difference=float((seen.float() - wanted.float()).abs().max() / wanted.float().abs().max()),
+        )
+
+    def offload(self) -> None:
+        """What there is without compression; the baseline is of no use afterwards."""
+        try:
+            from accelerate import cpu_offload
+        except ImportError:
+            self.note("accelerate cpu_offload", failed="accelerate is not installed")
+            return
+        offloaded = cpu_offload(self.baseline, execution_device=torch.device("cuda", 0))
+        few = max(self.args.tokens // 8, 2)
+        generate(offloaded, 2)
+        self.note("accelerate cpu_offload", tokens_per_s=few / median([generate(offloaded, few) for _ in range(2)]))
+
+    def run(self) -> None:
+        """All sections that were asked for."""
+        args = self.args
+        first = True
+        for coder in args.coders:
+            for residency in args.only:
+                on_device = residency == "device"
+                kinds = {"speeds": True, "flat": first, "batch": first, "graphs": on_device, "compile": on_device}
+                wanted = tuple(s for s, fits in kinds.items() if fits and s in args.sections)
+                if wanted:
+                    name = f"{coder} {residency}"
+                    options = {"coder": coder, "residency": residency}
+                    self.guarded(name, lambda n=name, w=wanted, o=options: self.model(n, w, **o))
+            first = False
+        others: list[tuple[str, str, dict[str, Any]]] = [
+            ("zstd", "zstd device", {"coder": "zstd"}),
+            ("auto", f"rans auto {args.budget}", {"residency": "auto", "vram_budget": args.budget}),
+            *(("cache", f"rans device cache {size}", {"cache": size}) for size in args.caches),
+        ]
+        for section, name, options in others:
+            if section in args.sections:
+                self.guarded(name, lambda n=name, o=options: self.model(n, ("speeds",), **o))
+        if "offload" in args.sections:
+            self.guarded("accelerate cpu_offload", self.offload)
 
 
-def generate(model: Any, tokens: int) -> float:
-    """Seconds for so many greedy tokens after a short prompt."""
-    prompt = torch.arange(1, 9, device="cuda")[None]
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False
-    )
-    torch.cuda.synchronize()
-    return time.perf_counter() - begin
+def listed(*choices: str) -> Callable[[str], list[str]]:
+    """A parser of names, separated by commas; any names, if there are no choices."""
+
+    def parse(value: str) -> list[str]:
+        found = value.split(",")
+        for name in found:
+            if choices and name not in choices:
+                raise argparse.ArgumentTypeError(f"there is no {name!r} (choose from {', '.join(choices)})")
+        return found
+
+    return parse
 
 
-def logits(model: Any) -> torch.Tensor:
-    prompt = torch.arange(1, 65, device="cuda")[None]
-    with torch.inference_mode():
-        return model(prompt).logits.clone()
-
-
-def peak(model: Any, tokens: int) -> dict[str, Any]:
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    generate(model, tokens)
-    free, total = torch.cuda.mem_get_info()
-    allocated = torch.cuda.max_memory_allocated()
-    held = ("compressed", "ring")
-    parts = [p for p in wcodec.measure_vram(model).parts if p.device.startswith("cuda")]
-    compressed = sum(p.bytes for p in parts if p.name.startswith(held))
-    named = {p.name: p.bytes for p in parts}
-    return {"vram": allocated + compressed, "allocated": allocated, "used": total - free, "parts": named}
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--layers", type=int, default=22)
-    parser.add_argument("--coders", default="rans,huffman")
-    parser.add_argument("--only", help="residencies, separated by commas")
+    parser.add_argument("--coders", type=listed(), default="rans,huffman")
+    parser.add_argument("--only", type=listed("device", "host"), default="device,host", help="residencies")
+    parser.add_argument("--sections", type=listed(*SECTIONS), default=",".join(DEFAULT), help=", ".join(SECTIONS))
+    parser.add_argument("--budget", default="600MB", help="of the GPU's memory, for section auto")
+    parser.add_argument("--caches", type=listed(), default="256MB,1GB", help="sizes, for section cache")
     args = parser.parse_args()
-    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "tokens": args.tokens}
-
-    def note(name: str, **values: Any) -> None:
-        report[name] = values
-        print(name, json.dumps(values), flush=True)
-
     with torch.inference_mode():
-        free, total = torch.cuda.mem_get_info()
-        note("context", used=total - free)
-        baseline = build(args.layers)
-        generate(baseline, 8)
-        bf16 = peak(baseline, args.tokens)
-        note("bf16", **bf16, tokens_per_s=args.tokens / median([generate(baseline, args.tokens) for _ in range(3)]))
-        first: torch.Tensor | None = None
-        for coder in args.coders.split(","):
-            for residency in ("device", "host"):
-                if args.only and residency not in args.only.split(","):
-                    continue
-                model = build(args.layers)
-                begin = time.perf_counter()
-                replaced = wcodec.compress_(model, coder=coder, residency=residency, progress=False)
-                seconds = time.perf_counter() - begin
-                model.eval()
-                generate(model, 8)
-                seen = logits(model)
-                first = seen if first is None else first
-                times: dict[str, list[float]] = {"ours": [], "bf16": []}
-                for _ in range(args.repeats):
-                    times["ours"].append(generate(model, args.tokens))
-                    times["bf16"].append(generate(baseline, args.tokens))
-                # The baseline goes, so that peaks are of this model alone.
-                baseline_cpu = baseline.to("cpu")
-                memory = peak(model, args.tokens)
-                note(
-                    f"{coder} {residency}",
-                    layers=len(replaced.replaced),
-                    compress_s=seconds,
-                    **memory,
-                    of_bf16=memory["vram"] / bf16["vram"],
-                    tokens_per_s=args.tokens / median(times["ours"]),
-                    bf16_tokens_per_s=args.tokens / median(times["bf16"]),
-                    speed_of_bf16=median(times["bf16"]) / median(times["ours"]),
-                    spread=[min(times["ours"]), max(times["ours"])],
-                    same_logits=bool(torch.equal(seen, first)),
-                )
-                del model
-                gc.collect()
-                torch.cuda.empty_cache()
-                baseline = baseline_cpu.to("cuda")
-    try:
-        from accelerate import cpu_offload
-    except ImportError:
-        pass
-    else:
-        offloaded = cpu_offload(baseline, execution_device=torch.device("cuda", 0))
-        with torch.inference_mode():
-            few = max(args.tokens // 8, 2)
-            generate(offloaded, 2)
-            note("accelerate cpu_offload", tokens_per_s=few / median([generate(offloaded, few) for _ in range(2)]))
+        bench = Bench(args)
+        bench.run()
     if args.json:
         with open(args.json, "w") as file:
-            json.dump(report, file, indent=1)
+            json.dump(bench.report, file, indent=1)
+    return int(bench.failed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

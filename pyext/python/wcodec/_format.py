@@ -23,6 +23,19 @@ def size(count: float) -> str:
     return f"{count:.2f} {_UNITS[power]}" if power else f"{count:.0f} B"
 
 
+def exact_size(count: int) -> str:
+    """Bytes in the largest unit that has a whole number of them, so that nothing is lost when it is read again.
+
+    >>> exact_size(3_000_000_000), exact_size(512 << 20), exact_size(1025), exact_size(0)
+    ('3GB', '512MiB', '1025B', '0B')
+    """
+    units = [(base**power, letter + infix + "B") for power, letter in enumerate("KMGT", 1)
+             for base, infix in ((1000, ""), (1024, "i"))]  # fmt: skip
+    whole = [(size, name) for size, name in units if count and count % size == 0]
+    unit, name = max(whole, default=(1, "B"))
+    return f"{count // unit}{name}"
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """A figure with fixed digits, or a dash where there is none."""
     return "-" if value is None else f"{value:.{digits}f}"

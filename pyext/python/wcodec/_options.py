@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,39 @@ def count(what: str, value: int | None, minimum: int = 1) -> int | None:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < minimum:
         raise InputError(f"{what} must be a whole number of at least {minimum}, not {value!r}")
     return value.__index__()
+
+
+_SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([KMGT])(i?))?(?:B|bytes)?\s*", re.IGNORECASE)
+
+
+def size(what: str, value: int | str | None, minimum: int = 0) -> int | None:
+    """Bytes, of a whole number or of text with a unit: ``KB`` and its like are powers of 1,000, ``KiB`` of 1,024.
+
+    >>> size("cache", "512MB"), size("cache", "1.5 GiB"), size("cache", 4096), size("cache", None)
+    (512000000, 1610612736, 4096, None)
+
+    :raises InputError: for anything else, and for less than ``minimum`` bytes.
+    """
+    if value is None:
+        return None
+    advice = "use bytes, or text such as '3GB' or '512MiB'"
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value)
+        # "3G" alone could mean either.
+        if found is None or (found[2] and not value.strip().lower().endswith("b")):
+            raise InputError(f"{what} must be a size, not {value!r} ({advice})")
+        power = " KMGT".index(found[2].upper()) if found[2] else 0
+        whole, _, part = found[1].partition(".")
+        unit = (1024 if found[3] else 1000) ** power
+        # In whole numbers: floats would lose bytes of large sizes.
+        bytes_ = int(whole) * unit + int(part or "0") * unit // 10 ** len(part)
+    elif isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InputError(f"{what} must be a size, not {value!r} ({advice})")
+    else:
+        bytes_ = value.__index__()
+    if bytes_ < minimum:
+        raise InputError(f"{what} must be at least {minimum} bytes, not {value!r} ({advice})")
+    return bytes_
 
 
 def patterns(what: str, value: str | Iterable[str]) -> list[str]:

@@ -34,6 +34,7 @@ def register() -> None:
     except ImportError:
         raise UnsupportedError("transformers is not installed (pip install 'wcodec[torch,transformers]')") from None
     from .nn import CompressedLayer
+    from .nn._placement import checked_settings
 
     if METHOD in auto.AUTO_QUANTIZER_MAPPING:
         return
@@ -44,14 +45,26 @@ def register() -> None:
         """What a model's config says about its compressed weights.
 
         :param file: the ``.wcodec`` file in the model's folder.
-        :param residency: ``device`` or ``host``, as for :func:`wcodec.load_model`.
+        :param residency: ``device``, ``host`` or ``auto``, as for :func:`wcodec.compress_`.
+        :param vram_budget: for ``auto``, a size as for :func:`wcodec.compress_`.
+        :param cache: a size as for :func:`wcodec.compress_`.
+        :raises InputError: for a residency that there is not, a size that is none, a budget without ``auto``.
         """
 
         def __init__(
-            self, file: str = "model.wcodec", residency: str = "device", scheme: str = "", coder: str = "", **_: Any
+            self,
+            file: str = "model.wcodec",
+            residency: str = "device",
+            scheme: str = "",
+            coder: str = "",
+            vram_budget: int | str | None = None,
+            cache: int | str | None = None,
+            **_: Any,
         ) -> None:
+            checked_settings(residency, vram_budget, cache)
             self.quant_method = METHOD
             self.file, self.residency, self.scheme, self.coder = file, residency, scheme, coder
+            self.vram_budget, self.cache = vram_budget, cache
 
     class WCodecQuantizer(HfQuantizer):  # type: ignore[misc]
         """Puts compressed layers into a model before transformers reads the few weights that are left."""
@@ -104,6 +117,7 @@ def _put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     from ._models._names import match, tie
     from ._models._replace import replace
     from .nn import CompressedLayer
+    from .nn._placement import checked_settings
     from .nn._store import Store, computing_dtype
 
     files = options.get("checkpoint_files") or []
@@ -129,7 +143,8 @@ def _put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     if found.extra or not candidates:
         what = f"it has {', '.join(found.extra[:5])}" if found.extra else "it has none of its layers"
         raise InputError(f"the container is not that of this {type(model).__name__}: {what}", file=str(path))
-    store = Store(container, groups(candidates), config.residency, routed(candidates))
+    settings = checked_settings(config.residency, config.vram_budget, config.cache)
+    store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
     replace(model, candidates, store, dtype=dtype, device=torch.device(device))
     for layer in model.modules():
         if isinstance(layer, CompressedLayer):

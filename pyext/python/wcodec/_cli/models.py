@@ -106,8 +106,9 @@ def _load(a: argparse.Namespace) -> Any:
 
     _quiet_loading(a.quiet)
     return loading.load_model(
-        a.model, device=a.device, residency=a.residency, dtype=a.dtype, progress=show_progress(a.quiet)
-    )
+        a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget, cache=a.cache,
+        progress=show_progress(a.quiet),
+    )  # fmt: skip
 
 
 def _load_baseline(a: argparse.Namespace, model: Any) -> Any:

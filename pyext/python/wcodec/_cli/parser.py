@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Callable
 
 from .. import __version__
+from .._errors import InputError
 from .._measure.kv_cache import DTYPES
-from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, SCALES, SCHEMES
+from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, SCALES, SCHEMES, size
 from . import commands, inspect, models, roundtrip
 
 _DESCRIPTION = "Entropy-coded weights for large language models."
@@ -102,6 +103,13 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return value
+
+
+def _size(text: str) -> int | None:
+    try:
+        return size("it", text)
+    except InputError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 3GB or 512MiB") from None
 
 
 def _common(parser: argparse.ArgumentParser, json: str = "print the report as JSON") -> None:
@@ -206,8 +214,16 @@ def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
     parser.add_argument("model", metavar="MODEL", help="a .wcodec file or folder, or the folder of a checkpoint")
     parser.add_argument("--baseline", metavar="FOLDER", help=baseline)
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
-    parser.add_argument("--residency", choices=("device", "host"), default="device",
-                        help="keeps compressed bytes in the GPU's memory or the host's (default: device)")  # fmt: skip
+    parser.add_argument("--residency", choices=("device", "host", "auto"),
+                        help="keeps compressed bytes in the GPU's memory, in the host's, or in the GPU's if they fit "
+                             "(default: as the model was saved, or device)")  # fmt: skip
+    parser.add_argument("--vram-budget", type=_size, metavar="SIZE",
+                        help="with --residency auto, memory of the GPU that the model may take, such as 3GB or 512MiB; "
+                             "activations and the cache of keys and values come on top (default: what is free, less a "
+                             "tenth of it all)")  # fmt: skip
+    parser.add_argument("--cache", type=_size, metavar="SIZE",
+                        help="memory in which some layers stay decoded, those that save most time (default: as the "
+                             "model was saved, or none)")  # fmt: skip
     parser.add_argument("--dtype", choices=DTYPES, help="what to compute in (default: what the model's config says)")
 
 

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 # Tokens that are written under the profiler, and with hooks: enough for a median, few enough for their overhead.
 _TOKENS = 8
 # Names of kernels and of torch's operators. Matrix products: cuBLAS, CUTLASS, Triton's templates; aten on the CPU.
-_DECODE = re.compile(r"wcodec|nvcomp|zstd|huffman|rans_", re.IGNORECASE)
+_DECODE = re.compile(r"wcodec|nvcomp|zstd|huffman", re.IGNORECASE)
+# Attention has products within, too, and CUTLASS among its template arguments; but none with weights.
+_ATTENTION = re.compile(r"flash|fmha", re.IGNORECASE)
 _PRODUCT = re.compile(
-    r"gemm|gemv|cutlass|cublas|nvjet|splitk(?!v)|xmma|dot_kernel|triton_tem|"
+    r"gemm|gemv|cutlass|cublas|nvjet|splitk|xmma|dot_kernel|triton_tem|"
     r"^aten::(mm|addmm|bmm|baddbmm|addmv|mv|matmul|linear|mkldnn_linear|_grouped_mm|_weight_int8pack_mm)$",
     re.IGNORECASE,
 )
@@ -37,8 +39,10 @@ def kind_of(name: str) -> str:
     ('decode', 'product', 'copy')
     >>> kind_of("aten::addmm"), kind_of("void vectorized_elementwise_kernel")
     ('product', 'other')
+    >>> kind_of("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, cutlass::bfloat16_t>>")
+    'other'
     """
-    for kind, pattern in (("copy", _COPY), ("decode", _DECODE), ("product", _PRODUCT)):
+    for kind, pattern in (("copy", _COPY), ("decode", _DECODE), ("other", _ATTENTION), ("product", _PRODUCT)):
         if pattern.search(name):
             return kind
     return "other"

@@ -24,8 +24,9 @@ def measure_vram(
     On a GPU: what torch's allocator gave out (``allocated``), what it holds for that (``reserved``), both peaks, and
     what is taken on the whole device (``used``), where other processes count too. On the CPU: this process's resident
     memory and its peak, and no figures of torch. With a model, its parts are named: compressed bytes, weights that are
-    not compressed, buffers, and the memory that weights are decoded into. Where compressed bytes are read from a file
-    as they are needed (layers on the CPU), they are named as well, but need not all be resident.
+    not compressed, buffers, the memory that weights are decoded into, and weights that stay decoded. Where compressed
+    bytes are read from a file as they are needed (layers on the CPU), they are named as well, but need not all be
+    resident.
 
     Example::
 
@@ -101,11 +102,15 @@ def _parts(model: Any) -> Iterator[MemoryPart]:
         held = store.device_bytes
         add("compressed embeddings", device, min(looked_up, held))
         others = max(held - looked_up, 0)
-        if store.residency == "device":
-            add("compressed layers", device, others)
-        else:
-            add("ring for streamed layers", device, others)
-            add("compressed layers", "cpu (pinned)", store.host_bytes)
+        # With `auto` some of it is compressed bytes, and some the ring that others pass through.
+        ring = 0 if store.residency == "device" else others
+        if store.residency == "auto":
+            ring = store.ring_bytes(device)
+        add("compressed layers", device, others - ring)
+        add("ring for streamed layers", device, ring)
+        add("compressed layers", "cpu (pinned)", store.host_bytes)
+    for device, size in _caches(model):
+        add("decoded-layer cache", device, size)
     for what, tensors in (("weights as they are", model.parameters()), ("buffers", model.buffers())):
         for tensor in tensors:
             if tensor.device.type != "meta" and once(_torch.identity(tensor)):
@@ -128,6 +133,14 @@ def _stores(model: Any) -> Iterator[tuple[Any, torch.device, list[Any]]]:
             store = module._store
             found.setdefault((id(store), str(module.device)), (store, module.device, []))[2].append(module)
     yield from found.values()
+
+
+def _caches(model: Any) -> Iterator[tuple[torch.device, int]]:
+    """Devices where weights stay decoded, and the bytes of them."""
+    nn = sys.modules.get("wcodec.nn")
+    layers = [m for m in model.modules() if nn is not None and isinstance(m, nn.CompressedLayer)]
+    for (_, device), store in {(id(m._store), m.device): m._store for m in layers}.items():
+        yield device, store.cached_bytes(device)
 
 
 def _process_memory() -> tuple[int | None, int | None]:

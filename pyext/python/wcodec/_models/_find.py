@@ -14,6 +14,9 @@ from ..nn import CompressedLayer
 from ..nn.experts import STACKS, eager_forward
 from ._report import SkippedLayer
 
+# What configs call the number of experts that a token is routed to.
+_ROUTED_TO = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k", "top_k_experts")
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -79,9 +82,17 @@ def groups(candidates: list[Candidate]) -> list[list[str]]:
     return list(found.values())
 
 
-def routed(candidates: list[Candidate]) -> list[str]:
-    """Names of the tensors of experts."""
-    return [n for c in candidates if c.kind == "experts" for names in c.tensors for n in names]
+def routed(model: torch.nn.Module, candidates: list[Candidate]) -> dict[str, float]:
+    """Names of the tensors of experts, and how often each is used for each token: 1 where the config does not say."""
+    config = getattr(model, "config", None)
+    chosen = [getattr(config, key, None) for key in _ROUTED_TO]
+    most = next((k for k in chosen if isinstance(k, int) and k > 0), None)
+    found: dict[str, float] = {}
+    for candidate in candidates:
+        if candidate.kind == "experts":
+            share = 1.0 if most is None else min(most / len(candidate.tensors), 1.0)
+            found.update((name, share) for names in candidate.tensors for name in names)
+    return found
 
 
 def find(

@@ -16,7 +16,8 @@ from .._container import Container, TensorEntry
 from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
 from .._options import patterns
 from .._progress import ProgressCallback
-from ..nn._store import Store, checked_residency, computing_dtype
+from ..nn._placement import Settings, checked_settings
+from ..nn._store import Store, computing_dtype
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find, groups, routed
 from ._names import Match, check, match, shared_names, tie
@@ -29,9 +30,11 @@ _WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 def load_model(
     path: str | os.PathLike[str],
     device: Any = None,
-    residency: str = "device",
+    residency: str | None = None,
     dtype: Any = None,
     *,
+    vram_budget: int | str | None = None,
+    cache: int | str | None = None,
     scheme: str = "int8",
     coder: str = "rans",
     include: str | Iterable[str] = (),
@@ -52,32 +55,39 @@ def load_model(
         with one and a ``config.json``; an ordinary checkpoint of transformers (a folder with ``.safetensors`` files),
         which is compressed in memory; or the name of a repository on the Hugging Face Hub with one of these.
     :param device: where to run: ``cpu`` (default), ``cuda``, ``cuda:N`` or a ``torch.device``.
-    :param residency: where compressed bytes are while the model is on a GPU: ``device``, its memory, or ``host``,
-        pinned memory of the host from which they are sent while the model runs. Embeddings stay in the device's memory.
+    :param residency: where compressed bytes are while the model is on a GPU, as for :func:`wcodec.compress_`:
+        ``device``, ``host`` or ``auto``. If left out, as it was when the model was saved, or ``device``.
     :param dtype: float32, float16 or bfloat16 to compute in; that of the config if left out.
+    :param vram_budget: memory of the device that ``auto`` may take, as for :func:`wcodec.compress_`; if left out, as
+        the model was saved.
+    :param cache: memory in which some blocks stay decoded, as for :func:`wcodec.compress_`; if left out, as the model
+        was saved, or none.
     :param scheme: for an ordinary checkpoint, as are all that follow: how it is compressed, as :func:`wcodec.compress_`
         does it (``coder``, ``include``, ``exclude``, ``embeddings``, ``options``).
     :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
-    :raises InputError: if the weights are not those of the model: what is missing, extra or of another shape is named.
+    :raises InputError: if the weights are not those of the model: what is missing, extra or of another shape is named;
+        if the budget is too small.
     :raises FileError: if there is no such folder or file.
     :raises UnsupportedError: if transformers or accelerate is not installed.
     """
-    checked_residency(residency)
+    # Before anything is read.
+    checked_settings(residency or "auto", vram_budget, cache)
     number = _gpu.parse(device or "cpu")
     where = torch.device("cpu") if number is None else _gpu.torch_device(number)
     folder, file = _located(path)
+    settings = _settings(folder, residency, vram_budget, cache)
     config = _config(folder, file)
     compute = computing_dtype(dtype or getattr(config, "dtype", None) or torch.float32)
     model = skeleton(config, compute)
     if file is not None:
         container = Container.open(file)
         rest = Checkpoint(folder) if folder is not None and _has_rest(folder) else None
-        fill(model, container, rest, where, compute, residency)
+        fill(model, container, rest, where, compute, settings)
     else:
         assert folder is not None
         chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
         encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
-        _compress_checkpoint(model, Checkpoint(folder), chosen, encoding, where, compute, residency)
+        _compress_checkpoint(model, Checkpoint(folder), chosen, encoding, where, compute, settings)
     model.to(where)
     model.requires_grad_(False)
     model.eval()
@@ -110,7 +120,7 @@ def fill(
     rest: Checkpoint | None,
     device: torch.device,
     dtype: torch.dtype,
-    residency: str,
+    settings: Settings,
 ) -> None:
     """Gives a model without weights those of a container, and of a checkpoint for what the container has not."""
     keys = list(dict.fromkeys([*container, *(rest or ())]))
@@ -121,7 +131,7 @@ def fill(
 
     check(model, found, shape_of, container.path)
     candidates = stored_candidates(model, found, container, dtype)
-    store = Store(container, groups(candidates), residency, routed(candidates))
+    store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
     replace(model, candidates, store, dtype=dtype, device=device)
 
     def read(key: str) -> torch.Tensor:
@@ -198,7 +208,7 @@ def _compress_checkpoint(
     encoding: dict[str, Any],
     device: torch.device,
     dtype: torch.dtype,
-    residency: str,
+    settings: Settings,
 ) -> None:
     """Compresses an ordinary checkpoint in memory, tensor by tensor, and gives the model its weights."""
     found = match(model, checkpoint)
@@ -229,7 +239,7 @@ def _compress_checkpoint(
         kept.append(changed(candidate, stored=((stored,),)))
     transpose = [_escaped(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
     data, _ = _api.compress_to_bytes(Lazy(checkpoint, keys, stacks), transpose=transpose, **encoding)
-    store = Store(Container.open(data), groups(kept), residency, routed(kept))
+    store = Store(Container.open(data), groups(kept), routed=routed(model, kept), **settings)
     del data
     replace(model, kept, store, dtype=dtype, device=device)
     set_parameters(model, found, checkpoint.tensor, device)
@@ -308,6 +318,17 @@ def _quantization(folder: Path) -> dict[str, Any]:
     """What the config says of compressed weights; nothing if they are not of this package."""
     found = _json(folder / "config.json").get("quantization_config")
     return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}
+
+
+def _settings(
+    folder: Path | None, residency: str | None, vram_budget: int | str | None, cache: int | str | None
+) -> Settings:
+    """What was asked for and, for what was left out, what the folder's config says."""
+    saved = {} if folder is None else _quantization(folder)
+    chosen = saved.get("residency", "device") if residency is None else residency
+    if vram_budget is None and chosen == "auto":
+        vram_budget = saved.get("vram_budget")
+    return checked_settings(chosen, vram_budget, saved.get("cache") if cache is None else cache)
 
 
 def _json(path: Path) -> dict[str, Any]:

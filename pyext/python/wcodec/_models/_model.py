@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 from .. import _format as fmt
@@ -50,6 +51,12 @@ class WCodecModel:
         """Memory of GPUs that holds compressed weights and what decoding them needs."""
         return sum(store.device_bytes for store in {id(la._store): la._store for la in self._layers()}.values())
 
+    @property
+    def cached_bytes(self) -> int:
+        """Memory in which weights stay decoded, on the devices of the layers."""
+        places = {(id(la._store), la.device): la._store for la in self._layers()}
+        return sum(store.cached_bytes(device) for (_, device), store in places.items())
+
     def _layers(self) -> list[CompressedLayer]:
         return [m for m in self.model.modules() if isinstance(m, CompressedLayer)]
 
@@ -63,7 +70,13 @@ class WCodecModel:
 
     def __repr__(self) -> str:
         layers = self._layers()
-        place = f"device: {layers[0].device}, residency: {layers[0]._store.residency}"
+        settings = layers[0]._store.settings
+        place = f"device: {layers[0].device}, residency: {settings['residency']}"
+        where = Counter(layer.residency for layer in layers)
+        if "auto" not in where and len(where) > 1:
+            place += f" ({', '.join(f'{where[kind]:,} {kind}' for kind in sorted(where))})"
+        if settings["cache"]:
+            place += f", cache: {fmt.size(self.cached_bytes)} of {fmt.size(settings['cache'])}"
         return (
             f"WCodecModel({type(self.model).__name__}, {fmt.plural(len(layers), 'compressed layer')}, "
             f"stored: {fmt.size(self.stored_bytes)}, {place})"

@@ -14,7 +14,8 @@ from .._errors import InputError
 from .._options import patterns
 from .._progress import ProgressCallback
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
-from ..nn._store import Store, checked_residency
+from ..nn._placement import checked_settings
+from ..nn._store import Store
 from ._find import Candidate, find, groups, is_scaled, key_of, routed
 from ._report import ReplacedLayer, ReplaceReport, SkippedLayer
 
@@ -28,6 +29,8 @@ def compress_(
     *,
     embeddings: bool = True,
     residency: str = "device",
+    vram_budget: int | str | None = None,
+    cache: int | str | None = None,
     progress: bool | ProgressCallback = True,
     **options: Any,
 ) -> ReplaceReport:
@@ -49,10 +52,20 @@ def compress_(
     :param include: glob patterns of layers (``*.mlp.*``) to replace; all if left out.
     :param exclude: glob patterns of layers to leave as they are.
     :param embeddings: whether ``nn.Embedding`` is replaced. Layers that are tied to one go with it.
-    :param residency: where compressed bytes are once the model is on a GPU: ``device``, its memory, or ``host``, pinned
-        memory of the host from which they are sent while the model runs.
+    :param residency: where compressed bytes are once the model is on a GPU: ``device``, its memory; ``host``, pinned
+        memory of the host from which they are sent while the model runs; or ``auto``: of as many blocks as fit into
+        ``vram_budget`` in the device's memory, and of the rest, spread evenly over the model, in the host's. Embeddings
+        are always in the device's memory.
+    :param vram_budget: for ``auto``, memory of the device that the model may take, in bytes or as text (``"3GB"``,
+        ``"512MiB"``); if left out, what is free when the first weight is decoded, less a tenth of the device's memory.
+        Counted are all weights, compressed or not, tables, the ring that streamed bytes pass through, the memory that
+        weights are decoded into, and ``cache``; not counted are activations and the cache of keys and values.
+    :param cache: memory, as for ``vram_budget``, in which some blocks stay decoded, on a GPU or the CPU: those that
+        save most time for each byte. None if left out. Results are the same, bit for bit.
     :param progress: as in :func:`wcodec.compress`.
-    :raises InputError: if there is nothing to replace, and for NaN or infinity in a weight.
+    :raises InputError: if there is nothing to replace, for NaN or infinity in a weight, and for a ``vram_budget`` that
+        is too small for a model on a GPU; the model stays as it was. For a model that is moved to a GPU later, it is
+        raised there, when the first weight is decoded.
     """
     begin = time.perf_counter()
     if isinstance(model, torch.nn.Linear | torch.nn.Embedding | CompressedLayer):
@@ -60,17 +73,11 @@ def compress_(
             f"compress_ replaces layers of a model, and a {type(model).__name__} has none "
             f"(for a single layer use wcodec.nn, such as CompressedLinear.from_linear)"
         )
-    checked_residency(residency)
+    settings = checked_settings(residency, vram_budget, cache)
     candidates, skipped = find(model, patterns("include", include), patterns("exclude", exclude), embeddings)
     if not candidates:
         raise InputError(f"nothing to compress in {type(model).__name__}: {_reasons(model, skipped)}")
-    for candidate in candidates:
-        for name, parameter in candidate.parameters.items():
-            if parameter.device.type == "meta":
-                raise InputError(
-                    f"tensor '{name}': it is on the meta device (load the weights first, or use wcodec.load_model)",
-                    tensor=name,
-                )
+    _need_weights(candidates)
     before = _parameter_bytes(model)
     tensors = _tensors(candidates)
     transpose = [_escaped(name) for c in candidates if c.kind == "conv1d" for name in c.parameters]
@@ -78,13 +85,30 @@ def compress_(
         tensors, scheme=scheme, coder=coder, transpose=transpose, progress=progress, **options
     )
     del tensors
-    store = Store(Container.open(data), groups(candidates), residency, routed(candidates))
+    store = Store(Container.open(data), groups(candidates), routed=routed(model, candidates), **settings)
     del data
     replaced = replace(model, candidates, store)
+    try:
+        store.check_budget()
+    except InputError:
+        _swap(model, {id(model.get_submodule(c.name)): c.module for c in candidates})
+        raise
+    # The original weights go before compressed ones come.
+    del candidates
     model.requires_grad_(False)
     store.prepare()
     after = _parameter_bytes(model) + sum(r.stored_bytes for r in replaced if r.tied_to is None)
     return ReplaceReport(tuple(replaced), tuple(skipped), before, after, time.perf_counter() - begin)
+
+
+def _need_weights(candidates: list[Candidate]) -> None:
+    for candidate in candidates:
+        for name, parameter in candidate.parameters.items():
+            if parameter.device.type == "meta":
+                raise InputError(
+                    f"tensor '{name}': it is on the meta device (load the weights first, or use wcodec.load_model)",
+                    tensor=name,
+                )
 
 
 def decompress_(
@@ -149,6 +173,7 @@ def replace(model: torch.nn.Module, candidates: list[Candidate], store: Store, *
             )
         )
     _swap(model, made)
+    store.serve(model)
     return replaced
 
 

@@ -31,6 +31,7 @@ def save_pretrained(
         wcodec.save_pretrained(model, "model-compressed", tokenizer)
         model = wcodec.load_model("model-compressed")
 
+    Loaded, the model has the ``residency``, ``vram_budget`` and ``cache`` that it has now, if no others are asked for.
     The folder has ``model.wcodec`` with the compressed weights, copied as they are; ``model.safetensors`` with the few
     that are not compressed (norms, biases); ``config.json``, and files of the tokenizer.
 
@@ -109,6 +110,7 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
         "file": FILE,
         "scheme": layer.scheme,
         "coder": layer.coder,
+        **layer._store.saved_settings(),
     }
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     if getattr(model, "generation_config", None) is not None:

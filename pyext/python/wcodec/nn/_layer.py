@@ -22,8 +22,9 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     """A layer whose weight is compressed. For its kinds see :class:`CompressedLinear` and :class:`CompressedEmbedding`.
 
     A state dict holds the weight as the bytes of a ``.wcodec`` container, in a tensor of uint8 named ``wcodec``; where
-    the layer has the same weight already, loading it changes nothing. ``to``, ``half`` and their like change the dtype
-    that the layer computes in, and the device that decodes; never what is stored.
+    the layer has the same weight already, loading it changes nothing; another one it has to itself, outside of its
+    model's ``vram_budget`` and ``cache``. ``to``, ``half`` and their like change the dtype that the layer computes in,
+    and the device that decodes; never what is stored.
     """
 
     # Whether the weight is looked up by rows.
@@ -85,8 +86,15 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def residency(self) -> str:
-        """Where the compressed bytes are while the layer is on a GPU: ``device`` or ``host``."""
-        return "device" if self.looked_up else self._store.residency
+        """Where the compressed bytes are while the layer is on a GPU: ``device`` or ``host``; ``auto`` until that is
+        settled, when a GPU decodes the first of them."""
+        return "device" if self.looked_up else self._store.residency_of(self.tensors, self._device)
+
+    @property
+    def cached(self) -> bool:
+        """Whether the weight is one of those that stay decoded (``cache`` of :func:`wcodec.compress_`); settled when
+        the first weight is decoded on the layer's device."""
+        return self._store.is_cached(self.tensors, self._device)
 
     @property
     def stored_bytes(self) -> int:
@@ -104,7 +112,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         ratio = fmt.number(fmt.ratio(self.original_bytes, self.stored_bytes))
         return (
             f"{self._form()}, dtype={self._dtype}, scheme={entry.scheme}{scale}, coder={entry.coder}, "
-            f"stored={fmt.size(self.stored_bytes)}, ratio={ratio}"
+            f"stored={fmt.size(self.stored_bytes)}, ratio={ratio}{', cached' if self.cached else ''}"
         )
 
     def _form(self) -> str:
@@ -144,7 +152,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         self._plan = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        before = self._device
+        before, dtype = self._device, self._dtype
         super()._apply(fn, recurse)
         if self._marker.device.type not in ("cpu", "cuda", "meta"):
             where = self._marker.device
@@ -152,8 +160,8 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
             raise self._refuse(f"nothing decodes on {where}", "use 'cpu' or 'cuda'")
         computing_dtype(self._marker.dtype)
         self._settle()
-        if self._device != before:
-            self._store.release(before)
+        if (self._device, self._dtype) != (before, dtype):
+            self._store.moved(before, self._device)
         return self
 
     # Copies and files
@@ -196,7 +204,9 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
                 missing_keys.append(key)
             return
         try:
-            self._replace(Store.from_bytes(data.cpu().numpy().tobytes(), residency=self._store.residency))
+            # A layer with other weights has a store of its own: no budget and no cache are divided among such.
+            residency = "host" if self._store.residency == "host" else "device"
+            self._replace(Store.from_bytes(data.cpu().numpy().tobytes(), residency=residency))
         except Exception as error:
             error_msgs.append(f"{key}: {error}")
 

@@ -1,0 +1,165 @@
+"""What the benchmark of TinyLlama-1.1B's configuration measures with: the model, generation, decode steps, memory."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import wcodec
+from transformers import AutoModelForCausalLM, LlamaConfig, StaticCache
+
+# Tokens of every prompt of a generation.
+PROMPT = 8
+# Steps that are not timed, so that nothing is new to those that are.
+WARM_UP = 5
+
+
+def build(layers: int) -> Any:
+    """The model, in bf16 on the GPU."""
+    config = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(1)
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval().requires_grad_(False)
+    degrees = 6
+    for p in model.parameters():
+        if p.dim() == 2:
+            chi = torch.distributions.Chi2(torch.tensor(float(degrees), device="cuda")).sample(p.shape)
+            p.copy_(torch.randn(p.shape, device="cuda") * (degrees / chi).sqrt() * 0.02)
+    return model
+
+
+def prompt(tokens: int = PROMPT) -> torch.Tensor:
+    return torch.arange(1, tokens + 1, device="cuda")[None]
+
+
+def timed(run: Callable[[], Any]) -> float:
+    """Seconds until the GPU has done it."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def generate(model: Any, tokens: int) -> float:
+    """Seconds for so many greedy tokens after a short prompt."""
+    ids = prompt()
+    options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
+    return timed(lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **options))
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(prompt(64)).logits.clone()
+
+
+def clean() -> None:
+    """Gives back what nobody has any more, also to the driver."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def held() -> dict[str, int]:
+    """Bytes of torch's tensors, and what is used of the device."""
+    clean()
+    free, total = torch.cuda.mem_get_info()
+    return {"allocated": torch.cuda.memory_allocated(), "used": total - free}
+
+
+def peak(model: Any, tokens: int) -> dict[str, Any]:
+    """Memory while a model generates. Compressed bytes and the ring are not torch's, and added."""
+    clean()
+    torch.cuda.reset_peak_memory_stats()
+    generate(model, tokens)
+    free, total = torch.cuda.mem_get_info()
+    allocated = torch.cuda.max_memory_allocated()
+    parts = [p for p in wcodec.measure_vram(model).parts if p.device.startswith("cuda")]
+    others = sum(p.bytes for p in parts if p.name.startswith(("compressed", "ring")))
+    named = {p.name: p.bytes for p in parts}
+    return {"vram": allocated + others, "allocated": allocated, "used": total - free, "parts": named}
+
+
+class Steps:
+    """Greedy decode steps of a model at batch 1, with a static cache: eager, as a CUDA graph, or compiled."""
+
+    def __init__(self, model: Any, tokens: int) -> None:
+        self._model = model
+        self._tokens = tokens
+        self._cache = StaticCache(config=model.config, max_cache_len=PROMPT + WARM_UP + tokens)
+        self._prompt = prompt()
+        self._token = prompt(1)
+
+    def _forward(self) -> torch.Tensor:
+        found: torch.Tensor = self._model(self._token, past_key_values=self._cache, use_cache=True).logits
+        return found
+
+    def _read(self) -> None:
+        """Begins anew, in the same memory."""
+        self._cache.reset()
+        out = self._model(self._prompt, past_key_values=self._cache, use_cache=True).logits
+        self._token.copy_(out[:, -1:].argmax(-1))
+
+    def _next(self, out: torch.Tensor) -> torch.Tensor:
+        self._token.copy_(out[:, -1:].argmax(-1))
+        return out
+
+    def eager(self) -> Callable[[], torch.Tensor]:
+        return lambda: self._next(self._forward())
+
+    def captured(self) -> Callable[[], torch.Tensor]:
+        """A step as a CUDA graph."""
+        self._read()
+        step = self.eager()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = step()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return out
+
+        return replay
+
+    def compiled(self) -> Callable[[], torch.Tensor]:
+        """A step by ``torch.compile``, in graphs of its own."""
+        function = torch.compile(self._forward, mode="reduce-overhead")
+
+        def step() -> torch.Tensor:
+            torch.compiler.cudagraph_mark_step_begin()
+            return self._next(function())
+
+        self._read()
+        for _ in range(WARM_UP):
+            step()
+        return step
+
+    def seconds(self, step: Callable[[], torch.Tensor]) -> float:
+        """For all tokens, after a prompt and the first steps."""
+        self._read()
+        for _ in range(WARM_UP):
+            step()
+        return timed(lambda: [step() for _ in range(self._tokens)])
+
+    def outputs(self, step: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The logits of all tokens."""
+        self._read()
+        return torch.cat([step().clone() for _ in range(self._tokens)])

@@ -1,0 +1,193 @@
+"""Which compressed layers stay in a GPU's memory, which are streamed, which stay decoded: sizes in, placement out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from .. import _format as fmt
+from .._errors import InputError
+from .._options import choice, size
+
+RESIDENCIES = ("device", "host", "auto")
+
+# What a tensor may take besides its stored bytes, in a decoder's memory or in the ring.
+MORE = 1 << 10
+# A decoding table: 2^12 words. Tensors can share one, so this is the most.
+TABLE = 4 << 12
+# Slots of the ring that compressed bytes pass through: one that is decoded, and those on their way.
+_SLOTS = 4
+# A larger ring gains nothing: copying a quarter of this takes a fraction of a millisecond, which is far more than the
+# latency of a copy, and what is larger than a slot comes in pieces.
+_LARGEST_RING = 64 << 20
+# The decoders' scratch for nvCOMP has a bound; small models need less, by what nvCOMP asks for each decoded byte.
+_NVCOMP_LARGEST = 3 << 29
+_NVCOMP_LEAST = 16 << 20
+_NVCOMP_FACTOR = 3
+
+# What decoding costs, roughly: only the order of groups comes from it. Seconds of a launch, and stored bytes for each
+# second: decoded by a GPU, copied to it, decoded by a CPU.
+_LAUNCH = 10e-6
+_RATES = {"device": 1e12, "host": 5e10, "cpu": 2e9}
+
+
+class Settings(TypedDict):
+    """What a user can say about where weights are."""
+
+    residency: str
+    vram_budget: int | None
+    cache: int
+
+
+def checked_settings(
+    residency: str = "device", vram_budget: int | str | None = None, cache: int | str | None = None
+) -> Settings:
+    """The settings in bytes, if they go together.
+
+    >>> checked_settings("auto", "3GB")
+    {'residency': 'auto', 'vram_budget': 3000000000, 'cache': 0}
+
+    :raises InputError: for a residency that there is not, a size that is none, a budget without ``auto``.
+    """
+    choice("residency", residency, RESIDENCIES)
+    budget = size("vram_budget", vram_budget, 1)
+    if budget is not None and residency != "auto":
+        raise InputError(f"vram_budget goes with residency 'auto', not with {residency!r} (choose one of them)")
+    return {"residency": residency, "vram_budget": budget, "cache": size("cache", cache) or 0}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Tensors that are decoded together, and so are in one place. Sizes are bytes."""
+
+    names: tuple[str, ...]
+    stored: int
+    """Compressed."""
+    decoded: int
+    """In the computing dtype, all of them."""
+    scratch: int
+    """Of the shared memory for decoded weights: what is decoded at once."""
+    by_nvcomp: int = 0
+    """Decoded symbols of coder ``zstd``."""
+    use: float = 1.0
+    """How often it is used for each token: an expert is not always."""
+    looked_up: bool = False
+    """Rows are wanted at random, so that it stays compressed on the device, whatever the residency."""
+
+    @property
+    def held(self) -> int:
+        """Bytes that it takes compressed, in a decoder's memory or in the ring."""
+        return self.stored + MORE * len(self.names)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Names of tensors by where they are. What is neither streamed nor cached is compressed in the device's memory."""
+
+    names: frozenset[str] = frozenset()
+    """All of them."""
+    streamed: frozenset[str] = frozenset()
+    cached: Mapping[str, int] = field(default_factory=dict)
+    """Each with its decoded bytes."""
+
+
+def ring_bytes(largest: int) -> int:
+    """Bytes of the ring for streamed units of which the largest takes ``largest``."""
+    return min(_SLOTS * largest, _LARGEST_RING)
+
+
+def device_bytes(resident: Sequence[Unit], streamed: Sequence[Unit], cached: Sequence[Unit] = ()) -> int:
+    """Memory that a model's compressed layers take on a GPU: an upper bound, in bytes.
+
+    Counted are compressed bytes that stay, tables, the ring, the scratch that weights are decoded into, nvCOMP's, and
+    decoded weights that stay.
+    """
+    total = sum(unit.held for unit in resident) + sum(unit.decoded for unit in cached)
+    if streamed:
+        total += ring_bytes(max(unit.held for unit in streamed))
+    for units in (resident, streamed):
+        total += TABLE * sum(len(unit.names) for unit in units)
+        by_nvcomp = sum(unit.by_nvcomp for unit in units)
+        if by_nvcomp:
+            total += min(_NVCOMP_FACTOR * by_nvcomp + _NVCOMP_LEAST, _NVCOMP_LARGEST)
+    return total + max((unit.scratch for unit in (*resident, *streamed)), default=0)
+
+
+def choose_cached(units: Sequence[Unit], cache: int, where: str) -> list[Unit]:
+    """The units that stay decoded, of ``cache`` bytes at most: those that save most time for each byte.
+
+    >>> block = Unit(("a", "b"), stored=80, decoded=200, scratch=200)
+    >>> expert = Unit(("c",), stored=80, decoded=200, scratch=200, use=0.25)
+    >>> choose_cached([expert, block], 399, "device") == [block]
+    True
+
+    :param where: where the compressed bytes would be otherwise: ``device``, ``host`` or, without a GPU, ``cpu``.
+    """
+
+    def benefit(unit: Unit) -> float:
+        return unit.use * (_LAUNCH + unit.stored / _RATES[where]) / unit.decoded
+
+    # What is looked up by rows costs little already, and is needed compressed.
+    wanted = [unit for unit in units if unit.decoded and not unit.looked_up]
+    chosen: set[Unit] = set()
+    for unit in sorted(wanted, key=benefit, reverse=True):
+        if unit.decoded <= cache:
+            chosen.add(unit)
+            cache -= unit.decoded
+    return [unit for unit in units if unit in chosen]
+
+
+def spread(units: Sequence[Unit], count: int) -> list[Unit]:
+    """``count`` units, as far apart as they can be: while others compute, they can be copied.
+
+    >>> blocks = [Unit((str(i),), 1, 2, 2) for i in range(8)]
+    >>> [unit.names[0] for unit in spread(blocks, 3)]
+    ['1', '4', '6']
+    """
+    return [units[(2 * i + 1) * len(units) // (2 * count)] for i in range(count)]
+
+
+def choose_streamed(
+    units: Sequence[Unit], cached: Sequence[Unit], budget: int, others: int = 0, what: str = "vram_budget"
+) -> list[Unit]:
+    """The fewest units to stream so that everything takes at most ``budget`` bytes of the device.
+
+    Units that are used seldom are streamed before others, and those that are used alike evenly over the model. What is
+    looked up is not streamed.
+
+    :param units: those that are not cached, in the order of the model.
+    :param others: what the model takes besides, in bytes.
+    :param what: what the budget is, for the message.
+    :raises InputError: if no choice fits; it says the least budget that would.
+    """
+    movable = [unit for unit in units if not unit.looked_up]
+    alike = [[unit for unit in movable if unit.use == use] for use in sorted({unit.use for unit in movable})]
+
+    def streamed(count: int) -> list[Unit]:
+        found: list[Unit] = []
+        for some in alike:
+            found += spread(some, min(count - len(found), len(some)))
+        return found
+
+    def total(chosen: list[Unit]) -> int:
+        gone = set(chosen)
+        return others + device_bytes([unit for unit in units if unit not in gone], chosen, cached)
+
+    # Streaming frees no more than what units hold, so no fewer than these can be enough: that saves trying.
+    excess, first = total([]) - budget, 0
+    for held in sorted((unit.held for unit in movable), reverse=True):
+        if excess <= 0:
+            break
+        excess -= held
+        first += 1
+    for count in range(first, len(movable) + 1):
+        chosen = streamed(count)
+        if total(chosen) <= budget:
+            return chosen
+    least = min(total(streamed(count)) for count in range(len(movable) + 1))
+    advice = "allow more, or cache less" if cached else "allow more, or load a smaller model"
+    raise InputError(
+        f"{what} of {fmt.size(budget)} is too small for this model, which takes at least {least} bytes, "
+        f"{fmt.size(least)} ({advice})"
+    )
