@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # Weights begin at multiples of this: what torch's allocator gives, and what matrix products like.
 _ALIGN = 512
+# Faster than the public ways, which run for every layer and token; a torch without CUDA may not have them.
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _workspaces: weakref.WeakValueDictionary[int, Workspace] = weakref.WeakValueDictionary()
 _registry_lock = threading.Lock()
 
@@ -57,9 +60,8 @@ class Workspace:
 
     def enter(self) -> tuple[int, int]:
         """Where the caller is: torch's current stream and, while a graph is captured, that capture."""
-        stream = torch._C._cuda_getCurrentRawStream(self.index)
-        capture = _capture_of(stream) if torch.cuda.is_current_stream_capturing() else 0
-        return stream, capture
+        stream = _current_stream(self.index)
+        return stream, (_capture_of(stream) if _is_capturing() else 0)
 
     def take(self, owner: object | None, epoch: tuple[int, int]) -> None:
         """Notes that the memory is about to be overwritten in the current stream, after what reads it in another."""
@@ -146,19 +148,23 @@ class GpuPlan(Plan):
         self._chain.replace(self, self._batches)
         self._buffer = buffer
 
-    def _decode(self, place: int, epoch: tuple[int, int]) -> None:
-        """Decodes the group or, where graphs may have written meanwhile, this layer."""
+    def _decode_one(self, place: int, epoch: tuple[int, int]) -> None:
+        """Decodes a layer alone, for where graphs may have written what was decoded before."""
         space = self._workspace
         if self._buffer is not space.buffer:
             self._bind()
-        if space.captured and not epoch[1]:
-            space.take(None, epoch)
-            batch = self._single.get(place)
-            if batch is None:
-                batch = self._decoders[place].prepare([(self.names[place], self._views[place])])
-                self._single[place] = batch
-            batch.launch()
-            return
+        space.take(None, epoch)
+        batch = self._single.get(place)
+        if batch is None:
+            batch = self._decoders[place].prepare([(self.names[place], self._views[place])])
+            self._single[place] = batch
+        batch.launch()
+
+    def _decode(self, epoch: tuple[int, int]) -> None:
+        """Decodes the group."""
+        space = self._workspace
+        if self._buffer is not space.buffer:
+            self._bind()
         space.take(self._token, epoch)
         for batch in self._batches:
             batch.launch()
@@ -169,22 +175,18 @@ class GpuPlan(Plan):
         space = self._workspace
         with space.lock:
             epoch = space.enter()
-            if space.owner is not self._token or space.epoch != epoch or (space.captured and not epoch[1]):
-                self._decode(place, epoch)
+            if space.captured and not epoch[1]:
+                self._decode_one(place, epoch)
+            elif space.owner is not self._token or space.epoch != epoch:
+                self._decode(epoch)
             return product(x, self._views[place], bias)
 
     def apply_all(self, product: Callable[[tuple[torch.Tensor, ...]], Any]) -> Any:
         space = self._workspace
         with space.lock:
             epoch = space.enter()
-            if self._buffer is not space.buffer:
-                self._bind()
             if space.owner is not self._token or space.epoch != epoch or (space.captured and not epoch[1]):
-                space.take(self._token, epoch)
-                for batch in self._batches:
-                    batch.launch()
-                if not epoch[1]:
-                    self._chain.follow(self)
+                self._decode(epoch)
             return product(tuple(self._views))
 
 
