@@ -13,7 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _dtypes, _native, _torch
@@ -363,19 +363,18 @@ class Decoder:
 
     def _empty(self, info: TensorInfo, name: str, rows: tuple[int, int] | None = None) -> torch.Tensor:
         decoded_dtype(info, name)
-        shape = _part(info, rows).shape
-        return _torch.require().empty(shape, dtype=_torch.dtype_of(name), device=self._device)
+        return _torch.require().empty(_shape(info, rows), dtype=_torch.dtype_of(name), device=self._device)
 
     def _plan(self, targets: list[tuple[TensorInfo, torch.Tensor, tuple[int, int] | None]]) -> _Plan:
         plan = _Plan([], [], [])
         for info, out, rows in targets:
-            place, part = out, _part(info, rows)
-            name = _torch.check_output(out, part, self._device)
+            place = out
+            stored = None if rows is None else matrix_rows(info, rows)
+            name = _torch.check_output(out, info.name, _shape(info, rows), self._device)
             decoded = decoded_dtype(info, name)
             if decoded != name:
-                place = self._empty(part, decoded)
+                place = self._empty(info, decoded, rows)
                 plan.conversions.append((out, place))
-            stored = None if rows is None else matrix_rows(info, rows)
             plan.native.append((info.name, place.data_ptr(), decoded, stored))
             plan.outs.append(out)
         return plan
@@ -448,12 +447,12 @@ class GpuDecoder(Decoder):
         self._read(_native.GpuDecoder, container, names, device, options)
 
 
-def _part(info: TensorInfo, rows: tuple[int, int] | None) -> TensorInfo:
-    """The facts about a tensor, as if it had these rows only."""
+def _shape(info: TensorInfo, rows: tuple[int, int] | None) -> tuple[int, ...]:
+    """The shape of a tensor, or of some rows of it."""
     if rows is None:
-        return info
+        return info.shape
     matrix_rows(info, rows)
-    return replace(info, shape=(rows[1] - rows[0], *info.shape[1:]))
+    return (rows[1] - rows[0], *info.shape[1:])
 
 
 def _chosen(container: Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
