@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _dtypes, _native, _torch
 from . import _format as fmt
@@ -26,11 +26,7 @@ from ._reports import TensorInfo
 if TYPE_CHECKING:
     import torch
 
-    from ._native import GpuDecoder as _NativeGpu
-    from ._native import HostDecoder as _NativeHost
     from ._native import _GpuOptions
-
-    _NativeDecoder: TypeAlias = _NativeGpu | _NativeHost
 
 # Compressed bytes that loading a file keeps on the GPU at once, besides the tensors. A single tensor may take more.
 GROUP_BYTES = 1 << 30
@@ -258,13 +254,13 @@ class DecodeBatch:
 class Decoder:
     """What :class:`GpuDecoder` and :class:`HostDecoder` share; they differ in where the compressed bytes are."""
 
-    _native: _NativeDecoder
+    _native: _native.TensorDecoder
+    _on_host: ClassVar[bool]
     _device: torch.device
     _infos: dict[str, TensorInfo]
 
     def _read(
         self,
-        make: type[_NativeDecoder],
         container: Container | str | os.PathLike[str] | bytes,
         names: Iterable[str] | None,
         device: str | torch.device,
@@ -278,7 +274,7 @@ class Decoder:
         try:
             chosen = _chosen(opened, names)
             self._device = torch_device(number)
-            self._native = _send(make, opened, list(chosen), self._device, options)
+            self._native = _send(opened, list(chosen), self._device, options, self._on_host)
             # Plain facts: an entry would keep the container open.
             self._infos = {name: _plain(entry) for name, entry in chosen.items()}
             for alias, target in opened.aliases.items():
@@ -432,6 +428,8 @@ class GpuDecoder(Decoder):
     :raises CorruptError: if a tensor is damaged.
     """
 
+    _on_host = False
+
     def __init__(
         self,
         container: Container | str | os.PathLike[str] | bytes,
@@ -444,7 +442,7 @@ class GpuDecoder(Decoder):
         nvcomp: str | os.PathLike[str] | None = None,
     ) -> None:
         options = gpu_options(threads, check, scratch, nvcomp)
-        self._read(_native.GpuDecoder, container, names, device, options)
+        self._read(container, names, device, options)
 
 
 def _shape(info: TensorInfo, rows: tuple[int, int] | None) -> tuple[int, ...]:
@@ -472,22 +470,18 @@ def _plain(entry: TensorInfo) -> TensorInfo:
 
 
 def _send(
-    make: type[_NativeDecoder],
-    container: Container,
-    names: list[str],
-    device: Any,
-    options: _GpuOptions,
-) -> _NativeDecoder:
+    container: Container, names: list[str], device: Any, options: _GpuOptions, on_host: bool
+) -> _native.TensorDecoder:
     """The native decoder. Where memory is short, torch gives back what it only keeps in store."""
     try:
-        return make(container._open, names, device.index, options)
+        return _native.TensorDecoder(container._open, names, device.index, options, on_host)
     except DeviceError:
         cuda = _torch.require().cuda
         spare = cuda.memory_reserved(device) - cuda.memory_allocated(device)
         if spare <= 0 or cuda.is_current_stream_capturing():
             raise
         cuda.empty_cache()
-        return make(container._open, names, device.index, options)
+        return _native.TensorDecoder(container._open, names, device.index, options, on_host)
 
 
 def groups(tensors: Iterable[TensorInfo], limit: int) -> Iterator[list[TensorInfo]]:
