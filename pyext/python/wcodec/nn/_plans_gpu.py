@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import _format as fmt
+from .._errors import DeviceError
 from ._plans import Plan, Product, decoded_bytes, joined, slices
 
 if TYPE_CHECKING:
@@ -56,21 +58,29 @@ class Workspace:
                 self._kept.append(self.buffer)
             self.owner = None
             self.buffer = self._memory(0)
-            self.buffer = self._memory(size)
+            try:
+                self.buffer = self._memory(size)
+            except torch.cuda.OutOfMemoryError:
+                free, total = torch.cuda.mem_get_info(self.device)
+                raise DeviceError(
+                    f"{self.device}: no memory to decode a block of layers into: {fmt.size(size)} are needed, and "
+                    f"{fmt.size(free)} of {fmt.size(total)} are free (free some, or use residency='host')"
+                ) from None
 
     def enter(self) -> tuple[int, int]:
         """Where the caller is: torch's current stream and, while a graph is captured, that capture."""
         stream = _current_stream(self.index)
         return stream, (_capture_of(stream) if _is_capturing() else 0)
 
-    def take(self, owner: object | None, epoch: tuple[int, int]) -> None:
-        """Notes that the memory is about to be overwritten in the current stream, after what reads it in another."""
+    def take(self, epoch: tuple[int, int]) -> None:
+        """Notes that the memory is about to be overwritten in the current stream, after what reads it in another.
+        Nobody owns it until somebody says so."""
         if epoch[1]:
             self.captured = True
         elif self.epoch[0] != epoch[0] and not self.epoch[1]:
             other = torch.cuda.ExternalStream(self.epoch[0], device=self.device)
             torch.cuda.current_stream(self.device).wait_stream(other)
-        self.owner = owner
+        self.owner = None
         self.epoch = epoch
 
 
@@ -153,7 +163,7 @@ class GpuPlan(Plan):
         space = self._workspace
         if self._buffer is not space.buffer:
             self._bind()
-        space.take(None, epoch)
+        space.take(epoch)
         batch = self._single.get(place)
         if batch is None:
             batch = self._decoders[place].prepare([(self.names[place], self._views[place])])
@@ -165,9 +175,11 @@ class GpuPlan(Plan):
         space = self._workspace
         if self._buffer is not space.buffer:
             self._bind()
-        space.take(self._token, epoch)
+        space.take(epoch)
         for batch in self._batches:
             batch.launch()
+        # Only now: what raised has not decoded.
+        space.owner = self._token
         if not epoch[1]:
             self._chain.follow(self)
 
@@ -230,7 +242,7 @@ class GpuSlicedPlan(Plan):
             if self._buffer is not space.buffer:
                 self._bind()
             # No slice outlives its product, so nobody owns the memory afterwards.
-            space.take(None, epoch)
+            space.take(epoch)
 
             def parts() -> Any:
                 for i, (rows, batch) in enumerate(zip(self._slices, self._batches, strict=True)):

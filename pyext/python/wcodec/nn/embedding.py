@@ -182,7 +182,7 @@ class CompressedEmbedding(CompressedLayer):
             parts = list(slices(entry, self._dtype))
             longest = max(end - begin for begin, end in parts)
             space.reserve(longest * self.embedding_dim * self._dtype.itemsize)
-            space.take(None, epoch)
+            space.take(epoch)
             for begin, end in parts:
                 size = (end - begin) * self.embedding_dim * self._dtype.itemsize
                 part = space.buffer[:size].view(self._dtype).view(end - begin, self.embedding_dim)
