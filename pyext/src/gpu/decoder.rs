@@ -1,7 +1,7 @@
 //! Compressed tensors that a GPU decodes, in its memory or in the host's.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use wcodec::Dtype;
@@ -60,6 +60,17 @@ impl Source {
     }
 }
 
+/// The device, which stays in use until the process ends, as torch's does: a CUDA graph that outlives its decoder by mistake would
+/// otherwise launch kernels that are no longer loaded, and take the process with it.
+fn kept(device: Device) -> Device {
+    static KEPT: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+    let mut all = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !all.contains(&device) {
+        all.push(device.clone());
+    }
+    device
+}
+
 #[pymethods]
 impl TensorDecoder {
     /// Reads the tensors `names` for decoding on GPU `ordinal`: to its memory or, if `on_host`, to pinned memory.
@@ -75,7 +86,7 @@ impl TensorDecoder {
         let container = container.get().inner();
         let options = options.build();
         detached(py, || {
-            let device = Device::new(ordinal)?;
+            let device = kept(Device::new(ordinal)?);
             let source = if on_host {
                 Source::Host(HostDecoder::new(&device, container, &names, &options)?)
             } else {
