@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import wcodec
 from wcodec.nn import _plans, _plans_gpu
 from wcodec.nn._plans_gpu import Chain, GpuPlan, GpuSlicedPlan, Workspace
 
@@ -106,6 +107,36 @@ def test_another_stream_waits_and_decodes_again(space: Any) -> None:
     space.here[0] = 7
     call(one, "a")
     assert store.one.log == [("a", "b")] * 2 and space.waits == [0]
+
+
+def test_what_failed_to_decode_is_decoded_again(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeStore()
+    one, two = plans(store)
+    call(two, "c")
+
+    def fail(self: Batch) -> None:
+        raise RuntimeError("no launch")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Batch, "launch", fail)
+        with pytest.raises(RuntimeError, match="no launch"):
+            call(one, "a")
+    call(one, "a")
+    call(two, "d")
+    assert store.one.log == [("c", "d"), ("a", "b"), ("c", "d")]
+
+
+def test_memory_that_is_not_there(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(self: Workspace, size: int) -> torch.Tensor:
+        if size:
+            raise torch.cuda.OutOfMemoryError("none left")
+        return torch.empty(0, dtype=torch.uint8)
+
+    monkeypatch.setattr(Workspace, "_memory", none_left)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 30))
+    with pytest.raises(wcodec.DeviceError, match=r"4.00 KiB are needed, and 1.00 MiB of 1.00 GiB are free"):
+        plans(FakeStore())
+    assert space.buffer.numel() == 0
 
 
 def test_graphs_decode_for_themselves(space: Any) -> None:

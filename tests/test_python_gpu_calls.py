@@ -28,12 +28,12 @@ class Native:
     made: list[Native] = []
     failures: list[Exception] = []
 
-    def __init__(self, container: Any, names: list[str], ordinal: int, options: dict[str, Any]) -> None:
+    def __init__(self, container: Any, names: list[str], ordinal: int, options: dict[str, Any], on_host: bool) -> None:
         if Native.failures:
             raise Native.failures.pop()
         for name in names:
             container.read(name, None, decode_options(check=options["verify"]))
-        self.container, self.listed, self.options = container, names, options
+        self.container, self.listed, self.options, self.on_host = container, names, options, on_host
         self.calls: list[list[tuple[str, int, str, tuple[int, int] | None]]] = []
         self.checks = 0
         Native.made.append(self)
@@ -90,8 +90,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Lets the CPU pass for a GPU; returns the tensors that torch was told of."""
     recorded: list[Any] = []
     Native.made, Native.failures = [], []
-    monkeypatch.setattr(_native, "GpuDecoder", Native)
-    monkeypatch.setattr(_native, "HostDecoder", Native)
+    monkeypatch.setattr(_native, "TensorDecoder", Native)
     monkeypatch.setattr(_gpu, "torch_device", lambda number: torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=STREAM))
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append(tensor))
@@ -252,6 +251,7 @@ def test_host_decoder(path: Path) -> None:
     decoder = wcodec.HostDecoder(path, ["head", "half"], ring=1 << 20, threads=2, check=False)
     options = Native.made[-1].options
     assert (options["ring"], options["threads"], options["verify"]) == (1 << 20, 2, False)
+    assert [native.on_host for native in Native.made] == [True]
     assert decoder.host_bytes == 8192 and decoder.device_bytes == 4096
     assert repr(decoder) == "HostDecoder(2 tensors, device: cpu, holds: 4.00 KiB, on the host: 8.00 KiB)"
     out = torch.zeros(40, 96)

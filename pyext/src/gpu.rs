@@ -2,7 +2,6 @@
 
 mod batch;
 mod decoder;
-mod host;
 mod info;
 mod turn;
 mod verify;
@@ -14,8 +13,7 @@ use wcodec::gpu::{Device, GpuOptions, Stream, Target};
 use wcodec::{Dtype, Result};
 
 pub use batch::DecodeBatch;
-pub use decoder::GpuDecoder;
-pub use host::HostDecoder;
+pub use decoder::TensorDecoder;
 pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info};
 pub use verify::verify_on_gpu;
 

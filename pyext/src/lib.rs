@@ -23,7 +23,7 @@ mod _native {
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes};
     #[pymodule_export]
-    use crate::gpu::{DecodeBatch, GpuDecoder, HostDecoder};
+    use crate::gpu::{DecodeBatch, TensorDecoder};
     #[pymodule_export]
     use crate::gpu::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, verify_on_gpu};
     #[pymodule_export]

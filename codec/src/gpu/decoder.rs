@@ -11,7 +11,7 @@ use super::buffer::{DeviceBuffer, PinnedBuffer};
 use super::device::Device;
 use super::launch::{Job, Launcher, Work, checked_rows};
 use super::nvcomp::Nvcomp;
-use super::plan::{Method, TensorPlan};
+use super::plan::{Image, Method, Places, TensorPlan};
 use super::stream::{Event, Stream};
 use super::table::device_table;
 use super::zstd::{Demand, Zstd};
@@ -139,8 +139,8 @@ impl Shared {
         })
     }
 
-    /// The job that does `target`, whose image is at `image`.
-    pub fn job(&self, target: &Target, image: impl Fn(usize) -> u64) -> Result<Job<'_>> {
+    /// The job that does `target`, whose image is at what `image` says of the tensor's number.
+    pub fn job(&self, target: &Target, image: impl Fn(usize) -> Places) -> Result<Job<'_>> {
         let i = self.find(&target.name)?;
         let plan = &self.plans[i];
         let kind = plan.output(target.dtype)?;
@@ -298,7 +298,7 @@ impl GpuDecoder {
     pub fn prepare(&self, targets: &[Target]) -> Result<Batch> {
         let jobs = targets
             .iter()
-            .map(|t| self.shared.job(t, |i| self.images.ptr() + self.image_at[i] as u64))
+            .map(|t| self.shared.job(t, |i| self.shared.plans[i].image.at(self.images.ptr() + self.image_at[i] as u64)))
             .collect::<Result<Vec<_>>>()?;
         Ok(Batch { work: self.shared.prepare(&jobs)?, shared: self.shared.clone() })
     }
@@ -364,7 +364,7 @@ pub(super) fn stored_names(container: &Container, names: &[String]) -> Result<Ve
 pub(super) fn image_bytes(container: &Container, names: &[String]) -> Result<usize> {
     names.iter().try_fold(0, |total, name| {
         let entry = container.reader().tensor(name)?;
-        Ok(total + TensorPlan::image_bound(entry.segments().map(|(_, s)| s.length as usize)))
+        Ok(total + Image::bound(entry.segments().map(|(_, s)| s.length as usize)))
     })
 }
 

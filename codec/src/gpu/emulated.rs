@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
-use super::plan::{Limits, Method, TensorPlan, TilesJob, first_row, needed, tiles_launches};
+use super::plan::{Limits, Method, Piece, Places, TensorPlan, TilesJob, tiles_launches};
 use super::table::device_table;
 use crate::decode::Parts;
 use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
@@ -22,6 +22,7 @@ const GUARD: usize = 256;
 struct Loaded {
     plan: TensorPlan,
     image: Buffer,
+    places: Places,
     table: Vec<u32>,
     status: [u32; 1],
 }
@@ -33,7 +34,8 @@ impl Loaded {
         plan.image.fill(parts, &mut image);
         let Method::Tiles(tiles) = &plan.method else { return None };
         let table = device_table(&tiles.table, tiles.layout);
-        Some(Self { image, table, status: [abi::STATUS_GOOD], plan })
+        let places = plan.image.at(image.address());
+        Some(Self { image, places, table, status: [abi::STATUS_GOOD], plan })
     }
 }
 
@@ -54,10 +56,10 @@ fn run(tensors: &mut [Loaded], kind: OutputKind, strips: &dyn Fn(usize) -> Range
     let sizes: Vec<usize> = tensors
         .iter()
         .map(|t| {
-            let g = tiles(&t.plan).geometry;
-            let s = strips(g.strips());
-            let last = if s.end == g.strips() { t.plan.rows() } else { first_row(&g, s.end) };
-            (last - first_row(&g, s.start)) * g.cols() * kind.bytes()
+            let s = strips(t.plan.strips());
+            let rows = t.plan.first_row(s.end) - t.plan.first_row(s.start);
+            let (row, column) = t.plan.strides();
+            ((rows - 1) * row + (t.plan.matrix.2 - 1) * column + 1) * kind.bytes()
         })
         .collect();
     let mut outputs: Vec<Buffer> = sizes.iter().map(|n| Buffer::new(n + 2 * GUARD)).collect();
@@ -69,7 +71,7 @@ fn run(tensors: &mut [Loaded], kind: OutputKind, strips: &dyn Fn(usize) -> Range
         jobs.push(TilesJob {
             tensor: &t.plan,
             tiles: plan,
-            image: t.image.address(),
+            image: t.places,
             table: t.table.as_ptr().expose_provenance() as u64,
             status: t.status.as_ptr().expose_provenance() as u64,
             out: out.address() + GUARD as u64,
@@ -283,22 +285,70 @@ fn slices_of_rows_are_those_of_the_whole() {
         let mut tensors: Vec<Loaded> = parts.iter().filter_map(Loaded::new).collect();
         let whole: Vec<Vec<u8>> = run_all(&mut tensors, OutputKind::F32).into_iter().map(|d| d.bytes).collect();
         for t in &mut tensors {
-            // What is not needed for these rows is not there, as in a slot of a ring.
-            let Method::Tiles(tiles) = &t.plan.method else { unreachable!() };
-            let g = &tiles.geometry;
-            let there = needed(&t.plan, &t.image, &(first_row(g, 1)..first_row(g, g.strips() - 1)));
-            let mut image = vec![POISON; t.image.len()];
-            there.iter().for_each(|r| image[r.clone()].copy_from_slice(&t.image[r.clone()]));
-            assert!(there.iter().map(Range::len).sum::<usize>() < image.len());
-            t.image.copy_from_slice(&image);
+            // Only what is needed for these rows is there, packed, as in a slot of a ring.
+            let strips = t.plan.strips();
+            let piece = Piece::of(&t.plan, &t.image, &(t.plan.first_row(1)..t.plan.first_row(strips - 1)));
+            let mut packed = Buffer::new(piece.len);
+            packed.fill(POISON);
+            for (range, place) in &piece.copies {
+                packed[*place..place + range.len()].copy_from_slice(&t.image[range.clone()]);
+            }
+            assert!(piece.len < t.image.len());
+            t.places = piece.at(packed.address());
+            t.image = packed;
         }
         let slices = run(&mut tensors, OutputKind::F32, &|n| 1..n - 1, 5);
         for ((t, slice), whole) in tensors.iter().zip(slices).zip(whole) {
-            let Method::Tiles(tiles) = &t.plan.method else { unreachable!() };
             let row = t.plan.matrix.2 * 4;
-            let g = &tiles.geometry;
-            let (first, last) = (first_row(g, 1), first_row(g, g.strips() - 1));
+            let (first, last) = (t.plan.first_row(1), t.plan.first_row(t.plan.strips() - 1));
             assert_eq!(slice.bytes, whole[first * row..last * row], "{}", t.plan.name);
+        }
+    }
+}
+
+#[test]
+fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
+    let mut rng = StdRng::seed_from_u64(6);
+    for (i, o) in options().into_iter().enumerate() {
+        let o = EncodeOptions { transpose: if i % 2 == 0 { vec!["w0".into()] } else { Vec::new() }, ..o };
+        let bytes = encode(&sample(&mut rng, &[vec![134, 150], vec![3, 20, 128]]), &o);
+        let container = Container::from_bytes(bytes).unwrap();
+        for name in ["w0", "w1"] {
+            let parts = container.parts(name, &oracle()).unwrap();
+            let Some(mut whole) = Loaded::new(&parts) else { continue };
+            let want = run_all(std::slice::from_mut(&mut whole), OutputKind::F32).remove(0).bytes;
+            let plan = &whole.plan;
+            let least = Piece::longest_strip(plan, &whole.image);
+            assert!(Piece::fitting(plan, &whole.image, &(0..plan.rows()), 128).is_none());
+            for room in [least, least + rng.random_range(0..whole.image.len()), whole.image.len()] {
+                let mut got = vec![POISON; want.len()];
+                let mut left = 0..plan.rows();
+                let mut pieces = 0;
+                while !left.is_empty() {
+                    let (rows, piece) = Piece::fitting(plan, &whole.image, &left, room).unwrap();
+                    assert!(rows.start == left.start && !rows.is_empty() && piece.len <= room);
+                    (left.start, pieces) = (rows.end, pieces + 1);
+                    let mut image = Buffer::new(piece.len);
+                    image.fill(POISON);
+                    for (range, place) in &piece.copies {
+                        image[*place..place + range.len()].copy_from_slice(&whole.image[range.clone()]);
+                    }
+                    let (places, table) = (piece.at(image.address()), whole.table.clone());
+                    let mut part = Loaded { plan: plan.clone(), image, places, table, status: [abi::STATUS_GOOD] };
+                    let strips = plan.strip_of(rows.start)..plan.strip_of(rows.end);
+                    let part = run(std::slice::from_mut(&mut part), OutputKind::F32, &|_| strips.clone(), 7).remove(0);
+                    assert_eq!(part.status, None);
+                    let (row, column) = plan.strides();
+                    let elements = rows.len() * plan.matrix.2;
+                    for (r, c) in (0..elements).map(|e| (e / plan.matrix.2, e % plan.matrix.2)) {
+                        let at = 4 * (r * row + c * column);
+                        let to = 4 * ((rows.start + r) * row + c * column);
+                        got[to..to + 4].copy_from_slice(&part.bytes[at..at + 4]);
+                    }
+                }
+                assert_eq!(pieces == 1, room >= whole.image.len(), "{name}: {pieces} pieces in {room}");
+                assert!(got == want, "{name}: {} {} in pieces of {room}", o.coder, o.layout);
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use super::buffer::{DeviceBuffer, PinnedBuffer};
 use super::decoder::{GpuOptions, Shared, Target, image_bytes, read_plans, stored_names};
 use super::device::Device;
 use super::launch::{Work, checked_rows};
-use super::plan::needed;
+use super::plan::Piece;
 use super::ring::{SLOTS, Slots};
 use super::stream::{Event, Stream};
 use crate::decode::Container;
@@ -67,22 +67,30 @@ struct Slot {
     decoded: Event,
 }
 
-/// Targets whose images share a slot, and what to copy for them.
+/// Pieces of targets that share a slot, and what to copy for them.
 #[derive(Debug, Default)]
 struct Group {
-    targets: Vec<Target>,
+    pieces: Vec<TargetPiece>,
     /// Ranges of the images, each with its place in the slot.
     copies: Vec<(Range<usize>, usize)>,
-    /// Place of each target's image in the slot.
-    places: Vec<usize>,
     bytes: usize,
     /// Launches that decode it from each slot.
     work: [OnceLock<Work>; SLOTS],
 }
 
+/// Rows of a target, all or some.
+#[derive(Debug)]
+struct TargetPiece {
+    target: Target,
+    rows: Range<usize>,
+    piece: Piece,
+    /// Its place in the slot.
+    at: usize,
+}
+
 impl HostDecoder {
     /// Reads the tensors `names` (all that are there if empty) and checks them. `options.ring` bounds the device memory for compressed
-    /// bytes, unless a single tensor needs more.
+    /// bytes, unless four strips of sixteen rows need more: a tensor that does not fit a slot is sent in pieces.
     ///
     /// # Errors
     /// Memory is too small, a tensor is damaged, or nvCOMP is needed and not there.
@@ -90,12 +98,14 @@ impl HostDecoder {
         let names = stored_names(container, names)?;
         let mut images = PinnedBuffer::new(device, image_bytes(container, &names)?)?;
         let mut image_at = Vec::with_capacity(names.len());
-        let (mut at, mut longest) = (0, 0);
+        let (mut at, mut least) = (0, options.ring / SLOTS);
         let plans = read_plans(container, &names, options, &mut |plan, parts| {
             image_at.push(at);
             plan.image.fill(parts, &mut images[at..at + plan.image.len]);
+            if plan.image.len > least {
+                least = least.max(Piece::longest_strip(plan, &images[at..at + plan.image.len]));
+            }
             at += plan.image.len;
-            longest = longest.max(plan.image.len);
             Ok(())
         })?;
         let copies = Stream::new(device)?;
@@ -103,7 +113,7 @@ impl HostDecoder {
         let options = &GpuOptions { overlap: false, ..options.clone() };
         let shared = Shared::new(device, container, plans, options, &copies)?;
         copies.synchronize()?;
-        let slot_bytes = longest.max(options.ring / SLOTS).min(at.max(longest));
+        let slot_bytes = least.min(at);
         let slot = || -> Result<Slot> {
             let buffer = DeviceBuffer::new(device, slot_bytes)?;
             Ok(Slot { buffer, copied: Event::new(device)?, decoded: Event::new(device)? })
@@ -184,28 +194,30 @@ impl Inner {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts the targets into groups that fit a slot, and joins what lies together to one copy.
+    /// Cuts the targets into groups that fill a slot each, and joins what lies together to one copy.
     fn groups(&self, targets: &[Target]) -> Result<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
         for target in targets {
             let tensor = self.shared.find(&target.name)?;
             let plan = &self.shared.plans[tensor];
-            let rows = checked_rows(plan, target.rows.as_ref())?;
-            let (at, len) = (self.image_at[tensor], plan.image.len);
-            if groups.last().is_none_or(|g| g.bytes + len > self.slot_bytes) {
-                groups.push(Group::default());
-            }
-            let group = groups.last_mut().expect("made above");
-            for part in needed(plan, &self.images[at..at + len], &rows) {
-                let (from, to) = (at + part.start..at + part.end, group.bytes + part.start);
-                match group.copies.last_mut() {
-                    Some((last, place)) if last.end == from.start && *place + last.len() == to => last.end = from.end,
-                    _ => group.copies.push((from, to)),
+            let at = self.image_at[tensor];
+            let image = &self.images[at..at + plan.image.len];
+            let mut left = checked_rows(plan, target.rows.as_ref())?;
+            loop {
+                let room = self.slot_bytes - groups.last().map_or(self.slot_bytes, |g| g.bytes);
+                let Some((rows, piece)) = Piece::fitting(plan, image, &left, room) else {
+                    groups.push(Group::default());
+                    continue;
+                };
+                if groups.is_empty() {
+                    groups.push(Group::default());
+                }
+                left.start = rows.end;
+                groups.last_mut().expect("made above").add(target, rows, piece, at);
+                if left.is_empty() {
+                    break;
                 }
             }
-            group.targets.push(target.clone());
-            group.places.push(group.bytes);
-            group.bytes += len;
         }
         Ok(groups)
     }
@@ -217,10 +229,14 @@ impl Inner {
         }
         let base = self.ring[slot].buffer.ptr();
         let jobs = group
-            .targets
+            .pieces
             .iter()
-            .zip(&group.places)
-            .map(|(t, &place)| self.shared.job(t, |_| base + place as u64))
+            .map(|p| {
+                let mut job = self.shared.job(&p.target, |_| p.piece.at(base + p.at as u64))?;
+                job.out += ((p.rows.start - job.rows.start) * job.plan.row_bytes(job.kind)) as u64;
+                job.rows = p.rows.clone();
+                Ok(job)
+            })
             .collect::<Result<Vec<_>>>()?;
         let work = self.shared.prepare(&jobs)?;
         Ok(group.work[slot].get_or_init(|| work))
@@ -238,6 +254,22 @@ impl Inner {
     }
 }
 
+impl Group {
+    /// Adds rows of a target whose image is at `image` of all.
+    fn add(&mut self, target: &Target, rows: Range<usize>, piece: Piece, image: usize) {
+        for (part, place) in &piece.copies {
+            let (from, to) = (image + part.start..image + part.end, self.bytes + place);
+            match self.copies.last_mut() {
+                Some((last, place)) if last.end == from.start && *place + last.len() == to => last.end = from.end,
+                _ => self.copies.push((from, to)),
+            }
+        }
+        let at = self.bytes;
+        self.bytes += piece.len;
+        self.pieces.push(TargetPiece { target: target.clone(), rows, piece, at });
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         // Copies may still read the images, if they are of a batch that was never launched.
@@ -249,8 +281,8 @@ impl Drop for Inner {
 ///
 /// Decoding it takes two steps, of which the first is optional: [`prefetch`](Self::prefetch) copies, and
 /// [`launch`](Self::launch) decodes what was copied and copies what was not. Several batches may be prefetched ahead; they are
-/// best launched in the same order. Groups of a batch take one of the ring's four slots each ([`slots`](Self::slots)), from
-/// prefetching to launching.
+/// best launched in the same order. A batch is sent in groups of at most a slot's bytes; each takes one of the ring's four slots
+/// ([`slots`](Self::slots)), from prefetching to launching.
 #[derive(Debug)]
 pub struct HostBatch {
     inner: Arc<Inner>,

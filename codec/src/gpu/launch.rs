@@ -8,7 +8,7 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 use super::device::Device;
 use super::driver::DriverResult;
-use super::plan::{Limits, Method, TensorPlan, TilesJob, TilesLaunch, first_row, strip_of, tiles_launches};
+use super::plan::{Limits, Method, Places, TensorPlan, TilesJob, TilesLaunch, tiles_launches};
 use super::stream::Stream;
 use super::zstd::{Frames, Zstd};
 use crate::coder::TILE_ROWS;
@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug)]
 pub(super) struct Job<'a> {
     pub plan: &'a TensorPlan,
-    /// Address of the tensor's image.
-    pub image: u64,
+    /// Where the tensor's image is.
+    pub image: Places,
     /// Address of its decoding table; 0 where it has none.
     pub table: u64,
     /// Address of its status.
@@ -95,9 +95,8 @@ impl Launcher {
         for job in jobs.iter().filter(|j| j.plan.elements > 0 && !j.rows.is_empty()) {
             match &job.plan.method {
                 Method::Tiles(t) => {
-                    let g = &t.geometry;
-                    let strips = (strip_of(g, job.rows.start), strip_of(g, job.rows.end));
-                    debug_assert_eq!(first_row(g, strips.0), job.rows.start);
+                    let strips = (job.plan.strip_of(job.rows.start), job.plan.strip_of(job.rows.end));
+                    debug_assert_eq!(job.plan.first_row(strips.0), job.rows.start);
                     tiles.push(TilesJob {
                         tensor: job.plan,
                         tiles: t,
@@ -110,10 +109,9 @@ impl Launcher {
                     });
                 }
                 Method::Raw => {
-                    let data = job.image + job.plan.image.data.start as u64;
-                    let elements = elements_of(job);
+                    let (data, elements) = (job.image.data, elements_of(job));
                     if job.kind == OutputKind::Int8 && !job.plan.transposed {
-                        work.raw.push((job.out, data + elements.start as u64, elements.len()));
+                        work.raw.push((job.out, data.wrapping_add(elements.start as u64), elements.len()));
                     } else {
                         symbols.push(symbols_item(job, data, elements));
                     }
@@ -183,7 +181,7 @@ pub(super) fn symbols_item(job: &Job<'_>, symbols: u64, elements: Range<usize>) 
         end: elements.end as u64,
         cols: cols as u64,
         row_begin: job.rows.start as u64,
-        output: job.plan.place(job.image, job.out, job.kind),
+        output: job.plan.place(&job.image, job.out, job.kind),
         cost_begin: 0,
         kind: job.kind as u32,
         vector: u32::from(aligned && elements.len().is_multiple_of(16) && job.plan.is_vector(job.out, job.kind)),

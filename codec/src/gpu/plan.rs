@@ -1,58 +1,21 @@
 //! What a device needs of a tensor: one run of bytes, its *image*, and what the kernels are told about it. No device is
 //! touched here, so that the emulator's tests run the same plans.
 
-use std::ops::Range;
+mod image;
+
 use std::sync::Arc;
 
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
 
+pub use self::image::{Image, Piece, Places};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
-use crate::coder::zstd::frame_place;
 use crate::coder::{BLOCK_COLS, Coder, Filter, LANES, Layout, TILE_ROWS};
 use crate::decode::Parts;
 use crate::error::{Error, Result};
 use crate::scheme::int8::Granularity;
 use crate::tensor::Dtype;
-
-/// Parts of an image begin at multiples of this: bulk copies want 16, and whole sectors of 32 bytes are read faster.
-const ALIGN: usize = 128;
-
-/// Where the parts of a tensor lie in its image, bytes.
-#[derive(Clone, Debug, Default)]
-pub struct Image {
-    pub scales: Range<usize>,
-    pub offsets: Range<usize>,
-    pub data: Range<usize>,
-    pub side: Range<usize>,
-    /// Length, a multiple of 128. Kernels that copy whole 16 bytes read up to 15 bytes behind a part, never behind this.
-    pub len: usize,
-}
-
-impl Image {
-    fn new(parts: &Parts) -> Self {
-        let mut len = 0;
-        let mut place = |bytes: usize| {
-            let begin = len;
-            // Even an empty part has 16 bytes that can be read.
-            len = (begin + bytes + 16).next_multiple_of(ALIGN);
-            begin..begin + bytes
-        };
-        let (scales, offsets) = (place(parts.scales.len()), place(parts.offsets.len()));
-        let (data, side) = (place(parts.data.len()), place(parts.side.len()));
-        Self { scales, offsets, data, side, len }
-    }
-
-    /// Writes the image of `parts` to `out`, which has its length.
-    pub fn fill(&self, parts: &Parts, out: &mut [u8]) {
-        out.fill(0);
-        out[self.scales.clone()].copy_from_slice(&parts.scales);
-        out[self.offsets.clone()].copy_from_slice(&parts.offsets);
-        out[self.data.clone()].copy_from_slice(&parts.data);
-        out[self.side.clone()].copy_from_slice(&parts.side);
-    }
-}
 
 /// How a tensor is decoded.
 #[derive(Clone, Debug)]
@@ -147,12 +110,6 @@ impl TensorPlan {
         })
     }
 
-    /// Length that an image of parts of these lengths has at most.
-    pub fn image_bound(parts: impl Iterator<Item = usize>) -> usize {
-        // Four parts, some of which may be missing here.
-        parts.map(|n| n + 16 + ALIGN).sum::<usize>() + 4 * ALIGN
-    }
-
     /// Whether the elements are symbols with scales.
     pub fn quantized(&self) -> bool {
         self.granularity.is_some()
@@ -187,16 +144,47 @@ impl TensorPlan {
         self.matrix.0 * self.matrix.1
     }
 
+    /// Strips of all matrices: sixteen rows of a matrix, or those that are left at its end.
+    pub fn strips(&self) -> usize {
+        self.matrix.0 * self.strips_per_matrix()
+    }
+
+    fn strips_per_matrix(&self) -> usize {
+        self.matrix.1.div_ceil(TILE_ROWS)
+    }
+
+    /// The strip, counted over all matrices, that begins with `row`, or the number of strips.
+    pub fn strip_of(&self, row: usize) -> usize {
+        let per = self.matrix.1.max(1);
+        row / per * self.strips_per_matrix() + (row % per).div_ceil(TILE_ROWS)
+    }
+
+    /// The row, counted over all matrices, that a strip begins with.
+    pub fn first_row(&self, strip: usize) -> usize {
+        let per = self.strips_per_matrix().max(1);
+        strip / per * self.matrix.1 + strip % per * TILE_ROWS
+    }
+
+    /// Elements from one row of the output to the next, and from one column to the next.
+    pub fn strides(&self) -> (usize, usize) {
+        if self.transposed { (1, self.matrix.1) } else { (self.matrix.2, 1) }
+    }
+
+    /// Bytes from one row of the output to the next.
+    pub fn row_bytes(&self, kind: OutputKind) -> usize {
+        self.strides().0 * kind.bytes()
+    }
+
     /// Where the elements of `rows` go when they are written to `out`, which begins with the first of them.
-    pub fn place(&self, image: u64, out: u64, kind: OutputKind) -> abi::Output {
-        let (_, rows, cols) = self.matrix;
-        let (row_stride, column_stride) = if self.transposed { (1, rows) } else { (cols, 1) };
+    pub fn place(&self, image: &Places, out: u64, kind: OutputKind) -> abi::Output {
+        let (row_stride, column_stride) = self.strides();
+        let cols = self.matrix.2;
         let quantized = kind != OutputKind::Int8;
         abi::Output {
             out,
             row_stride: row_stride as u64,
             column_stride: column_stride as u64,
-            scales: if quantized { image + self.image.scales.start as u64 } else { 0 },
+            scales: if quantized { image.scales } else { 0 },
             scales_per_row: self.granularity.map_or(0, |g| g.scales_per_row(cols)) as u32,
             scale_columns: self.granularity.map_or(cols.max(1), |g| g.columns(cols)) as u32,
         }
@@ -254,8 +242,8 @@ impl TilesPlan {
 pub struct TilesJob<'a> {
     pub tensor: &'a TensorPlan,
     pub tiles: &'a TilesPlan,
-    /// Address of the tensor's image.
-    pub image: u64,
+    /// Where the tensor's image is.
+    pub image: Places,
     /// Address of the plane's decoding table.
     pub table: u64,
     /// Address of the plane's status.
@@ -278,13 +266,13 @@ impl TilesJob<'_> {
         let (begin, end) = self.strips;
         let blocks = g.tile() / BLOCK_COLS;
         abi::Tiles {
-            data: self.image + self.tensor.image.data.start as u64,
-            offsets: self.image + self.tensor.image.offsets.start as u64,
-            side: self.image + self.tensor.image.side.start as u64,
+            data: self.image.data,
+            offsets: self.image.offsets,
+            side: self.image.side,
             table: self.table,
             status: self.status,
-            row_begin: first_row(g, begin) as u64,
-            output: self.tensor.place(self.image, self.out, self.kind),
+            row_begin: self.tensor.first_row(begin) as u64,
+            output: self.tensor.place(&self.image, self.out, self.kind),
             data_units: (self.tensor.image.data.len() / OFFSET_UNIT) as u32,
             cost_begin,
             chunk_begin: (begin * g.tiles()) as u32,
@@ -310,60 +298,6 @@ impl TilesJob<'_> {
             shared_end: 0,
         }
     }
-}
-
-/// The strip that begins with `row`.
-pub fn strip_of(g: &TileGeometry, row: usize) -> usize {
-    let per = g.rows().max(1);
-    row / per * g.strips_per_matrix() + (row % per).div_ceil(TILE_ROWS)
-}
-
-/// The parts of a tensor's image that are read when `rows` are decoded, which begin and end with strips: whole units of
-/// [`ALIGN`] bytes, in which lies what kernels read around a part.
-pub fn needed(plan: &TensorPlan, image: &[u8], rows: &Range<usize>) -> Vec<Range<usize>> {
-    let parts = &plan.image;
-    if rows.len() == plan.rows() {
-        let all = 0..parts.len;
-        return vec![all];
-    }
-    if rows.is_empty() {
-        return Vec::new();
-    }
-    let elements = rows.start * plan.matrix.2..rows.end * plan.matrix.2;
-    let entry = |at: usize, bytes: usize| &image[parts.offsets.start + at * bytes..][..bytes];
-    let (offsets, data, side) = match &plan.method {
-        Method::Tiles(t) => {
-            let g = &t.geometry;
-            let strips = strip_of(g, rows.start)..strip_of(g, rows.end);
-            let chunks = strips.start * g.tiles()..strips.end * g.tiles();
-            let at = |chunk: usize| {
-                u32::from_le_bytes(entry(chunk, 4).try_into().expect("four bytes")) as usize * OFFSET_UNIT
-            };
-            let side = parts.side.len() / g.strips();
-            let data = at(chunks.start)..at(chunks.end);
-            (4 * chunks.start..4 * (chunks.end + 1), data, strips.start * side..strips.end * side)
-        }
-        Method::Zstd { chunk, frames, .. } => {
-            let (first, end) = (elements.start / chunk, elements.end.div_ceil(*chunk).min(*frames));
-            let place = |frame| frame_place(entry(frame, 8).try_into().expect("eight bytes"));
-            let last = place(end - 1);
-            (8 * first..8 * end, place(first).0..last.0 + last.1, 0..0)
-        }
-        Method::Raw => (0..0, elements, 0..0),
-    };
-    let within = |part: &Range<usize>, of: Range<usize>| part.start + of.start..part.start + of.end;
-    [parts.scales.clone(), within(&parts.offsets, offsets), within(&parts.data, data), within(&parts.side, side)]
-        .into_iter()
-        .filter(|r| !r.is_empty())
-        // Up to 15 bytes behind a part are read, too.
-        .map(|r| r.start / ALIGN * ALIGN..(r.end + 16).next_multiple_of(ALIGN).min(parts.len))
-        .collect()
-}
-
-/// The row, counted through all matrices, that a strip begins with.
-pub fn first_row(g: &TileGeometry, strip: usize) -> usize {
-    let per = g.strips_per_matrix().max(1);
-    strip / per * g.rows() + strip % per * TILE_ROWS
 }
 
 /// The kernels' number of a filter.

@@ -41,11 +41,10 @@ impl Frames {
         let first = elements.start / chunk;
         let last = elements.end.div_ceil(chunk).min(frames);
         let whole = elements.len() == job.plan.elements;
-        let image = &job.plan.image;
         Ok(Self {
             item: abi::Frames {
-                data: job.image + image.data.start as u64,
-                offsets: job.image + image.offsets.start as u64,
+                data: job.image.data,
+                offsets: job.image.offsets,
                 output: 0,
                 decoded: job.plan.elements as u64,
                 status: job.status,

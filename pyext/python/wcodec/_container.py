@@ -160,7 +160,7 @@ class TensorEntry(TensorInfo):
         """
         from . import _gpu, _torch
 
-        name = _torch.check_output(out, self)
+        name = _torch.check_output(out, self.name, self.shape)
         if _gpu.parse(out.device) is None:
             _gpu.decoded_dtype(self, name)
             _torch.overwrite(out, self.torch(out.dtype, threads=threads))

@@ -13,8 +13,8 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _dtypes, _native, _torch
 from . import _format as fmt
@@ -26,11 +26,7 @@ from ._reports import TensorInfo
 if TYPE_CHECKING:
     import torch
 
-    from ._native import GpuDecoder as _NativeGpu
-    from ._native import HostDecoder as _NativeHost
     from ._native import _GpuOptions
-
-    _NativeDecoder: TypeAlias = _NativeGpu | _NativeHost
 
 # Compressed bytes that loading a file keeps on the GPU at once, besides the tensors. A single tensor may take more.
 GROUP_BYTES = 1 << 30
@@ -258,13 +254,13 @@ class DecodeBatch:
 class Decoder:
     """What :class:`GpuDecoder` and :class:`HostDecoder` share; they differ in where the compressed bytes are."""
 
-    _native: _NativeDecoder
+    _native: _native.TensorDecoder
+    _on_host: ClassVar[bool]
     _device: torch.device
     _infos: dict[str, TensorInfo]
 
     def _read(
         self,
-        make: type[_NativeDecoder],
         container: Container | str | os.PathLike[str] | bytes,
         names: Iterable[str] | None,
         device: str | torch.device,
@@ -278,7 +274,7 @@ class Decoder:
         try:
             chosen = _chosen(opened, names)
             self._device = torch_device(number)
-            self._native = _send(make, opened, list(chosen), self._device, options)
+            self._native = _send(opened, list(chosen), self._device, options, self._on_host)
             # Plain facts: an entry would keep the container open.
             self._infos = {name: _plain(entry) for name, entry in chosen.items()}
             for alias, target in opened.aliases.items():
@@ -363,19 +359,18 @@ class Decoder:
 
     def _empty(self, info: TensorInfo, name: str, rows: tuple[int, int] | None = None) -> torch.Tensor:
         decoded_dtype(info, name)
-        shape = _part(info, rows).shape
-        return _torch.require().empty(shape, dtype=_torch.dtype_of(name), device=self._device)
+        return _torch.require().empty(_shape(info, rows), dtype=_torch.dtype_of(name), device=self._device)
 
     def _plan(self, targets: list[tuple[TensorInfo, torch.Tensor, tuple[int, int] | None]]) -> _Plan:
         plan = _Plan([], [], [])
         for info, out, rows in targets:
-            place, part = out, _part(info, rows)
-            name = _torch.check_output(out, part, self._device)
+            place = out
+            stored = None if rows is None else matrix_rows(info, rows)
+            name = _torch.check_output(out, info.name, _shape(info, rows), self._device)
             decoded = decoded_dtype(info, name)
             if decoded != name:
-                place = self._empty(part, decoded)
+                place = self._empty(info, decoded, rows)
                 plan.conversions.append((out, place))
-            stored = None if rows is None else matrix_rows(info, rows)
             plan.native.append((info.name, place.data_ptr(), decoded, stored))
             plan.outs.append(out)
         return plan
@@ -433,6 +428,8 @@ class GpuDecoder(Decoder):
     :raises CorruptError: if a tensor is damaged.
     """
 
+    _on_host = False
+
     def __init__(
         self,
         container: Container | str | os.PathLike[str] | bytes,
@@ -445,15 +442,15 @@ class GpuDecoder(Decoder):
         nvcomp: str | os.PathLike[str] | None = None,
     ) -> None:
         options = gpu_options(threads, check, scratch, nvcomp)
-        self._read(_native.GpuDecoder, container, names, device, options)
+        self._read(container, names, device, options)
 
 
-def _part(info: TensorInfo, rows: tuple[int, int] | None) -> TensorInfo:
-    """The facts about a tensor, as if it had these rows only."""
+def _shape(info: TensorInfo, rows: tuple[int, int] | None) -> tuple[int, ...]:
+    """The shape of a tensor, or of some rows of it."""
     if rows is None:
-        return info
+        return info.shape
     matrix_rows(info, rows)
-    return replace(info, shape=(rows[1] - rows[0], *info.shape[1:]))
+    return (rows[1] - rows[0], *info.shape[1:])
 
 
 def _chosen(container: Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
@@ -473,22 +470,18 @@ def _plain(entry: TensorInfo) -> TensorInfo:
 
 
 def _send(
-    make: type[_NativeDecoder],
-    container: Container,
-    names: list[str],
-    device: Any,
-    options: _GpuOptions,
-) -> _NativeDecoder:
+    container: Container, names: list[str], device: Any, options: _GpuOptions, on_host: bool
+) -> _native.TensorDecoder:
     """The native decoder. Where memory is short, torch gives back what it only keeps in store."""
     try:
-        return make(container._open, names, device.index, options)
+        return _native.TensorDecoder(container._open, names, device.index, options, on_host)
     except DeviceError:
         cuda = _torch.require().cuda
         spare = cuda.memory_reserved(device) - cuda.memory_allocated(device)
         if spare <= 0 or cuda.is_current_stream_capturing():
             raise
         cuda.empty_cache()
-        return make(container._open, names, device.index, options)
+        return _native.TensorDecoder(container._open, names, device.index, options, on_host)
 
 
 def groups(tensors: Iterable[TensorInfo], limit: int) -> Iterator[list[TensorInfo]]:

@@ -7,14 +7,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from . import _format as fmt
-from . import _native
 from ._container import Container
 from ._gpu import Decoder, gpu_options
 
 if TYPE_CHECKING:
     import torch
-
-    from ._native import HostDecoder as _NativeHost
 
 
 class HostDecoder(Decoder):
@@ -34,9 +31,10 @@ class HostDecoder(Decoder):
             compute(i)
         decoder.check()                                   # waits; raises if anything was damaged
 
-    A slot is as large as a quarter of ``ring``, or as the largest tensor if that is more; tensors of a batch share
-    slots as they fit. So a ring of four times the stored bytes of a block (and 1 KiB for each tensor) takes a block in
-    each slot, and batches can be prefetched three ahead of the one that computes. Of tensors that are decoded by
+    A slot has a quarter of ``ring``, or what sixteen rows of the widest tensor take if that is more. The tensors of a
+    batch fill slots one after the other, and what does not fit a slot goes on in the next one. So a ring of four times
+    the stored bytes of a block (and 1 KiB for each tensor) takes a block in each slot, and batches can be prefetched
+    three ahead of the one that computes; a smaller one is filled as far as it goes. Of tensors that are decoded by
     ``rows``, only what these need is copied. Work can be put into any stream; CUDA graphs cannot capture it.
 
     :param container: an open container, or the path or the bytes of one. It can be closed when the decoder is made.
@@ -50,7 +48,7 @@ class HostDecoder(Decoder):
     :raises CorruptError: if a tensor is damaged.
     """
 
-    _native: _NativeHost
+    _on_host = True
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class HostDecoder(Decoder):
         nvcomp: str | os.PathLike[str] | None = None,
     ) -> None:
         options = gpu_options(threads, check, nvcomp=nvcomp, ring=ring)
-        self._read(_native.HostDecoder, container, names, device, options)
+        self._read(container, names, device, options)
 
     @property
     def host_bytes(self) -> int:

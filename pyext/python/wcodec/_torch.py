@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ._errors import InputError, UnsupportedError
-from ._reports import TensorInfo
 
 if TYPE_CHECKING:
     import torch
@@ -107,18 +106,18 @@ def cast(tensor: torch.Tensor, name: str) -> torch.Tensor:
     return tensor.to(getattr(require(), _NAMES[name]))
 
 
-def check_output(out: Any, info: TensorInfo, device: torch.device | None = None) -> str:
-    """The safetensors name of the dtype of a tensor that is to be decoded into, if that can be done."""
+def check_output(out: Any, tensor: str, shape: tuple[int, ...], device: torch.device | None = None) -> str:
+    """The safetensors name of the dtype of an output that a tensor is to be decoded into, if that can be done."""
 
     def refuse(what: str, advice: str) -> InputError:
-        return InputError(f"tensor '{info.name}': the output {what} ({advice})", tensor=info.name)
+        return InputError(f"tensor '{tensor}': the output {what} ({advice})", tensor=tensor)
 
     if not is_tensor(out):
         raise refuse(f"is of type {type(out).__name__}", "pass a torch tensor")
     if device is not None and out.device != device:
         raise refuse(f"is on {out.device}", f"pass a tensor on {device}")
-    if tuple(out.shape) != info.shape:
-        raise refuse(f"has shape {list(out.shape)}", f"pass a tensor of shape {list(info.shape)}")
+    if tuple(out.shape) != shape:
+        raise refuse(f"has shape {list(out.shape)}", f"pass a tensor of shape {list(shape)}")
     if out.layout != require().strided or not out.is_contiguous() or out.is_conj() or out.is_neg():
         raise refuse("is not contiguous", "decode into a contiguous tensor, and copy from that")
     name = _FROM_TORCH.get(str(out.dtype))

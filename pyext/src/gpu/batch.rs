@@ -14,26 +14,21 @@ use crate::progress::detached;
 /// Python half keeps the outputs.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct DecodeBatch {
-    source: Source,
+    prepared: Prepared,
     turn: Option<Arc<Turn>>,
     path: Option<PathBuf>,
 }
 
-/// Where the compressed bytes are.
-enum Source {
-    Device { batch: Batch, decoder: Arc<GpuDecoder> },
+/// A batch, by where its compressed bytes are; with the decoder that has them, if it does not keep that itself.
+pub enum Prepared {
+    Device(Batch, Arc<GpuDecoder>),
     Host(HostBatch),
 }
 
 impl DecodeBatch {
-    /// A batch of `decoder`.
-    pub fn on_device(decoder: Arc<GpuDecoder>, batch: Batch, turn: Option<Arc<Turn>>, path: Option<PathBuf>) -> Self {
-        Self { source: Source::Device { batch, decoder }, turn, path }
-    }
-
-    /// A batch whose bytes are in the host's memory.
-    pub fn on_host(batch: HostBatch, turn: Option<Arc<Turn>>, path: Option<PathBuf>) -> Self {
-        Self { source: Source::Host(batch), turn, path }
+    /// A batch for users.
+    pub fn new(prepared: Prepared, turn: Option<Arc<Turn>>, path: Option<PathBuf>) -> Self {
+        Self { prepared, turn, path }
     }
 }
 
@@ -42,16 +37,16 @@ impl DecodeBatch {
     /// Puts the decoding into the stream.
     fn launch(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         detached(py, || {
-            let device = match &self.source {
-                Source::Device { decoder, .. } => decoder.device(),
-                Source::Host(batch) => batch.device(),
+            let device = match &self.prepared {
+                Prepared::Device(_, decoder) => decoder.device(),
+                Prepared::Host(batch) => batch.device(),
             };
             let stream = crate_stream(device, stream);
-            Turn::take(self.turn.as_deref(), &stream, || match &self.source {
+            Turn::take(self.turn.as_deref(), &stream, || match &self.prepared {
                 // SAFETY: As for `GpuDecoder::decode`; the decoder, whose memory this reads, is kept.
-                Source::Device { batch, .. } => unsafe { batch.launch(&stream) },
+                Prepared::Device(batch, _) => unsafe { batch.launch(&stream) },
                 // SAFETY: Likewise.
-                Source::Host(batch) => unsafe { batch.launch(&stream) },
+                Prepared::Host(batch) => unsafe { batch.launch(&stream) },
             })
             .map_err(|e| named(self.path.as_ref(), e))
         })
@@ -59,17 +54,17 @@ impl DecodeBatch {
 
     /// Begins to copy the bytes to the GPU; does nothing where they are there.
     fn prefetch(&self, py: Python<'_>) -> PyResult<()> {
-        match &self.source {
-            Source::Device { .. } => Ok(()),
-            Source::Host(batch) => detached(py, || batch.prefetch().map_err(|e| named(self.path.as_ref(), e))),
+        match &self.prepared {
+            Prepared::Device(..) => Ok(()),
+            Prepared::Host(batch) => detached(py, || batch.prefetch().map_err(|e| named(self.path.as_ref(), e))),
         }
     }
 
     /// Slots of the ring that it takes; 0 where the bytes are on the GPU.
     fn slots(&self) -> usize {
-        match &self.source {
-            Source::Device { .. } => 0,
-            Source::Host(batch) => batch.slots(),
+        match &self.prepared {
+            Prepared::Device(..) => 0,
+            Prepared::Host(batch) => batch.slots(),
         }
     }
 }

@@ -1,35 +1,79 @@
-//! Compressed tensors in the memory of a GPU.
+//! Compressed tensors that a GPU decodes, in its memory or in the host's.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use wcodec::Dtype;
-use wcodec::gpu::Device;
+use wcodec::gpu::{Device, GpuDecoder, HostDecoder, Stream, Target};
 
-use super::batch::DecodeBatch;
+use super::batch::{DecodeBatch, Prepared};
 use super::turn::Turn;
 use super::{Options, PyTarget, crate_stream, crate_targets, named};
 use crate::container::Container;
 use crate::errors::to_py;
 use crate::progress::detached;
 
-/// Compressed tensors on a GPU; `wcodec.GpuDecoder` is the class for users.
+/// Compressed tensors for a GPU; `wcodec.GpuDecoder` and `wcodec.HostDecoder` are the classes for users.
 ///
 /// Streams and outputs come as the integers that torch has of them. The Python half vouches for them: streams are torch's of
 /// this device, and outputs are tensors of this device, of the size that `output_bytes` tells (or the share of the rows asked
 /// for), which torch is told not to reuse before the stream is done with them.
 #[pyclass(frozen, module = "wcodec._native")]
-pub struct GpuDecoder {
-    decoder: Arc<wcodec::gpu::GpuDecoder>,
+pub struct TensorDecoder {
+    source: Source,
     path: Option<PathBuf>,
     /// Present where planes of coder `zstd` share scratch, so that work in different streams has to take turns.
     turn: Option<Arc<Turn>>,
 }
 
+/// Where the compressed bytes are.
+enum Source {
+    Device(Arc<GpuDecoder>),
+    Host(HostDecoder),
+}
+
+impl Source {
+    fn device(&self) -> &Device {
+        match self {
+            Self::Device(decoder) => decoder.device(),
+            Self::Host(decoder) => decoder.device(),
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Device(decoder) => decoder.names().collect(),
+            Self::Host(decoder) => decoder.names().collect(),
+        }
+    }
+
+    /// # Safety
+    /// As for [`GpuDecoder::decode`].
+    unsafe fn decode(&self, targets: &[Target], stream: &Stream) -> wcodec::Result<()> {
+        match self {
+            // SAFETY: As the caller promises.
+            Self::Device(decoder) => unsafe { decoder.decode(targets, stream) },
+            // SAFETY: As the caller promises.
+            Self::Host(decoder) => unsafe { decoder.decode(targets, stream) },
+        }
+    }
+}
+
+/// The device, which stays in use until the process ends, as torch's does: a CUDA graph that outlives its decoder by mistake would
+/// otherwise launch kernels that are no longer loaded, and take the process with it.
+fn kept(device: Device) -> Device {
+    static KEPT: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+    let mut all = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !all.contains(&device) {
+        all.push(device.clone());
+    }
+    device
+}
+
 #[pymethods]
-impl GpuDecoder {
-    /// Reads the tensors `names` and sends them, compressed, to GPU `ordinal`.
+impl TensorDecoder {
+    /// Reads the tensors `names` for decoding on GPU `ordinal`: to its memory or, if `on_host`, to pinned memory.
     #[new]
     fn new(
         py: Python<'_>,
@@ -37,15 +81,21 @@ impl GpuDecoder {
         names: Vec<String>,
         ordinal: usize,
         options: Options,
+        on_host: bool,
     ) -> PyResult<Self> {
         let container = container.get().inner();
         let options = options.build();
         detached(py, || {
-            let device = Device::new(ordinal)?;
-            let decoder = wcodec::gpu::GpuDecoder::new(&device, container, &names, &options)?;
-            let coders = decoder.names().map(|n| Ok(container.info(n)?.coder)).collect::<wcodec::Result<Vec<_>>>()?;
+            let device = kept(Device::new(ordinal)?);
+            let source = if on_host {
+                Source::Host(HostDecoder::new(&device, container, &names, &options)?)
+            } else {
+                Source::Device(Arc::new(GpuDecoder::new(&device, container, &names, &options)?))
+            };
+            let coders =
+                source.names().into_iter().map(|n| Ok(container.info(n)?.coder)).collect::<wcodec::Result<Vec<_>>>()?;
             let turn = Turn::new(&device, coders.into_iter())?.map(Arc::new);
-            Ok(Self { decoder: Arc::new(decoder), path: container.path().map(Into::into), turn })
+            Ok(Self { source, path: container.path().map(Into::into), turn })
         })
     }
 
@@ -53,11 +103,11 @@ impl GpuDecoder {
     fn decode(&self, py: Python<'_>, targets: Vec<PyTarget>, stream: usize) -> PyResult<()> {
         detached(py, || {
             let targets = crate_targets(targets)?;
-            let stream = crate_stream(self.decoder.device(), stream);
+            let stream = crate_stream(self.source.device(), stream);
             Turn::take(self.turn.as_deref(), &stream, || {
                 // SAFETY: The Python half has checked device, shape and dtype of the outputs, and has told torch that the
                 // stream uses them. Work that shares scratch takes turns.
-                unsafe { self.decoder.decode(&targets, &stream) }
+                unsafe { self.source.decode(&targets, &stream) }
             })
             .map_err(|e| named(self.path.as_ref(), e))
         })
@@ -66,31 +116,55 @@ impl GpuDecoder {
     /// Fixes addresses and launches for `targets`, to be launched again and again.
     fn prepare(&self, py: Python<'_>, targets: Vec<PyTarget>) -> PyResult<DecodeBatch> {
         detached(py, || {
-            let batch = self.decoder.prepare(&crate_targets(targets)?).map_err(|e| named(self.path.as_ref(), e))?;
-            Ok(DecodeBatch::on_device(self.decoder.clone(), batch, self.turn.clone(), self.path.clone()))
+            let targets = crate_targets(targets)?;
+            let prepared = match &self.source {
+                Source::Device(decoder) => decoder.prepare(&targets).map(|b| Prepared::Device(b, decoder.clone())),
+                Source::Host(decoder) => decoder.prepare(&targets).map(Prepared::Host),
+            };
+            let prepared = prepared.map_err(|e| named(self.path.as_ref(), e))?;
+            Ok(DecodeBatch::new(prepared, self.turn.clone(), self.path.clone()))
         })
     }
 
     /// Waits for the stream, and raises what was found damaged.
     fn check(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         detached(py, || {
-            self.decoder.check(&crate_stream(self.decoder.device(), stream)).map_err(|e| named(self.path.as_ref(), e))
+            let stream = crate_stream(self.source.device(), stream);
+            let checked = match &self.source {
+                Source::Device(decoder) => decoder.check(&stream),
+                Source::Host(decoder) => decoder.check(&stream),
+            };
+            checked.map_err(|e| named(self.path.as_ref(), e))
         })
     }
 
     /// Names of the stored tensors.
     fn names(&self) -> Vec<&str> {
-        self.decoder.names().collect()
+        self.source.names()
     }
 
     /// Bytes that decoding `name` to `dtype` writes.
     fn output_bytes(&self, py: Python<'_>, name: &str, dtype: &str) -> PyResult<usize> {
-        let bytes = Dtype::from_name(dtype).and_then(|d| self.decoder.output_bytes(name, d));
+        let bytes = Dtype::from_name(dtype).and_then(|d| match &self.source {
+            Source::Device(decoder) => decoder.output_bytes(name, d),
+            Source::Host(decoder) => decoder.output_bytes(name, d),
+        });
         bytes.map_err(|e| to_py(py, &e))
+    }
+
+    /// Bytes that it holds in pinned memory of the host.
+    fn host_bytes(&self) -> usize {
+        match &self.source {
+            Source::Device(_) => 0,
+            Source::Host(decoder) => decoder.host_bytes(),
+        }
     }
 
     /// Bytes that it holds on the GPU.
     fn device_bytes(&self) -> usize {
-        self.decoder.device_bytes()
+        match &self.source {
+            Source::Device(decoder) => decoder.device_bytes(),
+            Source::Host(decoder) => decoder.device_bytes(),
+        }
     }
 }

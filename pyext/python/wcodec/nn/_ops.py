@@ -34,9 +34,9 @@ def _layer(number: int) -> Any:
 def _linear(x: torch.Tensor, bias: torch.Tensor | None, layer: int, out_features: int) -> torch.Tensor:
     # The weight is decoded to the input's dtype: autocast was applied before, where the compiler sees it.
     if not torch.is_autocast_enabled(x.device.type):
-        return _layer(layer)._product(x, bias, x.dtype)
+        return _layer(layer)._product(x, bias)
     with torch.autocast(x.device.type, enabled=False):
-        return _layer(layer)._product(x, bias, x.dtype)
+        return _layer(layer)._product(x, bias)
 
 
 def _linear_fake(x: torch.Tensor, bias: torch.Tensor | None, layer: int, out_features: int) -> torch.Tensor:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # A weight that decodes to more is decoded and multiplied in slices of rows, each of at most so many bytes.
 SLICE_BYTES = 64 << 20
+# Up to so many tokens, the slices' results take less memory than the layer's own, and are joined in one call.
+_FEW_TOKENS = 64
 # Slices begin at strips: 16 rows that are coded together.
 STRIP = 16
 
@@ -118,6 +120,9 @@ def joined(
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
     """The product with a weight that comes in slices of rows."""
+    if x.numel() <= _FEW_TOKENS * x.shape[-1]:
+        # One call at the end: for few tokens, what counts is the number of calls.
+        return torch.cat([product(x, w, None if bias is None else bias[b:e]) for (b, e), w in parts], -1)
     out: torch.Tensor | None = None
     for (begin, end), weight in parts:
         part = product(x, weight, None if bias is None else bias[begin:end])

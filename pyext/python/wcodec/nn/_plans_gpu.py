@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .. import _format as fmt
+from .._errors import DeviceError
 from ._plans import Plan, Product, decoded_bytes, joined, slices
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 # Weights begin at multiples of this: what torch's allocator gives, and what matrix products like.
 _ALIGN = 512
+# Faster than the public ways, which run for every layer and token; a torch without CUDA may not have them.
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _workspaces: weakref.WeakValueDictionary[int, Workspace] = weakref.WeakValueDictionary()
 _registry_lock = threading.Lock()
 
@@ -53,22 +58,29 @@ class Workspace:
                 self._kept.append(self.buffer)
             self.owner = None
             self.buffer = self._memory(0)
-            self.buffer = self._memory(size)
+            try:
+                self.buffer = self._memory(size)
+            except torch.cuda.OutOfMemoryError:
+                free, total = torch.cuda.mem_get_info(self.device)
+                raise DeviceError(
+                    f"{self.device}: no memory to decode a block of layers into: {fmt.size(size)} are needed, and "
+                    f"{fmt.size(free)} of {fmt.size(total)} are free (free some, or use residency='host')"
+                ) from None
 
     def enter(self) -> tuple[int, int]:
         """Where the caller is: torch's current stream and, while a graph is captured, that capture."""
-        stream = torch._C._cuda_getCurrentRawStream(self.index)
-        capture = _capture_of(stream) if torch.cuda.is_current_stream_capturing() else 0
-        return stream, capture
+        stream = _current_stream(self.index)
+        return stream, (_capture_of(stream) if _is_capturing() else 0)
 
-    def take(self, owner: object | None, epoch: tuple[int, int]) -> None:
-        """Notes that the memory is about to be overwritten in the current stream, after what reads it in another."""
+    def take(self, epoch: tuple[int, int]) -> None:
+        """Notes that the memory is about to be overwritten in the current stream, after what reads it in another.
+        Nobody owns it until somebody says so."""
         if epoch[1]:
             self.captured = True
         elif self.epoch[0] != epoch[0] and not self.epoch[1]:
             other = torch.cuda.ExternalStream(self.epoch[0], device=self.device)
             torch.cuda.current_stream(self.device).wait_stream(other)
-        self.owner = owner
+        self.owner = None
         self.epoch = epoch
 
 
@@ -146,22 +158,28 @@ class GpuPlan(Plan):
         self._chain.replace(self, self._batches)
         self._buffer = buffer
 
-    def _decode(self, place: int, epoch: tuple[int, int]) -> None:
-        """Decodes the group or, where graphs may have written meanwhile, this layer."""
+    def _decode_one(self, place: int, epoch: tuple[int, int]) -> None:
+        """Decodes a layer alone, for where graphs may have written what was decoded before."""
         space = self._workspace
         if self._buffer is not space.buffer:
             self._bind()
-        if space.captured and not epoch[1]:
-            space.take(None, epoch)
-            batch = self._single.get(place)
-            if batch is None:
-                batch = self._decoders[place].prepare([(self.names[place], self._views[place])])
-                self._single[place] = batch
-            batch.launch()
-            return
-        space.take(self._token, epoch)
+        space.take(epoch)
+        batch = self._single.get(place)
+        if batch is None:
+            batch = self._decoders[place].prepare([(self.names[place], self._views[place])])
+            self._single[place] = batch
+        batch.launch()
+
+    def _decode(self, epoch: tuple[int, int]) -> None:
+        """Decodes the group."""
+        space = self._workspace
+        if self._buffer is not space.buffer:
+            self._bind()
+        space.take(epoch)
         for batch in self._batches:
             batch.launch()
+        # Only now: what raised has not decoded.
+        space.owner = self._token
         if not epoch[1]:
             self._chain.follow(self)
 
@@ -169,22 +187,18 @@ class GpuPlan(Plan):
         space = self._workspace
         with space.lock:
             epoch = space.enter()
-            if space.owner is not self._token or space.epoch != epoch or (space.captured and not epoch[1]):
-                self._decode(place, epoch)
+            if space.captured and not epoch[1]:
+                self._decode_one(place, epoch)
+            elif space.owner is not self._token or space.epoch != epoch:
+                self._decode(epoch)
             return product(x, self._views[place], bias)
 
     def apply_all(self, product: Callable[[tuple[torch.Tensor, ...]], Any]) -> Any:
         space = self._workspace
         with space.lock:
             epoch = space.enter()
-            if self._buffer is not space.buffer:
-                self._bind()
             if space.owner is not self._token or space.epoch != epoch or (space.captured and not epoch[1]):
-                space.take(self._token, epoch)
-                for batch in self._batches:
-                    batch.launch()
-                if not epoch[1]:
-                    self._chain.follow(self)
+                self._decode(epoch)
             return product(tuple(self._views))
 
 
@@ -228,7 +242,7 @@ class GpuSlicedPlan(Plan):
             if self._buffer is not space.buffer:
                 self._bind()
             # No slice outlives its product, so nobody owns the memory afterwards.
-            space.take(None, epoch)
+            space.take(epoch)
 
             def parts() -> Any:
                 for i, (rows, batch) in enumerate(zip(self._slices, self._batches, strict=True)):

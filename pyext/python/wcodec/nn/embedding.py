@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 
 from . import _ops
 from ._layer import CompressedLayer
-from ._plans import STRIP, has_rows, slices
+from ._plans import STRIP, Plan, has_rows, slices
 from ._plans_gpu import workspace
 from ._store import Store, compress_tensors
 
+# Up to so many rows, Python finds their strips in less time than torch's operators take to be called.
+_FEW = 64
 # Beyond so many runs of strips, decoding the whole table takes less than preparing their decoding.
 _MOST_RUNS = 256
+
+
+class _Rows(Plan):
+    """The table of an embedding on a GPU, to be decoded by rows."""
+
+    def __init__(self, store: Store, name: str, device: torch.device) -> None:
+        self.names = (name,)
+        self.decoder = store.decoder(name, device)
+        # Otherwise only the whole table can be decoded.
+        self.there = has_rows(store.entry(name))
 
 
 class CompressedEmbedding(CompressedLayer):
@@ -107,51 +119,70 @@ class CompressedEmbedding(CompressedLayer):
         if ids.numel() == 0:
             return torch.empty((*ids.shape, self.embedding_dim), dtype=self._dtype, device=self._device)
         gpu = self._kind == "cuda"
-        if gpu and not has_rows(self.entry):
-            table = self._store.decoder(self.tensor, self._device).decode(self.tensor, self._dtype)
-            return F.embedding(ids, table)
+        if gpu and not self._rows().there:
+            return F.embedding(ids, self._rows().decoder.decode(self.tensor, self._dtype))
         if gpu and torch.cuda.is_current_stream_capturing():
             return self._by_slices(ids)
+        # Waits for the GPU.
         wanted = ids.reshape(-1).cpu()
-        low, high = int(wanted.min()), int(wanted.max())
+        few = wanted.numel() <= _FEW
+        numbers = wanted.tolist() if few else []
+        low, high = (min(numbers), max(numbers)) if few else (int(wanted.min()), int(wanted.max()))
         if low < 0 or high >= self.num_embeddings:
             bad = low if low < 0 else high
             raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
-        strips = torch.unique(wanted // STRIP)
-        runs = _runs(strips.tolist(), self.num_embeddings)
+        strips = sorted({n // STRIP for n in numbers}) if few else torch.unique(wanted // STRIP).tolist()
+        runs = _runs(strips, self.num_embeddings)
         if gpu and len(runs) > _MOST_RUNS:
             return self._by_slices(ids)
-        # Where a row is in the table of the strips that were decoded.
-        places = torch.searchsorted(strips, wanted // STRIP) * STRIP + wanted % STRIP
         table = self._strips_on_gpu(runs) if gpu else self._strips(runs)
+        # Where a row is in the table of the strips that were decoded.
+        if few:
+            begin = {strip: i * STRIP for i, strip in enumerate(strips)}
+            rows = [begin[n // STRIP] + n % STRIP for n in numbers]
+            if len(rows) == 1:
+                return table[rows[0]].view((*ids.shape, self.embedding_dim))
+            places = torch.tensor(rows)
+        else:
+            places = torch.searchsorted(torch.tensor(strips), wanted // STRIP) * STRIP + wanted % STRIP
         return F.embedding(places.to(self._device).reshape(ids.shape), table)
+
+    def _rows(self) -> _Rows:
+        """How to get at rows on the GPU."""
+        if self._plan is None:
+            self._plan = (_Rows(self._store, self.tensor, self._device), 0)
+        return cast(_Rows, self._plan[0])
 
     def _strips(self, runs: list[tuple[int, int]]) -> torch.Tensor:
         parts = [self._store.rows(self.tensor, self._dtype, run) for run in runs]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _strips_on_gpu(self, runs: list[tuple[int, int]]) -> torch.Tensor:
+        decoder = self._rows().decoder
+        if len(runs) == 1:
+            found: torch.Tensor = decoder.decode(self.tensor, self._dtype, rows=runs[0])
+            return found
         rows = sum(end - begin for begin, end in runs)
         table = torch.empty((rows, self.embedding_dim), dtype=self._dtype, device=self._device)
         targets, at = [], 0
         for begin, end in runs:
             targets.append((self.tensor, table[at : at + end - begin], (begin, end)))
             at += end - begin
-        self._store.decoder(self.tensor, self._device).prepare(targets).launch()
+        decoder.prepare(targets).launch()
         return table
 
     def _by_slices(self, ids: torch.Tensor) -> torch.Tensor:
         """Decodes the whole table and picks rows, without asking which; rows that are not there come out as zeros."""
         entry = self.entry
         space = workspace(self._device)
-        decoder = self._store.decoder(self.tensor, self._device)
+        decoder = self._rows().decoder
         out = torch.zeros((*ids.shape, self.embedding_dim), dtype=self._dtype, device=self._device)
         with space.lock:
             epoch = space.enter()
             parts = list(slices(entry, self._dtype))
             longest = max(end - begin for begin, end in parts)
             space.reserve(longest * self.embedding_dim * self._dtype.itemsize)
-            space.take(None, epoch)
+            space.take(epoch)
             for begin, end in parts:
                 size = (end - begin) * self.embedding_dim * self._dtype.itemsize
                 part = space.buffer[:size].view(self._dtype).view(end - begin, self.embedding_dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,9 @@ from . import _ops
 from ._layer import CompressedLayer
 from ._plans import Product
 from ._store import Store, compress_tensors
+
+_is_compiling = torch.compiler.is_compiling
+_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def _addmm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -78,6 +82,28 @@ class CompressedLinear(CompressedLayer):
         return out.train(self.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if _is_compiling():
+            return _ops.linear(*self._checked(input), self._handle, self.out_features)
+        # What follows runs for every layer and token: in the usual case nothing is asked twice, and the bias is found
+        # past torch's search for attributes, which takes longer than all else here.
+        plan = self._plan
+        bias = self._parameters["bias"]
+        if (
+            plan is None
+            or input.dtype is not self._dtype
+            or (bias is not None and bias.dtype is not self._dtype)
+            or _any_autocast()
+            or (input.requires_grad and torch.is_grad_enabled())
+        ):
+            return self._product(*self._checked(input))
+        try:
+            return plan[0].apply(type(self)._product_of, plan[1], input, bias)
+        except RuntimeError:
+            self._check_place(input)
+            raise
+
+    def _checked(self, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Input and bias in the dtype to compute in, which is that of the input then."""
         if torch.is_grad_enabled() and input.requires_grad:
             raise self._no_gradients()
         dtype = self._dtype
@@ -89,19 +115,14 @@ class CompressedLinear(CompressedLayer):
                 f"the input is {input.dtype}, and the layer computes in {dtype}",
                 "convert the input, or the model with .to(dtype)",
             )
-        # Past torch's search for the attribute, which takes longer than all else here.
         bias = self._parameters["bias"]
-        if bias is not None and bias.dtype != dtype:
-            bias = bias.to(dtype)
-        if torch.compiler.is_compiling():
-            return _ops.linear(input, bias, self._handle, self.out_features)
-        return self._product(input, bias, dtype)
+        return input, bias if bias is None or bias.dtype == dtype else bias.to(dtype)
 
-    def _product(self, x: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-        plan = self._plan if dtype is self._dtype else None
+    def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        plan = self._plan if x.dtype is self._dtype else None
         if plan is None:
             self._check_place(x)
-            plan = self._prepared(dtype)
+            plan = self._prepared(x.dtype)
         try:
             return plan[0].apply(type(self)._product_of, plan[1], x, bias)
         except RuntimeError:

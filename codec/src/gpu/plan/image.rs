@@ -1,0 +1,186 @@
+//! The bytes of a tensor that a device needs, and pieces of them.
+
+use std::ops::Range;
+
+use super::{Method, TensorPlan};
+use crate::coder::tile::OFFSET_UNIT;
+use crate::coder::zstd::frame_place;
+use crate::decode::Parts;
+
+/// Parts of an image begin at multiples of this: bulk copies want 16, and whole sectors of 32 bytes are read faster.
+const ALIGN: usize = 128;
+
+/// Where the parts of a tensor lie in its image, bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    pub scales: Range<usize>,
+    pub offsets: Range<usize>,
+    pub data: Range<usize>,
+    pub side: Range<usize>,
+    /// Length, a multiple of 128. Kernels that copy whole 16 bytes read up to 15 bytes behind a part, never behind this.
+    pub len: usize,
+}
+
+/// Device addresses of the parts of an image. Of a part that is there in pieces, the address at which the whole would begin: kernels
+/// count from there, and touch only the piece.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    pub scales: u64,
+    pub offsets: u64,
+    pub data: u64,
+    pub side: u64,
+}
+
+/// What decoding some rows reads of an image, packed.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Ranges of the image, each with its place in the piece: multiples of 128.
+    pub copies: Vec<(Range<usize>, usize)>,
+    pub len: usize,
+    /// The parts' places where the piece is at address 0.
+    places: Places,
+}
+
+impl Image {
+    pub(super) fn new(parts: &Parts) -> Self {
+        let mut len = 0;
+        let mut place = |bytes: usize| {
+            let begin = len;
+            // Even an empty part has 16 bytes that can be read.
+            len = (begin + bytes + 16).next_multiple_of(ALIGN);
+            begin..begin + bytes
+        };
+        let (scales, offsets) = (place(parts.scales.len()), place(parts.offsets.len()));
+        let (data, side) = (place(parts.data.len()), place(parts.side.len()));
+        Self { scales, offsets, data, side, len }
+    }
+
+    /// Length that an image of parts of these lengths has at most.
+    pub fn bound(parts: impl Iterator<Item = usize>) -> usize {
+        // Four parts, some of which may be missing here.
+        parts.map(|n| n + 16 + ALIGN).sum::<usize>() + 4 * ALIGN
+    }
+
+    /// Writes the image of `parts` to `out`, which has its length.
+    pub fn fill(&self, parts: &Parts, out: &mut [u8]) {
+        out.fill(0);
+        out[self.scales.clone()].copy_from_slice(&parts.scales);
+        out[self.offsets.clone()].copy_from_slice(&parts.offsets);
+        out[self.data.clone()].copy_from_slice(&parts.data);
+        out[self.side.clone()].copy_from_slice(&parts.side);
+    }
+
+    /// The parts of a whole image at `address`.
+    pub fn at(&self, address: u64) -> Places {
+        let place = |part: &Range<usize>| address + part.start as u64;
+        Places {
+            scales: place(&self.scales),
+            offsets: place(&self.offsets),
+            data: place(&self.data),
+            side: place(&self.side),
+        }
+    }
+}
+
+impl Piece {
+    /// What is read of a tensor's `image` when `rows` are decoded, which begin and end with strips: whole units of [`ALIGN`] bytes,
+    /// in which lies what kernels read around a part.
+    pub fn of(plan: &TensorPlan, image: &[u8], rows: &Range<usize>) -> Self {
+        let parts = &plan.image;
+        if rows.len() == plan.rows() {
+            return Self { copies: vec![(0..parts.len, 0)], len: parts.len, places: parts.at(0) };
+        }
+        let mut piece = Self { copies: Vec::new(), len: 0, places: Places::default() };
+        if rows.is_empty() {
+            return piece;
+        }
+        let (offsets, data, side) = ranges(plan, image, rows);
+        let scales = 0..parts.scales.len();
+        piece.places = Places {
+            scales: piece.add(parts, &parts.scales, &scales),
+            offsets: piece.add(parts, &parts.offsets, &offsets),
+            data: piece.add(parts, &parts.data, &data),
+            side: piece.add(parts, &parts.side, &side),
+        };
+        piece
+    }
+
+    /// As many of the `rows`, from their beginning, as fit `room` bytes, and what is read for them; nothing where not even a strip
+    /// fits.
+    pub fn fitting(plan: &TensorPlan, image: &[u8], rows: &Range<usize>, room: usize) -> Option<(Range<usize>, Self)> {
+        let upto = |strip: usize| {
+            let rows = rows.start..plan.first_row(strip);
+            let piece = Self::of(plan, image, &rows);
+            (piece.len <= room).then_some((rows, piece))
+        };
+        let (first, end) = (plan.strip_of(rows.start), plan.strip_of(rows.end));
+        if let Some(all) = upto(end) {
+            return Some(all);
+        }
+        let (mut fits, mut too_many) = (first, end);
+        while too_many - fits > 1 {
+            let middle = fits + (too_many - fits) / 2;
+            if upto(middle).is_some() { fits = middle } else { too_many = middle }
+        }
+        if fits > first { upto(fits) } else { None }
+    }
+
+    /// The longest piece for one strip: what of a tensor cannot be cut.
+    pub fn longest_strip(plan: &TensorPlan, image: &[u8]) -> usize {
+        let strip = |s| Self::of(plan, image, &(plan.first_row(s)..plan.first_row(s + 1))).len;
+        (0..plan.strips()).map(strip).max().unwrap_or(plan.image.len)
+    }
+
+    /// Puts a range of a part behind what is there; the place at which the part would begin.
+    fn add(&mut self, image: &Image, part: &Range<usize>, range: &Range<usize>) -> u64 {
+        if range.is_empty() {
+            return self.len as u64;
+        }
+        let begin = (part.start + range.start) / ALIGN * ALIGN;
+        // Up to 15 bytes behind a part are read, too.
+        let end = (part.start + range.end + 16).next_multiple_of(ALIGN).min(image.len);
+        let place = self.len;
+        self.copies.push((begin..end, place));
+        self.len += end - begin;
+        // May lie before address 0: what is read does not.
+        (place as u64).wrapping_add(part.start as u64).wrapping_sub(begin as u64)
+    }
+
+    /// The parts' places where the piece is at `address`.
+    pub fn at(&self, address: u64) -> Places {
+        let p = self.places;
+        Places {
+            scales: p.scales.wrapping_add(address),
+            offsets: p.offsets.wrapping_add(address),
+            data: p.data.wrapping_add(address),
+            side: p.side.wrapping_add(address),
+        }
+    }
+}
+
+/// What decoding `rows`, not all and not none, reads of a tensor's offsets, data and side, counted from where each begins.
+fn ranges(plan: &TensorPlan, image: &[u8], rows: &Range<usize>) -> (Range<usize>, Range<usize>, Range<usize>) {
+    let parts = &plan.image;
+    let elements = rows.start * plan.matrix.2..rows.end * plan.matrix.2;
+    let entry = |at: usize, bytes: usize| &image[parts.offsets.start + at * bytes..][..bytes];
+    match &plan.method {
+        Method::Tiles(t) => {
+            let g = &t.geometry;
+            let strips = plan.strip_of(rows.start)..plan.strip_of(rows.end);
+            let chunks = strips.start * g.tiles()..strips.end * g.tiles();
+            let at = |chunk: usize| {
+                u32::from_le_bytes(entry(chunk, 4).try_into().expect("four bytes")) as usize * OFFSET_UNIT
+            };
+            let side = parts.side.len() / g.strips();
+            let data = at(chunks.start)..at(chunks.end);
+            (4 * chunks.start..4 * (chunks.end + 1), data, strips.start * side..strips.end * side)
+        }
+        Method::Zstd { chunk, frames, .. } => {
+            let (first, end) = (elements.start / chunk, elements.end.div_ceil(*chunk).min(*frames));
+            let place = |frame| frame_place(entry(frame, 8).try_into().expect("eight bytes"));
+            let last = place(end - 1);
+            (8 * first..8 * end, place(first).0..last.0 + last.1, 0..0)
+        }
+        Method::Raw => (0..0, elements, 0..0),
+    }
+}
