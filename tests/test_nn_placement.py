@@ -124,7 +124,7 @@ def test_a_budget_too_small_says_the_least() -> None:
 
 
 def test_the_ring_has_a_bound() -> None:
-    assert ring_bytes(1000) == 4000 and ring_bytes(100 * MB) == 64 << 20
+    assert ring_bytes(1000) == 4000 and ring_bytes(100 * MB) == 96 << 20
 
 
 @pytest.mark.parametrize("seed", range(20))

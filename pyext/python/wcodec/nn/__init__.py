@@ -13,7 +13,7 @@ while it computes. ``layer.weight`` decodes to a tensor of its own.
 Calls from several threads take turns on a GPU. Several streams of one GPU do too: the later one waits for the earlier.
 A CUDA graph decodes for itself, each time it is replayed; replays must not overlap with other work of the layers, whose
 model must live as long as the graph. Run the model once before a graph is captured, and keep its bytes on the device:
-with residency ``host`` nothing can be captured.
+layers that are streamed (residency ``host``, and some of ``auto``) cannot be captured.
 """
 
 from ._layer import CompressedLayer

@@ -217,13 +217,13 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
             raise InputError(f"a layer has one compressed tensor, not {len(stored)} (load the state of this layer)")
         mine = self.entry
         self._expect(stored[0], mine.shape)
-        if _contents(stored[0]) == _contents(mine):
+        if contents(stored[0]) == contents(mine):
             return
         self._store, self.tensor, self._plan = store, stored[0].name, None
         store.register(self)
 
 
-def _contents(entry: TensorEntry) -> tuple[Any, ...]:
+def contents(entry: TensorEntry) -> tuple[Any, ...]:
     """Equal for tensors that are stored alike."""
     facts = (entry.dtype, entry.shape, entry.scheme, entry.scale, entry.coder, entry.layout, entry.shift, entry.tile)
     return (*facts, *((s.role, s.length, s.hash) for s in entry.segments))

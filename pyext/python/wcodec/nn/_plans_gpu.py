@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ._store import Store
 
 # Weights begin at multiples of this: what torch's allocator gives, and what matrix products like.
-_ALIGN = 512
+ALIGN = 512
 # Faster than the public ways, which run for every layer and token; a torch without CUDA may not have them.
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
@@ -94,6 +94,13 @@ def workspace(device: torch.device) -> Workspace:
         return found
 
 
+def scratch_bytes(device: torch.device) -> int:
+    """Bytes that the memory of a GPU has which weights are decoded into."""
+    with _registry_lock:
+        found = None if device.index is None else _workspaces.get(device.index)
+    return 0 if found is None else found.buffer.numel()
+
+
 _fresh = iter(range(-1, -(1 << 62), -1))
 
 
@@ -128,7 +135,7 @@ class GpuPlan(Plan):
         self._decoders = [store.decoder(name, device) for name in names]
         self._workspace = workspace(device)
         self._chain = store.chain(device, names)
-        sizes = [-(-decoded_bytes(store.entry(name), dtype) // _ALIGN) * _ALIGN for name in names]
+        sizes = [-(-decoded_bytes(store.entry(name), dtype) // ALIGN) * ALIGN for name in names]
         self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         self._size = sum(sizes)
         self._buffer: torch.Tensor | None = None

@@ -25,7 +25,7 @@ from ._placement import (
     ring_bytes,
 )
 from ._plans import CpuPlan, Plan, SlicedPlan, decoded_bytes, is_sliced, slices
-from ._plans_gpu import _ALIGN, Chain, GpuPlan, GpuSlicedPlan, _workspaces
+from ._plans_gpu import ALIGN, Chain, GpuPlan, GpuSlicedPlan, scratch_bytes
 
 # Batches that are copied to the device ahead of the one that computes.
 _AHEAD = 2
@@ -232,7 +232,7 @@ class Store:
                 rows = next(slices(entry, dtype))[1]
                 at_once.append(rows * entry.shape[1] * dtype.itemsize)
             else:
-                together += -(-decoded_bytes(entry, dtype) // _ALIGN) * _ALIGN
+                together += -(-decoded_bytes(entry, dtype) // ALIGN) * ALIGN
         return Unit(
             names,
             stored=sum(entry.stored_bytes for entry in entries),
@@ -255,8 +255,7 @@ class Store:
         # What torch only keeps in store is free too; and what is there of the model already is counted with it.
         spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         there = self._others if model is None else plain_bytes(model, device)
-        space = None if device.index is None else _workspaces.get(device.index)
-        there += 0 if space is None else space.buffer.numel()
+        there += scratch_bytes(device)
         return free + spare + there - total // 10, self._others, f"what may be taken of {device}"
 
     # Decoding

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from .. import _format as fmt
 from .._errors import InputError
-from ._layer import CompressedLayer
+from ._layer import CompressedLayer, contents
 from ._store import Store
 
 STACKS = ("gate_up_proj", "down_proj")
@@ -181,16 +181,10 @@ class CompressedExperts(CompressedLayer):
             if name not in store.container:
                 raise InputError(f"tensor '{name}' is missing (load the state of these experts)", tensor=name)
         self._expect_all(store)
-        if any(self._contents(store, name) != self._contents(self._store, name) for name in self.tensors):
-            self._store = Store(store.container, self._names, self._store.residency, self.tensors)
+        if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
+            self._store = Store(store.container, self._names, store.residency, self.tensors)
             self._plan = None
             self._store.register(self)
-
-    @staticmethod
-    def _contents(store: Store, name: str) -> Mapping[str, Any]:
-        record = store.entry(name).to_dict()
-        record["segments"] = [(s["role"], s["hash"]) for s in record["segments"]]
-        return record
 
     def _form(self) -> str:
         return f"{len(self._names)} x {', '.join(fmt.shape(tuple(s[1:])) for s in self._stacks.values())}"
