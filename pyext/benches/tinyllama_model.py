@@ -69,6 +69,8 @@ def clean() -> None:
     """Gives back what nobody has any more, also to the driver."""
     gc.collect()
     torch.cuda.synchronize()
+    # cuBLAS has some memory for each stream that it was ever called in, such as those that graphs were captured in.
+    torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
 
 
