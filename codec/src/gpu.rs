@@ -45,6 +45,7 @@ mod plan;
 mod ring;
 mod stream;
 mod table;
+mod timing;
 mod zstd;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
@@ -54,3 +55,4 @@ pub use driver::{available, driver_version};
 pub use host::{HostBatch, HostDecoder};
 pub use module::Kernel;
 pub use stream::{Event, Stream};
+pub use timing::TimedDecoder;

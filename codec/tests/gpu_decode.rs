@@ -32,3 +32,5 @@ mod refusals;
 mod rig;
 #[path = "gpu_decode/slices.rs"]
 mod slices;
+#[path = "gpu_decode/timed.rs"]
+mod timed;

@@ -14,6 +14,7 @@ mod layers;
 mod options;
 mod progress;
 mod source;
+mod tui;
 
 /// Native half of the package `wcodec`; use the package instead.
 #[pyo3::pymodule]
@@ -28,6 +29,8 @@ mod _native {
     use crate::gpu::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, verify_on_gpu};
     #[pymodule_export]
     use crate::layers::{instruction_sets, layer_decode, layer_encode, legacy_decode, legacy_encode};
+    #[pymodule_export]
+    use crate::tui::tui_main;
 
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "the name that Python expects")]

@@ -1,0 +1,43 @@
+//! What happens to the inspector: keys, sizes, time, and reports of workers.
+
+use std::sync::Arc;
+
+use crossterm::event::{KeyEvent, MouseEvent};
+
+use crate::model::FileModel;
+use crate::stats::StatsReport;
+use crate::timing::TimingReport;
+
+/// One thing that happened.
+#[derive(Debug)]
+pub enum Action {
+    /// A key was pressed.
+    Key(KeyEvent),
+    /// The mouse was used, if it is captured.
+    Mouse(MouseEvent),
+    /// Text was pasted.
+    Paste(String),
+    /// The terminal has so many columns and rows.
+    Resize(u16, u16),
+    /// Time passed: a quarter of a second, about.
+    Tick,
+    /// A worker has something to say.
+    Report(Report),
+}
+
+/// What a worker says.
+#[derive(Debug)]
+pub enum Report {
+    /// Statistics of a tensor, a verdict on it, or how far they are.
+    Stats(StatsReport),
+    /// Timings, or why there are none.
+    Timing(TimingReport),
+    /// The file changed on disk.
+    FileChanged,
+    /// The file was read again: the new one, or why it could not be read.
+    Reloaded(Result<Arc<FileModel>, String>),
+    /// Something to tell the user, such as where a file was written.
+    Message(String),
+    /// Something that went wrong.
+    Error(String),
+}

@@ -1,0 +1,59 @@
+//! The screen: everything is read from the state, and only what is visible is drawn.
+
+pub mod compare;
+pub mod footer;
+pub mod head;
+pub mod help;
+pub mod layer;
+pub mod layers;
+pub mod loading;
+pub mod map;
+pub mod text;
+pub mod theme;
+pub mod timing;
+pub mod widgets;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::symbols::border;
+
+use crate::state::{Overlay, State, Tab};
+
+/// Rows above the view: the tabs and the file's line.
+pub const HEAD_ROWS: usize = 2;
+/// Rows below it: notice or search box, and keys.
+pub const FOOT_ROWS: usize = 2;
+
+/// Borders of boxes where only ASCII is drawn.
+pub const ASCII_BORDER: border::Set<'_> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
+
+/// Draws the whole screen.
+pub fn draw(frame: &mut Frame<'_>, state: &State) {
+    let area = frame.area();
+    if area.is_empty() {
+        return;
+    }
+    let rows = [Constraint::Max(HEAD_ROWS as u16), Constraint::Min(0), Constraint::Max(FOOT_ROWS as u16)];
+    let [head, body, foot] = Layout::vertical(rows).areas(area);
+    head::draw(frame, head, state);
+    match state.tab {
+        Tab::Layers => layers::draw(frame, body, state),
+        Tab::Layer => layer::draw(frame, body, state),
+        Tab::Timing => timing::draw(frame, body, state),
+        Tab::Compare => compare::draw(frame, body, state),
+        Tab::File => map::draw(frame, body, state),
+    }
+    footer::draw(frame, foot, state);
+    if let Overlay::Help(scroll) = &state.overlay {
+        help::draw(frame, area, state, *scroll);
+    }
+}

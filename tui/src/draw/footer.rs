@@ -1,0 +1,169 @@
+//! The two lines at the bottom: what there is to say, and the keys that matter here.
+
+use ratatui::Frame;
+use ratatui::layout::{Position, Rect};
+use ratatui::style::Modifier;
+use tui_input::Input;
+
+use super::help::written;
+use super::text;
+use super::widgets::Pen;
+use crate::keymap::{BINDINGS, Binding, Command, Context};
+use crate::model::order::Column;
+use crate::state::{Overlay, State, Tab};
+use crate::stats::{Fetch, Verdict};
+
+/// Draws them.
+pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let look = state.look;
+    let first = Pen::new(frame.buffer_mut(), area, 0);
+    if let Overlay::Search { input, .. } = &state.overlay {
+        let column = search(first, state, input);
+        if let Some(x) = column.filter(|_| area.height > 0) {
+            frame.set_cursor_position(Position { x, y: area.y });
+        }
+    } else if let Some(notice) = &state.notice {
+        let (sign, style) = match notice.error {
+            true => (look.sign("✗ ", "! "), look.bad()),
+            false => (look.sign("• ", "* "), look.good()),
+        };
+        message(first, state, sign, &notice.text, style);
+    } else if let Some(why) = damage(state) {
+        message(first, state, look.sign("✗ ", "! "), &why, look.bad());
+    } else {
+        rows(first, state);
+    }
+    keys(Pen::new(frame.buffer_mut(), area, 1), state);
+}
+
+fn message(mut pen: Pen<'_>, state: &State, sign: &str, text: &str, style: ratatui::style::Style) {
+    pen.skip(1).put(sign, style);
+    let text = text::clean(state.look, text);
+    let text = text::cut(state.look, &text, pen.left());
+    pen.put(&text, style);
+}
+
+/// What is wrong with the selected tensor.
+fn damage(state: &State) -> Option<String> {
+    if state.tab != Tab::Layers {
+        return None;
+    }
+    let crate::state::layers::Row::Tensor(i) = state.layers.row()? else { return None };
+    let known = state.known.get(&i)?;
+    match (&known.verdict, &known.stats) {
+        (Fetch::Ready(Verdict::Damaged(why)) | Fetch::Failed(why), _) | (_, Fetch::Failed(why)) => Some(why.clone()),
+        _ => None,
+    }
+}
+
+/// The search box; the column of its cursor.
+fn search(mut pen: Pen<'_>, state: &State, input: &Input) -> Option<u16> {
+    let look = state.look;
+    let found = match state.layers.shown.tensors {
+        1 => "1 match".to_owned(),
+        n => format!("{} matches", text::count(n as u64)),
+    };
+    let style = if state.layers.shown.tensors == 0 { look.warn() } else { look.dim() };
+    if pen.left() > 60 {
+        pen.at_end("Enter keep, Esc back", look.dim());
+    }
+    if pen.left() > 30 {
+        pen.at_end(&found, style);
+    }
+    pen.skip(1).put("/", look.title());
+    // The part around the cursor, which has a column of its own behind the text.
+    let room = pen.left().checked_sub(1)?;
+    let before = text::clean(look, input.value().get(..byte_of(input))?);
+    let after = text::clean(look, input.value().get(byte_of(input)..)?);
+    let before = text::end(&before, room);
+    pen.put(before, look.text());
+    let column = pen.column();
+    pen.put(text::start(&after, room - text::width(before)), look.text());
+    Some(column)
+}
+
+fn byte_of(input: &Input) -> usize {
+    input.value().char_indices().nth(input.cursor()).map_or(input.value().len(), |(at, _)| at)
+}
+
+/// What the rows of a list are, and where in it the selection is.
+fn rows(mut pen: Pen<'_>, state: &State) {
+    let look = state.look;
+    pen.skip(1);
+    match state.tab {
+        Tab::Layers => {
+            let layers = &state.layers;
+            let all = state.file.tensors.len();
+            if !layers.rows.is_empty() {
+                let at = format!(
+                    "{}/{}",
+                    text::count(layers.cursor.selected as u64 + 1),
+                    text::count(layers.rows.len() as u64)
+                );
+                pen.at_end(&at, look.dim());
+            }
+            let arrow = if layers.sort.descending { look.sign("▼", "v") } else { look.sign("▲", "^") };
+            let order = match (layers.is_tree(), layers.column()) {
+                (true, _) => "tree".to_owned(),
+                (false, Column::Name) if !layers.sort.descending => "flat, natural order".to_owned(),
+                (false, column) => format!("sorted by {} {arrow}", column.name()),
+            };
+            if let Some(filter) = &layers.filter {
+                let part = layers.shown.stored_bytes as f64 / (state.file.totals.stored_bytes.max(1)) as f64;
+                let found = format!(
+                    ": {} of {} tensors, {} of the stored bytes",
+                    text::count(layers.shown.tensors as u64),
+                    text::count(all as u64),
+                    text::percent(part)
+                );
+                let name = text::clean(look, filter.text());
+                let name = text::cut(look, &name, pen.left() / 3);
+                pen.put("filter ", look.dim()).put(&name, look.warn()).put(&found, look.dim());
+                pen.put(look.sign(" · ", " | "), look.dim());
+            }
+            pen.put(&order, look.dim());
+        }
+        Tab::Compare => super::compare::footer(pen, state),
+        Tab::File => super::map::footer(pen, state),
+        Tab::Layer | Tab::Timing => {
+            if let Some(i) = state.current() {
+                let name = text::clean(look, &state.file.tensors[i].name);
+                let name = text::short_name(look, &name, pen.left());
+                pen.put(&name, look.dim());
+            }
+        }
+    }
+}
+
+fn keys(mut pen: Pen<'_>, state: &State) {
+    let look = state.look;
+    let context = state.context();
+    let key = look.title();
+    pen.skip(1);
+    if context == Context::Search {
+        for (k, word) in [("Enter", "keep"), ("Esc", "back"), (look.sign("↑ ↓", "Up Down"), "move")] {
+            pen.put(k, key).put(" ", look.dim()).put(word, look.dim()).skip(2);
+        }
+        return;
+    }
+    // These two are always there, at the end of the line.
+    let last = |b: &&Binding| matches!(b.command, Command::Help | Command::Back);
+    let counts = |b: &&Binding| b.counts(context) && !b.footer.is_empty() && !b.shown.is_empty();
+    let quits = state.tab == Tab::Layers && state.layers.filter.is_none() && context == Context::Layers;
+    let shown = |b: &Binding| {
+        let k = written(look, b.shown.split(' ').next().unwrap_or(b.shown));
+        (k, if quits && b.command == Command::Back { "quit" } else { b.footer })
+    };
+    let always: Vec<_> = BINDINGS.iter().filter(counts).filter(last).map(shown).collect();
+    let reserved: usize = always.iter().map(|(k, word)| k.len() + word.len() + 3).sum::<usize>().saturating_sub(2);
+    for (k, word) in BINDINGS.iter().filter(counts).filter(|b| !last(b)).map(shown) {
+        if text::width(&k) + word.len() + 3 + reserved > pen.left() {
+            break;
+        }
+        pen.put(&k, key).put(" ", look.dim()).put(word, look.text()).skip(2);
+    }
+    let style = look.text().add_modifier(Modifier::empty());
+    for (k, word) in always {
+        pen.put(&k, key).put(" ", look.dim()).put(word, style).skip(2);
+    }
+}

@@ -1,0 +1,87 @@
+//! The two lines at the top: which views there are, and what the file is.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+
+use super::text;
+use super::widgets::Pen;
+use crate::state::{State, Tab};
+
+const PROGRAM: &str = "wcodec-tui";
+
+/// Draws them.
+pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let buffer = frame.buffer_mut();
+    tabs(Pen::new(buffer, area, 0), state);
+    file(Pen::new(buffer, area, 1), state);
+}
+
+/// The word on a tab.
+pub fn title(tab: Tab) -> String {
+    let name = tab.name();
+    name[..1].to_uppercase() + &name[1..]
+}
+
+fn tabs(mut pen: Pen<'_>, state: &State) {
+    let look = state.look;
+    let full: usize = Tab::ALL.iter().map(|t| t.name().len() + 4).sum();
+    let words = pen.left() >= full;
+    let begin = pen.left();
+    for (i, tab) in Tab::ALL.into_iter().enumerate() {
+        let here = tab == state.tab;
+        let label = if words || here { format!("{} {}", i + 1, title(tab)) } else { (i + 1).to_string() };
+        if here {
+            let (left, right) = (look.sign(" ", "["), look.sign(" ", "]"));
+            pen.put(&format!("{left}{label}{right}"), look.selected().add_modifier(Modifier::BOLD));
+        } else {
+            pen.put(" ", look.text()).put(&label, look.text()).put(" ", look.text());
+        }
+    }
+    if begin - pen.left() < begin {
+        pen.at_end(PROGRAM, look.dim());
+    }
+}
+
+fn file(mut pen: Pen<'_>, state: &State) {
+    let (look, file) = (state.look, &state.file);
+    let stored = file.file_bytes();
+    let totals = &file.totals;
+    let ratio = if stored == 0 { 1.0 } else { totals.original_bytes as f64 / stored as f64 };
+    let bits = if totals.elements == 0 { 0.0 } else { 8.0 * stored as f64 / totals.elements as f64 };
+    let arrow = look.sign("→", "->");
+    let sizes = format!("{} {arrow} {}", text::size(totals.original_bytes), text::size(stored));
+    // What matters most comes last to go.
+    let facts = [
+        (format!("ratio {ratio:.3}"), look.bar().add_modifier(Modifier::BOLD), 0),
+        (format!("{bits:.3} bits/weight"), look.text(), 2),
+        (sizes, look.text(), 1),
+        (text::plural(totals.tensors, "tensor"), look.text(), 3),
+    ];
+    let name = file.path.file_name().map_or_else(|| file.path.to_string_lossy(), |n| n.to_string_lossy());
+    let name = text::clean(look, &name);
+    let changed = if state.changed { look.sign("● changed on disk", "* changed on disk") } else { "" };
+    let between = look.sign(" · ", " | ");
+    let gap = text::width(between);
+    // The name keeps a third of the line; facts are left out until the rest suffices.
+    pen.skip(1);
+    let room = pen.left();
+    let reserved = text::width(&name).min((room / 3).max(8)) + if changed.is_empty() { 0 } else { gap + changed.len() };
+    let mut shown: Vec<&(String, Style, u8)> = facts.iter().collect();
+    let needed = |shown: &[&(String, Style, u8)]| shown.iter().map(|f| gap + text::width(&f.0)).sum::<usize>();
+    while !shown.is_empty() && reserved + needed(&shown) > room {
+        let last = shown.iter().map(|f| f.2).max().unwrap_or(0);
+        shown.retain(|f| f.2 != last);
+    }
+    let others = needed(&shown) + if changed.is_empty() { 0 } else { gap + text::width(changed) };
+    let name = text::cut_middle(look, &name, room.saturating_sub(others).max(1));
+    pen.put(&name, look.text().add_modifier(Modifier::BOLD));
+    if !changed.is_empty() {
+        pen.put(between, look.dim()).put(changed, look.warn());
+    }
+    for at in [3, 2, 0, 1] {
+        if let Some((fact, style, _)) = shown.iter().find(|f| f.0 == facts[at].0) {
+            pen.put(between, look.dim()).put(fact, *style);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The list of keys, from the one table of them.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::widgets::{Block, BorderType, Clear, Widget};
+
+use super::head::title;
+use super::text;
+use super::theme::Look;
+use super::widgets::Pen;
+use crate::keymap::{BINDINGS, Binding, Context};
+use crate::state::{State, Tab};
+
+/// Columns of the keys.
+const KEYS: usize = 9;
+/// Columns before a sentence.
+const BEFORE: usize = KEYS + 3;
+/// Columns between two lists.
+const GAP: usize = 2;
+
+/// A line of the list.
+enum Line {
+    Title(String),
+    Key(&'static Binding),
+    Empty,
+}
+
+/// How a key is written: arrows as words where only ASCII is drawn.
+pub fn written(look: Look, keys: &str) -> String {
+    if !look.ascii {
+        return keys.to_owned();
+    }
+    keys.replace('↑', "Up").replace('↓', "Down").replace('←', "Left").replace('→', "Right")
+}
+
+fn context(tab: Tab) -> Context {
+    match tab {
+        Tab::Layers => Context::Layers,
+        Tab::Layer => Context::Layer,
+        Tab::Timing => Context::Timing,
+        Tab::Compare => Context::Compare,
+        Tab::File => Context::File,
+    }
+}
+
+/// The keys of the view, and those that work everywhere.
+fn lists(tab: Tab) -> [Vec<Line>; 2] {
+    let here = context(tab);
+    let keys = |general: bool| {
+        let wanted = move |b: &&Binding| {
+            b.counts(here) && b.contexts.is_empty() == general && !b.help.is_empty() && !b.shown.is_empty()
+        };
+        BINDINGS.iter().filter(wanted).map(Line::Key)
+    };
+    let titled = |title: String, general| std::iter::once(Line::Title(title)).chain(keys(general)).collect();
+    [titled(format!("In the view {}", title(tab)), false), titled("Everywhere".to_owned(), true)]
+}
+
+/// Where the lists go.
+struct Place {
+    /// The box.
+    area: Rect,
+    /// Columns of each list, if they are side by side.
+    sides: Option<[usize; 2]>,
+    /// Lines of the list, or of the longer one.
+    lines: usize,
+    /// Lines that are seen at once.
+    seen: usize,
+}
+
+impl Place {
+    fn new(area: Rect, lists: &[Vec<Line>; 2]) -> Self {
+        let columns = |list: &Vec<Line>| {
+            let longest = list.iter().map(|l| if let Line::Key(b) = l { b.help.len() } else { 0 }).max();
+            BEFORE + longest.unwrap_or(0) + 1
+        };
+        let [left, right] = [columns(&lists[0]), columns(&lists[1])];
+        let both = left + GAP + right + 2;
+        let wide = usize::from(area.width) >= both;
+        let [above, below] = [lists[0].len(), lists[1].len()];
+        let (columns, lines) = if wide { (both, above.max(below)) } else { (left.max(right) + 2, above + 1 + below) };
+        let columns = columns.min(usize::from(area.width)) as u16;
+        let rows = (lines + 2).min(usize::from(area.height)) as u16;
+        let area = Rect {
+            x: area.x + (area.width - columns) / 2,
+            y: area.y + (area.height - rows) / 2,
+            width: columns,
+            height: rows,
+        };
+        let seen = usize::from(rows.saturating_sub(2));
+        Self { area, sides: wide.then_some([left, right]), lines, seen }
+    }
+}
+
+/// By how many lines the list can be scrolled at this size.
+pub fn most_scroll(state: &State) -> usize {
+    let place = Place::new(Rect::new(0, 0, state.size.0, state.size.1), &lists(state.tab));
+    place.lines.saturating_sub(place.seen)
+}
+
+/// Draws it over the view, from line `scroll` on.
+pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: usize) {
+    let look = state.look;
+    let lists = lists(state.tab);
+    let Place { area: place, sides, lines, seen } = Place::new(area, &lists);
+    if area.height < 4 || area.width < 12 {
+        return;
+    }
+    let scroll = scroll.min(lines.saturating_sub(seen));
+    let more = match (scroll > 0, scroll + seen < lines) {
+        (false, false) => " q closes ".to_owned(),
+        (true, true) => format!(" {} more above and below, q closes ", look.sign("↕", "^v")),
+        (true, false) => format!(" {} more above, q closes ", look.sign("↑", "^")),
+        (false, true) => format!(" {} more below, q closes ", look.sign("↓", "v")),
+    };
+    let mut block =
+        Block::bordered().border_style(look.dim()).title(" Keys ").title_style(look.title()).title_bottom(more);
+    block = if look.ascii { block.border_set(super::ASCII_BORDER) } else { block.border_type(BorderType::Rounded) };
+    Clear.render(place, frame.buffer_mut());
+    let inner = block.inner(place);
+    block.render(place, frame.buffer_mut());
+    let buffer = frame.buffer_mut();
+    let [view, general] = lists;
+    if let Some([left, right]) = sides {
+        let (left, right) = (left as u16, right as u16);
+        let right = Rect { x: inner.x + left + GAP as u16, width: right, ..inner };
+        let left = Rect { width: left, ..inner };
+        for (part, list) in [(left, view), (right, general)] {
+            list.iter().skip(scroll).take(seen).enumerate().for_each(|(i, l)| line(Pen::new(buffer, part, i), look, l));
+        }
+    } else {
+        let all = view.iter().chain([&Line::Empty]).chain(&general);
+        all.skip(scroll).take(seen).enumerate().for_each(|(i, l)| line(Pen::new(buffer, inner, i), look, l));
+    }
+}
+
+fn line(mut pen: Pen<'_>, look: Look, line: &Line) {
+    pen.skip(1);
+    match line {
+        Line::Title(title) => {
+            pen.put(title, look.title());
+        }
+        Line::Key(binding) => {
+            let keys = written(look, binding.shown);
+            pen.skip(KEYS.saturating_sub(text::width(&keys))).put(&keys, look.title()).skip(2);
+            let help = text::cut(look, binding.help, pen.left());
+            pen.put(&help, look.text());
+        }
+        Line::Empty => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_with_a_sentence_is_in_some_list() {
+        let same = |l: &Line, b: &Binding| matches!(l, Line::Key(k) if (k.shown, k.help) == (b.shown, b.help));
+        for binding in BINDINGS.iter().filter(|b| !b.help.is_empty() && !b.shown.is_empty()) {
+            let shown = Tab::ALL.iter().any(|&tab| lists(tab).iter().flatten().any(|l| same(l, binding)));
+            assert!(shown, "{}: {}", binding.shown, binding.help);
+        }
+    }
+
+    #[test]
+    fn keys_and_sentences_fit() {
+        for binding in BINDINGS {
+            for ascii in [false, true] {
+                let keys = written(Look { ascii, ..Look::default() }, binding.shown);
+                assert!(text::width(&keys) <= KEYS && (!ascii || keys.is_ascii()), "{keys}");
+            }
+            assert!(binding.help.is_ascii() && binding.help.len() + BEFORE + 3 <= 80, "{}", binding.help);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What the index says of a tensor, and how far its values are from those of the reference.
+
+use wcodec::TensorInfo;
+
+use super::page::{Fact, Page, digits};
+use crate::draw::{text, widgets};
+use crate::state::State;
+use crate::stats::{Fetch, LayerStats};
+
+/// Most columns of the bar that shows what part of the original is stored.
+const BAR: usize = 12;
+
+/// Writes what the index says, and the entropy once it is known.
+pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
+    let look = page.look;
+    let (plain, strong) = (look.text(), look.bar());
+    let fact = |label, value| Fact { label, value, style: plain };
+    page.heading("Encoding", "", look.dim());
+    let mut facts = vec![
+        fact("shape", shape(t)),
+        fact("elements", text::count(t.elements)),
+        fact("dtype", t.dtype.name().to_owned()),
+        fact("scheme", scheme(t)),
+        fact("coder", coder(t)),
+        fact("filter", t.filter.clone()),
+        fact("chunks", chunks(state, tensor, t)),
+    ];
+    if t.count > 1 || t.row_axis == 1 {
+        let view = format!("{} of {}x{}", text::count(t.count as u64), t.rows, t.cols);
+        facts.insert(1, fact("matrices", if t.row_axis == 1 { format!("{view}, transposed") } else { view }));
+    }
+    page.facts(&facts);
+
+    page.heading("Size", "", look.dim());
+    let part = t.stored_bytes as f64 / t.original_bytes.max(1) as f64;
+    let (size, percent) = (text::size(t.stored_bytes), text::percent(part));
+    let columns = page.fact_room().saturating_sub(size.len() + percent.len() + 2).min(BAR);
+    let (bar, rest) = (widgets::bar(look, part, columns), look.sign("░", "."));
+    let rest = rest.repeat(columns.saturating_sub(text::width(&bar)));
+    let stored = format!("{size} {bar}{rest} {percent}");
+    let original = match t.original_bytes {
+        n @ 0..1024 => text::size(n),
+        n => format!("{} ({} B)", text::size(n), text::count(n)),
+    };
+    let bits = t.bits_per_weight();
+    let mut facts = vec![
+        fact("original", original),
+        Fact { label: "stored", value: stored, style: plain },
+        Fact { label: "ratio", value: format!("{:.3}", t.ratio()), style: strong },
+        fact("bits/weight", format!("{bits:.3}")),
+    ];
+    match (state.entropy(tensor), has_symbols(t)) {
+        (Some(entropy), _) => {
+            facts.push(fact("entropy", format!("{entropy:.4} bits, order 0")));
+            let over = bits - entropy;
+            let part = if entropy > 0.0 { format!(", {}", text::change(over / entropy)) } else { String::new() };
+            facts.push(fact("over it", format!("{over:+.3} bits{part}")));
+        }
+        (None, true) => facts.push(fact("entropy", wait(state, tensor))),
+        (None, false) => facts.push(Fact { label: "entropy", value: "of symbols only".to_owned(), style: look.dim() }),
+    }
+    page.facts(&facts);
+}
+
+/// Writes how far the values are from those of the reference.
+pub fn reference(page: &mut Page, state: &State, tensor: usize) {
+    let look = page.look;
+    page.heading("Against the reference", "", look.dim());
+    if !state.has_reference {
+        page.sentence("none given: --ref model.safetensors", look.dim());
+        return;
+    }
+    let stats = stats_of(state, tensor).and_then(Fetch::ready);
+    match stats.map(|s| (&s.error, &s.uncompared)) {
+        Some((Some(error), _)) => {
+            let snr = if error.snr_db == f64::INFINITY {
+                format!("{} (nothing differs)", look.sign("∞", "inf"))
+            } else {
+                format!("{:.2} dB", error.snr_db)
+            };
+            let fact = |label, value| Fact { label, value, style: look.text() };
+            page.facts(&[fact("max error", digits(error.max)), fact("RMS error", digits(error.rms)), fact("SNR", snr)]);
+        }
+        Some((None, why)) => {
+            let why = why.as_deref().unwrap_or("not compared");
+            let why = text::clean(look, why).into_owned();
+            page.sentence(&why, look.warn());
+        }
+        None => page.sentence(&wait(state, tensor), look.dim()),
+    }
+}
+
+/// What was asked about a tensor.
+pub fn stats_of(state: &State, tensor: usize) -> Option<&Fetch<std::sync::Arc<LayerStats>>> {
+    state.known.get(&tensor).map(|k| &k.stats)
+}
+
+/// Why there is no figure yet.
+pub fn wait(state: &State, tensor: usize) -> String {
+    match stats_of(state, tensor) {
+        Some(Fetch::Running(part)) => format!("computing: {:.0} %", 100.0 * part.clamp(0.0, 1.0)),
+        Some(Fetch::Failed(why)) => format!("not known: {}", text::clean(state.look, why)),
+        _ => "not computed yet".to_owned(),
+    }
+}
+
+/// Whether a tensor is stored as 8-bit symbols.
+pub fn has_symbols(t: &TensorInfo) -> bool {
+    t.scheme == "int8" || t.dtype.size() == 1
+}
+
+fn shape(t: &TensorInfo) -> String {
+    text::shape(&t.shape)
+}
+
+fn scheme(t: &TensorInfo) -> String {
+    match t.scales.as_deref() {
+        Some(per) => match per.split_once(' ') {
+            Some((per, n)) => format!("{}, a scale per {per} of {n}", t.scheme),
+            None => format!("{}, a scale per {per}", t.scheme),
+        },
+        None if t.scheme == "raw" => "raw: bytes as they are, no scales".to_owned(),
+        None => t.scheme.clone(),
+    }
+}
+
+fn coder(t: &TensorInfo) -> String {
+    let mut words = t.coder.clone();
+    if let Some(layout) = &t.layout {
+        words.push_str(&format!(", layout {layout}"));
+    }
+    if let Some(shift) = t.shift.filter(|_| t.layout.as_deref() == Some("pair")) {
+        words.push_str(&format!(", shift {shift}"));
+    }
+    words
+}
+
+/// How many chunks there are, and of what size.
+fn chunks(state: &State, tensor: usize, t: &TensorInfo) -> String {
+    let entry = state.file.container.reader().index().tensors.get(tensor);
+    let frame = entry.and_then(|e| e.planes.first()?.chunk);
+    let of = match (t.tile, frame) {
+        (Some(tile), _) => format!(", tiles of 16x{tile}"),
+        (None, Some(bytes)) if t.coder == "zstd" => format!(", frames of {}", text::size(bytes as u64)),
+        _ => String::new(),
+    };
+    format!("{}{of}", text::count(t.chunks as u64))
+}

@@ -1,0 +1,169 @@
+//! Lines that are written one below the other: headings, facts, sentences.
+
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use crate::draw::text;
+use crate::draw::theme::Look;
+
+/// Columns of the names of facts.
+const LABEL: usize = 12;
+/// From so many columns on, facts stand in two columns.
+const TWO: usize = 76;
+
+/// A name and what it is.
+pub struct Fact {
+    /// The name.
+    pub label: &'static str,
+    /// What it is.
+    pub value: String,
+    /// How it looks.
+    pub style: Style,
+}
+
+/// Lines for a part of the screen of so many columns. The part may have fewer rows: it is scrolled.
+pub struct Page {
+    /// What was written.
+    pub lines: Vec<Line<'static>>,
+    /// Columns.
+    pub width: usize,
+    /// Colours and signs.
+    pub look: Look,
+}
+
+impl Page {
+    /// An empty one.
+    pub fn new(look: Look, width: usize) -> Self {
+        Self { lines: Vec::new(), width, look }
+    }
+
+    /// Adds a line as it is.
+    pub fn line(&mut self, spans: Vec<Span<'static>>) {
+        self.lines.push(Line::from(spans));
+    }
+
+    /// Adds empty lines.
+    pub fn blank(&mut self, count: usize) {
+        self.lines.extend(std::iter::repeat_n(Line::default(), count));
+    }
+
+    /// A heading: title, a rule, and a note at the right end where there is room for it.
+    pub fn heading(&mut self, title: &'static str, note: &str, style: Style) {
+        if !self.lines.is_empty() {
+            self.blank(1);
+        }
+        let look = self.look;
+        let room = self.width.saturating_sub(title.len() + 4);
+        let note = text::cut(look, note, room).into_owned();
+        let used = title.len() + 1 + if note.is_empty() { 0 } else { text::width(&note) + 1 };
+        let rule = look.sign("─", "-").repeat(self.width.saturating_sub(used));
+        let mut spans = vec![Span::styled(title, look.title()), Span::styled(format!(" {rule}"), look.dim())];
+        if !note.is_empty() {
+            spans.push(Span::styled(format!(" {note}"), style));
+        }
+        self.line(spans);
+    }
+
+    /// Columns that what a fact says can take.
+    pub fn fact_room(&self) -> usize {
+        let columns = if self.width >= TWO { 2 } else { 1 };
+        (self.width / columns).saturating_sub(LABEL + 1)
+    }
+
+    /// Facts, in two columns where there is room, in the order of reading down.
+    pub fn facts(&mut self, facts: &[Fact]) {
+        let columns = if self.width >= TWO { 2 } else { 1 };
+        let rows = facts.len().div_ceil(columns);
+        let room = self.width / columns;
+        for row in 0..rows {
+            let mut spans = Vec::new();
+            for fact in facts.iter().skip(row).step_by(rows.max(1)) {
+                let value = text::cut(self.look, &fact.value, self.fact_room()).into_owned();
+                let gap = room.saturating_sub(LABEL + text::width(&value));
+                spans.push(Span::styled(format!("{:LABEL$}", fact.label), self.look.dim()));
+                spans.push(Span::styled(value, fact.style));
+                spans.push(Span::raw(" ".repeat(gap)));
+            }
+            spans.pop();
+            self.line(spans);
+        }
+    }
+
+    /// Names and figures side by side, on as many lines as they need.
+    pub fn items(&mut self, items: &[(&str, String)]) {
+        let mut spans: Vec<Span<'static>> = Vec::new();
+        let mut used = 0;
+        for (label, value) in items {
+            let columns = text::width(label) + 1 + text::width(value);
+            let gap = if used == 0 { 0 } else { 3 };
+            if used > 0 && used + gap + columns > self.width {
+                self.line(std::mem::take(&mut spans));
+                used = 0;
+            } else if gap > 0 {
+                spans.push(Span::raw("   "));
+                used += gap;
+            }
+            spans.push(Span::styled(format!("{label} "), self.look.dim()));
+            spans.push(Span::raw(value.clone()));
+            used += columns;
+        }
+        if !spans.is_empty() {
+            self.line(spans);
+        }
+    }
+
+    /// A sentence, broken into lines between words.
+    pub fn sentence(&mut self, words: &str, style: Style) {
+        let mut line = String::new();
+        for word in words.split_whitespace() {
+            if !line.is_empty() && text::width(&line) + 1 + text::width(word) > self.width {
+                self.line(vec![Span::styled(std::mem::take(&mut line), style)]);
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        if !line.is_empty() {
+            self.line(vec![Span::styled(line, style)]);
+        }
+    }
+}
+
+/// A figure of any size with four digits that count: `0.001234`, `12.34`, `1.234e-5`.
+///
+/// ```
+/// use wcodec_tui::draw::layer::page::digits;
+/// assert_eq!([digits(0.0), digits(0.0012344), digits(1.0), digits(1.2344e-5)], ["0", "0.001234", "1.000", "1.234e-5"]);
+/// assert_eq!([digits(12345.6), digits(-0.5), digits(f64::INFINITY)], ["1.235e4", "-0.5000", "inf"]);
+/// ```
+pub fn digits(value: f64) -> String {
+    let magnitude = value.abs();
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if !value.is_finite() || !(1e-3..1e4).contains(&magnitude) {
+        return if value.is_finite() { format!("{value:.3e}") } else { value.to_string() };
+    }
+    let before = magnitude.log10().floor() as i32;
+    format!("{value:.*}", (3 - before).max(0) as usize)
+}
+
+/// A count in few columns: `99,999`, `1.2M`.
+///
+/// ```
+/// use wcodec_tui::draw::layer::page::short_count;
+/// assert_eq!([short_count(99_999), short_count(100_000), short_count(12_345_678)], ["99,999", "100k", "12.3M"]);
+/// ```
+pub fn short_count(n: u64) -> String {
+    if n < 100_000 {
+        return text::count(n);
+    }
+    let (mut value, mut unit) = (n as f64 / 1e3, 0);
+    while value >= 999.5 && unit < 3 {
+        value /= 1e3;
+        unit += 1;
+    }
+    let digits = usize::from(value < 99.95);
+    format!("{value:.digits$}{}", ["k", "M", "G", "T"][unit])
+}

@@ -1,0 +1,283 @@
+//! Numbers, sizes and names as text, the way `wcodec inspect` writes them.
+
+use std::borrow::Cow;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use wcodec::TensorInfo;
+
+use super::theme::Look;
+
+/// Bytes for people, in powers of 1,024.
+///
+/// ```
+/// use wcodec_tui::draw::text::size;
+/// assert_eq!([size(0), size(1023), size(6_295_384)], ["0 B", "1023 B", "6.00 MiB"]);
+/// ```
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.2} {}", UNITS[unit])
+}
+
+/// A whole number with commas.
+///
+/// ```
+/// use wcodec_tui::draw::text::count;
+/// assert_eq!([count(7), count(1234567), count(123456)], ["7", "1,234,567", "123,456"]);
+/// ```
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number of things.
+///
+/// ```
+/// use wcodec_tui::draw::text::plural;
+/// assert_eq!([plural(1, "tensor"), plural(2_000, "alias")], ["1 tensor", "2,000 aliases"]);
+/// ```
+pub fn plural(n: usize, noun: &str) -> String {
+    let ending = match n {
+        1 => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{ending}", count(n as u64))
+}
+
+/// A shape as it reads in tables: `4096x192`, or `scalar`.
+pub fn shape(dimensions: &[usize]) -> String {
+    if dimensions.is_empty() {
+        return "scalar".to_owned();
+    }
+    dimensions.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+}
+
+/// A figure of about five digits, such as a ratio: `2.941`, `51.33`, `1024`.
+pub fn figure(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v < 10.0 => 3,
+        v if v < 100.0 => 2,
+        v if v < 1000.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}")
+}
+
+/// A part of 1 as a percentage; what is there but very small is not shown as nothing.
+///
+/// ```
+/// use wcodec_tui::draw::text::percent;
+/// assert_eq!([percent(1.0), percent(0.0123), percent(0.00001), percent(0.0)], ["100 %", "1.23 %", "<0.01 %", "0 %"]);
+/// ```
+pub fn percent(part: f64) -> String {
+    match 100.0 * part {
+        0.0 => "0 %".to_owned(),
+        p if p < 0.01 => "<0.01 %".to_owned(),
+        p if p < 10.0 => format!("{p:.2} %"),
+        p if p < 99.95 => format!("{p:.1} %"),
+        p => format!("{p:.0} %"),
+    }
+}
+
+/// A change as a percentage with its sign: `+2.1 %`.
+pub fn change(part: f64) -> String {
+    let p = 100.0 * part;
+    if p.abs() < 99.95 { format!("{p:+.1} %") } else { format!("{p:+.0} %") }
+}
+
+/// How the weights became symbols, and what shares a scale: `int8 row`.
+pub fn scheme(t: &TensorInfo) -> String {
+    joined(&t.scheme, t.scales.as_deref())
+}
+
+/// How symbols became bytes, and in which layout: `rans pair`.
+pub fn coder(t: &TensorInfo) -> String {
+    joined(&t.coder, t.layout.as_deref())
+}
+
+fn joined(first: &str, second: Option<&str>) -> String {
+    second.map_or_else(|| first.to_owned(), |s| format!("{first} {s}"))
+}
+
+/// Columns that a text takes.
+pub fn width(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { UnicodeWidthStr::width(text) }
+}
+
+/// A text from outside, without what would upset the terminal, and in ASCII where only that is drawn.
+pub fn clean(look: Look, text: &str) -> Cow<'_, str> {
+    let bad = |c: char| c.is_control() || (look.ascii && !c.is_ascii());
+    if text.contains(bad) { Cow::Owned(text.replace(bad, "?")) } else { Cow::Borrowed(text) }
+}
+
+fn ellipsis(look: Look) -> &'static str {
+    look.sign("…", "~")
+}
+
+/// The beginning of a text, as far as there is room.
+pub fn start(text: &str, room: usize) -> &str {
+    let mut used = 0;
+    for (at, c) in text.char_indices() {
+        used += c.width().unwrap_or(0);
+        if used > room {
+            return &text[..at];
+        }
+    }
+    text
+}
+
+/// The end of a text, as far as there is room.
+pub fn end(text: &str, room: usize) -> &str {
+    let mut used = 0;
+    for (at, c) in text.char_indices().rev() {
+        used += c.width().unwrap_or(0);
+        if used > room {
+            return &text[at + c.len_utf8()..];
+        }
+    }
+    text
+}
+
+/// A text that is cut at its end where there is no room.
+pub fn cut(look: Look, text: &str, room: usize) -> Cow<'_, str> {
+    match room {
+        _ if width(text) <= room => Cow::Borrowed(text),
+        0 => Cow::Borrowed(""),
+        _ => Cow::Owned(format!("{}{}", start(text, room - 1), ellipsis(look))),
+    }
+}
+
+/// A text that is cut at its beginning where there is no room.
+pub fn cut_left(look: Look, text: &str, room: usize) -> Cow<'_, str> {
+    match room {
+        _ if width(text) <= room => Cow::Borrowed(text),
+        0 => Cow::Borrowed(""),
+        _ => Cow::Owned(format!("{}{}", ellipsis(look), end(text, room - 1))),
+    }
+}
+
+/// A text that is cut in the middle where there is no room, such as a file's name, which may differ at either end.
+pub fn cut_middle(look: Look, text: &str, room: usize) -> Cow<'_, str> {
+    if width(text) <= room {
+        return Cow::Borrowed(text);
+    }
+    if room < 6 {
+        return cut(look, text, room);
+    }
+    let tail = (room - 1) * 3 / 5;
+    Cow::Owned(format!("{}{}{}", start(text, room - 1 - tail), ellipsis(look), end(text, tail)))
+}
+
+/// A tensor's name in so many columns: parts of its path are shortened to their first letters, from the left and numbers
+/// spared, until it fits, so that layers and roles stay readable; what is still too long is cut at the left.
+///
+/// ```
+/// use wcodec_tui::draw::{text::short_name, theme::Look};
+/// let name = "model.layers.12.self_attn.q_proj.weight";
+/// assert_eq!(short_name(Look::default(), name, 39), name);
+/// assert_eq!(short_name(Look::default(), name, 30), "m.l.12.self_attn.q_proj.weight");
+/// assert_eq!(short_name(Look::default(), name, 24), "m.l.12.s.q_proj.weight");
+/// assert_eq!(short_name(Look::default(), name, 10), "…oj.weight");
+/// ```
+pub fn short_name(look: Look, name: &str, room: usize) -> Cow<'_, str> {
+    let mut excess = width(name).saturating_sub(room);
+    if excess == 0 {
+        return Cow::Borrowed(name);
+    }
+    let parts: Vec<&str> = name.split('.').collect();
+    // The last two say what the tensor is.
+    let whole = parts.len().saturating_sub(2);
+    let mut short = String::with_capacity(name.len());
+    for (i, part) in parts.iter().enumerate() {
+        if i > 0 {
+            short.push('.');
+        }
+        let number = part.bytes().all(|b| b.is_ascii_digit());
+        match part.chars().next() {
+            Some(first) if i < whole && excess > 0 && !number => {
+                short.push(first);
+                excess = excess.saturating_sub(width(part) - first.width().unwrap_or(0));
+            }
+            _ => short.push_str(part),
+        }
+    }
+    if width(&short) <= room { Cow::Owned(short) } else { cut_left(look, name, room).into_owned().into() }
+}
+
+/// The last parts of a tensor's name in so many columns: what goes is the end of the part before the last one.
+///
+/// ```
+/// use wcodec_tui::draw::{text::short_label, theme::Look};
+/// assert_eq!(short_label(Look::default(), "post_attention_layernorm.weight", 20), "post_attenti….weight");
+/// ```
+pub fn short_label(look: Look, label: &str, room: usize) -> Cow<'_, str> {
+    let tail = label.rfind('.').map_or("", |dot| &label[dot..]);
+    let kept = width(tail);
+    if width(label) <= room || kept == 0 || kept + 4 > room {
+        return cut(look, label, room);
+    }
+    Cow::Owned(format!("{}{}{tail}", start(label, room - kept - 1), ellipsis(look)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_fits() {
+        let texts = [
+            "",
+            "a",
+            "größe.層.weight",
+            "model.layers.12.self_attn.q_proj.weight",
+            "層層層層層層層",
+            "....",
+            "1.2.3.4",
+        ];
+        for ascii in [false, true] {
+            let look = Look { ascii, ..Look::default() };
+            for text in texts {
+                let text = clean(look, text);
+                assert!(!ascii || text.is_ascii());
+                for room in 0..50 {
+                    for f in [cut, cut_left, cut_middle, short_name, short_label] {
+                        let short = f(look, &text, room);
+                        assert!(width(&short) <= room, "{text} in {room}: {short}");
+                        assert!(width(&text) > room || short == text, "{text} in {room}: {short}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_command() {
+        assert_eq!(size(1024), "1.00 KiB");
+        assert_eq!(size(1_048_575), "1024.00 KiB");
+        assert_eq!(size(3 << 30), "3.00 GiB");
+        assert_eq!(size(u64::MAX), "16384.00 PiB");
+        assert_eq!(shape(&[4096, 192]), "4096x192");
+        assert_eq!(shape(&[]), "scalar");
+        assert_eq!(
+            [figure(2.9414), figure(51.333), figure(512.04), figure(10240.0)],
+            ["2.941", "51.33", "512.0", "10240"]
+        );
+        assert_eq!([change(0.0214), change(-0.5), change(12.0)], ["+2.1 %", "-50.0 %", "+1200 %"]);
+    }
+}

@@ -1,0 +1,102 @@
+//! The view of timings: what is timed, the devices, the tensors by time, and the last rounds.
+
+mod chart;
+mod devices;
+mod layers;
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+
+use super::text;
+use super::widgets::Pen;
+use crate::state::State;
+
+/// Draws it.
+pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let area = area.intersection(frame.area());
+    if area.is_empty() {
+        return;
+    }
+    let buffer = frame.buffer_mut();
+    let heights = state.timing.heights(usize::from(area.height));
+    headline(Pen::new(buffer, area, 0), state);
+    devices::draw(buffer, rows(area, 1, heights.devices + 1), state);
+    let at = 2 + heights.devices + heights.gap;
+    if heights.gap > 0 {
+        note(Pen::new(buffer, area, at - 1), state);
+    }
+    layers::draw(buffer, rows(area, at, heights.layers + 1), state);
+    if heights.chart > 0 {
+        chart::draw(buffer, rows(area, at + 2 + heights.layers, heights.chart + 1), state);
+    }
+}
+
+/// Some rows of an area, as far as it has them.
+fn rows(area: Rect, from: usize, count: usize) -> Rect {
+    let clip = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).min(area.height);
+    let from = clip(from);
+    Rect { y: area.y + from, height: clip(count).min(area.height - from), ..area }
+}
+
+/// What is timed, where, and whether.
+fn headline(mut pen: Pen<'_>, state: &State) {
+    let (look, timing) = (state.look, &state.timing);
+    pen.skip(1);
+    let (sign, word, style) = match (timing.running, timing.paused, timing.current().and_then(|l| l.failed.as_ref())) {
+        (Some(_), ..) => (look.sign("▶", ">"), "running", look.good()),
+        (None, true, _) => (look.sign("■", "="), "paused", look.warn()),
+        (None, false, Some(_)) => (look.sign("✗", "!"), "stopped", look.bad()),
+        (None, false, None) => (look.sign("·", "."), "waiting", look.dim()),
+    };
+    let mut facts = vec![timing.lane().to_string()];
+    if let Some(lane) = timing.current().filter(|_| timing.running.is_some()) {
+        let (done, all) = lane.done;
+        let (done, all) = (text::count(done as u64), text::count(all as u64));
+        if lane.verifying {
+            facts.push(format!("verifying {done}/{all}"));
+        } else if lane.done.1 > 1 {
+            facts.push(format!("{done}/{all} of a round"));
+        }
+    }
+    let between = look.sign(" · ", " | ");
+    if pen.left() >= 40 {
+        pen.at_end(&facts.join(between), look.text());
+    }
+    pen.put(sign, style).put(" ", look.text()).put(word, style).skip(2);
+    let Some(subject) = &timing.subject else { return };
+    pen.put(subject.scope.name(), look.dim()).skip(1);
+    let tensors = match subject.tensors.len() {
+        1 => String::new(),
+        n => format!(" ({})", text::plural(n, "tensor")),
+    };
+    let title = text::clean(look, &subject.title);
+    let room = pen.left().saturating_sub(tensors.len());
+    let title = text::short_name(look, &title, room);
+    pen.put(&title, look.title()).put(&tensors, look.dim());
+}
+
+/// What is left out, or else what the figures are about.
+fn note(mut pen: Pen<'_>, state: &State) {
+    let look = state.look;
+    pen.skip(1);
+    let Some((count, why)) = state.timing.current().and_then(|l| l.left_out.as_ref()) else {
+        let about = "GB/s of decoded output; copy: stored bytes to the device";
+        pen.put(text::start(about, pen.left()), look.dim());
+        return;
+    };
+    let note = format!("{} left out: {why}", text::plural(*count, "tensor"));
+    pen.put(look.sign("✗ ", "! "), look.bad());
+    let note = text::clean(look, &note);
+    let note = text::cut(look, &note, pen.left());
+    pen.put(&note, look.warn());
+}
+
+/// Milliseconds.
+fn ms(value: f64) -> String {
+    if value < 1.0 { format!("{value:.4}") } else { text::figure(value) }
+}
+
+/// A figure that may be missing.
+fn optional(look: super::theme::Look, value: Option<f64>) -> String {
+    value.map_or_else(|| look.sign("–", "-").to_owned(), text::figure)
+}

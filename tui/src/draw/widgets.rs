@@ -1,0 +1,166 @@
+//! Bars, and a pen that writes lines into a part of the screen and never out of it.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use super::text;
+use super::theme::Look;
+
+/// A bar of `part` of so many columns, in eighths of a column where the terminal can show them.
+///
+/// ```
+/// use wcodec_tui::draw::{theme::Look, widgets::bar};
+/// assert_eq!(bar(Look::default(), 0.5, 5), "██▌");
+/// assert_eq!(bar(Look { ascii: true, ..Look::default() }, 0.5, 4), "##");
+/// ```
+pub fn bar(look: Look, part: f64, columns: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    // NaN becomes 0.
+    let part = part.clamp(0.0, 1.0);
+    if look.ascii {
+        return "#".repeat((part * columns as f64).round() as usize);
+    }
+    let eighths = (part * columns as f64 * 8.0).round() as usize;
+    format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+/// A bar that goes from the middle to the left (`part` below 0) or to the right, 1 being half of the columns.
+///
+/// ```
+/// use wcodec_tui::draw::{theme::Look, widgets::diverging};
+/// assert_eq!(diverging(Look::default(), 0.5, 9), "    │██");
+/// assert_eq!(diverging(Look::default(), -0.5, 9), "  ██│");
+/// ```
+pub fn diverging(look: Look, part: f64, columns: usize) -> String {
+    let half = columns.saturating_sub(1) / 2;
+    let middle = look.sign("│", "|");
+    if part < 0.0 {
+        // There are no blocks that fill a cell from the right, but for the half one.
+        let halves = ((-part).clamp(0.0, 1.0) * half as f64 * 2.0).round() as usize;
+        let (whole, rest) = if look.ascii { (halves.div_ceil(2), 0) } else { (halves / 2, halves % 2) };
+        let blank = " ".repeat(half - whole - rest);
+        return format!("{blank}{}{}{middle}", if rest > 0 { "▐" } else { "" }, look.sign("█", "#").repeat(whole));
+    }
+    format!("{}{middle}{}", " ".repeat(half), bar(look, part, half))
+}
+
+/// Writes a line from left to right.
+pub struct Pen<'a> {
+    buffer: &'a mut Buffer,
+    x: u16,
+    y: u16,
+    begin: u16,
+    end: u16,
+}
+
+impl<'a> Pen<'a> {
+    /// A pen at the beginning of a row of `area`. One that is not there takes nothing.
+    pub fn new(buffer: &'a mut Buffer, area: Rect, row: usize) -> Self {
+        let area = area.intersection(buffer.area);
+        let there = row < usize::from(area.height);
+        let y = area.y + if there { row as u16 } else { 0 };
+        let end = if there { area.right() } else { area.x };
+        Self { buffer, x: area.x, y, begin: area.x, end }
+    }
+
+    /// Columns that are left.
+    pub fn left(&self) -> usize {
+        usize::from(self.end.saturating_sub(self.x))
+    }
+
+    /// The column of the screen that comes next.
+    pub fn column(&self) -> u16 {
+        self.x
+    }
+
+    /// Gives the whole row a style.
+    pub fn fill(&mut self, style: Style) -> &mut Self {
+        let row = Rect { x: self.begin, y: self.y, width: self.end.saturating_sub(self.begin), height: 1 };
+        self.buffer.set_style(row, style);
+        self
+    }
+
+    /// Writes a text, as far as there is room.
+    pub fn put(&mut self, text: &str, style: Style) -> &mut Self {
+        if self.x < self.end {
+            let left = self.left();
+            self.x = self.buffer.set_stringn(self.x, self.y, text, left, style).0.min(self.end);
+        }
+        self
+    }
+
+    /// Leaves columns out.
+    pub fn skip(&mut self, columns: usize) -> &mut Self {
+        self.x = self.x.saturating_add(columns.min(usize::from(u16::MAX)) as u16).min(self.end);
+        self
+    }
+
+    /// Writes a text at the left of a cell.
+    pub fn cell(&mut self, text: &str, columns: usize, style: Style) -> &mut Self {
+        let text = text::start(text, columns);
+        let used = text::width(text);
+        self.put(text, style).skip(columns - used.min(columns))
+    }
+
+    /// Writes a number at the right of a cell. One that is too long may begin up to two columns before the cell, in the
+    /// gap between columns.
+    pub fn number(&mut self, text: &str, columns: usize, style: Style) -> &mut Self {
+        let long = text::width(text);
+        if long <= columns {
+            return self.skip(columns - long).put(text, style);
+        }
+        let excess = (long - columns).min(2) as u16;
+        self.x = self.x.saturating_sub(excess).max(self.begin);
+        self.put(text::start(text, columns + usize::from(excess)), style)
+    }
+
+    /// Writes a text at the right end of the line if there is room for it and two columns before it, and ends the line
+    /// there.
+    pub fn at_end(&mut self, text: &str, style: Style) -> &mut Self {
+        let columns = text::width(text);
+        if columns > 0 && columns + 2 <= self.left() {
+            let x = self.end - columns as u16;
+            self.buffer.set_stringn(x, self.y, text, columns, style);
+            self.end = x - 2;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_take_no_more_than_their_room() {
+        for ascii in [false, true] {
+            let look = Look { ascii, ..Look::default() };
+            for columns in 0..20 {
+                for part in [f64::NAN, -1.0, 0.0, 0.01, 0.3, 0.999, 1.0, 7.0, f64::INFINITY] {
+                    assert!(text::width(&bar(look, part, columns)) <= columns);
+                }
+                assert_eq!(text::width(&bar(look, 1.0, columns)), columns);
+                for part in [f64::NAN, -7.0, -1.0, -0.3, -0.01, 0.0, 0.6, 1.0, 7.0] {
+                    assert!(text::width(&diverging(look, part, columns)) <= columns.max(1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pens_stay_in_their_area() {
+        let area = Rect::new(2, 1, 6, 1);
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 10, 3));
+        for (a, row) in [(area, 0), (area, 1), (area, 100), (Rect::new(50, 50, 9, 9), 0), (Rect::new(9, 2, 0, 0), 0)] {
+            let mut pen = Pen::new(&mut buffer, a, row);
+            pen.number("123456789", 3, Style::new())
+                .put("abcdefghijkl", Style::new())
+                .skip(70_000)
+                .at_end("x", Style::new());
+            pen.fill(Style::new());
+        }
+        let text: String = buffer.content().iter().map(|c| c.symbol()).collect();
+        assert_eq!(text, "            12345a            ");
+    }
+}

@@ -1,0 +1,30 @@
+//! What the inspector wants done outside of its state.
+
+use std::path::PathBuf;
+
+use crate::stats::StatsEffect;
+use crate::timing::TimingEffect;
+
+/// One thing to do. Effects are done on threads that report with [`Action`](crate::action::Action)s; none of them waits.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Leave, with this exit status.
+    Quit(u8),
+    /// Compute statistics of a tensor, verify it, compare it with the reference, or stop doing so.
+    Stats(StatsEffect),
+    /// Begin, change or stop timing.
+    Timing(TimingEffect),
+    /// Read the file again.
+    Reload,
+    /// Put a text into the terminal's clipboard.
+    Copy(String),
+    /// Write a JSON document to a new file.
+    Export {
+        /// Where to.
+        path: PathBuf,
+        /// What.
+        json: String,
+    },
+    /// Draw everything anew, whatever the terminal shows.
+    Redraw,
+}

@@ -1,0 +1,222 @@
+//! `--json`: everything that the views know.
+//!
+//! The document has the keys of `wcodec inspect --json`, with the same meaning and figures, and more beside them: `schema_version`
+//! grows when a key changes its meaning or goes away, not when one is added.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use wcodec::{CompareStatus, Comparisons, Dtype, SegmentInfo, TensorInfo};
+
+use crate::model::FileModel;
+use crate::model::totals::Totals;
+
+/// The version of the document's schema.
+pub const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema_version: u32,
+    command: &'static str,
+    path: String,
+    format_version: [u16; 2],
+    writer: &'a str,
+    metadata: &'a BTreeMap<String, String>,
+    model: Option<&'a Value>,
+    file: Layout,
+    totals: Sums,
+    by_scheme: BTreeMap<&'a str, Group>,
+    by_coder: BTreeMap<&'a str, Group>,
+    by_dtype: BTreeMap<&'a str, Group>,
+    aliases: &'a BTreeMap<String, String>,
+    tensors: Vec<Tensor<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compare: Option<Compare<'a>>,
+}
+
+/// Where the parts of the file are that belong to no tensor, bytes.
+#[derive(Serialize)]
+struct Layout {
+    length: u64,
+    index_offset: u64,
+    index_length: u64,
+}
+
+/// Sums of the whole file, whatever is shown of it.
+#[derive(Serialize)]
+struct Sums {
+    tensors: usize,
+    aliases: usize,
+    elements: u64,
+    original_bytes: u64,
+    stored_bytes: u64,
+    overhead_bytes: u64,
+    ratio: Option<f64>,
+    bits_per_weight: Option<f64>,
+}
+
+/// Sums of tensors that have something in common: the bytes of their segments.
+#[derive(Serialize)]
+struct Group {
+    #[serde(flatten)]
+    totals: Totals,
+    ratio: Option<f64>,
+    bits_per_weight: Option<f64>,
+}
+
+/// A tensor, as the Python command writes it.
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    #[serde(serialize_with = "dtype")]
+    dtype: Dtype,
+    shape: &'a [usize],
+    scheme: &'a str,
+    scale: Option<&'a str>,
+    coder: &'a str,
+    layout: Option<&'a str>,
+    shift: Option<u32>,
+    filter: &'a str,
+    tile: Option<usize>,
+    count: usize,
+    rows: usize,
+    cols: usize,
+    row_axis: usize,
+    chunks: usize,
+    elements: u64,
+    original_bytes: u64,
+    stored_bytes: u64,
+    entropy: Option<f64>,
+    segments: &'a [SegmentInfo],
+    ratio: Option<f64>,
+    bits_per_weight: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Compare<'a> {
+    path: String,
+    same: bool,
+    tensors: Vec<Pair<'a>>,
+}
+
+#[derive(Serialize)]
+struct Pair<'a> {
+    name: &'a str,
+    status: CompareStatus,
+    detail: &'a str,
+    a: Option<Tensor<'a>>,
+    b: Option<Tensor<'a>>,
+}
+
+fn dtype<S: Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(dtype.name())
+}
+
+/// None where nothing is stored.
+fn ratio(original: u64, stored: u64) -> Option<f64> {
+    (stored > 0).then(|| original as f64 / stored as f64)
+}
+
+/// None where there is no element.
+fn bits(stored: u64, elements: u64) -> Option<f64> {
+    (elements > 0).then(|| stored.saturating_mul(8) as f64 / elements as f64)
+}
+
+impl<'a> Tensor<'a> {
+    fn new(t: &'a TensorInfo) -> Self {
+        Self {
+            name: &t.name,
+            dtype: t.dtype,
+            shape: &t.shape,
+            scheme: &t.scheme,
+            scale: t.scales.as_deref(),
+            coder: &t.coder,
+            layout: t.layout.as_deref(),
+            shift: t.shift,
+            filter: &t.filter,
+            tile: t.tile,
+            count: t.count,
+            rows: t.rows,
+            cols: t.cols,
+            row_axis: t.row_axis,
+            chunks: t.chunks,
+            elements: t.elements,
+            original_bytes: t.original_bytes,
+            stored_bytes: t.stored_bytes,
+            entropy: t.entropy,
+            segments: &t.segments,
+            ratio: ratio(t.original_bytes, t.stored_bytes),
+            bits_per_weight: bits(t.stored_bytes, t.elements),
+        }
+    }
+}
+
+fn groups<'a>(tensors: &'a [TensorInfo], key: impl Fn(&'a TensorInfo) -> &'a str) -> BTreeMap<&'a str, Group> {
+    let mut sums: BTreeMap<&str, Totals> = BTreeMap::new();
+    for t in tensors {
+        sums.entry(key(t)).or_default().add(t);
+    }
+    let group = |t: Totals| Group {
+        ratio: ratio(t.original_bytes, t.stored_bytes),
+        bits_per_weight: bits(t.stored_bytes, t.elements),
+        totals: t,
+    };
+    sums.into_iter().map(|(key, totals)| (key, group(totals))).collect()
+}
+
+/// The document of a file: all of it, of its tensors those given by their places, and what differs from a second file.
+///
+/// # Errors
+/// It cannot be written as JSON.
+pub fn document(
+    file: &FileModel,
+    shown: &[usize],
+    compared: Option<(&FileModel, &Comparisons)>,
+) -> serde_json::Result<String> {
+    let (container, stored) = (&file.container, file.file_bytes());
+    let (header, sums) = (container.reader().header(), &file.totals);
+    let version = container.version();
+    let mut text = serde_json::to_string_pretty(&Document {
+        schema_version: SCHEMA_VERSION,
+        command: "tui",
+        path: file.path.display().to_string(),
+        format_version: [version.0, version.1],
+        writer: container.writer(),
+        metadata: container.metadata(),
+        model: container.model(),
+        file: Layout { length: stored, index_offset: header.index_offset, index_length: header.index_length },
+        totals: Sums {
+            tensors: sums.tensors,
+            aliases: file.aliases.len(),
+            elements: sums.elements,
+            original_bytes: sums.original_bytes,
+            stored_bytes: stored,
+            overhead_bytes: stored.saturating_sub(sums.stored_bytes),
+            ratio: ratio(sums.original_bytes, stored),
+            bits_per_weight: bits(stored, sums.elements),
+        },
+        by_scheme: groups(&file.tensors, |t| &t.scheme),
+        by_coder: groups(&file.tensors, |t| &t.coder),
+        by_dtype: groups(&file.tensors, |t| t.dtype.name()),
+        aliases: container.aliases(),
+        tensors: shown.iter().filter_map(|&i| file.tensors.get(i)).map(Tensor::new).collect(),
+        compare: compared.map(|(other, compared)| Compare {
+            path: other.path.display().to_string(),
+            same: compared.same(),
+            tensors: compared
+                .tensors
+                .iter()
+                .map(|t| Pair {
+                    name: &t.name,
+                    status: t.status,
+                    detail: &t.detail,
+                    a: t.a.as_ref().map(Tensor::new),
+                    b: t.b.as_ref().map(Tensor::new),
+                })
+                .collect(),
+        }),
+    })?;
+    text.push('\n');
+    Ok(text)
+}

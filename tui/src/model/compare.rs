@@ -1,0 +1,184 @@
+//! Two files, tensor by tensor: worked out once from their indexes, nothing is decoded.
+
+use std::cmp::Ordering;
+
+use wcodec::TensorInfo;
+use wcodec::container::{Hash, Index, Segment, TensorEntry};
+
+use super::FileModel;
+use super::order::natural;
+use super::totals::Totals;
+
+/// How a tensor of two files relates, from what is most alike to what is least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Relation {
+    /// The stored bytes are the same.
+    Same,
+    /// Other bytes are stored, and they decode to the same.
+    Recoded,
+    /// They decode to something else.
+    Differs,
+    /// Only the first file has it.
+    OnlyA,
+    /// Only the second file has it.
+    OnlyB,
+}
+
+/// A tensor in one of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Its place in the file, or that of the tensor it is tied to.
+    pub tensor: usize,
+    /// For a tied tensor, which stores nothing itself, the place of its name among the file's aliases.
+    pub alias: Option<usize>,
+}
+
+/// A name and what the files have under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compared {
+    /// In the first file.
+    pub a: Option<Side>,
+    /// In the second one.
+    pub b: Option<Side>,
+    /// How they relate.
+    pub relation: Relation,
+}
+
+/// All names of two files.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    /// In natural order.
+    pub rows: Vec<Compared>,
+    /// Places of those rows whose bytes are not the same.
+    pub differences: Vec<usize>,
+    /// How many rows there are of each relation, in the order of [`Relation`].
+    pub counts: [usize; 5],
+    /// Sums over the first file.
+    pub a: Totals,
+    /// Sums over the second one.
+    pub b: Totals,
+    /// The largest relative difference of stored sizes, at most 1: what the longest bar stands for.
+    pub most: f64,
+}
+
+impl Comparison {
+    /// Compares two files by the hashes in their indexes.
+    pub fn new(a: &FileModel, b: &FileModel) -> Self {
+        // Each list is sorted but for the aliases: sorting them together is little work.
+        let mut names: Vec<(&str, bool, Side)> = Vec::new();
+        for (file, second) in [(a, false), (b, true)] {
+            names.extend(
+                file.natural
+                    .iter()
+                    .map(|&tensor| (file.tensors[tensor].name.as_str(), second, Side { tensor, alias: None })),
+            );
+        }
+        for (file, second) in [(a, false), (b, true)] {
+            names.extend(file.aliases.iter().enumerate().filter_map(|(i, (alias, target))| {
+                let tensor = file.container.reader().place(target).ok()?;
+                Some((alias.as_str(), second, Side { tensor, alias: Some(i) }))
+            }));
+        }
+        names.sort_by(|x, y| by_path(x.0, y.0).then(x.1.cmp(&y.1)));
+        let (index_a, index_b) = (a.container.reader().index(), b.container.reader().index());
+        let mut found = Self { a: a.totals, b: b.totals, ..Self::default() };
+        let mut rest = names.as_slice();
+        while let [first, others @ ..] = rest {
+            let both = others.first().filter(|o| o.0 == first.0);
+            let (x, y) = match both {
+                Some(second) => (Some(first.2), Some(second.2)),
+                None if first.1 => (None, Some(first.2)),
+                None => (Some(first.2), None),
+            };
+            rest = &others[usize::from(both.is_some())..];
+            let relation = match (x, y) {
+                (Some(x), Some(y)) => relation(index_a, x.tensor, index_b, y.tensor),
+                (Some(_), None) => Relation::OnlyA,
+                _ => Relation::OnlyB,
+            };
+            let row = Compared { a: x, b: y, relation };
+            if let Some(change) = row.stored_ratio(a, b) {
+                found.most = found.most.max((change - 1.0).abs().min(1.0));
+            }
+            found.counts[relation as usize] += 1;
+            if relation != Relation::Same {
+                found.differences.push(found.rows.len());
+            }
+            found.rows.push(row);
+        }
+        found
+    }
+}
+
+impl Compared {
+    /// What both files say of it, the first one's first.
+    pub fn infos<'a>(&self, a: &'a FileModel, b: &'a FileModel) -> [Option<&'a TensorInfo>; 2] {
+        [(self.a, a), (self.b, b)].map(|(side, file)| file.tensors.get(side?.tensor))
+    }
+
+    /// Stored bytes in the second file for each byte in the first one, where both store it.
+    pub fn stored_ratio(&self, a: &FileModel, b: &FileModel) -> Option<f64> {
+        if self.a?.alias.or(self.b?.alias).is_some() {
+            return None;
+        }
+        match self.infos(a, b) {
+            [Some(x), Some(y)] if x.stored_bytes > 0 => Some(y.stored_bytes as f64 / x.stored_bytes as f64),
+            _ => None,
+        }
+    }
+
+    /// Its name.
+    pub fn name<'a>(&self, a: &'a FileModel, b: &'a FileModel) -> &'a str {
+        let named = |side: Option<Side>, file: &'a FileModel| {
+            let Side { tensor, alias } = side?;
+            match alias {
+                Some(i) => file.aliases.get(i).map(|(alias, _)| alias.as_str()),
+                None => file.tensors.get(tensor).map(|t| t.name.as_str()),
+            }
+        };
+        named(self.a, a).or_else(|| named(self.b, b)).unwrap_or("")
+    }
+}
+
+/// The order of [`natural_order`](super::order::natural_order): path by path.
+fn by_path(a: &str, b: &str) -> Ordering {
+    let (mut x, mut y) = (a.split('.'), b.split('.'));
+    loop {
+        match (x.next(), y.next()) {
+            (None, None) => return Ordering::Equal,
+            (None, _) => return Ordering::Less,
+            (_, None) => return Ordering::Greater,
+            (Some(p), Some(q)) => match natural(p, q) {
+                Ordering::Equal => {}
+                order => return order,
+            },
+        }
+    }
+}
+
+fn relation(index_a: &Index, a: usize, index_b: &Index, b: usize) -> Relation {
+    let (Some(x), Some(y)) = (index_a.tensors.get(a), index_b.tensors.get(b)) else { return Relation::Differs };
+    if !same_values(x, y) {
+        return Relation::Differs;
+    }
+    let same_way = x.planes.iter().zip(&y.planes).all(|(p, q)| {
+        (&p.coder, &p.layout, p.shift, &p.filter, p.tile, p.chunk)
+            == (&q.coder, &q.layout, q.shift, &q.filter, q.tile, q.chunk)
+    });
+    if same_way && stored(index_a, x).eq(stored(index_b, y)) { Relation::Same } else { Relation::Recoded }
+}
+
+/// Whether they decode to the same: what `wcodec::compare` looks at, without making texts of it.
+fn same_values(x: &TensorEntry, y: &TensorEntry) -> bool {
+    let scales = |t: &TensorEntry| t.scales.as_ref().map(|s| (s.per.clone(), s.block, s.data.hash));
+    let planes = x.planes.iter().map(|p| p.hash).eq(y.planes.iter().map(|p| p.hash));
+    let matrix = x.scheme != "int8" || x.matrix == y.matrix;
+    planes && matrix && x.dtype == y.dtype && x.shape == y.shape && x.scheme == y.scheme && scales(x) == scales(y)
+}
+
+/// Lengths and hashes of everything that belongs to a tensor, its tables included.
+fn stored<'a>(index: &'a Index, t: &'a TensorEntry) -> impl Iterator<Item = (u64, Hash)> + 'a {
+    let own = |s: &Segment| (s.length, s.hash);
+    let tables = t.planes.iter().filter_map(|p| index.tables.get(p.table?)).map(move |table| own(&table.data));
+    t.segments().map(move |(_, s)| own(s)).chain(tables)
+}

@@ -1,0 +1,178 @@
+//! Which bytes of a file are what.
+
+use wcodec::TensorInfo;
+use wcodec::container::HEADER_BYTES;
+
+use super::FileModel;
+use super::totals::Totals;
+
+/// What bytes of a file hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// The first 64 bytes.
+    Header,
+    /// Coded symbols.
+    Data,
+    /// Uncoded bits beside them.
+    Side,
+    /// Scales of a quantized tensor.
+    Scales,
+    /// Where chunks begin.
+    Offsets,
+    /// Tables of a coder.
+    Tables,
+    /// The index.
+    Index,
+    /// Zeros between segments.
+    Padding,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 8] =
+        [Self::Header, Self::Data, Self::Side, Self::Scales, Self::Offsets, Self::Tables, Self::Index, Self::Padding];
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Header => "header",
+            Self::Data => "data",
+            Self::Side => "side",
+            Self::Scales => "scales",
+            Self::Offsets => "offsets",
+            Self::Tables => "tables",
+            Self::Index => "index",
+            Self::Padding => "padding",
+        }
+    }
+
+    fn of_role(role: &str) -> Self {
+        match role {
+            "side" => Self::Side,
+            "scales" => Self::Scales,
+            "offsets" => Self::Offsets,
+            "table" => Self::Tables,
+            _ => Self::Data,
+        }
+    }
+}
+
+/// A range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Where it begins, bytes from the start of the file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What it holds.
+    pub kind: Kind,
+    /// Whose it is, by its place in the file.
+    pub tensor: Option<usize>,
+}
+
+impl Region {
+    /// One behind its last byte.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.length)
+    }
+}
+
+/// Ranges and sums of a file.
+#[derive(Debug, Default)]
+pub struct FileMap {
+    /// All of the file but padding, by offset.
+    pub regions: Vec<Region>,
+    /// Bytes of each kind, in the order of [`Kind::ALL`]. Together they are the file.
+    pub bytes: [u64; 8],
+    /// How many ranges there are of each.
+    pub counts: [usize; 8],
+    /// Bytes of the file.
+    pub length: u64,
+    /// Sums by scheme, the largest first.
+    pub schemes: Vec<(String, Totals)>,
+    /// Likewise by coder.
+    pub coders: Vec<(String, Totals)>,
+    /// Likewise by dtype of the source.
+    pub dtypes: Vec<(String, Totals)>,
+}
+
+impl FileMap {
+    /// The map of a file.
+    pub fn new(file: &FileModel) -> Self {
+        let reader = file.container.reader();
+        let (header, index) = (reader.header(), reader.index());
+        let region = |offset, length, kind, tensor| Region { offset, length, kind, tensor };
+        let mut regions = vec![region(0, HEADER_BYTES as u64, Kind::Header, None)];
+        let mut tables = 0;
+        for (i, t) in file.tensors.iter().enumerate() {
+            for s in &t.segments {
+                let kind = Kind::of_role(&s.role);
+                tables += usize::from(kind == Kind::Tables);
+                regions.push(region(s.offset, s.length, kind, Some(i)));
+            }
+        }
+        if tables < index.tables.len() {
+            // Some table is no tensor's: all of them anew, with or without an owner.
+            let owned: std::collections::HashSet<u64> =
+                regions.iter().filter(|r| r.kind == Kind::Tables).map(|r| r.offset).collect();
+            let others = index.tables.iter().filter(|t| !owned.contains(&t.data.offset));
+            regions.extend(others.map(|t| region(t.data.offset, t.data.length, Kind::Tables, None)));
+        }
+        regions.push(region(header.index_offset, header.index_length, Kind::Index, None));
+        regions.retain(|r| r.length > 0);
+        regions.sort_unstable_by_key(|r| r.offset);
+        let mut map = Self { length: header.file_length, ..Self::default() };
+        let mut end = 0;
+        for r in &regions {
+            map.bytes[r.kind as usize] += r.length;
+            map.counts[r.kind as usize] += 1;
+            let gap = r.offset.saturating_sub(end);
+            map.bytes[Kind::Padding as usize] += gap;
+            map.counts[Kind::Padding as usize] += usize::from(gap > 0);
+            end = r.end();
+        }
+        map.regions = regions;
+        map.schemes = sums(&file.tensors, |t| (&t.scheme, t.scales.as_deref()));
+        map.coders = sums(&file.tensors, |t| (&t.coder, t.layout.as_deref()));
+        map.dtypes = sums(&file.tensors, |t| (t.dtype.name(), None));
+        map
+    }
+
+    /// What most bytes of a range are, and the place of the region that has most of them. Nothing where the range is
+    /// empty or beyond the file.
+    pub fn most(&self, begin: u64, end: u64) -> Option<(Kind, Option<usize>)> {
+        let end = end.min(self.length);
+        let first = self.regions.partition_point(|r| r.end() <= begin);
+        let mut bytes = [0u64; 8];
+        let mut largest: Option<(u64, usize)> = None;
+        for (at, r) in self.regions.iter().enumerate().skip(first).take_while(|(_, r)| r.offset < end) {
+            let part = r.end().min(end) - r.offset.max(begin);
+            bytes[r.kind as usize] += part;
+            if largest.is_none_or(|(most, _)| part > most) {
+                largest = Some((part, at));
+            }
+        }
+        let known: u64 = bytes.iter().sum();
+        bytes[Kind::Padding as usize] = end.checked_sub(begin).filter(|&n| n > 0)?.saturating_sub(known);
+        let kind = Kind::ALL.into_iter().max_by_key(|&k| bytes[k as usize])?;
+        Some((kind, largest.map(|(_, at)| at)))
+    }
+}
+
+/// Sums over tensors that share something, the most stored bytes first.
+fn sums<'a>(
+    tensors: &'a [TensorInfo],
+    what: impl Fn(&'a TensorInfo) -> (&'a str, Option<&'a str>),
+) -> Vec<(String, Totals)> {
+    let mut found: Vec<((&str, Option<&str>), Totals)> = Vec::new();
+    for t in tensors {
+        let key = what(t);
+        match found.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, totals)) => totals.add(t),
+            None => found.push((key, Totals::of([t]))),
+        }
+    }
+    found.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.stored_bytes));
+    let text = |(a, b): (&str, Option<&str>)| b.map_or_else(|| a.to_owned(), |b| format!("{a} {b}"));
+    found.into_iter().map(|(key, totals)| (text(key), totals)).collect()
+}

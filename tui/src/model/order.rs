@@ -1,0 +1,190 @@
+//! Orders of tensors.
+
+use std::cmp::Ordering;
+
+use wcodec::TensorInfo;
+
+/// A column of the table of layers, by which it can be sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Column {
+    /// Natural order of names; the only one that shows a tree.
+    #[default]
+    Name,
+    /// Number of elements.
+    Shape,
+    /// Dtype of the source.
+    Dtype,
+    /// `int8` or `raw`.
+    Scheme,
+    /// `rans`, `huffman`, `zstd` or `raw`.
+    Coder,
+    /// Bytes in the source.
+    Original,
+    /// Bytes here.
+    Stored,
+    /// Original bytes for each stored byte.
+    Ratio,
+    /// Stored bits for each element.
+    Bits,
+    /// Order-0 entropy of the symbols, bits.
+    Entropy,
+    /// Stored bits above the entropy, as a part of it.
+    Over,
+}
+
+impl Column {
+    /// All of them, as they stand in the table.
+    pub const ALL: [Self; 11] = [
+        Self::Name,
+        Self::Shape,
+        Self::Dtype,
+        Self::Scheme,
+        Self::Coder,
+        Self::Original,
+        Self::Stored,
+        Self::Ratio,
+        Self::Bits,
+        Self::Entropy,
+        Self::Over,
+    ];
+
+    /// The word for it on the command line and in the table's head.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Shape => "shape",
+            Self::Dtype => "dtype",
+            Self::Scheme => "scheme",
+            Self::Coder => "coder",
+            Self::Original => "original",
+            Self::Stored => "stored",
+            Self::Ratio => "ratio",
+            Self::Bits => "bits",
+            Self::Entropy => "entropy",
+            Self::Over => "over",
+        }
+    }
+
+    /// Whether the most interesting rows are those with the largest values.
+    pub fn descends(self) -> bool {
+        !matches!(self, Self::Name | Self::Dtype | Self::Scheme | Self::Coder | Self::Ratio)
+    }
+
+    /// The next one, around.
+    pub fn next(self, back: bool) -> Self {
+        let all = Self::ALL;
+        let at = all.iter().position(|&c| c == self).unwrap_or(0);
+        all[(at + if back { all.len() - 1 } else { 1 }) % all.len()]
+    }
+}
+
+/// How a list is sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sort {
+    /// By what.
+    pub column: Column,
+    /// Largest first.
+    pub descending: bool,
+}
+
+/// Compares names as people count: runs of digits by their number.
+///
+/// ```
+/// use wcodec_tui::model::order::natural;
+/// let mut names = ["h.10.w", "h.9.w", "h.9.b"];
+/// names.sort_by(|a, b| natural(a, b));
+/// assert_eq!(names, ["h.9.b", "h.9.w", "h.10.w"]);
+/// ```
+pub fn natural(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
+    loop {
+        match (a.first(), b.first()) {
+            (None, None) => return Ordering::Equal,
+            (None, _) => return Ordering::Less,
+            (_, None) => return Ordering::Greater,
+            (Some(x), Some(y)) if x.is_ascii_digit() && y.is_ascii_digit() => {
+                let run = |s: &[u8]| s.iter().take_while(|c| c.is_ascii_digit()).count();
+                let (n, m) = (run(a), run(b));
+                let trimmed = |s: &'_ [u8], n: usize| s[..n].iter().take_while(|&&c| c == b'0').count();
+                let (p, q) = (&a[trimmed(a, n)..n], &b[trimmed(b, m)..m]);
+                let order = p.len().cmp(&q.len()).then_with(|| p.cmp(q)).then(n.cmp(&m));
+                if order != Ordering::Equal {
+                    return order;
+                }
+                (a, b) = (&a[n..], &b[m..]);
+            }
+            (Some(x), Some(y)) => match x.cmp(y) {
+                Ordering::Equal => (a, b) = (&a[1..], &b[1..]),
+                order => return order,
+            },
+        }
+    }
+}
+
+/// Tensors in natural order of their names. A module's tensors stay together: paths are compared part by part.
+pub fn natural_order(tensors: &[TensorInfo]) -> Vec<usize> {
+    let paths: Vec<Vec<&str>> = tensors.iter().map(|t| t.name.split('.').collect()).collect();
+    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    order.sort_by(|&a, &b| {
+        let parts = paths[a].iter().zip(&paths[b]).map(|(x, y)| natural(x, y)).find(|&o| o != Ordering::Equal);
+        parts.unwrap_or_else(|| paths[a].len().cmp(&paths[b].len())).then(a.cmp(&b))
+    });
+    order
+}
+
+/// Sorts tensors by a column; equal ones stay in their order. `entropy` tells what is known of a tensor's.
+pub fn sort(tensors: &[TensorInfo], rows: &mut [usize], sort: Sort, entropy: impl Fn(usize) -> Option<f64>) {
+    let over = |i: usize| entropy(i).filter(|&e| e > 0.0).map(|e| tensors[i].bits_per_weight() / e);
+    let by = |a: usize, b: usize| {
+        let (x, y) = (&tensors[a], &tensors[b]);
+        match sort.column {
+            Column::Name => natural(&x.name, &y.name),
+            Column::Shape => x.elements.cmp(&y.elements),
+            Column::Dtype => x.dtype.name().cmp(y.dtype.name()),
+            Column::Scheme => x.scheme.cmp(&y.scheme).then_with(|| x.scales.cmp(&y.scales)),
+            Column::Coder => x.coder.cmp(&y.coder),
+            Column::Original => x.original_bytes.cmp(&y.original_bytes),
+            Column::Stored => x.stored_bytes.cmp(&y.stored_bytes),
+            Column::Ratio => x.ratio().total_cmp(&y.ratio()),
+            Column::Bits => x.bits_per_weight().total_cmp(&y.bits_per_weight()),
+            Column::Entropy | Column::Over => Ordering::Equal,
+        }
+    };
+    let known = |i: usize| if sort.column == Column::Entropy { entropy(i) } else { over(i) };
+    rows.sort_by(|&a, &b| match sort.column {
+        // What is not known comes last, whatever the direction.
+        Column::Entropy | Column::Over => match (known(a), known(b)) {
+            (Some(x), Some(y)) if sort.descending => y.total_cmp(&x),
+            (Some(x), Some(y)) => x.total_cmp(&y),
+            (x, y) => y.is_some().cmp(&x.is_some()),
+        },
+        _ if sort.descending => by(b, a),
+        _ => by(a, b),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn natural_order_is_total() {
+        let names = ["a.1", "a.01", "a.2", "a.10", "a", "a.x", "", "b", "a.99999999999999999999999", "a.100"];
+        for a in names {
+            for b in names {
+                assert_eq!(natural(a, b), natural(b, a).reverse(), "{a} {b}");
+                assert_eq!(natural(a, b) == Ordering::Equal, a == b);
+            }
+        }
+    }
+
+    #[test]
+    fn columns_go_around() {
+        let mut column = Column::Name;
+        for _ in 0..Column::ALL.len() {
+            assert_eq!(column.next(false).next(true), column);
+            column = column.next(false);
+        }
+        assert_eq!(column, Column::Name);
+    }
+}

@@ -1,0 +1,331 @@
+//! From the command line to the exit status.
+
+pub mod input;
+pub mod log;
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use signal_hook::consts::SIGTSTP;
+use signal_hook::low_level;
+use wcodec::Checkpoint;
+
+use self::input::{Input, Signals};
+use self::log::Log;
+use crate::action::{Action, Report};
+use crate::cli::look::look;
+use crate::cli::{self, Job, Options, PROGRAM, When};
+use crate::draw::theme::Look;
+use crate::draw::{self, draw};
+use crate::effect::Effect;
+use crate::model::FileModel;
+use crate::model::order::Sort;
+use crate::state::layers::{LayersState, Row};
+use crate::state::{State, Tab};
+use crate::stats::Fetch;
+use crate::terminal::{PanicGuard, Screen};
+use crate::update::{self, update};
+use crate::workers::Workers;
+use crate::{json, plain};
+
+/// Equal, or done.
+const FINE: u8 = 0;
+/// The files differ.
+const DIFFERENT: u8 = 1;
+/// Something went wrong.
+const FAILED: u8 = 2;
+/// What shells add to the number of a signal that ended a program.
+const SIGNALLED: u8 = 128;
+
+/// The least time between two frames: about 60 a second.
+const FRAME: Duration = Duration::from_millis(16);
+/// Time between two ticks, while something runs.
+const TICK: Duration = Duration::from_millis(250);
+/// How long a file may take to open before the screen says so.
+const PATIENCE: Duration = Duration::from_millis(40);
+/// How long a signal may wait for its answer.
+const SIGNAL: Duration = Duration::from_millis(100);
+/// The most actions between two looks at the clock, so that a flood of reports cannot keep the screen from being drawn.
+const BATCH: usize = 256;
+
+/// Runs the inspector with these arguments, the program's name first; the exit status.
+///
+/// ```
+/// assert_eq!(wcodec_tui::run(["wcodec-tui", "no/such/file.wcodec"].map(Into::into)), 2);
+/// ```
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let done = match cli::parse(arguments) {
+        Job::Inspect(options) => inspect(&options),
+        Job::Print(text) => print(&text).map(|()| FINE),
+        Job::Refuse(message) => {
+            // Already as long as it should be, with advice. Where nobody reads it, the status tells.
+            let _ = io::stderr().write_all(message.as_bytes());
+            return FAILED;
+        }
+    };
+    done.unwrap_or_else(|message| {
+        let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+        let _ = writeln!(io::stderr(), "{PROGRAM}: error: {line}");
+        FAILED
+    })
+}
+
+/// Prints a text. Who closes the pipe has seen enough.
+fn print(text: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(format!("stdout: {e}")),
+        _ => Ok(()),
+    }
+}
+
+fn open(path: &Path) -> Result<Arc<FileModel>, String> {
+    FileModel::open(path).map(Arc::new).map_err(|e| e.to_string())
+}
+
+/// Opens a file whose index may be large: what takes longer than an eye notices is said on the screen, which is then taken already.
+fn open_patiently(path: &Path, mouse: bool, look: Look) -> Result<(Arc<FileModel>, Option<Screen>), String> {
+    let (done, opened) = channel();
+    let wanted = path.to_owned();
+    let thread = thread::Builder::new().name("open".to_owned());
+    // Nobody waits for it if the screen cannot be had.
+    thread.spawn(move || done.send(open(&wanted))).map_err(|e| format!("{}: {e}", path.display()))?;
+    let gone = || format!("{}: internal error while it was opened", path.display());
+    match opened.recv_timeout(PATIENCE) {
+        Ok(file) => Ok((file?, None)),
+        Err(RecvTimeoutError::Disconnected) => Err(gone()),
+        Err(RecvTimeoutError::Timeout) => {
+            let bytes = std::fs::metadata(path).ok().map(|m| m.len());
+            let terminal = |e: io::Error| format!("terminal: {e}");
+            let mut screen = Screen::take(mouse).map_err(terminal)?;
+            screen.draw(|frame| draw::loading::draw(frame, path, bytes, look)).map_err(terminal)?;
+            let file = opened.recv().map_err(|_| gone())??;
+            Ok((file, Some(screen)))
+        }
+    }
+}
+
+/// Everything that can be wrong with what the user gave is found here, before the screen is taken.
+fn inspect(options: &Options) -> Result<u8, String> {
+    let path = options.file.as_deref().ok_or("a file is needed")?;
+    let log = options.log.as_deref();
+    let mut log = Log::open(log).map_err(|e| format!("{}: {e}", log.unwrap_or(path).display()))?;
+    let reference = options.reference.as_deref().map(Checkpoint::open).transpose().map_err(|e| e.to_string())?;
+    let look = look(options, |name| std::env::var(name).ok());
+    let shows = !options.json && !options.plain && io::stdout().is_terminal();
+    // A library that draws for us looks at NO_COLOR, too.
+    if shows && options.color == When::Always {
+        crossterm::style::force_color_output(true);
+    }
+    let (file, screen) = if shows { open_patiently(path, options.mouse, look)? } else { (open(path)?, None) };
+    log.line(format_args!(
+        "{PROGRAM} {}: {}, {} tensors",
+        env!("CARGO_PKG_VERSION"),
+        path.display(),
+        file.tensors.len()
+    ));
+    let other = options.other.as_deref().map(open).transpose()?;
+    let tensor = match &options.tensor {
+        Some(name) => Some(file.find(name).ok_or_else(|| format!("{}: there is no tensor '{name}'", path.display()))?),
+        None => None,
+    };
+    if !shows {
+        return once(options, &file, other.as_deref(), tensor, look);
+    }
+    let reference = reference.map(Arc::new);
+    let (sender, receiver) = channel();
+    let mut state = State::new(file.clone(), other, look, (80, 24));
+    state.has_reference = reference.is_some();
+    let mut effects = prepare(&mut state, options, tensor);
+    let mut workers = Workers::new(file, reference, &sender);
+    let session = Session { state, workers: &mut workers, log: &mut log };
+    let done = session.show(screen, options, &sender, &receiver, &mut effects);
+    log.line(format_args!("end: {done:?}"));
+    done.map_err(|e| format!("terminal: {e}"))
+}
+
+/// `--plain` and `--json`.
+fn once(
+    options: &Options,
+    file: &FileModel,
+    other: Option<&FileModel>,
+    tensor: Option<usize>,
+    look: Look,
+) -> Result<u8, String> {
+    let mut layers = LayersState::new(file);
+    // Without folding and modules, which a table on paper has not.
+    layers.tree = false;
+    layers.filter = options.filter.as_deref().filter(|t| !t.is_empty()).map(crate::model::filter::Filter::new);
+    layers.sort = options.sort.map_or_else(Sort::default, sorted);
+    layers.arrange(file, |i| file.tensors.get(i)?.entropy);
+    let all = layers.rows.iter().filter_map(|row| match row {
+        Row::Tensor(i) => Some(*i),
+        Row::Group(_) => None,
+    });
+    let shown: Vec<usize> = all.filter(|&i| tensor.is_none_or(|t| t == i)).collect();
+    let compared = match other {
+        Some(other) => Some((other, wcodec::compare(&file.container, &other.container).map_err(|e| e.to_string())?)),
+        None => None,
+    };
+    let text = if options.json {
+        json::document(file, &shown, compared.as_ref().map(|(other, c)| (*other, c))).map_err(|e| e.to_string())?
+    } else {
+        let differences = compared.as_ref().map(|(o, c)| plain::differences(&o.path.display().to_string(), c, look));
+        plain::table(file, &shown, look) + &differences.unwrap_or_default()
+    };
+    print(&text)?;
+    Ok(if compared.is_none_or(|(_, c)| c.same()) { FINE } else { DIFFERENT })
+}
+
+/// The order that a column is first shown in.
+fn sorted(column: crate::model::order::Column) -> Sort {
+    Sort { column, descending: column.descends() }
+}
+
+/// What the flags say of the first view.
+fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<Effect> {
+    state.timing.device = options.device.unwrap_or_default();
+    state.timing.threads = options.threads.map_or(0, usize::from);
+    if let Some(column) = options.sort {
+        state.layers.sort = sorted(column);
+    }
+    // The filter arranges the rows by the order, too.
+    update::filter(state, options.filter.as_deref().unwrap_or_default());
+    if let Some(tensor) = tensor {
+        let file = state.file.clone();
+        if state.layers.filter.as_ref().is_some_and(|f| !f.matches(&file.tensors[tensor].name)) {
+            update::filter(state, "");
+        }
+        state.layers.select(&file, Row::Tensor(tensor));
+    }
+    match options.tab.or(tensor.map(|_| Tab::Layer)) {
+        Some(tab) => update::view(state, tab),
+        None => Vec::new(),
+    }
+}
+
+/// The screen, while it is shown.
+struct Session<'a> {
+    state: State,
+    workers: &'a mut Workers,
+    log: &'a mut Log,
+}
+
+impl Session<'_> {
+    /// Shows the screen until the user, a signal or an error ends it.
+    fn show(
+        mut self,
+        screen: Option<Screen>,
+        options: &Options,
+        sender: &Sender<Action>,
+        actions: &Receiver<Action>,
+        effects: &mut Vec<Effect>,
+    ) -> io::Result<u8> {
+        let signals = Signals::listen()?;
+        let tell = sender.clone();
+        let _guard = PanicGuard::install(move |text| {
+            let _ = tell.send(Action::Report(Report::Error(text)));
+        });
+        let mut screen = match screen {
+            Some(screen) => screen,
+            None => Screen::take(options.mouse)?,
+        };
+        let input = Input::start(sender.clone())?;
+        let (columns, rows) = screen.size();
+        effects.extend(update(&mut self.state, Action::Resize(columns, rows)));
+        let (mut drawn, mut ticked) = (None::<Instant>, Instant::now());
+        let mut stale = true;
+        loop {
+            for effect in std::mem::take(effects) {
+                if let Some(status) = self.perform(effect, &mut screen)? {
+                    return Ok(status);
+                }
+            }
+            if let Some(signal) = signals.seen() {
+                return Ok(SIGNALLED.saturating_add(signal));
+            }
+            if input.is_lost() {
+                return Err(io::Error::other("it does not send keys any more"));
+            }
+            let now = Instant::now();
+            let next = drawn.map_or(now, |d| d + FRAME);
+            if stale && now >= next {
+                screen.draw(|frame| draw(frame, &self.state))?;
+                if drawn.is_none() {
+                    self.log.line("first frame");
+                }
+                // What drawing took counts, or a slow terminal would get nothing but frames.
+                (drawn, stale) = (Some(Instant::now()), false);
+            }
+            let wait = if stale { next.saturating_duration_since(now) } else { SIGNAL };
+            match actions.recv_timeout(wait) {
+                Ok(action) => {
+                    // What else has come is done before the next frame, but not for ever.
+                    for action in std::iter::once(action).chain(actions.try_iter().take(BATCH)) {
+                        self.take(action, &mut screen, effects)?;
+                    }
+                    stale = true;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // This function holds a sender itself.
+                Err(RecvTimeoutError::Disconnected) => return Ok(FINE),
+            }
+            if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                if is_busy(&self.state) {
+                    effects.extend(update(&mut self.state, Action::Tick));
+                    stale = true;
+                }
+            }
+        }
+    }
+
+    /// Lets the state follow what happened.
+    fn take(&mut self, action: Action, screen: &mut Screen, effects: &mut Vec<Effect>) -> io::Result<()> {
+        self.log.action(&action);
+        if is_suspend(&action) {
+            return screen.without(suspend);
+        }
+        effects.extend(update(&mut self.state, action));
+        self.workers.follow(&self.state.file, self.state.generation);
+        Ok(())
+    }
+
+    /// Does an effect, or has it done. A status ends the program.
+    fn perform(&mut self, effect: Effect, screen: &mut Screen) -> io::Result<Option<u8>> {
+        self.log.effect(&effect);
+        match effect {
+            Effect::Quit(status) => return Ok(Some(status)),
+            Effect::Stats(effect) => self.workers.stats(effect),
+            Effect::Timing(effect) => self.workers.timing(effect),
+            Effect::Reload => self.workers.reload(),
+            Effect::Copy(text) => screen.copy(&text)?,
+            Effect::Export { path, json } => self.workers.export(path, json),
+            Effect::Redraw => screen.clear()?,
+        }
+        Ok(None)
+    }
+}
+
+/// Whether something goes on of which the screen shows how far it is.
+fn is_busy(state: &State) -> bool {
+    let fetching =
+        |k: &crate::state::Known| matches!(k.stats, Fetch::Running(_)) || matches!(k.verdict, Fetch::Running(_));
+    state.timing.running.is_some() || state.known.values().any(fetching)
+}
+
+fn is_suspend(action: &Action) -> bool {
+    matches!(action, Action::Key(KeyEvent { code: KeyCode::Char('z'), modifiers: KeyModifiers::CONTROL, .. }))
+}
+
+/// Goes to sleep until the shell wakes us.
+fn suspend() {
+    // Where there is no shell to wake us, the system does not let us sleep.
+    let _ = low_level::raise(SIGTSTP);
+}

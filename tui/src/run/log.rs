@@ -1,0 +1,110 @@
+//! `--log`: what happens, with times, for those who look for a fault.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use crate::action::{Action, Report};
+use crate::effect::Effect;
+use crate::stats::{Fetch, StatsEffect, StatsReport};
+use crate::timing::{TimingEffect, TimingReport};
+
+/// Writes lines with seconds since the start; does nothing where no file was asked for.
+#[derive(Debug)]
+pub struct Log {
+    file: Option<File>,
+    start: Instant,
+}
+
+impl Log {
+    /// Appends to a file.
+    ///
+    /// # Errors
+    /// It cannot be written to.
+    pub fn open(path: Option<&Path>) -> io::Result<Self> {
+        let file = path.map(|p| OpenOptions::new().create(true).append(true).open(p)).transpose()?;
+        Ok(Self { file, start: Instant::now() })
+    }
+
+    /// Writes a line. A full disk ends the log, not the program.
+    pub fn line(&mut self, what: impl fmt::Display) {
+        if let Some(file) = &mut self.file {
+            let seconds = self.start.elapsed().as_secs_f64();
+            if file.write_all(format!("{seconds:10.3} {what}\n").as_bytes()).is_err() {
+                self.file = None;
+            }
+        }
+    }
+
+    /// Writes what happened.
+    pub fn action(&mut self, action: &Action) {
+        if self.file.is_none() {
+            return;
+        }
+        match action {
+            Action::Key(key) => self.line(format_args!("key {:?} {:?}", key.code, key.modifiers)),
+            Action::Paste(text) => self.line(format_args!("paste of {} bytes", text.len())),
+            Action::Tick => {}
+            Action::Mouse(_) | Action::Resize(..) => self.line(format_args!("{action:?}")),
+            Action::Report(report) => self.report(report),
+        }
+    }
+
+    fn report(&mut self, report: &Report) {
+        match report {
+            Report::Stats(StatsReport::Stats { tensor, stats, .. }) => {
+                self.line(format_args!("tensor {tensor}: statistics {}", Stage(stats)));
+            }
+            Report::Stats(StatsReport::Verdict { tensor, verdict, .. }) => match verdict {
+                Fetch::Ready(verdict) => self.line(format_args!("tensor {tensor}: {verdict:?}")),
+                other => self.line(format_args!("tensor {tensor}: verdict {}", Stage(other))),
+            },
+            // Twenty a second.
+            Report::Timing(TimingReport::Progress { .. }) => {}
+            Report::Timing(report) => self.line(format_args!("{report:?}")),
+            Report::Reloaded(Ok(file)) => {
+                self.line(format_args!("{} was read, {} tensors", file.path.display(), file.tensors.len()));
+            }
+            Report::Reloaded(Err(text)) | Report::Error(text) => self.line(format_args!("error: {text}")),
+            Report::FileChanged | Report::Message(_) => self.line(format_args!("{report:?}")),
+        }
+    }
+
+    /// Writes what is about to be done.
+    pub fn effect(&mut self, effect: &Effect) {
+        if self.file.is_none() {
+            return;
+        }
+        match effect {
+            Effect::Export { path, json } => {
+                self.line(format_args!("export of {} bytes to {}", json.len(), path.display()));
+            }
+            Effect::Stats(StatsEffect::Entropies { tensors, .. }) => {
+                self.line(format_args!("entropies of {} tensors", tensors.len()));
+            }
+            Effect::Stats(StatsEffect::Verify { tensors, .. }) => {
+                self.line(format_args!("verify {} tensors", tensors.len()));
+            }
+            Effect::Timing(TimingEffect::Start { run, lane, tensors }) => {
+                self.line(format_args!("timing {run}: {lane}, {} tensors", tensors.len()));
+            }
+            _ => self.line(format_args!("{effect:?}")),
+        }
+    }
+}
+
+/// How far something is, without what was found.
+struct Stage<'a, T>(&'a Fetch<T>);
+
+impl<T> fmt::Display for Stage<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Fetch::Absent => f.write_str("absent"),
+            Fetch::Running(part) => write!(f, "{:.0} %", 100.0 * part),
+            Fetch::Ready(_) => f.write_str("ready"),
+            Fetch::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! All that the screen shows, and nothing else: no threads, no clock, no terminal.
+
+pub mod compare;
+pub mod layer;
+pub mod layers;
+pub mod list;
+pub mod map;
+pub mod timing;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tui_input::Input;
+
+use self::compare::CompareState;
+use self::layer::LayerState;
+use self::layers::LayersState;
+use self::map::MapState;
+use self::timing::TimingState;
+use crate::draw::theme::Look;
+use crate::keymap::Context;
+use crate::model::FileModel;
+use crate::stats::{Fetch, LayerStats, Verdict};
+
+/// The views, in the order of their keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tab {
+    /// All tensors.
+    #[default]
+    Layers,
+    /// One tensor.
+    Layer,
+    /// Decode timings.
+    Timing,
+    /// Two files.
+    Compare,
+    /// The file's map.
+    File,
+}
+
+impl Tab {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Layers, Self::Layer, Self::Timing, Self::Compare, Self::File];
+
+    /// The word on its tab and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Layers => "layers",
+            Self::Layer => "layer",
+            Self::Timing => "timing",
+            Self::Compare => "compare",
+            Self::File => "file",
+        }
+    }
+
+    /// The next one, around.
+    pub fn next(self, back: bool) -> Self {
+        let at = Self::ALL.iter().position(|&t| t == self).unwrap_or(0);
+        Self::ALL[(at + if back { Self::ALL.len() - 1 } else { 1 }) % Self::ALL.len()]
+    }
+}
+
+/// What lies over the view and takes the keys.
+#[derive(Clone, Debug, Default)]
+pub enum Overlay {
+    /// Nothing.
+    #[default]
+    None,
+    /// All keys, scrolled by so many lines.
+    Help(usize),
+    /// The search box; what was filtered by before, to go back to.
+    Search {
+        /// What is typed.
+        input: Input,
+        /// The filter that was there.
+        before: String,
+    },
+}
+
+/// A line for the user, at the bottom until the next key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What to say.
+    pub text: String,
+    /// Whether something went wrong.
+    pub error: bool,
+}
+
+/// What is known of a tensor beyond the index.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Its statistics.
+    pub stats: Fetch<Arc<LayerStats>>,
+    /// Whether its hashes match.
+    pub verdict: Fetch<Verdict>,
+}
+
+/// Everything.
+#[derive(Debug)]
+pub struct State {
+    /// The file.
+    pub file: Arc<FileModel>,
+    /// The file that it is compared with.
+    pub other: Option<Arc<FileModel>>,
+    /// Whether there is a reference checkpoint to compare values with.
+    pub has_reference: bool,
+    /// The view.
+    pub tab: Tab,
+    /// What lies over it.
+    pub overlay: Overlay,
+    /// Columns and rows of the terminal.
+    pub size: (u16, u16),
+    /// Colours and signs.
+    pub look: Look,
+    /// A line for the user.
+    pub notice: Option<Notice>,
+    /// Whether the file changed on disk since it was read.
+    pub changed: bool,
+    /// What was found out of tensors, by their places in the file. A new file begins anew.
+    pub known: HashMap<usize, Known>,
+    /// Counts file changes: reports of workers that looked at an older one are dropped.
+    pub generation: u64,
+    /// The view of all tensors.
+    pub layers: LayersState,
+    /// The view of one tensor.
+    pub layer: LayerState,
+    /// The view of timings.
+    pub timing: TimingState,
+    /// The view of two files.
+    pub compare: CompareState,
+    /// The view of the file's map.
+    pub map: MapState,
+}
+
+impl State {
+    /// The state after opening.
+    pub fn new(file: Arc<FileModel>, other: Option<Arc<FileModel>>, look: Look, size: (u16, u16)) -> Self {
+        let layers = LayersState::new(&file);
+        let compare = CompareState::new(&file, other.as_deref());
+        let map = MapState::new(&file);
+        Self {
+            file,
+            other,
+            has_reference: false,
+            tab: Tab::default(),
+            overlay: Overlay::None,
+            size,
+            look,
+            notice: None,
+            changed: false,
+            known: HashMap::new(),
+            generation: 0,
+            layers,
+            layer: LayerState::default(),
+            timing: TimingState::default(),
+            compare,
+            map,
+        }
+    }
+
+    /// Rows that the view has, between the tabs and the footer.
+    pub fn body_height(&self) -> usize {
+        usize::from(self.size.1).saturating_sub(crate::draw::HEAD_ROWS + crate::draw::FOOT_ROWS)
+    }
+
+    /// What takes the keys now.
+    pub fn context(&self) -> Context {
+        match (&self.overlay, self.tab) {
+            (Overlay::Search { .. }, _) => Context::Search,
+            (Overlay::Help(_), _) => Context::Help,
+            (Overlay::None, Tab::Layers) => Context::Layers,
+            (Overlay::None, Tab::Layer) => Context::Layer,
+            (Overlay::None, Tab::Timing) => Context::Timing,
+            (Overlay::None, Tab::Compare) => Context::Compare,
+            (Overlay::None, Tab::File) => Context::File,
+        }
+    }
+
+    /// The tensor that the views of one tensor are about, by its place in the file.
+    pub fn current(&self) -> Option<usize> {
+        self.layers.current(&self.file)
+    }
+
+    /// Order-0 entropy of a tensor's symbols, bits: from the index, or as computed.
+    pub fn entropy(&self, tensor: usize) -> Option<f64> {
+        self.file.tensors[tensor].entropy.or_else(|| {
+            let stats = self.known.get(&tensor)?.stats.ready()?;
+            Some(stats.symbols.as_ref()?.entropy)
+        })
+    }
+
+    /// Tells the user something.
+    pub fn say(&mut self, text: impl Into<String>) {
+        self.notice = Some(Notice { text: text.into(), error: false });
+    }
+
+    /// Tells the user that something went wrong.
+    pub fn fail(&mut self, text: impl Into<String>) {
+        self.notice = Some(Notice { text: text.into(), error: true });
+    }
+}

@@ -1,0 +1,281 @@
+//! The view of timings.
+
+use std::sync::Arc;
+
+use super::list::Cursor;
+use crate::timing::series::Series;
+use crate::timing::{Gpu, Lane, LayerTime};
+
+/// What is timed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// One tensor.
+    #[default]
+    Layer,
+    /// All tensors of its module, or of the module that is selected.
+    Module,
+    /// All tensors.
+    File,
+}
+
+impl Scope {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Layer => "layer",
+            Self::Module => "module",
+            Self::File => "file",
+        }
+    }
+
+    /// The next one, around.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Layer => Self::Module,
+            Self::Module => Self::File,
+            Self::File => Self::Layer,
+        }
+    }
+}
+
+/// A device that was chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Device {
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// A GPU, by its number.
+    Gpu(usize),
+}
+
+/// Which GPUs there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Gpus {
+    /// Nobody asked.
+    #[default]
+    Unknown,
+    /// A worker is looking.
+    Looking,
+    /// These.
+    Found(Vec<Gpu>),
+    /// None, and why.
+    None(String),
+}
+
+/// The tensors that are timed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Subject {
+    /// The file that is meant.
+    pub generation: u64,
+    /// One tensor, a module, or all.
+    pub scope: Scope,
+    /// What to call it.
+    pub title: String,
+    /// The tensors, by their places in the file.
+    pub tensors: Arc<[usize]>,
+}
+
+/// What one device, with so many threads, did with the subject.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaneState {
+    /// The device.
+    pub lane: Lane,
+    /// The rounds.
+    pub series: Series,
+    /// Tensors, the slowest first.
+    pub layers: Arc<[LayerTime]>,
+    /// Tensors of the round that is under way: done, and in all.
+    pub done: (usize, usize),
+    /// Whether hashes are being compared, before the first round.
+    pub verifying: bool,
+    /// Speed of the copy to the device, 1e9 bytes a second.
+    pub copy_gb_per_s: Option<f64>,
+    /// Tensors that are left out, and the first one's reason.
+    pub left_out: Option<(usize, Arc<str>)>,
+    /// Why it stopped.
+    pub failed: Option<String>,
+    /// The part of `series` that runs before this one account for.
+    pub runs_before: u64,
+}
+
+impl LaneState {
+    /// A device that did nothing yet.
+    pub fn new(lane: Lane) -> Self {
+        Self {
+            lane,
+            series: Series::default(),
+            layers: Arc::default(),
+            done: (0, 0),
+            verifying: false,
+            copy_gb_per_s: None,
+            left_out: None,
+            failed: None,
+            runs_before: 0,
+        }
+    }
+}
+
+/// What is timed, and what came out.
+#[derive(Clone, Debug, Default)]
+pub struct TimingState {
+    /// Threads that the CPU can do at once; 0 where not known yet.
+    pub cores: usize,
+    /// Threads that were chosen; 0 for all cores.
+    pub threads: usize,
+    /// The GPUs.
+    pub gpus: Gpus,
+    /// The device that was chosen.
+    pub device: Device,
+    /// One tensor, a module, or all.
+    pub scope: Scope,
+    /// Whether the user paused.
+    pub paused: bool,
+    /// The run that is under way.
+    pub running: Option<u64>,
+    /// Runs that there were.
+    pub runs: u64,
+    /// What is timed.
+    pub subject: Option<Subject>,
+    /// What came out, by device.
+    pub lanes: Vec<LaneState>,
+    /// The selected row of the tensors.
+    pub cursor: Cursor,
+}
+
+/// A row of the table of devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum DeviceRow<'a> {
+    /// A device that decodes, or did.
+    Lane(&'a LaneState),
+    /// A GPU that did nothing yet, or cannot.
+    Gpu(&'a Gpu),
+    /// Nobody knows yet which GPUs there are.
+    Looking,
+    /// There is no GPU, and why.
+    NoGpu(&'a str),
+}
+
+impl TimingState {
+    /// The device that was chosen, with its threads.
+    pub fn lane(&self) -> Lane {
+        match self.device {
+            Device::Gpu(n) => Lane::Gpu(n),
+            Device::Cpu if self.threads == 0 => Lane::Cpu(self.cores.max(1)),
+            Device::Cpu => Lane::Cpu(self.threads),
+        }
+    }
+
+    /// What came out on the chosen device.
+    pub fn current(&self) -> Option<&LaneState> {
+        let lane = self.lane();
+        self.lanes.iter().find(|l| l.lane == lane)
+    }
+
+    /// What came out on a device, which is added if it is not there.
+    pub fn lane_mut(&mut self, lane: Lane) -> &mut LaneState {
+        let at = self.lanes.partition_point(|l| l.lane < lane);
+        if self.lanes.get(at).is_none_or(|l| l.lane != lane) {
+            self.lanes.insert(at, LaneState::new(lane));
+        }
+        &mut self.lanes[at]
+    }
+
+    /// The rows of the table of devices: the CPU with the numbers of threads that were tried, then all GPUs.
+    pub fn device_rows(&self) -> Vec<DeviceRow<'_>> {
+        let mut rows: Vec<DeviceRow<'_>> = Vec::new();
+        rows.extend(self.lanes.iter().filter(|l| matches!(l.lane, Lane::Cpu(_))).map(DeviceRow::Lane));
+        let tried = |n: usize| self.lanes.iter().find(|l| l.lane == Lane::Gpu(n));
+        let shown = match &self.gpus {
+            Gpus::Found(gpus) => {
+                rows.extend(gpus.iter().map(|g| tried(g.ordinal).map_or(DeviceRow::Gpu(g), DeviceRow::Lane)));
+                &gpus[..]
+            }
+            Gpus::Unknown | Gpus::Looking => {
+                rows.push(DeviceRow::Looking);
+                &[]
+            }
+            Gpus::None(why) => {
+                rows.push(DeviceRow::NoGpu(why));
+                &[]
+            }
+        };
+        // One that was asked for by its number and is not there.
+        let missing = |l: &&LaneState| match l.lane {
+            Lane::Cpu(_) => false,
+            Lane::Gpu(n) => shown.iter().all(|g| g.ordinal != n),
+        };
+        rows.extend(self.lanes.iter().filter(missing).map(DeviceRow::Lane));
+        rows
+    }
+
+    /// Tensors of the chosen device's list.
+    pub fn layers(&self) -> &[LayerTime] {
+        self.current().map_or(&[], |l| &l.layers)
+    }
+
+    /// How the rows of a view of `body` rows are shared.
+    pub fn heights(&self, body: usize) -> Heights {
+        // A line on what is timed, the tables' heads, and a gap between them where there is room.
+        let gap = usize::from(body >= 12);
+        let left = body.saturating_sub(3 + gap);
+        let wanted = self.device_rows().len();
+        let devices = wanted.min((left / 2).max(1)).min(left);
+        let list = left - devices;
+        let needed = self.layers().len().max(1);
+        // A gap, a head, and at least six rows: a chart of less is no better than the sparkline.
+        match list.checked_sub(needed + 2) {
+            Some(chart) if chart >= 6 => Heights { devices, gap, layers: needed, chart: chart.min(10) },
+            _ => Heights { devices, gap, layers: list, chart: 0 },
+        }
+    }
+}
+
+/// Rows of the view's parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heights {
+    /// Of the table of devices, without its head.
+    pub devices: usize,
+    /// Between the tables.
+    pub gap: usize,
+    /// Of the list of tensors, without its head.
+    pub layers: usize,
+    /// Of the chart of the last rounds, which has a gap and a head of one row each above it; 0 where there is no room.
+    pub chart: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heights_fit_every_view() {
+        let mut state = TimingState { cores: 8, ..TimingState::default() };
+        for lanes in 0..20 {
+            for body in 0..100 {
+                let h = state.heights(body);
+                let heads = 3 + h.gap + if h.chart > 0 { 2 } else { 0 };
+                assert!(h.devices + h.layers + h.chart + heads <= body.max(3), "{h:?} of {body}");
+            }
+            state.lane_mut(Lane::Cpu(lanes + 1));
+        }
+    }
+
+    #[test]
+    fn lanes_are_in_order_and_gpus_are_rows_before_they_decode() {
+        let mut state = TimingState::default();
+        for lane in [Lane::Gpu(1), Lane::Cpu(8), Lane::Cpu(2), Lane::Cpu(8)] {
+            state.lane_mut(lane);
+        }
+        let lanes: Vec<Lane> = state.lanes.iter().map(|l| l.lane).collect();
+        assert_eq!(lanes, [Lane::Cpu(2), Lane::Cpu(8), Lane::Gpu(1)]);
+        let gpu = |ordinal| Gpu { ordinal, name: "H200".into(), refused: None };
+        state.gpus = Gpus::Found(vec![gpu(0), gpu(1)]);
+        let rows = state.device_rows();
+        assert!(matches!(rows[2], DeviceRow::Gpu(g) if g.ordinal == 0));
+        assert!(matches!(rows[3], DeviceRow::Lane(l) if l.lane == Lane::Gpu(1)));
+        assert_eq!(rows.len(), 4);
+        // A GPU that is not there, but was asked for.
+        state.gpus = Gpus::None("no driver".into());
+        assert_eq!(state.device_rows().len(), 4);
+    }
+}

@@ -1,0 +1,239 @@
+//! Statistics of one tensor: what its scales, symbols and chunks are like.
+
+pub mod chunks;
+pub mod compute;
+pub mod control;
+pub mod error;
+pub mod histogram;
+pub mod pieces;
+pub mod verify;
+
+use std::sync::Arc;
+
+/// Something that takes time to find out.
+#[derive(Clone, Debug, Default)]
+pub enum Fetch<T> {
+    /// Nobody asked.
+    #[default]
+    Absent,
+    /// A worker is at it; so much of the work is done, from 0 to 1.
+    Running(f32),
+    /// Here it is.
+    Ready(T),
+    /// It cannot be had, and why.
+    Failed(String),
+}
+
+impl<T> Fetch<T> {
+    /// The result, if it is there.
+    pub fn ready(&self) -> Option<&T> {
+        match self {
+            Self::Ready(found) => Some(found),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a tensor is sound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All hashes match and it decodes.
+    Sound,
+    /// It does not, and what is wrong.
+    Damaged(String),
+}
+
+/// What there is to know of a tensor.
+#[derive(Clone, Debug, Default)]
+pub struct LayerStats {
+    /// Of scheme `int8`.
+    pub scales: Option<ScaleStats>,
+    /// Where there are symbols: scheme `int8`, and elements of 8 bits.
+    pub symbols: Option<SymbolStats>,
+    /// Each chunk, in order.
+    pub chunks: Vec<ChunkStats>,
+    /// Original bytes for each stored byte, over the chunks; scales and tables are not counted.
+    pub ratios: Option<Spread>,
+    /// Against the reference, if there is one that has the tensor.
+    pub error: Option<ErrorStats>,
+    /// Why there is a reference and yet no comparison with it.
+    pub uncompared: Option<String>,
+}
+
+/// Scales of a tensor.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScaleStats {
+    /// Those that are finite, above 0, and shared by at least one symbol that is not 0, ascending.
+    pub sorted: Vec<f32>,
+    /// Those that no symbol makes use of, since all that share them are 0. (Writers give them the scale 1, which says nothing.)
+    pub zeros: usize,
+    /// Those that no writer should have written: 0, negative, infinite or not a number.
+    pub odd: usize,
+}
+
+impl ScaleStats {
+    /// The value below which `percent` of the scales lie, interpolated between its neighbours as NumPy's `percentile` does.
+    ///
+    /// ```
+    /// let scales = wcodec_tui::stats::ScaleStats { sorted: vec![1.0, 2.0, 4.0], ..Default::default() };
+    /// assert_eq!(scales.percentile(50.0), Some(2.0));
+    /// assert_eq!(scales.percentile(75.0), Some(3.0));
+    /// ```
+    pub fn percentile(&self, percent: f64) -> Option<f64> {
+        let last = self.sorted.len().checked_sub(1)?;
+        let at = (percent / 100.0).clamp(0.0, 1.0) * last as f64;
+        let (low, high) = (self.sorted.get(at.floor() as usize)?, self.sorted.get(at.ceil() as usize)?);
+        Some(f64::from(*low) + (f64::from(*high) - f64::from(*low)) * at.fract())
+    }
+}
+
+/// Symbols of a tensor.
+#[derive(Clone, Debug)]
+pub struct SymbolStats {
+    /// How often each symbol occurs, from -128 on.
+    pub counts: [u64; 256],
+    /// Order-0 entropy, bits a symbol.
+    pub entropy: f64,
+}
+
+impl SymbolStats {
+    /// From counts of bytes, which are symbols modulo 256.
+    pub fn of_bytes(bytes: &[u64; 256]) -> Self {
+        // Symbol -128 is byte 128.
+        let counts = std::array::from_fn(|i| bytes[(i + 128) % 256]);
+        Self { counts, entropy: wcodec::coder::histogram::entropy(bytes) }
+    }
+
+    /// How many there are.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// How often one of them occurs.
+    pub fn count(&self, symbol: i8) -> u64 {
+        self.counts[(i16::from(symbol) + 128) as usize]
+    }
+}
+
+/// One chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkStats {
+    /// Stored bytes, those in the side plane included.
+    pub bytes: u64,
+    /// Decoded elements.
+    pub elements: u64,
+}
+
+/// Smallest, middle and largest of some figures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Smallest.
+    pub min: f64,
+    /// The one in the middle, or the mean of the two that are.
+    pub median: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// That of some figures; none where there are none.
+    pub fn of(mut figures: Vec<f64>) -> Option<Self> {
+        figures.sort_unstable_by(f64::total_cmp);
+        let (min, max) = (*figures.first()?, *figures.last()?);
+        let half = figures.len() / 2;
+        let middle = figures[half];
+        let median = if figures.len().is_multiple_of(2) { (figures[half - 1] + middle) / 2.0 } else { middle };
+        Some(Self { min, median, max })
+    }
+}
+
+/// How far decoded values are from those of the reference.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ErrorStats {
+    /// Largest magnitude of decoded - original.
+    pub max: f64,
+    /// Root of its mean square.
+    pub rms: f64,
+    /// 10 log10 of the original's mean square over that of the error; infinite where nothing differs.
+    pub snr_db: f64,
+}
+
+/// What the state wants to know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StatsEffect {
+    /// Statistics of a tensor, by its place in the file.
+    Compute {
+        /// The file that is meant.
+        generation: u64,
+        /// The tensor.
+        tensor: usize,
+    },
+    /// Statistics of these, one after the other, when there is nothing else to do: for the entropies in the table of layers.
+    Entropies {
+        /// The file that is meant.
+        generation: u64,
+        /// The tensors.
+        tensors: Vec<usize>,
+    },
+    /// Verify these.
+    Verify {
+        /// The file that is meant.
+        generation: u64,
+        /// The tensors.
+        tensors: Vec<usize>,
+    },
+    /// Stop what is going on.
+    Cancel,
+}
+
+/// What a worker found.
+#[derive(Clone, Debug)]
+pub enum StatsReport {
+    /// Statistics of a tensor, or how far they are.
+    Stats {
+        /// The file that was looked at.
+        generation: u64,
+        /// The tensor.
+        tensor: usize,
+        /// What was found.
+        stats: Fetch<Arc<LayerStats>>,
+    },
+    /// A verdict on a tensor, or how far it is.
+    Verdict {
+        /// The file that was looked at.
+        generation: u64,
+        /// The tensor.
+        tensor: usize,
+        /// What was found.
+        verdict: Fetch<Verdict>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spreads_have_their_middle() {
+        assert_eq!(Spread::of(vec![]), None);
+        assert_eq!(Spread::of(vec![3.0]), Some(Spread { min: 3.0, median: 3.0, max: 3.0 }));
+        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 9.0]), Some(Spread { min: 1.0, median: 3.0, max: 9.0 }));
+    }
+
+    #[test]
+    fn symbols_are_counted_from_the_smallest() {
+        let mut bytes = [0; 256];
+        (bytes[0], bytes[127], bytes[128], bytes[255]) = (5, 6, 7, 8);
+        let s = SymbolStats::of_bytes(&bytes);
+        assert_eq!((s.count(0), s.count(127), s.count(-128), s.count(-1), s.total()), (5, 6, 7, 8, 26));
+        assert_eq!(s.counts[0], 7);
+    }
+
+    #[test]
+    fn percentiles_of_few_scales() {
+        let none = ScaleStats::default();
+        assert_eq!(none.percentile(50.0), None);
+        let one = ScaleStats { sorted: vec![0.5], ..ScaleStats::default() };
+        assert_eq!((one.percentile(0.0), one.percentile(99.0)), (Some(0.5), Some(0.5)));
+    }
+}

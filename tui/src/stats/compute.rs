@@ -1,0 +1,110 @@
+//! Computing all statistics of a tensor.
+
+use wcodec::coder::histogram::count_bytes;
+use wcodec::container::TensorEntry;
+use wcodec::{Checkpoint, Error, Result, TensorInfo};
+
+use super::control::Control;
+use super::pieces::{Want, pieces};
+use super::{LayerStats, ScaleStats, Spread, SymbolStats};
+use crate::model::FileModel;
+
+/// Computes what there is to know of a tensor. It is decoded piece by piece, with a second pass for the reference if there is one.
+///
+/// # Errors
+/// The tensor is damaged, something cannot be read, or `control` says to stop.
+pub fn compute(
+    file: &FileModel,
+    tensor: usize,
+    reference: Option<&Checkpoint>,
+    control: &mut Control<'_>,
+) -> Result<LayerStats> {
+    let entry = file.container.reader().index().tensors.get(tensor);
+    let (Some(entry), Some(info)) = (entry, file.tensors.get(tensor)) else {
+        return Err(Error::input("there is no such tensor"));
+    };
+    let has_symbols = info.scheme == "int8" || info.dtype.size() == 1;
+    let passes = u64::from(has_symbols) + u64::from(reference.is_some());
+    control.expect(info.elements.saturating_mul(passes));
+    control.check()?;
+    let mut stats = LayerStats { chunks: super::chunks::chunks(&file.container, entry, info)?, ..Default::default() };
+    stats.ratios = ratios(&stats, info);
+    if has_symbols {
+        let scales = if info.scheme == "int8" { file.container.scales(&info.name)? } else { Vec::new() };
+        let mut groups = Groups::new(entry, info, scales.len());
+        let mut counts = [0u64; 256];
+        pieces(&file.container, info, Want::Symbols, control, &mut |first, bytes| {
+            counts.iter_mut().zip(count_bytes(bytes)).for_each(|(sum, n)| *sum += n);
+            groups.mark(first, bytes);
+            Ok(())
+        })?;
+        stats.symbols = Some(SymbolStats::of_bytes(&counts));
+        stats.scales = (info.scheme == "int8").then(|| groups.stats(&scales));
+    }
+    if let Some(reference) = reference {
+        super::error::compare(file, tensor, reference, control, &mut stats)?;
+    }
+    Ok(stats)
+}
+
+fn ratios(stats: &LayerStats, info: &TensorInfo) -> Option<Spread> {
+    let size = info.dtype.size() as f64;
+    let held = stats.chunks.iter().filter(|c| c.bytes > 0 && c.elements > 0);
+    Spread::of(held.map(|c| c.elements as f64 * size / c.bytes as f64).collect())
+}
+
+/// Which scales are of any use: those that a symbol other than 0 shares.
+struct Groups {
+    used: Vec<bool>,
+    /// Elements of a row of the matrix.
+    cols: u64,
+    /// Columns that share a scale, and scales of a row; 0 of a row where all rows share one.
+    columns: u64,
+    per_row: u64,
+}
+
+impl Groups {
+    fn new(entry: &TensorEntry, info: &TensorInfo, scales: usize) -> Self {
+        let cols = (info.cols as u64).max(1);
+        let (columns, per_row) = match entry.scales.as_ref().map(|s| (s.per.as_str(), s.block)) {
+            Some(("block", Some(n))) => ((n as u64).max(1), cols.div_ceil((n as u64).max(1))),
+            Some(("row", _)) => (cols, 1),
+            _ => (u64::MAX, 0),
+        };
+        Self { used: vec![false; scales], cols, columns, per_row }
+    }
+
+    /// Looks at the symbols from element `first` on.
+    fn mark(&mut self, first: u64, symbols: &[u8]) {
+        if self.used.is_empty() {
+            return;
+        }
+        let mut at = 0;
+        while at < symbols.len() {
+            let place = first.saturating_add(at as u64);
+            let (row, col) = (place / self.cols, place % self.cols);
+            let group = row.saturating_mul(self.per_row).saturating_add(col / self.columns);
+            let until_border = (self.columns - col % self.columns).min(self.cols - col);
+            let end = at.saturating_add(until_border.try_into().unwrap_or(usize::MAX)).min(symbols.len());
+            if let Some(used) = usize::try_from(group).ok().and_then(|g| self.used.get_mut(g)) {
+                *used = *used || symbols[at..end].iter().any(|&s| s != 0);
+            }
+            at = end;
+        }
+    }
+
+    fn stats(&self, scales: &[f32]) -> ScaleStats {
+        let mut found = ScaleStats::default();
+        for (&scale, &used) in scales.iter().zip(&self.used) {
+            if !used {
+                found.zeros += 1;
+            } else if scale.is_finite() && scale > 0.0 {
+                found.sorted.push(scale);
+            } else {
+                found.odd += 1;
+            }
+        }
+        found.sorted.sort_unstable_by(f32::total_cmp);
+        found
+    }
+}

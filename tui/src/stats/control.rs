@@ -1,0 +1,45 @@
+//! How long work tells how far it is, and is told to stop.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use wcodec::{Error, Result};
+
+/// What a long job holds on to.
+pub struct Control<'a> {
+    stop: &'a AtomicBool,
+    tell: &'a mut dyn FnMut(f32),
+    done: u64,
+    total: u64,
+}
+
+impl<'a> Control<'a> {
+    /// A job that stops when `stop` is set, and gives `tell` the part of it that is done, from 0 to 1.
+    pub fn new(stop: &'a AtomicBool, tell: &'a mut dyn FnMut(f32)) -> Self {
+        Self { stop, tell, done: 0, total: 0 }
+    }
+
+    /// Says how much there is to do, in whatever unit.
+    pub fn expect(&mut self, total: u64) {
+        self.total = total;
+    }
+
+    /// So much more is done.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cancelled`](wcodec::ErrorKind::Cancelled) if it is to stop.
+    pub fn advance(&mut self, by: u64) -> Result<()> {
+        self.check()?;
+        self.done = self.done.saturating_add(by);
+        let part = if self.total == 0 { 1.0 } else { self.done as f64 / self.total as f64 };
+        (self.tell)(part.min(1.0) as f32);
+        Ok(())
+    }
+
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cancelled`](wcodec::ErrorKind::Cancelled) if it is to stop.
+    pub fn check(&self) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) { Err(Error::cancelled()) } else { Ok(()) }
+    }
+}

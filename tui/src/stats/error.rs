@@ -1,0 +1,135 @@
+//! Decoded values against those of a reference checkpoint.
+
+use wcodec::{Checkpoint, Dtype, Result, Source};
+
+use super::control::Control;
+use super::pieces::{Want, pieces};
+use super::{ErrorStats, LayerStats};
+use crate::model::FileModel;
+
+/// Half of single precision: 1 bit of sign, 5 of exponent, 10 of mantissa.
+fn f16(bits: u16) -> f64 {
+    let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+    let magnitude = match exponent {
+        0 => mantissa * 2f64.powi(-24),
+        31 if mantissa == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1024.0 + mantissa) * 2f64.powi(exponent - 25),
+    };
+    if bits >> 15 == 1 { -magnitude } else { magnitude }
+}
+
+/// Values of little-endian elements; none for dtypes that are not compared as numbers.
+fn values<'a>(dtype: Dtype, bytes: &'a [u8]) -> Option<Box<dyn Iterator<Item = f64> + 'a>> {
+    let halves = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
+    Some(match dtype {
+        Dtype::F16 => Box::new(halves().map(f16)),
+        Dtype::BF16 => Box::new(halves().map(|h| f64::from(f32::from_bits(u32::from(h) << 16)))),
+        Dtype::F32 => Box::new(bytes.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b)))),
+        _ => return None,
+    })
+}
+
+/// Sums over differences.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Differences {
+    count: u64,
+    largest: f64,
+    errors: f64,
+    originals: f64,
+}
+
+impl Differences {
+    /// Adds a decoded value and what it was.
+    pub fn add(&mut self, decoded: f64, original: f64) {
+        // Equal infinities, and values that are no numbers on both sides, do not differ.
+        let same = decoded == original || (decoded.is_nan() && original.is_nan());
+        let difference = if same { 0.0 } else { decoded - original };
+        self.count += 1;
+        self.largest = if difference.is_nan() { f64::NAN } else { self.largest.max(difference.abs()) };
+        self.errors += difference * difference;
+        self.originals += original * original;
+    }
+
+    /// The figures.
+    pub fn stats(&self) -> ErrorStats {
+        let snr_db = if self.errors == 0.0 { f64::INFINITY } else { 10.0 * (self.originals / self.errors).log10() };
+        ErrorStats { max: self.largest, rms: (self.errors / self.count.max(1) as f64).sqrt(), snr_db }
+    }
+}
+
+/// Compares a tensor with the reference's of the same name, or of the name of a tensor that is tied to it; the figures or why there
+/// are none go into `stats`.
+///
+/// The reference's tensor is held as a whole, the decoded one piece by piece.
+///
+/// # Errors
+/// The tensor is damaged, the reference cannot be read, or `control` says to stop.
+pub fn compare(
+    file: &FileModel,
+    tensor: usize,
+    reference: &Checkpoint,
+    control: &mut Control<'_>,
+    stats: &mut LayerStats,
+) -> Result<()> {
+    let Some(info) = file.tensors.get(tensor) else { return Ok(()) };
+    let place = |name: &str| reference.tensors().iter().position(|t| t.name == name);
+    let tied = || file.aliases.iter().filter(|(_, t)| *t == info.name).find_map(|(alias, _)| place(alias));
+    let Some(i) = place(&info.name).or_else(tied) else {
+        stats.uncompared = Some("the reference has no tensor of this name".to_owned());
+        return control.advance(info.elements);
+    };
+    let source = &reference.tensors()[i];
+    let why = if source.shape != info.shape {
+        Some(format!("its shape in the reference is {:?}", source.shape))
+    } else if !source.dtype.is_quantizable() || !info.dtype.is_quantizable() {
+        Some(format!("{} there and {} here are not both F32, F16 or BF16", source.dtype, info.dtype))
+    } else {
+        None
+    };
+    if let Some(why) = why {
+        stats.uncompared = Some(why);
+        return control.advance(info.elements);
+    }
+    let original = reference.read(i)?;
+    let (size, mut sums) = (source.dtype.size(), Differences::default());
+    pieces(&file.container, info, Want::Values, control, &mut |first, bytes| {
+        let begin = (first as usize).saturating_mul(size);
+        let theirs = original.get(begin..).unwrap_or_default();
+        if let (Some(ours), Some(theirs)) = (values(info.dtype, bytes), values(source.dtype, theirs)) {
+            ours.zip(theirs).for_each(|(decoded, original)| sums.add(decoded, original));
+        }
+        Ok(())
+    })?;
+    stats.error = Some(sums.stats());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_what_the_half_crate_says() {
+        for bits in 0..=u16::MAX {
+            let (ours, theirs) = (f16(bits), half::f16::from_bits(bits).to_f64());
+            assert!(ours == theirs || (ours.is_nan() && theirs.is_nan()), "{bits:#x}: {ours} {theirs}");
+        }
+    }
+
+    #[test]
+    fn differences_by_hand() {
+        let mut sums = Differences::default();
+        for (decoded, original) in [(1.0, 1.0), (2.5, 2.0), (-4.0, -3.0), (f64::INFINITY, f64::INFINITY)] {
+            sums.add(decoded, original);
+        }
+        let found = sums.stats();
+        assert_eq!((found.max, found.rms, found.snr_db), (1.0, (1.25f64 / 4.0).sqrt(), f64::INFINITY));
+        let mut sums = Differences::default();
+        sums.add(11.0, 10.0);
+        assert!((sums.stats().snr_db - 20.0).abs() < 1e-12);
+        assert_eq!(Differences::default().stats().rms, 0.0);
+        sums.add(f64::NAN, 1.0);
+        assert!(sums.stats().max.is_nan() && sums.stats().rms.is_nan());
+    }
+}

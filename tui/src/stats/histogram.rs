@@ -1,0 +1,132 @@
+//! Counting into bins.
+
+/// How many of `sorted` (ascending, finite) lie in each of `bins` parts of equal width between the first and the last of them; on a
+/// logarithmic axis if `log`, for which they must be above 0. A value on a border is in the part above it, but the last one is in
+/// the last part.
+///
+/// The counts add up to the number of values, whatever they are.
+///
+/// ```
+/// use wcodec_tui::stats::histogram::bins;
+/// assert_eq!(bins(&[0.0, 0.1, 0.5, 1.0], 2, false), [2, 2]);
+/// assert_eq!(bins(&[1.0, 5.0, 20.0, 100.0], 2, true), [2, 2]);
+/// ```
+pub fn bins(sorted: &[f32], bins: usize, log: bool) -> Vec<u64> {
+    let bins = bins.max(1);
+    let mut counts = vec![0; bins];
+    let (Some(&first), Some(&last)) = (sorted.first(), sorted.last()) else { return counts };
+    if first == last {
+        // All are equal: they stand in the middle.
+        counts[bins / 2] = sorted.len() as u64;
+        return counts;
+    }
+    let axis = Axis::new(f64::from(first), f64::from(last), log);
+    let mut at = 0;
+    for (i, count) in counts.iter_mut().enumerate() {
+        let end = if i + 1 == bins {
+            sorted.len()
+        } else {
+            let border = axis.value((i + 1) as f64 / bins as f64);
+            sorted.partition_point(|&x| f64::from(x) < border).max(at)
+        };
+        *count = (end - at) as u64;
+        at = end;
+    }
+    counts
+}
+
+/// An axis from one value to another.
+#[derive(Clone, Copy, Debug)]
+pub struct Axis {
+    low: f64,
+    high: f64,
+    log: bool,
+}
+
+impl Axis {
+    /// From `low` to `high`; linear where a logarithm cannot be had.
+    pub fn new(low: f64, high: f64, log: bool) -> Self {
+        Self { low, high, log: log && low > 0.0 && high.is_finite() }
+    }
+
+    /// The value at a part of the axis, from 0 to 1.
+    pub fn value(&self, part: f64) -> f64 {
+        if self.log {
+            (self.low.ln() + (self.high.ln() - self.low.ln()) * part).exp()
+        } else {
+            self.low + (self.high - self.low) * part
+        }
+    }
+
+    /// Where on the axis a value is, from 0 to 1; in the middle where the axis has no length.
+    pub fn part(&self, value: f64) -> f64 {
+        let part = if self.log {
+            (value.ln() - self.low.ln()) / (self.high.ln() - self.low.ln())
+        } else {
+            (value - self.low) / (self.high - self.low)
+        };
+        if part.is_finite() { part.clamp(0.0, 1.0) } else { 0.5 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost(mut values in prop::collection::vec(any::<f32>(), 0..200), count in 0usize..300, log: bool) {
+            values.sort_unstable_by(f32::total_cmp);
+            let found = bins(&values, count, log);
+            prop_assert_eq!(found.len(), count.max(1));
+            prop_assert_eq!(found.iter().sum::<u64>(), values.len() as u64);
+        }
+
+        #[test]
+        fn bins_are_what_counting_gives(
+            mut values in prop::collection::vec(1e-6f32..10.0, 2..300),
+            count in 1usize..50,
+            log: bool,
+        ) {
+            values.sort_unstable_by(f32::total_cmp);
+            let (low, high) = (f64::from(values[0]), f64::from(values[values.len() - 1]));
+            prop_assume!(low < high);
+            let mut want = vec![0u64; count];
+            let mut unsure = 0;
+            for &v in &values {
+                let v = f64::from(v);
+                let at = if log { (v / low).ln() / (high / low).ln() } else { (v - low) / (high - low) } * count as f64;
+                // Rounding may put a value that is on a border into either part.
+                unsure += u64::from((at - at.round()).abs() < 1e-9);
+                want[(at as usize).min(count - 1)] += 1;
+            }
+            let found = bins(&values, count, log);
+            let off: u64 = found.iter().zip(&want).map(|(a, b)| a.abs_diff(*b)).sum();
+            prop_assert!(off <= 2 * unsure, "{found:?} {want:?}");
+        }
+    }
+
+    #[test]
+    fn odd_values_are_counted_too() {
+        assert_eq!(bins(&[], 3, true), [0, 0, 0]);
+        assert_eq!(bins(&[2.0], 3, true), [0, 1, 0]);
+        assert_eq!(bins(&[2.0; 7], 4, false), [0, 0, 7, 0]);
+        assert_eq!(bins(&[0.0, 1.0], 0, true), [2]);
+        assert_eq!(bins(&[f32::MIN, f32::MAX], 2, false).iter().sum::<u64>(), 2);
+        assert_eq!(bins(&[1.0, f32::INFINITY], 2, true).iter().sum::<u64>(), 2);
+    }
+
+    #[test]
+    fn axes_go_there_and_back() {
+        for log in [false, true] {
+            let axis = Axis::new(1e-4, 0.3, log);
+            for part in [0.0, 0.25, 0.5, 1.0] {
+                assert!((axis.part(axis.value(part)) - part).abs() < 1e-12);
+            }
+        }
+        assert_eq!(Axis::new(2.0, 2.0, true).part(2.0), 0.5);
+        assert_eq!(Axis::new(0.0, 2.0, true).value(0.5), 1.0);
+    }
+}

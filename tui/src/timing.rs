@@ -1,0 +1,136 @@
+//! Timing of decoding: what the state asks for, and what a worker answers.
+//!
+//! # What is timed
+//! A *round* decodes every chosen tensor once, one after the other. A round's time is the sum of its tensors' times; what happens
+//! between two tensors does not count.
+//!
+//! - On the CPU, a tensor's time is that of [`Container::read`](wcodec::Container::read) with so many threads: from compressed bytes in
+//!   the page cache to values in the tensor's own dtype, in memory that is allocated for it. Hashes are compared once, before the
+//!   first round, which also brings the file into the page cache; they are not compared in the rounds.
+//! - On a GPU, compressed bytes are on the device already, and values (`BF16` for scheme `int8`, others their own) stay there. The
+//!   time between two events of the device is taken. Copying as many bytes as are stored from pinned memory to the device is
+//!   timed by itself.
+//!
+//! Throughput is that of the output: decoded bytes, 1 GB/s being 1e9 of them each second.
+
+pub mod export;
+pub mod series;
+
+use std::fmt;
+use std::sync::Arc;
+
+/// What decodes, and with how many threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Lane {
+    /// The CPU with so many threads.
+    Cpu(usize),
+    /// A GPU, by its number among those that CUDA_VISIBLE_DEVICES leaves.
+    Gpu(usize),
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu(1) => f.write_str("CPU, 1 thread"),
+            Self::Cpu(n) => write!(f, "CPU, {n} threads"),
+            Self::Gpu(n) => write!(f, "GPU {n}"),
+        }
+    }
+}
+
+/// What the state wants to be timed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TimingEffect {
+    /// Say which devices there are.
+    Probe,
+    /// Decode these again and again, instead of what is being decoded.
+    Start {
+        /// A number that reports are to carry.
+        run: u64,
+        /// Where.
+        lane: Lane,
+        /// The tensors, by their places in the file.
+        tensors: Arc<[usize]>,
+    },
+    /// Stop.
+    Stop,
+}
+
+/// A GPU that the driver shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its number among those that CUDA_VISIBLE_DEVICES leaves.
+    pub ordinal: usize,
+    /// The maker's name of it.
+    pub name: String,
+    /// Why it cannot decode, if it cannot.
+    pub refused: Option<String>,
+}
+
+/// The time of one tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerTime {
+    /// The tensor, by its place in the file.
+    pub tensor: usize,
+    /// Decoded bytes.
+    pub bytes: u64,
+    /// Median of its times so far, milliseconds; nothing where it was not decoded yet, or cannot be.
+    pub ms: Option<f64>,
+    /// Why it cannot be decoded.
+    pub error: Option<Arc<str>>,
+}
+
+impl LayerTime {
+    /// Decoded bytes, in units of 1e9, each second.
+    pub fn gb_per_s(&self) -> Option<f64> {
+        self.ms.and_then(|ms| series::gb_per_s(self.bytes, ms))
+    }
+}
+
+/// What was measured since the report before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// Rounds in all since this run began.
+    pub runs: u64,
+    /// Milliseconds of the rounds since the report before, the last [`series::KEPT`] of them.
+    pub rounds: Vec<f64>,
+    /// Tensors of the round that is under way: done, and in all.
+    pub done: (usize, usize),
+    /// Whether hashes are being compared, before the first round.
+    pub verifying: bool,
+    /// Decoded bytes of a round.
+    pub bytes: u64,
+    /// Speed of the copy to the device, 1e9 bytes a second, where it was measured.
+    pub copy_gb_per_s: Option<f64>,
+    /// Tensors, the slowest first, those that cannot be decoded last. In this order for a second at least.
+    pub layers: Arc<[LayerTime]>,
+    /// How many tensors cannot be decoded and are left out, and the first one's reason.
+    pub left_out: Option<(usize, Arc<str>)>,
+}
+
+/// What a worker has to say of timings.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TimingReport {
+    /// The CPU can do so many threads at once.
+    Cores(usize),
+    /// The GPUs, or why there are none.
+    Gpus(Result<Vec<Gpu>, String>),
+    /// How far a run is.
+    Progress {
+        /// The run.
+        run: u64,
+        /// Where.
+        lane: Lane,
+        /// What was measured.
+        progress: Progress,
+    },
+    /// A run ended, or could not begin.
+    Failed {
+        /// The run.
+        run: u64,
+        /// Where.
+        lane: Lane,
+        /// Why.
+        why: String,
+    },
+}

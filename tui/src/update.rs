@@ -1,0 +1,291 @@
+//! From a state and an action to the next state, and what is to be done for it.
+
+pub mod compare;
+pub mod layer;
+pub mod layers;
+pub mod map;
+pub mod timing;
+
+use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, MouseEvent, MouseEventKind};
+use tui_input::Input;
+use tui_input::backend::crossterm::EventHandler;
+
+use crate::action::{Action, Report};
+use crate::effect::Effect;
+use crate::keymap::{self, Command};
+use crate::model::filter::Filter;
+use crate::state::compare::CompareState;
+use crate::state::layers::LayersState;
+use crate::state::map::MapState;
+use crate::state::{Overlay, State, Tab};
+use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
+
+/// Does what follows from an action, in the state, and says what is to be done outside of it.
+///
+/// It touches nothing but the state, and takes no longer than drawing.
+pub fn update(state: &mut State, action: Action) -> Vec<Effect> {
+    let effects = match action {
+        Action::Key(key) if key.kind == KeyEventKind::Release => Vec::new(),
+        Action::Key(key) => on_key(state, key),
+        Action::Mouse(mouse) => on_mouse(state, mouse),
+        Action::Paste(text) => on_paste(state, &text),
+        Action::Resize(columns, rows) => {
+            state.size = (columns, rows);
+            Vec::new()
+        }
+        Action::Tick => timing::tick(state),
+        Action::Report(report) => on_report(state, report),
+    };
+    fit(state);
+    effects
+}
+
+/// Keeps every selection within its list, and on the screen.
+fn fit(state: &mut State) {
+    layers::fit(state);
+    compare::fit(state);
+    map::fit(state);
+    timing::fit(state);
+    layer::fit(state);
+}
+
+fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
+    state.notice = None;
+    if let Some(command) = keymap::command(state.context(), key) {
+        return on_command(state, command);
+    }
+    if let Overlay::Search { .. } = state.overlay {
+        on_search_key(state, key);
+    }
+    Vec::new()
+}
+
+/// Everything in the search box narrows the list at once; Enter keeps the filter, Esc goes back to the one before.
+fn on_search_key(state: &mut State, key: KeyEvent) {
+    let Overlay::Search { input, before } = &mut state.overlay else { return };
+    match key.code {
+        KeyCode::Enter => state.overlay = Overlay::None,
+        KeyCode::Esc => {
+            let text = std::mem::take(before);
+            state.overlay = Overlay::None;
+            filter(state, &text);
+        }
+        KeyCode::Up | KeyCode::Down => {
+            let by = if key.code == KeyCode::Up { -1 } else { 1 };
+            state.layers.cursor.step(by, state.layers.rows.len());
+        }
+        _ => {
+            input.handle_event(&Event::Key(key));
+            let text = input.value().to_owned();
+            filter(state, &text);
+        }
+    }
+}
+
+fn on_paste(state: &mut State, text: &str) -> Vec<Effect> {
+    if let Overlay::Search { input, .. } = &mut state.overlay {
+        let line: String = text.chars().filter(|c| !c.is_control()).take(1024).collect();
+        *input = Input::new(format!("{}{line}", input.value()));
+        let text = input.value().to_owned();
+        filter(state, &text);
+    }
+    Vec::new()
+}
+
+/// Shows only tensors whose names match.
+pub fn filter(state: &mut State, text: &str) {
+    state.layers.filter = (!text.is_empty()).then(|| Filter::new(text));
+    rearrange(state);
+}
+
+/// Works out the rows of the table of layers anew.
+pub fn rearrange(state: &mut State) {
+    let mut layers = std::mem::take(&mut state.layers);
+    layers.arrange(&state.file, |i| state.entropy(i));
+    state.layers = layers;
+}
+
+fn on_mouse(state: &mut State, mouse: MouseEvent) -> Vec<Effect> {
+    match mouse.kind {
+        MouseEventKind::ScrollUp => on_command(state, Command::Up),
+        MouseEventKind::ScrollDown => on_command(state, Command::Down),
+        MouseEventKind::Down(_) if matches!(state.overlay, Overlay::None) && state.tab == Tab::Layers => {
+            layers::click(state, mouse.row);
+            Vec::new()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
+    let most = crate::draw::help::most_scroll(state);
+    if let Overlay::Help(scroll) = &mut state.overlay {
+        let page = usize::from(state.size.1).saturating_sub(6).max(1);
+        *scroll = match command {
+            Command::Up => scroll.saturating_sub(1),
+            Command::Down => *scroll + 1,
+            Command::PageUp => scroll.saturating_sub(page),
+            Command::PageDown => *scroll + page,
+            Command::Top => 0,
+            Command::Bottom => most,
+            _ => *scroll,
+        }
+        .min(most);
+    }
+    match command {
+        Command::Quit => return vec![Effect::Quit(0)],
+        Command::Back => return back(state),
+        Command::Help => state.overlay = Overlay::Help(0),
+        Command::View(tab) => return view(state, tab),
+        Command::NextView => return view(state, state.tab.next(false)),
+        Command::PreviousView => return view(state, state.tab.next(true)),
+        Command::Search => {
+            let before = state.layers.filter.as_ref().map_or(String::new(), |f| f.text().to_owned());
+            state.overlay = Overlay::Search { input: Input::new(before.clone()), before };
+            if state.tab != Tab::Layers {
+                return view(state, Tab::Layers);
+            }
+        }
+        Command::Reload => return vec![Effect::Reload],
+        Command::Redraw => return vec![Effect::Redraw],
+        Command::Theme => {
+            state.look.theme = state.look.theme.next();
+            let name = state.look.theme.name();
+            state.say(format!("theme: {name}"));
+        }
+        Command::Copy => {
+            if let Some(name) = selected_name(state) {
+                state.say(format!("copied {name}"));
+                return vec![Effect::Copy(name)];
+            }
+        }
+        _ if matches!(state.overlay, Overlay::Help(_)) => {}
+        _ => {
+            return match state.tab {
+                Tab::Layers => layers::command(state, command),
+                Tab::Layer => layer::command(state, command),
+                Tab::Timing => timing::command(state, command),
+                Tab::Compare => compare::command(state, command),
+                Tab::File => map::command(state, command),
+            };
+        }
+    }
+    Vec::new()
+}
+
+fn selected_name(state: &State) -> Option<String> {
+    match state.tab {
+        Tab::Compare => compare::selected_name(state),
+        _ => state.current().map(|i| state.file.tensors[i].name.clone()),
+    }
+}
+
+/// One step back: overlay, filter, view, program.
+fn back(state: &mut State) -> Vec<Effect> {
+    if matches!(state.overlay, Overlay::Help(_)) {
+        state.overlay = Overlay::None;
+    } else if state.tab != Tab::Layers {
+        return view(state, Tab::Layers);
+    } else if state.layers.filter.is_some() {
+        filter(state, "");
+    } else {
+        return vec![Effect::Quit(0)];
+    }
+    Vec::new()
+}
+
+/// Goes to a view.
+pub fn view(state: &mut State, tab: Tab) -> Vec<Effect> {
+    let before = std::mem::replace(&mut state.tab, tab);
+    let mut effects = Vec::new();
+    if before == Tab::Timing && tab != Tab::Timing {
+        effects.extend(timing::leave(state));
+    }
+    match tab {
+        Tab::Layer => effects.extend(layer::enter(state)),
+        Tab::Timing if before != Tab::Timing => effects.extend(timing::enter(state)),
+        _ => {}
+    }
+    effects
+}
+
+fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
+    match report {
+        Report::Stats(report) => {
+            on_stats(state, report);
+            Vec::new()
+        }
+        Report::Timing(report) => timing::report(state, report),
+        Report::FileChanged => {
+            state.changed = true;
+            state.fail("the file changed on disk: r reads it again");
+            Vec::new()
+        }
+        Report::Reloaded(Ok(file)) => {
+            reloaded(state, file);
+            let mut effects = vec![Effect::Stats(StatsEffect::Cancel)];
+            let tab = state.tab;
+            if tab == Tab::Timing {
+                effects.extend(timing::enter(state));
+            } else if tab == Tab::Layer {
+                effects.extend(layer::enter(state));
+            }
+            effects
+        }
+        Report::Reloaded(Err(why)) => {
+            state.fail(format!("{why} (what was read before is still shown)"));
+            Vec::new()
+        }
+        Report::Message(text) => {
+            state.say(text);
+            Vec::new()
+        }
+        Report::Error(text) => {
+            state.fail(text);
+            Vec::new()
+        }
+    }
+}
+
+fn on_stats(state: &mut State, report: StatsReport) {
+    match report {
+        StatsReport::Stats { generation, tensor, stats } if generation == state.generation => {
+            let known = state.known.entry(tensor).or_default();
+            // A statistic that is there is not lost when another asks for it in vain.
+            if known.stats.ready().is_none() || stats.ready().is_some() {
+                known.stats = stats;
+            }
+        }
+        StatsReport::Verdict { generation, tensor, verdict } if generation == state.generation => {
+            if let Fetch::Ready(Verdict::Damaged(what)) = &verdict {
+                let text = what.clone();
+                state.fail(text);
+            }
+            state.known.entry(tensor).or_default().verdict = verdict;
+        }
+        _ => {}
+    }
+}
+
+/// Shows another file in the place of the one that was there, with the same selection and order.
+fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
+    let selected = state.current().map(|i| state.file.tensors[i].name.clone());
+    let mut layers = LayersState { rows: Vec::new(), folded: Default::default(), ..std::mem::take(&mut state.layers) };
+    state.generation += 1;
+    state.known.clear();
+    state.changed = false;
+    layers.arrange(&file, |_| None);
+    if let Some(i) = selected.and_then(|name| file.find(&name)) {
+        layers.select(&file, crate::state::layers::Row::Tensor(i));
+    }
+    state.layers = layers;
+    let compare = CompareState {
+        only_differences: state.compare.only_differences,
+        ..CompareState::new(&file, state.other.as_deref())
+    };
+    state.compare = compare;
+    state.map = MapState::new(&file);
+    let name = file.path.display().to_string();
+    state.file = file;
+    state.say(format!("{name} was read again"));
+}

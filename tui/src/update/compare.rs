@@ -1,0 +1,104 @@
+//! Keys of the view of two files.
+
+use crate::draw::compare::height;
+use crate::effect::Effect;
+use crate::keymap::Command;
+use crate::state::layers::Row;
+use crate::state::{State, Tab};
+
+/// Keeps the selection on the screen.
+pub fn fit(state: &mut State) {
+    let (len, height) = (state.compare.len(), height(state.body_height()));
+    state.compare.cursor.fit(len, height);
+}
+
+/// Does what a key asks for.
+pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
+    let page = height(state.body_height()).max(1) as isize;
+    let len = state.compare.len();
+    let cursor = &mut state.compare.cursor;
+    match command {
+        Command::Up => cursor.step(-1, len),
+        Command::Down => cursor.step(1, len),
+        Command::HalfUp => cursor.step(-(page / 2).max(1), len),
+        Command::HalfDown => cursor.step((page / 2).max(1), len),
+        Command::PageUp => cursor.step(-page, len),
+        Command::PageDown => cursor.step(page, len),
+        Command::Top => cursor.step(isize::MIN, len),
+        Command::Bottom => cursor.step(isize::MAX, len),
+        Command::Next => next(state, false),
+        Command::Previous => next(state, true),
+        Command::Differences => only_differences(state),
+        Command::Enter => return open(state),
+        _ => {}
+    }
+    Vec::new()
+}
+
+/// The next row whose bytes are not the same.
+fn next(state: &mut State, back: bool) {
+    let compare = &mut state.compare;
+    let Some(found) = compare.found.clone() else { return };
+    let Some(at) = compare.place(compare.cursor.selected) else { return };
+    let differences = &found.differences;
+    let place = match back {
+        true => differences.partition_point(|&d| d < at).checked_sub(1),
+        false => Some(differences.partition_point(|&d| d <= at)),
+    };
+    match place.and_then(|p| Some((p, *differences.get(p)?))) {
+        Some((p, at)) => compare.cursor.selected = if compare.only_differences { p } else { at },
+        None if differences.is_empty() => state.say("the files store the same bytes"),
+        None => state.say(if back { "this is the first difference" } else { "this is the last difference" }),
+    }
+}
+
+/// Shows all rows or those that differ, and keeps the selection where it can.
+fn only_differences(state: &mut State) {
+    let compare = &mut state.compare;
+    let Some(found) = compare.found.clone() else { return };
+    let at = compare.place(compare.cursor.selected);
+    compare.only_differences ^= true;
+    if let Some(at) = at {
+        // The same row, or the next one that differs.
+        compare.cursor.selected =
+            if compare.only_differences { found.differences.partition_point(|&d| d < at) } else { at };
+    }
+}
+
+/// Opens the selected tensor in the view of one layer.
+fn open(state: &mut State) -> Vec<Effect> {
+    let Some(row) = state.compare.selected() else { return Vec::new() };
+    match row.a {
+        Some(side) => show(state, side.tensor),
+        None => {
+            state.say("only the second file has it");
+            Vec::new()
+        }
+    }
+}
+
+/// Selects a tensor in the table of layers, whatever hides it there, and opens it.
+pub fn show(state: &mut State, tensor: usize) -> Vec<Effect> {
+    let Some(info) = state.file.tensors.get(tensor) else { return Vec::new() };
+    if state.layers.filter.as_ref().is_some_and(|f| !f.matches(&info.name)) {
+        crate::update::filter(state, "");
+    }
+    let tree = &state.file.tree;
+    let mut parent = tree.node_of.get(tensor).and_then(|&n| tree.nodes.get(n)?.parent);
+    let mut hidden = false;
+    while let Some(node) = parent {
+        hidden |= state.layers.folded.remove(&node);
+        parent = tree.nodes.get(node).and_then(|n| n.parent);
+    }
+    if hidden {
+        crate::update::rearrange(state);
+    }
+    state.layers.select(&state.file, Row::Tensor(tensor));
+    crate::update::view(state, Tab::Layer)
+}
+
+/// The name of the selected tensor.
+pub fn selected_name(state: &State) -> Option<String> {
+    let (row, other) = (state.compare.selected()?, state.other.as_deref()?);
+    Some(row.name(&state.file, other).to_owned())
+}

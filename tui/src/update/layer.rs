@@ -1,0 +1,76 @@
+//! Keys of the view of one tensor.
+
+use crate::draw;
+use crate::effect::Effect;
+use crate::keymap::Command;
+use crate::state::{State, Tab};
+use crate::stats::{Fetch, StatsEffect};
+
+/// Numbers of bins to choose from.
+const BINS: [usize; 14] = [5, 8, 10, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 200];
+
+/// Keeps the last line at the bottom of the screen.
+pub fn fit(state: &mut State) {
+    if state.tab == Tab::Layer {
+        state.layer.scroll = state.layer.scroll.min(draw::layer::scroll_limit(state));
+    }
+}
+
+/// Does what a key asks for.
+pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
+    let page = draw::layer::page_height(state).max(1);
+    let layer = &mut state.layer;
+    match command {
+        Command::Up => layer.scroll = layer.scroll.saturating_sub(1),
+        Command::Down => layer.scroll = layer.scroll.saturating_add(1),
+        Command::HalfUp => layer.scroll = layer.scroll.saturating_sub((page / 2).max(1)),
+        Command::HalfDown => layer.scroll = layer.scroll.saturating_add((page / 2).max(1)),
+        Command::PageUp => layer.scroll = layer.scroll.saturating_sub(page),
+        Command::PageDown => layer.scroll = layer.scroll.saturating_add(page),
+        Command::Top => layer.scroll = 0,
+        Command::Bottom => layer.scroll = usize::MAX,
+        Command::More => layer.bins = BINS.into_iter().find(|&b| b > layer.bins).unwrap_or(layer.bins),
+        Command::Fewer => layer.bins = BINS.into_iter().rev().find(|&b| b < layer.bins).unwrap_or(layer.bins),
+        Command::Axis => layer.log = !layer.log,
+        Command::Next | Command::Previous => {
+            let before = state.current();
+            let mut effects = super::layers::command(state, command);
+            if state.current() != before {
+                effects.extend(enter(state));
+            } else {
+                let which = if command == Command::Next { "last" } else { "first" };
+                state.say(format!("this is the {which} tensor"));
+            }
+            return effects;
+        }
+        Command::Verify => {
+            if let Some(tensor) = state.current() {
+                let verdict = &mut state.known.entry(tensor).or_default().verdict;
+                if !matches!(verdict, Fetch::Running(_)) {
+                    *verdict = Fetch::Running(0.0);
+                    let generation = state.generation;
+                    return vec![Effect::Stats(StatsEffect::Verify { generation, tensors: vec![tensor] })];
+                }
+            }
+        }
+        _ => {}
+    }
+    Vec::new()
+}
+
+/// What the view needs when it is opened, or shows another tensor: its statistics, unless they are there or being computed.
+pub fn enter(state: &mut State) -> Vec<Effect> {
+    let Some(tensor) = state.current() else { return Vec::new() };
+    // Where another tensor was asked for after this one, this one was given up, even if that was not reported yet.
+    let same = state.layer.tensor.replace(tensor) == Some(tensor);
+    if !same {
+        state.layer.scroll = 0;
+    }
+    let stats = &mut state.known.entry(tensor).or_default().stats;
+    match stats {
+        Fetch::Ready(_) => return Vec::new(),
+        Fetch::Running(_) if same => return Vec::new(),
+        _ => *stats = Fetch::Running(0.0),
+    }
+    vec![Effect::Stats(StatsEffect::Compute { generation: state.generation, tensor })]
+}

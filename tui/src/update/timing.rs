@@ -1,0 +1,277 @@
+//! Keys of the view of timings, and what workers report.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::effect::Effect;
+use crate::keymap::Command;
+use crate::state::layers::Row;
+use crate::state::timing::{Device, Gpus, Scope, Subject};
+use crate::state::{State, Tab};
+use crate::timing::{Lane, Progress, TimingEffect, TimingReport, export};
+
+/// Numbers of threads that the keys go through, besides all cores.
+const STEPS: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+
+/// Rows of the list of tensors.
+fn height(state: &State) -> usize {
+    state.timing.heights(state.body_height()).layers
+}
+
+/// Keeps the selection on the screen.
+pub fn fit(state: &mut State) {
+    let (len, height) = (state.timing.layers().len(), height(state));
+    state.timing.cursor.fit(len, height);
+}
+
+/// Does what a key asks for.
+pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
+    let page = height(state).max(1) as isize;
+    let len = state.timing.layers().len();
+    let step = |state: &mut State, by| state.timing.cursor.step(by, len);
+    match command {
+        Command::Up => step(state, -1),
+        Command::Down => step(state, 1),
+        Command::HalfUp => step(state, -(page / 2).max(1)),
+        Command::HalfDown => step(state, (page / 2).max(1)),
+        Command::PageUp => step(state, -page),
+        Command::PageDown => step(state, page),
+        Command::Top => step(state, isize::MIN),
+        Command::Bottom => step(state, isize::MAX),
+        Command::Next | Command::Previous => {
+            super::layers::command(state, command);
+            return begin(state);
+        }
+        Command::Enter => {
+            let Some(tensor) = state.timing.layers().get(state.timing.cursor.selected).map(|l| l.tensor) else {
+                return Vec::new();
+            };
+            state.layers.select(&state.file, Row::Tensor(tensor));
+            if state.current() == Some(tensor) {
+                return super::view(state, Tab::Layer);
+            }
+            state.say("the filter hides this layer");
+        }
+        Command::Pause => {
+            state.timing.paused = !state.timing.paused;
+            return if state.timing.paused { stop(state) } else { begin(state) };
+        }
+        Command::More | Command::Fewer => return threads(state, command == Command::More),
+        Command::Device => return next_device(state),
+        Command::Scope => {
+            state.timing.scope = state.timing.scope.next();
+            return begin(state);
+        }
+        Command::Export => return export(state),
+        _ => {}
+    }
+    Vec::new()
+}
+
+/// Time passed.
+pub fn tick(_state: &mut State) -> Vec<Effect> {
+    Vec::new()
+}
+
+/// The view is opened: the current layer is timed on the current device.
+pub fn enter(state: &mut State) -> Vec<Effect> {
+    state.timing.paused = false;
+    begin(state)
+}
+
+/// The view is left.
+pub fn leave(state: &mut State) -> Vec<Effect> {
+    stop(state)
+}
+
+fn stop(state: &mut State) -> Vec<Effect> {
+    state.timing.running = None;
+    vec![Effect::Timing(TimingEffect::Stop)]
+}
+
+/// Begins anew with what is chosen now, unless the user paused. Samples of the same tensors are kept.
+fn begin(state: &mut State) -> Vec<Effect> {
+    let subject = subject(state);
+    let timing = &mut state.timing;
+    if timing.subject != subject {
+        timing.lanes.clear();
+        timing.cursor = Default::default();
+        timing.subject = subject;
+    }
+    let mut effects = Vec::new();
+    if timing.gpus == Gpus::Unknown {
+        timing.gpus = Gpus::Looking;
+        effects.push(Effect::Timing(TimingEffect::Probe));
+    }
+    let lane = timing.lane();
+    if timing.cores > 0 {
+        let threads = if timing.threads == 0 { timing.cores } else { timing.threads };
+        if !timing.lanes.iter().any(|l| matches!(l.lane, Lane::Cpu(_))) {
+            timing.lane_mut(Lane::Cpu(threads));
+        }
+    }
+    let Some(tensors) = timing.subject.as_ref().map(|s| s.tensors.clone()).filter(|t| !t.is_empty()) else {
+        timing.running = None;
+        effects.push(Effect::Timing(TimingEffect::Stop));
+        return effects;
+    };
+    // Without the number of cores there is nothing to begin with; it comes at once.
+    if timing.device == Device::Cpu && timing.threads == 0 && timing.cores == 0 {
+        return effects;
+    }
+    let paused = timing.paused;
+    let row = timing.lane_mut(lane);
+    if paused {
+        return effects;
+    }
+    row.failed = None;
+    row.done = (0, tensors.len());
+    row.runs_before = 0;
+    timing.runs += 1;
+    timing.running = Some(timing.runs);
+    effects.push(Effect::Timing(TimingEffect::Start { run: timing.runs, lane, tensors }));
+    effects
+}
+
+/// What the scope stands for now.
+fn subject(state: &State) -> Option<Subject> {
+    let (file, layers) = (&state.file, &state.layers);
+    let (title, tensors) = match state.timing.scope {
+        Scope::Layer => {
+            let tensor = layers.current(file)?;
+            (file.tensors.get(tensor)?.name.clone(), vec![tensor])
+        }
+        Scope::Module => {
+            let row = match layers.row()? {
+                Row::Group(node) => Row::Group(node),
+                Row::Tensor(i) => {
+                    let node = file.tree.node_of.get(i).and_then(|&n| file.tree.nodes.get(n));
+                    node.and_then(|n| n.parent).map_or(Row::Tensor(i), Row::Group)
+                }
+            };
+            let title = match row {
+                Row::Tensor(i) => file.tensors.get(i)?.name.clone(),
+                Row::Group(node) => {
+                    let node = file.tree.nodes.get(node)?;
+                    let dot = if node.path.is_empty() { "" } else { "." };
+                    format!("{}{dot}{}", node.path, node.label)
+                }
+            };
+            (title, layers.tensors_of(file, row))
+        }
+        Scope::File => {
+            let name = file.path.file_name().unwrap_or(file.path.as_os_str());
+            (name.to_string_lossy().into_owned(), (0..file.tensors.len()).collect())
+        }
+    };
+    Some(Subject { generation: state.generation, scope: state.timing.scope, title, tensors: tensors.into() })
+}
+
+/// More threads, or fewer.
+fn threads(state: &mut State, more: bool) -> Vec<Effect> {
+    let timing = &mut state.timing;
+    if timing.device != Device::Cpu {
+        state.say("threads are the CPU's: D chooses it");
+        return Vec::new();
+    }
+    if timing.cores == 0 {
+        return Vec::new();
+    }
+    let now = if timing.threads == 0 { timing.cores } else { timing.threads };
+    let steps = || STEPS.into_iter().filter(|&n| n < timing.cores).chain([timing.cores]);
+    let found = if more { steps().find(|&n| n > now) } else { steps().rfind(|&n| n < now) };
+    match found {
+        Some(n) => {
+            timing.threads = n;
+            begin(state)
+        }
+        None => {
+            let text =
+                if more { format!("this machine runs {} threads at once", timing.cores) } else { "one thread".into() };
+            state.say(text);
+            Vec::new()
+        }
+    }
+}
+
+/// The next device, around.
+fn next_device(state: &mut State) -> Vec<Effect> {
+    let timing = &mut state.timing;
+    let gpus: Vec<usize> = match &timing.gpus {
+        Gpus::Found(gpus) => gpus.iter().map(|g| g.ordinal).collect(),
+        Gpus::None(why) if timing.device == Device::Cpu => {
+            let text = format!("no GPU: {why}");
+            state.say(text);
+            return Vec::new();
+        }
+        Gpus::Unknown | Gpus::Looking if timing.device == Device::Cpu => {
+            state.say("still looking for GPUs");
+            return Vec::new();
+        }
+        _ => Vec::new(),
+    };
+    let next = match timing.device {
+        Device::Cpu => gpus.first(),
+        Device::Gpu(n) => gpus.iter().find(|&&g| g > n),
+    };
+    let device = next.map_or(Device::Cpu, |&n| Device::Gpu(n));
+    if device == timing.device {
+        state.say("there is no other device");
+        return Vec::new();
+    }
+    timing.device = device;
+    begin(state)
+}
+
+/// Writes what is known to a file beside the working directory's others.
+fn export(state: &mut State) -> Vec<Effect> {
+    if state.timing.lanes.iter().all(|l| l.series.runs() == 0) {
+        state.say("nothing was timed yet");
+        return Vec::new();
+    }
+    let mut name = state.file.path.file_stem().map(std::ffi::OsStr::to_owned).unwrap_or_default();
+    name.push(".timing.json");
+    vec![Effect::Export { path: PathBuf::from(name), json: export::text(&state.file, &state.timing) }]
+}
+
+/// A worker measured something.
+pub fn report(state: &mut State, report: TimingReport) -> Vec<Effect> {
+    let timing = &mut state.timing;
+    match report {
+        TimingReport::Cores(n) => {
+            timing.cores = n.max(1);
+            if state.tab == Tab::Timing && timing.running.is_none() && !timing.paused {
+                return begin(state);
+            }
+        }
+        TimingReport::Gpus(found) => timing.gpus = found.map_or_else(Gpus::None, Gpus::Found),
+        TimingReport::Progress { run, lane, progress } if timing.running == Some(run) => {
+            take(timing.lane_mut(lane), progress);
+        }
+        TimingReport::Failed { run, lane, why } if timing.running == Some(run) => {
+            timing.running = None;
+            timing.lane_mut(lane).failed = Some(why);
+        }
+        // Of a run that was stopped.
+        TimingReport::Progress { .. } | TimingReport::Failed { .. } => {}
+    }
+    Vec::new()
+}
+
+fn take(lane: &mut crate::state::timing::LaneState, progress: Progress) {
+    let new = progress.runs.saturating_sub(lane.runs_before);
+    lane.runs_before = progress.runs;
+    lane.series.bytes = progress.bytes;
+    lane.series.skip(new.saturating_sub(progress.rounds.len() as u64));
+    progress.rounds.into_iter().for_each(|ms| lane.series.push(ms));
+    lane.done = progress.done;
+    lane.verifying = progress.verifying;
+    lane.copy_gb_per_s = progress.copy_gb_per_s.or(lane.copy_gb_per_s);
+    lane.left_out = progress.left_out;
+    if !progress.layers.is_empty() {
+        lane.layers = Arc::clone(&progress.layers);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! Reads the file again, and writes new ones.
+
+#[cfg(unix)]
+use std::fs::Permissions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use crate::action::{Action, Report};
+use crate::model::FileModel;
+
+/// Names that are tried before an export gives up.
+const MOST_NAMES: usize = 1000;
+
+/// Does what is short and touches files, each on a thread of its own that ends with it.
+#[derive(Debug)]
+pub struct Files {
+    sender: Sender<Action>,
+    reading: Arc<AtomicBool>,
+}
+
+impl Files {
+    /// Reports go to `sender`.
+    pub fn new(sender: Sender<Action>) -> Self {
+        Self { sender, reading: Arc::default() }
+    }
+
+    /// Reads a file, unless that is being done.
+    pub fn reload(&self, path: PathBuf) {
+        if self.reading.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let reading = self.reading.clone();
+        self.work("reload", move || {
+            let read = FileModel::open(&path).map(Arc::new).map_err(|e| e.to_string());
+            reading.store(false, Ordering::SeqCst);
+            Report::Reloaded(read)
+        });
+    }
+
+    /// Writes a text to a new file, under this name or, if that is taken, one like it.
+    pub fn export(&self, path: PathBuf, text: String) {
+        self.work("export", move || match write_new(&path, text.as_bytes()) {
+            Ok(written) => Report::Message(format!("written to {}", written.display())),
+            Err(e) => Report::Error(format!("{}: {e}", path.display())),
+        });
+    }
+
+    fn work(&self, name: &str, job: impl FnOnce() -> Report + Send + 'static) {
+        let sender = self.sender.clone();
+        // Who does not listen any more has left.
+        let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _ = sender.send(Action::Report(job()));
+        });
+        if let Err(e) = started {
+            self.reading.store(false, Ordering::SeqCst);
+            let _ = self.sender.send(Action::Report(Report::Error(format!("{name}: {e}"))));
+        }
+    }
+}
+
+/// Writes a file that is there as a whole or not at all, never over another one: `a.json`, else `a-1.json` and so on. Says where.
+///
+/// # Errors
+/// The folder cannot be written to, or every name is taken.
+pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // What any program creates a file with; the user's mask narrows it.
+        builder.permissions(Permissions::from_mode(0o666));
+    }
+    let mut file = builder.prefix(".wcodec-").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    for n in 0..MOST_NAMES {
+        let name = numbered(path, n);
+        match file.persist_noclobber(&name) {
+            Ok(_) => return Ok(name),
+            Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => file = e.file,
+            Err(e) => return Err(e.error),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "this name and all like it are taken"))
+}
+
+/// `a.timing-2.json` for `a.timing.json` and 2.
+fn numbered(path: &Path, n: usize) -> PathBuf {
+    if n == 0 {
+        return path.to_owned();
+    }
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{n}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn nothing_is_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tiny.timing.json");
+        for (n, name) in ["tiny.timing.json", "tiny.timing-1.json", "tiny.timing-2.json"].into_iter().enumerate() {
+            assert_eq!(write_new(&path, n.to_string().as_bytes()).unwrap(), dir.path().join(name));
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "0");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_an_error_that_names_the_file() {
+        let (sender, receiver) = channel();
+        let path = Path::new("no/such/folder/a.json");
+        Files::new(sender).export(path.into(), String::new());
+        match receiver.recv().unwrap() {
+            Action::Report(Report::Error(why)) => assert!(why.contains("no/such/folder/a.json"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_reported() {
+        let (sender, receiver) = channel();
+        let files = Files::new(sender);
+        for _ in 0..2 {
+            files.reload("no/such.wcodec".into());
+            match receiver.recv().unwrap() {
+                Action::Report(Report::Reloaded(Err(why))) => assert!(why.contains("no/such.wcodec"), "{why}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Statistics and verdicts, found on two threads of their own.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wcodec::{Checkpoint, ErrorKind};
+
+use crate::action::{Action, Report};
+use crate::model::FileModel;
+use crate::stats::compute::compute;
+use crate::stats::control::Control;
+use crate::stats::verify::{reason, verify};
+use crate::stats::{Fetch, LayerStats, StatsEffect, StatsReport, Verdict};
+
+/// Progress is told of no more often than this: each report is a new picture.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Does [`StatsEffect`]s: one thread computes statistics, the other verifies. Neither the calls nor dropping it wait; the threads end
+/// with what they are at, within a piece of a tensor, or a segment of one that is being verified.
+#[derive(Debug)]
+pub struct StatsWorker {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    reference: Option<Arc<Checkpoint>>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    file: Arc<FileModel>,
+    generation: u64,
+    sender: Sender<Action>,
+    /// The tensor that somebody looks at.
+    wanted: Option<usize>,
+    /// Tensors whose statistics can wait.
+    later: VecDeque<usize>,
+    computing: Option<Running>,
+    to_verify: VecDeque<usize>,
+    verifying: Option<Running>,
+    over: bool,
+}
+
+/// A job that a thread is at.
+#[derive(Clone, Debug)]
+struct Running {
+    tensor: usize,
+    /// Whether it may be put off for another.
+    patient: bool,
+    stop: Arc<AtomicBool>,
+}
+
+/// A job and what it is about.
+struct Job {
+    running: Running,
+    file: Arc<FileModel>,
+    generation: u64,
+}
+
+impl StatsWorker {
+    /// Starts the threads. The file is of generation 0.
+    pub fn new(file: Arc<FileModel>, reference: Option<Arc<Checkpoint>>, sender: Sender<Action>) -> Self {
+        let queue = Queue {
+            file,
+            generation: 0,
+            sender,
+            wanted: None,
+            later: VecDeque::new(),
+            computing: None,
+            to_verify: VecDeque::new(),
+            verifying: None,
+            over: false,
+        };
+        let shared = Arc::new(Shared { queue: Mutex::new(queue), wake: Condvar::new(), reference });
+        for (name, work) in [("statistics", Shared::compute as fn(&Shared)), ("verify", Shared::verify)] {
+            let mine = shared.clone();
+            let started = thread::Builder::new().name(name.to_owned()).spawn(move || work(&mine));
+            if let Err(e) = started {
+                let text = format!("no thread for statistics: {e}");
+                let _ = shared.lock().sender.send(Action::Report(Report::Error(text)));
+            }
+        }
+        Self { shared }
+    }
+
+    /// Takes something on.
+    pub fn handle(&self, effect: StatsEffect) {
+        let mut queue = self.shared.lock();
+        let now = queue.generation;
+        match effect {
+            StatsEffect::Compute { generation, tensor } if generation == now => queue.want(tensor),
+            StatsEffect::Entropies { generation, tensors } if generation == now => {
+                let known: HashSet<usize> = queue.later.iter().copied().collect();
+                queue.later.extend(tensors.into_iter().filter(|t| !known.contains(t)));
+            }
+            StatsEffect::Verify { generation, tensors } if generation == now => queue.want_verdicts(tensors),
+            StatsEffect::Cancel => queue.cancel(),
+            _ => {}
+        }
+        drop(queue);
+        self.shared.wake.notify_all();
+    }
+
+    /// Goes on with another file; what is going on is dropped.
+    pub fn set_file(&self, file: Arc<FileModel>, generation: u64) {
+        let mut queue = self.shared.lock();
+        queue.cancel();
+        queue.file = file;
+        queue.generation = generation;
+    }
+}
+
+impl Drop for StatsWorker {
+    fn drop(&mut self) {
+        let mut queue = self.shared.lock();
+        queue.over = true;
+        queue.cancel();
+        drop(queue);
+        self.shared.wake.notify_all();
+    }
+}
+
+impl Running {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn is_at(&self, tensor: usize) -> bool {
+        self.tensor == tensor && !self.is_stopped()
+    }
+}
+
+impl Queue {
+    /// A tensor that somebody looks at comes first; one that was looked at before is given up.
+    fn want(&mut self, tensor: usize) {
+        if let Some(before) = self.wanted.take().filter(|&t| t != tensor) {
+            self.report_stats(self.generation, before, Fetch::Absent);
+        }
+        if let Some(running) = self.computing.as_mut().filter(|r| r.is_at(tensor)) {
+            running.patient = false;
+            return;
+        }
+        if let Some(running) = self.computing.clone().filter(|r| !r.is_stopped()) {
+            running.stop();
+            self.report_stats(self.generation, running.tensor, Fetch::Absent);
+            if running.patient {
+                self.later.push_front(running.tensor);
+            }
+        }
+        self.wanted = Some(tensor);
+    }
+
+    /// What was asked for last is verified first.
+    fn want_verdicts(&mut self, tensors: Vec<usize>) {
+        let new: HashSet<usize> = tensors.iter().copied().collect();
+        let is_running = |t: &usize| self.verifying.as_ref().is_some_and(|r| r.is_at(*t));
+        let before = self.to_verify.iter().copied().filter(|t| !new.contains(t));
+        self.to_verify = tensors.iter().copied().filter(|t| !is_running(t)).chain(before).collect();
+    }
+
+    /// Stops everything, and says so of each tensor. Nothing more is said of them after.
+    fn cancel(&mut self) {
+        let generation = self.generation;
+        let computing = self.computing.take().filter(|r| !r.is_stopped());
+        let verifying = self.verifying.take().filter(|r| !r.is_stopped());
+        computing.iter().chain(&verifying).for_each(Running::stop);
+        self.later.clear();
+        for tensor in computing.map(|r| r.tensor).into_iter().chain(self.wanted.take()) {
+            self.report_stats(generation, tensor, Fetch::Absent);
+        }
+        let queued = std::mem::take(&mut self.to_verify);
+        for tensor in verifying.map(|r| r.tensor).into_iter().chain(queued) {
+            self.report_verdict(generation, tensor, Fetch::Absent);
+        }
+    }
+
+    fn report_stats(&self, generation: u64, tensor: usize, stats: Fetch<Arc<LayerStats>>) {
+        self.report(StatsReport::Stats { generation, tensor, stats });
+    }
+
+    fn report_verdict(&self, generation: u64, tensor: usize, verdict: Fetch<Verdict>) {
+        self.report(StatsReport::Verdict { generation, tensor, verdict });
+    }
+
+    fn report(&self, report: StatsReport) {
+        // Nobody listens any more when the program ends.
+        let _ = self.sender.send(Action::Report(Report::Stats(report)));
+    }
+
+    fn start(&self, tensor: usize, patient: bool) -> Job {
+        let running = Running { tensor, patient, stop: Arc::default() };
+        Job { running, file: self.file.clone(), generation: self.generation }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for something to do; none when all is over.
+    fn next(&self, mut find: impl FnMut(&mut Queue) -> Option<Job>) -> Option<Job> {
+        let mut queue = self.lock();
+        loop {
+            if queue.over {
+                return None;
+            }
+            if let Some(job) = find(&mut queue) {
+                return Some(job);
+            }
+            queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Speaks of a job, unless it was stopped: what was said of it then is the last word.
+    fn speak(&self, running: &Running, say: impl FnOnce(&mut Queue)) {
+        let mut queue = self.lock();
+        if !running.is_stopped() {
+            say(&mut queue);
+        }
+    }
+
+    /// The thread that computes.
+    fn compute(&self) {
+        let find = |queue: &mut Queue| {
+            let (tensor, patient) = match queue.wanted.take() {
+                Some(tensor) => (tensor, false),
+                None => (queue.later.pop_front()?, true),
+            };
+            let job = queue.start(tensor, patient);
+            queue.computing = Some(job.running.clone());
+            Some(job)
+        };
+        while let Some(Job { running, file, generation }) = self.next(find) {
+            let tensor = running.tensor;
+            let mut progress = every(PAUSE, |part| {
+                self.speak(&running, |queue| queue.report_stats(generation, tensor, Fetch::Running(part)));
+            });
+            let mut control = Control::new(&running.stop, &mut progress);
+            let found = match compute(&file, tensor, self.reference.as_deref(), &mut control) {
+                Ok(stats) => Fetch::Ready(Arc::new(stats)),
+                Err(e) if e.kind() == ErrorKind::Cancelled => Fetch::Absent,
+                Err(e) => Fetch::Failed(reason(&file, &e)),
+            };
+            self.speak(&running, |queue| {
+                queue.report_stats(generation, tensor, found);
+                // Whoever waited for this tensor has it now.
+                if queue.computing.take().is_some_and(|r| !r.patient) {
+                    queue.later.retain(|&t| t != tensor);
+                }
+            });
+        }
+    }
+
+    /// The thread that verifies.
+    fn verify(&self) {
+        let find = |queue: &mut Queue| {
+            let tensor = queue.to_verify.pop_front()?;
+            let job = queue.start(tensor, true);
+            queue.verifying = Some(job.running.clone());
+            Some(job)
+        };
+        while let Some(Job { running, file, generation }) = self.next(find) {
+            let tensor = running.tensor;
+            let mut progress = every(PAUSE, |part| {
+                self.speak(&running, |queue| queue.report_verdict(generation, tensor, Fetch::Running(part)));
+            });
+            let mut control = Control::new(&running.stop, &mut progress);
+            let found = match verify(&file, tensor, &mut control) {
+                Ok(verdict) => Fetch::Ready(verdict),
+                Err(e) if e.kind() == ErrorKind::Cancelled => Fetch::Absent,
+                Err(e) => Fetch::Failed(reason(&file, &e)),
+            };
+            self.speak(&running, |queue| {
+                queue.report_verdict(generation, tensor, found);
+                queue.verifying = None;
+            });
+        }
+    }
+}
+
+/// Passes the first call on, and later ones that come so much after the last.
+fn every(pause: Duration, mut tell: impl FnMut(f32)) -> impl FnMut(f32) {
+    let mut last: Option<Instant> = None;
+    move |part| {
+        if last.is_none_or(|at| at.elapsed() >= pause) {
+            last = Some(Instant::now());
+            tell(part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
