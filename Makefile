@@ -119,8 +119,9 @@ lint: build $(VENV)/test-tools ## Checks formatting, clippy, ruff, mypy and the 
 	$(BIN)/ruff format --quiet --check pyext tests codec/benches kernels docs
 	$(BIN)/mypy
 
-bench: $(VENV)/tools ## Speed of the CPU coders beside libzstd; writes target/bench/cpu.json
+bench: $(VENV)/tools ## Speed of the CPU coders beside libzstd, and of the inspector; writes target/bench/cpu.json
 	cargo bench --quiet --package wcodec --bench coders
+	cargo bench --quiet --package wcodec-tui --bench frames
 	$(BIN)/python codec/benches/report.py
 
 bench-gpu: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
