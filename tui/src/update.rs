@@ -118,7 +118,8 @@ fn on_mouse(state: &mut State, mouse: MouseEvent) -> Vec<Effect> {
 }
 
 fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
-    let most = crate::draw::help::most_scroll(state);
+    // Only where it is shown: the list is laid out for that.
+    let most = if matches!(state.overlay, Overlay::Help(_)) { crate::draw::help::most_scroll(state) } else { 0 };
     if let Overlay::Help(scroll) = &mut state.overlay {
         let page = usize::from(state.size.1).saturating_sub(6).max(1);
         *scroll = match command {

@@ -14,18 +14,11 @@ pub fn fit(state: &mut State) {
 
 /// Does what a key asks for.
 pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
-    let page = height(state.body_height()).max(1) as isize;
-    let len = state.compare.len();
-    let cursor = &mut state.compare.cursor;
+    let (len, page) = (state.compare.len(), height(state.body_height()));
+    if state.compare.cursor.moved(command, len, page) {
+        return Vec::new();
+    }
     match command {
-        Command::Up => cursor.step(-1, len),
-        Command::Down => cursor.step(1, len),
-        Command::HalfUp => cursor.step(-(page / 2).max(1), len),
-        Command::HalfDown => cursor.step((page / 2).max(1), len),
-        Command::PageUp => cursor.step(-page, len),
-        Command::PageDown => cursor.step(page, len),
-        Command::Top => cursor.step(isize::MIN, len),
-        Command::Bottom => cursor.step(isize::MAX, len),
         Command::Next => next(state, false),
         Command::Previous => next(state, true),
         Command::Differences => only_differences(state),

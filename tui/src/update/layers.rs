@@ -23,18 +23,11 @@ pub fn fit(state: &mut State) {
 
 /// Does what a key asks for.
 pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
-    let page = height(state).max(1) as isize;
-    let len = state.layers.rows.len();
-    let step = |state: &mut State, by| state.layers.cursor.step(by, len);
+    let (len, page) = (state.layers.rows.len(), height(state));
+    if state.layers.cursor.moved(command, len, page) {
+        return Vec::new();
+    }
     match command {
-        Command::Up => step(state, -1),
-        Command::Down => step(state, 1),
-        Command::HalfUp => step(state, -(page / 2).max(1)),
-        Command::HalfDown => step(state, (page / 2).max(1)),
-        Command::PageUp => step(state, -page),
-        Command::PageDown => step(state, page),
-        Command::Top => step(state, isize::MIN),
-        Command::Bottom => step(state, isize::MAX),
         Command::Next | Command::Previous => next(state, command == Command::Previous),
         Command::Left => left(state),
         Command::Right => right(state),

@@ -26,18 +26,11 @@ pub fn fit(state: &mut State) {
 
 /// Does what a key asks for.
 pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
-    let page = height(state).max(1) as isize;
-    let len = state.timing.layers().len();
-    let step = |state: &mut State, by| state.timing.cursor.step(by, len);
+    let (len, page) = (state.timing.layers().len(), height(state));
+    if state.timing.cursor.moved(command, len, page) {
+        return Vec::new();
+    }
     match command {
-        Command::Up => step(state, -1),
-        Command::Down => step(state, 1),
-        Command::HalfUp => step(state, -(page / 2).max(1)),
-        Command::HalfDown => step(state, (page / 2).max(1)),
-        Command::PageUp => step(state, -page),
-        Command::PageDown => step(state, page),
-        Command::Top => step(state, isize::MIN),
-        Command::Bottom => step(state, isize::MAX),
         Command::Next | Command::Previous => {
             super::layers::command(state, command);
             return begin(state);
