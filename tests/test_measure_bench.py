@@ -70,6 +70,30 @@ def test_profile(measured: BenchReport) -> None:
     assert slow.copy == 0 and slow.decode == 0 and 0 < fast.product < fast.wall
 
 
+def test_timeline(plt: Any) -> None:
+    model = tiny()
+    wcodec.compress_(model)
+    report = bench(model, baseline=tiny(), batch=1, prompt_tokens=4, new_tokens=2, repeats=1, profile=True)
+    for what, kinds in (("model", {"decode", "product", "other"}), ("baseline", {"product", "other"})):
+        spans = [span for span in report.spans if span.model == what]
+        assert {span.kind for span in spans} == kinds and spans[0].begin == 0
+        # One thread does one thing at a time: what it calls is not counted twice.
+        for before, after in zip(spans, spans[1:], strict=False):
+            assert before.begin + before.seconds <= after.begin + 1e-9
+    assert {span.name for span in report.spans if span.kind == "decode"} == {"wcodec decodes"}
+    decoded = [span.seconds for span in report.spans if span.kind == "decode"]
+    # As many as layers, or fewer where a block is decoded at once; split() sums over tokens, which differ.
+    assert len(decoded) >= 2 and report.splits[0].decode > 0 and report.splits[1].decode == 0
+    ax = report.plot.timeline()
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["decode weights", "matrix products", "other"]
+    bars = ax.collections[0].get_paths()
+    assert len(bars) == len(decoded)
+    assert [t.get_text() for t in ax.texts][0] == f"{1e3 * sum(decoded):.2f} ms"
+    assert "baseline" not in json.dumps(report.to_dict()["splits"][0]) and "spans" not in report.to_dict()
+    with pytest.raises(wcodec.InputError, match="no token of the other"):
+        report.plot.timeline(model="other")
+
+
 def test_hooks_are_gone() -> None:
     model = tiny()
     bench(model, batch=1, prompt_tokens=4, new_tokens=2, repeats=1, profile=True)
@@ -175,6 +199,7 @@ def test_plots(plt: Any, measured: BenchReport) -> None:
         measured.plot.speed: "sequences",
         measured.plot.split: "ms per token",
         measured.plot.layers: "ms per call",
+        measured.plot.timeline: "ms from the begin",
         measure_vram(model).plot.parts: "MiB",
         cache.plot.kl: "new token",
     }
@@ -204,6 +229,8 @@ def test_plots_of_what_was_not_measured(plt: Any, monkeypatch: pytest.MonkeyPatc
         (evaluate(model, IDS).plot.kl, "without a baseline"),
         (report.plot.split, "profile=True"),
         (report.plot.layers, "profile=True"),
+        (report.plot.timeline, "profile=True"),
+        (report.plot.memory, "on a GPU"),
         (lambda: report.plot.speed(what="sleep"), "no speed of 'sleep'"),
         (measure_vram(device="cpu").plot.parts, "no model"),
     ):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch import dtype as TorchDtype
 
+    from ._plot.container import ContainerPlots
+
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TensorEntry(TensorInfo):
@@ -375,6 +377,13 @@ class Container(Mapping[str, TensorEntry]):
         self.close()
 
     # Display
+
+    @property
+    def plot(self) -> ContainerPlots:
+        """Plots: ``container.plot.ratio()``, ``container.plot.scales(name)``, ``container.plot.symbols(name)``."""
+        from ._plot.container import ContainerPlots
+
+        return ContainerPlots(self)
 
     def _facts(self, stored: list[TensorEntry]) -> list[tuple[str, str]]:
         original, elements = (sum(getattr(t, k) for t in stored) for k in ("original_bytes", "elements"))

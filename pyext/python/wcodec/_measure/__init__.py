@@ -10,6 +10,7 @@ from ._reports import (
     LayerTime,
     MemoryPart,
     MemoryReport,
+    Span,
     Speed,
     TimeSplit,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "LayerTime",
     "MemoryPart",
     "MemoryReport",
+    "Span",
     "Speed",
     "TimeSplit",
     "bench",

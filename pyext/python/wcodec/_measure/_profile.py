@@ -6,14 +6,14 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from .. import _torch
 from . import _models
-from ._reports import LayerTime, TimeSplit
+from ._reports import LayerTime, Span, TimeSplit
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,11 @@ _PRODUCT = re.compile(
     re.IGNORECASE,
 )
 _COPY = re.compile(r"memcpy htod|memcpy h2d", re.IGNORECASE)
+KINDS = ("copy", "decode", "product", "other")
+# How decoding by the CPU is marked for the profiler.
+_DECODING = "wcodec decodes"
+# Kind, name, begin and end in the profiler's microseconds.
+_Found = tuple[str, str, float, float]
 
 
 def kind_of(name: str) -> str:
@@ -72,17 +77,28 @@ def _prepared(model: Any, prompt: torch.Tensor) -> _Writer:
     return writer
 
 
-def split(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> TimeSplit:
-    """Time per token by kinds of work, from torch's profiler."""
-    torch = _torch.require()
-    device = prompt.device
+def split(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> tuple[TimeSplit, list[Span]]:
+    """Time per token by kinds of work, and what is done when during one more token, from torch's profiler."""
     writer = _prepared(model, prompt)
     tokens = min(_TOKENS, new_tokens)
+    spans, wall = _profiled(writer, what, prompt.device, tokens)
+    sums: dict[str, float] = defaultdict(float)
+    for span in spans:
+        sums[span.kind] += span.seconds
+    parts = {kind: sums[kind] / tokens for kind in KINDS}
+    # By itself, as a GPU may still be busy with one token when the next one is launched.
+    timeline, _ = _profiled(writer, what, prompt.device, 1)
+    return TimeSplit(model=what, batch=prompt.shape[0], wall=wall / tokens, **parts), timeline
+
+
+def _profiled(writer: _Writer, what: str, device: torch.device, tokens: int) -> tuple[list[Span], float]:
+    """What is done while some tokens are written, from the first thing that is done on, and seconds in all."""
+    torch = _torch.require()
     activity = torch.profiler.ProfilerActivity
     gpu = device.type == "cuda"
     _models.synchronize(device)
     with (
-        _decoding_on_cpu() as decoding,
+        _decoding_on_cpu(),
         torch.profiler.profile(activities=[activity.CPU, activity.CUDA] if gpu else [activity.CPU]) as profiler,
     ):
         begin = time.perf_counter()
@@ -90,68 +106,63 @@ def split(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> TimeS
             writer.step()
         _models.synchronize(device)
         wall = time.perf_counter() - begin
-    sums = _sum(_device_events(profiler) if gpu else _cpu_events(profiler))
-    sums["decode"] += sum(decoding)
-    return TimeSplit(
-        model=what,
-        batch=prompt.shape[0],
-        wall=wall / tokens,
-        **{kind: sums[kind] / tokens for kind in ("copy", "decode", "product", "other")},
-    )
+    found = sorted(_on_device(profiler) if gpu else _on_cpu(profiler), key=lambda span: span[2])
+    first = found[0][2] if found else 0.0
+    return [Span(what, kind, name, (at - first) / 1e6, (end - at) / 1e6) for kind, name, at, end in found], wall
 
 
 @contextmanager
-def _decoding_on_cpu() -> Iterator[list[float]]:
-    """The seconds of each decoding of weights by the CPU, which is no operator of torch that its profiler would see."""
-    found: list[float] = []
+def _decoding_on_cpu() -> Iterator[None]:
+    """Marks each decoding of weights by the CPU, which is no operator of torch that its profiler would see."""
     nn = sys.modules.get("wcodec.nn._store")
     if nn is None:
-        yield found
+        yield
         return
+    torch = _torch.require()
     store, plain = nn.Store, nn.Store.rows
 
-    def timed(*arguments: Any) -> Any:
-        begin = time.perf_counter()
-        rows = plain(*arguments)
-        found.append(time.perf_counter() - begin)
-        return rows
+    def marked(*arguments: Any) -> Any:
+        with torch.profiler.record_function(_DECODING):
+            return plain(*arguments)
 
-    store.rows = timed
+    store.rows = marked
     try:
-        yield found
+        yield
     finally:
         store.rows = plain
 
 
-def _sum(events: Iterable[tuple[str, float]]) -> dict[str, float]:
-    sums: dict[str, float] = defaultdict(float)
-    for name, seconds in events:
-        sums[kind_of(name)] += seconds
-    return sums
+def _on_cpu(profiler: Any) -> Iterator[_Found]:
+    """Operators, each without the operators that it calls."""
+    for event in profiler.events():
+        if event.cpu_parent is None:
+            yield from _without_inner(event)
 
 
-def _cpu_events(profiler: Any) -> Iterable[tuple[str, float]]:
-    """Operators and the time within each, without that of the operators that it calls.
+def _without_inner(event: Any) -> Iterator[_Found]:
+    at, end = event.time_range.start, event.time_range.end
+    if event.name == _DECODING:
+        yield "decode", event.name, at, end
+        return
+    # wcodec's own operators do nothing but decode, which is marked by itself, and call others.
+    own = not event.name.startswith("wcodec::")
+    kind = kind_of(event.name)
+    for inner in sorted(event.cpu_children, key=lambda inner: inner.time_range.start):
+        if own and inner.time_range.start > at:
+            yield kind, event.name, at, inner.time_range.start
+        yield from _without_inner(inner)
+        at = max(at, inner.time_range.end)
+    if own and end > at:
+        yield kind, event.name, at, end
 
-    wcodec's own do nothing but decode, which is measured by itself, and call others.
-    """
-    return [
-        (event.key, event.self_cpu_time_total / 1e6)
-        for event in profiler.key_averages()
-        if not event.key.startswith("wcodec::")
-    ]
 
-
-def _device_events(profiler: Any) -> Iterable[tuple[str, float]]:
+def _on_device(profiler: Any) -> Iterator[_Found]:
     """Kernels, copies and fills on the GPU."""
-    torch = _torch.require()
-    on_device = torch.autograd.DeviceType.CUDA
-    return [
-        (event.name, event.time_range.elapsed_us() / 1e6)
-        for event in profiler.events()
+    on_device = _torch.require().autograd.DeviceType.CUDA
+    for event in profiler.events():
         # Ranges that somebody marked appear on the device too, and would count their kernels twice.
-        if event.device_type == on_device and not getattr(event, "is_user_annotation", False)
-    ]
+        if event.device_type == on_device and not getattr(event, "is_user_annotation", False):
+            yield kind_of(event.name), event.name, event.time_range.start, event.time_range.end
 
 
 def layers(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> list[LayerTime]:

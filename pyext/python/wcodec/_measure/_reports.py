@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _format as fmt
 
 if TYPE_CHECKING:
-    from . import plot as _plot
+    from .._plot.measure import BenchPlots, EvalPlots, KvCachePlots, MemoryPlots
 
 
 def _shown(value: float | None, digits: int = 4) -> str:
@@ -63,11 +63,11 @@ class EvalReport:
     """``KL(baseline || model)`` at each token, ``float32 [tokens]``, or ``None``."""
 
     @property
-    def plot(self) -> _plot.EvalPlots:
+    def plot(self) -> EvalPlots:
         """Plots: ``report.plot.kl()``, ``report.plot.perplexity()``."""
-        from . import plot
+        from .._plot.measure import EvalPlots
 
-        return plot.EvalPlots(self)
+        return EvalPlots(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON; without the values of each token."""
@@ -171,6 +171,20 @@ class TimeSplit:
 
 
 @dataclass(frozen=True)
+class Span:
+    """One kernel, copy or operator while a token is decoded. An operator is without those that it calls."""
+
+    model: str
+    kind: str
+    """``copy``, ``decode``, ``product`` or ``other``, as in :class:`TimeSplit`."""
+    name: str
+    """The kernel's or operator's name."""
+    begin: float
+    """Seconds from the begin of the first one."""
+    seconds: float
+
+
+@dataclass(frozen=True)
 class LayerTime:
     """Time of one module while tokens are decoded, by its forward hooks."""
 
@@ -202,13 +216,15 @@ class BenchReport:
     rows: tuple[BenchRow, ...]
     splits: tuple[TimeSplit, ...] = ()
     layers: tuple[LayerTime, ...] = ()
+    spans: tuple[Span, ...] = field(default=(), repr=False)
+    """What was done when during one token of each model."""
 
     @property
-    def plot(self) -> _plot.BenchPlots:
-        """Plots: ``report.plot.speed()``, ``report.plot.split()``, ``report.plot.layers()``."""
-        from . import plot
+    def plot(self) -> BenchPlots:
+        """Plots: ``report.plot.speed()``, ``.memory()``, ``.split()``, ``.layers()`` and ``.timeline()``."""
+        from .._plot.measure import BenchPlots
 
-        return plot.BenchPlots(self)
+        return BenchPlots(self)
 
     def row(self, batch: int, model: str = "model") -> BenchRow:
         """The measurement of ``model`` or ``baseline`` at that batch size; a ``KeyError`` if there is none."""
@@ -226,8 +242,8 @@ class BenchReport:
         return float(mine / other)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in the command's JSON."""
-        record = _plain(self, ("rows", "splits", "layers"))
+        """Plain values, as in the command's JSON; without the spans."""
+        record = _plain(self, ("rows", "splits", "layers", "spans"))
         return {
             **record,
             "rows": [{**row.to_dict(), "decode_of_baseline": self._of_baseline(row)} for row in self.rows],
@@ -326,11 +342,11 @@ class MemoryReport:
     """What the model's share of it is for."""
 
     @property
-    def plot(self) -> _plot.MemoryPlots:
+    def plot(self) -> MemoryPlots:
         """Plots: ``report.plot.parts()``."""
-        from . import plot
+        from .._plot.measure import MemoryPlots
 
-        return plot.MemoryPlots(self)
+        return MemoryPlots(self)
 
     @property
     def model_bytes(self) -> int:
@@ -427,11 +443,11 @@ class KvCacheReport:
     results: tuple[KvCacheResult, ...]
 
     @property
-    def plot(self) -> _plot.KvCachePlots:
+    def plot(self) -> KvCachePlots:
         """Plots: ``report.plot.kl()``."""
-        from . import plot
+        from .._plot.measure import KvCachePlots
 
-        return plot.KvCachePlots(self)
+        return KvCachePlots(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON takes them."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _torch
 from .._errors import DeviceError, InputError
 from . import _models, _profile
-from ._reports import BenchReport, BenchRow, LayerTime, Speed, TimeSplit
+from ._reports import BenchReport, BenchRow, LayerTime, Span, Speed, TimeSplit
 
 if TYPE_CHECKING:
     import torch
@@ -86,8 +86,8 @@ def bench(
     :param prompt_tokens: tokens of each prompt.
     :param new_tokens: tokens to write after it, at least 2.
     :param profile: afterwards, with the first batch size, also measures where the time goes: copies, decoding of
-        weights and matrix products by torch's profiler (``report.splits``), and every module by forward hooks
-        (``report.layers``). These runs are slower, and do not count as speeds.
+        weights and matrix products by torch's profiler (``report.splits``, and for one token ``report.spans``), and
+        every module by forward hooks (``report.layers``). These runs are slower, and do not count as speeds.
     :param progress: ``True`` for a bar, or a function that is called with (runs done, runs in all).
     :param options: handed on to ``generate``.
     :raises InputError: if a model has no ``generate``, or the prompt and the new tokens do not fit it.
@@ -114,6 +114,7 @@ def bench(
     rows: list[BenchRow] = []
     splits: list[TimeSplit] = []
     layers: list[LayerTime] = []
+    spans: list[Span] = []
     total = len(batches) * len(models) * (repeats + 1)
     done = 0
     with _models.evaluating(*models.values()), _models.steps(progress, "measuring", "run") as advance:
@@ -141,7 +142,9 @@ def bench(
         if profile:
             prompt = torch.randint(vocabulary, (batches[0], prompt_tokens), generator=generator).to(device)
             for what, candidate in models.items():
-                splits.append(_profile.split(candidate, what, prompt, new_tokens))
+                split, timeline = _profile.split(candidate, what, prompt, new_tokens)
+                splits.append(split)
+                spans.extend(timeline)
                 layers.extend(_profile.layers(candidate, what, prompt, new_tokens))
     return BenchReport(
         device=str(device),
@@ -152,6 +155,7 @@ def bench(
         rows=tuple(rows),
         splits=tuple(splits),
         layers=tuple(layers),
+        spans=tuple(spans),
     )
 
 

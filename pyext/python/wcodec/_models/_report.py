@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _format as fmt
+
+if TYPE_CHECKING:
+    from .._plot.replace import ReplacePlots
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,13 @@ class ReplaceReport:
                 before, now = out.get(layer.dtype, (0, 0))
                 out[layer.dtype] = (before + layer.original_bytes, now + layer.stored_bytes)
         return out
+
+    @property
+    def plot(self) -> ReplacePlots:
+        """Plots: ``report.plot.memory()``."""
+        from .._plot.replace import ReplacePlots
+
+        return ReplacePlots(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -1,46 +1,22 @@
-"""Plots of reports, with matplotlib.
-
-Every function takes ``ax``, the axes to draw into, makes new ones if it is left out, and returns them. Text, ticks and
-background are matplotlib's: they follow its style, such as ``plt.style.use("dark_background")``. The colours of the
-data are of middle lightness, and read well on light and on dark.
-"""
+"""Plots of what was measured: quality, speed, memory, key/value caches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._errors import InputError, UnsupportedError
+from .._errors import InputError
+from ._draw import COLORS, GREY, MIB, axes, ink, quiet, stacks
 
 if TYPE_CHECKING:
-    from ._reports import BenchReport, EvalReport, KvCacheReport, MemoryReport
+    from .._measure._reports import BenchReport, BenchRow, EvalReport, KvCacheReport, MemoryReport
 
-# Told apart by people with every kind of colour vision, after Okabe and Ito.
-COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999")
 # A KL of exactly zero has no place on a logarithmic axis: smaller ones are drawn here.
 _SMALLEST_KL = 1e-12
-_MIB = float(1 << 20)
-
-
-def _axes(ax: Any, size: tuple[float, float] = (6.4, 3.6)) -> Any:
-    """The axes given, or new ones."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        raise UnsupportedError("matplotlib is not installed (pip install matplotlib, or wcodec[plot])") from None
-    if ax is not None:
-        return ax
-    return plt.subplots(figsize=size, layout="constrained")[1]
-
-
-def _quiet(ax: Any) -> Any:
-    """Without the frame's upper and right lines, with a grid that stays behind."""
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(True, alpha=0.25)
-    ax.set_axisbelow(True)
-    return ax
+# Kinds of work, in the order in which a weight meets them.
+_KINDS = {"copy": "copy to the device", "decode": "decode weights", "product": "matrix products", "other": "other"}
 
 
 class EvalPlots:
@@ -54,7 +30,7 @@ class EvalPlots:
         report = self._report
         if report.token_kl is None:
             raise InputError("there is no KL divergence without a baseline (pass baseline=... to evaluate)")
-        ax = _axes(ax)
+        ax = axes(ax)
         values = np.maximum(report.token_kl, _SMALLEST_KL)
         low, high = float(values.min()), max(float(values.max()), _SMALLEST_KL * 10)
         ax.hist(values, bins=np.geomspace(low, high * 1.0001, bins + 1), color=COLORS[0])
@@ -66,21 +42,21 @@ class EvalPlots:
             ax.legend(frameon=False)
         ax.set_xlabel("KL(baseline || model), nats per token")
         ax.set_ylabel("tokens")
-        return _quiet(ax)
+        return quiet(ax)
 
     def perplexity(self, ax: Any = None) -> Any:
         """Bars of the perplexities."""
         report = self._report
-        ax = _axes(ax, (3.6, 3.6))
+        ax = axes(ax, (3.6, 3.6))
         bars = [("model", report.perplexity)]
         if report.baseline_perplexity is not None:
             bars.insert(0, ("baseline", report.baseline_perplexity))
         names, values = zip(*bars, strict=True)
-        drawn = ax.bar(names, values, color=[COLORS[6], COLORS[0]][-len(bars) :], width=0.6)
+        drawn = ax.bar(names, values, color=[GREY, COLORS[0]][-len(bars) :], width=0.6)
         ax.bar_label(drawn, fmt="%.3f")
         ax.set_ylabel("perplexity (lower is better)")
         ax.margins(y=0.12)
-        return _quiet(ax)
+        return quiet(ax)
 
 
 class BenchPlots:
@@ -93,36 +69,59 @@ class BenchPlots:
         """Tokens per second by batch size, with the range of the repeats; ``what`` is ``decode`` or ``prefill``."""
         if what not in ("decode", "prefill"):
             raise InputError(f"there is no speed of {what!r} (use 'decode' or 'prefill')")
-        ax = _axes(ax)
-        rows = self._report.rows
+        ax = axes(ax)
+
+        def bar(row: BenchRow) -> tuple[float, float, float]:
+            speed = getattr(row, what)
+            return speed.median, speed.low, speed.high
+
+        self._bars(ax, self._report.rows, bar)
+        ax.set_ylabel(f"{what}, tokens/s")
+        return quiet(ax)
+
+    def memory(self, ax: Any = None) -> Any:
+        """Most memory of the GPU that a run took beyond the weights (cache, activations, scratch), by batch size."""
+        rows = [row for row in self._report.rows if row.peak_bytes is not None]
+        if not rows:
+            raise InputError("memory was not measured: a CPU has no peak of its own (run bench on a GPU)")
+        ax = axes(ax)
+
+        def bar(row: BenchRow) -> tuple[float, float, float]:
+            value = (row.peak_bytes or 0) / MIB
+            return value, value, value
+
+        self._bars(ax, rows, bar)
+        ax.set_ylabel("peak beyond weights, MiB")
+        return quiet(ax)
+
+    @staticmethod
+    def _bars(ax: Any, rows: Sequence[BenchRow], bar: Callable[[BenchRow], tuple[float, float, float]]) -> None:
+        """A bar for each model at each batch size: its height, and the range of the repeats."""
         batches = list(dict.fromkeys(row.batch for row in rows))
         models = [m for m in ("baseline", "model") if any(row.model == m for row in rows)]
         width = 0.8 / len(models)
         for i, model in enumerate(models):
-            speeds = [getattr(row, what) for row in rows if row.model == model]
-            places = np.arange(len(speeds)) + (i - (len(models) - 1) / 2) * width
-            middle = np.array([s.median for s in speeds])
-            errors = [middle - [s.low for s in speeds], [s.high for s in speeds] - middle]
-            color = COLORS[0] if model == "model" else COLORS[6]
-            ax.bar(places, middle, width * 0.92, color=color, label=model)
-            ax.errorbar(places, middle, yerr=errors, fmt="none", ecolor=_ink(ax), capsize=3, linewidth=1)
+            middle, low, high = np.array([bar(row) for row in rows if row.model == model]).T
+            places = np.arange(len(middle)) + (i - (len(models) - 1) / 2) * width
+            ax.bar(places, middle, width * 0.92, color=COLORS[0] if model == "model" else GREY, label=model)
+            if (low < high).any():
+                errors = [middle - low, high - middle]
+                ax.errorbar(places, middle, yerr=errors, fmt="none", ecolor=ink(ax), capsize=3, linewidth=1)
         ax.set_xticks(range(len(batches)), [str(b) for b in batches])
         ax.set_xlabel("batch, sequences")
-        ax.set_ylabel(f"{what}, tokens/s")
         ax.legend(frameon=False)
-        return _quiet(ax)
 
     def split(self, ax: Any = None) -> Any:
         """Where the time of a token goes: copies, decoding of weights, matrix products, the rest."""
         splits = self._report.splits
         if not splits:
             raise InputError("the split of time was not measured (pass profile=True to bench)")
-        ax = _axes(ax, (6.4, 1.4 + 0.5 * len(splits)))
-        parts = ("copy", "decode", "product", "other")
-        labels = ("copy to the device", "decode weights", "matrix products", "other")
-        _stacks(ax, [s.model for s in splits], [[1e3 * getattr(s, p) for p in parts] for s in splits], labels)
+        ax = axes(ax, (6.4, 1.4 + 0.5 * len(splits)))
+        stacks(
+            ax, [s.model for s in splits], [[1e3 * getattr(s, k) for k in _KINDS] for s in splits], [*_KINDS.values()]
+        )
         ax.set_xlabel(f"ms per token (batch {splits[0].batch}); copies may run beside the others")
-        return _quiet(ax)
+        return quiet(ax)
 
     def layers(self, ax: Any = None, *, top: int = 20) -> Any:
         """The modules that take longest, by the median of a call."""
@@ -130,11 +129,38 @@ class BenchPlots:
         if not layers:
             raise InputError("layers were not measured (pass profile=True to bench)")
         chosen = sorted(layers, key=lambda t: -t.seconds)[:top][::-1]
-        ax = _axes(ax, (6.4, 1.0 + 0.22 * len(chosen)))
+        ax = axes(ax, (6.4, 1.0 + 0.22 * len(chosen)))
         ax.barh([t.name for t in chosen], [1e3 * t.seconds for t in chosen], color=COLORS[0])
         ax.set_xlabel("ms per call, median")
         ax.tick_params(axis="y", labelsize="small")
-        return _quiet(ax)
+        return quiet(ax)
+
+    def timeline(self, ax: Any = None, *, model: str = "model") -> Any:
+        """When a token's copies, decoding of weights, matrix products and the rest were under way, each in a lane.
+
+        On a GPU copies run ahead beside the rest. The profiler slows things down: short gaps are its own.
+
+        :param model: ``model`` or ``baseline``.
+        """
+        spans = [span for span in self._report.spans if span.model == model]
+        if not spans:
+            raise InputError(f"no token of the {model} was followed (pass profile=True, and the {model}, to bench)")
+        kinds = [kind for kind in _KINDS if any(span.kind == kind for span in spans)]
+        ax = axes(ax, (7.2, 1.2 + 0.45 * len(kinds)))
+        for place, kind in enumerate(kinds):
+            mine = [span for span in spans if span.kind == kind]
+            took = 1e3 * sum(span.seconds for span in mine)
+            color = COLORS[list(_KINDS).index(kind)]
+            ax.broken_barh(
+                [(1e3 * s.begin, 1e3 * s.seconds) for s in mine], (place - 0.35, 0.7), color=color, linewidth=0
+            )
+            ax.annotate(f"{took:.2f} ms", (1, place), (4, 0), xycoords=("axes fraction", "data"),
+                        textcoords="offset points", va="center", fontsize="small")  # fmt: skip
+        ax.set_yticks(range(len(kinds)), [_KINDS[kind] for kind in kinds])
+        ax.set_ylim(len(kinds) - 0.5, -0.5)
+        ax.set_xlim(0, 1e3 * max(span.begin + span.seconds for span in spans))
+        ax.set_xlabel("ms from the begin of a token")
+        return quiet(ax, "x")
 
 
 class MemoryPlots:
@@ -150,11 +176,11 @@ class MemoryPlots:
             raise InputError("no model was measured (pass it to measure_vram)")
         devices = list(dict.fromkeys(part.device for part in parts))
         names = list(dict.fromkeys(part.name for part in parts))
-        sizes = {(part.device, part.name): part.bytes / _MIB for part in parts}
-        ax = _axes(ax, (6.4, 1.4 + 0.5 * len(devices)))
-        _stacks(ax, devices, [[sizes.get((device, name), 0.0) for name in names] for device in devices], names)
+        sizes = {(part.device, part.name): part.bytes / MIB for part in parts}
+        ax = axes(ax, (6.4, 1.4 + 0.5 * len(devices)))
+        stacks(ax, devices, [[sizes.get((device, name), 0.0) for name in names] for device in devices], names)
         ax.set_xlabel("MiB")
-        return _quiet(ax)
+        return quiet(ax)
 
 
 class KvCachePlots:
@@ -165,7 +191,7 @@ class KvCachePlots:
 
     def kl(self, ax: Any = None) -> Any:
         """``KL(float32 || dtype)`` at each new token, one line for each dtype; the axis is logarithmic."""
-        ax = _axes(ax)
+        ax = axes(ax)
         for i, result in enumerate(self._report.results):
             label = f"{result.dtype} (identical)" if result.identical else result.dtype
             values = np.maximum(result.token_kl, _SMALLEST_KL)
@@ -174,20 +200,4 @@ class KvCachePlots:
         ax.set_xlabel("new token")
         ax.set_ylabel("KL from a float32 cache, nats")
         ax.legend(frameon=False)
-        return _quiet(ax)
-
-
-def _stacks(ax: Any, names: Sequence[str], values: Sequence[Sequence[float]], labels: Sequence[str]) -> None:
-    """One bar for each name, of parts side by side."""
-    table = np.array(values, float)
-    begin = np.zeros(len(names))
-    for i, label in enumerate(labels):
-        ax.barh(names, table[:, i], left=begin, color=COLORS[i % len(COLORS)], label=label)
-        begin += table[:, i]
-    ax.invert_yaxis()
-    ax.legend(frameon=False, ncols=2, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1))
-
-
-def _ink(ax: Any) -> Any:
-    """The colour of the axes' text, which stands out from its background."""
-    return ax.xaxis.label.get_color()
+        return quiet(ax)

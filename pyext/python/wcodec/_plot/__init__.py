@@ -1,0 +1,12 @@
+"""Plots of containers and reports, with matplotlib: ``container.plot``, ``report.plot``.
+
+Every function takes ``ax``, the axes to draw into, makes new ones if it is left out, and returns them. Text, ticks and
+background are matplotlib's: they follow its style, such as ``plt.style.use("dark_background")``. The colours of the
+data are of middle lightness, and read well on light and on dark.
+"""
+
+from .container import ContainerPlots
+from .measure import BenchPlots, EvalPlots, KvCachePlots, MemoryPlots
+from .replace import ReplacePlots
+
+__all__ = ["BenchPlots", "ContainerPlots", "EvalPlots", "KvCachePlots", "MemoryPlots", "ReplacePlots"]

@@ -1,0 +1,179 @@
+"""Plots of a container: what each tensor costs, and what its scales and symbols are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _format as fmt
+from .._errors import InputError
+from ._draw import COLORS, GREY, above, axes, ink, quiet
+
+if TYPE_CHECKING:
+    from .._container import Container, TensorEntry
+
+# More bars than this cannot be read in one picture: then tensors of the same place in their blocks share one.
+_BARS = 32
+# Scales that lie further apart than this are drawn on a logarithmic axis.
+_WIDE = 20.0
+
+
+@dataclass
+class _Bar:
+    """Tensors that are drawn as one bar."""
+
+    label: str
+    entries: list[TensorEntry]
+
+    @property
+    def stored(self) -> int:
+        return sum(entry.stored_bytes for entry in self.entries)
+
+    @property
+    def original(self) -> int:
+        return sum(entry.original_bytes for entry in self.entries)
+
+    @property
+    def ratio(self) -> float:
+        return self.original / self.stored
+
+    @property
+    def coder(self) -> str:
+        coders = list(dict.fromkeys(entry.coder for entry in self.entries))
+        return coders[0] if len(coders) == 1 else "several"
+
+    @property
+    def bound(self) -> float | None:
+        """The ratio if symbols took their entropy and nothing else were stored; none where that is not recorded."""
+        bits = sum((entry.entropy or 0.0) * entry.elements for entry in self.entries)
+        known = all(entry.entropy is not None for entry in self.entries)
+        return 8 * self.original / bits if known and bits else None
+
+
+class ContainerPlots:
+    """Plots of a :class:`~wcodec.Container`."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+
+    def ratio(self, ax: Any = None, *, top: int = _BARS) -> Any:
+        """The ratio of each tensor, in the order of the file, everything that it stores counted.
+
+        The broken line is the ratio of the whole file. A tick beside a bar is the bound: the ratio if the tensor's
+        symbols took their order-0 entropy and nothing else were stored. Where there are more than ``top`` tensors,
+        those of the same place in their blocks (names that differ in numbers only) share a bar, and a thin line spans
+        their ratios; if that leaves more than ``top`` bars, the smallest ones are added up.
+
+        :param top: the most bars to draw, from 2 on.
+        """
+        if top < 2:
+            raise InputError(f"top is {top} (draw at least 2 bars)")
+        entries = [entry for entry in self._container.stored if entry.stored_bytes]
+        if not entries:
+            raise InputError("the container has no tensor with data to draw", file=self._container.path)
+        bars = _bars(entries, top)
+        ax = axes(ax, (7.2, 1.4 + 0.2 * len(bars)))
+        places = np.arange(len(bars))
+        coders = list(dict.fromkeys(bar.coder for bar in bars))
+        # Coders keep their colours from picture to picture.
+        known = ("rans", "huffman", "zstd", "several")
+        for coder in coders:
+            color = COLORS[known.index(coder)] if coder in known else GREY
+            mine = [i for i, bar in enumerate(bars) if bar.coder == coder]
+            ax.barh(places[mine], [bars[i].ratio for i in mine], color=color, height=0.75, label=coder)
+        spans = [(i, [e.ratio or 0.0 for e in bar.entries]) for i, bar in enumerate(bars) if len(bar.entries) > 1]
+        if spans:
+            where, ratios = zip(*spans, strict=True)
+            ax.hlines(where, [min(r) for r in ratios], [max(r) for r in ratios], color=ink(ax), linewidth=1)
+        bounds = [(i, bar.bound) for i, bar in enumerate(bars) if bar.bound is not None]
+        if bounds:
+            where, values = zip(*bounds, strict=True)
+            ax.plot(values, where, "|", color=ink(ax), markersize=9, label="entropy of the symbols alone")
+        whole = self._container.ratio
+        if whole is not None:
+            ax.axvline(whole, color=COLORS[5], linewidth=1.5, linestyle="--", label=f"whole file: {whole:.3f}")
+        ax.set_yticks(places, [bar.label for bar in bars], fontsize="small")
+        ax.set_ylim(len(bars) - 0.4, -0.6)
+        ax.set_xlim(left=0)
+        ax.set_xlabel("ratio, original bytes / stored bytes")
+        above(ax)
+        return quiet(ax, "x")
+
+    def scales(self, name: str, ax: Any = None, *, bins: int = 60) -> Any:
+        """Histogram of a tensor's scales (scheme ``int8``): the weight that a symbol of 1 stands for.
+
+        The axis is logarithmic where the scales lie far apart.
+        """
+        entry = self._container[name]
+        scales = entry.scales().reshape(-1).astype(np.float64)
+        if not scales.size:
+            raise InputError(f"tensor '{name}' has no scales to draw", tensor=name)
+        ax = axes(ax)
+        low, high = float(scales.min()), float(scales.max())
+        if high > _WIDE * low:
+            edges = np.geomspace(low, high * 1.0001, bins + 1)
+            ax.set_xscale("log")
+        else:
+            # Equal scales still get a bar.
+            middle, half = (low + high) / 2, max((high - low) / 2, 0.01 * high)
+            edges = np.linspace(middle - half * 1.0001, middle + half * 1.0001, bins + 1)
+        ax.hist(scales, bins=edges, color=COLORS[0])
+        median = float(np.median(scales))
+        ax.axvline(median, color=COLORS[5], linewidth=1.5, label=f"median: {median:.3g}")
+        ax.set_xlabel("scale, weight per step of a symbol")
+        per = (entry.scale or "").split(" ")[0]
+        ax.set_ylabel({"row": "rows", "tensor": "tensors", "block": "blocks"}.get(per, "scales"))
+        ax.set_title(f"{name}: {fmt.plural(scales.size, 'scale')}", fontsize="medium", loc="left")
+        ax.legend(frameon=False)
+        return quiet(ax)
+
+    def symbols(self, name: str, ax: Any = None, *, threads: int | None = None) -> Any:
+        """Histogram of a tensor's symbols, with their order-0 entropy beside what is stored; decodes the tensor."""
+        entry = self._container[name]
+        symbols = entry.symbols(threads=threads)
+        if not symbols.size:
+            raise InputError(f"tensor '{name}' has no symbols to draw", tensor=name)
+        counts = np.bincount(symbols.reshape(-1).view(np.uint8), minlength=256)
+        shares = counts[counts > 0] / symbols.size
+        # Plus zero: all symbols the same would give -0.
+        entropy = float(-(shares * np.log2(shares)).sum()) + 0.0
+        ax = axes(ax)
+        values = np.arange(-128, 128)
+        ax.bar(values, 100 * np.roll(counts, 128) / symbols.size, width=1.0, color=COLORS[0])
+        ax.set_xlim(-129, 129)
+        ax.set_xlabel("symbol")
+        ax.set_ylabel("share of all symbols, %")
+        ax.set_title(name, fontsize="medium", loc="left")
+        facts = f"entropy: {entropy:.3f} bits/symbol\nstored: {fmt.number(entry.bits_per_weight)} bits/weight"
+        ax.text(0.98, 0.96, facts, transform=ax.transAxes, ha="right", va="top", fontsize="small")
+        return quiet(ax)
+
+
+def _pattern(name: str) -> str:
+    """The name with a star for each of its parts that is a number.
+
+    >>> _pattern("model.layers.11.mlp.up_proj.weight"), _pattern("conv1.weight")
+    ('model.layers.*.mlp.up_proj.weight', 'conv1.weight')
+    """
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
+def _bars(entries: Sequence[TensorEntry], top: int) -> list[_Bar]:
+    """At most ``top`` bars, in the order of the file."""
+    if len(entries) <= top:
+        return [_Bar(entry.name, [entry]) for entry in entries]
+    order = {pattern: i for i, pattern in reversed(list(enumerate(_pattern(entry.name) for entry in entries)))}
+    placed = sorted(entries, key=lambda entry: order[_pattern(entry.name)])
+    bars = [_Bar(pattern, list(group)) for pattern, group in groupby(placed, lambda entry: _pattern(entry.name))]
+    for bar in bars:
+        if len(bar.entries) > 1:
+            bar.label += f"  ({len(bar.entries)})"
+    if len(bars) <= top:
+        return bars
+    largest = {id(bar) for bar in sorted(bars, key=lambda bar: -bar.original)[: top - 1]}
+    rest = [entry for bar in bars if id(bar) not in largest for entry in bar.entries]
+    return [*(bar for bar in bars if id(bar) in largest), _Bar(f"{len(rest):,} others", rest)]

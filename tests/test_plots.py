@@ -1,0 +1,161 @@
+"""Plots of containers and of replaced layers: what they draw is what the files hold."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import wcodec
+
+
+@pytest.fixture
+def plt() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Blocks of layers, with tensors that are coded and tensors that are not."""
+    rng = np.random.default_rng(20)
+    tensors: dict[str, np.ndarray] = {"embed.weight": rng.standard_t(6, (64, 256)).astype(np.float32)}
+    for i in range(20):
+        tensors[f"layers.{i}.up.weight"] = rng.standard_t(4, (32, 256 + 16 * (i % 3))).astype(np.float32)
+        tensors[f"layers.{i}.norm.weight"] = rng.standard_normal(64).astype(np.float32)
+    tensors["wide"] = (rng.standard_t(6, (48, 256)) * np.geomspace(1e-4, 1.0, 48)[:, None]).astype(np.float32)
+    tensors["same"] = np.ones((16, 64), np.float32)
+    tensors["empty"] = np.zeros((0, 8), np.float32)
+    path = tmp_path_factory.mktemp("plots") / "m.wcodec"
+    wcodec.save_file(tensors, path)
+    with wcodec.open(path) as opened:
+        yield opened
+
+
+def labels(ax: Any) -> list[str]:
+    return [label.get_text() for label in ax.get_yticklabels()]
+
+
+def widths(ax: Any) -> list[float]:
+    """The bars' lengths, from the first to the last."""
+    return [bar.get_width() for bar in sorted(ax.patches, key=lambda bar: bar.get_y())]
+
+
+def test_ratio_of_every_tensor(plt: Any, container: wcodec.Container) -> None:
+    stored = [entry for entry in container.stored if entry.stored_bytes]
+    ax = container.plot.ratio(top=len(stored))
+    assert labels(ax) == [entry.name for entry in stored]
+    assert widths(ax) == [entry.ratio for entry in stored]
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert {"rans", "raw", f"whole file: {container.ratio:.3f}", "entropy of the symbols alone"} <= set(legend)
+    (bounds,) = [line for line in ax.lines if line.get_marker() == "|"]
+    coded = [entry for entry in stored if entry.entropy]
+    expected = [8 * entry.original_bytes / (entry.entropy * entry.elements) for entry in coded]
+    np.testing.assert_allclose(bounds.get_xdata(), expected)
+    assert all(bound > entry.ratio for bound, entry in zip(expected, coded, strict=True))
+
+
+def test_ratio_of_blocks(plt: Any, container: wcodec.Container) -> None:
+    ax = container.plot.ratio()
+    found = dict(zip(labels(ax), widths(ax), strict=True))
+    assert set(found) == {"embed.weight", "layers.*.up.weight  (20)", "layers.*.norm.weight  (20)", "wide", "same"}
+    ups = [entry for entry in container.stored if ".up." in entry.name]
+    ratio = sum(e.original_bytes for e in ups) / sum(e.stored_bytes for e in ups)
+    assert found["layers.*.up.weight  (20)"] == pytest.approx(ratio)
+    assert found["layers.*.norm.weight  (20)"] == pytest.approx(1, abs=0.01)
+    few = container.plot.ratio(top=2)
+    assert labels(few) == ["layers.*.up.weight  (20)", "23 others"]
+
+
+def test_scales(plt: Any, container: wcodec.Container) -> None:
+    ax = container.plot.scales("embed.weight", bins=10)
+    assert sum(bar.get_height() for bar in ax.patches) == 64
+    assert ax.get_ylabel() == "rows" and ax.get_xscale() == "linear" and "64 scales" in ax.get_title(loc="left")
+    wide = container.plot.scales("wide")
+    assert wide.get_xscale() == "log" and sum(bar.get_height() for bar in wide.patches) == 48
+    same = container.plot.scales("same")
+    assert sum(bar.get_height() for bar in same.patches) == 16
+
+
+@pytest.mark.parametrize(("scale", "label", "count"), [("tensor", "tensors", 1), ("block", "blocks", 2 * 64)])
+def test_scales_of_tensors_and_blocks(plt: Any, scale: str, label: str, count: int) -> None:
+    weight = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32)
+    data, _ = wcodec.compress_to_bytes({"w": weight}, scale=scale)
+    ax = wcodec.open(data).plot.scales("w")
+    assert ax.get_ylabel() == label and sum(bar.get_height() for bar in ax.patches) == count
+
+
+def test_symbols(plt: Any, container: wcodec.Container) -> None:
+    ax = container.plot.symbols("embed.weight")
+    symbols = container["embed.weight"].symbols()
+    heights = {round(bar.get_x() + 0.5): bar.get_height() for bar in ax.patches}
+    values, counts = np.unique(symbols, return_counts=True)
+    assert {int(v): 100 * c / symbols.size for v, c in zip(values, counts, strict=True)} == pytest.approx(
+        {v: h for v, h in heights.items() if h}
+    )
+    (text,) = [t.get_text() for t in ax.texts]
+    entry = container["embed.weight"]
+    assert f"entropy: {entry.entropy:.3f} bits" in text and f"stored: {entry.bits_per_weight:.3f} bits" in text
+    assert "entropy: 0.000" in container.plot.symbols("same").texts[0].get_text()
+
+
+def test_what_cannot_be_drawn(plt: Any, container: wcodec.Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    for call, message in (
+        (lambda: container.plot.scales("nothing"), "no tensor 'nothing'"),
+        (lambda: container.plot.scales("empty"), "no scales"),
+        (lambda: container.plot.symbols("empty"), "no symbols"),
+        (lambda: container.plot.scales("layers.0.norm.weight"), "layers.0.norm.weight"),
+        (lambda: container.plot.symbols("layers.0.norm.weight"), "layers.0.norm.weight"),
+        (lambda: container.plot.ratio(top=1), "at least 2"),
+    ):
+        with pytest.raises(wcodec.InputError, match=message):
+            call()
+    empty, _ = wcodec.compress_to_bytes({"e": np.zeros((0, 4), np.float32)})
+    with pytest.raises(wcodec.InputError, match="no tensor with data"):
+        wcodec.open(empty).plot.ratio()
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(wcodec.UnsupportedError, match="pip install matplotlib"):
+        container.plot.ratio()
+
+
+def test_memory_of_replaced_layers(plt: Any, model: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    report = wcodec.compress_(AutoModelForCausalLM.from_pretrained(model))
+    ax = report.plot.memory()
+    mib = 1 << 20
+    rows: dict[int, float] = {}
+    for bar in ax.patches:
+        place = round(bar.get_y() + bar.get_height() / 2)
+        rows[place] = rows.get(place, 0.0) + bar.get_width()
+    assert rows == pytest.approx({0: report.bytes_before / mib, 1: report.bytes_after / mib})
+    assert labels(ax) == ["before", "after"] and "MiB" in ax.get_xlabel()
+    assert {t.get_text() for t in ax.get_legend().get_texts()} == {
+        "CompressedEmbedding",
+        "CompressedLinear",
+        "left as it was",
+    }
+
+
+def test_axes_and_styles(plt: Any, container: wcodec.Container) -> None:
+    calls = (
+        container.plot.ratio,
+        lambda ax=None: container.plot.scales("wide", ax),
+        lambda ax=None: container.plot.symbols("wide", ax),
+    )
+    for style in ("default", "dark_background"):
+        with plt.style.context(style):
+            for call in calls:
+                axes = plt.subplots()[1]
+                assert call(ax=axes) is axes and call() is not axes
+                axes.figure.canvas.draw()
+                ink = np.array(plt.matplotlib.colors.to_rgb(axes.xaxis.label.get_color()))
+                assert abs(np.array(axes.figure.get_facecolor()[:3]).mean() - ink.mean()) > 0.5
+                assert axes.get_xlabel()
