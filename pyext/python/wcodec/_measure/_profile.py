@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -94,6 +95,8 @@ def split(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> tuple
 def _profiled(writer: _Writer, what: str, device: torch.device, tokens: int) -> tuple[list[Span], float]:
     """What is done while some tokens are written, from the first thing that is done on, and seconds in all."""
     torch = _torch.require()
+    # Its library writes its own progress to standard error, in the middle of notebooks; it asks at its first use.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activity = torch.profiler.ProfilerActivity
     gpu = device.type == "cuda"
     _models.synchronize(device)

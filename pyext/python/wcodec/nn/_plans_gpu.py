@@ -143,7 +143,6 @@ class GpuPlan(Plan):
         self._batches: list[Any] = []
         self._single: dict[int, Any] = {}
         with self._workspace.lock:
-            self._workspace.reserve(self._size)
             self._bind()
 
     def _bind(self) -> None:
@@ -227,7 +226,6 @@ class GpuSlicedPlan(Plan):
         self._views: list[torch.Tensor] = []
         self._batches: list[Any] = []
         with self._workspace.lock:
-            self._workspace.reserve(self._size)
             self._bind()
 
     def _bind(self) -> None:
