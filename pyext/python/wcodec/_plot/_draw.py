@@ -39,12 +39,18 @@ def ink(ax: Any) -> Any:
     return ax.xaxis.label.get_color()
 
 
-def stacks(ax: Any, names: Sequence[str], values: Sequence[Sequence[float]], labels: Sequence[str]) -> None:
+def stacks(
+    ax: Any,
+    names: Sequence[str],
+    values: Sequence[Sequence[float]],
+    labels: Sequence[str],
+    colors: Sequence[str] = COLORS,
+) -> None:
     """One bar for each name, of parts side by side."""
     table = np.array(values, float)
     begin = np.zeros(len(names))
     for i, label in enumerate(labels):
-        ax.barh(names, table[:, i], left=begin, color=COLORS[i % len(COLORS)], label=label)
+        ax.barh(names, table[:, i], left=begin, color=colors[i % len(colors)], label=label)
         begin += table[:, i]
     ax.invert_yaxis()
     above(ax)

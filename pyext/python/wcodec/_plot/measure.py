@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._errors import InputError
-from ._draw import COLORS, GREY, MIB, axes, ink, quiet, stacks
+from ._draw import COLORS, GREY, MIB, above, axes, ink, quiet, stacks
 
 if TYPE_CHECKING:
     from .._measure._reports import BenchReport, BenchRow, EvalReport, KvCacheReport, MemoryReport
 
-# A KL of exactly zero has no place on a logarithmic axis: smaller ones are drawn here.
-_SMALLEST_KL = 1e-12
+# A KL of zero has no place on a logarithmic axis: it, and what is rounding of float32 only, is drawn here.
+_SMALLEST_KL = 1e-9
 # Kinds of work, in the order in which a weight meets them.
 _KINDS = {"copy": "copy to the device", "decode": "decode weights", "product": "matrix products", "other": "other"}
 
@@ -108,8 +108,9 @@ class BenchPlots:
                 errors = [middle - low, high - middle]
                 ax.errorbar(places, middle, yerr=errors, fmt="none", ecolor=ink(ax), capsize=3, linewidth=1)
         ax.set_xticks(range(len(batches)), [str(b) for b in batches])
+        ax.set_xlim(-0.9, len(batches) - 0.1)
         ax.set_xlabel("batch, sequences")
-        ax.legend(frameon=False)
+        above(ax)
 
     def split(self, ax: Any = None) -> Any:
         """Where the time of a token goes: copies, decoding of weights, matrix products, the rest."""
@@ -117,9 +118,10 @@ class BenchPlots:
         if not splits:
             raise InputError("the split of time was not measured (pass profile=True to bench)")
         ax = axes(ax, (6.4, 1.4 + 0.5 * len(splits)))
-        stacks(
-            ax, [s.model for s in splits], [[1e3 * getattr(s, k) for k in _KINDS] for s in splits], [*_KINDS.values()]
-        )
+        kinds = [kind for kind in _KINDS if any(getattr(s, kind) for s in splits)]
+        values = [[1e3 * getattr(s, kind) for kind in kinds] for s in splits]
+        colors = [COLORS[list(_KINDS).index(kind)] for kind in kinds]
+        stacks(ax, [s.model for s in splits], values, [_KINDS[kind] for kind in kinds], colors)
         ax.set_xlabel(f"ms per token (batch {splits[0].batch}); copies may run beside the others")
         return quiet(ax)
 
@@ -138,7 +140,8 @@ class BenchPlots:
     def timeline(self, ax: Any = None, *, model: str = "model") -> Any:
         """When a token's copies, decoding of weights, matrix products and the rest were under way, each in a lane.
 
-        On a GPU copies run ahead beside the rest. The profiler slows things down: short gaps are its own.
+        On a GPU copies run ahead beside the rest. The profiler slows things down, and what is shorter than a pixel is
+        drawn as a thin line; the figures at the right are exact sums.
 
         :param model: ``model`` or ``baseline``.
         """

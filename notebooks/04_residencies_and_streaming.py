@@ -1,0 +1,465 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Residencies and streaming
+#
+# Compressed weights have to be somewhere while a model runs. This notebook shows the choices, what each costs in
+# memory and time, and that none of them changes a bit of the results:
+#
+# - `residency`: compressed bytes in the GPU's memory, in the host's, or some of each within a budget;
+# - `cache`: memory in which some layers stay decoded, on a GPU or a CPU;
+# - where the time of a token goes: copies, decoding of weights, products.
+#
+# It takes about a minute on a CPU with two cores, where it shows the cache and how settings are checked. With a GPU
+# it measures every residency, and takes one or two minutes.
+
+# %%
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+import wcodec
+from transformers import AutoModelForCausalLM, LlamaConfig
+from wcodec.nn import CompressedEmbedding, CompressedLayer, CompressedLinear
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+MIB = 2**20
+folder = tempfile.TemporaryDirectory()  # all output goes here
+
+# %% [markdown]
+# ## 1. A model
+#
+# Sizes and speeds are what counts here, not text. So the model has the configuration of TinyLlama-1.1B and random
+# weights with the heavy tails of trained ones (Student's t, 6 degrees of freedom), as in notebook
+# [03](03_tinyllama_layer_replacement.ipynb). With a GPU it gets all 22 decoder blocks, on a CPU 3 of them.
+
+
+# %%
+def student_t(shape: torch.Size, degrees: int = 6) -> torch.Tensor:
+    """Heavy-tailed random numbers, by Bailey's variant of the Box-Muller transform."""
+    u, v = torch.rand(2, *shape, device=DEVICE)
+    return (degrees * (u.clamp(min=1e-7) ** (-2 / degrees) - 1)).sqrt() * torch.cos(2 * math.pi * v)
+
+
+def random_tinyllama(blocks: int) -> torch.nn.Module:
+    """A model of TinyLlama's configuration with random weights."""
+    config = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=blocks,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(1)
+    with torch.device(DEVICE):
+        model = (
+            AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+            .eval()
+            .requires_grad_(False)
+        )
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.copy_(0.02 * student_t(parameter.shape))
+    return model
+
+
+# %% [markdown]
+# The model is compressed once and saved; from now on it is loaded with one setting or another. That is quick, because
+# compressed bytes are taken as they are. `plain` is the model with ordinary layers that hold the decoded weights:
+# what all others must agree with.
+
+# %%
+NAME = "TinyLlama's configuration" if GPU else "TinyLlama's configuration, 3 of 22 blocks"
+plain = random_tinyllama(22 if GPU else 3)
+saved = Path(folder.name, "compressed")
+bf16_bytes = wcodec.measure_vram(plain).model_bytes
+report = wcodec.compress_(plain, progress=False)
+wcodec.save_pretrained(plain, saved)
+wcodec.decompress_(plain)
+print(f"{NAME}: {report.bytes_before / MIB:,.0f} MiB -> {report.bytes_after / MIB:,.0f} MiB")
+
+
+def load(**settings: object) -> torch.nn.Module:
+    return wcodec.load_model(saved, device=DEVICE, **settings)
+
+
+@torch.inference_mode()
+def logits(model: torch.nn.Module) -> torch.Tensor:
+    return model(torch.arange(1, 17, device=DEVICE)[None]).logits
+
+
+expected = logits(plain)
+assert torch.equal(logits(load()), expected)
+
+# %% [markdown]
+# ## 2. What the settings mean
+#
+# **Residency** is where the compressed bytes of a layer are while the model runs on a GPU:
+#
+# | setting | compressed bytes | a call of a decoder block |
+# |---|---|---|
+# | `residency="device"` | in the GPU's memory | decodes the block into memory that all blocks share, then computes |
+# | `residency="host"` | in pinned memory of the host | the same, once its bytes came through a ring of buffers |
+# | `residency="auto"` | as many blocks on the GPU as fit into `vram_budget`, the rest in the host | one or the other |
+# | `cache="256MB"` | with any of these: some blocks are decoded once and stay decoded | computes |
+#
+# **Pinned** memory cannot be swapped out, so that the GPU copies from it by itself, beside its computations. With
+# `host` the next blocks are on their way while one computes; this is **streaming**. The **ring** is the memory that
+# they pass through; it has at most 96 MiB, however large the model is. Embeddings are always in the GPU's memory,
+# because their rows are needed at random and at once.
+#
+# On a CPU the weights are decoded by the CPU, and there is nowhere to stream to: every residency is accepted, is kept
+# with the model, and takes effect when the model goes to a GPU.
+
+# %%
+for residency in ("device", "host", "auto"):
+    model = load(residency=residency)
+    assert torch.equal(logits(model), expected)
+    embedding = model.model.embed_tokens
+    print(
+        f"{residency:>6}: lm_head is {model.lm_head.residency!r}, embed_tokens {embedding.residency!r}"
+    )
+    assert embedding.residency == "device"
+    assert model.lm_head.residency == residency or (GPU and residency == "auto")
+
+# %% [markdown]
+# The settings that a model was saved with are in its `config.json`, and are taken if `load_model` is told no others.
+
+# %%
+remembered = Path(folder.name, "remembered")
+wcodec.save_pretrained(load(residency="auto", vram_budget="600MB"), remembered)
+print(json.loads((remembered / "config.json").read_text())["quantization_config"])
+again = wcodec.load_model(remembered)
+assert again.lm_head.residency == "auto"
+assert wcodec.load_model(remembered, residency="host").lm_head.residency == "host"
+
+# %% [markdown]
+# Settings that make no sense are refused at once, and the message says what to do.
+
+# %%
+for settings in (
+    {"residency": "vram"},
+    {"residency": "device", "vram_budget": "600MB"},
+    {"cache": "a lot"},
+):
+    try:
+        load(**settings)
+    except wcodec.InputError as error:
+        print(f"{settings}\n  {type(error).__name__}: {error}")
+    else:
+        raise AssertionError(settings)
+
+# %% [markdown]
+# ## 3. Where the bytes are
+#
+# Every compressed layer says its `residency`, its `stored_bytes`, and whether it is `cached`. This draws the layers
+# of a model in their order, each as wide as its compressed bytes. On a CPU `auto` is not settled: it depends on the
+# GPU.
+
+
+# %%
+def blocks(model: torch.nn.Module) -> list[tuple[str, list[CompressedLayer]]]:
+    """Compressed layers, those of a decoder block together."""
+    found: dict[str, list[CompressedLayer]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, CompressedLayer):
+            block = name.partition(".layers.")[2].partition(".")[0]
+            found.setdefault(block or name.rpartition(".")[2], []).append(module)
+    return list(found.items())
+
+
+COLORS = {
+    "device": "#0072b2",
+    "host": "#e69f00",
+    "auto": "#999999",
+    "rows": "#999999",
+    "cached": "#009e73",
+}
+WHERE = {
+    "device": "in the GPU's memory",
+    "host": "streamed from the host",
+    "auto": "settled on a GPU",
+}
+
+
+def draw(models: dict[str, torch.nn.Module], title: str, labels: dict[str, str]) -> None:
+    """One strip for each model."""
+    fig, ax = plt.subplots(figsize=(9, 1.4 + 0.45 * len(models)), layout="constrained")
+    for row, model in enumerate(models.values()):
+        begin, total = 0.0, report.stored_bytes / MIB
+        for name, layers in blocks(model):
+            size = sum(layer.stored_bytes for layer in layers) / MIB
+            kind = "cached" if layers[-1].cached else layers[-1].residency
+            if "rows" in labels and isinstance(layers[-1], CompressedEmbedding):
+                kind = "rows"
+            ax.barh(
+                row, size, 0.8, begin, color=COLORS[kind], edgecolor="white", label=labels[kind]
+            )
+            if len(name) < 80 * size / total:
+                ax.text(
+                    begin + size / 2,
+                    row,
+                    name,
+                    ha="center",
+                    va="center",
+                    fontsize="small",
+                    color="white",
+                )
+            begin += size
+    ax.set_yticks(range(len(models)), list(models))
+    ax.invert_yaxis()
+    ax.set_xlabel("compressed bytes, MiB, in the model's order: embedding, decoder blocks, lm_head")
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    ax.legend(
+        handles.values(), handles, ncols=4, frameon=False, loc="lower left", bbox_to_anchor=(0, 1)
+    )
+    fig.suptitle(title, fontsize="medium")
+    plt.show()
+
+
+# %%
+models = {residency: load(residency=residency) for residency in ("device", "host", "auto")}
+draw(models, f"Where compressed bytes are on a GPU: {NAME}", WHERE)
+assert (
+    sum(layer.stored_bytes for _, layers in blocks(models["host"]) for layer in layers)
+    == report.stored_bytes
+)
+
+# %% [markdown]
+# ## 4. A cache of decoded layers
+#
+# Without a cache, every weight is decoded anew for every token, and the memory that decoding needs is that of one
+# block. `cache="100MB"` lets the blocks stay decoded that save most time for each byte, as many as fit. It works on a
+# GPU and on a CPU. Which they are is settled when the first weight is decoded; `layer.cached` says it.
+#
+# `wcodec.bench(..., profile=True)` follows some tokens with torch's profiler: the report's `splits` are their time by
+# kinds of work. How much is decoded for each token follows from `layer.cached` alone: all linear layers that are not.
+
+# %%
+SIZES = {"none": None, "100MB": "100MB", "250MB": "250MB", "1GB": "1GB"}
+RUN = {"batch": 1, "prompt_tokens": 8, "new_tokens": 3, "repeats": 1, "profile": True}
+cached, benches, kept, left = {}, {}, {}, {}
+for name, size in SIZES.items():
+    cached[name] = model = load(cache=size)
+    assert torch.equal(logits(model), expected)
+    benches[name] = wcodec.bench(model, **RUN)
+    kept[name] = (
+        sum(p.bytes for p in wcodec.measure_vram(model).parts if p.name == "decoded-layer cache")
+        / MIB
+    )
+    linear = [module for module in model.modules() if isinstance(module, CompressedLinear)]
+    left[name] = sum(layer.original_bytes for layer in linear if not layer.cached) / MIB
+    print(
+        f"cache {name:>5}: {kept[name]:5.0f} MiB stay decoded, {left[name]:5.0f} MiB are decoded for each token"
+    )
+
+# %% [markdown]
+# The logits are the same bits with every cache: decoded now or earlier, a weight is the same. The cache never takes
+# more than it may, and what it holds need not be decoded again.
+
+# %%
+assert kept["none"] == 0 and 0 < kept["100MB"] * MIB <= 100e6 and kept["250MB"] * MIB <= 250e6
+assert left["none"] > left["100MB"] > left["250MB"] > left["1GB"]
+assert all(kept[name] + left[name] == left["none"] for name in SIZES)
+labels = {
+    "rows": "looked up by rows",
+    "device": "decoded for each token",
+    "cached": "stays decoded",
+}
+draw(
+    {f"cache {name}": model for name, model in cached.items()},
+    f"Which layers stay decoded: {NAME}",
+    labels,
+)
+
+# %% [markdown]
+# Rows of the embedding are looked up, a few for each token; the table as a whole is never decoded, and never cached.
+# The times below are of one short run: on a busy machine they wander.
+
+# %%
+fig, ax = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+for kind, color, label in (
+    ("decode", "#e69f00", "decoding weights"),
+    ("product", "#009e73", "matrix products"),
+):
+    times = [1e3 * getattr(benches[name].splits[0], kind) for name in SIZES]
+    ax.plot([kept[name] for name in SIZES], times, "o-", color=color, label=label)
+ax.set(xlabel="weights that stay decoded, MiB", ylabel="ms per token", ylim=(0, None))
+ax.set_title(f"Time for memory: {NAME}, {benches['none'].device_name}", fontsize="medium")
+ax.grid(alpha=0.25)
+ax.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# ## 5. Where the time goes
+#
+# The same reports draw where the time of a token goes. The split adds up the kinds of work, without a cache and with
+# the largest one.
+
+# %%
+fig, axes = plt.subplots(2, 1, figsize=(8, 3.4), layout="constrained", sharex=True)
+for ax, name in zip(axes, ("none", "1GB"), strict=True):
+    benches[name].plot.split(ax=ax)
+    ax.set_yticks([0], [f"cache {name}"])
+axes[0].set_xlabel("")
+axes[1].get_legend().remove()
+fig.suptitle(f"Time of one token by kinds of work: {NAME}", fontsize="medium")
+plt.show()
+
+# %% [markdown]
+# The timeline shows one token, with a lane for each kind of work. A block is decoded when its first layer is called,
+# and then its products follow. `lm_head` comes last; as it is the largest layer, it is decoded in slices, so that it
+# needs no more memory than a block. On a CPU nothing runs side by side.
+
+# %%
+fig, ax = plt.subplots(figsize=(9, 2.6), layout="constrained")
+benches["none"].plot.timeline(ax=ax)
+ax.set_title(f"One token, no cache: {NAME}", fontsize="medium")
+plt.show()
+
+# %% [markdown]
+# By modules: on a CPU the first layer that is called in a block (`q_proj`) looks slow and the others do not, because
+# it decodes all seven layers of the block. On a GPU at batch 1 the time between launches outweighs the work, and all
+# blocks look alike.
+
+# %%
+fig, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
+benches["none"].plot.layers(ax=ax, top=12)
+ax.set_title(f"The slowest modules, no cache: {NAME}", fontsize="medium")
+plt.show()
+assert {layer.name for layer in benches["none"].layers} >= {
+    "lm_head",
+    "model.embed_tokens",
+    "model.norm",
+}
+
+# %% [markdown]
+# ## 6. All residencies on a GPU
+#
+# With a GPU, the model runs with each residency, taking turns with bf16, so that whatever else the machine does meets
+# both. Memory is what the model takes of the GPU (compressed bytes, ring, the memory that is decoded into, what stays
+# decoded, what was left as it was) and what torch took beyond that at most while it wrote tokens. All logits are
+# equal. `auto` keeps its promise: the model takes no more than the budget. The budget does not count activations and
+# the cache of keys and values.
+
+# %%
+SETTINGS = {
+    "device": {"residency": "device"},
+    "device, cache 256 MB": {"residency": "device", "cache": "256MB"},
+    "auto within 600 MB": {"residency": "auto", "vram_budget": 600_000_000},
+    "auto within 450 MB": {"residency": "auto", "vram_budget": 450_000_000},
+    "host": {"residency": "host"},
+}
+GPU_RUN = {"batch": 1, "prompt_tokens": 64, "new_tokens": 32, "repeats": 3}
+placed, runs, needs = {}, {}, {}
+if GPU:
+    del models, cached, model
+    for name, settings in SETTINGS.items():
+        placed[name] = load(**settings)
+        assert torch.equal(logits(placed[name]), expected)
+        runs[name] = wcodec.bench(
+            placed[name], plain, **GPU_RUN, profile=name in ("device", "host")
+        )
+        needs[name] = wcodec.measure_vram(placed[name]).model_bytes
+        assert needs[name] <= settings.get("vram_budget", needs[name])
+    assert needs["host"] < needs["auto within 600 MB"] < needs["device"] < bf16_bytes
+else:
+    print("no GPU: with one, this section measures memory and speed of each residency")
+
+# %%
+if GPU:
+    fig, ax = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
+    for name, run in runs.items():
+        taken = (needs[name] + run.row(1).peak_bytes) / MIB
+        print(
+            f"{name:>20}: {taken:6,.0f} MiB, {run.row(1).decode.median:5.1f} tokens/s, {run.ratio(1):.2f} of bf16's"
+        )
+        ax.plot(taken, run.ratio(1), "o", markersize=9, label=name)
+    other = runs["device"].row(1, "baseline")
+    taken = (bf16_bytes + other.peak_bytes) / MIB
+    print(f"{'bf16':>20}: {taken:6,.0f} MiB, {other.decode.median:5.1f} tokens/s")
+    ax.plot(taken, 1, "ks", markersize=9, label="bf16")
+    ax.set(
+        xlabel="memory of the GPU, MiB",
+        ylabel="decode speed, of bf16's in the same run",
+        xlim=(0, None),
+    )
+    ax.set_ylim(0, 1.1 * max(1, *(run.ratio(1) for run in runs.values())))
+    ax.set_title(f"Memory and speed: {NAME}, {runs['device'].device_name}", fontsize="medium")
+    ax.grid(alpha=0.25)
+    ax.legend(loc="lower right")
+    plt.show()
+
+# %% [markdown]
+# `auto` spreads the blocks that are streamed evenly over the model: while one that is on the GPU computes, one that
+# is not can arrive.
+
+# %%
+if GPU:
+    draw(placed, f"Where compressed bytes are: {NAME}", {**WHERE, "cached": "stays decoded"})
+    mixed = {
+        layer.residency for _, layers in blocks(placed["auto within 600 MB"]) for layer in layers
+    }
+    assert mixed == {"device", "host"}
+
+# %% [markdown]
+# The timeline of `host` shows the streaming: copies run ahead, in a lane of their own, beside decoding and products.
+
+# %%
+if GPU:
+    for name in ("device", "host"):
+        fig, ax = plt.subplots(figsize=(9, 2.8), layout="constrained")
+        runs[name].plot.timeline(ax=ax)
+        ax.set_title(f"One token, {name}: {NAME}, {runs[name].device_name}", fontsize="medium")
+        plt.show()
+    assert any(span.kind == "copy" for span in runs["host"].spans)
+
+# %% [markdown]
+# A budget that is too small is refused, with the least that would do, before anything is sent to the GPU. On a CPU
+# the budget is only noted: the error comes when the model goes to a GPU and decodes its first weight.
+
+# %%
+if GPU:
+    try:
+        load(residency="auto", vram_budget="100MB")
+    except wcodec.InputError as error:
+        print(f"{type(error).__name__}: {error}")
+    else:
+        raise AssertionError("100 MB should be too small")
+else:
+    assert torch.equal(logits(load(residency="auto", vram_budget="100MB")), expected)
+    print("no GPU: a budget of 100 MB is noted, and would be refused on one")
+
+# %% [markdown]
+# ## What you saw
+#
+# - `device` is the default. `host` takes the least memory of a GPU; `auto` fills a `vram_budget` and streams the
+#   rest.
+# - `cache` spends memory to save the time of decoding, on a GPU or a CPU.
+# - None of them changes a bit of the results.
+#
+# Next: [05 Quality](05_quality.ipynb), [06 Decode speed](06_decode_speed.ipynb). In the documentation:
+# [residencies and memory](../docs/residencies-and-memory.md) and [GPU set-up](../docs/gpu-setup.md).
+
+# %%
+folder.cleanup()
