@@ -197,7 +197,8 @@ for name in over:
         capsize=3,
         color=COLORS[name],
     )
-    ax.annotate(name, (over[name], middle), (9, 3), textcoords="offset points")
+    shift = (9, -11) if name.endswith("byte") else (9, 3)  # beside its neighbour's name
+    ax.annotate(name, (over[name], middle), shift, textcoords="offset points")
 ax.axvline(0, color="black", lw=1, label="order-0 entropy")
 ax.set(
     xlim=(-0.1, 2.7),
