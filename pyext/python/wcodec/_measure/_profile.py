@@ -32,9 +32,12 @@ _PRODUCT = re.compile(
     re.IGNORECASE,
 )
 _COPY = re.compile(r"memcpy htod|memcpy h2d", re.IGNORECASE)
+# Tokens that are written each by itself, of which one is shown.
+_ALONE = 3
 KINDS = ("copy", "decode", "product", "other")
-# How decoding by the CPU is marked for the profiler.
+# How decoding by the CPU, and the tokens that count, are marked for the profiler.
 _DECODING = "wcodec decodes"
+_WRITING = "wcodec writes tokens"
 # Kind, name, begin and end in the profiler's microseconds.
 _Found = tuple[str, str, float, float]
 
@@ -81,43 +84,49 @@ def _prepared(model: Any, prompt: torch.Tensor) -> _Writer:
 
 def split(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> tuple[TimeSplit, list[Span]]:
     """Time per token by kinds of work, and what is done when during one more token, from torch's profiler."""
+    torch = _torch.require()
+    device = prompt.device
     writer = _prepared(model, prompt)
     tokens = min(_TOKENS, new_tokens)
-    spans, wall = _profiled(writer, what, prompt.device, tokens)
-    sums: dict[str, float] = defaultdict(float)
-    for span in spans:
-        sums[span.kind] += span.seconds
-    parts = {kind: sums[kind] / tokens for kind in KINDS}
-    # By itself, as a GPU may still be busy with one token when the next one is launched.
-    timeline, _ = _profiled(writer, what, prompt.device, 1)
-    return TimeSplit(model=what, batch=prompt.shape[0], wall=wall / tokens, **parts), timeline
-
-
-def _profiled(writer: _Writer, what: str, device: torch.device, tokens: int) -> tuple[list[Span], float]:
-    """What is done while some tokens are written, from the first thing that is done on, and seconds in all."""
-    torch = _torch.require()
     # Its library writes its own progress to standard error, in the middle of notebooks; it asks at its first use.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activity = torch.profiler.ProfilerActivity
     gpu = device.type == "cuda"
     activities = [activity.CPU, activity.CUDA] if gpu else [activity.CPU]
-    # A token before those that count: what the profiler does at its start would show as a gap.
-    schedule = torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1)
-    with (
-        _decoding_on_cpu(),
-        torch.profiler.profile(activities=activities, schedule=schedule, **_keeping(torch)) as profiler,
-    ):
+    with _decoding_on_cpu(), torch.profiler.profile(activities=activities, **_keeping(torch)) as profiler:
+        # Not counted: the profiler's own start, tens of milliseconds on a GPU, falls into it.
         writer.step()
-        _models.synchronize(device)
-        profiler.step()
-        begin = time.perf_counter()
+        wall = _write(writer, tokens, device)
+        # By themselves, as a GPU may still be busy with one token when the next one is launched.
+        alone = [_write(writer, 1, device) for _ in range(_ALONE)]
+    events = profiler.events()
+    cpu = torch.autograd.DeviceType.CPU
+    marks = sorted(e.time_range.start for e in events if e.name == _WRITING and e.device_type == cpu)
+    # The profiler may stop for its own buffers: the fastest token has the fewest such gaps.
+    chosen = 1 + alone.index(min(alone))
+    found = sorted(_on_device(events) if gpu else _on_cpu(events), key=lambda span: span[2])
+    sums: dict[str, float] = defaultdict(float)
+    for kind, _, begin, end in found:
+        if marks[0] <= begin < marks[1]:
+            sums[kind] += (end - begin) / 1e6
+    parts = {kind: sums[kind] / tokens for kind in KINDS}
+    last = marks[chosen + 1] if chosen < _ALONE else float("inf")
+    timeline = [span for span in found if marks[chosen] <= span[2] < last]
+    first = timeline[0][2] if timeline else 0.0
+    return TimeSplit(model=what, batch=prompt.shape[0], wall=wall / tokens, **parts), [
+        Span(what, kind, name, (begin - first) / 1e6, (end - begin) / 1e6) for kind, name, begin, end in timeline
+    ]
+
+
+def _write(writer: _Writer, tokens: int, device: torch.device) -> float:
+    """Writes tokens, marked for the profiler, from when the device has nothing to do until it is done; seconds."""
+    _models.synchronize(device)
+    begin = time.perf_counter()
+    with _torch.require().profiler.record_function(_WRITING):
         for _ in range(tokens):
             writer.step()
         _models.synchronize(device)
-        wall = time.perf_counter() - begin
-    found = sorted(_on_device(profiler) if gpu else _on_cpu(profiler), key=lambda span: span[2])
-    first = found[0][2] if found else 0.0
-    return [Span(what, kind, name, (at - first) / 1e6, (end - at) / 1e6) for kind, name, at, end in found], wall
+    return time.perf_counter() - begin
 
 
 def _keeping(torch: Any) -> dict[str, bool]:
@@ -147,9 +156,9 @@ def _decoding_on_cpu() -> Iterator[None]:
         store.rows = plain
 
 
-def _on_cpu(profiler: Any) -> Iterator[_Found]:
+def _on_cpu(events: Any) -> Iterator[_Found]:
     """Operators, each without the operators that it calls."""
-    for event in profiler.events():
+    for event in events:
         if event.cpu_parent is None:
             yield from _without_inner(event)
 
@@ -160,7 +169,7 @@ def _without_inner(event: Any) -> Iterator[_Found]:
         yield "decode", event.name, at, end
         return
     # wcodec's own operators do nothing but decode, which is marked by itself, and call others. Ranges that somebody
-    # marked, the profiler's steps among them, do nothing themselves.
+    # marked do nothing themselves.
     own = not (event.name.startswith("wcodec::") or getattr(event, "is_user_annotation", False))
     kind = kind_of(event.name)
     for inner in sorted(event.cpu_children, key=lambda inner: inner.time_range.start):
@@ -172,10 +181,10 @@ def _without_inner(event: Any) -> Iterator[_Found]:
         yield kind, event.name, at, end
 
 
-def _on_device(profiler: Any) -> Iterator[_Found]:
+def _on_device(events: Any) -> Iterator[_Found]:
     """Kernels, copies and fills on the GPU."""
     on_device = _torch.require().autograd.DeviceType.CUDA
-    for event in profiler.events():
+    for event in events:
         # Ranges that somebody marked appear on the device too, and would count their kernels twice.
         if event.device_type == on_device and not getattr(event, "is_user_annotation", False):
             yield kind_of(event.name), event.name, event.time_range.start, event.time_range.end

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # A KL of zero has no place on a logarithmic axis: it, and what is rounding of float32 only, is drawn here.
 _SMALLEST_KL = 1e-9
+# The narrowest bars of a timeline in its width: at least a pixel each, or they would not be drawn.
+_COLUMNS = 300
 # Kinds of work, in the order in which a weight meets them.
 _KINDS = {"copy": "copy to the device", "decode": "decode weights", "product": "matrix products", "other": "other"}
 
@@ -140,8 +142,8 @@ class BenchPlots:
     def timeline(self, ax: Any = None, *, model: str = "model") -> Any:
         """When a token's copies, decoding of weights, matrix products and the rest were under way, each in a lane.
 
-        On a GPU copies run ahead beside the rest. The profiler slows things down, and what is shorter than a pixel is
-        drawn as a thin line; the figures at the right are exact sums.
+        On a GPU copies run ahead beside the rest. The profiler slows things down, and what is too short to be
+        seen is drawn wider; the figures at the right are exact sums.
 
         :param model: ``model`` or ``baseline``.
         """
@@ -149,6 +151,7 @@ class BenchPlots:
         if not spans:
             raise InputError(f"no token of the {model} was followed (pass profile=True, and the {model}, to bench)")
         kinds = [kind for kind in _KINDS if any(span.kind == kind for span in spans)]
+        end = 1e3 * max(span.begin + span.seconds for span in spans)
         ax = axes(ax, (7.2, 1.2 + 0.45 * len(kinds)))
         for place, kind in enumerate(kinds):
             mine = [span for span in spans if span.kind == kind]
@@ -161,7 +164,7 @@ class BenchPlots:
                         textcoords="offset points", va="center", fontsize="small")  # fmt: skip
         ax.set_yticks(range(len(kinds)), [_KINDS[kind] for kind in kinds])
         ax.set_ylim(len(kinds) - 0.5, -0.5)
-        ax.set_xlim(0, 1e3 * max(span.begin + span.seconds for span in spans))
+        ax.set_xlim(0, end)
         ax.set_xlabel("ms from the begin of a token")
         return quiet(ax, "x")
 
