@@ -98,6 +98,11 @@ def test_verify(encoded: Path, model: Path, run: Cli) -> None:
     assert report["ok"] and report["damage"] is None and {t["status"] for t in report["tensors"]} == {"ok"}
 
 
+def test_verify_damage_of_no_tensor(run: Cli) -> None:
+    status, out, _ = run("verify", Path(__file__).parent / "data/corrupt/padding.wcodec")
+    assert status == 1 and "padding" in out and "1 problem" in out
+
+
 def test_verify_damage(encoded: Path, run: Cli) -> None:
     good = encoded.read_bytes()
     segment = next(s for s in wcodec.open(encoded)["lm_head.weight"].segments if s.role == "data")

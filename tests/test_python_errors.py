@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from pathlib import Path
@@ -75,6 +76,17 @@ def test_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(wcodec.FileError, match="irectory"):
         wcodec.compress(W, file / "x.wcodec", progress=False)
     assert os.listdir(tmp_path) == ["file"]
+    # The temporary file has a name that nobody knows.
+    with pytest.raises(wcodec.FileMissingError, match="check the path") as caught:
+        wcodec.compress(W, tmp_path / "no" / "x.wcodec", progress=False)
+    assert caught.value.file == str(tmp_path / "no" / "x.wcodec") and ".part" not in str(caught.value)
+
+
+def test_a_missing_shard(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"w": "1.safetensors"}}')
+    with pytest.raises(wcodec.FileMissingError, match="download") as caught:
+        wcodec.compress(tmp_path, tmp_path / "x.wcodec", progress=False)
+    assert caught.value.file == str(tmp_path / "1.safetensors") and caught.value.errno == errno.ENOENT
 
 
 def test_unwritable_folder(tmp_path: Path) -> None:
@@ -86,7 +98,7 @@ def test_unwritable_folder(tmp_path: Path) -> None:
         pytest.skip("root may write everywhere, and this system has no folder that refuses even root")
     with pytest.raises(wcodec.FilePermissionError, match="permissions") as caught:
         wcodec.compress(W, folder / "x.wcodec", progress=False)
-    assert isinstance(caught.value, PermissionError) and caught.value.file == str(folder)
+    assert isinstance(caught.value, PermissionError) and caught.value.file == str(folder / "x.wcodec")
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\0" * 64, b"PK\3\4" * 100, b"\x89WCODEC\n" + b"\0" * 56])
@@ -122,7 +134,10 @@ def test_not_a_checkpoint(tmp_path: Path) -> None:
     [
         {"scheme": "int4"}, {"coder": "lzma"}, {"scale": "column"}, {"layout": "triple"}, {"block": 128},
         {"scale": "block", "block": 17}, {"scale": "block", "block": 0}, {"tile": 63}, {"tile": -64}, {"threads": 0},
-        {"threads": True}, {"include": "["}, {"include": [3]}, {"metadata": {"a": 1}}, {"level": "high"},
+        {"threads": True}, {"threads": 2**70},
+        {"include": "["}, {"include": [3]}, {"metadata": {"a": 1}},
+        {"level": "high"},
+        {"coder": "zstd", "level": 99}, {"coder": "zstd", "level": 2**40}, {"coder": "zstd", "level": -(2**40)},
     ],
 )  # fmt: skip
 def test_wrong_options(options: dict[str, Any], tmp_path: Path) -> None:

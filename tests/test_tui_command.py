@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import wcodec
 from command import call
+from wcodec import _gpu, _tui
 
 pyte = pytest.importorskip("pyte", reason="reconstructs the screen")
 
@@ -300,6 +301,15 @@ def test_figures_equal_those_of_inspect_and_of_numpy(
                 counts = np.unique(stored[name].symbols(), return_counts=True)[1]
                 p = counts / counts.sum()
                 assert tensor["entropy"] == pytest.approx(-(p * np.log2(p)).sum(), abs=1e-4)
+
+
+def test_the_inspector_looks_for_nvcomp_where_python_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvidia").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    calls: list[tuple[list[str], list[str]]] = []
+    monkeypatch.setattr(_tui, "tui_main", lambda args, folders: calls.append((args, folders)) or 0)
+    assert _tui.main(["a.wcodec"]) == 0
+    assert calls == [(["wcodec-tui", "a.wcodec"], _gpu.nvcomp_folders())] and calls[0][1][0] == str(tmp_path)
 
 
 def test_exit_statuses(container: Path, model: Path, tmp_path: Path) -> None:

@@ -106,8 +106,7 @@ impl Checkpoint {
             for shard in shards {
                 let file = path.join(&shard);
                 if !file.is_file() {
-                    return Err(Error::input(format!("the shard '{shard}' is missing"))
-                        .file(path)
+                    return Err(Error::missing("a shard of the checkpoint is missing", &file)
                         .advice("download it, or complete the copy of the checkpoint"));
                 }
                 // Tensors that the index does not mention are taken where they are.
@@ -141,7 +140,10 @@ impl Checkpoint {
                 .map_err(|e| e.file(path).tensor(&name).advice("convert the tensor to another dtype"))?;
             let (begin, end) = info.data_offsets;
             if !self.names.insert(name.clone()) {
-                return Err(Error::format("it is in two shards").file(path).tensor(&name));
+                return Err(Error::format("it is in two shards")
+                    .file(path)
+                    .tensor(&name)
+                    .advice("download the checkpoint again"));
             }
             self.places.push(Place { file: self.files.len(), offset: start + begin as u64, length: end - begin });
             self.tensors.push(SourceTensor { name, dtype, shape: info.shape.clone(), alias_of: None });
@@ -201,13 +203,18 @@ fn find_shards(folder: &Path) -> Result<(Vec<String>, Option<WeightMap>)> {
             struct ShardIndex {
                 weight_map: WeightMap,
             }
-            let parsed: ShardIndex = serde_json::from_slice(&text)
-                .map_err(|e| Error::format(format!("not an index of shards: {e}")).file(&path))?;
+            let parsed: ShardIndex = serde_json::from_slice(&text).map_err(|e| {
+                Error::format(format!("not an index of shards: {e}"))
+                    .file(&path)
+                    .advice("download the checkpoint again")
+            })?;
             let mut shards: Vec<String> = parsed.weight_map.values().cloned().collect();
             shards.sort();
             shards.dedup();
             if let Some(bad) = shards.iter().find(|s| Path::new(s).file_name() != Some(s.as_ref())) {
-                return Err(Error::format(format!("a shard named '{bad}' is not in the folder")).file(&path));
+                return Err(Error::format(format!("a shard named '{bad}' is not in the folder"))
+                    .file(&path)
+                    .advice("put the shards beside the index, and plain names into it"));
             }
             Ok((shards, Some(parsed.weight_map)))
         }

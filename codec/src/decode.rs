@@ -202,7 +202,9 @@ impl Container {
     pub fn scales(&self, name: &str) -> Result<Vec<f32>> {
         self.with_tensor(name, &DecodeOptions::default(), |t| match self.read_scales(t, true)? {
             Some((_, scales)) => Ok(scales),
-            None => Err(Error::input(format!("a tensor of scheme {} has no scales", t.scheme))),
+            None => {
+                Err(Error::input(format!("a tensor of scheme {} has no scales", t.scheme)).advice("read its values"))
+            }
         })
     }
 

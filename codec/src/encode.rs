@@ -10,7 +10,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use crate::checkpoint::{Source, SourceTensor};
 use crate::coder::plane::PlaneOptions;
 use crate::coder::table::Table;
-use crate::coder::{Coder, Layout};
+use crate::coder::{Coder, Layout, zstd};
 use crate::container::{Index, Writer};
 use crate::error::{Error, Result};
 use crate::file::OutputFile;
@@ -189,7 +189,10 @@ impl Plan {
         let compile = |patterns: &[String]| -> Result<GlobSet> {
             let mut set = GlobSetBuilder::new();
             for p in patterns {
-                let bad = |e: globset::Error| Error::input(format!("the pattern '{p}' is not valid: {e}"));
+                let bad = |e: globset::Error| {
+                    Error::input(format!("the pattern '{p}' is not valid: {e}"))
+                        .advice("write [[] for a bracket and [{] for a brace that is meant itself")
+                };
                 let glob = GlobBuilder::new(p).literal_separator(false).build().map_err(bad)?;
                 let matcher = glob.compile_matcher();
                 if !tensors.iter().any(|t| matcher.is_match(&t.name)) {
@@ -198,7 +201,9 @@ impl Plan {
                 }
                 set.add(glob);
             }
-            set.build().map_err(|e| Error::input(format!("the patterns are too large: {e}")))
+            set.build().map_err(|e| {
+                Error::input(format!("the patterns are too large: {e}")).advice("give fewer or shorter ones")
+            })
         };
         Ok(Self {
             include: if options.include.is_empty() { None } else { Some(compile(&options.include)?) },
@@ -227,7 +232,11 @@ fn encode_into<W: Write + Seek>(
 ) -> Result<(EncodeReport, W)> {
     let begin = Instant::now();
     if let Scheme::Int8(granularity) = options.scheme {
-        granularity.check().map_err(|e| Error::input(e.message().to_owned()))?;
+        let advice = "leave block out, or use 16, 32, 64, 128 or such";
+        granularity.check().map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
+    }
+    if options.coder == Coder::Zstd {
+        zstd::check_level(options.zstd_level)?;
     }
     let tensors = source.tensors();
     check_source(tensors)?;

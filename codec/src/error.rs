@@ -92,7 +92,7 @@ impl Error {
     pub fn io(what: &str, file: &Path, source: std::io::Error) -> Self {
         use std::io::ErrorKind as K;
         let advice = match source.kind() {
-            K::NotFound => Some("check the path"),
+            K::NotFound | K::NotADirectory => Some("check the path"),
             K::PermissionDenied | K::ReadOnlyFilesystem => Some("check the permissions of the file and its folder"),
             K::AlreadyExists => Some("choose another name, or allow overwriting"),
             K::StorageFull | K::QuotaExceeded => {
@@ -108,6 +108,22 @@ impl Error {
         e.0.source = Some(source);
         e.0.advice = advice.map(str::to_owned);
         e
+    }
+
+    /// A file that another one names and that is not there: as if the operating system had said so.
+    pub(crate) fn missing(message: &str, file: &Path) -> Self {
+        let mut e = Self::new(ErrorKind::Io, message).file(file);
+        e.0.source = Some(std::io::ErrorKind::NotFound.into());
+        e
+    }
+
+    /// What to do about a container that contradicts itself or is damaged, unless it is said already.
+    pub(crate) fn of_container(self) -> Self {
+        match self.kind() {
+            ErrorKind::Format => self.advice("encode the model again, or get the file again"),
+            ErrorKind::Corrupt => self.advice("restore the file, or encode the model again"),
+            _ => self,
+        }
     }
 
     /// Names the file, unless one is named already.

@@ -131,10 +131,9 @@ impl OutputFile {
         let folder = folder_of(path);
         let mut builder = tempfile::Builder::new();
         builder.prefix(".wcodec-").suffix(".part");
-        #[cfg(unix)]
-        // As any new file: the process's umask decides.
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let temporary = builder.tempfile_in(folder).map_err(|e| Error::io("create a file in the folder", folder, e))?;
+        // Opened here: the process's umask decides who may read it, and errors do not name a file that nobody knows.
+        let open = |part: &Path| File::options().read(true).write(true).create_new(true).open(part);
+        let temporary = builder.make_in(folder, open).map_err(|e| Error::io("create a file in its folder", path, e))?;
         Ok(Self { temporary, path: path.to_owned(), overwrite })
     }
 
@@ -334,7 +333,10 @@ mod tests {
         OutputFile::create(&other, true).unwrap().finish().unwrap();
         assert_eq!(std::fs::read(&other).unwrap(), b"");
         assert!(OutputFile::create(dir.path(), true).is_err());
-        assert!(OutputFile::create(&dir.path().join("none/x"), true).is_err());
+        let lost = dir.path().join("none/x");
+        let e = OutputFile::create(&lost, true).err().unwrap();
+        assert_eq!(e.file_path(), Some(lost.as_path()));
+        assert!(!e.to_string().contains(".part"), "{e}");
     }
 
     #[cfg(target_os = "linux")]

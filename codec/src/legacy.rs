@@ -1,6 +1,7 @@
 //! The legacy layer blob: 21 bytes of header, then one zstd frame. `FORMAT.md` section 9.
 
-use crate::error::{Error, Result};
+use crate::coder::zstd::check_level;
+use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::try_vec;
 
 /// First four bytes, little-endian.
@@ -37,14 +38,17 @@ pub fn is_legacy(bytes: &[u8]) -> bool {
 /// assert_eq!(wcodec::legacy::decode(&blob).unwrap().symbols, [1, -2, 3, 4, 5, 6]);
 /// ```
 pub fn encode(symbols: &[i8], rows: u32, cols: u32, level: i32) -> Result<Vec<u8>> {
+    let too_large = |what: String| Error::input(what).advice("use a container");
     let size =
-        rows.checked_mul(cols).ok_or_else(|| Error::input(format!("{rows} x {cols} does not fit a legacy blob")))?;
+        rows.checked_mul(cols).ok_or_else(|| too_large(format!("{rows} x {cols} does not fit a legacy blob")))?;
     if symbols.len() != size as usize {
         return Err(Error::input(format!("{} symbols for {rows} x {cols}", symbols.len())));
     }
+    check_level(level)?;
     let frame = zstd::bulk::compress(bytemuck::cast_slice(symbols), level)
-        .map_err(|e| Error::input(format!("zstd at level {level}: {e}")))?;
-    let length = u32::try_from(frame.len()).map_err(|_| Error::input("the layer does not fit a legacy blob"))?;
+        .map_err(|e| Error::input(format!("zstd at level {level}: {e}")).advice("free memory, or use a lower level"))?;
+    let length =
+        u32::try_from(frame.len()).map_err(|_| too_large("the layer does not fit a legacy blob".to_owned()))?;
     let mut out = Vec::with_capacity(HEADER_BYTES + frame.len());
     for field in [MAGIC, rows, cols, size, length] {
         out.extend_from_slice(&field.to_le_bytes());
@@ -59,6 +63,15 @@ pub fn encode(symbols: &[i8], rows: u32, cols: u32, level: i32) -> Result<Vec<u8
 /// # Errors
 /// It is not one, was cut off, or its fields contradict each other.
 pub fn decode(bytes: &[u8]) -> Result<LegacyLayer> {
+    decode_checked(bytes).map_err(|e| match e.kind() {
+        ErrorKind::Format => e.advice("give it a whole blob, as it was encoded"),
+        ErrorKind::Corrupt => e.advice("restore the blob, or encode the layer again"),
+        ErrorKind::Unsupported => e.advice("decode it with the program that wrote it"),
+        _ => e,
+    })
+}
+
+fn decode_checked(bytes: &[u8]) -> Result<LegacyLayer> {
     let Some((header, frame)) = bytes.split_at_checked(HEADER_BYTES) else {
         return Err(Error::format(format!("a legacy blob of {} bytes", bytes.len())));
     };
@@ -121,6 +134,7 @@ mod tests {
         huge[12..16].copy_from_slice(&(0xFFFFu32 * 0xFFFF).to_le_bytes());
         assert!(decode(&huge).is_err());
         assert!(encode(&[1], 2, 2, 3).is_err());
+        assert!(encode(&[1], 1, 1, 99).is_err());
         assert!(encode(&[], u32::MAX, 2, 3).is_err());
     }
 }

@@ -251,7 +251,8 @@ fn check(row: &Row) -> Result<(), String> {
         let message = text(e);
         let right = e.kind() == row.kind && message.contains(row.words) && e.tensor_name() == tensor;
         let named = message.contains(&format!("{file}.wcodec"));
-        if right && named { Ok(()) } else { Err(format!("{file}: {:?} '{message}'", e.kind())) }
+        let advised = message.contains(" (") && message.ends_with(')');
+        if right && named && advised { Ok(()) } else { Err(format!("{file}: {:?} '{message}'", e.kind())) }
     };
     let container = match (Container::open(&path), row.at) {
         (Err(e), At::Open) => return judge(&e, e.tensor_name()),

@@ -104,6 +104,10 @@ pub struct Options {
     /// Print the manual page.
     #[arg(long, exclusive = true)]
     pub man: bool,
+
+    /// Folders in which nvCOMP is looked for, too: the caller's, no flag.
+    #[arg(skip)]
+    pub nvcomp_folders: Vec<PathBuf>,
 }
 
 /// Whether something is used.

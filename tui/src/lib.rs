@@ -25,4 +25,4 @@ pub mod timing;
 pub mod update;
 pub mod workers;
 
-pub use run::run;
+pub use run::{run, run_with};

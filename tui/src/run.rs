@@ -5,7 +5,7 @@ pub mod log;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -60,7 +60,12 @@ const BATCH: usize = 256;
 /// assert_eq!(wcodec_tui::run(["wcodec-tui", "no/such/file.wcodec"].map(Into::into)), 2);
 /// ```
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let done = match cli::parse(arguments) {
+    run_with(arguments, Vec::new())
+}
+
+/// [`run`], for a caller that knows of more folders in which nvCOMP may be, such as those of Python's `sys.path`.
+pub fn run_with(arguments: impl IntoIterator<Item = OsString>, nvcomp_folders: Vec<PathBuf>) -> u8 {
+    let done = match job(arguments, nvcomp_folders) {
         Job::Inspect(options) => inspect(&options),
         Job::Print(text) => print(&text).map(|()| FINE),
         Job::Refuse(message) => {
@@ -74,6 +79,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         let _ = writeln!(io::stderr(), "{PROGRAM}: error: {line}");
         FAILED
     })
+}
+
+fn job(arguments: impl IntoIterator<Item = OsString>, nvcomp_folders: Vec<PathBuf>) -> Job {
+    let mut job = cli::parse(arguments);
+    if let Job::Inspect(options) = &mut job {
+        options.nvcomp_folders = nvcomp_folders;
+    }
+    job
 }
 
 /// Prints a text. Who closes the pipe has seen enough.
@@ -143,7 +156,7 @@ fn inspect(options: &Options) -> Result<u8, String> {
     let mut state = State::new(file.clone(), other, look, (80, 24));
     state.has_reference = reference.is_some();
     let mut effects = prepare(&mut state, options, tensor);
-    let mut workers = Workers::new(file, reference, &sender);
+    let mut workers = Workers::new(file, reference, &options.nvcomp_folders, &sender);
     let session = Session { state, workers: &mut workers, log: &mut log };
     let done = session.show(screen, options, &sender, &receiver, &mut effects);
     log.line(format_args!("end: {done:?}"));
@@ -328,4 +341,18 @@ fn is_suspend(action: &Action) -> bool {
 fn suspend() {
     // Where there is no shell to wake us, the system does not let us sleep.
     let _ = low_level::raise(SIGTSTP);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_callers_folders_of_nvcomp_are_options() {
+        let folders = vec![PathBuf::from("/site-packages")];
+        let Job::Inspect(options) = job(["wcodec-tui", "a.wcodec"].map(Into::into), folders.clone()) else { panic!() };
+        assert_eq!(options.nvcomp_folders, folders);
+        let Job::Inspect(options) = cli::parse(["wcodec-tui", "a.wcodec"]) else { panic!() };
+        assert!(options.nvcomp_folders.is_empty());
+    }
 }

@@ -31,12 +31,18 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Workers on a file, and on the reference to compare its values with; they report to `sender`.
-    pub fn new(file: Arc<FileModel>, reference: Option<Arc<Checkpoint>>, sender: &Sender<Action>) -> Self {
+    /// Workers on a file, and on the reference to compare its values with; they report to `sender`. nvCOMP is looked for in
+    /// `nvcomp_folders`, too.
+    pub fn new(
+        file: Arc<FileModel>,
+        reference: Option<Arc<Checkpoint>>,
+        nvcomp_folders: &[PathBuf],
+        sender: &Sender<Action>,
+    ) -> Self {
         Self {
             files: Files::new(sender.clone()),
             stats: StatsWorker::new(file.clone(), reference, sender.clone()),
-            timing: TimingWorker::new(file.clone(), sender.clone()),
+            timing: TimingWorker::new(file.clone(), nvcomp_folders.to_vec(), sender.clone()),
             watch: Watch::new(&file, sender.clone()),
             file,
         }

@@ -23,6 +23,17 @@ pub fn check_chunk(chunk: usize) -> Result<()> {
     Err(Error::format(format!("zstd chunks have 1 to {MAX_CHUNK} bytes, not {chunk}")))
 }
 
+/// The highest level that is written: nvCOMP 4.0 does not come back from some frames of level 22 (FORMAT.md, section 8).
+const HIGHEST_LEVEL: i32 = 19;
+
+/// Refuses levels that GPUs may not decode, and those that libzstd does not have, for which it would take the nearest.
+pub fn check_level(level: i32) -> Result<()> {
+    if (*zstd::compression_level_range().start()..=HIGHEST_LEVEL).contains(&level) {
+        return Ok(());
+    }
+    Err(Error::input(format!("zstd is not used at level {level}")).advice(format!("use 1 to {HIGHEST_LEVEL}")))
+}
+
 /// Whether `filter` can be used with chunks of this size.
 pub fn filter_allowed(filter: Filter, chunk: usize, cols: usize) -> bool {
     filter != Filter::Up || (cols > 0 && chunk.is_multiple_of(cols))
@@ -35,7 +46,7 @@ pub fn compress(chunk: &[i8], begin: usize, cols: usize, filter: Filter, level: 
         for_each_row_run(&mut bytes, begin, cols, filter, filter::apply);
     }
     zstd::bulk::compress(bytemuck::cast_slice(&bytes), level)
-        .map_err(|e| Error::input(format!("zstd at level {level}: {e}")))
+        .map_err(|e| Error::input(format!("zstd at level {level}: {e}")).advice("free memory, or use a lower level"))
 }
 
 /// Filters restart at rows and at the chunk's start, which may lie within a row.
@@ -146,7 +157,8 @@ impl<'a> Frames<'a> {
         let frame = &self.data[start..start + length];
         check_frame(frame, want).map_err(bad)?;
         if context.is_none() {
-            *context = Some(zstd::bulk::Decompressor::new().map_err(|e| Error::input(format!("zstd: {e}")))?);
+            let failed = |e| Error::input(format!("zstd: {e}")).advice("free memory, or use fewer threads");
+            *context = Some(zstd::bulk::Decompressor::new().map_err(failed)?);
         }
         let context = context.as_mut().expect("made above");
         let got = context.decompress_to_buffer(frame, bytemuck::cast_slice_mut(out)).map_err(|e| bad(e.to_string()))?;

@@ -44,6 +44,10 @@ impl Reader {
     }
 
     fn new(storage: Storage) -> Result<Self> {
+        Self::checked(storage).map_err(Error::of_container)
+    }
+
+    fn checked(storage: Storage) -> Result<Self> {
         let length = storage.length();
         let head = storage.read(0, HEADER_BYTES.min(length as usize) as u64)?;
         let header = Header::from_bytes(&head, length)?;
@@ -73,7 +77,8 @@ impl Reader {
     /// The index as stored, unknown keys included.
     pub fn index_json(&self) -> Result<String> {
         let bytes = self.storage.read(self.header.index_offset, self.header.index_length)?;
-        String::from_utf8(bytes.to_vec()).map_err(|e| Error::format(format!("the index is not UTF-8: {e}")))
+        let text = String::from_utf8(bytes.to_vec());
+        text.map_err(|e| self.name(Error::format(format!("the index is not UTF-8: {e}"))))
     }
 
     /// The path of the file; `None` in memory.
@@ -129,8 +134,9 @@ impl Reader {
         self.storage.read(segment.offset + range.start, range.end - range.start).map_err(|e| self.name(e))
     }
 
-    /// Names the file in `error`.
+    /// Names the file in `error` and, where the file is to blame, says what to do.
     pub fn name(&self, error: Error) -> Error {
+        let error = error.of_container();
         match self.path() {
             Some(p) => error.file(p),
             None => error,

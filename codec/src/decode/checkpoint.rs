@@ -41,10 +41,13 @@ pub fn decode(
                 .advice("encode it under another name"));
         }
         let info = &infos[i];
-        let dtype = serde_json::from_value(info.dtype.name().into())
-            .map_err(|e| Error::unsupported(format!("safetensors has no dtype {}: {e}", info.dtype)).tensor(name))?;
+        let dtype = serde_json::from_value(info.dtype.name().into()).map_err(|e| {
+            Error::unsupported(format!("safetensors has no dtype {}: {e}", info.dtype))
+                .tensor(name)
+                .advice("read it with load_file instead")
+        })?;
         let next = usize::try_from(info.original_bytes).ok().and_then(|n| end.checked_add(n));
-        let next = next.ok_or_else(|| Error::format("the tensors are too large").tensor(name))?;
+        let next = next.ok_or_else(|| Error::format("the tensors are too large").tensor(name).of_container())?;
         entries.push((name.to_owned(), TensorInfo { dtype, shape: info.shape.clone(), data_offsets: (end, next) }));
         end = next;
     }

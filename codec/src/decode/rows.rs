@@ -301,11 +301,13 @@ fn check_dtype(entry: &TensorEntry, form: &Form<'_>, dtype: Dtype) -> Result<()>
     match (entry.scheme.as_str(), dtype) {
         ("int8", Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::I8) => Ok(()),
         ("int8", other) => {
-            Err(Error::input(format!("scheme int8 decodes to F32, F16, BF16 or, as symbols, to I8, not {other}")))
+            Err(Error::input(format!("scheme int8 decodes to F32, F16, BF16 or, as symbols, to I8, not {other}"))
+                .advice("leave dtype out, or ask for one of these"))
         }
         (_, own) if own == form.dtype => Ok(()),
         (scheme, other) => {
-            Err(Error::input(format!("a {} tensor of scheme {scheme} cannot be read as {other}", form.dtype)))
+            Err(Error::input(format!("a {} tensor of scheme {scheme} cannot be read as {other}", form.dtype))
+                .advice("leave dtype out, and convert it afterwards"))
         }
     }
 }

@@ -187,7 +187,8 @@ impl Container {
                 Dtype::F32 => opened.dequantize::<f32>(granularity, &scales, options),
                 Dtype::F16 => opened.dequantize::<f16>(granularity, &scales, options),
                 Dtype::BF16 => opened.dequantize::<bf16>(granularity, &scales, options),
-                other => Err(Error::input(format!("scheme int8 decodes to F32, F16 or BF16, not {other}"))),
+                other => Err(Error::input(format!("scheme int8 decodes to F32, F16 or BF16, not {other}"))
+                    .advice("leave dtype out, or ask for one of these")),
             },
             _ if dtype == opened.dtype => {
                 let plane = opened.plane()?;
@@ -198,7 +199,8 @@ impl Container {
             _ => Err(Error::input(format!(
                 "a {} tensor of scheme {} cannot be read as {dtype}",
                 opened.dtype, entry.scheme
-            ))),
+            ))
+            .advice("leave dtype out, and convert it afterwards")),
         }
     }
 }

@@ -218,7 +218,8 @@ impl PinnedBuffer {
                 .advice("end other programs, or raise the limit of locked memory")),
                 _ => Err(e).named("cuMemHostAlloc"),
             })?;
-            ptr = NonNull::new(raw.cast()).ok_or_else(|| Error::device("cuMemHostAlloc returned no memory"))?;
+            ptr = NonNull::new(raw.cast())
+                .ok_or_else(|| Error::device("cuMemHostAlloc returned no memory").advice("end other programs"))?;
             // SAFETY: There are so many bytes, and nobody else knows of them.
             unsafe { ptr.write_bytes(0, bytes) };
         }

@@ -18,7 +18,7 @@ use super::zstd::{Demand, Zstd};
 use crate::coder::Layout;
 use crate::decode::{Container, DecodeOptions, Parts};
 use crate::error::{Error, Result};
-use crate::tensor::Dtype;
+use crate::tensor::{Dtype, try_vec};
 
 /// How to decode on a device.
 #[derive(Clone, Debug)]
@@ -212,7 +212,7 @@ pub(super) fn read_plans(
     let mut plans: Vec<TensorPlan> = Vec::with_capacity(names.len());
     for name in names {
         let parts = container.parts(name, &read)?;
-        let plan = TensorPlan::new(&parts)?;
+        let plan = TensorPlan::new(&parts).map_err(|e| container.reader().name(e))?;
         each(&plan, &parts)?;
         plans.push(plan);
     }
@@ -382,9 +382,7 @@ impl Stage {
 
     /// Sends the image of `parts` to offset `at` of `to`.
     fn send(&mut self, plan: &TensorPlan, parts: &Parts, to: &DeviceBuffer, at: usize, stream: &Stream) -> Result<()> {
-        let mut image = Vec::new();
-        image.try_reserve_exact(plan.image.len).map_err(|_| Error::input("out of memory for a tensor's image"))?;
-        image.resize(plan.image.len, 0);
+        let mut image: Vec<u8> = try_vec(plan.image.len)?;
         plan.image.fill(parts, &mut image);
         let size = self.halves[0].0.len().max(1);
         for (i, piece) in image.chunks(size).enumerate() {

@@ -66,9 +66,13 @@ impl TensorPlan {
     /// Plans the decoding of a tensor whose parts were checked.
     pub fn new(parts: &Parts) -> Result<Self> {
         let (count, rows, cols) = parts.matrix;
-        let too_large = || Error::unsupported("a matrix with more rows or columns than the kernels count");
+        let too_large = || {
+            Error::unsupported("a matrix with more rows or columns than the kernels count")
+                .tensor(&parts.name)
+                .advice("decode it on the CPU")
+        };
         if count.checked_mul(rows).is_none_or(|n| n >= 1 << 31) || cols >= 1 << 31 {
-            return Err(too_large().tensor(&parts.name).advice("decode it on the CPU"));
+            return Err(too_large());
         }
         let method = match parts.coder {
             Coder::Rans | Coder::Huffman => {
@@ -77,7 +81,7 @@ impl TensorPlan {
                 let geometry = TileGeometry::new(count, rows, cols, parts.tile)?;
                 let blocks = geometry.padded_elements() / (TILE_ROWS * BLOCK_COLS);
                 if blocks >= 1 << 31 || parts.data.len() / OFFSET_UNIT >= u32::MAX as usize {
-                    return Err(too_large().tensor(&parts.name).advice("decode it on the CPU"));
+                    return Err(too_large());
                 }
                 Method::Tiles(TilesPlan {
                     coder: parts.coder,
@@ -95,7 +99,7 @@ impl TensorPlan {
                 frames: parts.elements.div_ceil(parts.zstd_chunk.max(1)),
                 filter: parts.filter,
             },
-            _ => Method::Raw,
+            Coder::Raw => Method::Raw,
         };
         Ok(Self {
             name: parts.name.clone(),
@@ -125,12 +129,12 @@ impl TensorPlan {
             (false, d) if d == self.dtype => Ok(OutputKind::Int8),
             (true, d) => {
                 Err(Error::input(format!("scheme int8 decodes to F32, F16, BF16 or, as symbols, to I8, not {d}"))
-                    .tensor(&self.name))
+                    .tensor(&self.name)
+                    .advice("leave dtype out, or ask for one of these"))
             }
-            (false, d) => {
-                Err(Error::input(format!("a {} tensor of scheme raw cannot be read as {d}", self.dtype))
-                    .tensor(&self.name))
-            }
+            (false, d) => Err(Error::input(format!("a {} tensor of scheme raw cannot be read as {d}", self.dtype))
+                .tensor(&self.name)
+                .advice("leave dtype out, and convert it afterwards")),
         }
     }
 
@@ -305,7 +309,7 @@ pub fn filter_code(filter: Filter) -> u8 {
     match filter {
         Filter::Left => abi::FILTER_LEFT,
         Filter::Up => abi::FILTER_UP,
-        _ => abi::FILTER_NONE,
+        Filter::None => abi::FILTER_NONE,
     }
 }
 
@@ -404,7 +408,8 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
     let (score, blocks, most, buffers) =
         options.into_iter().flatten().reduce(|best, o| if o.0 > best.0 { o } else { best }).expect("there are shapes");
     if score == 0 {
-        return Err(Error::device(format!("chunks of {buffer} bytes do not fit the device's shared memory")));
+        return Err(Error::device(format!("chunks of {buffer} bytes do not fit the device's shared memory"))
+            .advice("decode on the CPU, or look for a newer wcodec"));
     }
     // Few chunks: one block a multiprocessor, which loads one table and leaves room for the next launch.
     let blocks = if chunks <= limits.multiprocessors * FEW_WARPS.min(most) { 1 } else { blocks };

@@ -49,7 +49,8 @@ impl Frames {
                 decoded: job.plan.elements as u64,
                 status: job.status,
                 frame_begin: first as u64,
-                frames: u32::try_from(last - first).map_err(|_| Error::unsupported("too many frames"))?,
+                frames: u32::try_from(last - first)
+                    .map_err(|_| Error::unsupported("too many frames").advice("decode it on the CPU"))?,
                 chunk: chunk as u32,
                 first: 0,
                 reserved: 0,

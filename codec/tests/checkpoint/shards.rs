@@ -47,7 +47,9 @@ fn missing_shards_and_tensors_are_named() {
     let shards = folder(&good_map());
     std::fs::remove_file(shards.path().join("2.safetensors")).unwrap();
     let e = refused(shards.path(), "no shard");
-    assert!(e.kind() == ErrorKind::Input && text(&e).contains("'2.safetensors' is missing"), "{e}");
+    let missing = std::error::Error::source(&e).and_then(|e| e.downcast_ref::<std::io::Error>());
+    assert_eq!((e.kind(), missing.map(|e| e.kind())), (ErrorKind::Io, Some(std::io::ErrorKind::NotFound)), "{e}");
+    assert!(text(&e).contains("2.safetensors: a shard of the checkpoint is missing"), "{e}");
     assert!(text(&e).contains("download"), "{e}");
     // A folder of that name is no shard.
     std::fs::create_dir(shards.path().join("2.safetensors")).unwrap();

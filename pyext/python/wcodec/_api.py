@@ -65,7 +65,7 @@ def compress(
     :param scale: which elements share a scale: a ``row``, the whole ``tensor``, or a ``block`` of a row.
     :param block: elements in a block, a multiple of 16, with ``scale="block"``; 128 if left out.
     :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default) or ``byte``.
-    :param level: level of ``zstd``.
+    :param level: level of ``zstd``, 1 to 19.
     :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
     :param include: glob patterns of the tensors to quantize (all if left out); the others are stored raw.
     :param exclude: glob patterns of tensors to store raw.

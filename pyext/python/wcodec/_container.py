@@ -189,7 +189,10 @@ class TensorEntry(TensorInfo):
 
     def _must_be_float(self) -> None:
         if self.dtype not in (*_dtypes.FLOATS, "F64"):
-            raise InputError(f"tensor '{self.name}': its dtype {self.dtype} is no float to convert", tensor=self.name)
+            raise InputError(
+                f"tensor '{self.name}': its dtype {self.dtype} is no float to convert (leave dtype out)",
+                tensor=self.name,
+            )
 
     def _facts(self) -> list[tuple[str, str]]:
         cells = dict(zip(("shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight"),
@@ -287,8 +290,8 @@ class Container(Mapping[str, TensorEntry]):
 
     def _missing(self, name: object) -> TensorNotFoundError:
         near = difflib.get_close_matches(str(name), self._names, n=1)
-        advice = f" (did you mean {near[0]!r}?)" if near else ""
-        return TensorNotFoundError(f"no tensor {name!r}{advice}", file=self._path, tensor=str(name))
+        advice = f"did you mean {near[0]!r}?" if near else "list(container) names them all"
+        return TensorNotFoundError(f"no tensor {name!r} ({advice})", file=self._path, tensor=str(name))
 
     def _entry(self, record: dict[str, Any], name: str, alias_of: str | None) -> TensorEntry:
         arguments = TensorInfo._arguments(record)
@@ -363,7 +366,7 @@ class Container(Mapping[str, TensorEntry]):
     @property
     def _open(self) -> _native.Container:
         if self._native is None:
-            raise InputError("the container is closed", file=self._path)
+            raise InputError("the container is closed (open it again, or read inside the with block)", file=self._path)
         return self._native
 
     def close(self) -> None:

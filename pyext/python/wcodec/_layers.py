@@ -62,7 +62,10 @@ class Encoder:
         begin = time.perf_counter()
         if self.format == "legacy":
             if max(rows, cols) >= 2**32:
-                raise InputError(f"a legacy blob holds fewer than 2^32 rows and columns, not {rows} x {cols}")
+                raise InputError(
+                    f"a legacy blob holds fewer than 2^32 rows and columns, not {rows} x {cols} "
+                    "(use format='container')"
+                )
             data = _native.legacy_encode(flat, rows, cols, self._options["level"])
         else:
             data = _native.layer_encode(flat, rows, cols, self._options)
@@ -147,14 +150,20 @@ class Decoder:
 
 def _expect(shape: tuple[int, int], expected: tuple[int | None, int | None]) -> None:
     if any(want not in (None, got) for got, want in zip(shape, expected, strict=True)):
-        raise InputError(f"the layer has {shape[0]} x {shape[1]} symbols, not {expected[0]} x {expected[1]}")
+        wanted = " x ".join("any" if want is None else str(want) for want in expected)
+        raise InputError(
+            f"the layer has {shape[0]} x {shape[1]} symbols, not {wanted} (leave rows and cols out to take it as it is)"
+        )
 
 
 def _symbols(value: Any) -> tuple[npt.NDArray[np.int8], tuple[int, int]]:
     """Row-major symbols and the shape."""
     shape, dtype = tuple(getattr(value, "shape", ())), str(getattr(value, "dtype", type(value).__name__))
     if len(shape) != 2 or dtype.removeprefix("torch.") != "int8":
-        raise InputError(f"a layer is a 2-D int8 array, not {dtype} of shape {list(shape)}")
+        raise InputError(
+            f"a layer is a 2-D int8 array, not {dtype} of shape {list(shape)} "
+            "(for weights use compress, which quantizes them)"
+        )
     if _torch.is_tensor(value):
         return _torch.bytes_of(value).view(np.int8), (shape[0], shape[1])
     return np.ascontiguousarray(value).reshape(-1), (shape[0], shape[1])

@@ -33,6 +33,8 @@ def count(what: str, value: int | None, minimum: int = 1) -> int | None:
         return None
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < minimum:
         raise InputError(f"{what} must be a whole number of at least {minimum}, not {value!r}")
+    if value.__index__() >= 2**63:
+        raise InputError(f"{what} is too large: {value!r} (use a smaller number)")
     return value.__index__()
 
 
@@ -73,7 +75,7 @@ def patterns(what: str, value: str | Iterable[str]) -> list[str]:
     """Glob patterns; a single string is one pattern, not a sequence of letters."""
     found = [value] if isinstance(value, str) else list(value)
     if not all(isinstance(p, str) for p in found):
-        raise InputError(f"{what} takes glob patterns, not {value!r}")
+        raise InputError(f"{what} takes glob patterns, not {value!r} (pass text such as '*.mlp.*', or a list of texts)")
     return found
 
 
@@ -81,7 +83,7 @@ def path_of(value: str | os.PathLike[str]) -> str:
     """A path as text."""
     path = os.fspath(value)
     if not isinstance(path, str):
-        raise InputError(f"a path must be text, not {value!r}")
+        raise InputError(f"a path must be text, not {value!r} (os.fsdecode makes text of it)")
     return path
 
 
@@ -106,13 +108,18 @@ def encode_options(
 ) -> _EncodeOptions:
     """All options, with the defaults filled in."""
     if block is not None and scale != "block":
-        raise InputError(f"block={block!r} only goes with scale='block', not with scale={scale!r}")
+        raise InputError(
+            f"block={block!r} only goes with scale='block', not with scale={scale!r} (leave block out, or change scale)"
+        )
     added = dict(metadata or {})
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in added.items()):
-        raise InputError("metadata must map text to text")
+        raise InputError("metadata must map text to text (convert its keys and values with str)")
     size = count("block", block)
     if isinstance(level, bool) or not isinstance(level, int):
         raise InputError(f"level must be a whole number, not {level!r}")
+    if abs(level) >= 2**31:
+        # The native module cannot be given it, and says itself which ones there are.
+        raise InputError(f"zstd is not used at level {level} (use 1 to 19)")
     return {
         "scheme": choice("scheme", scheme, SCHEMES),
         "scale": choice("scale", scale, SCALES),

@@ -54,7 +54,10 @@ def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...]
     if isinstance(value, np.ndarray):
         return _dtypes.name_of(value.dtype, name), list(value.shape), _identity(value)
     kind = type(value).__name__
-    raise InputError(f"tensor '{name}': expected a NumPy array or a torch tensor, not {kind}", tensor=name)
+    raise InputError(
+        f"tensor '{name}': expected a NumPy array or a torch tensor, not {kind} (convert it with numpy.asarray)",
+        tensor=name,
+    )
 
 
 def _identity(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:

@@ -135,14 +135,18 @@ def _put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         if name in parameters and container[key].shape != tuple(parameters[name].shape):
             raise InputError(
                 f"the container is not that of this model: {name} is {list(container[key].shape)}, not "
-                f"{list(parameters[name].shape)}",
+                f"{list(parameters[name].shape)} (put the config.json and the .wcodec file of one model together)",
                 file=str(path),
                 tensor=key,
             )
     candidates = stored_candidates(model, found, container, dtype)
     if found.extra or not candidates:
         what = f"it has {', '.join(found.extra[:5])}" if found.extra else "it has none of its layers"
-        raise InputError(f"the container is not that of this {type(model).__name__}: {what}", file=str(path))
+        raise InputError(
+            f"the container is not that of this {type(model).__name__}: {what} "
+            "(put the config.json and the .wcodec file of one model together)",
+            file=str(path),
+        )
     settings = checked_settings(config.residency, config.vram_budget, config.cache)
     store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
     replace(model, candidates, store, dtype=dtype, device=torch.device(device))

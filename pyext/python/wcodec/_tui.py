@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from ._gpu import nvcomp_folders
 from ._native import tui_main
 from .cli import EXIT_INTERRUPTED
 
@@ -16,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     2
     """
     try:
-        return tui_main(["wcodec-tui", *(sys.argv[1:] if argv is None else argv)])
+        return tui_main(["wcodec-tui", *(sys.argv[1:] if argv is None else argv)], nvcomp_folders())
     except KeyboardInterrupt:
         # SIGINT also reached Python's own handler; the inspector has given the terminal back.
         return EXIT_INTERRUPTED

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use serde_json::json;
 use wcodec::gpu::{Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream, Target};
-use wcodec::{Container, DecodeOptions, Dtype, Error, ErrorKind, ProgressEvent, Result, TensorInfo};
+use wcodec::{AlignedBytes, Container, DecodeOptions, Dtype, ErrorKind, ProgressEvent, Result, TensorInfo};
 
 use super::Options;
 use crate::progress::{Pending, run};
@@ -71,7 +71,7 @@ fn compare(container: &Container, info: &TensorInfo, stream: &Stream, options: &
 }
 
 /// What the GPU makes of a tensor.
-fn decode(decoder: &GpuDecoder, name: &str, dtype: Dtype, stream: &Stream) -> Result<Vec<u8>> {
+fn decode(decoder: &GpuDecoder, name: &str, dtype: Dtype, stream: &Stream) -> Result<AlignedBytes> {
     let bytes = decoder.output_bytes(name, dtype)?;
     let buffer = DeviceBuffer::new(stream.device(), bytes)?;
     buffer.fill(POISON, stream)?;
@@ -80,9 +80,7 @@ fn decode(decoder: &GpuDecoder, name: &str, dtype: Dtype, stream: &Stream) -> Re
     // driver waits too.
     unsafe { decoder.decode(&[target], stream)? };
     decoder.check(stream)?;
-    let mut found = Vec::new();
-    found.try_reserve_exact(bytes).map_err(|_| Error::input("out of memory for a tensor's copy"))?;
-    found.resize(bytes, 0);
+    let mut found = AlignedBytes::zeroed(bytes)?;
     buffer.download(0, &mut found, stream)?;
     Ok(found)
 }

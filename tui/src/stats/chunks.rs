@@ -13,12 +13,13 @@ use super::ChunkStats;
 /// The offsets are damaged, or do not fit what the index says.
 pub fn chunks(container: &Container, entry: &TensorEntry, info: &TensorInfo) -> Result<Vec<ChunkStats>> {
     let Some(plane) = entry.planes.first() else { return Ok(Vec::new()) };
-    match (Coder::from_name(&plane.coder)?, plane.tile) {
+    let found = match (Coder::from_name(&plane.coder)?, plane.tile) {
         (coder @ (Coder::Rans | Coder::Huffman), Some(tile)) => tiles(container, plane, coder, tile, info),
         (Coder::Rans | Coder::Huffman, None) => Err(Error::format("a plane without 'tile'")),
         (Coder::Zstd, _) => frames(container, plane, info),
         (Coder::Raw, _) => Ok(vec![ChunkStats { bytes: plane.data.length, elements: info.elements }]),
-    }
+    };
+    found.map_err(|e| container.reader().name(e))
 }
 
 fn tiles(

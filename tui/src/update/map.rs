@@ -21,13 +21,10 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
     if state.map.cursor.moved(command, len, page) {
         return Vec::new();
     }
-    match command {
-        Command::Enter => {
-            if let Some(tensor) = state.map.selected(&state.file).and_then(|r| r.tensor) {
-                return super::compare::show(state, tensor);
-            }
-        }
-        _ => {}
+    if command == Command::Enter
+        && let Some(tensor) = state.map.selected(&state.file).and_then(|r| r.tensor)
+    {
+        return super::compare::show(state, tensor);
     }
     Vec::new()
 }

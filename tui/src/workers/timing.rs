@@ -7,6 +7,7 @@ mod gpu;
 mod tally;
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,12 +45,13 @@ enum Order {
 }
 
 impl TimingWorker {
-    /// A worker for a file, which does nothing yet. Reports go to `sender`.
-    pub fn new(file: Arc<FileModel>, sender: Sender<Action>) -> Self {
+    /// A worker for a file, which does nothing yet. Reports go to `sender`. nvCOMP is looked for in `nvcomp_folders`, too.
+    pub fn new(file: Arc<FileModel>, nvcomp_folders: Vec<PathBuf>, sender: Sender<Action>) -> Self {
         let (orders, received) = mpsc::channel();
         let (alive, ended) = mpsc::channel::<()>();
         let latest = Arc::new(AtomicU64::new(0));
-        let engine = Engine { file, sender: sender.clone(), latest: latest.clone(), sound: Vec::new() };
+        let (to, last) = (sender.clone(), latest.clone());
+        let engine = Engine { file, nvcomp_folders, sender: to, latest: last, sound: Vec::new() };
         let spawned = thread::Builder::new().name("timing".into()).spawn(move || {
             // Dropped when the thread ends, however it does.
             let _alive = alive;
@@ -146,6 +148,7 @@ trait Decoder {
 /// What the thread works with.
 struct Engine {
     file: Arc<FileModel>,
+    nvcomp_folders: Vec<PathBuf>,
     sender: Sender<Action>,
     latest: Arc<AtomicU64>,
     /// Which of the file's tensors were compared with their hashes.
@@ -203,7 +206,7 @@ impl Run<'_> {
                         return Err(self.tally.reason());
                     }
                     self.report(true);
-                    match GpuTimer::new(&file, &places, ordinal) {
+                    match GpuTimer::new(&file, &places, ordinal, &self.engine.nvcomp_folders) {
                         Ok(mut timer) => {
                             (0..places.len()).for_each(|slot| self.tally.set_bytes(slot, timer.output_bytes(slot)));
                             return self.rounds(&mut timer);

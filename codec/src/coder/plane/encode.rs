@@ -88,8 +88,9 @@ fn encode_filtered(
     tick: &mut Tick<'_>,
 ) -> Result<EncodedPlane> {
     match options.coder {
+        Coder::Raw => Ok(EncodedPlane::raw()),
         Coder::Zstd => encode_zstd(symbols, filter, options, pool, tick),
-        _ => encode_tiles(symbols, filter, options, tables, pool, tick),
+        Coder::Rans | Coder::Huffman => encode_tiles(symbols, filter, options, tables, pool, tick),
     }
 }
 
@@ -106,7 +107,7 @@ fn encode_zstd(
     tick: &mut Tick<'_>,
 ) -> Result<EncodedPlane> {
     let chunk = zstd_chunk(symbols, options);
-    zstd::check_chunk(chunk).map_err(|e| Error::input(e.message().to_owned()))?;
+    zstd::check_chunk(chunk).map_err(|e| Error::input(e.message().to_owned()).advice("leave frame out"))?;
     let mut plane = EncodedPlane { coder: Coder::Zstd, filter, zstd_chunk: Some(chunk), ..EncodedPlane::raw() };
     let batch_bytes = BATCH.next_multiple_of(chunk);
     for (b, batch) in symbols.data.chunks(batch_bytes).enumerate() {
@@ -136,10 +137,12 @@ fn encode_tiles(
     let (coder, layout) = (options.coder, options.layout);
     let tile = options.tile.unwrap_or_else(|| default_tile(coder, symbols.rows, symbols.cols));
     if !matches!(options.table_bits, 11 | 12) {
-        return Err(Error::input(format!("tables have 11 or 12 bits, not {}", options.table_bits)));
+        return Err(Error::input(format!("tables have 11 or 12 bits, not {}", options.table_bits))
+            .advice("leave table_bits out"));
     }
+    let advice = if options.tile.is_some() { "leave tile out" } else { "use coder raw for this tensor" };
     let geometry = TileGeometry::new(symbols.count, symbols.rows, symbols.cols, tile)
-        .map_err(|e| Error::input(e.message().to_owned()))?;
+        .map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
     if geometry.padded_elements() / MOST_PADDING > symbols.data.len() {
         return Ok(EncodedPlane::raw());
     }

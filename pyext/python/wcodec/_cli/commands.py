@@ -62,7 +62,7 @@ def verify(arguments: argparse.Namespace) -> int:
     if not a.quiet:
         errors = [t.max_error for t in report.tensors if t.max_error is not None]
         largest = f", largest error {max(errors):.3g}" if errors else ""
-        verdict = "ok" if report else f"{fmt.plural(len(report.problems), 'problem')}"
+        verdict = "ok" if report else fmt.plural(len(report.problems) + bool(report.damage), "problem")
         where = "" if report.device == "cpu" else f", {report.device} and CPU compared"
         print(f"{a.file}: {fmt.plural(len(report.tensors), 'tensor')}, {verdict}{largest}{where}")
     return 0 if report else 1

@@ -136,7 +136,7 @@ def _tuning(parser: argparse.ArgumentParser) -> None:
                         help=f"block size with --scale block, a multiple of 16 (default: {DEFAULT_BLOCK})")  # fmt: skip
     parser.add_argument("--layout", choices=LAYOUTS, default="pair", help="layout of the symbols (default: pair)")
     parser.add_argument("--level", type=int, default=DEFAULT_LEVEL, metavar="N",
-                        help=f"level of coder zstd (default: {DEFAULT_LEVEL})")  # fmt: skip
+                        help=f"level of coder zstd, 1 to 19 (default: {DEFAULT_LEVEL})")  # fmt: skip
     parser.add_argument("--tile", type=_positive, metavar="N",
                         help="columns of a tile, a multiple of 64 (default: by shape)")  # fmt: skip
 

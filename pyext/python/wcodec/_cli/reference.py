@@ -53,7 +53,9 @@ class Checkpoint:
             prefix = stream.read(8)
             length = int.from_bytes(prefix, "little")
             if len(prefix) < 8 or length > file.stat().st_size:
-                raise FormatError(f"{file}: not a safetensors file", file=file)
+                raise FormatError(
+                    f"{file}: not a safetensors file (download it again; convert .bin and .pt files first)", file=file
+                )
             header = json.loads(stream.read(length))
         for name, entry in header.items():
             if name != "__metadata__":

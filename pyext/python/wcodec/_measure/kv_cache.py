@@ -237,7 +237,8 @@ def compare_kv_cache(
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if limit is not None and ids.numel() + tokens > limit:
         raise InputError(
-            f"{ids.numel()} tokens of prompt and {tokens} new ones are more than the model's {limit} positions"
+            f"{ids.numel()} tokens of prompt and {tokens} new ones are more than the model's {limit} positions "
+            "(use fewer)"
         )
     reference = _Decoding(model, "float32", attention)
     forced = [_Decoding(model, name, attention) for name in names]

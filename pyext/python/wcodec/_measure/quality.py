@@ -195,5 +195,8 @@ def _sizes(window: int | None, stride: int | None, models: list[Any]) -> tuple[i
         stride = max(1, window // 2)
     (stride,) = _models.whole("stride", stride)
     if stride > window:
-        raise InputError(f"stride={stride} is more than window={window}: tokens between windows would be left out")
+        raise InputError(
+            f"stride={stride} is more than window={window}: tokens between windows would be left out "
+            f"(use at most {window})"
+        )
     return window, stride

@@ -26,7 +26,10 @@ class Checkpoint:
             try:
                 opened = safe_open(str(path), framework="pt")
             except SafetensorError as error:
-                raise FormatError(f"{path}: no safetensors file ({error})", file=path) from None
+                raise FormatError(
+                    f"{path}: not a safetensors file: {error} (download it again; convert .bin and .pt files first)",
+                    file=path,
+                ) from None
             keys: list[str] = opened.keys()  # type: ignore[no-untyped-call]
             self._files.update(dict.fromkeys(keys, opened))
 
@@ -74,13 +77,17 @@ def _files(folder: Path) -> list[Path]:
     if index.is_file():
         try:
             names = json.loads(index.read_text())["weight_map"].values()
-        except (ValueError, KeyError, AttributeError):
-            raise FormatError(f"{index}: no index of shards", file=index) from None
-        return [folder / name for name in dict.fromkeys(names)]
+            return [folder / name for name in dict.fromkeys(names)]
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise FormatError(f"{index}: no index of shards (download the checkpoint again)", file=index) from None
     single = folder / "model.safetensors"
     if single.is_file():
         return [single]
     found = sorted(folder.glob("*.safetensors"))
     if not found:
-        raise FileMissingError(f"{folder}: there is no .wcodec and no .safetensors file in it", file=folder)
+        raise FileMissingError(
+            f"{folder}: there is no .wcodec and no .safetensors file in it "
+            "(name the folder of a model; convert .bin files to .safetensors first)",
+            file=folder,
+        )
     return found

@@ -21,7 +21,7 @@ from ..nn._store import Store, computing_dtype
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find, groups, routed
 from ._names import Match, check, match, shared_names, tie
-from ._replace import _escaped, replace
+from ._replace import _escaped, nothing_to_compress, replace
 
 # What a repository must have for a model; weights in other forms are left where they are.
 _WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -215,8 +215,7 @@ def _compress_checkpoint(
     check(model, found, checkpoint.shape, str(checkpoint.folder))
     candidates, skipped = find(model, *chosen)
     if not candidates:
-        reasons = "; ".join(f"{s.name}: {s.why}" for s in skipped[:5])
-        raise InputError(f"nothing to compress in {checkpoint.folder}: {reasons}")
+        raise nothing_to_compress(str(checkpoint.folder), model, skipped)
     keys: dict[str, tuple[str, ...]] = {}
     stacks: dict[str, int] = {}
     kept: list[Candidate] = []
@@ -264,7 +263,10 @@ def container_of(folder: Path) -> Path | None:
     if named and named.get("file"):
         path = folder / Path(named["file"]).name
         if not path.is_file():
-            raise FileMissingError(f"{path}: the config names this file, and it is missing", file=path)
+            raise FileMissingError(
+                f"{path}: the config names this file, and it is missing (put it back, or save the model again)",
+                file=path,
+            )
         return path
     found = sorted(folder.glob("*.wcodec"))
     if len(found) > 1:
@@ -274,7 +276,7 @@ def container_of(folder: Path) -> Path | None:
 
 def _downloaded(name: str) -> Path:
     """The folder of a repository, from the Hub or from what was fetched from there before."""
-    missing = FileMissingError(f"{name}: there is no such folder or file", file=name)
+    missing = FileMissingError(f"{name}: there is no such folder or file (check the path)", file=name)
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise missing
     try:

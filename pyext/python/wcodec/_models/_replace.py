@@ -76,7 +76,7 @@ def compress_(
     settings = checked_settings(residency, vram_budget, cache)
     candidates, skipped = find(model, patterns("include", include), patterns("exclude", exclude), embeddings)
     if not candidates:
-        raise InputError(f"nothing to compress in {type(model).__name__}: {_reasons(model, skipped)}")
+        raise nothing_to_compress(type(model).__name__, model, skipped)
     _need_weights(candidates)
     before = _parameter_bytes(model)
     tensors = _tensors(candidates)
@@ -138,7 +138,10 @@ def decompress_(
         if not any(fnmatch.fnmatchcase(name, p) for p in unwanted):
             found[name] = module
     if not found:
-        raise InputError(f"there is no compressed layer to replace in {type(model).__name__}")
+        raise InputError(
+            f"there is no compressed layer to replace in {type(model).__name__} "
+            "(compress_ it first, or change include and exclude)"
+        )
     # Layers with one stored tensor get one parameter.
     shared: dict[Any, torch.nn.Parameter] = {}
     plain: dict[int, torch.nn.Module] = {}
@@ -238,9 +241,26 @@ def _parameter_bytes(model: torch.nn.Module) -> int:
     return sum({key_of(p): int(p.nbytes) for p in model.parameters()}.values())
 
 
+def nothing_to_compress(where: str, model: torch.nn.Module, skipped: list[SkippedLayer]) -> InputError:
+    """The error where no layer of a model can be replaced."""
+    return InputError(f"nothing to compress in {where}: {_reasons(model, skipped)} ({_advice(model, skipped)})")
+
+
+def _is_compressed(model: torch.nn.Module) -> bool:
+    return any(isinstance(m, CompressedLayer) for m in model.modules())
+
+
+def _advice(model: torch.nn.Module, skipped: list[SkippedLayer]) -> str:
+    if not skipped and _is_compressed(model):
+        return "decompress_ it first"
+    if any(s.why.startswith(("not among", "among", "an embedding")) for s in skipped):
+        return "change include, exclude or embeddings"
+    return "wcodec.compress stores tensors of any kind in a file"
+
+
 def _reasons(model: torch.nn.Module, skipped: list[SkippedLayer]) -> str:
-    if any(isinstance(m, CompressedLayer) for m in model.modules()) and not skipped:
-        return "its layers are compressed already (decompress_ it first)"
+    if not skipped and _is_compressed(model):
+        return "its layers are compressed already"
     if not skipped:
         return "it has no linear layers, embeddings or experts"
     shown = "; ".join(f"{s.name}: {s.why}" for s in skipped[:5])

@@ -74,7 +74,10 @@ class ContainerPlots:
             raise InputError(f"top is {top} (draw at least 2 bars)")
         entries = [entry for entry in self._container.stored if entry.stored_bytes]
         if not entries:
-            raise InputError("the container has no tensor with data to draw", file=self._container.path)
+            raise InputError(
+                "the container has no tensor with data to draw (open one whose tensors are not all empty)",
+                file=self._container.path,
+            )
         bars = _bars(entries, top)
         ax = axes(ax, (7.2, 1.4 + 0.2 * len(bars)))
         places = np.arange(len(bars))
@@ -111,7 +114,7 @@ class ContainerPlots:
         entry = self._container[name]
         scales = entry.scales().reshape(-1).astype(np.float64)
         if not scales.size:
-            raise InputError(f"tensor '{name}' has no scales to draw", tensor=name)
+            raise InputError(f"tensor '{name}' has no scales to draw (choose one that is not empty)", tensor=name)
         ax = axes(ax)
         low, high = float(scales.min()), float(scales.max())
         if high > _WIDE * low:
@@ -136,7 +139,7 @@ class ContainerPlots:
         entry = self._container[name]
         symbols = entry.symbols(threads=threads)
         if not symbols.size:
-            raise InputError(f"tensor '{name}' has no symbols to draw", tensor=name)
+            raise InputError(f"tensor '{name}' has no symbols to draw (choose one that is not empty)", tensor=name)
         counts = np.bincount(symbols.reshape(-1).view(np.uint8), minlength=256)
         shares = counts[counts > 0] / symbols.size
         # Plus zero: all symbols the same would give -0.

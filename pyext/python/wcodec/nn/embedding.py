@@ -105,6 +105,7 @@ class CompressedEmbedding(CompressedLayer):
         return float(torch.tensor(self._scaled_of[1], dtype=self._scaled_of[2], device="cpu").to(dtype))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """The rows of these ids."""
         if torch.compiler.is_compiling():
             rows = _ops.embedding(input, self._handle, self.embedding_dim, self._dtype)
         else:

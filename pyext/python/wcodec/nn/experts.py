@@ -53,7 +53,8 @@ class CompressedExperts(CompressedLayer):
     The computation is that of the original class, expert by expert ("eager" in transformers). Made by
     :func:`wcodec.compress_` and :func:`wcodec.load_model`.
 
-    :param names: for each expert, the tensors of its matrices in the container, in the order of :data:`STACKS`.
+    :param names: for each expert, the tensors of its matrices in the container, in the order of the
+        stacks: ``gate_up_proj``, ``down_proj``.
     :param parts: how many of these tensors are, one below the other, a matrix of each stack.
     """
 
@@ -99,9 +100,12 @@ class CompressedExperts(CompressedLayer):
 
     @property
     def weight(self) -> torch.Tensor:
+        """Refused: experts have no single weight."""
         raise AttributeError("experts have no single weight (read gate_up_proj[i] and down_proj[i])")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the original module computes of the same arguments. While torch records gradients, hidden states that
+        need them are refused."""
         given = args[0] if args else kwargs.get("hidden_states")
         if torch.is_grad_enabled() and isinstance(given, torch.Tensor) and given.requires_grad:
             raise self._no_gradients()
@@ -152,7 +156,11 @@ class CompressedExperts(CompressedLayer):
                 rows = sum(entry.shape[0] for entry in entries if entry.shape)
                 if any(len(e.shape) != 2 or e.shape[1] != shape[2] for e in entries) or rows != shape[1]:
                     self._expect(entries[0], tuple(shape[1:]))
-                    raise InputError(f"tensor '{entries[0].name}': too few or many rows for {list(shape[1:])}")
+                    raise InputError(
+                        f"tensor '{entries[0].name}': too few or many rows for {list(shape[1:])} "
+                        "(open the container of this model)",
+                        tensor=entries[0].name,
+                    )
 
     def _attach(self) -> None:
         for place, (stack, shape) in enumerate(self._stacks.items()):

@@ -82,6 +82,8 @@ class CompressedLinear(CompressedLayer):
         return out.train(self.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """The product with the decoded weight, and the bias. While torch records gradients, an input that needs them
+        is refused."""
         if _is_compiling():
             return _ops.linear(*self._checked(input), self._handle, self.out_features)
         # What follows runs for every layer and token: in the usual case nothing is asked twice, and the bias is found

@@ -1,6 +1,7 @@
 //! Decoding on a GPU.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use wcodec::gpu::nvcomp::Nvcomp;
@@ -29,19 +30,24 @@ pub enum Refusal {
 
 impl GpuTimer {
     /// Sends tensors of a file, by their places in it, to a GPU. Their hashes are compared.
-    pub fn new(file: &FileModel, places: &[usize], ordinal: usize) -> Result<Self, Refusal> {
+    pub fn new(
+        file: &FileModel,
+        places: &[usize],
+        ordinal: usize,
+        nvcomp_folders: &[PathBuf],
+    ) -> Result<Self, Refusal> {
         let text = |e: wcodec::Error| Refusal::Device(e.to_string());
         let device = Device::new(ordinal).map_err(text)?;
+        let options = GpuOptions { nvcomp_folders: nvcomp_folders.to_vec(), ..GpuOptions::default() };
         let infos: Vec<_> = places.iter().filter_map(|&i| file.tensors.get(i)).collect();
         let zstd: Vec<usize> = (0..infos.len()).filter(|&slot| infos[slot].coder == "zstd").collect();
         if !zstd.is_empty()
-            && let Err(e) = Nvcomp::load_for(&device, None, &[])
+            && let Err(e) = Nvcomp::load_for(&device, None, &options.nvcomp_folders)
         {
             let why: Arc<str> = e.to_string().into();
             return Err(Refusal::Tensors(zstd.into_iter().map(|slot| (slot, why.clone())).collect()));
         }
         let names: Vec<String> = infos.iter().map(|t| t.name.clone()).collect();
-        let options = GpuOptions::default();
         let made = TimedDecoder::new(&device, &file.container, &names, Dtype::BF16, &options);
         let decoder = made.map_err(|e| {
             let slot = e.tensor_name().and_then(|name| names.iter().position(|n| n == name));

@@ -32,7 +32,7 @@ impl Rig {
         let path = dir.path().join("m.wcodec");
         write(&path, tensors);
         let (sender, reports) = mpsc::channel();
-        let worker = TimingWorker::new(Arc::new(FileModel::open(&path).unwrap()), sender);
+        let worker = TimingWorker::new(Arc::new(FileModel::open(&path).unwrap()), Vec::new(), sender);
         Self { worker, reports, path, _dir: dir }
     }
 
