@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import doc_examples
 import gpu_helpers
 import numpy as np
 import pytest
@@ -344,12 +345,9 @@ if torch.cuda.device_count() > 1:
             assert wcodec.open(path)["embed"].torch(device="cuda").device.index == 1
 
 
-def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repository = Path(__file__).parent.parent
-    wcodec.compress(repository / "tests/data/doc-llama-3m", tmp_path / "model.wcodec", progress=False)
-    monkeypatch.chdir(tmp_path)
-    blocks = (repository / "README.md").read_text().split("```python\n")
-    exec(compile(blocks[3].split("```")[0], "README.md", "exec"), {})
+@pytest.mark.parametrize("page", doc_examples.pages_that_need_a_gpu(), ids=doc_examples.name_of)
+def test_examples_of_the_documentation(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doc_examples.run(page, tmp_path, monkeypatch, gpu=True)
 
 
 def test_verify(path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]) -> None:
