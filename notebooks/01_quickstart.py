@@ -61,7 +61,8 @@ logging.disable_progress_bar()
 #
 # One call. The report says what became of every tensor: matrices are quantized and coded, everything else (here the
 # weights of the norms) is stored as it is. **Ratio** is original bytes / stored bytes and **bits/weight** is 8 x stored
-# bytes / weights. Both count everything in the file: symbols, scales, tables, the index.
+# bytes / weights. Both count everything in the file: symbols, scales, the coder's tables (which symbol has which code),
+# and the index (where each tensor is).
 
 # %%
 report = wcodec.compress(MODEL, file, progress=False)
@@ -77,7 +78,7 @@ assert report.stored_bytes < report.original_bytes / 1.9
 # %% [markdown]
 # ## Look inside
 #
-# A `.wcodec` file is a **container**. Opening it reads a header and an index, whatever the file's size. The open
+# A `.wcodec` file is a **container**. Opening it reads a header and the index, whatever the file's size. The open
 # container is a mapping from names to tensors that have not been decoded yet.
 
 # %%
@@ -103,11 +104,12 @@ assert np.abs(symbols.astype(int)).max() <= 127
 
 # %% [markdown]
 # The picture shows the ratio of each tensor. The ticks show where it would be if the symbols took their entropy and
-# nothing else were stored: the distance to the tick is the cost of scales, tables and chunk offsets.
+# nothing else were stored: the distance to the tick is the cost of scales, tables and chunk offsets. (A **chunk** is a
+# piece of a tensor that is decoded independently; its offset says where it begins.)
 #
-# A ratio of 2 would be plain int8. The rows of this small model are short (192 weights), and in a short row the largest
-# weight is not much larger than the others, so its symbols use the whole range and hardly compress. Long rows with a
-# few large weights, as in large models, compress better: see the README for a model of TinyLlama's shapes.
+# A ratio of 2 would be plain int8. The rows of this small model are short (192 or 512 weights), and in a short row the
+# largest weight is not much larger than the others, so its symbols use the whole range and hardly compress. Long rows
+# with a few large weights, as in large models, compress better: see the README for a model of TinyLlama's shapes.
 
 # %%
 ax = container.plot.ratio()

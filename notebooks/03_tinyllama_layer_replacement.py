@@ -13,7 +13,7 @@
 # ---
 
 # %% [markdown]
-# # Replacing the layers of TinyLlama
+# # 3. Replacing the layers of TinyLlama
 #
 # This notebook takes a language model of transformers, replaces its linear layers and its embedding by compressed
 # ones, and looks at everything that this changes: memory, text, quality, files, speed. You will see that
@@ -51,7 +51,7 @@ DEVICE = "cuda" if GPU else "cpu"
 folder = tempfile.TemporaryDirectory()  # all output goes here
 
 # %% [markdown]
-# ## 1. The models
+# ## The models
 #
 # The model to compress is [TinyLlama-1.1B-Chat](https://huggingface.co/TinyLlama/TinyLlama-1.1B-Chat-v1.0): 1.1
 # billion parameters, 2.2 GB in bf16. Its real weights are used if they are in the cache of the Hugging Face Hub, or
@@ -149,7 +149,7 @@ for what, name, shown in (
     print(f"{what}: {name}: {sum(p.numel() for p in shown.parameters()) / 1e6:,.1f} M parameters")
 
 # %% [markdown]
-# ## 2. The baseline
+# ## The baseline
 #
 # Before anything is replaced: how many bytes the parameters take, what the model predicts after a prompt of 16 tokens
 # (the logits are kept, to compare with later), and what `writer` writes. `wcodec.generate` calls the model's own
@@ -175,7 +175,7 @@ assert (
 )  # what measure_vram counts has the parameters in it
 
 # %% [markdown]
-# ## 3. Compress
+# ## Compress
 #
 # `wcodec.compress_` replaces layers in place. The trailing underscore says so, as it does in torch. What it does to
 # each weight:
@@ -211,7 +211,7 @@ fig.suptitle(f"Weights before and after: {NAME}", fontsize="medium")
 plt.show()
 
 # %% [markdown]
-# ## 4. A compressed layer, looked at
+# ## A compressed layer, looked at
 #
 # A `CompressedLinear` prints what it is: shape, dtype, scheme, coder, bytes. Its `weight` is decoded anew at each
 # read, so code that reads `layer.weight` keeps working; it is not a parameter, and it cannot be trained.
@@ -262,7 +262,7 @@ for twin in (copy.deepcopy(small), pickle.loads(pickle.dumps(small))):
 del twin
 
 # %% [markdown]
-# ## 5. The same computation as with decoded weights
+# ## The same computation as with decoded weights
 #
 # Nothing is approximated when a compressed layer runs. It decodes its weight, and then calls the very product that
 # `nn.Linear` calls. `wcodec.decompress_` turns compressed layers back into ordinary ones that hold the decoded
@@ -282,7 +282,7 @@ print(f"equal tokens: {WRITER}")
 del plain
 
 # %% [markdown]
-# ## 6. The difference from bf16
+# ## The difference from bf16
 #
 # Against the original weights there is a difference: int8 is not bf16. Greedy text shows it badly, because it may run
 # apart at one close call between two tokens. `same` counts the tokens until then.
@@ -313,7 +313,7 @@ plt.show()
 quality
 
 # %% [markdown]
-# ## 7. Save and load
+# ## Save and load
 #
 # `wcodec.save_pretrained` writes an ordinary model folder. `model.wcodec` holds the compressed weights,
 # `model.safetensors` the few that were left as they were, and `config.json` says that the method is `wcodec`.
@@ -341,7 +341,7 @@ assert isinstance(loaded.lm_head, CompressedLinear)
 del loaded
 
 # %% [markdown]
-# ## 8. Memory
+# ## Memory
 #
 # `wcodec.measure_vram` says what the bytes of a model are for. On a CPU the compressed weights and what was left make
 # up the whole model; one decoder block at a time is decoded into memory that is given up for the next. On a GPU this
@@ -361,7 +361,7 @@ fig.suptitle(f"Memory of the compressed model: {NAME}", fontsize="medium")
 plt.show()
 
 # %% [markdown]
-# ## 9. Speed
+# ## Speed
 #
 # `wcodec.bench` measures tokens per second beside a baseline, in the same run, taking turns. **Prefill** is reading
 # the prompt, **decode** (of tokens) is writing new ones. On a CPU the weights are decoded anew for every token, and
@@ -388,7 +388,7 @@ fig.suptitle(f"Speed at batch 1, and where the time of one token goes: {NAME}", 
 plt.show()
 
 # %% [markdown]
-# ## 10. On a GPU
+# ## On a GPU
 #
 # The compressed bytes of a model on a GPU can be in the GPU's memory (`residency="device"`, the default) or in pinned
 # memory of the host (`"host"`), from which each block is copied while the one before it computes. The memory of a run

@@ -13,7 +13,7 @@
 # ---
 
 # %% [markdown]
-# # Residencies and streaming
+# # 4. Residencies and streaming
 #
 # Compressed weights have to be somewhere while a model runs. This notebook shows the choices, what each costs in
 # memory and time, and that none of them changes a bit of the results:
@@ -43,7 +43,7 @@ MIB = 2**20
 folder = tempfile.TemporaryDirectory()  # all output goes here
 
 # %% [markdown]
-# ## 1. A model
+# ## A model
 #
 # Sizes and speeds are what counts here, not text. So the model has the configuration of TinyLlama-1.1B and random
 # weights with the heavy tails of trained ones (Student's t, 6 degrees of freedom), as in notebook
@@ -111,7 +111,7 @@ expected = logits(plain)
 assert torch.equal(logits(load()), expected)
 
 # %% [markdown]
-# ## 2. What the settings mean
+# ## What the settings mean
 #
 # **Residency** is where the compressed bytes of a layer are while the model runs on a GPU:
 #
@@ -169,7 +169,7 @@ for settings in (
         raise AssertionError(settings)
 
 # %% [markdown]
-# ## 3. Where the bytes are
+# ## Where the bytes are
 #
 # Every compressed layer says its `residency`, its `stored_bytes`, and whether it is `cached`. This draws the layers
 # of a model in their order, each as wide as its compressed bytes. On a CPU `auto` is not settled: it depends on the
@@ -246,7 +246,7 @@ assert (
 )
 
 # %% [markdown]
-# ## 4. A cache of decoded layers
+# ## A cache of decoded layers
 #
 # Without a cache, every weight is decoded anew for every token, and the memory that decoding needs is that of one
 # block. `cache="100MB"` lets the blocks stay decoded that save most time for each byte, as many as fit. It works on a
@@ -311,7 +311,7 @@ ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# ## 5. Where the time goes
+# ## Where the time goes
 #
 # The same reports draw where the time of a token goes. The split adds up the kinds of work, without a cache and with
 # the largest one.
@@ -354,7 +354,7 @@ assert {layer.name for layer in benches["none"].layers} >= {
 }
 
 # %% [markdown]
-# ## 6. All residencies on a GPU
+# ## All residencies on a GPU
 #
 # With a GPU, the model runs with each residency, taking turns with bf16, so that whatever else the machine does meets
 # both. Memory is what the model takes of the GPU (compressed bytes, ring, the memory that is decoded into, what stays

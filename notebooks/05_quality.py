@@ -13,7 +13,7 @@
 # ---
 
 # %% [markdown]
-# # Quality: what compression changes in a model's predictions
+# # 5. Quality: what compression changes in a model's predictions
 #
 # Scheme `int8` rounds weights, so a compressed model predicts slightly differently. This notebook measures how much,
 # and what each bit per weight buys:
@@ -50,7 +50,7 @@ folder = tempfile.TemporaryDirectory()  # all output goes here
 logging.disable_progress_bar()
 
 # %% [markdown]
-# ## 1. Models and text
+# ## Models and text
 #
 # The model of this repository is a small Llama (3.15 million parameters, bf16), trained on software documentation.
 # The text is from `heldout.txt`, documents that it was not trained on; we take every ninth document, so that many
@@ -78,7 +78,7 @@ print(
 )
 
 # %% [markdown]
-# ## 2. Compress, decode, compare
+# ## Compress, decode, compare
 #
 # `save_file` quantizes each matrix to int8 **symbols** with one float32 **scale** per row (the default), codes the
 # symbols with a coder, here `rans`, and writes a **container**, a `.wcodec` file. `load_file` gives the weights back,
@@ -160,7 +160,7 @@ right.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# ## 3. What does not change anything: coders, and staying compressed
+# ## What does not change anything: coders, and staying compressed
 #
 # Entropy coding is lossless. Quality is decided when weights become symbols; the **coder** (`rans`, `huffman`,
 # `zstd`, `raw`) decides only how many bytes symbols take. So all coders give the same logits, bit for bit. So does a
@@ -185,7 +185,7 @@ with torch.inference_mode():
     assert torch.equal(unpacked(window).logits, logits)
 
 # %% [markdown]
-# ## 4. Scales per tensor, row and block
+# ## Scales per tensor, row and block
 #
 # A scale is the largest weight of its group over 127, so the rounding step follows the largest weight. Small groups
 # have finer steps and cost more: a float32 scale for each block of 16 weights is 2 bits/weight by itself, and symbols
@@ -259,7 +259,7 @@ print(f"the next token became likelier at {(change < 0).mean():.0%} of the token
 assert coarse.kl_mean / error_of_mean(coarse.token_kl) > abs(change.mean()) / error_of_mean(change)
 
 # %% [markdown]
-# ## 5. Beside plain quantization
+# ## Beside plain quantization
 #
 # Four peers, each a few lines of torch. They are **reference implementations for comparison**: round to nearest, the
 # same matrices as above, no calibration, no coder, sizes by formula. Libraries that choose roundings by calibration
@@ -424,7 +424,7 @@ medians = [np.median(reports[name].token_kl) for name in shown]
 assert medians == sorted(medians)
 
 # %% [markdown]
-# ## 6. The key/value cache
+# ## The key/value cache
 #
 # While a model generates, it keeps keys and values of all tokens so far. Their precision is a choice of its own,
 # apart from the weights'. `compare_kv_cache` continues a prompt with a float32 cache, and feeds the same tokens to
@@ -473,7 +473,7 @@ with wcodec.with_kv_cache(compressed, "float16") as cache:
 print(tokenizer.decode(output[0]))
 
 # %% [markdown]
-# ## 7. The text itself
+# ## The text itself
 #
 # Greedy continuations of one prompt, which always take the most likely token. Where two of them are about equally
 # likely, the smallest change decides, and everything after it is another text. So texts show what a difference looks
@@ -508,7 +508,7 @@ assert (
 )
 
 # %% [markdown]
-# ## 8. On a GPU
+# ## On a GPU
 #
 # The GPU decodes the same weights as the CPU, bit for bit, so quality is measured once for both. Products round in
 # another order there, so figures differ in their last digits.

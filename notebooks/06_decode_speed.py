@@ -13,7 +13,7 @@
 # ---
 
 # %% [markdown]
-# # Decode speed: coders side by side
+# # 6. Decode speed: coders side by side
 #
 # Compressed weights are decoded every time a layer is called, so a coder is judged by two numbers: how small it makes
 # the weights, and how fast it gives them back. This notebook measures both, in one run:
@@ -49,7 +49,7 @@ print(
 )
 
 # %% [markdown]
-# ## 1. What is decoded
+# ## What is decoded
 #
 # One matrix of 4,096 x 2,048 weights, drawn from Student's t distribution with 6 degrees of freedom, whose tails are
 # like those of trained weights. `make bench` and `make bench-gpu` take the same shape and distribution. Scheme `int8`
@@ -115,7 +115,7 @@ assert over["rans, pair"] == min(over.values())
 # "plain zstd" is the package `zstandard` at level 3, frames of 64 KiB, as in `make bench`. Coder `zstd` writes frames
 # that suit a GPU, smaller ones, which costs a little.
 #
-# ## 2. Speed on one core
+# ## Speed on one core
 #
 # Every row turns compressed bytes into a new array of 8 MiB. For fairness the candidates take turns: one call of
 # each, then again, so that a busy moment of the machine hits all of them. We show medians, and the middle half of the
@@ -213,7 +213,7 @@ ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# ## 3. Instruction sets
+# ## Instruction sets
 #
 # A chunk of `rans` is 32 interleaved streams, which a vector unit decodes side by side: two vectors of AVX-512, four
 # of AVX2. wcodec picks the best set that the processor has; the environment variable `WCODEC_ISA` forces another one,
@@ -243,7 +243,7 @@ plt.show()
 # %% [markdown]
 # `huffman` has one fast decoder, which AVX2 turns on; AVX-512 adds nothing to it.
 #
-# ## 4. Threads
+# ## Threads
 #
 # Chunks are decoded independently, so cores share them. What does not scale is the rest of the call: allocation, and
 # the hash over the whole result. A machine whose cores are busy shows less.
@@ -274,7 +274,7 @@ ax.grid(alpha=0.25)
 plt.show()
 
 # %% [markdown]
-# ## 5. What a speed means for a token
+# ## What a speed means for a token
 #
 # To make one token, a model multiplies by every matrix once (of the embedding it needs one row). So at batch 1 a
 # token needs at least
@@ -308,7 +308,7 @@ for model, needed in MODELS.items():
 # less than a millisecond. On a CPU, compressed layers save memory and cost speed; `cache=` keeps layers decoded where
 # memory allows ([notebook 04](04_residencies_and_streaming.ipynb)).
 #
-# ## 6. A real model: small matrices
+# ## A real model: small matrices
 #
 # Large matrices show coders at their best. The model in this repository has rows of 192 and 512 weights, and matrices
 # from 12,288 to 786,432 weights; a call costs some microseconds whatever the coder. Decoding all of it, tensor by
@@ -340,7 +340,7 @@ for found in quantized.values():
         assert entry.name == same.name and np.array_equal(entry.symbols(), same.symbols())
 
 # %% [markdown]
-# ## 7. On a GPU
+# ## On a GPU
 #
 # `GpuDecoder` keeps containers compressed in the GPU's memory and decodes them there, to int8 or, in the same pass,
 # times the scales to bf16. How to measure that:

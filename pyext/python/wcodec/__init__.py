@@ -124,7 +124,7 @@ def _late(name: str, module: str, attribute: str | None) -> _Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise UnsupportedError(f"wcodec.{name} needs torch (pip install 'wcodec[torch]')") from None
+        raise UnsupportedError(f"wcodec.{name} needs torch (pip install torch)") from None
     value = found if attribute is None else getattr(found, attribute)
     globals()[name] = value
     return value

@@ -32,7 +32,7 @@ def register() -> None:
         from transformers.quantizers.base import HfQuantizer
         from transformers.utils.quantization_config import QuantizationConfigMixin
     except ImportError:
-        raise UnsupportedError("transformers is not installed (pip install 'wcodec[torch,transformers]')") from None
+        raise UnsupportedError("transformers is not installed (pip install torch transformers accelerate)") from None
     from .nn import CompressedLayer
     from .nn._placement import checked_settings
 

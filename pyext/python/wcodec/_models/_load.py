@@ -103,7 +103,7 @@ def skeleton(config: Any, dtype: torch.dtype) -> Any:
         from transformers import AutoModelForCausalLM
     except ImportError:
         raise UnsupportedError(
-            "models need transformers and accelerate (pip install 'wcodec[torch,transformers]')"
+            "models need transformers and accelerate (pip install torch transformers accelerate)"
         ) from None
     # The folder's file says so for transformers' own loading; here nothing of it is wanted.
     if getattr(config, "quantization_config", None) is not None:
@@ -296,7 +296,7 @@ def _config(folder: Path | None, file: Path | None) -> Any:
     try:
         from transformers import AutoConfig
     except ImportError:
-        raise UnsupportedError("models need transformers (pip install 'wcodec[torch,transformers]')") from None
+        raise UnsupportedError("models need transformers (pip install torch transformers accelerate)") from None
     if folder is not None and (folder / "config.json").is_file():
         return AutoConfig.from_pretrained(folder)
     config = None
