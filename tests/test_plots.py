@@ -11,17 +11,6 @@ import pytest
 import wcodec
 
 
-@pytest.fixture
-def plt() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    yield pyplot
-    pyplot.close("all")
-
-
 @pytest.fixture(scope="module")
 def container(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Blocks of layers, with tensors that are coded and tensors that are not."""
@@ -92,6 +81,13 @@ def test_scales_of_tensors_and_blocks(plt: Any, scale: str, label: str, count: i
     assert ax.get_ylabel() == label and sum(bar.get_height() for bar in ax.patches) == count
 
 
+def test_scales_of_a_transposed_tensor(plt: Any) -> None:
+    weight = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32)
+    data, _ = wcodec.compress_to_bytes({"w": weight}, transpose="w")
+    ax = wcodec.open(data).plot.scales("w")
+    assert ax.get_ylabel() == "columns" and sum(bar.get_height() for bar in ax.patches) == 256
+
+
 def test_symbols(plt: Any, container: wcodec.Container) -> None:
     ax = container.plot.symbols("embed.weight")
     symbols = container["embed.weight"].symbols()
@@ -114,6 +110,7 @@ def test_what_cannot_be_drawn(plt: Any, container: wcodec.Container, monkeypatch
         (lambda: container.plot.scales("layers.0.norm.weight"), "layers.0.norm.weight"),
         (lambda: container.plot.symbols("layers.0.norm.weight"), "layers.0.norm.weight"),
         (lambda: container.plot.ratio(top=1), "at least 2"),
+        (lambda: container.plot.scales("wide", bins=0), "at least 1"),
     ):
         with pytest.raises(wcodec.InputError, match=message):
             call()

@@ -118,7 +118,7 @@ def encode_options(
     if isinstance(level, bool) or not isinstance(level, int):
         raise InputError(f"level must be a whole number, not {level!r}")
     if abs(level) >= 2**31:
-        # The native module cannot be given it, and says itself which ones there are.
+        # The native module, which knows the levels, cannot be given it.
         raise InputError(f"zstd is not used at level {level} (use 1 to 19)")
     return {
         "scheme": choice("scheme", scheme, SCHEMES),

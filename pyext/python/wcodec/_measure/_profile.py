@@ -32,6 +32,8 @@ _PRODUCT = re.compile(
     re.IGNORECASE,
 )
 _COPY = re.compile(r"memcpy htod|memcpy h2d", re.IGNORECASE)
+# Steps before anything is measured: the prompt, and two tokens.
+_PREPARED = 3
 # Tokens that are written each by itself, of which one is shown.
 _ALONE = 3
 KINDS = ("copy", "decode", "product", "other")
@@ -77,18 +79,25 @@ class _Writer:
 def _prepared(model: Any, prompt: torch.Tensor) -> _Writer:
     """A writer that has read the prompt and written the first two tokens, so that nothing is new to it."""
     writer = _Writer(model, prompt)
-    for _ in range(3):
+    for _ in range(_PREPARED):
         writer.step()
     return writer
 
 
-def split(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> tuple[TimeSplit, list[Span]]:
+def positions(new_tokens: int) -> int:
+    """Tokens beyond the prompt for which :func:`profiled` and :func:`layers` run the model."""
+    # The first step is the prompt's; one more token is written before those that count.
+    return _PREPARED - 1 + 1 + min(_TOKENS, new_tokens) + _ALONE
+
+
+def profiled(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> tuple[TimeSplit, list[Span]]:
     """Time per token by kinds of work, and what is done when during one more token, from torch's profiler."""
     torch = _torch.require()
     device = prompt.device
     writer = _prepared(model, prompt)
     tokens = min(_TOKENS, new_tokens)
-    # Its library writes its own progress to standard error, in the middle of notebooks; it asks at its first use.
+    # Its library writes its own progress to standard error, in the middle of notebooks. It asks once, at its first use,
+    # so that this stays set.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activity = torch.profiler.ProfilerActivity
     gpu = device.type == "cuda"
@@ -138,12 +147,12 @@ def _keeping(torch: Any) -> dict[str, bool]:
 @contextmanager
 def _decoding_on_cpu() -> Iterator[None]:
     """Marks each decoding of weights by the CPU, which is no operator of torch that its profiler would see."""
-    nn = sys.modules.get("wcodec.nn._store")
-    if nn is None:
+    stores = sys.modules.get("wcodec.nn._store")
+    if stores is None:
         yield
         return
     torch = _torch.require()
-    store, plain = nn.Store, nn.Store.rows
+    store, plain = stores.Store, stores.Store.rows
 
     def marked(*arguments: Any) -> Any:
         with torch.profiler.record_function(_DECODING):
@@ -170,7 +179,7 @@ def _without_inner(event: Any) -> Iterator[_Found]:
         return
     # wcodec's own operators do nothing but decode, which is marked by itself, and call others. Ranges that somebody
     # marked do nothing themselves.
-    own = not (event.name.startswith("wcodec::") or getattr(event, "is_user_annotation", False))
+    own = not (event.name.startswith("wcodec::") or _is_mark(event))
     kind = kind_of(event.name)
     for inner in sorted(event.cpu_children, key=lambda inner: inner.time_range.start):
         if own and inner.time_range.start > at:
@@ -181,13 +190,20 @@ def _without_inner(event: Any) -> Iterator[_Found]:
         yield kind, event.name, at, end
 
 
+def _is_mark(event: Any) -> bool:
+    """Whether an event is a range that somebody marked. Older versions of torch do not say so: ours have names."""
+    return event.name in (_DECODING, _WRITING) or getattr(event, "is_user_annotation", False)
+
+
 def _on_device(events: Any) -> Iterator[_Found]:
-    """Kernels, copies and fills on the GPU."""
+    """Kernels, copies and fills on the GPU; and decoding by the CPU, for layers of the model that are there."""
     on_device = _torch.require().autograd.DeviceType.CUDA
     for event in events:
         # Ranges that somebody marked appear on the device too, and would count their kernels twice.
-        if event.device_type == on_device and not getattr(event, "is_user_annotation", False):
+        if event.device_type == on_device and not _is_mark(event):
             yield kind_of(event.name), event.name, event.time_range.start, event.time_range.end
+        elif event.device_type != on_device and event.name == _DECODING:
+            yield "decode", event.name, event.time_range.start, event.time_range.end
 
 
 def layers(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> list[LayerTime]:

@@ -103,7 +103,8 @@ def bench(
     models = {"model": model} if baseline is None else {"model": model, "baseline": baseline}
     for what, candidate in models.items():
         _models.check_model(candidate, what)
-        _check_fits(candidate, what, prompt_tokens + new_tokens)
+        needed = max(new_tokens, _profile.positions(new_tokens)) if profile else new_tokens
+        _check_fits(candidate, what, prompt_tokens + needed)
     devices = {what: _models.device_of(candidate) for what, candidate in models.items()}
     if len({str(device) for device in devices.values()}) > 1:
         places = " and ".join(f"the {what} on {device}" for what, device in devices.items())
@@ -142,7 +143,7 @@ def bench(
         if profile:
             prompt = torch.randint(vocabulary, (batches[0], prompt_tokens), generator=generator).to(device)
             for what, candidate in models.items():
-                split, timeline = _profile.split(candidate, what, prompt, new_tokens)
+                split, timeline = _profile.profiled(candidate, what, prompt, new_tokens)
                 splits.append(split)
                 spans.extend(timeline)
                 layers.extend(_profile.layers(candidate, what, prompt, new_tokens))

@@ -103,11 +103,12 @@ def find(
     skipped: list[SkippedLayer] = []
     for name, module, kind in _layers(model):
         candidate = Candidate(name, module, kind)
-        why = _why_not(candidate, include, exclude, embeddings)
+        left_out = _not_chosen(candidate, include, exclude, embeddings)
+        why = left_out or _why_not(candidate)
         if why is None:
             chosen.append(candidate)
         else:
-            skipped.append(SkippedLayer(name, why, _bytes(module)))
+            skipped.append(SkippedLayer(name, why, _bytes(module), by_choice=left_out is not None))
     return _tied_together(model, chosen, skipped)
 
 
@@ -125,9 +126,9 @@ def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]
             yield name, module, "experts"
 
 
-def _why_not(candidate: Candidate, include: list[str], exclude: list[str], embeddings: bool) -> str | None:
-    module, name = candidate.module, candidate.name
-    names = (name, *candidate.parameters)
+def _not_chosen(candidate: Candidate, include: list[str], exclude: list[str], embeddings: bool) -> str | None:
+    """Why the caller's choice leaves a layer out, if it does."""
+    names = (candidate.name, *candidate.parameters)
 
     def matches(patterns: list[str]) -> bool:
         return any(fnmatch.fnmatchcase(n, pattern) for n in names for pattern in patterns)
@@ -138,6 +139,12 @@ def _why_not(candidate: Candidate, include: list[str], exclude: list[str], embed
         return "among exclude"
     if candidate.kind == "embedding" and not embeddings:
         return "an embedding (embeddings=True compresses it)"
+    return None
+
+
+def _why_not(candidate: Candidate) -> str | None:
+    """Why a layer cannot be compressed, if it cannot."""
+    module = candidate.module
     plain = {"linear": torch.nn.Linear, "embedding": torch.nn.Embedding}.get(candidate.kind)
     if plain is not None and type(module) is not plain and not is_scaled(module):
         return f"of class {type(module).__name__}, which may compute something else"

@@ -253,7 +253,7 @@ def _is_compressed(model: torch.nn.Module) -> bool:
 def _advice(model: torch.nn.Module, skipped: list[SkippedLayer]) -> str:
     if not skipped and _is_compressed(model):
         return "decompress_ it first"
-    if any(s.why.startswith(("not among", "among", "an embedding")) for s in skipped):
+    if any(s.by_choice for s in skipped):
         return "change include, exclude or embeddings"
     return "wcodec.compress stores tensors of any kind in a file"
 

@@ -38,6 +38,8 @@ class SkippedLayer:
     name: str
     why: str
     bytes: int
+    by_choice: bool = False
+    """Whether ``include``, ``exclude`` or ``embeddings`` leave it out."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import _format as fmt
 from .._errors import InputError
+from .._options import count
 from ._draw import COLORS, GREY, above, axes, ink, quiet
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 # More bars than this cannot be read in one picture: then tensors of the same place in their blocks share one.
 _BARS = 32
+# Symbols that are counted at a time.
+_AT_ONCE = 1 << 22
+_BINS = 60
 # Scales that lie further apart than this are drawn on a logarithmic axis.
 _WIDE = 20.0
 
@@ -70,15 +74,14 @@ class ContainerPlots:
 
         :param top: the most bars to draw, from 2 on.
         """
-        if top < 2:
-            raise InputError(f"top is {top} (draw at least 2 bars)")
+        most = count("top", top, 2) or _BARS
         entries = [entry for entry in self._container.stored if entry.stored_bytes]
         if not entries:
             raise InputError(
                 "the container has no tensor with data to draw (open one whose tensors are not all empty)",
                 file=self._container.path,
             )
-        bars = _bars(entries, top)
+        bars = _bars(entries, most)
         ax = axes(ax, (7.2, 1.4 + 0.2 * len(bars)))
         places = np.arange(len(bars))
         coders = list(dict.fromkeys(bar.coder for bar in bars))
@@ -106,11 +109,12 @@ class ContainerPlots:
         above(ax)
         return quiet(ax, "x")
 
-    def scales(self, name: str, ax: Any = None, *, bins: int = 60) -> Any:
+    def scales(self, name: str, ax: Any = None, *, bins: int = _BINS) -> Any:
         """Histogram of a tensor's scales (scheme ``int8``): the weight that a symbol of 1 stands for.
 
         The axis is logarithmic where the scales lie far apart.
         """
+        parts = count("bins", bins) or _BINS
         entry = self._container[name]
         scales = entry.scales().reshape(-1).astype(np.float64)
         if not scales.size:
@@ -118,18 +122,19 @@ class ContainerPlots:
         ax = axes(ax)
         low, high = float(scales.min()), float(scales.max())
         if high > _WIDE * low:
-            edges = np.geomspace(low, high * 1.0001, bins + 1)
+            edges = np.geomspace(low, high * 1.0001, parts + 1)
             ax.set_xscale("log")
         else:
             # Equal scales still get a bar.
             middle, half = (low + high) / 2, max((high - low) / 2, 0.01 * high)
-            edges = np.linspace(middle - half * 1.0001, middle + half * 1.0001, bins + 1)
+            edges = np.linspace(middle - half * 1.0001, middle + half * 1.0001, parts + 1)
         ax.hist(scales, bins=edges, color=COLORS[0])
         median = float(np.median(scales))
         ax.axvline(median, color=COLORS[5], linewidth=1.5, label=f"median: {median:.3g}")
         ax.set_xlabel("scale, weight per step of a symbol")
         per = (entry.scale or "").split(" ")[0]
-        ax.set_ylabel({"row": "rows", "tensor": "tensors", "block": "blocks"}.get(per, "scales"))
+        rows = "columns" if entry.row_axis == 1 else "rows"
+        ax.set_ylabel({"row": rows, "tensor": "tensors", "block": "blocks"}.get(per, "scales"))
         ax.set_title(f"{name}: {fmt.plural(scales.size, 'scale')}", fontsize="medium", loc="left")
         ax.legend(frameon=False)
         return quiet(ax)
@@ -140,7 +145,10 @@ class ContainerPlots:
         symbols = entry.symbols(threads=threads)
         if not symbols.size:
             raise InputError(f"tensor '{name}' has no symbols to draw (choose one that is not empty)", tensor=name)
-        counts = np.bincount(symbols.reshape(-1).view(np.uint8), minlength=256)
+        # In parts: it makes eight bytes of each.
+        flat = symbols.reshape(-1).view(np.uint8)
+        parts = np.array_split(flat, 1 + flat.size // _AT_ONCE)
+        counts = np.sum([np.bincount(part, minlength=256) for part in parts], axis=0)
         shares = counts[counts > 0] / symbols.size
         # Plus zero: all symbols the same would give -0.
         entropy = float(-(shares * np.log2(shares)).sum()) + 0.0

@@ -157,9 +157,8 @@ class BenchPlots:
             mine = [span for span in spans if span.kind == kind]
             took = 1e3 * sum(span.seconds for span in mine)
             color = COLORS[list(_KINDS).index(kind)]
-            ax.broken_barh(
-                [(1e3 * s.begin, 1e3 * s.seconds) for s in mine], (place - 0.35, 0.7), color=color, linewidth=0
-            )
+            bars = [(1e3 * span.begin, max(1e3 * span.seconds, end / _COLUMNS)) for span in mine]
+            ax.broken_barh(bars, (place - 0.35, 0.7), color=color, linewidth=0)
             ax.annotate(f"{took:.2f} ms", (1, place), (4, 0), xycoords=("axes fraction", "data"),
                         textcoords="offset points", va="center", fontsize="small")  # fmt: skip
         ax.set_yticks(range(len(kinds)), [_KINDS[kind] for kind in kinds])
