@@ -518,9 +518,8 @@ def _constructor(code: Sequence[Token], i: int) -> tuple[str, int, int] | None:
         return "DeviceError", 0, i + 4
     if words[:1] == ["Error"] and words[3] == "missing":
         return "FileError", 0, i + 4
-    if words[0] != "Error" or (
-        i > 2 and code[i - 1].text == ":" and code[i - 3].text not in ("wcodec", "crate", "error")
-    ):
+    place = code[i - 3].text if i > 2 and code[i - 1].text == ":" else "crate"
+    if words[0] != "Error" or place not in ("wcodec", "crate", "error"):
         return None
     if words[3] == "new":
         return "WcodecError", 1, i + 4
