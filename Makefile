@@ -137,7 +137,7 @@ notebooks: build $(VENV)/test-tools ## Runs the notebooks and writes them with t
 
 lab: build $(VENV)/test-tools ## Opens the notebooks in JupyterLab
 	@$(BIN)/python -c 'import jupyterlab' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'jupyterlab>=4.0' 'ipywidgets>=8.0'
-	$(BIN)/python -m jupyterlab notebooks
+	$(BIN)/python -m jupyterlab notebooks $(if $(filter 0,$(shell id -u)),--allow-root) # as root in containers, which Jupyter asks about
 
 bench: $(VENV)/tools ## Speed of the CPU coders beside libzstd, and of the inspector; writes target/bench/cpu.json
 	cargo bench --quiet --package wcodec --bench coders
