@@ -28,7 +28,7 @@ TEST_TOOLS := 'accelerate>=1.0' 'furo>=2024.8.6' 'ipykernel>=6.29' 'jupytext>=1.
 	'torch>=2.2' 'transformers>=5.0' 'xxhash>=3.4' 'zstandard>=0.22'
 RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels --package wcodec-tui --lib
 # The folders with Python files.
-SCRIPTS := pyext tests codec/benches kernels docs notebooks
+SCRIPTS := pyext tests codec/benches tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu ptx miri wheel clean docs notebooks lab
