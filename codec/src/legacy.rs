@@ -1,6 +1,6 @@
 //! The legacy layer blob: 21 bytes of header, then one zstd frame. `FORMAT.md` section 9.
 
-use crate::coder::zstd::check_level;
+use crate::coder::zstd::{check_level, compress_frame};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::try_vec;
 
@@ -45,8 +45,7 @@ pub fn encode(symbols: &[i8], rows: u32, cols: u32, level: i32) -> Result<Vec<u8
         return Err(Error::input(format!("{} symbols for {rows} x {cols}", symbols.len())));
     }
     check_level(level)?;
-    let frame = zstd::bulk::compress(bytemuck::cast_slice(symbols), level)
-        .map_err(|e| Error::input(format!("zstd at level {level}: {e}")).advice("free memory, or use a lower level"))?;
+    let frame = compress_frame(symbols, level)?;
     let length =
         u32::try_from(frame.len()).map_err(|_| too_large("the layer does not fit a legacy blob".to_owned()))?;
     let mut out = Vec::with_capacity(HEADER_BYTES + frame.len());

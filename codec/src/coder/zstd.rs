@@ -41,11 +41,17 @@ pub fn filter_allowed(filter: Filter, chunk: usize, cols: usize) -> bool {
 
 /// Compresses the chunk that begins at byte `begin` of a plane with rows of `cols` bytes.
 pub fn compress(chunk: &[i8], begin: usize, cols: usize, filter: Filter, level: i32) -> Result<Vec<u8>> {
-    let mut bytes = chunk.to_vec();
-    if filter != Filter::None {
-        for_each_row_run(&mut bytes, begin, cols, filter, filter::apply);
+    if filter == Filter::None {
+        return compress_frame(chunk, level);
     }
-    zstd::bulk::compress(bytemuck::cast_slice(&bytes), level)
+    let mut bytes = chunk.to_vec();
+    for_each_row_run(&mut bytes, begin, cols, filter, filter::apply);
+    compress_frame(&bytes, level)
+}
+
+/// One frame of these bytes, as they are.
+pub fn compress_frame(bytes: &[i8], level: i32) -> Result<Vec<u8>> {
+    zstd::bulk::compress(bytemuck::cast_slice(bytes), level)
         .map_err(|e| Error::input(format!("zstd at level {level}: {e}")).advice("free memory, or use a lower level"))
 }
 

@@ -42,7 +42,7 @@ pub fn encode(
     pool: &Pool,
     tick: &mut Tick<'_>,
 ) -> Result<EncodedPlane> {
-    if symbols.data.is_empty() || options.coder == Coder::Raw {
+    if symbols.data.is_empty() {
         return Ok(EncodedPlane::raw());
     }
     let mut best = encode_filtered(symbols, Filter::None, options, tables, pool, tick)?;

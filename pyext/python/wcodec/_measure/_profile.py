@@ -86,8 +86,8 @@ def _prepared(model: Any, prompt: torch.Tensor) -> _Writer:
 
 def positions(new_tokens: int) -> int:
     """Tokens beyond the prompt for which :func:`profiled` and :func:`layers` run the model."""
-    # The first step is the prompt's; one more token is written before those that count.
-    return _PREPARED - 1 + 1 + min(_TOKENS, new_tokens) + _ALONE
+    # The first step is the prompt's, but one more token is written before those that count.
+    return _PREPARED + min(_TOKENS, new_tokens) + _ALONE
 
 
 def profiled(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> tuple[TimeSplit, list[Span]]:

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 _SMALLEST_KL = 1e-9
 # The narrowest bars of a timeline in its width: at least a pixel each, or they would not be drawn.
 _COLUMNS = 300
-# Kinds of work, in the order in which a weight meets them.
-_KINDS = {"copy": "copy to the device", "decode": "decode weights", "product": "matrix products", "other": "other"}
+# Kinds of work, in the order in which a weight meets them: what they are called, and their colour in every picture.
+_KINDS = {
+    "copy": ("copy to the device", COLORS[0]),
+    "decode": ("decode weights", COLORS[1]),
+    "product": ("matrix products", COLORS[2]),
+    "other": ("other", COLORS[3]),
+}
 
 
 class EvalPlots:
@@ -122,8 +127,8 @@ class BenchPlots:
         ax = axes(ax, (6.4, 1.4 + 0.5 * len(splits)))
         kinds = [kind for kind in _KINDS if any(getattr(s, kind) for s in splits)]
         values = [[1e3 * getattr(s, kind) for kind in kinds] for s in splits]
-        colors = [COLORS[list(_KINDS).index(kind)] for kind in kinds]
-        stacks(ax, [s.model for s in splits], values, [_KINDS[kind] for kind in kinds], colors)
+        labels, colors = ([_KINDS[kind][i] for kind in kinds] for i in (0, 1))
+        stacks(ax, [s.model for s in splits], values, labels, colors)
         ax.set_xlabel(f"ms per token (batch {splits[0].batch}); copies may run beside the others")
         return quiet(ax)
 
@@ -156,12 +161,12 @@ class BenchPlots:
         for place, kind in enumerate(kinds):
             mine = [span for span in spans if span.kind == kind]
             took = 1e3 * sum(span.seconds for span in mine)
-            color = COLORS[list(_KINDS).index(kind)]
+            color = _KINDS[kind][1]
             bars = [(1e3 * span.begin, max(1e3 * span.seconds, end / _COLUMNS)) for span in mine]
             ax.broken_barh(bars, (place - 0.35, 0.7), color=color, linewidth=0)
             ax.annotate(f"{took:.2f} ms", (1, place), (4, 0), xycoords=("axes fraction", "data"),
                         textcoords="offset points", va="center", fontsize="small")  # fmt: skip
-        ax.set_yticks(range(len(kinds)), [_KINDS[kind] for kind in kinds])
+        ax.set_yticks(range(len(kinds)), [_KINDS[kind][0] for kind in kinds])
         ax.set_ylim(len(kinds) - 0.5, -0.5)
         ax.set_xlim(0, end)
         ax.set_xlabel("ms from the begin of a token")
