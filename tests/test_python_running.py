@@ -165,3 +165,133 @@ def test_interrupt_during_native_work(tmp_path: Path) -> None:
         process.kill()
     assert process.returncode == 130 and said == "wcodec: interrupted\n"
     assert os.listdir(folder) == []
+
+
+# Every native call that works in parallel, on the arguments that the test has.
+PARALLEL = {
+    "encode": lambda path, weights: wcodec.compress(weights, path.with_suffix(".new"), overwrite=True, progress=False),
+    "encode to bytes": lambda path, weights: wcodec.compress_to_bytes(weights, coder="zstd"),
+    "decode": lambda path, weights: wcodec.decompress(path, path.with_suffix(".out"), overwrite=True, progress=False),
+    "load": lambda path, weights: wcodec.load_file(path),
+    "one thread": lambda path, weights: wcodec.load_file(path, threads=1),
+    "verify": lambda path, weights: wcodec.verify(path, against=weights, progress=False),
+    "rows": lambda path, weights: wcodec.open(path).read_rows("t0", 0, 64),
+    "extract": lambda path, weights: wcodec.open(path).extract(["t1"]),
+    "symbols": lambda path, weights: wcodec.open(path)["t2"].symbols(),
+    "layer": lambda path, weights: wcodec.Encoder().encode_layer(np.zeros((256, 1024), np.int8)),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.parametrize("name", PARALLEL)
+def test_a_forked_child_works(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.wcodec"
+    wcodec.save_file(BIG, path)
+    # The parent's threads are there, as those of a container that both have open.
+    container = wcodec.open(path)
+    want = {n: container[n].numpy(threads=2).tobytes() for n in BIG}
+    PARALLEL[name](path, BIG)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            PARALLEL[name](path, BIG)
+            same = all(container[n].numpy(threads=2).tobytes() == data for n, data in want.items())
+            status = 0 if same else 2
+        finally:
+            os._exit(status)
+    for _ in range(600):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the child hangs")
+    assert status == 0
+    # And the parent goes on as before.
+    PARALLEL[name](path, BIG)
+
+
+class _Reads:
+    """A data set whose items are decoded by the worker that asks for them."""
+
+    def __init__(self, path: Path) -> None:
+        self.container = wcodec.open(path)
+
+    def __len__(self) -> int:
+        return len(BIG)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.container[f"t{index}"].numpy()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_workers_of_a_data_loader_decode(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "x.wcodec"
+    wcodec.save_file(BIG, path)
+    data = _Reads(path)
+    want = [data[i] for i in range(len(data))]
+    loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
+    assert all(np.array_equal(a, b) for a, b in zip(want, loader, strict=True))
+
+
+def test_more_threads_than_there_can_be_are_refused(tmp_path: Path) -> None:
+    for threads in (5000, 10**6, 2**40):
+        with pytest.raises(wcodec.InputError, match="use at most 4096"):
+            wcodec.compress_to_bytes(BIG, threads=threads)
+        with pytest.raises(wcodec.InputError, match="use at most 4096"):
+            wcodec.open(wcodec.compress_to_bytes(BIG)[0])["t0"].numpy(threads=threads)
+
+
+_NO_THREADS = """
+import resource, sys, numpy as np, wcodec
+data = {"w": np.ones((64, 256), np.float32)}
+# A user that may have no more threads than those that are there.
+import os; os.setgid(65534); os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+try:
+    wcodec.compress_to_bytes(data)
+except wcodec.InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or os.geteuid() != 0, reason="needs another user's limits")
+def test_no_thread_to_be_had_is_an_error() -> None:
+    done = subprocess.run([sys.executable, "-c", _NO_THREADS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "cannot start a thread for each core" in done.stdout and "ulimit" in done.stdout
+
+
+_INTERRUPTED = """
+import os, signal, sys, threading, time, numpy as np, wcodec
+container = wcodec.open(sys.argv[1])
+name = next(iter(container))
+def interrupt():
+    time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+    sent.append(time.perf_counter())
+sent = []
+threading.Thread(target=interrupt).start()
+try:
+    while True:
+        container[name].{call}
+except KeyboardInterrupt:
+    print(time.perf_counter() - sent[0])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+@pytest.mark.parametrize("call", ["numpy(threads=1)", "symbols(threads=1)", "numpy_rows(0, 4000, threads=1)"])
+def test_interrupt_during_the_first_decode(call: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.wcodec"
+    wcodec.save_file({"w": np.ones((8192, 4096), np.float32)}, path, coder="zstd")
+    command = [sys.executable, "-c", _INTERRUPTED.replace("{call}", call), str(path)]
+    heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=heed)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert float(done.stdout) < 0.5

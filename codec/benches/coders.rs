@@ -39,7 +39,7 @@ fn benches(c: &mut Criterion) {
     let (mut rng, t) = (StdRng::seed_from_u64(6), StudentT::new(6.0f32).expect("valid"));
     let weights = ndarray::Array2::from_shape_fn((ROWS, COLS), |_| t.sample(&mut rng));
     let pool = Pool::new(Some(1)).expect("one thread");
-    let quantized = pool.run(|| quantize(weights.view(), Granularity::Row)).expect("finite");
+    let quantized = pool.run(|| quantize(weights.view(), Granularity::Row)).flatten().expect("finite");
     let data = quantized.symbols.as_slice().expect("contiguous");
     let bytes = Throughput::Bytes(data.len() as u64);
     let symbols_of = |rows: usize| Symbols { count: 1, rows, cols: COLS, data: &data[..rows * COLS] };
@@ -107,7 +107,7 @@ fn benches(c: &mut Criterion) {
     let mut group = c.benchmark_group(group);
     group.throughput(bytes);
     group.bench_function(quantize_rows, |b| {
-        b.iter(|| black_box(pool.run(|| quantize(weights.view(), Granularity::Row)).expect("finite")));
+        b.iter(|| black_box(pool.run(|| quantize(weights.view(), Granularity::Row)).flatten().expect("finite")));
     });
     group.finish();
 }

@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::InputFile;
+use crate::pool::Pool;
 use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 /// A tensor that a [`Source`] has.
@@ -40,12 +42,23 @@ impl std::ops::Deref for SourceBytes<'_> {
     }
 }
 
-/// Named tensors whose bytes are read one at a time, perhaps on another thread than the one that began.
+/// Named tensors whose bytes are read one at a time.
 pub trait Source: Sync {
     /// What there is, in the order in which it is to be stored.
     fn tensors(&self) -> &[SourceTensor];
-    /// Row-major little-endian bytes of a tensor, by its place in [`tensors`](Self::tensors).
-    fn read(&self, index: usize) -> Result<SourceBytes<'_>>;
+    /// Row-major little-endian bytes of a tensor, by its place in [`tensors`](Self::tensors). Called on the thread that began the
+    /// operation; `pool` is there for what can be done in parallel.
+    ///
+    /// # Errors
+    /// The tensor cannot be read, or `cancel` was used.
+    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>>;
+    /// [`read_with`](Self::read_with), with all cores.
+    ///
+    /// # Errors
+    /// The tensor cannot be read.
+    fn read(&self, index: usize) -> Result<SourceBytes<'_>> {
+        self.read_with(index, &Pool::new(None)?, &Cancel::new())
+    }
     /// Text that belongs to the whole.
     fn metadata(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
@@ -164,13 +177,14 @@ fn read_header(file: &InputFile) -> Result<(u64, safetensors::tensor::Metadata)>
             Error::format(format!("a file of {} bytes is not a safetensors file", file.length())).advice(advice)
         );
     }
-    let length = u64::from_le_bytes(file.read(0, 8)?[..].try_into().expect("eight bytes"));
+    let go = Cancel::new();
+    let length = u64::from_le_bytes(file.read(0, 8, &go)?[..].try_into().expect("eight bytes"));
     if length > MAX_HEADER || length > file.length() - 8 {
         return Err(Error::format(format!("a safetensors header of {length} bytes does not fit the file"))
             .offset(0)
             .advice(advice));
     }
-    let header = file.read(8, length as usize)?;
+    let header = file.read(8, length as usize, &go)?;
     let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
         .map_err(|e| Error::format(format!("the safetensors header is damaged: {e}")).offset(8).advice(advice))?;
     let want = (8 + length).saturating_add(metadata.data_len() as u64);
@@ -265,10 +279,10 @@ impl Source for Checkpoint {
         &self.tensors
     }
 
-    fn read(&self, index: usize) -> Result<SourceBytes<'_>> {
+    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
         let Place { file, offset, length } = self.places[index];
-        let bytes = self.files[file].read(offset, length).map_err(|e| e.tensor(&self.tensors[index].name))?;
-        Ok(SourceBytes::Owned(bytes))
+        let bytes = pool.run(|| self.files[file].read(offset, length, cancel)).flatten();
+        Ok(SourceBytes::Owned(bytes.map_err(|e| e.tensor(&self.tensors[index].name))?))
     }
 
     fn metadata(&self) -> BTreeMap<String, String> {
@@ -347,9 +361,9 @@ impl Source for MemorySource<'_> {
         &self.tensors
     }
 
-    fn read(&self, index: usize) -> Result<SourceBytes<'_>> {
+    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
         match &self.tensors[index].alias_of {
-            Some(target) => self.read(self.names[target]),
+            Some(target) => self.read_with(self.names[target], pool, cancel),
             None => Ok(SourceBytes::Borrowed(&self.data[index])),
         }
     }

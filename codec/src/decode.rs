@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::cancel::Cancel;
 use crate::coder::Coder;
 use crate::coder::Isa;
 use crate::coder::table::Table;
@@ -33,11 +34,13 @@ pub struct DecodeOptions {
     pub isa: Option<Isa>,
     /// Whether to compare hashes. Without, damage is found only where it breaks a stream.
     pub verify: bool,
+    /// Stops the work, from another thread.
+    pub cancel: Cancel,
 }
 
 impl Default for DecodeOptions {
     fn default() -> Self {
-        Self { threads: None, isa: None, verify: true }
+        Self { threads: None, isa: None, verify: true, cancel: Cancel::new() }
     }
 }
 
@@ -200,7 +203,7 @@ impl Container {
     /// # Errors
     /// The tensor has no scales, or they are damaged.
     pub fn scales(&self, name: &str) -> Result<Vec<f32>> {
-        self.with_tensor(name, &DecodeOptions::default(), |t| match self.read_scales(t, true)? {
+        self.with_tensor(name, &DecodeOptions::default(), |t| match self.read_scales(t, &DecodeOptions::default())? {
             Some((_, scales)) => Ok(scales),
             None => {
                 Err(Error::input(format!("a tensor of scheme {} has no scales", t.scheme)).advice("read its values"))
@@ -232,11 +235,11 @@ impl Container {
         work: impl FnOnce(&TensorEntry) -> Result<R> + Send,
     ) -> Result<R> {
         let tensor = self.reader.tensor(name)?;
-        self.pool(options.threads)?.run(|| work(tensor)).map_err(|e| self.reader.name(e.tensor(name)))
+        self.pool(options.threads)?.run(|| work(tensor)).flatten().map_err(|e| self.reader.name(e.tensor(name)))
     }
 
     /// The pool for so many threads. The last one is kept: a container may be read in thousands of small calls.
-    fn pool(&self, threads: Option<usize>) -> Result<Arc<Pool>> {
+    pub(crate) fn pool(&self, threads: Option<usize>) -> Result<Arc<Pool>> {
         let mut last = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         match &*last {
             Some((n, pool)) if *n == threads => Ok(pool.clone()),

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::checkpoint::{Source, SourceTensor};
+use crate::cancel::Cancel;
+use crate::checkpoint::{Source, SourceBytes, SourceTensor};
 use crate::coder::plane::PlaneOptions;
 use crate::coder::table::Table;
 use crate::coder::{Coder, Layout, zstd};
@@ -64,6 +65,8 @@ pub struct EncodeOptions {
     pub threads: Option<usize>,
     /// Whether to replace an output that exists.
     pub overwrite: bool,
+    /// Stops the work, from another thread.
+    pub cancel: Cancel,
     /// Text to add to the source's metadata.
     pub metadata: BTreeMap<String, String>,
 }
@@ -84,6 +87,7 @@ impl Default for EncodeOptions {
             transpose: Vec::new(),
             threads: None,
             overwrite: false,
+            cancel: Cancel::new(),
             metadata: BTreeMap::new(),
         }
     }
@@ -263,12 +267,14 @@ fn encode_into<W: Write + Seek>(
         if let Some(target) = tied_to(tensor, &plan).map_err(named)? {
             writer.index().aliases.insert(tensor.name.clone(), target);
         } else {
-            let bytes = pool.run(|| source.read(i)).map_err(named)?;
+            let bytes = source.read_with(i, &pool, &options.cancel).map_err(named)?;
             if bytes.len() as u64 != length {
                 let got = bytes.len();
                 return Err(named(Error::input(format!("the source gives {got} bytes for {:?}", tensor.shape))));
             }
-            if let Some(target) = twins.find(source, i, &bytes, &plan)? {
+            if let Some(target) =
+                twins.find(source, i, &bytes, &plan, &|i| source.read_with(i, &pool, &options.cancel))?
+            {
                 writer.index().aliases.insert(tensor.name.clone(), target);
             } else {
                 original_bytes += length;
@@ -351,7 +357,14 @@ impl Twins {
     /// Matrices below this many elements are not looked at: equal norms and biases are chance, not ties.
     const LEAST: usize = 1 << 16;
 
-    fn find(&mut self, source: &dyn Source, i: usize, bytes: &[u8], plan: &Plan) -> Result<Option<String>> {
+    fn find<'a>(
+        &mut self,
+        source: &dyn Source,
+        i: usize,
+        bytes: &[u8],
+        plan: &Plan,
+        read: &dyn Fn(usize) -> Result<SourceBytes<'a>>,
+    ) -> Result<Option<String>> {
         let tensor = &source.tensors()[i];
         let size = tensor.dtype.size();
         let is_constant = || bytes.chunks(size).all(|e| e == &bytes[..size]);
@@ -366,7 +379,7 @@ impl Twins {
         let other = &source.tensors()[twin];
         let same = (other.dtype, &other.shape) == (tensor.dtype, &tensor.shape)
             && plan.treats_alike(&other.name, &tensor.name)
-            && source.read(twin)?[..] == *bytes;
+            && read(twin)?[..] == *bytes;
         Ok(same.then(|| other.name.clone()))
     }
 }

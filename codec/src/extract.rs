@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::container::{HEADER_BYTES, Segment, Writer};
-use crate::decode::Container;
+use crate::decode::{Container, DecodeOptions};
 use crate::error::{Error, Result};
 use crate::tensor::out_of_memory;
 
@@ -57,17 +57,17 @@ impl IndexTexts {
 ///     source.push(name.into(), Dtype::F32, vec![16, 64], vec![1; 4096].into())?;
 /// }
 /// let whole = Container::from_bytes(encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(()))?.0)?;
-/// let part = Container::from_bytes(extract(&whole, &["b"])?)?;
-/// assert_eq!(part.names(), ["b"]);
 /// let options = DecodeOptions::default();
+/// let part = Container::from_bytes(extract(&whole, &["b"], &options)?)?;
+/// assert_eq!(part.names(), ["b"]);
 /// assert_eq!(part.symbols("b", &options)?, whole.symbols("b", &options)?);
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
-/// There is no such tensor, `names` is empty, or a segment is damaged, which names the tensor.
-pub fn extract(container: &Container, names: &[&str]) -> Result<Vec<u8>> {
+/// There is no such tensor, `names` is empty, a segment is damaged, which names the tensor, or the work was cancelled.
+pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -> Result<Vec<u8>> {
     if names.is_empty() {
         return Err(Error::input("no tensors to extract").advice("name at least one"));
     }
@@ -98,7 +98,7 @@ pub fn extract(container: &Container, names: &[&str]) -> Result<Vec<u8>> {
         let entry = &index.tensors[place];
         let named = |e: Error| reader.name(e.tensor(&entry.name));
         let mut copy = |segment: &Segment| -> Result<Value> {
-            let moved = writer.segment(&reader.segment(segment, true).map_err(named)?)?;
+            let moved = writer.segment(&reader.segment_with(segment, true, &options.cancel).map_err(named)?)?;
             serde_json::to_value(moved).map_err(|e| Error::format(format!("a segment: {e}")))
         };
         let mut text = parse(&texts.tensors[place]).map_err(named)?;

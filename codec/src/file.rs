@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use rayon::prelude::*;
 
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::tensor::AlignedBytes;
 
@@ -47,11 +48,11 @@ impl InputFile {
         self.length
     }
 
-    /// `length` bytes from `offset` on.
+    /// `length` bytes from `offset` on; where it is called by a thread of a pool, with all of them.
     ///
     /// # Errors
-    /// The range is not in the file, or the file was changed since it was opened.
-    pub fn read(&self, offset: u64, length: usize) -> Result<AlignedBytes> {
+    /// The range is not in the file, the file was changed since it was opened, or `cancel` was used.
+    pub fn read(&self, offset: u64, length: usize, cancel: &Cancel) -> Result<AlignedBytes> {
         if offset.checked_add(length as u64).is_none_or(|end| end > self.length) {
             return Err(Error::format(format!("{length} bytes beyond the end of the file"))
                 .file(&self.path)
@@ -60,17 +61,19 @@ impl InputFile {
         self.check_unchanged()?;
         let mut bytes = AlignedBytes::zeroed(length)?;
         let read = |(i, piece): (usize, &mut [u8])| {
+            cancel.check()?;
             let at = offset + (i * READ_PIECE) as u64;
             read_exact_at(&self.file, piece, at).map_err(|e| match e.kind() {
                 std::io::ErrorKind::UnexpectedEof => self.changed(),
                 _ => Error::io("read", &self.path, e).offset(at),
             })
         };
-        if length <= READ_PIECE {
-            read((0, &mut bytes))?;
-        } else {
-            // In parallel, since copying from the page cache is bound by one core.
+        // In parallel, since copying from the page cache is bound by one core; but rayon's own pool, which a thread of none would
+        // use, is not there in a process that was forked.
+        if length > READ_PIECE && rayon::current_thread_index().is_some() {
             bytes.par_chunks_mut(READ_PIECE).enumerate().try_for_each(read)?;
+        } else {
+            bytes.chunks_mut(READ_PIECE).enumerate().try_for_each(read)?;
         }
         // Once more, since a writer may have been at work meanwhile.
         self.check_unchanged()?;
@@ -291,18 +294,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         std::fs::write(&path, [1; 100]).unwrap();
+        let go = Cancel::new();
         let f = InputFile::open(&path).unwrap();
-        assert_eq!(&f.read(90, 10).unwrap()[..], [1; 10]);
-        assert!(f.read(91, 10).is_err());
-        assert!(f.read(u64::MAX, 10).is_err());
+        assert_eq!(&f.read(90, 10, &go).unwrap()[..], [1; 10]);
+        assert!(f.read(91, 10, &go).is_err());
+        assert!(f.read(u64::MAX, 10, &go).is_err());
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(50).unwrap();
-        let e = f.read(0, 10).unwrap_err();
+        let e = f.read(0, 10, &go).unwrap_err();
         assert!(e.to_string().contains("changed while it was open"), "{e}");
         // Replacing the file leaves the open one as it was.
         let f = InputFile::open(&path).unwrap();
         std::fs::write(dir.path().join("g"), [2; 7]).unwrap();
         std::fs::rename(dir.path().join("g"), &path).unwrap();
-        assert_eq!(&f.read(0, 3).unwrap()[..], [1; 3]);
+        assert_eq!(&f.read(0, 3, &go).unwrap()[..], [1; 3]);
     }
 
     #[test]

@@ -33,6 +33,7 @@
 //! Files are taken for hostile: whatever their bytes are, the result is an [`Error`] that says what is wrong, where, and
 //! what to do, or the right tensor.
 
+mod cancel;
 mod checkpoint;
 pub mod coder;
 pub mod container;
@@ -51,6 +52,7 @@ pub mod scheme;
 mod tensor;
 mod verify;
 
+pub use cancel::Cancel;
 pub use checkpoint::{Checkpoint, MemorySource, Source, SourceBytes, SourceTensor};
 pub use coder::{Coder, Filter, Isa, Layout};
 pub use decode::{ChunkInfo, Container, DecodeOptions, decode};

@@ -1,34 +1,175 @@
 //! Threads for the parallel parts of an operation.
 
+use std::sync::OnceLock;
+
 use crate::error::{Error, Result};
 
-/// A number of threads, or rayon's own pool.
-///
-/// Operations enter it for their parallel parts only, so that progress is reported on the thread that called them: Python
-/// handles Ctrl-C on its main thread alone.
-#[derive(Debug)]
-pub struct Pool(Option<rayon::ThreadPool>);
+/// Threads that can be asked for at most: more than any machine has cores, fewer than any system refuses.
+const MOST: usize = 4096;
 
-impl Pool {
-    /// `threads` threads, or all cores.
-    ///
-    /// # Errors
-    /// The operating system does not give so many.
-    pub fn new(threads: Option<usize>) -> Result<Self> {
-        let build = |n: usize| {
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(n.max(1))
-                .build()
-                .map_err(|e| Error::input(format!("cannot start {n} threads: {e}")).advice("ask for fewer"))
-        };
-        Ok(Self(threads.map(build).transpose()?))
+/// Threads of a process.
+struct Crew {
+    process: u32,
+    /// Present until it is dropped.
+    threads: Option<rayon::ThreadPool>,
+    /// Those of a process that was forked from this one, which has none of these.
+    of_child: Place,
+}
+
+/// Where a crew is. Never locked for longer than it takes to put one there: a thread that held a lock while another one forks would
+/// leave it locked in the child for ever.
+type Place = OnceLock<Box<Crew>>;
+
+impl Crew {
+    fn new(threads: Option<usize>) -> Result<Self> {
+        // rayon takes 0 for "as many as there are cores".
+        let wanted = threads.unwrap_or(0);
+        let built = rayon::ThreadPoolBuilder::new().num_threads(wanted).thread_name(|i| format!("wcodec-{i}")).build();
+        let threads = built.map_err(|e| {
+            let number = if wanted == 0 { "a thread for each core".to_owned() } else { format!("{wanted} threads") };
+            Error::input(format!("cannot start {number}: {e}"))
+                .advice("ask for fewer, or raise the limit of processes (`ulimit -u`)")
+        })?;
+        Ok(Self { process: std::process::id(), threads: Some(threads), of_child: Place::new() })
     }
 
-    /// Runs `work` there.
-    pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        match &self.0 {
-            Some(pool) => pool.install(work),
-            None => work(),
+    /// This process's crew, kept at `place` or behind those of its ancestors; made if there is none yet.
+    fn of_this_process(mut place: &Place, threads: Option<usize>) -> Result<&rayon::ThreadPool> {
+        let mut made = None;
+        loop {
+            if let Some(crew) = place.get() {
+                if crew.process == std::process::id() {
+                    return Ok(crew.threads.as_ref().expect("not dropped"));
+                }
+                place = &crew.of_child;
+                continue;
+            }
+            let new = match made.take() {
+                Some(new) => new,
+                None => Box::new(Self::new(threads)?),
+            };
+            // Another thread of this process may be faster: then its crew is found in the next turn.
+            made = place.set(new).err();
         }
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // The parent's threads are not here to be ended.
+            std::mem::forget(self.threads.take());
+        }
+    }
+}
+
+/// What operations use that ask for no number of threads.
+static SHARED: Place = Place::new();
+
+/// A number of threads, or those that all operations share, one for each core.
+///
+/// They are started when they are needed first, and anew in a process that was forked, which has none of its parent's: rayon's own
+/// pool would let it wait for ever.
+///
+/// ```
+/// use wcodec::Pool;
+/// let pool = Pool::new(Some(2)).unwrap();
+/// assert_eq!(pool.run(|| 6 * 7).unwrap(), 42);
+/// assert!(Pool::new(Some(1_000_000)).is_err());
+/// ```
+pub struct Pool {
+    threads: Option<usize>,
+    own: Place,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// `threads` threads, at least one, or those that are shared.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): more than 4,096, or more than the operating system gives.
+    pub fn new(threads: Option<usize>) -> Result<Self> {
+        let threads = threads.map(|n| n.max(1));
+        if let Some(n) = threads.filter(|&n| n > MOST) {
+            return Err(Error::input(format!("{n} threads were asked for")).advice(format!("use at most {MOST}")));
+        }
+        let pool = Self { threads, own: Place::new() };
+        pool.crew()?;
+        Ok(pool)
+    }
+
+    fn crew(&self) -> Result<&rayon::ThreadPool> {
+        Crew::of_this_process(if self.threads.is_some() { &self.own } else { &SHARED }, self.threads)
+    }
+
+    /// Runs `work` there, and waits for it.
+    ///
+    /// # Errors
+    /// The threads have to be started anew, and the operating system does not give so many.
+    pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> Result<R> {
+        Ok(self.crew()?.install(work))
+    }
+
+    /// How many threads there are.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run).
+    pub fn threads(&self) -> Result<usize> {
+        Ok(self.crew()?.current_num_threads())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use rayon::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn operations_share_threads_unless_they_ask_for_a_number() {
+        let names = |pool: &Pool| {
+            pool.run(|| {
+                (0..64).into_par_iter().map(|_| std::thread::current().id()).collect::<std::collections::HashSet<_>>()
+            })
+            .unwrap()
+        };
+        let (a, b) = (Pool::new(None).unwrap(), Pool::new(None).unwrap());
+        assert!(ptr::eq(a.crew().unwrap(), b.crew().unwrap()));
+        assert_eq!(Pool::new(Some(3)).unwrap().threads().unwrap(), 3);
+        assert_eq!(names(&Pool::new(Some(1)).unwrap()).len(), 1);
+        assert_eq!(Pool::new(Some(0)).unwrap().threads().unwrap(), 1);
+    }
+
+    #[test]
+    fn absurd_numbers_are_refused_with_a_bound() {
+        for n in [MOST + 1, 1_000_000, usize::MAX] {
+            let e = Pool::new(Some(n)).unwrap_err();
+            assert!(e.to_string().contains("at most 4096"), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_child_gets_a_crew_of_its_own_and_leaves_its_parents_alone() {
+        let place = Place::new();
+        // As a child of a child finds it.
+        let parent = |of_child: Place| {
+            let threads = Crew::new(Some(1)).unwrap().threads.take();
+            Box::new(Crew { process: std::process::id() ^ 1, threads, of_child })
+        };
+        let (outer, inner) = (Place::new(), Place::new());
+        outer.set(parent(inner)).ok().unwrap();
+        place.set(parent(outer)).ok().unwrap();
+        let mine: *const _ = Crew::of_this_process(&place, Some(2)).unwrap();
+        let again = Crew::of_this_process(&place, Some(2)).unwrap();
+        assert!(ptr::eq(mine, again));
+        assert_eq!(again.current_num_threads(), 2);
+        assert_eq!(again.install(rayon::current_num_threads), 2);
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::checkpoint::Source;
 use crate::decode::{Container, DecodeOptions};
 use crate::error::{ErrorKind, Result};
+use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
 use crate::tensor::{AlignedBytes, Dtype};
 
@@ -77,6 +78,7 @@ pub fn verify(
     let total = infos.iter().fold(0u64, |sum, t| sum.saturating_add(t.original_bytes));
     let places: Option<HashMap<&str, usize>> =
         against.map(|s| s.tensors().iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect());
+    let pool = container.pool(options.threads)?;
     let mut tensors = Vec::new();
     let mut done = 0;
     for info in &infos {
@@ -93,8 +95,8 @@ pub fn verify(
                     );
                     verdict(&info.name, VerifyStatus::Differs, &was)
                 } else {
-                    let original = source.read(i)?;
-                    judge(&info.name, compare_values(container, &info.name, &original, &options))?
+                    let original = source.read_with(i, &pool, &options.cancel)?;
+                    judge(&info.name, compare_values(container, &info.name, &original, &options, &pool))?
                 }
             }
             _ => judge(&info.name, container.read(&info.name, &options).map(|_| Comparison::default()))?,
@@ -104,7 +106,7 @@ pub fn verify(
         progress(&ProgressEvent { tensor: &info.name, done, total })?;
     }
     if let (Some(source), Some(places)) = (against, &places) {
-        tensors.extend(check_names(container, source, places)?);
+        tensors.extend(check_names(container, source, places, &pool, &options)?);
     }
     let tables = (0..container.reader().index().tables.len()).try_for_each(|i| container.table(i, true).map(drop));
     let file = tables.and_then(|()| container.reader().check_padding()).err();
@@ -117,7 +119,10 @@ fn check_names(
     container: &Container,
     source: &dyn Source,
     places: &HashMap<&str, usize>,
+    pool: &Pool,
+    options: &DecodeOptions,
 ) -> Result<Vec<VerifiedTensor>> {
+    let read = |i| source.read_with(i, pool, &options.cancel);
     let mut found = Vec::new();
     for tensor in source.tensors() {
         if container.resolve(&tensor.name).is_err() {
@@ -126,7 +131,7 @@ fn check_names(
     }
     for (alias, target) in container.aliases() {
         let status = match (places.get(alias.as_str()), places.get(target.as_str())) {
-            (Some(&a), Some(&b)) if source.read(a)?[..] == source.read(b)?[..] => verdict(alias, VerifyStatus::Ok, ""),
+            (Some(&a), Some(&b)) if read(a)?[..] == read(b)?[..] => verdict(alias, VerifyStatus::Ok, ""),
             (None, _) => verdict(alias, VerifyStatus::Extra, "not in the source"),
             _ => verdict(
                 alias,
@@ -165,7 +170,13 @@ fn judge(name: &str, result: Result<Comparison>) -> Result<VerifiedTensor> {
     }
 }
 
-fn compare_values(container: &Container, name: &str, original: &[u8], options: &DecodeOptions) -> Result<Comparison> {
+fn compare_values(
+    container: &Container,
+    name: &str,
+    original: &[u8],
+    options: &DecodeOptions,
+    pool: &Pool,
+) -> Result<Comparison> {
     let info = container.info(name)?;
     let decoded = container.read(name, options)?;
     if info.scheme != "int8" {
@@ -174,7 +185,7 @@ fn compare_values(container: &Container, name: &str, original: &[u8], options: &
         return Ok(Comparison { difference, errors: info.dtype.is_quantizable().then_some((0.0, 0.0)) });
     }
     // What encoding the source would give: the one definition of the scheme.
-    let expected = match crate::encode::quantize_like(container, name, original) {
+    let expected = match pool.run(|| crate::encode::quantize_like(container, name, original)).flatten() {
         Ok(expected) => expected,
         // A source that could not have been encoded is not what this was made from.
         Err(e) if e.kind() == ErrorKind::Input => {

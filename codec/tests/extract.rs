@@ -3,7 +3,7 @@
 mod common;
 
 use common::image::Image;
-use common::samples;
+use common::{checked, samples};
 use serde_json::{Value, json};
 use wcodec::container::hash;
 use wcodec::{Container, DecodeOptions, ErrorKind, TensorInfo, extract, verify};
@@ -61,9 +61,9 @@ fn every_tensor_alone_and_all_together() {
         let mut all = whole.names();
         all.extend(whole.aliases().keys().map(String::as_str));
         for name in &all {
-            assert_taken(&extract(&whole, &[name]).unwrap(), &sample.bytes, &[name]);
+            assert_taken(&extract(&whole, &[name], &checked(true)).unwrap(), &sample.bytes, &[name]);
         }
-        let every = extract(&whole, &all).unwrap();
+        let every = extract(&whole, &all, &checked(true)).unwrap();
         assert_taken(&every, &sample.bytes, &all);
         // Taken whole, it is the same file but for the writer's order of keys.
         assert_eq!(Container::from_bytes(every).unwrap().infos().unwrap(), whole.infos().unwrap());
@@ -84,7 +84,7 @@ fn tables_that_are_shared_stay_shared() {
     let names: Vec<&str> = whole.names();
     for a in &names {
         for b in &names {
-            let bytes = extract(&whole, &[b, a, b]).unwrap();
+            let bytes = extract(&whole, &[b, a, b], &checked(true)).unwrap();
             assert_taken(&bytes, &sample.bytes, &if a == b { vec![*a] } else { vec![*a, *b] });
             let part = Container::from_bytes(bytes).unwrap();
             let mut used = vec![users(&whole, a), users(&whole, b)];
@@ -99,7 +99,7 @@ fn tables_that_are_shared_stay_shared() {
 fn tied_names() {
     let sample = samples::all().remove(0);
     let whole = Container::from_bytes(sample.bytes.clone()).unwrap();
-    let part = |names: &[&str]| Container::from_bytes(extract(&whole, names).unwrap()).unwrap();
+    let part = |names: &[&str]| Container::from_bytes(extract(&whole, names, &checked(true)).unwrap()).unwrap();
     // Alone, it holds the data itself.
     let alone = part(&["tied"]);
     assert_eq!((alone.names(), alone.aliases().len()), (vec!["tied"], 0));
@@ -126,7 +126,7 @@ fn unknown_keys_are_kept_and_the_model_is_not() {
         .seal();
     let whole = Container::from_bytes(bytes).unwrap();
     assert!(whole.model().is_some());
-    let part = Container::from_bytes(extract(&whole, &["w"]).unwrap()).unwrap();
+    let part = Container::from_bytes(extract(&whole, &["w"], &checked(true)).unwrap()).unwrap();
     let (a, b) = (index(&part), index(&whole));
     for pointer in [
         "/future",
@@ -147,17 +147,17 @@ fn unknown_keys_are_kept_and_the_model_is_not() {
 fn what_cannot_be_taken_is_refused() {
     let sample = samples::all().remove(0);
     let whole = Container::from_bytes(sample.bytes.clone()).unwrap();
-    assert_eq!(extract(&whole, &[]).unwrap_err().kind(), ErrorKind::Input);
-    let e = extract(&whole, &["a.weight", "nothing"]).unwrap_err();
+    assert_eq!(extract(&whole, &[], &checked(true)).unwrap_err().kind(), ErrorKind::Input);
+    let e = extract(&whole, &["a.weight", "nothing"], &checked(true)).unwrap_err();
     assert!(e.kind() == ErrorKind::Input && e.to_string().contains("nothing"), "{e}");
     // Damage is found, and named; what it is not in can still be taken.
     let data = whole.info("b.weight").unwrap().segments.into_iter().find(|s| s.role == "data").unwrap();
     let mut bytes = sample.bytes;
     bytes[data.offset as usize] ^= 1;
     let damaged = Container::from_bytes(bytes).unwrap();
-    let e = extract(&damaged, &["a.weight", "b.weight"]).unwrap_err();
+    let e = extract(&damaged, &["a.weight", "b.weight"], &checked(true)).unwrap_err();
     assert_eq!((e.kind(), e.tensor_name()), (ErrorKind::Corrupt, Some("b.weight")), "{e}");
-    let part = Container::from_bytes(extract(&damaged, &["a.weight", "norm"]).unwrap()).unwrap();
+    let part = Container::from_bytes(extract(&damaged, &["a.weight", "norm"], &checked(true)).unwrap()).unwrap();
     let read = |c: &Container| c.read("a.weight", &DecodeOptions::default()).unwrap();
     assert_eq!(hash(&read(&part)), hash(&read(&whole)));
 }

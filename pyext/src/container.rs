@@ -7,12 +7,11 @@ use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde_json::json;
-use wcodec::Dtype;
+use wcodec::{DecodeOptions, Dtype};
 
 use crate::encode::Input;
-use crate::errors::to_py;
 use crate::options::Decode;
-use crate::progress::{Pending, detached, run};
+use crate::progress::{detached, run, run_for};
 
 /// An open container; `wcodec.Container` is the class for users.
 #[pyclass(frozen, module = "wcodec._native")]
@@ -22,6 +21,11 @@ impl Container {
     /// The crate's container.
     pub fn inner(&self) -> &wcodec::Container {
         &self.0
+    }
+
+    /// Bytes of a tensor before it was encoded, about those that decoding it makes; 0 where there is none of this name.
+    fn bytes_of(&self, name: &str) -> u64 {
+        self.0.info(name).map_or(0, |i| i.original_bytes)
     }
 }
 
@@ -91,8 +95,8 @@ impl Container {
 
     /// Quantized symbols, in the order of the matrix view.
     fn symbols<'py>(&self, py: Python<'py>, name: &str, options: Decode) -> PyResult<Bound<'py, PyArray1<i8>>> {
-        let options = options.build().map_err(|e| to_py(py, &e))?;
-        detached(py, || self.0.symbols(name, &options)).map(|v| v.into_pyarray(py))
+        run_for(py, self.bytes_of(name), |cancel| self.0.symbols(name, &options.build(cancel)?))
+            .map(|v| v.into_pyarray(py))
     }
 
     /// Scales, in the order of the matrix view.
@@ -111,8 +115,8 @@ impl Container {
         dtype: Option<&str>,
         options: Decode,
     ) -> PyResult<(Bound<'py, PyArray1<u64>>, usize)> {
-        let (words, len) = detached(py, || {
-            let options = options.build()?;
+        let (words, len) = run_for(py, self.bytes_of(name), |cancel| {
+            let options = options.build(cancel)?;
             let bytes = match dtype {
                 Some(dtype) => self.0.read_as(name, Dtype::from_name(dtype)?, &options)?,
                 None => self.0.read(name, &options)?,
@@ -133,9 +137,9 @@ impl Container {
         dtype: Option<&str>,
         options: Decode,
     ) -> PyResult<(Bound<'py, PyArray1<u64>>, usize)> {
-        let (words, len) = detached(py, || {
+        let (words, len) = run_for(py, self.bytes_of(name), |cancel| {
             let dtype = dtype.map(Dtype::from_name).transpose()?;
-            Ok(self.0.read_rows(name, begin..end, dtype, &options.build()?)?.into_words())
+            Ok(self.0.read_rows(name, begin..end, dtype, &options.build(cancel)?)?.into_words())
         })?;
         Ok((words.into_pyarray(py), len))
     }
@@ -143,7 +147,11 @@ impl Container {
     /// A container of the tensors `names` alone.
     fn extract<'py>(&self, py: Python<'py>, names: Vec<String>) -> PyResult<Bound<'py, PyBytes>> {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        detached(py, || wcodec::extract(&self.0, &names)).map(|bytes| PyBytes::new(py, &bytes))
+        run(py, None, |_, link| {
+            let options = DecodeOptions { cancel: link.cancel(), ..DecodeOptions::default() };
+            wcodec::extract(&self.0, &names, &options)
+        })
+        .map(|bytes| PyBytes::new(py, &bytes))
     }
 
     /// Decodes every tensor into a `.safetensors` file.
@@ -156,8 +164,8 @@ impl Container {
         options: Decode,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        run(py, progress.as_ref(), &Pending::default(), |progress| {
-            wcodec::decode(&self.0, &dst, &options.build()?, overwrite, progress)
+        run(py, progress.as_ref(), |progress, link| {
+            wcodec::decode(&self.0, &dst, &options.build(&link.cancel())?, overwrite, progress)
         })
     }
 
@@ -170,12 +178,11 @@ impl Container {
         options: Decode,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<String> {
-        let pending = Pending::default();
-        run(py, progress.as_ref(), &pending, |progress| {
-            let options = options.build()?;
+        run(py, progress.as_ref(), |progress, link| {
+            let options = options.build(&link.cancel())?;
             match against {
                 None => wcodec::verify(&self.0, None, &options, progress),
-                Some(input) => input.with(&pending, |source| wcodec::verify(&self.0, Some(source), &options, progress)),
+                Some(input) => input.with(link, |source| wcodec::verify(&self.0, Some(source), &options, progress)),
             }
         })
         .map(|r| json!({"ok": r.ok(), "tensors": r.tensors, "damage": r.file}).to_string())

@@ -8,9 +8,8 @@ use pyo3::types::PyBytes;
 use serde_json::json;
 use wcodec::{Checkpoint, EncodeOptions, EncodeReport, Progress, Result, Source};
 
-use crate::errors::to_py;
 use crate::options::Encode;
-use crate::progress::{Pending, run};
+use crate::progress::{Link, run};
 use crate::source::{Declared, PySource};
 
 /// Where the tensors come from.
@@ -24,10 +23,10 @@ pub enum Input {
 
 impl Input {
     /// Opens the checkpoint, or declares the tensors, and hands them to `work`.
-    pub fn with<T>(self, pending: &Pending, work: impl FnOnce(&dyn Source) -> Result<T>) -> Result<T> {
+    pub fn with<T>(self, link: &Link, work: impl FnOnce(&dyn Source) -> Result<T>) -> Result<T> {
         match self {
             Self::Path(path) => work(&Checkpoint::open(&path)?),
-            Self::Tensors(tensors, read, metadata) => work(&PySource::new(tensors, read, metadata, pending.clone())?),
+            Self::Tensors(tensors, read, metadata) => work(&PySource::new(tensors, read, metadata, link.clone())?),
         }
     }
 }
@@ -50,9 +49,10 @@ fn work<T: Send>(
     progress: Option<&Py<PyAny>>,
     encode: impl FnOnce(&dyn Source, &EncodeOptions, &mut Progress<'_>) -> Result<T> + Send,
 ) -> PyResult<T> {
-    let options = options.build().map_err(|e| to_py(py, &e))?;
-    let pending = Pending::default();
-    run(py, progress, &pending, |progress| source.with(&pending, |source| encode(source, &options, progress)))
+    run(py, progress, |progress, link| {
+        let options = options.build(link.cancel())?;
+        source.with(link, |source| encode(source, &options, progress))
+    })
 }
 
 /// Encodes a checkpoint to the file `dst`; the report as JSON.

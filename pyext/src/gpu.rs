@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use wcodec::gpu::{Device, GpuOptions, Stream, Target};
-use wcodec::{Dtype, Result};
+use wcodec::{Cancel, Dtype, Result};
 
 pub use batch::DecodeBatch;
 pub use decoder::TensorDecoder;
@@ -31,7 +31,7 @@ pub struct Options {
 
 impl Options {
     /// The crate's options.
-    pub fn build(self) -> GpuOptions {
+    pub fn build(self, cancel: Cancel) -> GpuOptions {
         let defaults = GpuOptions::default();
         GpuOptions {
             threads: self.threads,
@@ -40,6 +40,7 @@ impl Options {
             ring: self.ring.unwrap_or(defaults.ring),
             nvcomp: self.nvcomp,
             nvcomp_folders: self.nvcomp_folders,
+            cancel,
             ..defaults
         }
     }

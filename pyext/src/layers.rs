@@ -1,16 +1,26 @@
 //! Single int8 layers as bytes: containers with one tensor, and legacy blobs.
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wcodec::Isa;
 
 use crate::errors::to_py;
 use crate::options::{Decode, Encode};
-use crate::progress::detached;
+use crate::progress::{detached, run_for};
 
 /// Rows, columns and row-major symbols.
 type Layer<'py> = (usize, usize, Bound<'py, PyArray1<i8>>);
+
+/// A copy: while the interpreter is released, others may write to the array.
+fn copied(symbols: &PyReadonlyArray1<'_, i8>) -> PyResult<Vec<i8>> {
+    let symbols = symbols.as_slice()?;
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(symbols.len()).map_err(|_| PyMemoryError::new_err(()))?;
+    copy.extend_from_slice(symbols);
+    Ok(copy)
+}
 
 /// Encodes row-major symbols as a container with one tensor.
 #[pyfunction]
@@ -21,16 +31,18 @@ pub fn layer_encode<'py>(
     cols: usize,
     options: Encode,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let options = options.build().map_err(|e| to_py(py, &e))?;
-    let symbols = symbols.as_slice()?;
-    detached(py, || wcodec::layer::encode(symbols, rows, cols, &options)).map(|v| PyBytes::new(py, &v))
+    let symbols = copied(&symbols)?;
+    run_for(py, symbols.len() as u64, |cancel| {
+        wcodec::layer::encode(&symbols, rows, cols, &options.build(cancel.clone())?)
+    })
+    .map(|v| PyBytes::new(py, &v))
 }
 
 /// Decodes a container with one tensor.
 #[pyfunction]
 pub fn layer_decode<'py>(py: Python<'py>, data: &[u8], options: Decode) -> PyResult<Layer<'py>> {
-    let options = options.build().map_err(|e| to_py(py, &e))?;
-    let (rows, cols, symbols) = detached(py, || wcodec::layer::decode(data, &options))?;
+    let bytes = data.len() as u64;
+    let (rows, cols, symbols) = run_for(py, bytes, |cancel| wcodec::layer::decode(data, &options.build(cancel)?))?;
     Ok((rows, cols, symbols.into_pyarray(py)))
 }
 
@@ -43,8 +55,8 @@ pub fn legacy_encode<'py>(
     cols: u32,
     level: i32,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let symbols = symbols.as_slice()?;
-    detached(py, || wcodec::legacy::encode(symbols, rows, cols, level)).map(|v| PyBytes::new(py, &v))
+    let symbols = copied(&symbols)?;
+    detached(py, || wcodec::legacy::encode(&symbols, rows, cols, level)).map(|v| PyBytes::new(py, &v))
 }
 
 /// Decodes a legacy blob.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
-use wcodec::{Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, Result, Scheme};
+use wcodec::{Cancel, Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, Result, Scheme};
 
 /// How to encode; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
@@ -29,7 +29,7 @@ pub struct Encode {
 
 impl Encode {
     /// The crate's options.
-    pub fn build(self) -> Result<EncodeOptions> {
+    pub fn build(self, cancel: Cancel) -> Result<EncodeOptions> {
         let defaults = EncodeOptions::default();
         let granularity = match self.scale.as_str() {
             "row" => Granularity::Row,
@@ -55,6 +55,7 @@ impl Encode {
             transpose: self.transpose,
             threads: self.threads,
             overwrite: self.overwrite,
+            cancel,
             metadata: self.metadata,
         })
     }
@@ -71,11 +72,12 @@ pub struct Decode {
 
 impl Decode {
     /// The crate's options.
-    pub fn build(self) -> Result<DecodeOptions> {
+    pub fn build(self, cancel: &Cancel) -> Result<DecodeOptions> {
         Ok(DecodeOptions {
             threads: self.threads,
             isa: self.isa.as_deref().map(Isa::from_name).transpose()?,
             verify: self.verify,
+            cancel: cancel.clone(),
         })
     }
 }

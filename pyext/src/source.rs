@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use wcodec::{AlignedBytes, Dtype, Result, Source, SourceBytes, SourceTensor};
+use wcodec::{AlignedBytes, Cancel, Dtype, Pool, Result, Source, SourceBytes, SourceTensor};
 
 use crate::errors::to_py;
-use crate::progress::Pending;
+use crate::progress::Link;
 
 /// Name, dtype, shape, and the name of the tensor that holds the data of a tied one.
 pub type Declared = (String, String, Vec<usize>, Option<String>);
@@ -19,9 +20,9 @@ pub type Declared = (String, String, Vec<usize>, Option<String>);
 /// a GPU, before their bytes can be read.
 pub struct PySource {
     tensors: Vec<SourceTensor>,
-    read: Py<PyAny>,
+    read: Arc<Py<PyAny>>,
     metadata: BTreeMap<String, String>,
-    pending: Pending,
+    link: Link,
 }
 
 impl PySource {
@@ -30,7 +31,7 @@ impl PySource {
         tensors: Vec<Declared>,
         read: Py<PyAny>,
         metadata: BTreeMap<String, String>,
-        pending: Pending,
+        link: Link,
     ) -> Result<Self> {
         let tensors = tensors
             .into_iter()
@@ -39,7 +40,7 @@ impl PySource {
                 Ok(SourceTensor { name, dtype, shape, alias_of })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { tensors, read, metadata, pending })
+        Ok(Self { tensors, read: Arc::new(read), metadata, link })
     }
 }
 
@@ -48,10 +49,12 @@ impl Source for PySource {
         &self.tensors
     }
 
-    fn read(&self, index: usize) -> Result<SourceBytes<'_>> {
-        let bytes = self.pending.attached(|py| {
-            let array: PyReadonlyArray1<'_, u8> = self.read.call1(py, (index,))?.extract(py)?;
-            AlignedBytes::copy_of(array.as_slice()?).map_err(|e| to_py(py, &e.tensor(&self.tensors[index].name)))
+    fn read_with(&self, index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<SourceBytes<'_>> {
+        let (read, name) = (self.read.clone(), self.tensors[index].name.clone());
+        let bytes = self.link.call(move |py| {
+            let array: PyReadonlyArray1<'_, u8> = read.call1(py, (index,))?.extract(py)?;
+            // Copied while the interpreter is held: nobody else writes to it then.
+            AlignedBytes::copy_of(array.as_slice()?).map_err(|e| to_py(py, &e.tensor(&name)))
         })?;
         Ok(SourceBytes::Owned(bytes))
     }

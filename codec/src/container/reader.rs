@@ -8,6 +8,7 @@ use super::header::{HEADER_BYTES, Header};
 use super::index::{Index, TensorEntry};
 use super::segment::{Segment, check_layout};
 use super::{Hash, hash};
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::InputFile;
 use crate::tensor::{AlignedBytes, Dtype, check_bytes, out_of_memory};
@@ -49,9 +50,9 @@ impl Reader {
 
     fn checked(storage: Storage) -> Result<Self> {
         let length = storage.length();
-        let head = storage.read(0, HEADER_BYTES.min(length as usize) as u64)?;
+        let head = storage.read(0, HEADER_BYTES.min(length as usize) as u64, &Cancel::new())?;
         let header = Header::from_bytes(&head, length)?;
-        let bytes = storage.read(header.index_offset, header.index_length)?;
+        let bytes = storage.read(header.index_offset, header.index_length, &Cancel::new())?;
         if hash(&bytes).0 != header.index_hash {
             return Err(Error::corrupt("the index's hash does not match")
                 .offset(header.index_offset)
@@ -76,7 +77,7 @@ impl Reader {
 
     /// The index as stored, unknown keys included.
     pub fn index_json(&self) -> Result<String> {
-        let bytes = self.storage.read(self.header.index_offset, self.header.index_length)?;
+        let bytes = self.storage.read(self.header.index_offset, self.header.index_length, &Cancel::new())?;
         let text = String::from_utf8(bytes.to_vec());
         text.map_err(|e| self.name(Error::format(format!("the index is not UTF-8: {e}"))))
     }
@@ -111,9 +112,12 @@ impl Reader {
         })
     }
 
-    /// The bytes of a segment; `verify` compares them with its hash.
-    pub fn segment(&self, segment: &Segment, verify: bool) -> Result<AlignedBytes> {
-        let bytes = self.storage.read(segment.offset, segment.length).map_err(|e| self.name(e))?;
+    /// The bytes of a segment; `verify` compares them with its hash. Read by all threads where one of a pool calls this.
+    ///
+    /// # Errors
+    /// They cannot be read, their hash does not match, or `cancel` was used.
+    pub fn segment_with(&self, segment: &Segment, verify: bool, cancel: &Cancel) -> Result<AlignedBytes> {
+        let bytes = self.storage.read(segment.offset, segment.length, cancel).map_err(|e| self.name(e))?;
         if verify && hash(&bytes) != segment.hash {
             return Err(self.name(
                 Error::corrupt(format!("the hash of a segment of {} bytes does not match", segment.length))
@@ -124,14 +128,22 @@ impl Reader {
         Ok(bytes)
     }
 
+    /// [`segment_with`](Self::segment_with), with nobody to stop it.
+    ///
+    /// # Errors
+    /// They cannot be read, or their hash does not match.
+    pub fn segment(&self, segment: &Segment, verify: bool) -> Result<AlignedBytes> {
+        self.segment_with(segment, verify, &Cancel::new())
+    }
+
     /// Some bytes of a segment, which nothing is compared with.
-    pub(crate) fn part(&self, segment: &Segment, range: Range<u64>) -> Result<AlignedBytes> {
+    pub(crate) fn part(&self, segment: &Segment, range: Range<u64>, cancel: &Cancel) -> Result<AlignedBytes> {
         if range.start > range.end || range.end > segment.length {
             return Err(self.name(
                 Error::corrupt(format!("bytes {range:?} of a segment of {}", segment.length)).offset(segment.offset),
             ));
         }
-        self.storage.read(segment.offset + range.start, range.end - range.start).map_err(|e| self.name(e))
+        self.storage.read(segment.offset + range.start, range.end - range.start, cancel).map_err(|e| self.name(e))
     }
 
     /// Names the file in `error` and, where the file is to blame, says what to do.
@@ -161,7 +173,7 @@ impl Reader {
         ends.sort_unstable();
         let mut end = HEADER_BYTES as u64;
         for (offset, length) in ends {
-            let padding = self.storage.read(end, offset - end).map_err(|e| self.name(e))?;
+            let padding = self.storage.read(end, offset - end, &Cancel::new()).map_err(|e| self.name(e))?;
             if let Some(at) = padding.iter().position(|&b| b != 0) {
                 return Err(self.name(Error::corrupt("padding between segments is not zero").offset(end + at as u64)));
             }
@@ -211,10 +223,10 @@ impl Storage {
         }
     }
 
-    fn read(&self, offset: u64, length: u64) -> Result<AlignedBytes> {
+    fn read(&self, offset: u64, length: u64, cancel: &Cancel) -> Result<AlignedBytes> {
         let length = usize::try_from(length).map_err(|_| out_of_memory(usize::MAX))?;
         match self {
-            Storage::File(f) => f.read(offset, length),
+            Storage::File(f) => f.read(offset, length, cancel),
             Storage::Memory(bytes) => {
                 let range = usize::try_from(offset).ok().and_then(|o| bytes.get(o..)?.get(..length));
                 let range =

@@ -51,7 +51,7 @@ impl Container {
         let opened = self.open_tensor(entry, options)?;
         // Checks the structure: offsets, lengths, numbers of chunks.
         opened.plane()?.check_frames().map_err(|e| opened.at_data(e))?;
-        let (granularity, scales) = match self.read_scales(entry, options.verify)? {
+        let (granularity, scales) = match self.read_scales(entry, options)? {
             Some((g, scales)) if entry.scheme == "int8" => {
                 (Some(g), AlignedBytes::copy_of(bytemuck::cast_slice(&scales))?)
             }

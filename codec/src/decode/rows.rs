@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use super::tensor::{Form, need, scales_in, split};
 use super::{Container, DecodeOptions};
+use crate::cancel::Cancel;
 use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry, side_bytes};
 use crate::coder::zstd::{ALIGN, check_chunk, frame_place};
@@ -51,7 +52,7 @@ impl Container {
                 return self.read_columns(entry, &rows, dtype, options);
             }
             if options.verify {
-                self.check_segments(place, entry)?;
+                self.check_segments(place, entry, options)?;
             }
             if entry.scheme != "int8" {
                 let size = form.dtype.size();
@@ -69,13 +70,13 @@ impl Container {
     }
 
     /// Compares all segments of a tensor with their hashes, once.
-    fn check_segments(&self, place: usize, entry: &TensorEntry) -> Result<()> {
+    fn check_segments(&self, place: usize, entry: &TensorEntry, options: &DecodeOptions) -> Result<()> {
         let sound = || self.sound.lock().unwrap_or_else(PoisonError::into_inner);
         if sound().contains(&place) {
             return Ok(());
         }
         for (_, segment) in entry.segments() {
-            self.reader.segment(segment, true)?;
+            self.reader.segment_with(segment, true, &options.cancel)?;
         }
         sound().insert(place);
         Ok(())
@@ -112,7 +113,7 @@ impl Container {
                     let what = format!("{} bytes in a raw plane of {}", data.length, form.elements);
                     return Err(Error::corrupt(what).offset(data.offset));
                 }
-                self.reader.part(data, range.start as u64..range.end as u64)
+                self.reader.part(data, range.start as u64..range.end as u64, &options.cancel)
             }
             Coder::Zstd => self.read_frames(form, range, options),
             Coder::Rans | Coder::Huffman => self.read_strips(form, range, options),
@@ -142,14 +143,17 @@ impl Container {
             return Err(Error::corrupt("chunk offsets do not ascend").offset(plane.data.offset));
         }
         let (base, end) = (offsets[0], offsets[offsets.len() - 1]);
-        let data = self.reader.part(&plane.data, base as u64..end as u64)?;
+        let data = self.reader.part(&plane.data, base as u64..end as u64, &options.cancel)?;
         let per_strip: usize = (0..g.tiles()).map(|t| side_bytes(form.coder, layout, shift, g.position(t).width)).sum();
         let stored = plane.side.as_ref().map_or(0, |s| s.length);
         if per_strip.checked_mul(g.strips()).map(|n| n as u64) != Some(stored) {
             return Err(Error::corrupt(format!("{stored} bytes of side plane")).offset(plane.data.offset));
         }
         let side = match &plane.side {
-            Some(s) => self.reader.part(s, (strips.start * per_strip) as u64..(strips.end * per_strip) as u64)?,
+            Some(s) => {
+                let range = (strips.start * per_strip) as u64..(strips.end * per_strip) as u64;
+                self.reader.part(s, range, &options.cancel)?
+            }
             None => AlignedBytes::default(),
         };
 
@@ -182,7 +186,7 @@ impl Container {
                 }),
             };
             let place = Place { form, base: own[0], row: elements.start / cols };
-            place.decode(&place.plane(source, options)?, piece)?;
+            place.decode(&place.plane(source, options)?, piece, options)?;
             (rest, next) = (others, last);
         }
         cut(out, range.start - held.start..range.end - held.start)
@@ -204,7 +208,7 @@ impl Container {
         let places: Vec<(usize, usize)> =
             self.entries::<8>(form, frames.clone(), count)?.into_iter().map(frame_place).collect();
         let (base, last) = (places[0].0, places[places.len() - 1]);
-        let data = self.reader.part(&plane.data, base as u64..(last.0 + last.1) as u64)?;
+        let data = self.reader.part(&plane.data, base as u64..(last.0 + last.1) as u64, &options.cancel)?;
         let mut rebased = Vec::with_capacity(places.len() * 8);
         for &(start, length) in &places {
             let at = start.checked_sub(base).ok_or_else(|| {
@@ -229,7 +233,7 @@ impl Container {
         // Memory is asked for once the frames are known to fit its size.
         let part = place.plane(source, options)?;
         let mut out = AlignedBytes::zeroed(held.len())?;
-        place.decode(&part, bytemuck::cast_slice_mut(&mut out))?;
+        place.decode(&part, bytemuck::cast_slice_mut(&mut out), options)?;
         cut(out, range.start - held.start..range.end - held.start)
     }
 
@@ -240,7 +244,7 @@ impl Container {
             let what = format!("{} bytes of offsets for {all} entries", segment.length);
             return Err(Error::corrupt(what).offset(segment.offset));
         }
-        let bytes = self.reader.part(segment, (some.start * N) as u64..(some.end * N) as u64)?;
+        let bytes = self.reader.part(segment, (some.start * N) as u64..(some.end * N) as u64, &Cancel::new())?;
         Ok(bytes.as_chunks::<N>().0.to_vec())
     }
 
@@ -260,7 +264,7 @@ impl Container {
             Granularity::Tensor => 0..segment.length,
             _ => (first * per_row * 4) as u64..(last * per_row * 4) as u64,
         };
-        let scales = scales_in(&self.reader.part(segment, held)?);
+        let scales = scales_in(&self.reader.part(segment, held, &Cancel::new())?);
         let mut out = AlignedBytes::zeroed(symbols.len() * size_of::<T>())?;
         let values: &mut [T] = bytemuck::cast_slice_mut(&mut out);
         let pieces = values.par_chunks_mut(DEQUANTIZED).zip(symbols.par_chunks(DEQUANTIZED)).enumerate();
@@ -348,9 +352,10 @@ impl Place<'_> {
         Plane::new(source, options.isa()?).map_err(|e| self.placed(&e))
     }
 
-    fn decode(&self, plane: &Plane<'_>, out: &mut [i8]) -> Result<()> {
+    fn decode(&self, plane: &Plane<'_>, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
         let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i)));
         pieces.into_par_iter().enumerate().try_for_each_init(Scratch::default, |scratch, (i, piece)| {
+            options.cancel.check()?;
             plane.decode_piece(i, piece, scratch).map_err(|e| self.placed(&e))
         })
     }

@@ -118,7 +118,7 @@ impl Container {
         let Form { plane, dtype, elements, matrix, row_axis, coder } = self.form(entry)?;
         let verify = options.verify;
         let read = |s: &Option<Segment>| match s {
-            Some(s) => self.reader.segment(s, verify),
+            Some(s) => self.reader.segment_with(s, verify, &options.cancel),
             None => Ok(AlignedBytes::default()),
         };
         let tiled = matches!(coder, Coder::Rans | Coder::Huffman);
@@ -131,7 +131,7 @@ impl Container {
             row_axis,
             coder,
             isa: options.isa()?,
-            data: self.reader.segment(&plane.data, verify)?,
+            data: self.reader.segment_with(&plane.data, verify, &options.cancel)?,
             offsets: read(&plane.offsets)?,
             side: read(&plane.side)?,
             table,
@@ -139,9 +139,13 @@ impl Container {
     }
 
     /// Scales of a tensor and what shares them; `None` where the scheme has none.
-    pub(super) fn read_scales(&self, entry: &TensorEntry, verify: bool) -> Result<Option<(Granularity, Vec<f32>)>> {
+    pub(super) fn read_scales(
+        &self,
+        entry: &TensorEntry,
+        options: &DecodeOptions,
+    ) -> Result<Option<(Granularity, Vec<f32>)>> {
         let Some((granularity, segment)) = self.scale_form(entry)? else { return Ok(None) };
-        Ok(Some((granularity, scales_in(&self.reader.segment(segment, verify)?))))
+        Ok(Some((granularity, scales_in(&self.reader.segment_with(segment, options.verify, &options.cancel)?))))
     }
 
     /// What shares the scales of a tensor, and where they lie; `None` where the scheme has none.
@@ -181,7 +185,7 @@ impl Container {
         options: &DecodeOptions,
     ) -> Result<AlignedBytes> {
         let opened = self.open_tensor(entry, options)?;
-        let scales = self.read_scales(entry, options.verify)?;
+        let scales = self.read_scales(entry, options)?;
         match (scales, entry.scheme.as_str()) {
             (Some((granularity, scales)), "int8") => match dtype {
                 Dtype::F32 => opened.dequantize::<f32>(granularity, &scales, options),
@@ -273,6 +277,7 @@ impl Opened<'_> {
     fn decode_into(&self, plane: &Plane<'_>, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
         let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i)));
         pieces.into_par_iter().enumerate().try_for_each_init(Scratch::default, |scratch, (i, piece)| {
+            options.cancel.check()?;
             plane.decode_piece(i, piece, scratch).map_err(|e| self.at_data(e))
         })?;
         if options.verify {
@@ -324,6 +329,7 @@ impl Opened<'_> {
         pieces.into_par_iter().zip(ranges).enumerate().try_for_each_init(
             scratch,
             |(scratch, symbols), (i, (out, range))| -> Result<()> {
+                options.cancel.check()?;
                 symbols.resize(range.len(), 0i8);
                 plane.decode_piece(i, symbols, scratch).map_err(|e| self.at_data(e))?;
                 let mut at = 0;

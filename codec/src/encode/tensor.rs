@@ -77,7 +77,7 @@ impl Job<'_> {
         let matrix = self.matrix()?;
         let weights = self.tensor.shape.len() >= 2 && self.tensor.dtype.is_quantizable() && !self.bytes.is_empty();
         if let (Scheme::Int8(granularity), true) = (self.scheme, weights) {
-            let quantized = pool.run(|| quantize_bytes(self.tensor.dtype, self.bytes, &matrix, granularity));
+            let quantized = pool.run(|| quantize_bytes(self.tensor.dtype, self.bytes, &matrix, granularity)).flatten();
             let quantized = quantized.map_err(|e| {
                 // Rows and columns of the matrix view are not those that its owner knows.
                 let plain = matrix.count == 1 && matrix.row_axis == 0 && self.tensor.shape.len() == 2;
@@ -94,7 +94,7 @@ impl Job<'_> {
             let plane = self.encode_plane(&symbols, &self.plane, tables, pool, tick)?;
             let stored = if plane.coder == Coder::Raw { symbols.data.len() } else { plane.stored_bytes() };
             if stored + quantized.scales.len() * 4 < self.bytes.len() {
-                let entropy = pool.run(|| entropy(&count_bytes(bytemuck::cast_slice(symbols.data))));
+                let entropy = pool.run(|| entropy(&count_bytes(bytemuck::cast_slice(symbols.data))))?;
                 return self.write_int8(writer, tables, plane, &Int8 { matrix, granularity, quantized, entropy });
             }
         }

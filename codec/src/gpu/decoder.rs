@@ -15,6 +15,7 @@ use super::plan::{Image, Method, Places, TensorPlan};
 use super::stream::{Event, Stream};
 use super::table::device_table;
 use super::zstd::{Demand, Zstd};
+use crate::cancel::Cancel;
 use crate::coder::Layout;
 use crate::decode::{Container, DecodeOptions, Parts};
 use crate::error::{Error, Result};
@@ -40,6 +41,8 @@ pub struct GpuOptions {
     /// Whether kernels may begin while the work before them in the stream ends (programmatic dependent launch, compute
     /// capability 9.0 and later). They wait before they write.
     pub overlap: bool,
+    /// Stops the making of a decoder, from another thread.
+    pub cancel: Cancel,
 }
 
 impl Default for GpuOptions {
@@ -52,6 +55,7 @@ impl Default for GpuOptions {
             nvcomp: None,
             nvcomp_folders: Vec::new(),
             overlap: true,
+            cancel: Cancel::new(),
         }
     }
 }
@@ -208,7 +212,8 @@ pub(super) fn read_plans(
     options: &GpuOptions,
     each: &mut dyn FnMut(&TensorPlan, &Parts) -> Result<()>,
 ) -> Result<Vec<TensorPlan>> {
-    let read = DecodeOptions { threads: options.threads, isa: None, verify: options.verify };
+    let read =
+        DecodeOptions { threads: options.threads, isa: None, verify: options.verify, cancel: options.cancel.clone() };
     let mut plans: Vec<TensorPlan> = Vec::with_capacity(names.len());
     for name in names {
         let parts = container.parts(name, &read)?;

@@ -93,7 +93,7 @@ fn exercise_rows(container: &Container, info: &TensorInfo, whole: Option<&[u8]>)
         }
         container.read_rows(&info.name, rows, Some(Dtype::I8), &checked(true)).ok();
     }
-    if let Ok(part) = wcodec::extract(container, &[&info.name]) {
+    if let Ok(part) = wcodec::extract(container, &[&info.name], &checked(true)) {
         Container::from_bytes(part).unwrap();
     }
 }

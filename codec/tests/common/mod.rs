@@ -15,7 +15,7 @@ use wcodec::{Container, DecodeOptions, Error, Isa, Result};
 
 /// Options that decode with `isa`.
 pub fn options(isa: Isa, verify: bool) -> DecodeOptions {
-    DecodeOptions { isa: Some(isa), verify, threads: None }
+    DecodeOptions { isa: Some(isa), verify, ..Default::default() }
 }
 
 /// Options that compare hashes, or do not, with the fastest instruction set.

@@ -115,7 +115,7 @@ pub fn shuffle<T>(rng: &mut Rng, items: &mut [T]) {
 
 /// The scalar CPU decoder.
 pub fn oracle(verify: bool) -> DecodeOptions {
-    DecodeOptions { isa: Some(Isa::Scalar), verify, threads: None }
+    DecodeOptions { isa: Some(Isa::Scalar), verify, ..Default::default() }
 }
 
 /// All that a tensor can be decoded to.

@@ -12,7 +12,7 @@ use super::turn::Turn;
 use super::{Options, PyTarget, crate_stream, crate_targets, named};
 use crate::container::Container;
 use crate::errors::to_py;
-use crate::progress::detached;
+use crate::progress::{detached, run};
 
 /// Compressed tensors for a GPU; `wcodec.GpuDecoder` and `wcodec.HostDecoder` are the classes for users.
 ///
@@ -84,8 +84,8 @@ impl TensorDecoder {
         on_host: bool,
     ) -> PyResult<Self> {
         let container = container.get().inner();
-        let options = options.build();
-        detached(py, || {
+        run(py, None, |_, link| {
+            let options = options.build(link.cancel());
             let device = kept(Device::new(ordinal)?);
             let source = if on_host {
                 Source::Host(HostDecoder::new(&device, container, &names, &options)?)

@@ -6,7 +6,7 @@ use wcodec::gpu::{Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream, Target};
 use wcodec::{AlignedBytes, Container, DecodeOptions, Dtype, ErrorKind, ProgressEvent, Result, TensorInfo};
 
 use super::Options;
-use crate::progress::{Pending, run};
+use crate::progress::run;
 
 /// What memory of the GPU is filled with before it is decoded into, so that what was not written shows.
 const POISON: u8 = 0xA5;
@@ -22,8 +22,8 @@ pub fn verify_on_gpu(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let container = container.get().inner();
-    let options = options.build();
-    run(py, progress.as_ref(), &Pending::default(), |progress| {
+    run(py, progress.as_ref(), |progress, link| {
+        let options = options.build(link.cancel());
         let device = Device::new(ordinal)?;
         let stream = Stream::new(&device)?;
         let infos = names.iter().map(|n| container.info(n)).collect::<Result<Vec<_>>>()?;
@@ -53,7 +53,12 @@ pub fn verify_on_gpu(
 fn compare(container: &Container, info: &TensorInfo, stream: &Stream, options: &GpuOptions) -> Result<Option<String>> {
     let name = &info.name;
     let decoder = GpuDecoder::new(stream.device(), container, std::slice::from_ref(name), options)?;
-    let cpu = DecodeOptions { threads: options.threads, isa: None, verify: options.verify };
+    let cpu = DecodeOptions {
+        threads: options.threads,
+        verify: options.verify,
+        cancel: options.cancel.clone(),
+        ..DecodeOptions::default()
+    };
     if info.scheme == "int8" {
         let symbols = in_shape(&container.symbols(name, &cpu)?, info);
         let found = decode(&decoder, name, Dtype::I8, stream)?;

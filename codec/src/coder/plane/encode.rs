@@ -49,7 +49,7 @@ pub fn encode(
     if best.coder == Coder::Raw {
         return Ok(best);
     }
-    let mut filters = if options.filters { pool.run(|| filters_worth_trying(symbols)) } else { Vec::new() };
+    let mut filters = if options.filters { pool.run(|| filters_worth_trying(symbols))? } else { Vec::new() };
     if options.coder == Coder::Zstd {
         filters.retain(|&f| zstd::filter_allowed(f, zstd_chunk(symbols, options), symbols.cols));
     }
@@ -115,7 +115,7 @@ fn encode_zstd(
             zstd::compress(bytes, b * batch_bytes + i * chunk, symbols.cols, filter, options.zstd_level)
         };
         let frames: Vec<Vec<u8>> =
-            pool.run(|| batch.par_chunks(chunk).enumerate().map(compress).collect::<Result<_>>())?;
+            pool.run(|| batch.par_chunks(chunk).enumerate().map(compress).collect::<Result<_>>()).flatten()?;
         for frame in &frames {
             plane.chunks += 1;
             plane.max_chunk = plane.max_chunk.max(frame.len());
@@ -152,7 +152,7 @@ fn encode_tiles(
         filtered = filter_tiles(symbols, &geometry, filter);
         data = &filtered;
     }
-    let (histograms, shifts) = pool.run(|| histograms(data, &geometry, layout));
+    let (histograms, shifts) = pool.run(|| histograms(data, &geometry, layout))?;
     // A smaller shift is declined by a chunk with too many patches; the largest one has none.
     for (shift, histogram) in shifts.into_iter().zip(&histograms) {
         let table = choose_table(options, histogram, tables);
@@ -276,7 +276,7 @@ fn encode_chunks(
     all.side.try_reserve(side).map_err(|_| out_of_memory(side))?;
     for batch in strips.chunks(strips_per_task * tasks_per_batch) {
         let encode = |strips: &[usize]| encode_strips(data, geometry, format, table, strips);
-        let parts: Vec<Option<Part>> = pool.run(|| batch.par_chunks(strips_per_task).map(encode).collect());
+        let parts: Vec<Option<Part>> = pool.run(|| batch.par_chunks(strips_per_task).map(encode).collect())?;
         for part in parts {
             let Some(part) = part else { return Ok(None) };
             all.data.extend_from_slice(&part.data);

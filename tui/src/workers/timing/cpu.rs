@@ -19,7 +19,7 @@ pub struct CpuDecoder<'a> {
 impl<'a> CpuDecoder<'a> {
     /// Nothing if there are no tensors.
     pub fn new(file: &'a FileModel, places: Vec<usize>, threads: usize) -> Option<Self> {
-        let options = DecodeOptions { threads: Some(threads), isa: None, verify: false };
+        let options = DecodeOptions { threads: Some(threads), verify: false, ..DecodeOptions::default() };
         (!places.is_empty()).then_some(Self { file, places, options })
     }
 }
@@ -50,7 +50,7 @@ impl Decoder for CpuDecoder<'_> {
 /// What is wrong with it.
 pub fn verify(file: &FileModel, place: usize, threads: usize) -> Result<(), String> {
     let tensor = file.tensors.get(place).ok_or("there is no such tensor")?;
-    let options = DecodeOptions { threads: Some(threads), isa: None, verify: true };
+    let options = DecodeOptions { threads: Some(threads), ..DecodeOptions::default() };
     black_box(file.container.read(&tensor.name, &options).map_err(|e| e.to_string())?);
     Ok(())
 }
