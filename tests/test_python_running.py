@@ -235,7 +235,9 @@ def test_workers_of_a_data_loader_decode(tmp_path: Path) -> None:
     wcodec.save_file(BIG, path)
     data = _Reads(path)
     want = [data[i] for i in range(len(data))]
-    loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60)
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60
+    )
     assert all(np.array_equal(a, b) for a, b in zip(want, loader, strict=True))
 
 

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use common::{checked, samples};
 use wcodec::{
-    Cancel, Checkpoint, Container, Dtype, EncodeOptions, Pool, Source, compare, decode, encode, extract, layer, legacy, verify,
+    Cancel, Checkpoint, Container, Dtype, EncodeOptions, Pool, Source, compare, decode, encode, extract, layer, legacy,
+    verify,
 };
 
 #[test]
