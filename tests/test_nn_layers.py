@@ -305,12 +305,21 @@ def test_operators(bias: bool) -> None:
         torch.ops.wcodec.linear(torch.randn(2, 64), None, handle, 32)
 
 
-def test_a_weight_without_rows_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_of_raw_floats_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_plans, "SLICE_BYTES", 50 * 320 * 4)
     original = linear(320, 200)
     layer = CompressedLinear.from_linear(original, scheme="raw", coder="zstd")
     x = torch.randn(3, 320)
-    assert torch.equal(layer(x), original(x)) and isinstance(layer._plan[0], _plans.CpuPlan)
+    assert torch.equal(layer(x), original(x)) and isinstance(layer._plan[0], _plans.SlicedPlan)
+    assert list(_plans.slices(layer.entry, torch.float32)) == [(0, 48), (48, 96), (96, 144), (144, 192), (192, 200)]
+
+
+def test_a_weight_without_rows_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_plans, "SLICE_BYTES", 50 * 320 * 4)
+    original = linear(320, 200)
+    layer = CompressedLinear.from_linear(original, transpose="weight")
+    x = torch.randn(3, 320)
+    assert torch.equal(layer(x), layer.to_linear()(x)) and isinstance(layer._plan[0], _plans.CpuPlan)
     table = torch.nn.Embedding(1000, 64)
     rows = CompressedEmbedding.from_embedding(table, scheme="raw", coder="zstd")
     assert torch.equal(rows(torch.tensor([1, 999])), table(torch.tensor([1, 999])))

@@ -9,6 +9,7 @@ import copy
 import gc
 import pickle
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,13 @@ MB = 1_000_000
 
 
 def block(name: int | str, stored: int = 36 * MB, decoded: int = 88 * MB, **facts: Any) -> Unit:
-    return Unit((f"{name}.a", f"{name}.b"), stored, decoded, min(decoded, 64 << 20), **facts)
+    return Unit((f"{name}.a", f"{name}.b"), stored, stored + 512, decoded, min(decoded, 64 << 20), **facts)
+
+
+def takes(resident: Sequence[Unit], streamed: Sequence[Unit]) -> int:
+    """Compressed bytes, a ring, a table for each tensor."""
+    ring = ring_bytes(max((unit.held for unit in streamed), default=0))
+    return sum(unit.held for unit in resident) + ring + 16_384 * sum(len(u.names) for u in (*resident, *streamed))
 
 
 def blocks(count: int = 22) -> list[Unit]:
@@ -46,14 +53,14 @@ def mixed(seed: int) -> list[Unit]:
     return [
         block(
             i, rng.randrange(1, 50 * MB), rng.randrange(50 * MB, 100 * MB), looked_up=rng.random() < 0.1,
-            use=rng.choice([1.0, 1.0, 0.25]), by_nvcomp=rng.choice([0, 0, MB]),
+            use=rng.choice([1.0, 1.0, 0.25]),
         )
         for i in range(rng.randrange(1, 40))
     ]  # fmt: skip
 
 
 def taken(units: list[Unit], streamed: list[Unit], cached: list[Unit] = []) -> int:  # noqa: B006
-    return device_bytes([u for u in units if u not in streamed and u not in cached], streamed, cached)
+    return device_bytes([u for u in units if u not in streamed and u not in cached], streamed, takes, cached)
 
 
 # The choice
@@ -68,7 +75,7 @@ def test_never_above_the_budget(seed: int) -> None:
     before = len(units) + 1
     for budget in sorted(rng.randrange(everything + others + MB) for _ in range(30)):
         try:
-            streamed = choose_streamed(rest, cached, budget, others)
+            streamed = choose_streamed(rest, cached, takes, budget, others)
         except wcodec.InputError:
             # Nothing smaller was enough.
             assert before == len(units) + 1
@@ -77,7 +84,7 @@ def test_never_above_the_budget(seed: int) -> None:
         assert len(streamed) <= before and len(set(streamed)) == len(streamed)
         assert not any(u.looked_up for u in streamed)
         before = len(streamed)
-    assert choose_streamed(rest, cached, everything + others, others) == []
+    assert choose_streamed(rest, cached, takes, everything + others, others) == []
 
 
 def test_equal_blocks_fill_the_budget() -> None:
@@ -85,7 +92,7 @@ def test_equal_blocks_fill_the_budget() -> None:
     everything, all_streamed = taken(units, []), taken(units, units[1:])
     resident = 0
     for budget in range(all_streamed, everything, 7 * MB):
-        streamed = choose_streamed(units, [], budget)
+        streamed = choose_streamed(units, [], takes, budget)
         assert taken(units, streamed) <= budget
         # Another block would not fit.
         assert len(streamed) == 1 or taken(units, streamed[1:]) > budget
@@ -105,22 +112,22 @@ def test_streamed_blocks_are_spread_evenly() -> None:
 def test_what_is_used_seldom_is_streamed_first() -> None:
     units = [unit for i in range(4) for unit in (block(i), *(block(f"{i}.e{j}", use=0.25) for j in range(8)))]
     budget = taken(units, []) - 300 * MB
-    streamed = choose_streamed(units, [], budget)
+    streamed = choose_streamed(units, [], takes, budget)
     assert streamed and all(u.use == 0.25 for u in streamed)
-    least = choose_streamed(units, [], taken(units, units))
+    least = choose_streamed(units, [], takes, taken(units, units))
     assert len(least) == len(units)
 
 
 def test_a_budget_too_small_says_the_least() -> None:
     units = blocks()
     with pytest.raises(wcodec.InputError, match=r"vram_budget of 95\.37 MiB is too small .* at least (\d+) bytes") as e:
-        choose_streamed(units, [], 100 * MB, others=5 * MB)
+        choose_streamed(units, [], takes, 100 * MB, others=5 * MB)
     least = int(str(e.value).split("at least ")[1].split()[0])
-    assert taken(units, choose_streamed(units, [], least, 5 * MB)) + 5 * MB == least
+    assert taken(units, choose_streamed(units, [], takes, least, 5 * MB)) + 5 * MB == least
     with pytest.raises(wcodec.InputError, match=str(least)):
-        choose_streamed(units, [], least - 1, others=5 * MB)
+        choose_streamed(units, [], takes, least - 1, others=5 * MB)
     with pytest.raises(wcodec.InputError, match="cache less"):
-        choose_streamed(units[:-1], units[-1:], 100 * MB)
+        choose_streamed(units[:-1], units[-1:], takes, 100 * MB)
 
 
 def test_the_ring_has_a_bound() -> None:
@@ -427,9 +434,15 @@ def units_of(model: Any) -> list[Unit]:
 
 def needs(model: Any, streamed: bool) -> int:
     """What the model takes with everything streamed, or nothing."""
-    store, units = store_of(model), units_of(model)
-    movable = [u for u in units if not u.looked_up]
-    return store._others + (taken(units, movable) if streamed else taken(units, []))
+    units = units_of(model)
+    return needed(model, units, [u for u in units if not u.looked_up] if streamed else [])
+
+
+def needed(model: Any, units: list[Unit], streamed: list[Unit], cached: list[Unit] = []) -> int:  # noqa: B006
+    """What the model takes, by what decoders say of themselves."""
+    store = store_of(model)
+    resident = [u for u in units if u not in streamed and u not in cached]
+    return store._others + device_bytes(resident, streamed, store._takes(GPU, units), cached)
 
 
 def compressed(name: str = "llama", **options: Any) -> Any:
@@ -492,7 +505,7 @@ def test_auto_without_a_budget_takes_what_is_free(gpu: Any, monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3000)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
     # Where there is a GPU, other tests may have left memory to decode into, which would count.
-    monkeypatch.setattr("wcodec.nn._plans_gpu._workspaces", {})
+    monkeypatch.setattr("wcodec.nn._workspace._workspaces", {})
     need = needs(compressed(), streamed=False)
     for missing, streams in ((0, False), (1, True)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, n=need - missing: (n - 2000 + 500, 5000))
@@ -547,7 +560,7 @@ def test_the_cache_counts_in_the_budget(gpu: Any) -> None:
     model = compressed(residency="auto", vram_budget="1GB", cache="200KB")
     units = units_of(model)
     cached = choose_cached(units, 200_000, "host")
-    need = taken([u for u in units if u not in cached], [], cached) + store_of(model)._others
+    need = needed(model, units, [], cached)
     for budget, streams in ((need, False), (need - 1, True)):
         model = compressed(residency="auto", vram_budget=budget, cache="200KB")
         try:
@@ -586,7 +599,7 @@ def test_a_budget_too_small_leaves_the_model(monkeypatch: pytest.MonkeyPatch) ->
     wanted = logits(model)
 
     def refuse(store: Any) -> None:
-        choose_streamed([block(0)], [], store.settings["vram_budget"])
+        choose_streamed([block(0)], [], takes, store.settings["vram_budget"])
 
     monkeypatch.setattr("wcodec.nn._store.Store.check_budget", refuse)
     with pytest.raises(wcodec.InputError, match="too small"):

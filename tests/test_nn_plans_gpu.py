@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 import wcodec
-from wcodec.nn import _plans, _plans_gpu
-from wcodec.nn._plans_gpu import Chain, GpuPlan, GpuSlicedPlan, Workspace
+from wcodec import _native
+from wcodec.nn import _plans, _plans_gpu, _workspace
+from wcodec.nn._plans_gpu import Chain, GpuPlan, GpuSlicedPlan
+from wcodec.nn._workspace import Space, Workspace
 
 WEIGHTS = {name: torch.randn(32, 16, generator=torch.Generator().manual_seed(i)) for i, name in enumerate("abcdef")}
 
 
 class Entry:
     def __init__(self, name: str) -> None:
-        self.name, self.shape, self.row_axis = name, tuple(WEIGHTS[name].shape), 0
+        self.name, self.shape, self.row_axis, self.cut = name, tuple(WEIGHTS[name].shape), 0, 16
 
 
 class Batch:
@@ -63,21 +68,42 @@ class FakeStore:
         return WEIGHTS[name]
 
 
+@dataclass
+class Here:
+    """Where the test says that it is."""
+
+    stream: int = 0
+    capture: int = 0
+    pool: Any = None
+
+
 @pytest.fixture
 def space(monkeypatch: pytest.MonkeyPatch) -> Workspace:
     found = Workspace.__new__(Workspace)
     found.index, found.device, found.lock = 0, torch.device("cpu"), threading.RLock()
-    found.buffer = torch.empty(0, dtype=torch.uint8)
-    found.owner, found.epoch, found.captured, found._kept = None, (0, 0), False, []
-    here = [0, 0]
-    monkeypatch.setattr(_plans_gpu, "workspace", lambda device: found)
-    monkeypatch.setattr(Workspace, "enter", lambda self: (here[0], here[1]))
-    found.here = here  # type: ignore[attr-defined]
-    waits: list[int] = []
+    found.streams, found.graphs, found._capture = found_space(0), weakref.WeakValueDictionary(), (0, None)
+    here, waits, kept = Here(), [], []
+    for module in (_plans_gpu, _workspace):
+        monkeypatch.setattr(module, "workspace", lambda device: found)
+    monkeypatch.setattr(_workspace, "_current_stream", lambda index: here.stream)
+    monkeypatch.setattr(_workspace, "_is_capturing", lambda: here.capture > 0)
+    monkeypatch.setattr(_native, "gpu_capture", lambda index, stream: here.capture)
+    monkeypatch.setattr(_native, "gpu_keep", lambda index, stream, what: kept.append((here.capture, what)))
+    monkeypatch.setattr(_native, "DeviceMemory", lambda index, size: torch.empty(size, dtype=torch.uint8))
+    monkeypatch.setattr(Workspace, "_pool", lambda self: here.pool)
     monkeypatch.setattr(torch.cuda, "ExternalStream", lambda stream, device: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: type("S", (), {"wait_stream": waits.append})())
-    found.waits = waits  # type: ignore[attr-defined]
+    found.here, found.waits, found.kept = here, waits, kept  # type: ignore[attr-defined]
     return found
+
+
+def found_space(size: int) -> Space:
+    with torch.inference_mode():
+        return Space(torch.empty(size, dtype=torch.uint8))
+
+
+def views(plan: GpuPlan, where: Space) -> list[torch.Tensor]:
+    return where.prepared[plan._number][0]
 
 
 def call(plan: _plans.Plan, name: str) -> None:
@@ -97,14 +123,15 @@ def test_a_group_is_decoded_when_another_was(space: Any) -> None:
     for plan, name in ((one, "a"), (one, "b"), (one, "a"), (two, "d"), (one, "b"), (two, "c")):
         call(plan, name)
     assert store.one.log == [("a", "b"), ("c", "d"), ("a", "b"), ("c", "d")]
-    assert one._views[0].untyped_storage().data_ptr() == two._views[0].untyped_storage().data_ptr()
+    first, second = (views(plan, space.streams)[0].untyped_storage() for plan in (one, two))
+    assert first.data_ptr() == second.data_ptr()
 
 
 def test_another_stream_waits_and_decodes_again(space: Any) -> None:
     store = FakeStore()
     one, _ = plans(store)
     call(one, "a")
-    space.here[0] = 7
+    space.here.stream = 7
     call(one, "a")
     assert store.one.log == [("a", "b")] * 2 and space.waits == [0]
 
@@ -136,7 +163,7 @@ def test_memory_that_is_not_there(space: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 30))
     with pytest.raises(wcodec.DeviceError, match=r"4.00 KiB are needed, and 1.00 MiB of 1.00 GiB are free"):
         plans(FakeStore())
-    assert space.buffer.numel() == 0
+    assert space.streams.buffer.numel() == 0
 
 
 def test_graphs_decode_for_themselves(space: Any) -> None:
@@ -144,36 +171,103 @@ def test_graphs_decode_for_themselves(space: Any) -> None:
     one, two = plans(store)
     call(one, "a")
     for capture in (1, 2):
-        space.here[:] = [0, capture]
+        space.here.capture = capture
         call(one, "a")
         call(one, "b")
     assert store.one.log == [("a", "b")] * 3 and not space.waits
-    # A replay may have come between any two calls: each decodes its own layer.
-    space.here[:] = [0, 0]
-    for _ in range(2):
-        with torch.inference_mode():
-            space.buffer.zero_()
-        call(one, "b")
+    # A replay writes to memory that nobody else has, so that what was decoded before is still there.
+    (_, first), (_, second) = space.kept
+    places = {where.buffer.data_ptr() for where in (space.streams, first, second)}
+    assert len(places) == 3
+    with torch.inference_mode():
+        first.buffer.zero_()
+        second.buffer.zero_()
+    space.here.capture = 0
+    call(one, "b")
     call(two, "c")
-    assert store.one.log[3:] == [("b",), ("b",), ("c",)]
+    assert store.one.log[3:] == [("c", "d")]
+
+
+def test_graphs_of_one_pool_share_memory(space: Any) -> None:
+    store = FakeStore()
+    one, two = plans(store)
+    call(one, "a")
+    for capture, pool in ((1, "x"), (2, "x"), (3, "y")):
+        space.here.capture, space.here.pool = capture, pool
+        call(one, "a")
+        call(two, "c")
+    # Each graph decodes for itself, and keeps the memory; those of one pool never run at the same time.
+    assert store.one.log == [("a", "b")] + [("a", "b"), ("c", "d")] * 3
+    assert [capture for capture, _ in space.kept] == [1, 2, 3]
+    assert space.kept[0][1] is space.kept[1][1] is not space.kept[2][1]
+    assert space.bytes == 3 * space.streams.buffer.numel()
+    # It goes with the graphs.
+    space.kept.clear()
+    gc.collect()
+    assert not space.graphs and space.bytes == space.streams.buffer.numel()
+
+
+def test_streams_of_one_capture_take_turns(space: Any) -> None:
+    store = FakeStore()
+    one, two = plans(store)
+    space.here.capture = 5
+    for stream, plan, name in ((1, one, "a"), (2, two, "c"), (2, two, "d"), (1, one, "b")):
+        space.here.stream = stream
+        call(plan, name)
+    assert space.waits == [1, 2] and store.one.log == [("a", "b"), ("c", "d"), ("a", "b")]
+
+
+def test_a_plan_that_is_gone_leaves_nothing_in_the_memory(space: Any) -> None:
+    store = FakeStore()
+    one, two = plans(store)
+    space.here.capture = 1
+    call(one, "a")
+    graph = space.kept[0][1]
+    assert set(space.streams.prepared) == {one._number, two._number} and set(graph.prepared) == {one._number}
+    number = two._number
+    del one
+    gc.collect()
+    assert set(space.streams.prepared) == {number} and not graph.prepared
+
+
+def test_experts_hold_the_memory_until_they_have_computed(space: Any) -> None:
+    """Another thread decodes before or after them, and never between."""
+    store = FakeStore()
+    one, two = plans(store)
+    store.lock = threading.RLock()  # type: ignore[attr-defined]
+    begun, out = threading.Event(), []
+    other = threading.Thread(target=lambda: (begun.wait(), call(two, "c")))
+    other.start()
+    with _workspace.exclusive(store, torch.device("cuda", 0)):
+        weights = one.apply_all(lambda found: found)
+        begun.set()
+        other.join(0.2)
+        assert other.is_alive()
+        out.append(weights[0].clone())
+    other.join(10)
+    assert torch.equal(out[0], WEIGHTS["a"]) and store.one.log == [("a", "b"), ("c", "d")]
 
 
 def test_the_memory_grows(space: Any) -> None:
     store = FakeStore()
     one, _ = plans(store)
     call(one, "a")
-    first = space.buffer
+    first = weakref.ref(space.streams.buffer.untyped_storage())
     large = GpuPlan(store, ("a", "b", "c", "d", "e"), torch.device("cpu"), torch.float32)
-    assert space.buffer is not first and not space._kept
+    # What was prepared for the old memory does not hold it.
+    gc.collect()
+    assert first() is None
     call(one, "b")
     call(large, "e")
     call(one, "a")
-    assert one._views[0].untyped_storage().data_ptr() == space.buffer.untyped_storage().data_ptr()
-    space.here[1] = 1
+    here = views(one, space.streams)[0].untyped_storage()
+    assert here.data_ptr() == space.streams.buffer.untyped_storage().data_ptr()
+    space.here.capture = 1
     call(one, "a")
-    captured = space.buffer
+    captured = space.kept[0][1].buffer
+    space.here.capture = 0
     space.reserve(1 << 20)
-    assert space._kept[-1] is captured
+    assert space.kept[0][1].buffer is captured and space.streams.buffer.numel() == 1 << 20
 
 
 def test_slices(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ class Native:
                 assert entry.scheme == "int8" or dtype == entry.dtype
                 data = entry._bytes(None if entry.scheme != "int8" else dtype, None).tobytes()
             if rows is not None:
-                row = len(data) // (entry.count * entry.rows)
+                row = len(data) // entry.shape[0]
                 data = data[rows[0] * row : rows[1] * row]
             assert address % _dtypes.SIZES[dtype] == 0
             ctypes.memmove(address, data, len(data))
@@ -226,9 +226,9 @@ def test_rows(path: Path) -> None:
             assert same(decoder.decode("embed", dtype, rows=rows), head.torch(dtype)[slice(*rows)])
         out = torch.zeros(rows[1] - rows[0], 96)
         assert decoder.decode("head", out=out, rows=rows) is out and same(out, head.torch()[slice(*rows)])
-    # Counted over the first dimension: matrices of a stack. The native half counts rows of all matrices.
+    # Counted over the first dimension: matrices of a stack.
     assert same(decoder.decode("half", rows=(1, 3)), half.torch()[1:])
-    assert Native.made[0].calls[-1][0][3] == (20, 60)
+    assert Native.made[0].calls[-1][0][3] == (1, 3)
     assert same(decoder.decode("turned", rows=(0, 64)), container["turned"].torch())
     assert Native.made[0].calls[-1][0][3] is None
     before = len(Native.made[0].calls)
@@ -238,7 +238,6 @@ def test_rows(path: Path) -> None:
         ("head", (32, 16), "it has 40"),
         ("scalar", (0, 1), "a scalar has none"),
         ("turned", (0, 16), "transposed"),
-        ("norm", (0, 16), "as a whole"),
     ):
         with pytest.raises(wcodec.InputError, match=said):
             decoder.decode(name, rows=rows)

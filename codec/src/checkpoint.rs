@@ -361,11 +361,10 @@ impl Source for MemorySource<'_> {
         &self.tensors
     }
 
-    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
-        match &self.tensors[index].alias_of {
-            Some(target) => self.read_with(self.names[target], pool, cancel),
-            None => Ok(SourceBytes::Borrowed(&self.data[index])),
-        }
+    fn read_with(&self, index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<SourceBytes<'_>> {
+        // What an alias stands for is never one itself.
+        let own = self.tensors[index].alias_of.as_ref().map_or(index, |target| self.names[target]);
+        Ok(SourceBytes::Borrowed(&self.data[own]))
     }
 
     fn metadata(&self) -> BTreeMap<String, String> {

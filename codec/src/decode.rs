@@ -23,7 +23,7 @@ mod tensor;
 
 pub use checkpoint::decode;
 pub use chunk::ChunkInfo;
-pub(crate) use parts::Parts;
+pub(crate) use parts::{Outline, OutlineCoding, Parts};
 
 /// How to decode.
 #[derive(Clone, Debug)]

@@ -29,14 +29,17 @@
 //! # CUDA graphs
 //! Launches, [`Event`]s, [`DeviceBuffer::fill`] and [`DeviceBuffer::upload_async`] can be captured: they neither
 //! allocate nor wait. What allocates, frees or waits leaves a capture that is under way on another stream alone;
-//! [`DeviceBuffer::upload`] and [`DeviceBuffer::download`] on a stream that is being captured are errors.
+//! [`DeviceBuffer::upload`] and [`DeviceBuffer::download`] on a stream that is being captured are errors. A graph keeps the memory of
+//! the decoders whose work it captured ([`Stream::keep`]): they can be dropped before it.
 
 mod buffer;
+mod capture;
 mod decoder;
 mod device;
 mod driver;
 #[cfg(test)]
 mod emulated;
+mod footprint;
 mod host;
 mod launch;
 mod module;
@@ -52,6 +55,7 @@ pub use buffer::{DeviceBuffer, PinnedBuffer};
 pub use decoder::{Batch, GpuDecoder, GpuOptions, Target};
 pub use device::{Device, DeviceInfo, device_infos, devices};
 pub use driver::{available, driver_version};
+pub use footprint::{Footprint, Sizes};
 pub use host::{HostBatch, HostDecoder};
 pub use module::Kernel;
 pub use stream::{Event, Stream};

@@ -3,6 +3,7 @@
 use compact_str::CompactString;
 use serde::Serialize;
 
+use crate::coder::TILE_ROWS;
 use crate::container::{Index, PlaneEntry, TensorEntry};
 use crate::error::Result;
 use crate::scheme::int8::Granularity;
@@ -53,6 +54,9 @@ pub struct TensorInfo {
     pub cols: usize,
     /// Which axis of the tensor the rows are.
     pub row_axis: usize,
+    /// Entries of the first dimension that are decoded together: rows can be had from any multiple of it on, up to any other or the
+    /// end. 16 for the rows of matrices, 1 for stacks of matrices; 0 where only the whole can be had, as of transposed matrices.
+    pub cut: usize,
     /// Chunks that can be decoded by themselves.
     pub chunks: usize,
     /// Elements.
@@ -81,6 +85,30 @@ impl TensorInfo {
     pub fn bits_per_weight(&self) -> f64 {
         if self.elements == 0 { 0.0 } else { 8.0 * self.stored_bytes as f64 / self.elements as f64 }
     }
+}
+
+/// As [`TensorInfo::cut`] says.
+fn cut(t: &TensorEntry) -> usize {
+    let entries = t.shape.first().copied().unwrap_or(0);
+    // What is not seen as matrices is cut as if it were one.
+    let (rows, per_matrix, transposed) = match t.matrix {
+        Some(m) => (m.count.saturating_mul(m.rows), m.rows, m.row_axis != 0),
+        None => (entries, entries, false),
+    };
+    if transposed || entries == 0 || rows == 0 || !rows.is_multiple_of(entries) {
+        return 0;
+    }
+    match rows / entries {
+        // An entry is one or several whole matrices.
+        n if n.is_multiple_of(per_matrix) => 1,
+        // It is some rows of one, and matrices have whole entries.
+        n if per_matrix.is_multiple_of(n) => TILE_ROWS / gcd(TILE_ROWS, n),
+        _ => 0,
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Describes all tensors of an index.
@@ -129,6 +157,7 @@ fn tensor_info(index: &Index, t: &TensorEntry, charged: &mut [bool]) -> Result<T
         rows: matrix.map_or(1, |m| m.rows),
         cols: matrix.map_or(elements, |m| m.cols),
         row_axis: matrix.map_or(0, |m| m.row_axis),
+        cut: cut(t),
         chunks: plane.and_then(|p| p.chunks).unwrap_or(1),
         elements: elements as u64,
         original_bytes: (elements as u64).saturating_mul(dtype.size() as u64),

@@ -2,10 +2,12 @@
 
 mod batch;
 mod decoder;
+mod graph;
 mod info;
-mod turn;
+mod sizes;
 mod verify;
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
@@ -14,7 +16,9 @@ use wcodec::{Cancel, Dtype, Result};
 
 pub use batch::DecodeBatch;
 pub use decoder::TensorDecoder;
-pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info};
+pub use graph::{DeviceMemory, gpu_capture, gpu_keep};
+pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, ring_slots};
+pub use sizes::DeviceSizes;
 pub use verify::verify_on_gpu;
 
 /// How to decode on a GPU; the keys of the dictionary are the fields.
@@ -46,13 +50,16 @@ impl Options {
     }
 }
 
-/// Name, address and dtype of an output, and the rows that it is for, counted through all matrices.
+/// Name, address and dtype of an output, and the rows that it is for, counted over the first dimension.
 pub type PyTarget = (String, u64, String, Option<(usize, usize)>);
 
-/// The crate's targets.
-fn crate_targets(targets: Vec<PyTarget>) -> Result<Vec<Target>> {
+/// The crate's targets; `rows_of` counts rows as the decoder does.
+fn crate_targets(
+    targets: Vec<PyTarget>,
+    rows_of: impl Fn(&str, Range<usize>) -> Result<Range<usize>>,
+) -> Result<Vec<Target>> {
     let target = |(name, out, dtype, rows): PyTarget| {
-        let rows = rows.map(|(begin, end)| begin..end);
+        let rows = rows.map(|(begin, end)| rows_of(&name, begin..end)).transpose()?;
         Ok(Target { name, out, dtype: Dtype::from_name(&dtype)?, rows })
     };
     targets.into_iter().map(target).collect()

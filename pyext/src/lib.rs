@@ -27,9 +27,12 @@ mod _native {
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes};
     #[pymodule_export]
-    use crate::gpu::{DecodeBatch, TensorDecoder};
+    use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, TensorDecoder};
     #[pymodule_export]
-    use crate::gpu::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, verify_on_gpu};
+    use crate::gpu::{
+        gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_keep, gpu_kernels, nvcomp_info, ring_slots,
+        verify_on_gpu,
+    };
     #[pymodule_export]
     use crate::layers::{instruction_sets, layer_decode, layer_encode, legacy_decode, legacy_encode};
     #[pymodule_export]

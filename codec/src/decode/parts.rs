@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::tensor::need;
 use super::{Container, DecodeOptions};
 use crate::coder::table::Table;
+use crate::coder::tile::TileGeometry;
 use crate::coder::{Coder, Filter, Layout};
-use crate::container::TensorEntry;
+use crate::container::{PlaneEntry, Segment, TensorEntry};
 use crate::error::{Error, Result};
 use crate::scheme::int8::Granularity;
 use crate::tensor::{AlignedBytes, Dtype};
@@ -16,8 +18,10 @@ pub(crate) struct Parts {
     pub dtype: Dtype,
     /// Symbols, or bytes where elements are wider than 8 bits.
     pub elements: usize,
-    /// Matrices, rows, columns.
+    /// Matrices, rows, columns; of a tensor that is not seen as matrices its first dimension, and the bytes of an entry of that.
     pub matrix: (usize, usize, usize),
+    /// Entries of the first dimension.
+    pub entries: usize,
     pub transposed: bool,
     /// Of scheme `int8`: what shares a scale.
     pub granularity: Option<Granularity>,
@@ -40,7 +44,77 @@ pub(crate) struct Parts {
     pub side: AlignedBytes,
 }
 
+/// What the index says of how large the parts of a tensor are on a device. They are only claims until the parts are read.
+pub(crate) struct Outline {
+    /// As in [`Parts`].
+    pub matrix: (usize, usize, usize),
+    pub entries: usize,
+    /// Lengths of scales, offsets, data and side plane, bytes.
+    pub lengths: [usize; 4],
+    /// Bytes of scales that a row has of its own.
+    pub scales_per_row: usize,
+    pub coding: OutlineCoding,
+}
+
+/// What is decoded together, in an [`Outline`].
+pub(crate) enum OutlineCoding {
+    Raw,
+    /// Decoded bytes of a frame, frames, bytes of the longest.
+    Zstd {
+        chunk: usize,
+        frames: usize,
+        longest: usize,
+    },
+    /// Tiles of a strip, strips, bytes of the longest chunk; number, layout and bits of the table.
+    Tiles {
+        tiles: usize,
+        strips: usize,
+        longest: usize,
+        table: (usize, Layout, u32),
+    },
+}
+
 impl Container {
+    /// What the index says of a tensor; nothing is read.
+    pub(crate) fn outline(&self, entry: &TensorEntry) -> Result<Outline> {
+        let form = self.form(entry)?;
+        let plane = form.plane;
+        let entries = entry.shape.first().copied().unwrap_or(1);
+        let matrix = match entry.matrix {
+            None if form.elements > 0 => (1, entries, form.elements / entries),
+            _ => form.matrix,
+        };
+        let scales = self.scale_form(entry)?.filter(|_| entry.scheme == "int8");
+        let length = |s: Option<&Segment>| usize::try_from(s.map_or(0, |s| s.length)).unwrap_or(usize::MAX);
+        let longest = plane.max_chunk.unwrap_or(0);
+        let coding = match form.coder {
+            Coder::Raw => OutlineCoding::Raw,
+            Coder::Zstd => {
+                let chunk = need(plane.chunk, "chunk")?.max(1);
+                OutlineCoding::Zstd { chunk, frames: form.elements.div_ceil(chunk), longest }
+            }
+            Coder::Rans | Coder::Huffman => {
+                let (count, rows, cols) = matrix;
+                let geometry = TileGeometry::new(count, rows, cols, need(plane.tile, "tile")?)?;
+                let number = need(plane.table, "table")?;
+                let table = (number, layout_of(plane)?, self.reader.index().tables[number].bits);
+                OutlineCoding::Tiles { tiles: geometry.tiles(), strips: geometry.strips(), longest, table }
+            }
+        };
+        Ok(Outline {
+            matrix,
+            entries,
+            lengths: [
+                length(scales.map(|(_, s)| s)),
+                length(plane.offsets.as_ref()),
+                length(Some(&plane.data)),
+                length(plane.side.as_ref()),
+            ],
+            scales_per_row: scales.map_or(0, |(g, _)| 4 * g.scales_per_row(matrix.2)),
+            coding,
+        })
+    }
+
     /// Reads a tensor's parts and checks everything but the coded bytes themselves; of zstd frames their headers and lengths too,
     /// which nvCOMP would follow wherever they lead.
     pub(crate) fn parts(&self, name: &str, options: &DecodeOptions) -> Result<Parts> {
@@ -48,6 +122,7 @@ impl Container {
     }
 
     fn read_parts(&self, entry: &TensorEntry, options: &DecodeOptions) -> Result<Parts> {
+        let outline = self.outline(entry)?;
         let opened = self.open_tensor(entry, options)?;
         // Checks the structure: offsets, lengths, numbers of chunks.
         opened.plane()?.check_frames().map_err(|e| opened.at_data(e))?;
@@ -59,10 +134,7 @@ impl Container {
         };
         let plane = &entry.planes[0];
         let tiled = matches!(opened.coder, Coder::Rans | Coder::Huffman);
-        let layout = match &plane.layout {
-            Some(name) if tiled => Layout::from_name(name)?,
-            _ => Layout::Byte,
-        };
+        let layout = if tiled { layout_of(plane)? } else { Layout::Byte };
         let number = plane.table.filter(|_| tiled);
         let table = match (number, &opened.table) {
             (Some(n), Some(table)) => Some((n, table.clone())),
@@ -73,7 +145,8 @@ impl Container {
             name: entry.name.clone(),
             dtype: opened.dtype,
             elements: opened.elements,
-            matrix: opened.matrix,
+            matrix: outline.matrix,
+            entries: outline.entries,
             transposed: opened.row_axis == 1,
             granularity,
             coder: opened.coder,
@@ -91,4 +164,8 @@ impl Container {
             side: opened.side,
         })
     }
+}
+
+fn layout_of(plane: &PlaneEntry) -> Result<Layout> {
+    Layout::from_name(plane.layout.as_deref().unwrap_or(Layout::Byte.name()))
 }

@@ -9,12 +9,13 @@ use wcodec_kernels::abi;
 
 use super::buffer::{DeviceBuffer, PinnedBuffer};
 use super::device::Device;
+use super::footprint::Sizes;
 use super::launch::{Job, Launcher, Work, checked_rows};
 use super::nvcomp::Nvcomp;
-use super::plan::{Image, Method, Places, TensorPlan};
+use super::plan::{Method, Places, TensorPlan};
 use super::stream::{Event, Stream};
 use super::table::device_table;
-use super::zstd::{Demand, Zstd};
+use super::zstd::{self, Demand, Zstd};
 use crate::cancel::Cancel;
 use crate::coder::Layout;
 use crate::decode::{Container, DecodeOptions, Parts};
@@ -70,8 +71,9 @@ pub struct Target {
     pub out: u64,
     /// What to write: `F32`, `F16` or `BF16` for scheme `int8`, `I8` for its symbols; the tensor's own dtype for scheme `raw`.
     pub dtype: Dtype,
-    /// Rows to decode, counted through all matrices; all where absent. Ranges begin and end at multiples of 16 rows of a
-    /// matrix, or at its end; `out` is then the address of their first element.
+    /// Rows to decode, counted through all matrices (of a tensor that is stored raw and not as matrices, entries of its first
+    /// dimension); all where absent. Ranges begin and end at multiples of 16 rows of a matrix, or at its end; `out` is then the
+    /// address of their first element.
     pub rows: Option<Range<usize>>,
 }
 
@@ -116,9 +118,8 @@ impl Shared {
             })
             .collect();
         let zstd = if demand.frames > 0 {
-            let scratch = (device.info().memory as usize / 16).min(3 << 29);
             let nvcomp = Nvcomp::load_for(device, options.nvcomp.as_deref(), &options.nvcomp_folders)?;
-            Some(Zstd::new(device, nvcomp, demand, options.zstd_scratch.unwrap_or(scratch))?)
+            Some(Zstd::new(device, nvcomp, demand, zstd::budget(Some(device), options))?)
         } else {
             None
         };
@@ -196,6 +197,10 @@ impl Shared {
         Ok(plan.output_bytes(plan.output(dtype)?))
     }
 
+    pub fn rows_of(&self, name: &str, first: Range<usize>) -> Result<Range<usize>> {
+        self.plans[self.find(name)?].rows_of(first)
+    }
+
     pub fn device_bytes(&self) -> usize {
         self.tables.len() + self.statuses.len() + self.zstd.as_ref().map_or(0, Zstd::scratch_bytes)
     }
@@ -250,8 +255,12 @@ pub(super) fn read_plans(
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct GpuDecoder {
-    shared: Arc<Shared>,
+pub struct GpuDecoder(Arc<Inner>);
+
+/// What a decoder shares with its batches, and with the graphs that captured them.
+#[derive(Debug)]
+struct Inner {
+    shared: Shared,
     images: DeviceBuffer,
     image_at: Vec<usize>,
 }
@@ -267,8 +276,8 @@ impl GpuDecoder {
     pub fn new(device: &Device, container: &Container, names: &[String], options: &GpuOptions) -> Result<Self> {
         let names = stored_names(container, names)?;
         let stream = Stream::new(device)?;
-        // Sizes are known from the index, so that memory is asked for once; images need a little more for alignment.
-        let total = image_bytes(container, &names)?;
+        // Sizes are known from the index, so that memory is asked for once.
+        let total = Sizes::new(container, &names)?.images().iter().sum();
         let images = DeviceBuffer::new(device, total)?;
         let mut stage = Stage::new(device, total)?;
         let mut image_at = Vec::with_capacity(names.len());
@@ -281,15 +290,15 @@ impl GpuDecoder {
         })?;
         let shared = Shared::new(device, container, plans, options, &stream)?;
         stream.synchronize()?;
-        Ok(Self { shared: Arc::new(shared), images, image_at })
+        Ok(Self(Arc::new(Inner { shared, images, image_at })))
     }
 
     /// Puts the decoding of `targets` into the stream: launches only, in as few as their kinds allow.
     ///
     /// # Safety
     /// Each `out` is the address of memory on the decoder's device that holds [`output_bytes`](Self::output_bytes) (or the share of
-    /// the rows that are asked for), stays alive until the work is done, and is not used by other work meanwhile. Work of one
-    /// decoder is in one stream at a time where planes of coder `zstd` are among it, since they share scratch.
+    /// the rows that are asked for), stays alive until the work is done (if the stream is being captured, until the last time that
+    /// the graph runs), and is not used by other work meanwhile.
     ///
     /// # Errors
     /// A tensor was not planned or cannot be had as the dtype. Damage is found by [`check`](Self::check).
@@ -301,11 +310,12 @@ impl GpuDecoder {
 
     /// Does what [`decode`](Self::decode) does before it launches, for targets that are decoded again and again.
     pub fn prepare(&self, targets: &[Target]) -> Result<Batch> {
+        let Inner { shared, images, image_at } = &*self.0;
         let jobs = targets
             .iter()
-            .map(|t| self.shared.job(t, |i| self.shared.plans[i].image.at(self.images.ptr() + self.image_at[i] as u64)))
+            .map(|t| shared.job(t, |i| shared.plans[i].image.at(images.ptr() + image_at[i] as u64)))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Batch { work: self.shared.prepare(&jobs)?, shared: self.shared.clone() })
+        Ok(Batch { work: shared.prepare(&jobs)?, inner: self.0.clone() })
     }
 
     /// Waits for the stream and says whether all that was decoded since the last call was sound.
@@ -313,45 +323,62 @@ impl GpuDecoder {
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), which names the tensor and its first damaged chunk.
     pub fn check(&self, stream: &Stream) -> Result<()> {
-        self.shared.check(stream)
+        self.0.shared.check(stream)
     }
 
     /// Bytes that decoding `name` to `dtype` writes.
     pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
-        self.shared.output_bytes(name, dtype)
+        self.0.shared.output_bytes(name, dtype)
+    }
+
+    /// The rows of `name`, as in [`Target::rows`], that are entries `first` of its first dimension.
+    ///
+    /// # Errors
+    /// The tensor was not planned, has no such entries, or they are not rows of it.
+    pub fn rows_of(&self, name: &str, first: Range<usize>) -> Result<Range<usize>> {
+        self.0.shared.rows_of(name, first)
     }
 
     /// Names of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.shared.plans.iter().map(|p| p.name.as_str())
+        self.0.shared.plans.iter().map(|p| p.name.as_str())
     }
 
     /// Device memory that it holds, in bytes: compressed tensors, decoding tables, scratch.
     pub fn device_bytes(&self) -> usize {
-        self.images.len() + self.shared.device_bytes()
+        self.0.images.len() + self.0.shared.device_bytes()
     }
 
     /// The device.
     pub fn device(&self) -> &Device {
-        self.shared.device()
+        self.0.shared.device()
     }
 }
 
-/// Targets whose launches are ready.
+/// Targets whose launches are ready. It keeps the decoder's memory alive, and so does a graph that captures it.
 #[derive(Debug)]
 pub struct Batch {
     work: Work,
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
 impl Batch {
     /// Puts the launches into the stream. Neither allocates nor waits; a CUDA graph can capture it.
     ///
     /// # Safety
-    /// As for [`GpuDecoder::decode`]; and the decoder that made this batch is alive until the work is done.
+    /// As for [`GpuDecoder::decode`].
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+        // The driver waits for work that is done at once before it frees the memory; of graphs it knows nothing.
+        if stream.is_capturing()? {
+            stream.keep(self.inner.clone())?;
+        }
         // SAFETY: as the caller promises.
-        unsafe { self.shared.launch(&self.work, stream) }
+        unsafe { self.inner.shared.launch(&self.work, stream) }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.inner.shared.device()
     }
 }
 
@@ -365,15 +392,7 @@ pub(super) fn stored_names(container: &Container, names: &[String]) -> Result<Ve
     Ok(stored.into_iter().filter(|n| seen.insert(*n)).map(str::to_owned).collect())
 }
 
-/// At least the bytes of the images of these tensors.
-pub(super) fn image_bytes(container: &Container, names: &[String]) -> Result<usize> {
-    names.iter().try_fold(0, |total, name| {
-        let entry = container.reader().tensor(name)?;
-        Ok(total + Image::bound(entry.segments().map(|(_, s)| s.length as usize)))
-    })
-}
-
-/// Pinned memory in two halves: one is filled while the other is being copied.
+/// Pinned memory in two halves: one is filled while the other is being copied. Freed when nothing is copied from it any more.
 struct Stage {
     halves: [(PinnedBuffer, Event); 2],
     turn: usize,
@@ -401,5 +420,14 @@ impl Stage {
             self.turn ^= 1;
         }
         Ok(())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // After an error copies may be under way still.
+        for (_, done) in &self.halves {
+            done.synchronize().ok();
+        }
     }
 }

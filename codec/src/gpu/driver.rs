@@ -15,7 +15,7 @@ const OLDEST: (u32, u32) = (12, 4);
 
 /// Every function of the driver that is called here. All of them are in the oldest driver. cudarc looks a function up
 /// when it is first called and panics if there is none, so they are looked for before anything is called.
-const FUNCTIONS: [&str; 41] = [
+const FUNCTIONS: [&str; 46] = [
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
@@ -37,6 +37,7 @@ const FUNCTIONS: [&str; 41] = [
     "cuFuncSetAttribute",
     "cuGetErrorName",
     "cuGetErrorString",
+    "cuGraphRetainUserObject",
     "cuInit",
     "cuLaunchKernelEx",
     "cuMemAlloc_v2",
@@ -53,10 +54,14 @@ const FUNCTIONS: [&str; 41] = [
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
+    "cuStreamGetCaptureInfo_v2",
     "cuStreamIsCapturing",
+    "cuStreamQuery",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuThreadExchangeStreamCaptureMode",
+    "cuUserObjectCreate",
+    "cuUserObjectRelease",
 ];
 
 /// What keeps the driver from being used.

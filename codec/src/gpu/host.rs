@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::buffer::{DeviceBuffer, PinnedBuffer};
-use super::decoder::{GpuOptions, Shared, Target, image_bytes, read_plans, stored_names};
+use super::decoder::{GpuOptions, Shared, Target, read_plans, stored_names};
 use super::device::Device;
+use super::footprint::Sizes;
 use super::launch::{Work, checked_rows};
 use super::plan::Piece;
 use super::ring::{SLOTS, Slots};
@@ -89,6 +90,9 @@ struct TargetPiece {
 }
 
 impl HostDecoder {
+    /// Slots of the ring: while one is decoded, the next ones are filled.
+    pub const SLOTS: usize = SLOTS;
+
     /// Reads the tensors `names` (all that are there if empty) and checks them. `options.ring` bounds the device memory for compressed
     /// bytes, unless four strips of sixteen rows need more: a tensor that does not fit a slot is sent in pieces.
     ///
@@ -96,15 +100,13 @@ impl HostDecoder {
     /// Memory is too small, a tensor is damaged, or nvCOMP is needed and not there.
     pub fn new(device: &Device, container: &Container, names: &[String], options: &GpuOptions) -> Result<Self> {
         let names = stored_names(container, names)?;
-        let mut images = PinnedBuffer::new(device, image_bytes(container, &names)?)?;
+        let sizes = Sizes::new(container, &names)?;
+        let mut images = PinnedBuffer::new(device, sizes.images().iter().sum())?;
         let mut image_at = Vec::with_capacity(names.len());
-        let (mut at, mut least) = (0, options.ring / SLOTS);
+        let mut at = 0;
         let plans = read_plans(container, &names, options, &mut |plan, parts| {
             image_at.push(at);
             plan.image.fill(parts, &mut images[at..at + plan.image.len]);
-            if plan.image.len > least {
-                least = least.max(Piece::longest_strip(plan, &images[at..at + plan.image.len]));
-            }
             at += plan.image.len;
             Ok(())
         })?;
@@ -113,7 +115,7 @@ impl HostDecoder {
         let options = &GpuOptions { overlap: false, ..options.clone() };
         let shared = Shared::new(device, container, plans, options, &copies)?;
         copies.synchronize()?;
-        let slot_bytes = least.min(at);
+        let slot_bytes = sizes.slot(0..names.len(), options.ring);
         let slot = || -> Result<Slot> {
             let buffer = DeviceBuffer::new(device, slot_bytes)?;
             Ok(Slot { buffer, copied: Event::new(device)?, decoded: Event::new(device)? })
@@ -166,6 +168,14 @@ impl HostDecoder {
     /// Bytes that decoding `name` to `dtype` writes.
     pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
         self.0.shared.output_bytes(name, dtype)
+    }
+
+    /// The rows of `name`, as in [`Target::rows`], that are entries `first` of its first dimension.
+    ///
+    /// # Errors
+    /// As for [`GpuDecoder::rows_of`](super::GpuDecoder::rows_of).
+    pub fn rows_of(&self, name: &str, first: Range<usize>) -> Result<Range<usize>> {
+        self.0.shared.rows_of(name, first)
     }
 
     /// Names of the tensors, in the order in which their bytes lie.

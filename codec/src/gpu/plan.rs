@@ -3,6 +3,7 @@
 
 mod image;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use wcodec_kernels::Module;
@@ -55,6 +56,8 @@ pub struct TensorPlan {
     pub elements: usize,
     /// Matrices, rows, columns.
     pub matrix: (usize, usize, usize),
+    /// Entries of the tensor's first dimension.
+    pub entries: usize,
     pub transposed: bool,
     pub granularity: Option<Granularity>,
     pub image: Image,
@@ -106,9 +109,10 @@ impl TensorPlan {
             dtype: parts.dtype,
             elements: parts.elements,
             matrix: parts.matrix,
+            entries: parts.entries,
             transposed: parts.transposed,
             granularity: parts.granularity,
-            image: Image::new(parts),
+            image: Image::new([parts.scales.len(), parts.offsets.len(), parts.data.len(), parts.side.len()]),
             method,
             data_offset: parts.data_offset,
         })
@@ -148,6 +152,28 @@ impl TensorPlan {
         self.matrix.0 * self.matrix.1
     }
 
+    /// The rows, counted over all matrices, that are entries `first` of the tensor's first dimension.
+    ///
+    /// # Errors
+    /// There are no such entries, or they are not rows.
+    pub fn rows_of(&self, first: Range<usize>) -> Result<Range<usize>> {
+        let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(&self.name).advice(advice));
+        let (all, rows) = (self.entries, self.rows());
+        if first.start > first.end || first.end > all {
+            return refuse(format!("rows {first:?} of a tensor with {all} rows"), "ask for rows that it has");
+        }
+        if first == (0..all) {
+            return Ok(0..rows);
+        }
+        if self.transposed || all == 0 || !rows.is_multiple_of(all) {
+            let what = "it is not stored by rows, so that a GPU cannot decode some of them";
+            return refuse(what.to_owned(), "decode it as a whole");
+        }
+        let per = rows / all;
+        Ok(first.start * per..first.end * per)
+    }
+
+    #[cfg(test)]
     /// Strips of all matrices: sixteen rows of a matrix, or those that are left at its end.
     pub fn strips(&self) -> usize {
         self.matrix.0 * self.strips_per_matrix()

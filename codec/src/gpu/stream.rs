@@ -57,6 +57,19 @@ impl Stream {
         unsafe { result::stream::synchronize(self.raw) }.named("cuStreamSynchronize")
     }
 
+    /// Whether all work that was put into the stream is done.
+    ///
+    /// # Errors
+    /// Some of the work failed, or the stream is being captured.
+    pub fn is_done(&self) -> Result<bool> {
+        let _scope = self.device.enter_uncaptured()?;
+        // SAFETY: The stream is alive.
+        match unsafe { sys::cuStreamQuery(self.raw) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => result.result().named("cuStreamQuery").map(|()| true),
+        }
+    }
+
     /// Lets work that is put into this stream from now on wait for what `event` recorded last.
     pub fn wait(&self, event: &Event) -> Result<()> {
         let _scope = self.device.enter()?;

@@ -1,18 +1,19 @@
 //! Planes of coder `zstd`: nvCOMP decodes the frames of many tensors at once, in batches whose scratch is bounded; then
 //! filters are undone and symbols dequantized.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 use super::buffer::DeviceBuffer;
+use super::decoder::GpuOptions;
 use super::device::Device;
 use super::launch::{Job, UTIL_THREADS, elements_of, grid_for, symbols_batch, symbols_item};
 use super::module::Kernel;
 use super::nvcomp::{DeviceBatch, Nvcomp};
 use super::plan::{Limits, Method, filter_code};
-use super::stream::Stream;
+use super::stream::{Event, Stream};
 use crate::coder::Filter;
 use crate::error::{Error, Result};
 
@@ -76,11 +77,47 @@ pub(super) struct Zstd {
     nvcomp: Arc<Nvcomp>,
     kernels: [Kernel; 4],
     scratch: DeviceBuffer,
+    turns: Mutex<Turns>,
     /// Decoded bytes and frames of a batch at most.
     most_bytes: u64,
     most_frames: u64,
     temp_bytes: usize,
     longest: usize,
+}
+
+/// Whose turn it is with the scratch: work in another stream waits until that before it is done.
+#[derive(Debug)]
+struct Turns {
+    /// Of work that is done at once.
+    streams: Turn,
+    /// Of the capture that was under way last: its number, and its scratch. Graphs run at any time, also beside each other, so that
+    /// each has its own; it keeps it.
+    captured: Option<(u64, Weak<DeviceBuffer>, Turn)>,
+}
+
+#[derive(Debug)]
+struct Turn {
+    done: Event,
+    /// Whether there was work before; in a capture there is nothing else to wait for.
+    taken: bool,
+}
+
+impl Turn {
+    fn new(device: &Device) -> Result<Self> {
+        Ok(Self { done: Event::new(device)?, taken: false })
+    }
+
+    /// Does `work`, which puts something into `stream`, behind the work before.
+    fn take(&mut self, stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.taken {
+            stream.wait(&self.done)?;
+        }
+        let worked = work();
+        // Also where only a part of it was put there.
+        self.done.record(stream)?;
+        self.taken = true;
+        worked
+    }
 }
 
 /// What a batch has to fit: the tensors of a plan.
@@ -97,6 +134,22 @@ pub(super) struct Demand {
     pub planes: usize,
 }
 
+/// Scratch that is enough for any number of frames, where less is not asked for.
+const MOST: usize = 3 << 29;
+/// What nvCOMP's versions have asked for at most: so many bytes for each decoded one, and so many more.
+pub(super) const FACTOR: usize = 3;
+pub(super) const LEAST: usize = 16 << 20;
+
+/// Bytes that the scratch may take.
+pub(super) fn budget(device: Option<&Device>, options: &GpuOptions) -> usize {
+    options.zstd_scratch.unwrap_or_else(|| device.map_or(MOST, |d| MOST.min(d.info().memory as usize / 16)))
+}
+
+/// Bytes of the scratch for `demand`, within `budget` or for one frame where that takes more.
+pub(super) fn scratch_bytes(nvcomp: &Nvcomp, demand: Demand, budget: usize) -> Result<usize> {
+    Ok(Size::within(nvcomp, demand, budget)?.total)
+}
+
 /// What a batch takes.
 struct Size {
     /// Decoded bytes and frames.
@@ -107,27 +160,8 @@ struct Size {
     total: usize,
 }
 
-impl Demand {
-    pub fn add(&mut self, elements: usize, chunk: usize, frames: usize) {
-        self.bytes += elements;
-        self.frames += frames;
-        self.planes += 1;
-        self.longest = self.longest.max(chunk.min(elements));
-        self.shortest = if self.shortest == 0 { chunk } else { self.shortest.min(chunk) };
-    }
-}
-
-impl Zstd {
-    /// Scratch for batches within `budget` bytes, or for one frame where that takes more.
-    pub fn new(device: &Device, nvcomp: Arc<Nvcomp>, demand: Demand, budget: usize) -> Result<Self> {
-        let kernel = |name| device.kernel(Module::Util, name);
-        let kernels = [
-            kernel("wcodec_frames")?,
-            kernel("wcodec_frames_check")?,
-            kernel("wcodec_unfilter")?,
-            kernel("wcodec_dequantize")?,
-        ];
-        let _scope = device.enter_uncaptured()?;
+impl Size {
+    fn within(nvcomp: &Nvcomp, demand: Demand, budget: usize) -> Result<Self> {
         let size = |bytes: usize| -> Result<Size> {
             let frames = demand.frames.min(bytes.div_ceil(demand.shortest.max(1)) + demand.planes);
             // So many frames, the last ones of their planes short, cannot have more.
@@ -150,11 +184,41 @@ impl Zstd {
             let batches = all.div_ceil(fits);
             best = size((all.div_ceil(batches) + demand.longest).min(fits))?;
         }
+        Ok(best)
+    }
+}
+
+impl Demand {
+    pub fn add(&mut self, elements: usize, chunk: usize, frames: usize) {
+        self.bytes += elements;
+        self.frames += frames;
+        self.planes += 1;
+        self.longest = self.longest.max(chunk.min(elements));
+        self.shortest = if self.shortest == 0 { chunk } else { self.shortest.min(chunk) };
+    }
+}
+
+impl Zstd {
+    /// Scratch for batches within `budget` bytes, or for one frame where that takes more.
+    pub fn new(device: &Device, nvcomp: Arc<Nvcomp>, demand: Demand, budget: usize) -> Result<Self> {
+        let kernel = |name| device.kernel(Module::Util, name);
+        let kernels = [
+            kernel("wcodec_frames")?,
+            kernel("wcodec_frames_check")?,
+            kernel("wcodec_unfilter")?,
+            kernel("wcodec_dequantize")?,
+        ];
+        let best = {
+            let _scope = device.enter_uncaptured()?;
+            Size::within(&nvcomp, demand, budget)?
+        };
         let scratch = DeviceBuffer::new(device, best.total)?;
+        let turns = Mutex::new(Turns { streams: Turn::new(device)?, captured: None });
         Ok(Self {
             nvcomp,
             kernels,
             scratch,
+            turns,
             most_bytes: best.bytes as u64,
             most_frames: best.frames as u64,
             temp_bytes: best.temp,
@@ -167,19 +231,54 @@ impl Zstd {
         self.scratch.len()
     }
 
+    /// Puts the decoding of all frames into the stream, behind what uses the scratch in others.
+    ///
+    /// # Safety
+    /// As for `Launcher::launch`.
+    pub unsafe fn launch(&self, all: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let Turns { streams, captured } = &mut *turns;
+        let run = |scratch: &DeviceBuffer| {
+            // SAFETY: as the caller promises; work that uses this scratch takes turns.
+            unsafe { Batches { zstd: self, scratch: scratch.ptr() }.launch(all, limits, stream) }
+        };
+        let Some(number) = stream.capture()? else {
+            return streams.take(stream, || run(&self.scratch));
+        };
+        let there =
+            captured.as_ref().filter(|(last, ..)| *last == number).and_then(|(_, scratch, _)| scratch.upgrade());
+        let scratch = match there {
+            Some(scratch) => scratch,
+            None => {
+                let scratch = Arc::new(DeviceBuffer::new(stream.device(), self.scratch.len())?);
+                stream.keep(scratch.clone())?;
+                *captured = Some((number, Arc::downgrade(&scratch), Turn::new(stream.device())?));
+                scratch
+            }
+        };
+        let (.., turn) = captured.as_mut().expect("made above");
+        turn.take(stream, || run(&scratch))
+    }
+}
+
+/// Work on one scratch, which begins at this address.
+struct Batches<'a> {
+    zstd: &'a Zstd,
+    scratch: u64,
+}
+
+impl Batches<'_> {
     fn symbols_at(&self) -> u64 {
-        self.scratch.ptr() + self.temp_bytes.next_multiple_of(ALIGN) as u64
+        self.scratch + self.zstd.temp_bytes.next_multiple_of(ALIGN) as u64
     }
 
     fn arrays_at(&self) -> u64 {
-        self.symbols_at() + (self.most_bytes as usize).next_multiple_of(ALIGN) as u64
+        self.symbols_at() + (self.zstd.most_bytes as usize).next_multiple_of(ALIGN) as u64
     }
 
-    /// Puts the decoding of all frames into the stream.
-    ///
     /// # Safety
     /// As for `Launcher::launch`; and nothing else uses this scratch meanwhile.
-    pub unsafe fn launch(&self, all: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
+    unsafe fn launch(&self, all: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
         let mut batch: Vec<Frames> = Vec::new();
         let (mut frames, mut bytes) = (0u64, 0u64);
         for whole in all {
@@ -217,16 +316,16 @@ impl Zstd {
 
     /// How many of these frames fit the batch still.
     fn fitting(&self, left: &Frames, frames: u64, bytes: u64) -> u64 {
-        let room = self.most_bytes.saturating_sub(bytes);
+        let room = self.zstd.most_bytes.saturating_sub(bytes);
         let chunk = u64::from(left.item.chunk);
         let all = u64::from(left.item.frames);
         let by_bytes = if left.bytes(left.item.frame_begin, all) <= room { all } else { room / chunk };
-        by_bytes.min(self.most_frames - frames)
+        by_bytes.min(self.zstd.most_frames - frames)
     }
 
     unsafe fn launch_batch(&self, parts: &[Frames], bytes: u64, limits: Limits, stream: &Stream) -> Result<()> {
         let Some(last) = parts.last() else { return Ok(()) };
-        debug_assert!(bytes <= self.most_bytes.next_multiple_of(16) && self.longest > 0);
+        debug_assert!(bytes <= self.zstd.most_bytes.next_multiple_of(16) && self.zstd.longest > 0);
         let groups: Vec<_> = parts.chunks(abi::MAX_ITEMS).map(|group| self.frames_batch(group)).collect();
         let whole = DeviceBatch {
             count: (last.item.first + last.item.frames) as usize,
@@ -241,15 +340,15 @@ impl Zstd {
         unsafe {
             for group in &groups {
                 let grid = grid_for(group.frames.into(), limits);
-                self.kernels[0].launch(grid, UTIL_THREADS, 0, group.as_bytes(), stream, false)?;
+                self.zstd.kernels[0].launch(grid, UTIL_THREADS, 0, group.as_bytes(), stream, false)?;
             }
             {
                 let _scope = stream.device().enter()?;
-                self.nvcomp.zstd_decompress(&whole, self.scratch.ptr(), self.temp_bytes, stream.raw())?;
+                self.zstd.nvcomp.zstd_decompress(&whole, self.scratch, self.zstd.temp_bytes, stream.raw())?;
             }
             for group in &groups {
                 let grid = grid_for(group.frames.into(), limits);
-                self.kernels[1].launch(grid, UTIL_THREADS, 0, group.as_bytes(), stream, false)?;
+                self.zstd.kernels[1].launch(grid, UTIL_THREADS, 0, group.as_bytes(), stream, false)?;
             }
         }
         for group in parts.chunks(abi::MAX_ITEMS) {
@@ -261,7 +360,7 @@ impl Zstd {
 
     /// Address of entry `i` of one of nvCOMP's arrays: their entries have 8 bytes, those of the last 4.
     fn array(&self, number: u64, i: u32) -> u64 {
-        self.arrays_at() + number * self.most_frames * 8 + u64::from(i) * if number == 5 { 4 } else { 8 }
+        self.arrays_at() + number * self.zstd.most_frames * 8 + u64::from(i) * if number == 5 { 4 } else { 8 }
     }
 
     /// What fills, and checks, the entries of at most [`abi::MAX_ITEMS`] planes.
@@ -310,7 +409,14 @@ impl Zstd {
         }
         // SAFETY: it works on what was just decoded.
         unsafe {
-            self.kernels[2].launch(grid_for(batch.cost * 32, limits), UTIL_THREADS, 0, batch.as_bytes(), stream, false)
+            self.zstd.kernels[2].launch(
+                grid_for(batch.cost * 32, limits),
+                UTIL_THREADS,
+                0,
+                batch.as_bytes(),
+                stream,
+                false,
+            )
         }
     }
 
@@ -334,6 +440,6 @@ impl Zstd {
         }
         let (batch, grid) = symbols_batch(&items, limits);
         // SAFETY: it reads what was just decoded and writes where the caller wants it.
-        unsafe { self.kernels[3].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false) }
+        unsafe { self.zstd.kernels[3].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false) }
     }
 }

@@ -1,7 +1,7 @@
 //! Compressed bytes in the host's memory, sent to the device in a ring while what was sent before is decoded.
 
-use wcodec::gpu::{GpuOptions, HostDecoder, Stream};
-use wcodec::{Coder, Dtype, EncodeOptions, Granularity, Layout, MemorySource};
+use wcodec::gpu::{GpuDecoder, GpuOptions, HostDecoder, Sizes, Stream};
+use wcodec::{Coder, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Scheme};
 
 use crate::data;
 use crate::rig::{Outputs, Rig, Want, shuffle};
@@ -55,4 +55,32 @@ fn frames_from_the_host_equal_the_oracle() {
     let Some(mut rig) = Rig::with_nvcomp() else { return };
     let options = data::options(Coder::Zstd, Layout::Byte, Granularity::Row, &mut rig.rng);
     check(&mut rig, &options, "zstd");
+}
+
+/// What decoders say that they hold is what was said before they were made, and a ring keeps to its bound whatever is streamed.
+#[test]
+fn decoders_hold_what_was_said() {
+    let Some(mut rig) = Rig::new() else { return };
+    for (coder, layout) in data::KINDS {
+        if coder == Coder::Zstd && !rig.has_nvcomp() {
+            continue;
+        }
+        for scheme in [Scheme::Int8(Granularity::Row), Scheme::Raw] {
+            let mut source: MemorySource<'_> = data::shapes(&mut rig.rng);
+            data::push(&mut source, "head", Dtype::BF16, &[4000, 1024], &mut rig.rng);
+            let options = data::options(coder, layout, Granularity::Row, &mut rig.rng);
+            let container = data::encode(&source, &EncodeOptions { scheme, ..options });
+            let names: Vec<String> = rig.decodable(&container).iter().map(|t| t.name.clone()).collect();
+            let sizes = Sizes::new(&container, &names).unwrap();
+            for ring in [0, 1 << 20, 128 << 20] {
+                let gpu = GpuOptions { ring, ..Default::default() };
+                let says = |on_host| sizes.footprint(0..names.len(), on_host, &gpu, Some(&rig.device)).unwrap();
+                let there = GpuDecoder::new(&rig.device, &container, &names, &gpu).unwrap();
+                assert_eq!(there.device_bytes(), says(false).total(), "{coder} {layout} {scheme:?}");
+                let streamed = HostDecoder::new(&rig.device, &container, &names, &gpu).unwrap();
+                assert_eq!(streamed.device_bytes(), says(true).total(), "{coder} {layout} {scheme:?} {ring}");
+                assert!(says(true).ring <= ring.max(4 << 20), "{coder} {layout} {scheme:?}: {:?}", says(true));
+            }
+        }
+    }
 }

@@ -90,21 +90,19 @@ fn two_streams_at_once() {
             continue;
         }
         let wants = wants(&mut rig, &container);
-        let new = |rig: &Rig| GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
-        // Planes of coder zstd share scratch, so that each stream has its own decoder then.
-        let decoders = if coder == Coder::Zstd { vec![new(&rig), new(&rig)] } else { vec![new(&rig)] };
+        let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
         let streams = [Stream::new(&rig.device).unwrap(), Stream::new(&rig.device).unwrap()];
         let mut outputs = [Outputs::new(&mut rig, &wants), Outputs::new(&mut rig, &wants)];
         for round in 0..10 {
-            for (i, (outputs, stream)) in outputs.iter_mut().zip(&streams).enumerate() {
+            for (outputs, stream) in outputs.iter_mut().zip(&streams) {
                 outputs.poison(&mut rig.rng, stream);
                 for _ in 0..3 {
                     // SAFETY: the outputs outlive the work, which `check` waits for.
-                    unsafe { decoders[i % decoders.len()].decode(&outputs.targets(&wants), stream) }.unwrap();
+                    unsafe { decoder.decode(&outputs.targets(&wants), stream) }.unwrap();
                 }
             }
             for (i, (outputs, stream)) in outputs.iter().zip(&streams).enumerate() {
-                decoders[i % decoders.len()].check(stream).unwrap();
+                decoder.check(stream).unwrap();
                 outputs.assert_equal(&wants, stream, &format!("{coder} {layout} stream {i} round {round}"));
             }
         }
@@ -221,4 +219,108 @@ fn batches_and_single_calls_take_turns() {
     }
     decoder.check(&rig.stream).unwrap();
     outputs.assert_equal(&wants, &rig.stream, "batches");
+}
+
+/// Frames of several streams, of a graph that is replayed in one of them, and of another graph beside it: all use scratch.
+#[test]
+fn streams_and_graphs_of_zstd_do_not_share_scratch() {
+    let Some(mut rig) = Rig::with_nvcomp() else { return };
+    let container = container(&mut rig, Coder::Zstd, Layout::Byte);
+    let wants = wants(&mut rig, &container);
+    let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
+    let streams: Vec<Stream> = (0..4).map(|_| Stream::new(&rig.device).unwrap()).collect();
+    let mut outputs: Vec<Outputs> = (0..4).map(|_| Outputs::new(&mut rig, &wants)).collect();
+    let batches: Vec<_> = outputs.iter().map(|o| decoder.prepare(&o.targets(&wants)).unwrap()).collect();
+    // SAFETY: the outputs outlive the graphs and all work, which `check` waits for.
+    let run = |i: usize| unsafe { batches[i].launch(&streams[i]) };
+    let graphs: Vec<Graph> = (0..2).map(|i| Graph::capture(&streams[i], || run(i)).unwrap()).collect();
+    for round in 0..10 {
+        for (outputs, stream) in outputs.iter_mut().zip(&streams) {
+            outputs.poison(&mut rig.rng, stream);
+        }
+        for _ in 0..3 {
+            graphs[0].launch(&streams[0]).unwrap();
+            graphs[1].launch(&streams[1]).unwrap();
+            run(2).unwrap();
+            run(3).unwrap();
+        }
+        for (i, (outputs, stream)) in outputs.iter().zip(&streams).enumerate() {
+            decoder.check(stream).unwrap();
+            outputs.assert_equal(&wants, stream, &format!("stream {i} round {round}"));
+        }
+    }
+}
+
+/// Bytes of the device that are free, once they are `want`: what graphs kept is freed by a thread of its own.
+fn free_again(rig: &Rig, want: u64) -> u64 {
+    let mut free = 0;
+    for _ in 0..200 {
+        free = rig.device.memory().unwrap().0;
+        if free >= want {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    free
+}
+
+/// A graph reads what its decoder had long after that is gone, and no longer than it lives itself.
+#[test]
+fn graphs_keep_what_they_read() {
+    let Some(mut rig) = Rig::new() else { return };
+    for (coder, layout) in KINDS {
+        if coder == Coder::Zstd && !rig.has_nvcomp() {
+            continue;
+        }
+        let container = container(&mut rig, coder, layout);
+        let wants = wants(&mut rig, &container);
+        let mut outputs = Outputs::new(&mut rig, &wants);
+        outputs.poison(&mut rig.rng, &rig.stream);
+        rig.stream.synchronize().unwrap();
+        let before = rig.device.memory().unwrap().0;
+        let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
+        // SAFETY: the outputs outlive the graph.
+        let work = || unsafe { decoder.decode(&outputs.targets(&wants), &rig.stream) };
+        let graph = Graph::capture(&rig.stream, work).unwrap();
+        drop(decoder);
+        // Whoever gets the memory now writes to it.
+        let others: Vec<DeviceBuffer> =
+            (0..40).map(|i| DeviceBuffer::new(&rig.device, (i % 8 + 1) << 17).unwrap()).collect();
+        others.iter().for_each(|other| other.fill(0x3C, &rig.stream).unwrap());
+        for round in 0..3 {
+            outputs.poison(&mut rig.rng, &rig.stream);
+            graph.launch(&rig.stream).unwrap();
+            outputs.assert_equal(&wants, &rig.stream, &format!("{coder} {layout} without a decoder, round {round}"));
+        }
+        rig.stream.synchronize().unwrap();
+        drop((others, graph));
+        let after = free_again(&rig, before);
+        assert!(after + (4 << 20) >= before, "{coder} {layout}: {} bytes are lost", before - after);
+    }
+}
+
+/// What is kept by a stream that nothing captures goes at once.
+#[test]
+fn streams_keep_only_what_is_captured() {
+    let Some(rig) = Rig::new() else { return };
+    let kept = std::sync::Arc::new(());
+    assert!(!rig.stream.keep(kept.clone()).unwrap() && std::sync::Arc::strong_count(&kept) == 1);
+    assert_eq!(rig.stream.capture().unwrap(), None);
+    let mut numbers = Vec::new();
+    for _ in 0..2 {
+        let graph = Graph::capture(&rig.stream, || {
+            numbers.push(rig.stream.capture()?);
+            assert!(rig.stream.keep(kept.clone())?);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(std::sync::Arc::strong_count(&kept), 2);
+        drop(graph);
+        let gone = (0..500).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            std::sync::Arc::strong_count(&kept) == 1
+        });
+        assert!(gone, "the graph is gone, and what it kept is not");
+    }
+    assert!(numbers[0].is_some() && numbers[0] != numbers[1]);
 }

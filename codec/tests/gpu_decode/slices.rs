@@ -9,17 +9,24 @@ use crate::common::Rng;
 use crate::data::{self, GRANULARITIES, KINDS};
 use crate::rig::{Rig, Want, dtypes, expected};
 
+/// Matrices, and rows of each: of what is not stored as matrices, the first dimension.
+fn rows(container: &Container, info: &TensorInfo) -> (usize, usize) {
+    match container.reader().tensor(&info.name).unwrap().matrix {
+        Some(m) => (m.count, m.rows),
+        None => (1, info.shape.first().copied().unwrap_or(1)),
+    }
+}
+
 /// Places where a range of rows may begin or end: every 16 rows of a matrix, and its end.
-fn edges(info: &TensorInfo) -> Vec<usize> {
-    let mut edges: Vec<usize> =
-        (0..info.count).flat_map(|m| (0..info.rows).step_by(16).map(move |r| m * info.rows + r)).collect();
-    edges.push(info.count * info.rows);
+fn edges((count, rows): (usize, usize)) -> Vec<usize> {
+    let mut edges: Vec<usize> = (0..count).flat_map(|m| (0..rows).step_by(16).map(move |r| m * rows + r)).collect();
+    edges.push(count * rows);
     edges
 }
 
 /// `n` slices of a tensor, whole and empty ones possibly among them.
 fn some(container: &Container, info: &TensorInfo, n: usize, rng: &mut Rng) -> Vec<Want> {
-    let edges = edges(info);
+    let edges = edges(rows(container, info));
     let all = dtypes(info);
     (0..n)
         .map(|_| {
@@ -30,11 +37,12 @@ fn some(container: &Container, info: &TensorInfo, n: usize, rng: &mut Rng) -> Ve
         .collect()
 }
 
-fn slice(container: &Container, info: &TensorInfo, dtype: Dtype, rows: Range<usize>) -> Want {
+fn slice(container: &Container, info: &TensorInfo, dtype: Dtype, some: Range<usize>) -> Want {
     let whole = expected(container, info, dtype, true).unwrap();
-    let row = whole.len() / (info.count * info.rows).max(1);
-    let bytes = whole[rows.start * row..rows.end * row].to_vec();
-    Want { name: info.name.clone(), dtype, rows: Some(rows), bytes }
+    let (count, rows) = rows(container, info);
+    let row = whole.len() / (count * rows).max(1);
+    let bytes = whole[some.start * row..some.end * row].to_vec();
+    Want { name: info.name.clone(), dtype, rows: Some(some), bytes }
 }
 
 #[test]
@@ -86,8 +94,10 @@ fn all_slices_of_a_tensor_make_the_whole() {
         let Some(info) = rig.decodable(&container).pop() else { continue };
         let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
         for dtype in dtypes(&info) {
-            let wants: Vec<Want> =
-                edges(&info).windows(2).map(|w| slice(&container, &info, dtype, w[0]..w[1])).collect();
+            let wants: Vec<Want> = edges(rows(&container, &info))
+                .windows(2)
+                .map(|w| slice(&container, &info, dtype, w[0]..w[1]))
+                .collect();
             assert_eq!(wants.len(), 24);
             rig.compare(&decoder, &wants, &format!("all rows of {coder} {layout}"));
         }

@@ -151,8 +151,8 @@ def wanted_dtype(info: TensorInfo, dtype: Any) -> str:
     return "I8" if str(dtype) in ("torch.int8", "int8", "I8") else _dtypes.requested(str(dtype))
 
 
-def matrix_rows(info: TensorInfo, rows: tuple[int, int]) -> tuple[int, int] | None:
-    """Rows of a tensor's first dimension as the native half counts them, through all matrices; ``None`` for all."""
+def checked_rows(info: TensorInfo, rows: tuple[int, int]) -> tuple[int, int] | None:
+    """Rows of a tensor's first dimension that a decoder can have by themselves; ``None`` for all."""
 
     def refuse(what: str, advice: str) -> InputError:
         return InputError(f"tensor '{info.name}': {what} ({advice})", tensor=info.name)
@@ -163,12 +163,10 @@ def matrix_rows(info: TensorInfo, rows: tuple[int, int]) -> tuple[int, int] | No
         raise refuse(f"rows {begin} to {end}", has)
     if (begin, end) == (0, info.shape[0]):
         return None
-    stored = info.count * info.rows
-    if info.row_axis == 1 or stored % info.shape[0]:
+    if not info.cut:
         how = "transposed" if info.row_axis == 1 else "as it is, and not by rows"
         raise refuse(f"it is stored {how}, so that a GPU cannot decode some of its rows", "decode it as a whole")
-    unit = stored // info.shape[0]
-    return begin * unit, end * unit
+    return begin, end
 
 
 @dataclass(frozen=True)
@@ -365,7 +363,7 @@ class Decoder:
         plan = _Plan([], [], [])
         for info, out, rows in targets:
             place = out
-            stored = None if rows is None else matrix_rows(info, rows)
+            stored = None if rows is None else checked_rows(info, rows)
             name = _torch.check_output(out, info.name, _shape(info, rows), self._device)
             decoded = decoded_dtype(info, name)
             if decoded != name:
@@ -412,9 +410,9 @@ class GpuDecoder(Decoder):
             batch.launch()
         graph.replay()
 
-    A decoder (or batch) must live as long as the graphs that captured it. Tensors of coder ``zstd`` are decoded by
-    nvCOMP and share scratch: work in several streams takes turns by itself, except for graphs: while one runs, nothing
-    else of the decoder may.
+    A graph keeps what it reads of a decoder, so that decoder and batch can go before it; outputs are the caller's to
+    keep. Tensors of coder ``zstd`` are decoded by nvCOMP and share scratch: work in several streams takes turns by
+    itself, and each graph has scratch of its own.
 
     :param container: an open container, or the path or the bytes of one. It can be closed when the decoder is made.
     :param names: the tensors, tied ones among them; all if left out.
@@ -449,7 +447,7 @@ def _shape(info: TensorInfo, rows: tuple[int, int] | None) -> tuple[int, ...]:
     """The shape of a tensor, or of some rows of it."""
     if rows is None:
         return info.shape
-    matrix_rows(info, rows)
+    checked_rows(info, rows)
     return (rows[1] - rows[0], *info.shape[1:])
 
 

@@ -44,6 +44,9 @@ class TensorInfo:
     rows: int
     cols: int
     row_axis: int
+    cut: int
+    """Entries of the first dimension that are decoded together: rows can be had from any multiple of it on, up to
+    another one or the end. 0 where only the whole can be had, as of a tensor that is stored transposed."""
     chunks: int
     elements: int
     original_bytes: int

@@ -1,12 +1,10 @@
 //! Targets whose launches are ready.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Batch, GpuDecoder, HostBatch};
+use wcodec::gpu::{Batch, HostBatch};
 
-use super::turn::Turn;
 use super::{crate_stream, named};
 use crate::progress::detached;
 
@@ -15,20 +13,19 @@ use crate::progress::detached;
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct DecodeBatch {
     prepared: Prepared,
-    turn: Option<Arc<Turn>>,
     path: Option<PathBuf>,
 }
 
-/// A batch, by where its compressed bytes are; with the decoder that has them, if it does not keep that itself.
+/// A batch, by where its compressed bytes are.
 pub enum Prepared {
-    Device(Batch, Arc<GpuDecoder>),
+    Device(Batch),
     Host(HostBatch),
 }
 
 impl DecodeBatch {
     /// A batch for users.
-    pub fn new(prepared: Prepared, turn: Option<Arc<Turn>>, path: Option<PathBuf>) -> Self {
-        Self { prepared, turn, path }
+    pub fn new(prepared: Prepared, path: Option<PathBuf>) -> Self {
+        Self { prepared, path }
     }
 }
 
@@ -38,24 +35,24 @@ impl DecodeBatch {
     fn launch(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         detached(py, || {
             let device = match &self.prepared {
-                Prepared::Device(_, decoder) => decoder.device(),
+                Prepared::Device(batch) => batch.device(),
                 Prepared::Host(batch) => batch.device(),
             };
             let stream = crate_stream(device, stream);
-            Turn::take(self.turn.as_deref(), &stream, || match &self.prepared {
-                // SAFETY: As for `GpuDecoder::decode`; the decoder, whose memory this reads, is kept.
-                Prepared::Device(batch, _) => unsafe { batch.launch(&stream) },
+            let launched = match &self.prepared {
+                // SAFETY: As for `GpuDecoder::decode`.
+                Prepared::Device(batch) => unsafe { batch.launch(&stream) },
                 // SAFETY: Likewise.
                 Prepared::Host(batch) => unsafe { batch.launch(&stream) },
-            })
-            .map_err(|e| named(self.path.as_ref(), e))
+            };
+            launched.map_err(|e| named(self.path.as_ref(), e))
         })
     }
 
     /// Begins to copy the bytes to the GPU; does nothing where they are there.
     fn prefetch(&self, py: Python<'_>) -> PyResult<()> {
         match &self.prepared {
-            Prepared::Device(..) => Ok(()),
+            Prepared::Device(_) => Ok(()),
             Prepared::Host(batch) => detached(py, || batch.prefetch().map_err(|e| named(self.path.as_ref(), e))),
         }
     }
@@ -63,7 +60,7 @@ impl DecodeBatch {
     /// Slots of the ring that it takes; 0 where the bytes are on the GPU.
     fn slots(&self) -> usize {
         match &self.prepared {
-            Prepared::Device(..) => 0,
+            Prepared::Device(_) => 0,
             Prepared::Host(batch) => batch.slots(),
         }
     }

@@ -1,14 +1,13 @@
 //! Compressed tensors that a GPU decodes, in its memory or in the host's.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use wcodec::Dtype;
 use wcodec::gpu::{Device, GpuDecoder, HostDecoder, Stream, Target};
 
 use super::batch::{DecodeBatch, Prepared};
-use super::turn::Turn;
 use super::{Options, PyTarget, crate_stream, crate_targets, named};
 use crate::container::Container;
 use crate::errors::to_py;
@@ -23,13 +22,11 @@ use crate::progress::{detached, run};
 pub struct TensorDecoder {
     source: Source,
     path: Option<PathBuf>,
-    /// Present where planes of coder `zstd` share scratch, so that work in different streams has to take turns.
-    turn: Option<Arc<Turn>>,
 }
 
 /// Where the compressed bytes are.
 enum Source {
-    Device(Arc<GpuDecoder>),
+    Device(GpuDecoder),
     Host(HostDecoder),
 }
 
@@ -46,6 +43,13 @@ impl Source {
             Self::Device(decoder) => decoder.names().collect(),
             Self::Host(decoder) => decoder.names().collect(),
         }
+    }
+
+    fn targets(&self, targets: Vec<PyTarget>) -> wcodec::Result<Vec<Target>> {
+        crate_targets(targets, |name, rows| match self {
+            Self::Device(decoder) => decoder.rows_of(name, rows),
+            Self::Host(decoder) => decoder.rows_of(name, rows),
+        })
     }
 
     /// # Safety
@@ -90,39 +94,33 @@ impl TensorDecoder {
             let source = if on_host {
                 Source::Host(HostDecoder::new(&device, container, &names, &options)?)
             } else {
-                Source::Device(Arc::new(GpuDecoder::new(&device, container, &names, &options)?))
+                Source::Device(GpuDecoder::new(&device, container, &names, &options)?)
             };
-            let coders =
-                source.names().into_iter().map(|n| Ok(container.info(n)?.coder)).collect::<wcodec::Result<Vec<_>>>()?;
-            let turn = Turn::new(&device, coders.into_iter())?.map(Arc::new);
-            Ok(Self { source, path: container.path().map(Into::into), turn })
+            Ok(Self { source, path: container.path().map(Into::into) })
         })
     }
 
     /// Puts the decoding of `targets` into the stream.
     fn decode(&self, py: Python<'_>, targets: Vec<PyTarget>, stream: usize) -> PyResult<()> {
         detached(py, || {
-            let targets = crate_targets(targets)?;
+            let targets = self.source.targets(targets).map_err(|e| named(self.path.as_ref(), e))?;
             let stream = crate_stream(self.source.device(), stream);
-            Turn::take(self.turn.as_deref(), &stream, || {
-                // SAFETY: The Python half has checked device, shape and dtype of the outputs, and has told torch that the
-                // stream uses them. Work that shares scratch takes turns.
-                unsafe { self.source.decode(&targets, &stream) }
-            })
-            .map_err(|e| named(self.path.as_ref(), e))
+            // SAFETY: The Python half has checked device, shape and dtype of the outputs, and has told torch that the stream uses
+            // them.
+            unsafe { self.source.decode(&targets, &stream) }.map_err(|e| named(self.path.as_ref(), e))
         })
     }
 
     /// Fixes addresses and launches for `targets`, to be launched again and again.
     fn prepare(&self, py: Python<'_>, targets: Vec<PyTarget>) -> PyResult<DecodeBatch> {
         detached(py, || {
-            let targets = crate_targets(targets)?;
+            let targets = self.source.targets(targets).map_err(|e| named(self.path.as_ref(), e))?;
             let prepared = match &self.source {
-                Source::Device(decoder) => decoder.prepare(&targets).map(|b| Prepared::Device(b, decoder.clone())),
+                Source::Device(decoder) => decoder.prepare(&targets).map(Prepared::Device),
                 Source::Host(decoder) => decoder.prepare(&targets).map(Prepared::Host),
             };
             let prepared = prepared.map_err(|e| named(self.path.as_ref(), e))?;
-            Ok(DecodeBatch::new(prepared, self.turn.clone(), self.path.clone()))
+            Ok(DecodeBatch::new(prepared, self.path.clone()))
         })
     }
 

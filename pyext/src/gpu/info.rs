@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use serde_json::json;
 use wcodec::gpu::nvcomp::Nvcomp;
-use wcodec::gpu::{available, device_infos, driver_version};
+use wcodec::gpu::{HostDecoder, available, device_infos, driver_version};
 use wcodec_kernels::Module;
 
 use crate::progress::detached;
@@ -66,4 +66,10 @@ pub fn nvcomp_info(py: Python<'_>, explicit: Option<PathBuf>, folders: Vec<PathB
         "cuda": nvcomp.cudart_version(),
     })
     .to_string())
+}
+
+/// Slots of the ring that compressed bytes in the host's memory pass through.
+#[pyfunction]
+pub fn ring_slots() -> usize {
+    HostDecoder::SLOTS
 }

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::{Method, TensorPlan};
+use crate::coder::TILE_ROWS;
 use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::frame_place;
-use crate::decode::Parts;
+use crate::decode::{Outline, OutlineCoding, Parts};
 
 /// Parts of an image begin at multiples of this: bulk copies want 16, and whole sectors of 32 bytes are read faster.
 const ALIGN: usize = 128;
@@ -42,23 +43,17 @@ pub struct Piece {
 }
 
 impl Image {
-    pub(super) fn new(parts: &Parts) -> Self {
-        let mut len = 0;
+    /// The image of parts of these lengths: scales, offsets, data, side plane.
+    pub fn new(lengths: [usize; 4]) -> Self {
+        let mut len = 0usize;
         let mut place = |bytes: usize| {
             let begin = len;
             // Even an empty part has 16 bytes that can be read.
             len = (begin + bytes + 16).next_multiple_of(ALIGN);
             begin..begin + bytes
         };
-        let (scales, offsets) = (place(parts.scales.len()), place(parts.offsets.len()));
-        let (data, side) = (place(parts.data.len()), place(parts.side.len()));
+        let [scales, offsets, data, side] = lengths.map(&mut place);
         Self { scales, offsets, data, side, len }
-    }
-
-    /// Length that an image of parts of these lengths has at most.
-    pub fn bound(parts: impl Iterator<Item = usize>) -> usize {
-        // Four parts, some of which may be missing here.
-        parts.map(|n| n + 16 + ALIGN).sum::<usize>() + 4 * ALIGN
     }
 
     /// Writes the image of `parts` to `out`, which has its length.
@@ -95,7 +90,10 @@ impl Piece {
             return piece;
         }
         let (offsets, data, side) = ranges(plan, image, rows);
-        let scales = 0..parts.scales.len();
+        let scales = match plan.granularity.map_or(0, |g| 4 * g.scales_per_row(plan.matrix.2)) {
+            0 => 0..parts.scales.len(),
+            per_row => rows.start * per_row..rows.end * per_row,
+        };
         piece.places = Places {
             scales: piece.add(parts, &parts.scales, &scales),
             offsets: piece.add(parts, &parts.offsets, &offsets),
@@ -125,10 +123,26 @@ impl Piece {
         if fits > first { upto(fits) } else { None }
     }
 
-    /// The longest piece for one strip: what of a tensor cannot be cut.
-    pub fn longest_strip(plan: &TensorPlan, image: &[u8]) -> usize {
-        let strip = |s| Self::of(plan, image, &(plan.first_row(s)..plan.first_row(s + 1))).len;
-        (0..plan.strips()).map(strip).max().unwrap_or(plan.image.len)
+    /// Bytes that the piece for any one strip has at most: what of a tensor cannot be cut.
+    pub fn bound_of_strip(outline: &Outline) -> usize {
+        let [scales, _, data, side] = outline.lengths;
+        let scales = if outline.scales_per_row == 0 { scales } else { TILE_ROWS * outline.scales_per_row };
+        let decoded = TILE_ROWS.saturating_mul(outline.matrix.2);
+        let (offsets, chunks, side) = match outline.coding {
+            OutlineCoding::Raw => (0, decoded, 0),
+            OutlineCoding::Zstd { chunk, longest, .. } => {
+                // A strip may begin and end within a frame; frames begin at multiples of 8.
+                let frames = decoded / chunk + 2;
+                (8 * frames, frames.saturating_mul(longest + 8), 0)
+            }
+            OutlineCoding::Tiles { tiles, strips, longest, .. } => {
+                (4 * (tiles + 1), tiles.saturating_mul(longest), side / strips.max(1))
+            }
+        };
+        // Each part is widened to whole units on both sides, and by what kernels read behind it.
+        let parts = [scales, offsets, chunks.min(data), side];
+        let bound: usize = parts.iter().map(|n| n + 3 * ALIGN).sum();
+        bound.next_multiple_of(ALIGN).min(Image::new(outline.lengths).len)
     }
 
     /// Puts a range of a part behind what is there; the place at which the part would begin.

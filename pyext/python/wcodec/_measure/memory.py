@@ -116,9 +116,9 @@ def _parts(model: Any) -> Iterator[MemoryPart]:
             if tensor.device.type != "meta" and once(_torch.identity(tensor)):
                 add(what, tensor.device, tensor.numel() * tensor.element_size())
     # Of no single model: all models on a GPU decode into the same memory.
-    plans = sys.modules.get("wcodec.nn._plans_gpu")
-    for space in list(getattr(plans, "_workspaces", {}).values()):
-        add("decoded weights (shared scratch)", space.device, space.buffer.numel())
+    there = sys.modules.get("wcodec.nn._workspace")
+    for space in list(getattr(there, "_workspaces", {}).values()):
+        add("decoded weights (shared scratch)", space.device, space.bytes)
     for (name, place), size in sizes.most_common():
         yield MemoryPart(name, size, place)
 

@@ -9,6 +9,7 @@ import torch
 
 from .. import _gpu
 from ._plans import Plan, Product, is_sliced, joined, slices
+from ._workspace import is_capturing, keep_in_graph
 
 if TYPE_CHECKING:
     from ._store import Store
@@ -25,11 +26,14 @@ class Shelf:
         self.held: tuple[torch.dtype, tuple[torch.Tensor, ...]] | None = None
         # Streams that torch was told of: it must not give the memory to others before they are done with it.
         self.known: set[int] = set()
+        # The last capture whose graph keeps them.
+        self.captured = 0
 
     def clear(self) -> None:
         """Drops what is there."""
         self.held = None
         self.known.clear()
+        self.captured = 0
 
     @property
     def bytes(self) -> int:
@@ -58,8 +62,12 @@ class CachedPlan(Plan):
         """The decoded weights, which stay valid."""
         held = self._shelf.held
         weights = held[1] if held is not None and held[0] is self._dtype else self._fill()
-        if self._stream is not None and self._stream(self._device.index) not in self._shelf.known:
-            self._introduce(weights)
+        if self._stream is not None:
+            if self._stream(self._device.index) not in self._shelf.known:
+                self._introduce(weights)
+            if is_capturing():
+                # They may be dropped while the graph is there, as when the model changes its dtype.
+                self._shelf.captured = keep_in_graph(self._device, weights, self._shelf.captured)
         return weights
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -69,7 +77,7 @@ class CachedPlan(Plan):
         parts = ((rows, weight[rows[0] : rows[1]]) for rows in self._slices)
         return joined(product, parts, self._slices[-1][1], x, bias)
 
-    def apply_all(self, product: Callable[[tuple[torch.Tensor, ...]], Any]) -> Any:
+    def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         return product(self.weights())
 
     def _fill(self) -> tuple[torch.Tensor, ...]:

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
 from .. import _format as fmt
+from .. import _native
 from .._errors import InputError
 from .._options import choice, size
 
 RESIDENCIES = ("device", "host", "auto")
 
-# What a tensor may take besides its stored bytes, in a decoder's memory or in the ring.
-MORE = 1 << 10
-# A decoding table: 2^12 words. Tensors can share one, so this is the most.
-TABLE = 4 << 12
-# Slots of the ring that compressed bytes pass through: one that is decoded, and those on their way.
-_SLOTS = 4
 # A larger ring gains next to nothing, as what is larger than a slot comes in pieces: TinyLlama on an H200 streams at
 # 91, 97 and 99 % of its best with rings of 64, 96 and 144 MiB.
 _LARGEST_RING = 96 << 20
-# The decoders' scratch for nvCOMP has a bound; small models need less, by what nvCOMP asks for each decoded byte.
-_NVCOMP_LARGEST = 3 << 29
-_NVCOMP_LEAST = 16 << 20
-_NVCOMP_FACTOR = 3
 
 # What decoding costs, roughly: only the order of groups comes from it. Seconds of a launch, and stored bytes for each
 # second: decoded by a GPU, copied to it, decoded by a CPU.
@@ -63,22 +54,22 @@ class Unit:
 
     names: tuple[str, ...]
     stored: int
-    """Compressed."""
+    """Compressed, in the file."""
+    held: int
+    """Compressed, in a decoder's memory or in the ring."""
     decoded: int
     """In the computing dtype, all of them."""
     scratch: int
     """Of the shared memory for decoded weights: what is decoded at once."""
-    by_nvcomp: int = 0
-    """Decoded symbols of coder ``zstd``."""
     use: float = 1.0
     """How often it is used for each token: an expert is not always."""
     looked_up: bool = False
     """Rows are wanted at random, so that it stays compressed on the device, whatever the residency."""
 
-    @property
-    def held(self) -> int:
-        """Bytes that it takes compressed, in a decoder's memory or in the ring."""
-        return self.stored + MORE * len(self.names)
+
+Takes = Callable[[Sequence[Unit], Sequence[Unit]], int]
+"""Memory of a GPU that decoders hold for units that stay there and for units that are streamed, in bytes: compressed
+bytes, ring, tables, scratch."""
 
 
 @dataclass(frozen=True)
@@ -93,32 +84,22 @@ class Placement:
 
 
 def ring_bytes(largest: int) -> int:
-    """Bytes of the ring for streamed units of which the largest takes ``largest``."""
-    return min(_SLOTS * largest, _LARGEST_RING)
+    """Bytes to ask for, for the ring that streamed units pass through of which the largest takes ``largest``."""
+    return min(_native.ring_slots() * largest, _LARGEST_RING)
 
 
-def device_bytes(resident: Sequence[Unit], streamed: Sequence[Unit], cached: Sequence[Unit] = ()) -> int:
-    """Memory that a model's compressed layers take on a GPU: an upper bound, in bytes.
-
-    Counted are compressed bytes that stay, tables, the ring, the scratch that weights are decoded into, nvCOMP's, and
-    decoded weights that stay.
-    """
-    total = sum(unit.held for unit in resident) + sum(unit.decoded for unit in cached)
-    if streamed:
-        total += ring_bytes(max(unit.held for unit in streamed))
-    for units in (resident, streamed):
-        total += TABLE * sum(len(unit.names) for unit in units)
-        by_nvcomp = sum(unit.by_nvcomp for unit in units)
-        if by_nvcomp:
-            total += min(_NVCOMP_FACTOR * by_nvcomp + _NVCOMP_LEAST, _NVCOMP_LARGEST)
-    return total + max((unit.scratch for unit in (*resident, *streamed)), default=0)
+def device_bytes(resident: Sequence[Unit], streamed: Sequence[Unit], takes: Takes, cached: Sequence[Unit] = ()) -> int:
+    """Memory that a model's compressed layers take on a GPU, in bytes: what decoders hold, the memory that weights are
+    decoded into, and decoded weights that stay."""
+    scratch = max((unit.scratch for unit in (*resident, *streamed)), default=0)
+    return takes(resident, streamed) + sum(unit.decoded for unit in cached) + scratch
 
 
 def choose_cached(units: Sequence[Unit], cache: int, where: str) -> list[Unit]:
     """The units that stay decoded, of ``cache`` bytes at most: those that save most time for each byte.
 
-    >>> block = Unit(("a", "b"), stored=80, decoded=200, scratch=200)
-    >>> expert = Unit(("c",), stored=80, decoded=200, scratch=200, use=0.25)
+    >>> block = Unit(("a", "b"), stored=80, held=90, decoded=200, scratch=200)
+    >>> expert = Unit(("c",), stored=80, held=90, decoded=200, scratch=200, use=0.25)
     >>> choose_cached([expert, block], 399, "device") == [block]
     True
 
@@ -141,7 +122,7 @@ def choose_cached(units: Sequence[Unit], cache: int, where: str) -> list[Unit]:
 def spread(units: Sequence[Unit], count: int) -> list[Unit]:
     """``count`` units, as far apart as they can be: while others compute, they can be copied.
 
-    >>> blocks = [Unit((str(i),), 1, 2, 2) for i in range(8)]
+    >>> blocks = [Unit((str(i),), 1, 1, 2, 2) for i in range(8)]
     >>> [unit.names[0] for unit in spread(blocks, 3)]
     ['1', '4', '6']
     """
@@ -149,7 +130,12 @@ def spread(units: Sequence[Unit], count: int) -> list[Unit]:
 
 
 def choose_streamed(
-    units: Sequence[Unit], cached: Sequence[Unit], budget: int, others: int = 0, what: str = "vram_budget"
+    units: Sequence[Unit],
+    cached: Sequence[Unit],
+    takes: Takes,
+    budget: int,
+    others: int = 0,
+    what: str = "vram_budget",
 ) -> list[Unit]:
     """The fewest units to stream so that everything takes at most ``budget`` bytes of the device.
 
@@ -157,6 +143,7 @@ def choose_streamed(
     looked up is not streamed.
 
     :param units: those that are not cached, in the order of the model.
+    :param takes: what decoders hold on the device.
     :param others: what the model takes besides, in bytes.
     :param what: what the budget is, for the message.
     :raises InputError: if no choice fits; it says the least budget that would.
@@ -172,7 +159,7 @@ def choose_streamed(
 
     def total(chosen: list[Unit]) -> int:
         gone = set(chosen)
-        return others + device_bytes([unit for unit in units if unit not in gone], chosen, cached)
+        return others + device_bytes([unit for unit in units if unit not in gone], chosen, takes, cached)
 
     # Streaming frees no more than what units hold, so no fewer than these can be enough: that saves trying.
     excess, first = total([]) - budget, 0

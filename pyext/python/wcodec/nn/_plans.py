@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 SLICE_BYTES = 64 << 20
 # Up to so many tokens, the slices' results take less memory than the layer's own, and are joined in one call.
 _FEW_TOKENS = 64
-# Slices begin at strips: 16 rows that are coded together.
-STRIP = 16
 
 Product = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
 """What a layer computes from its input, its weight and its bias."""
@@ -32,17 +30,18 @@ def decoded_bytes(entry: TensorEntry, dtype: torch.dtype) -> int:
 
 def is_sliced(entry: TensorEntry, dtype: torch.dtype) -> bool:
     """Whether a weight is too large to be decoded at once, and can be decoded by rows."""
-    return decoded_bytes(entry, dtype) > SLICE_BYTES and has_rows(entry) and entry.shape[0] > STRIP
+    return decoded_bytes(entry, dtype) > SLICE_BYTES and has_rows(entry) and entry.shape[0] > entry.cut
 
 
 def has_rows(entry: TensorEntry) -> bool:
-    """Whether a tensor is stored by the rows of its first dimension: not ``[in, out]``, and not as mere bytes."""
-    return len(entry.shape) == 2 and entry.row_axis == 0 and entry.rows == entry.shape[0]
+    """Whether some rows of a matrix can be decoded by themselves."""
+    return len(entry.shape) == 2 and entry.cut > 0
 
 
 def slices(entry: TensorEntry, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of at most :data:`SLICE_BYTES` (but at least a strip), in order."""
-    step = max(SLICE_BYTES // max(entry.shape[1] * dtype.itemsize, 1) // STRIP * STRIP, STRIP)
+    """Ranges of rows of at most :data:`SLICE_BYTES` (but at least those that are decoded together), in order."""
+    cut = entry.cut
+    step = max(SLICE_BYTES // max(entry.shape[1] * dtype.itemsize, 1) // cut * cut, cut)
     for begin in range(0, entry.shape[0], step):
         yield begin, min(begin + step, entry.shape[0])
 
@@ -56,7 +55,7 @@ class Plan:
         """``product(x, weight, bias)`` with the weight of the layer at ``place``."""
         raise NotImplementedError
 
-    def apply_all(self, product: Callable[[tuple[torch.Tensor, ...]], Any]) -> Any:
+    def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         """``product(weights)`` with the weights of all layers of the plan."""
         raise NotImplementedError
 
@@ -93,7 +92,7 @@ class CpuPlan(Plan):
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return product(x, self.weights()[place], bias)
 
-    def apply_all(self, product: Callable[[tuple[torch.Tensor, ...]], Any]) -> Any:
+    def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         return product(self.weights())
 
 
@@ -108,7 +107,7 @@ class SlicedPlan(Plan):
         parts = ((rows, self._store.rows(self.names[0], self._dtype, rows)) for rows in self._slices)
         return joined(product, parts, self._slices[-1][1], x, bias)
 
-    def apply_all(self, product: Callable[[tuple[torch.Tensor, ...]], Any]) -> Any:
+    def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         return product((self._store.rows(self.names[0], self._dtype, None),))
 
 

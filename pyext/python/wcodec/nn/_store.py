@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from .. import _api, _gpu, _host, _torch
+from .. import _api, _gpu, _host, _native, _torch
 from .. import _format as fmt
 from .._container import Container, TensorEntry
 from .._errors import InputError
 from ._cached import CachedPlan, Shelf, decode_apart
 from ._placement import (
-    MORE,
     Placement,
     Settings,
+    Takes,
     Unit,
     checked_settings,
     choose_cached,
@@ -25,7 +25,8 @@ from ._placement import (
     ring_bytes,
 )
 from ._plans import CpuPlan, Plan, SlicedPlan, decoded_bytes, is_sliced, slices
-from ._plans_gpu import ALIGN, Chain, GpuPlan, GpuSlicedPlan, scratch_bytes
+from ._plans_gpu import ALIGN, Chain, GpuPlan, GpuSlicedPlan
+from ._workspace import scratch_bytes
 
 # Batches that are copied to the device ahead of the one that computes.
 _AHEAD = 2
@@ -193,7 +194,7 @@ class Store:
         if gpu and self.residency == "host":
             streamed = [unit for unit in rest if not unit.looked_up]
         elif gpu and self.residency == "auto":
-            streamed = choose_streamed(rest, cached, *self._budget(device))
+            streamed = choose_streamed(rest, cached, self._takes(device, units), *self._budget(device))
         return Placement(
             names,
             frozenset(name for unit in streamed for name in unit.names),
@@ -205,6 +206,7 @@ class Store:
         # What is looked up stays on the device: rows of an embedding are needed at once, and at random.
         looked_up = {self.entry(n).name for layer in self._layers_on(device) if layer.looked_up for n in layer.tensors}
         wanted = self._names_on(device)
+        held = self._held(wanted)
         left = dict.fromkeys(wanted)
         units = []
         for group in (*((name,) for name in wanted if name in looked_up), *self._groups, *((n,) for n in wanted)):
@@ -212,7 +214,7 @@ class Store:
             if stored_names:
                 for name in stored_names:
                     del left[name]
-                units.append(self._unit(stored_names, dtypes, not looked_up.isdisjoint(stored_names)))
+                units.append(self._unit(stored_names, dtypes, held, not looked_up.isdisjoint(stored_names)))
         return units
 
     def _dtypes_on(self, device: torch.device) -> dict[str, torch.dtype]:
@@ -223,7 +225,9 @@ class Store:
             found.update((self.entry(name).name, layer.dtype) for name in layer.tensors)
         return found
 
-    def _unit(self, names: tuple[str, ...], dtypes: Mapping[str, torch.dtype], looked_up: bool) -> Unit:
+    def _unit(
+        self, names: tuple[str, ...], dtypes: Mapping[str, torch.dtype], held: Mapping[str, int], looked_up: bool
+    ) -> Unit:
         entries = [self.entry(name) for name in names]
         together, at_once = 0, [0]
         for entry in entries:
@@ -236,12 +240,33 @@ class Store:
         return Unit(
             names,
             stored=sum(entry.stored_bytes for entry in entries),
+            held=sum(held[entry.name] for entry in entries),
             decoded=sum(decoded_bytes(entry, dtypes[entry.name]) for entry in entries),
             scratch=max(together, *at_once),
-            by_nvcomp=sum(entry.elements for entry in entries if entry.coder == "zstd"),
             use=max(self.routed.get(name, 1.0) for name in names),
             looked_up=looked_up,
         )
+
+    def _held(self, names: Sequence[str]) -> dict[str, int]:
+        """Bytes that each of these stored tensors takes in a decoder's memory or in the ring."""
+        return dict(zip(names, _native.DeviceSizes(self.container._open, list(names)).images(), strict=True))
+
+    def _takes(self, device: torch.device, units: Sequence[Unit]) -> Takes:
+        """What decoders of units hold on a GPU."""
+        names = [name for unit in units for name in unit.names]
+        sizes = _native.DeviceSizes(self.container._open, names)
+        places = {name: i for i, name in enumerate(names)}
+
+        def takes(resident: Sequence[Unit], streamed: Sequence[Unit]) -> int:
+            total = 0
+            for chosen, on_host in ((resident, False), (streamed, True)):
+                if chosen:
+                    ring = ring_bytes(max(unit.held for unit in chosen)) if on_host else None
+                    which = [places[name] for unit in chosen for name in unit.names]
+                    total += sizes.total(which, on_host, device.index, _gpu.gpu_options(ring=ring))
+            return total
+
+        return takes
 
     def _budget(self, device: torch.device) -> tuple[int, int, str]:
         """Bytes of the device that the model may take, those of it that are not compressed, and what to call it."""
@@ -331,9 +356,9 @@ class Store:
 
     def _ring(self, names: Iterable[str]) -> int:
         """Bytes of the ring that these tensors pass through."""
-        left = {name: self.entry(name).stored_bytes + MORE for name in names}
+        left = self._held(list(names))
         blocks = [sum(left.pop(self.entry(n).name, 0) for n in group) for group in self._groups]
-        return ring_bytes(max(*blocks, *left.values(), MORE))
+        return ring_bytes(max(*blocks, *left.values(), 0))
 
     def chain(self, device: torch.device, names: Sequence[str]) -> Chain:
         """The order in which a device's batches are used. Only those that are streamed are fetched ahead, and no

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from . import _ops
 from ._layer import CompressedLayer
-from ._plans import STRIP, Plan, has_rows, slices
-from ._plans_gpu import workspace
+from ._plans import Plan, has_rows, slices
 from ._store import Store, compress_tensors
+from ._workspace import is_capturing, workspace
 
 # Up to so many rows, Python finds their strips in less time than torch's operators take to be called.
 _FEW = 64
@@ -122,7 +122,7 @@ class CompressedEmbedding(CompressedLayer):
         gpu = self._kind == "cuda"
         if gpu and not self._rows().there:
             return F.embedding(ids, self._rows().decoder.decode(self.tensor, self._dtype))
-        if gpu and torch.cuda.is_current_stream_capturing():
+        if gpu and is_capturing():
             return self._by_slices(ids)
         # Waits for the GPU.
         wanted = ids.reshape(-1).cpu()
@@ -132,20 +132,22 @@ class CompressedEmbedding(CompressedLayer):
         if low < 0 or high >= self.num_embeddings:
             bad = low if low < 0 else high
             raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
-        strips = sorted({n // STRIP for n in numbers}) if few else torch.unique(wanted // STRIP).tolist()
-        runs = _runs(strips, self.num_embeddings)
+        # On the CPU the table may be one that is decoded as a whole anyhow.
+        cut = self.entry.cut or self.num_embeddings
+        strips = sorted({n // cut for n in numbers}) if few else torch.unique(wanted // cut).tolist()
+        runs = _runs(strips, cut, self.num_embeddings)
         if gpu and len(runs) > _MOST_RUNS:
             return self._by_slices(ids)
         table = self._strips_on_gpu(runs) if gpu else self._strips(runs)
         # Where a row is in the table of the strips that were decoded.
         if few:
-            begin = {strip: i * STRIP for i, strip in enumerate(strips)}
-            rows = [begin[n // STRIP] + n % STRIP for n in numbers]
+            begin = {strip: i * cut for i, strip in enumerate(strips)}
+            rows = [begin[n // cut] + n % cut for n in numbers]
             if len(rows) == 1:
                 return table[rows[0]].view((*ids.shape, self.embedding_dim))
             places = torch.tensor(rows)
         else:
-            places = torch.searchsorted(torch.tensor(strips), wanted // STRIP) * STRIP + wanted % STRIP
+            places = torch.searchsorted(torch.tensor(strips), wanted // cut) * cut + wanted % cut
         return F.embedding(places.to(self._device).reshape(ids.shape), table)
 
     def _rows(self) -> _Rows:
@@ -179,14 +181,13 @@ class CompressedEmbedding(CompressedLayer):
         decoder = self._rows().decoder
         out = torch.zeros((*ids.shape, self.embedding_dim), dtype=self._dtype, device=self._device)
         with space.lock:
-            epoch = space.enter()
             parts = list(slices(entry, self._dtype))
             longest = max(end - begin for begin, end in parts)
-            space.reserve(longest * self.embedding_dim * self._dtype.itemsize)
-            space.take(epoch)
+            here, epoch = space.enter(longest * self.embedding_dim * self._dtype.itemsize)
+            space.take(here, epoch)
             for begin, end in parts:
                 size = (end - begin) * self.embedding_dim * self._dtype.itemsize
-                part = space.buffer[:size].view(self._dtype).view(end - begin, self.embedding_dim)
+                part = here.buffer[:size].view(self._dtype).view(end - begin, self.embedding_dim)
                 decoder.decode(self.tensor, out=part, rows=(begin, end))
                 inside = ((ids >= begin) & (ids < end)).unsqueeze(-1)
                 out = torch.where(inside, F.embedding((ids - begin).clamp(0, end - begin - 1), part), out)
@@ -196,15 +197,15 @@ class CompressedEmbedding(CompressedLayer):
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
 
-def _runs(strips: list[int], rows: int) -> list[tuple[int, int]]:
-    """Ranges of rows that have these strips, in order, neighbours joined.
+def _runs(strips: list[int], cut: int, rows: int) -> list[tuple[int, int]]:
+    """Ranges of rows that have these strips of ``cut`` rows, in order, neighbours joined.
 
-    >>> _runs([0, 1, 4], 70)
+    >>> _runs([0, 1, 4], 16, 70)
     [(0, 32), (64, 70)]
     """
     found: list[tuple[int, int]] = []
     for strip in strips:
-        begin, end = strip * STRIP, min((strip + 1) * STRIP, rows)
+        begin, end = strip * cut, min((strip + 1) * cut, rows)
         if found and found[-1][1] == begin:
             found[-1] = (found[-1][0], end)
         else:

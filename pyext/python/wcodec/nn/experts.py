@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,15 +13,28 @@ from .. import _format as fmt
 from .._errors import InputError
 from ._layer import CompressedLayer, contents
 from ._store import Store
+from ._workspace import exclusive
 
 STACKS = ("gate_up_proj", "down_proj")
 
+# What each thread computes.
+_here = threading.local()
+
+
+@contextmanager
+def _computing(experts: CompressedExperts) -> Iterator[None]:
+    """While this lasts, the experts compute in this thread."""
+    before: tuple[CompressedExperts, ...] = getattr(_here, "computing", ())
+    _here.computing = (*before, experts)
+    try:
+        yield
+    finally:
+        _here.computing = before
+
 
 class ExpertStack:
-    """Stands where a module of experts had a parameter ``[experts, out, in]``: ``stack[i]`` decodes expert ``i``.
-
-    What it gives is valid until another weight is decoded, so it is for computing with at once.
-    """
+    """Stands where a module of experts had a parameter ``[experts, out, in]``: ``stack[i]`` decodes expert ``i``, anew
+    at each read."""
 
     def __init__(self, owner: CompressedExperts, place: int, shape: tuple[int, ...]) -> None:
         self._owner, self._place, self._shape = owner, place, shape
@@ -43,7 +58,7 @@ class ExpertStack:
         return self._shape[0]
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        return self._owner._expert(int(index))[self._place]
+        return self._owner._matrices(int(index))[self._place]
 
 
 class CompressedExperts(CompressedLayer):
@@ -109,7 +124,8 @@ class CompressedExperts(CompressedLayer):
         given = args[0] if args else kwargs.get("hidden_states")
         if torch.is_grad_enabled() and isinstance(given, torch.Tensor) and given.requires_grad:
             raise self._no_gradients()
-        return self._forward(self, *args, **kwargs)
+        with exclusive(self._store, self._device), _computing(self):
+            return self._forward(self, *args, **kwargs)
 
     def to_experts(self) -> torch.nn.Module:
         """The original module, with decoded weights."""
@@ -125,11 +141,17 @@ class CompressedExperts(CompressedLayer):
         return out.train(self.training)
 
     def _decoded(self, index: int) -> tuple[torch.Tensor, ...]:
-        """As :meth:`_expert`, in tensors of their own."""
+        """The decoded matrices of an expert, one for each stack, in tensors of their own."""
         return self._stacked([self._store.decoded(n, self._device, self._dtype) for n in self._names[index]])
 
+    def _matrices(self, index: int) -> tuple[torch.Tensor, ...]:
+        """The decoded matrices of an expert, one for each stack: where nobody else decodes meanwhile, in memory that is
+        shared, otherwise in tensors of their own."""
+        return self._expert(index) if self in getattr(_here, "computing", ()) else self._decoded(index)
+
     def _expert(self, index: int) -> tuple[torch.Tensor, ...]:
-        """The decoded matrices of an expert, one for each stack."""
+        """As :meth:`_decoded`, in memory that is shared: valid until another weight is decoded. For whoever keeps
+        others from that (:func:`exclusive`)."""
         names = self._names[index]
         plans = [self._store.plan(name, self._device, self._dtype, cut=False) for name in names]
         if all(plan is plans[0][0] for plan, _ in plans):

@@ -1,0 +1,216 @@
+//! What tensors take on a device, before anything of them is read.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use super::decoder::{GpuOptions, stored_names};
+use super::device::Device;
+use super::nvcomp::Nvcomp;
+use super::plan::{Image, Piece};
+use super::ring::SLOTS;
+use super::zstd::{self, Demand};
+use crate::coder::Layout;
+use crate::decode::{Container, OutlineCoding};
+use crate::error::Result;
+
+/// Bytes of a device's memory that decoders of some tensors hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Footprint {
+    /// Compressed tensors; 0 where they stay in the host's memory.
+    pub images: usize,
+    /// The ring that tensors in the host's memory pass through.
+    pub ring: usize,
+    /// Decoding tables, and a status for each tensor.
+    pub tables: usize,
+    /// What nvCOMP needs for planes of coder `zstd`.
+    pub scratch: usize,
+}
+
+impl Footprint {
+    /// All of it.
+    pub fn total(&self) -> usize {
+        self.images + self.ring + self.tables + self.scratch
+    }
+}
+
+/// Sizes of some tensors on a device, by what the index says of them.
+///
+/// ```
+/// # fn main() -> wcodec::Result<()> {
+/// use wcodec::gpu::{GpuOptions, Sizes};
+/// use wcodec::{Container, Dtype, EncodeOptions, MemorySource, encode_to_vec};
+/// let mut source = MemorySource::new();
+/// source.push("w".into(), Dtype::F32, vec![64, 256], vec![1; 64 * 256 * 4].into())?;
+/// let container = Container::from_bytes(encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(()))?.0)?;
+/// let sizes = Sizes::new(&container, &[])?;
+/// let takes = sizes.footprint(0..1, false, &GpuOptions::default(), None)?;
+/// assert_eq!((takes.images, takes.ring), (sizes.images()[0], 0));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Sizes {
+    images: Vec<usize>,
+    tensors: Vec<TensorSize>,
+}
+
+#[derive(Debug)]
+struct TensorSize {
+    /// What cannot be cut.
+    strip: usize,
+    /// Number, layout and bits of its table.
+    table: Option<(usize, Layout, u32)>,
+    /// Decoded bytes, those of a frame, and frames.
+    zstd: Option<(usize, usize, usize)>,
+}
+
+impl Sizes {
+    /// Those of the tensors `names`, in their order, each stored one once; of all that are there if empty.
+    ///
+    /// # Errors
+    /// There is no such tensor, or its entry contradicts itself.
+    pub fn new(container: &Container, names: &[String]) -> Result<Self> {
+        let names = stored_names(container, names)?;
+        let mut found = Self { images: Vec::with_capacity(names.len()), tensors: Vec::with_capacity(names.len()) };
+        for name in &names {
+            let entry = container.reader().tensor(name)?;
+            let outline = container.outline(entry).map_err(|e| container.reader().name(e.tensor(name)))?;
+            let (count, rows, cols) = outline.matrix;
+            let (table, zstd) = match outline.coding {
+                OutlineCoding::Tiles { table, .. } => (Some(table), None),
+                OutlineCoding::Zstd { chunk, frames, .. } => (None, Some((count * rows * cols, chunk, frames))),
+                OutlineCoding::Raw => (None, None),
+            };
+            found.images.push(Image::new(outline.lengths).len);
+            found.tensors.push(TensorSize { strip: Piece::bound_of_strip(&outline), table, zstd });
+        }
+        Ok(found)
+    }
+
+    /// Whether nvCOMP is needed to decode one of them.
+    pub fn need_nvcomp(&self) -> bool {
+        self.tensors.iter().any(|t| t.zstd.is_some())
+    }
+
+    /// Bytes that each tensor takes where it stays.
+    pub fn images(&self) -> &[usize] {
+        &self.images
+    }
+
+    /// Bytes of a slot of the ring for some of the tensors: a share of what the ring may take, or more where a tensor cannot be cut so
+    /// small.
+    pub(super) fn slot(&self, which: impl Iterator<Item = usize>, ring: usize) -> usize {
+        let share = ring / SLOTS;
+        let (slot, all) = which.fold((share, 0), |(slot, all), i| {
+            let uncut = if self.images[i] > share { self.tensors[i].strip } else { 0 };
+            (slot.max(uncut), all + self.images[i])
+        });
+        slot.min(all)
+    }
+
+    /// What a decoder of some of the tensors, by their places, takes: [`GpuDecoder`](super::GpuDecoder), or with `on_host`
+    /// [`HostDecoder`](super::HostDecoder). Without a device, where nvCOMP cannot be asked, as much as it has asked for at most.
+    ///
+    /// # Errors
+    /// nvCOMP is needed and not there.
+    pub fn footprint(
+        &self,
+        which: impl IntoIterator<Item = usize>,
+        on_host: bool,
+        options: &GpuOptions,
+        device: Option<&Device>,
+    ) -> Result<Footprint> {
+        let which: Vec<usize> = which.into_iter().collect();
+        let (mut demand, mut tables) = (Demand::default(), HashSet::new());
+        let mut found = Footprint { tables: 4 * which.len(), ..Footprint::default() };
+        for t in which.iter().map(|&i| &self.tensors[i]) {
+            if let Some((.., bits)) = t.table.filter(|&(number, layout, _)| tables.insert((number, layout))) {
+                found.tables += 4 << bits.min(16);
+            }
+            if let Some((elements, chunk, frames)) = t.zstd {
+                demand.add(elements, chunk, frames);
+            }
+        }
+        if on_host {
+            found.ring = SLOTS * self.slot(which.iter().copied(), options.ring);
+        } else {
+            found.images = which.iter().map(|&i| self.images[i]).sum();
+        }
+        found.scratch = match device {
+            _ if demand.frames == 0 => 0,
+            Some(device) => {
+                let nvcomp = Nvcomp::load_for(device, options.nvcomp.as_deref(), &options.nvcomp_folders)?;
+                zstd::scratch_bytes(&nvcomp, demand, zstd::budget(Some(device), options))?
+            }
+            None => {
+                demand.bytes.saturating_mul(zstd::FACTOR).saturating_add(zstd::LEAST).min(zstd::budget(None, options))
+            }
+        };
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Coder, Dtype, EncodeOptions, MemorySource, Scheme, encode_to_vec};
+
+    const SHAPE: [usize; 2] = [4096, 1024];
+
+    fn container(options: EncodeOptions) -> Container {
+        let mut source = MemorySource::new();
+        let bytes: Vec<u8> = (0..SHAPE[0] * SHAPE[1] * 2).map(|i| (i * i % 251) as u8 & 0x3F).collect();
+        source.push("head".into(), Dtype::BF16, SHAPE.to_vec(), bytes.into()).unwrap();
+        Container::from_bytes(encode_to_vec(&source, &options, &mut |_| Ok(())).unwrap().0).unwrap()
+    }
+
+    fn kinds() -> Vec<EncodeOptions> {
+        let all = [Coder::Rans, Coder::Huffman, Coder::Zstd].map(|coder| EncodeOptions { coder, ..Default::default() });
+        let raw =
+            [Coder::Zstd, Coder::Raw].map(|coder| EncodeOptions { scheme: Scheme::Raw, coder, ..Default::default() });
+        all.into_iter().chain(raw).collect()
+    }
+
+    #[test]
+    fn a_ring_keeps_to_its_bound_whatever_the_tensor_is_stored_as() {
+        for options in kinds() {
+            let container = container(options.clone());
+            let stored: usize = container.infos().unwrap()[0].stored_bytes as usize;
+            let sizes = Sizes::new(&container, &[]).unwrap();
+            for ring in [0, 1 << 20, 1 << 22] {
+                let gpu = GpuOptions { ring, ..Default::default() };
+                let takes = sizes.footprint([0], true, &gpu, None).unwrap();
+                // Where it is asked for less, sixteen rows are what cannot be cut.
+                let most = ring.max(SLOTS * (stored / SHAPE[0] * 16 * 2 + (64 << 10)));
+                assert!(takes.ring > 0 && takes.ring <= most, "{options:?}: a ring of {} for {ring}", takes.ring);
+                assert_eq!(takes.images, 0);
+            }
+            let there = sizes.footprint([0], false, &GpuOptions::default(), None).unwrap();
+            assert!(
+                there.ring == 0 && (stored - 1024..stored + 4096).contains(&there.images),
+                "{options:?}: {there:?}"
+            );
+            assert_eq!(there.scratch > 0, options.coder == Coder::Zstd);
+        }
+    }
+
+    #[test]
+    fn tables_that_are_shared_count_once() {
+        let mut source = MemorySource::new();
+        let weights: Vec<f32> = (0..256 * 512).map(|i| ((i * 7919 % 1009) as f32 / 500.0 - 1.0).powi(3)).collect();
+        for name in ["a", "b", "c"] {
+            let turned: Vec<f32> = weights.iter().rev().map(|w| w * (name.len() as f32)).collect();
+            let data = if name == "b" { &turned } else { &weights };
+            source.push(name.into(), Dtype::F32, vec![256, 512], bytemuck::cast_slice(data).to_vec().into()).unwrap();
+        }
+        let bytes = encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(())).unwrap().0;
+        let container = Container::from_bytes(bytes).unwrap();
+        let tables = container.reader().index().tables.len();
+        let stored = container.names().len();
+        let sizes = Sizes::new(&container, &[]).unwrap();
+        let takes = sizes.footprint(0..stored, false, &GpuOptions::default(), None).unwrap();
+        assert_eq!(takes.tables, tables * (4 << 12) + 4 * stored);
+        assert!(Sizes::new(&container, &["nothing".to_owned()]).is_err());
+    }
+}
