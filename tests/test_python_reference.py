@@ -34,10 +34,10 @@ def numpy_quantize(w: np.ndarray, rows: int, scale: str, block: int = 0) -> tupl
     groups = np.pad(flat, ((0, 0), (0, pad))).reshape(flat.shape[0], -1, width)
     a = np.abs(groups).max(axis=2, keepdims=True)
     s = np.where(a == 0, np.float32(1), np.maximum(a / np.float32(127), np.float32(2.0**-126)))
-    q = np.clip(np.rint(groups / s), -127, 127).astype(np.int8)
-    # The largest float32 itself becomes infinite, by the format's definition: its scale is rounded up.
     with np.errstate(over="ignore"):
-        values = (q.astype(np.float32) * s).reshape(flat.shape[0], -1)[:, : flat.shape[1]].astype(w.dtype)
+        s = np.where(np.isinf(s * np.float32(127)), np.nextafter(s, np.float32(0)), s)
+    q = np.clip(np.rint(groups / s), -127, 127).astype(np.int8)
+    values = (q.astype(np.float32) * s).reshape(flat.shape[0], -1)[:, : flat.shape[1]].astype(w.dtype)
     symbols = q.reshape(flat.shape[0], -1)[:, : flat.shape[1]]
     return symbols.reshape(w.shape), values.reshape(w.shape)
 
@@ -83,6 +83,7 @@ def test_difficult_values(dtype: Any) -> None:
         entry = wcodec.open(wcodec.compress_to_bytes({"w": w}, **scale)[0])["w"]
         symbols, values = numpy_quantize(w, len(rows), **scale)
         assert np.array_equal(entry.symbols(), symbols) and entry.numpy().tobytes() == values.tobytes()
+        assert np.isfinite(values.astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -93,6 +94,7 @@ def test_equals_torch(dtype: str) -> None:
     f = w.float()
     a = f.abs().amax(dim=1, keepdim=True)
     s = torch.where(a == 0, torch.ones_like(a), (a / 127).clamp(min=2.0**-126))
+    s = torch.where((s * 127).isinf(), torch.nextafter(s, torch.zeros_like(s)), s)
     q = (f / s).round().clamp(-127, 127)
     for options in CODERS:
         entry = wcodec.open(wcodec.compress_to_bytes({"w": w}, **options)[0])["w"]

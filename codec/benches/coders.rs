@@ -11,8 +11,8 @@ use rand_distr::{Distribution, StudentT};
 use serde_json::json;
 use wcodec::coder::histogram::{count_bytes, entropy};
 use wcodec::coder::plane::{EncodedPlane, Plane, PlaneOptions, Scratch, Symbols, encode};
-use wcodec::scheme::int8::{Granularity, quantize};
-use wcodec::{Coder, Isa, Layout, Pool};
+use wcodec::scheme::int8::{Granularity, quantize_with};
+use wcodec::{Cancel, Coder, Isa, Layout, Pool};
 
 /// Rows of the plane that is timed: 8 MiB.
 const ROWS: usize = 4096;
@@ -39,7 +39,8 @@ fn benches(c: &mut Criterion) {
     let (mut rng, t) = (StdRng::seed_from_u64(6), StudentT::new(6.0f32).expect("valid"));
     let weights = ndarray::Array2::from_shape_fn((ROWS, COLS), |_| t.sample(&mut rng));
     let pool = Pool::new(Some(1)).expect("one thread");
-    let quantized = pool.run(|| quantize(weights.view(), Granularity::Row)).flatten().expect("finite");
+    let go = Cancel::new();
+    let quantized = quantize_with(weights.view(), Granularity::Row, &pool, &go).expect("finite");
     let data = quantized.symbols.as_slice().expect("contiguous");
     let bytes = Throughput::Bytes(data.len() as u64);
     let symbols_of = |rows: usize| Symbols { count: 1, rows, cols: COLS, data: &data[..rows * COLS] };
@@ -54,7 +55,7 @@ fn benches(c: &mut Criterion) {
         (Coder::Zstd, Layout::Byte),
     ] {
         let name = if coder == Coder::Zstd { coder.to_string() } else { format!("{coder}-{layout}") };
-        let encode = |rows| encode(&symbols_of(rows), &options(coder, layout), &[], &pool, &mut |_| Ok(()));
+        let encode = |rows| encode(&symbols_of(rows), &options(coder, layout), &pool, &go);
         for rows in [FEW_ROWS, ROWS] {
             sizes.push(size(&name, symbols_of(rows).data, &encode(rows).expect("valid")));
         }
@@ -71,7 +72,7 @@ fn benches(c: &mut Criterion) {
     let mut out = vec![0i8; data.len()];
     for (name, coder, _, plane) in &planes {
         for isa in isas(*coder) {
-            let decoder = Plane::new(plane.source(&symbols, &[]), isa).expect("valid");
+            let decoder = Plane::new(plane.source(&symbols), isa).expect("valid");
             let mut scratch = Scratch::default();
             let mut run = |out: &mut [i8]| {
                 for i in 0..decoder.pieces() {
@@ -93,10 +94,7 @@ fn benches(c: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter_batched(
                 || (),
-                |()| {
-                    pool.run(|| encode(&symbols, &options(*coder, *layout), &[], &pool, &mut |_| Ok(())))
-                        .expect("valid")
-                },
+                |()| encode(&symbols, &options(*coder, *layout), &pool, &go).expect("valid"),
                 BatchSize::LargeInput,
             );
         });
@@ -107,7 +105,7 @@ fn benches(c: &mut Criterion) {
     let mut group = c.benchmark_group(group);
     group.throughput(bytes);
     group.bench_function(quantize_rows, |b| {
-        b.iter(|| black_box(pool.run(|| quantize(weights.view(), Granularity::Row)).flatten().expect("finite")));
+        b.iter(|| black_box(quantize_with(weights.view(), Granularity::Row, &pool, &go).expect("finite")));
     });
     group.finish();
 }

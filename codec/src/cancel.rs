@@ -18,7 +18,14 @@ use crate::error::{Error, Result};
 /// assert_eq!(cancel.check().unwrap_err().kind(), ErrorKind::Cancelled);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel(Arc<Flag>);
+
+#[derive(Debug, Default)]
+struct Flag {
+    stopped: AtomicBool,
+    /// Whose part this is.
+    whole: Option<Cancel>,
+}
 
 impl Cancel {
     /// One that nobody has used yet.
@@ -26,14 +33,19 @@ impl Cancel {
         Self::default()
     }
 
+    /// One for a part of the operation: it stops with the whole, and can be stopped alone.
+    pub(crate) fn part(&self) -> Self {
+        Self(Arc::new(Flag { stopped: AtomicBool::new(false), whole: Some(self.clone()) }))
+    }
+
     /// Asks the operation to stop. It cannot be taken back.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Whether somebody has asked.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.stopped.load(Ordering::Relaxed) || self.0.whole.as_ref().is_some_and(Self::is_cancelled)
     }
 
     /// # Errors

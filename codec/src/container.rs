@@ -4,12 +4,14 @@
 
 mod header;
 mod index;
+mod memory;
 mod reader;
 mod segment;
 mod writer;
 
 pub use header::{HEADER_BYTES, Header, MAGIC, VERSION};
 pub use index::{Hash, Index, MatrixEntry, PlaneEntry, Quality, ScalesEntry, TableEntry, TensorEntry};
+pub(crate) use memory::MemoryFile;
 pub use reader::Reader;
 pub use segment::Segment;
 pub use writer::Writer;

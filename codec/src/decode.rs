@@ -79,7 +79,7 @@ impl Container {
         Reader::from_bytes(bytes).map(Self::new)
     }
 
-    fn new(reader: Reader) -> Self {
+    pub(crate) fn new(reader: Reader) -> Self {
         Self {
             reader,
             tables: Mutex::default(),

@@ -1,7 +1,7 @@
 //! Encoding: tensors of a source become a container.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{Cursor, Seek, Write};
+use std::io::{Seek, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -10,9 +10,9 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use crate::cancel::Cancel;
 use crate::checkpoint::{Source, SourceBytes, SourceTensor};
 use crate::coder::plane::PlaneOptions;
-use crate::coder::table::Table;
 use crate::coder::{Coder, Layout, zstd};
-use crate::container::{Index, Writer};
+use crate::container::{Index, MemoryFile, Reader, Writer};
+use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::file::OutputFile;
 use crate::info::{TensorInfo, tensor_infos};
@@ -20,9 +20,16 @@ use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::int8::Granularity;
 
+mod pipeline;
 mod tensor;
 
+use pipeline::{Naming, Pipeline};
+use tensor::Workers;
+
 pub(crate) use tensor::quantize_like;
+
+/// Threads that read: copying from the page cache is bound by one core.
+const READERS: usize = 4;
 
 /// How weights become symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +144,8 @@ impl EncodeReport {
 
 /// Encodes `source` into the file `dst`, which appears when it is complete.
 ///
-/// Memory is bounded by the largest tensor: its bytes, its symbols and their coded form.
+/// Memory is bounded: 32 MiB of tensors for each thread are under way beside the largest one, and take about twice their bytes, for
+/// their symbols and the coded form.
 ///
 /// # Errors
 /// A tensor that cannot be encoded (named), options that contradict each other, or the operating system; nothing is
@@ -165,21 +173,50 @@ pub fn encode(
     progress: &mut Progress<'_>,
 ) -> Result<EncodeReport> {
     let out = OutputFile::create(dst, options.overwrite)?;
-    let report = encode_into(source, out.writer()?, out.path(), options, progress)?.0;
+    let report = encode_into(source, out.file()?, out.path(), options, progress)?.0;
     out.finish()?;
     Ok(report)
 }
 
 /// Encodes `source` into memory.
+///
+/// # Errors
+/// As for [`encode`].
 pub fn encode_to_vec(
     source: &dyn Source,
     options: &EncodeOptions,
     progress: &mut Progress<'_>,
 ) -> Result<(Vec<u8>, EncodeReport)> {
-    let memory = Path::new("memory");
-    let (report, out) = encode_into(source, Cursor::new(Vec::new()), memory, options, progress)?;
-    Ok((out.into_inner(), report))
+    let (report, out) = encode_into(source, MemoryFile::in_one(), Path::new(MEMORY), options, progress)?;
+    Ok((out.into_bytes(), report))
 }
+
+/// Encodes `source` into memory, and opens what comes of it: for what is used at once, this takes less time and memory than
+/// [`encode_to_vec`] and [`Container::from_bytes`].
+///
+/// # Errors
+/// As for [`encode`].
+///
+/// ```
+/// use wcodec::{DecodeOptions, Dtype, EncodeOptions, MemorySource, encode_to_container};
+/// let mut source = MemorySource::new();
+/// source.push("w".into(), Dtype::I8, vec![64, 64], vec![5; 4096].into())?;
+/// let (container, report) = encode_to_container(&source, &EncodeOptions::default(), &mut |_| Ok(()))?;
+/// assert_eq!(container.symbols("w", &DecodeOptions::default())?, vec![5i8; 4096]);
+/// assert!(report.ratio() > 2.0);
+/// # Ok::<(), wcodec::Error>(())
+/// ```
+pub fn encode_to_container(
+    source: &dyn Source,
+    options: &EncodeOptions,
+    progress: &mut Progress<'_>,
+) -> Result<(Container, EncodeReport)> {
+    let (report, out) = encode_into(source, MemoryFile::new(), Path::new(MEMORY), options, progress)?;
+    Ok((Container::new(Reader::of(out)?), report))
+}
+
+/// What memory is called in errors.
+const MEMORY: &str = "memory";
 
 struct Plan {
     include: Option<GlobSet>,
@@ -227,7 +264,7 @@ impl Plan {
     }
 }
 
-fn encode_into<W: Write + Seek>(
+fn encode_into<W: Write + Seek + Send>(
     source: &dyn Source,
     out: W,
     path: &Path,
@@ -247,54 +284,75 @@ fn encode_into<W: Write + Seek>(
     let plan = Plan::new(options, tensors)?;
     let kept: Vec<usize> = (0..tensors.len()).filter(|&i| !plan.skip.is_match(&tensors[i].name)).collect();
     let total = kept.iter().fold(0u64, |sum, &i| sum.saturating_add(bytes_of(&tensors[i])));
+    let largest = kept.iter().map(|&i| bytes_of(&tensors[i])).max().unwrap_or(0);
     let pool = Pool::new(options.threads)?;
-    let mut writer = Writer::new(out, path)?;
-    let mut tables: Vec<Table> = Vec::new();
-    let mut twins = Twins::default();
-    let (mut done, mut original_bytes) = (0, 0);
-    let mut report_progress = |tensor: &str, done: u64| progress(&ProgressEvent { tensor, done, total });
-
-    for i in kept {
-        let tensor = &tensors[i];
-        // Errors of the output name it already, and come late: they are not about this tensor.
-        let named = |e: Error| match (e.file_path(), source.path()) {
-            (Some(file), _) if file == path => e,
-            (_, Some(p)) => e.tensor(&tensor.name).file(p),
-            (_, None) => e.tensor(&tensor.name),
+    // Reading does not queue behind the work.
+    let reading = Pool::on_demand(pool.threads()?.min(READERS));
+    let cancel = options.cancel.part();
+    let naming = Naming { source: source.path(), output: path };
+    let mut aliases = BTreeMap::new();
+    let (mut original_bytes, mut last) = (0, None);
+    let writer = std::thread::scope(|scope| {
+        let workers = Workers { pool: &pool, cancel: &cancel };
+        let mut pipeline = Pipeline::start(scope, workers, Writer::new(out, path)?, largest, naming)?;
+        let mut tell = |pipeline: &Pipeline<'_, '_, W>| {
+            let (at, done) = pipeline.progress();
+            last = at.or(last);
+            let tensor = last.map_or("", |i: usize| tensors[i].name.as_str());
+            progress(&ProgressEvent { tensor, done, total })
         };
-        report_progress(&tensor.name, done)?;
-        let length = bytes_of(tensor);
-        if let Some(target) = tied_to(tensor, &plan).map_err(named)? {
-            writer.index().aliases.insert(tensor.name.clone(), target);
-        } else {
-            let bytes = source.read_with(i, &pool, &options.cancel).map_err(named)?;
-            if bytes.len() as u64 != length {
-                let got = bytes.len();
-                return Err(named(Error::input(format!("the source gives {got} bytes for {:?}", tensor.shape))));
-            }
-            if let Some(target) =
-                twins.find(source, i, &bytes, &plan, &|i| source.read_with(i, &pool, &options.cancel))?
-            {
-                writer.index().aliases.insert(tensor.name.clone(), target);
-            } else {
+        let mut feed = || {
+            let mut twins = Twins::default();
+            let read = |i| source.read_with(i, &reading, &cancel);
+            for &i in &kept {
+                let tensor = &tensors[i];
+                let length = bytes_of(tensor);
+                tell(&pipeline)?;
+                if let Some(target) = tied_to(tensor, &plan).map_err(|e| naming.of(&tensor.name, e))? {
+                    aliases.insert(tensor.name.clone(), target);
+                    pipeline.skip(length);
+                    continue;
+                }
+                if pipeline.make_room(length, &mut tell)?.is_err() {
+                    break;
+                }
+                // What fails here is told in its turn, after what fails of tensors before it.
+                let bytes = read(i).and_then(|bytes| match bytes.len() {
+                    got if got as u64 == length => Ok((twins.find(source, i, &bytes, &plan, &read)?, bytes)),
+                    got => Err(Error::input(format!("the source gives {got} bytes for {:?}", tensor.shape))),
+                });
+                let bytes = match bytes.map_err(|e| naming.of(&tensor.name, e)) {
+                    Ok((Some(twin), _)) => {
+                        aliases.insert(tensor.name.clone(), twin);
+                        pipeline.skip(length);
+                        continue;
+                    }
+                    Ok((None, bytes)) => Ok(bytes),
+                    Err(e) => Err(e),
+                };
                 original_bytes += length;
                 let encoded = plan.is_encoded(&tensor.name);
                 let job = tensor::Job {
                     tensor,
-                    bytes: &bytes,
                     scheme: if encoded { options.scheme } else { Scheme::Raw },
                     transposed: plan.transpose.is_match(&tensor.name),
                     plane: options.plane(if encoded { options.coder } else { Coder::Raw }),
                 };
-                let mut tick = |share: f64| report_progress(&tensor.name, done + (length as f64 * share) as u64);
-                job.encode(&mut writer, &mut tables, &pool, &mut tick).map_err(named)?;
+                if pipeline.push(i, job, bytes).is_err() {
+                    break;
+                }
             }
-        }
-        done += length;
-        report_progress(&tensor.name, done)?;
-    }
+            Ok(())
+        };
+        let fed = feed();
+        let writer = pipeline.finish(&mut tell, fed)?;
+        progress(&ProgressEvent { tensor: last.map_or("", |i| tensors[i].name.as_str()), done: total, total })?;
+        Ok::<_, Error>(writer)
+    });
+    let mut writer = writer?;
 
     let index = writer.index();
+    index.aliases = aliases;
     index.metadata = source.metadata();
     index.metadata.extend(options.metadata.clone());
     index.model = source.model();

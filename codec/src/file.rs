@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::tensor::AlignedBytes;
+use crate::tensor::{AlignedBytes, out_of_memory};
 
 /// Bytes that one task reads.
 const READ_PIECE: usize = 8 << 20;
@@ -145,13 +145,20 @@ impl OutputFile {
         &self.path
     }
 
+    /// The file, for a caller that writes on a thread of its own.
+    ///
+    /// # Errors
+    /// The operating system refuses another handle.
+    pub fn file(&self) -> Result<File> {
+        self.temporary.as_file().try_clone().map_err(|e| Error::io("write", &self.path, e))
+    }
+
     /// The file, written to by a thread of its own.
     ///
     /// # Errors
     /// The operating system refuses another handle.
     pub fn writer(&self) -> Result<WriteBehind> {
-        let file = self.temporary.as_file().try_clone().map_err(|e| Error::io("write", &self.path, e))?;
-        Ok(WriteBehind::new(file))
+        Ok(WriteBehind::new(self.file()?))
     }
 
     /// Makes the bytes durable and gives the file its name.
@@ -235,11 +242,16 @@ impl Drop for WriteBehind {
 impl Write for WriteBehind {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let piece = &bytes[..bytes.len().min(WRITE_PIECE)];
-        match &self.0 {
-            State::Behind { pieces, .. } if pieces.send(piece.to_vec()).is_ok() => Ok(piece.len()),
+        if let State::Behind { pieces, .. } = &self.0 {
+            let mut copy = Vec::new();
+            copy.try_reserve_exact(piece.len()).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+            copy.extend_from_slice(piece);
+            if pieces.send(copy).is_ok() {
+                return Ok(piece.len());
+            }
             // The thread has stopped: joining it gives the reason.
-            _ => self.direct()?.write(bytes),
         }
+        self.direct()?.write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -253,6 +265,9 @@ impl Seek for WriteBehind {
     }
 }
 
+/// Bytes below which what is written is collected first.
+const SMALL: usize = 1 << 15;
+
 /// Buffered writing whose errors name the file.
 pub struct NamedWriter<W: Write> {
     inner: BufWriter<W>,
@@ -263,7 +278,7 @@ pub struct NamedWriter<W: Write> {
 impl<W: Write> NamedWriter<W> {
     /// Writes to `inner`, which is called `path` in errors.
     pub fn new(inner: W, path: &Path) -> Self {
-        Self { inner: BufWriter::with_capacity(1 << 20, inner), path: path.to_owned(), written: 0 }
+        Self { inner: BufWriter::with_capacity(SMALL, inner), path: path.to_owned(), written: 0 }
     }
 
     /// Bytes written so far.
@@ -273,7 +288,11 @@ impl<W: Write> NamedWriter<W> {
 
     /// Writes all of `bytes`.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.inner.write_all(bytes).map_err(|e| Error::io("write", &self.path, e))?;
+        self.inner.write_all(bytes).map_err(|e| match e.kind() {
+            // Of a file in memory, or of what waits to be written.
+            std::io::ErrorKind::OutOfMemory => out_of_memory(bytes.len()),
+            _ => Error::io("write", &self.path, e),
+        })?;
         self.written += bytes.len() as u64;
         Ok(())
     }

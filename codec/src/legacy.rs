@@ -1,8 +1,9 @@
 //! The legacy layer blob: 21 bytes of header, then one zstd frame. `FORMAT.md` section 9.
 
-use crate::coder::zstd::{check_level, compress_frame};
+use crate::cancel::Cancel;
+use crate::coder::zstd::{Compressor, check_level};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::try_vec;
+use crate::tensor::{out_of_memory, try_vec};
 
 /// First four bytes, little-endian.
 pub const MAGIC: u32 = 0x5A53_5444;
@@ -38,6 +39,14 @@ pub fn is_legacy(bytes: &[u8]) -> bool {
 /// assert_eq!(wcodec::legacy::decode(&blob).unwrap().symbols, [1, -2, 3, 4, 5, 6]);
 /// ```
 pub fn encode(symbols: &[i8], rows: u32, cols: u32, level: i32) -> Result<Vec<u8>> {
+    encode_with(symbols, rows, cols, level, &Cancel::new())
+}
+
+/// [`encode`], which `cancel` stops.
+///
+/// # Errors
+/// As for [`encode`], or `cancel` was used.
+pub fn encode_with(symbols: &[i8], rows: u32, cols: u32, level: i32, cancel: &Cancel) -> Result<Vec<u8>> {
     let too_large = |what: String| Error::input(what).advice("use a container");
     let size =
         rows.checked_mul(cols).ok_or_else(|| too_large(format!("{rows} x {cols} does not fit a legacy blob")))?;
@@ -45,10 +54,11 @@ pub fn encode(symbols: &[i8], rows: u32, cols: u32, level: i32) -> Result<Vec<u8
         return Err(Error::input(format!("{} symbols for {rows} x {cols}", symbols.len())));
     }
     check_level(level)?;
-    let frame = compress_frame(symbols, level)?;
+    let frame = Compressor::new(level)?.frame(symbols, cancel)?;
     let length =
         u32::try_from(frame.len()).map_err(|_| too_large("the layer does not fit a legacy blob".to_owned()))?;
-    let mut out = Vec::with_capacity(HEADER_BYTES + frame.len());
+    let mut out = Vec::new();
+    out.try_reserve_exact(HEADER_BYTES + frame.len()).map_err(|_| out_of_memory(frame.len()))?;
     for field in [MAGIC, rows, cols, size, length] {
         out.extend_from_slice(&field.to_le_bytes());
     }

@@ -56,7 +56,7 @@ pub use cancel::Cancel;
 pub use checkpoint::{Checkpoint, MemorySource, Source, SourceBytes, SourceTensor};
 pub use coder::{Coder, Filter, Isa, Layout};
 pub use decode::{ChunkInfo, Container, DecodeOptions, decode};
-pub use encode::{EncodeOptions, EncodeReport, Scheme, encode, encode_to_vec};
+pub use encode::{EncodeOptions, EncodeReport, Scheme, encode, encode_to_container, encode_to_vec};
 pub use error::{Error, ErrorKind, Result};
 pub use extract::extract;
 pub use info::{SegmentInfo, TensorInfo};

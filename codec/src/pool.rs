@@ -1,7 +1,9 @@
 //! Threads for the parallel parts of an operation.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 
 /// Threads that can be asked for at most: more than any machine has cores, fewer than any system refuses.
@@ -103,6 +105,11 @@ impl Pool {
         Ok(pool)
     }
 
+    /// `threads` threads, which are started when they are needed.
+    pub(crate) fn on_demand(threads: usize) -> Self {
+        Self { threads: Some(threads.clamp(1, MOST)), own: Place::new() }
+    }
+
     fn crew(&self) -> Result<&rayon::ThreadPool> {
         Crew::of_this_process(if self.threads.is_some() { &self.own } else { &SHARED }, self.threads)
     }
@@ -113,6 +120,47 @@ impl Pool {
     /// The threads have to be started anew, and the operating system does not give so many.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> Result<R> {
         Ok(self.crew()?.install(work))
+    }
+
+    /// Does `work` on each of `items`, as the threads become free; the results in the order of the items.
+    ///
+    /// Several operations may do this at once: what comes first is begun first, and no thread waits for another one's item. So a
+    /// piece of work should take a few milliseconds, and not use the pool itself.
+    ///
+    /// # Errors
+    /// The first one, in the order of the items; `cancel` was used; or as for [`run`](Self::run).
+    pub(crate) fn each<I: Send, R: Send>(
+        &self,
+        items: impl IntoIterator<Item = I>,
+        cancel: &Cancel,
+        work: impl Fn(I) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let items: Vec<I> = items.into_iter().collect();
+        let mut results: Vec<Option<Result<R>>> = items.iter().map(|_| None).collect();
+        let failed = AtomicUsize::new(usize::MAX);
+        let (work, failed) = (&work, &failed);
+        self.crew()?.in_place_scope(|scope| {
+            for (i, (item, result)) in items.into_iter().zip(&mut results).enumerate() {
+                scope.spawn(move |_| {
+                    // Only what comes after an error is left out, so that the first one is always the same.
+                    if i < failed.load(Ordering::Relaxed) {
+                        let done = cancel.check().and_then(|()| work(item));
+                        if done.is_err() {
+                            failed.fetch_min(i, Ordering::Relaxed);
+                        }
+                        *result = Some(done);
+                    }
+                });
+            }
+        });
+        results.into_iter().map(|r| r.expect("nothing is left out before an error")).collect()
+    }
+
+    /// Elements for one piece of work on `total` of them: several for each thread, so that all end at about the same time, and enough
+    /// to pay for handing them over.
+    pub(crate) fn piece(&self, total: usize) -> usize {
+        let threads = self.threads().unwrap_or(1);
+        (total / (4 * threads)).clamp(1 << 16, 1 << 20)
     }
 
     /// How many threads there are.
@@ -145,6 +193,27 @@ mod tests {
         assert_eq!(Pool::new(Some(3)).unwrap().threads().unwrap(), 3);
         assert_eq!(names(&Pool::new(Some(1)).unwrap()).len(), 1);
         assert_eq!(Pool::new(Some(0)).unwrap().threads().unwrap(), 1);
+    }
+
+    #[test]
+    fn each_gives_results_in_order_and_the_first_error() {
+        let pool = Pool::new(Some(3)).unwrap();
+        let go = Cancel::new();
+        assert_eq!(pool.each(0..100, &go, |i| Ok(i * i)).unwrap()[99], 99 * 99);
+        assert!(pool.each(0..0, &go, |i: i32| Ok(i)).unwrap().is_empty());
+        for _ in 0..50 {
+            let fail = |i: i32| if i % 7 == 6 { Err(Error::input(format!("item {i}"))) } else { Ok(i) };
+            assert_eq!(pool.each(0..100, &go, fail).unwrap_err().message(), "item 6");
+        }
+        // Also from a thread of the pool, which then helps.
+        assert_eq!(pool.run(|| pool.each(0..4, &go, Ok)).unwrap().unwrap(), [0, 1, 2, 3]);
+        let part = go.part();
+        part.cancel();
+        assert!(pool.each(0..1, &part, Ok).is_err());
+        assert!(pool.each(0..1, &go, Ok).is_ok());
+        let part = go.part();
+        go.cancel();
+        assert!(part.is_cancelled());
     }
 
     #[test]

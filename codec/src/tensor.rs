@@ -190,11 +190,10 @@ pub(crate) fn out_of_memory(bytes: usize) -> Error {
 }
 
 /// A vector of `len` zeros; an error where memory does not suffice.
-pub(crate) fn try_vec<T: bytemuck::Zeroable + Clone>(len: usize) -> Result<Vec<T>> {
-    // Asked for and given back, since the vector below would abort. That one comes zeroed from the operating system, and
-    // is not touched before it is used.
-    Vec::<T>::new().try_reserve_exact(len).map_err(|_| out_of_memory(len.saturating_mul(size_of::<T>())))?;
-    Ok(vec![T::zeroed(); len])
+pub(crate) fn try_vec<T: bytemuck::Zeroable>(len: usize) -> Result<Vec<T>> {
+    // It comes zeroed from the operating system, and is not touched before it is used.
+    let zeros = bytemuck::allocation::try_zeroed_slice_box(len);
+    zeros.map(Vec::from).map_err(|()| out_of_memory(len.saturating_mul(size_of::<T>())))
 }
 
 #[cfg(test)]

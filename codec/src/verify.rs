@@ -185,7 +185,7 @@ fn compare_values(
         return Ok(Comparison { difference, errors: info.dtype.is_quantizable().then_some((0.0, 0.0)) });
     }
     // What encoding the source would give: the one definition of the scheme.
-    let expected = match pool.run(|| crate::encode::quantize_like(container, name, original)).flatten() {
+    let expected = match crate::encode::quantize_like(container, name, original, pool, &options.cancel) {
         Ok(expected) => expected,
         // A source that could not have been encoded is not what this was made from.
         Err(e) if e.kind() == ErrorKind::Input => {

@@ -4,7 +4,7 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use wcodec::Isa;
+use wcodec::{Cancel, Isa};
 
 use crate::errors::to_py;
 use crate::options::{Decode, Encode};
@@ -56,7 +56,10 @@ pub fn legacy_encode<'py>(
     level: i32,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let symbols = copied(&symbols)?;
-    detached(py, || wcodec::legacy::encode(&symbols, rows, cols, level)).map(|v| PyBytes::new(py, &v))
+    // High levels take long for few bytes.
+    let effort = symbols.len() as u64 * 16;
+    let encode = |cancel: &Cancel| wcodec::legacy::encode_with(&symbols, rows, cols, level, cancel);
+    run_for(py, effort, encode).map(|v| PyBytes::new(py, &v))
 }
 
 /// Decodes a legacy blob.

@@ -1,39 +1,43 @@
 //! Counting symbols.
 
-use rayon::prelude::*;
-
 use super::pair::fold;
+use crate::cancel::Cancel;
+use crate::error::Result;
+use crate::pool::Pool;
+use crate::tensor::try_vec;
 
 /// Occurrences of each 8-bit symbol.
 pub type Histogram = [u64; 256];
 
-/// Elements counted by one task: enough to pay for a task, few enough for 32-bit counts.
+/// Elements counted at once: few enough for 32-bit counts.
 const PART: usize = 1 << 20;
 
 /// Counts bytes.
 pub fn count_bytes(bytes: &[u8]) -> Histogram {
-    bytes
-        .par_chunks(PART)
-        .map(|part| {
-            // Four tables, since runs of one symbol would wait for their own stores.
-            let mut h = [[0u32; 256]; 4];
-            let mut quads = part.chunks_exact(4);
-            for q in &mut quads {
-                for (t, &b) in h.iter_mut().zip(q) {
-                    t[b as usize] += 1;
-                }
+    let mut sum = [0; 256];
+    for part in bytes.chunks(PART) {
+        // Four tables, since runs of one symbol would wait for their own stores.
+        let mut h = [[0u32; 256]; 4];
+        let mut quads = part.chunks_exact(4);
+        for q in &mut quads {
+            for (t, &b) in h.iter_mut().zip(q) {
+                t[b as usize] += 1;
             }
-            for &b in quads.remainder() {
-                h[0][b as usize] += 1;
-            }
-            std::array::from_fn(|i| h.iter().map(|t| u64::from(t[i])).sum())
-        })
-        .reduce(|| [0; 256], add)
+        }
+        for &b in quads.remainder() {
+            h[0][b as usize] += 1;
+        }
+        sum.iter_mut().enumerate().for_each(|(i, n)| *n += h.iter().map(|t| u64::from(t[i])).sum::<u64>());
+    }
+    sum
 }
 
-fn add(mut a: Histogram, b: Histogram) -> Histogram {
-    a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
-    a
+/// [`count_bytes`] by all threads.
+pub(crate) fn count_bytes_with(bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Result<Histogram> {
+    let parts = pool.each(bytes.chunks(pool.piece(bytes.len())), cancel, |part| Ok(count_bytes(part)))?;
+    let mut sum = [0; 256];
+    parts.iter().for_each(|part| sum.iter_mut().zip(part).for_each(|(n, more)| *n += more));
+    Ok(sum)
 }
 
 /// Order-0 entropy in bits per symbol: the size that no static code of single symbols can go under.
@@ -57,41 +61,33 @@ const SIDE: usize = 128;
 impl PairHistogram {
     /// Counts the pairs of a row-major matrix of `cols` columns. A lone last column is paired with 0, which is what
     /// padding will hold.
-    pub fn count(symbols: &[i8], cols: usize) -> Self {
+    pub fn count(symbols: &[i8], cols: usize, pool: &Pool, cancel: &Cancel) -> Result<Self> {
+        let mut sum: Vec<u64> = try_vec(SIDE * SIDE)?;
         if cols == 0 {
-            return Self(vec![0; SIDE * SIDE]);
+            return Ok(Self(sum));
         }
-        let rows_per_part = (PART / cols).max(1);
-        let counts = symbols
-            .par_chunks(rows_per_part * cols)
-            .map(|part| {
-                let mut h = vec![0u32; SIDE * SIDE];
-                for row in part.chunks(cols) {
-                    let mut pairs = row.chunks_exact(2);
-                    for p in &mut pairs {
-                        h[fold(p[0]) as usize * SIDE + fold(p[1]) as usize] += 1;
-                    }
-                    for &q in pairs.remainder() {
-                        h[fold(q) as usize * SIDE] += 1;
-                    }
+        // Whole rows, or parts of one that begin with a pair.
+        let piece = pool.piece(symbols.len()).next_multiple_of(2);
+        let rows = symbols.chunks((piece / cols).max(1) * cols);
+        let pieces: Vec<&[i8]> =
+            if cols < piece { rows.collect() } else { rows.flat_map(|r| r.chunks(piece)).collect() };
+        let parts = pool.each(pieces, cancel, |rows| {
+            let mut h: Vec<u32> = try_vec(SIDE * SIDE)?;
+            for row in rows.chunks(cols) {
+                let mut pairs = row.chunks_exact(2);
+                for p in &mut pairs {
+                    h[fold(p[0]) as usize * SIDE + fold(p[1]) as usize] += 1;
                 }
-                h
-            })
-            .fold(
-                || vec![0u64; SIDE * SIDE],
-                |mut sum, part| {
-                    sum.iter_mut().zip(part).for_each(|(s, p)| *s += u64::from(p));
-                    sum
-                },
-            )
-            .reduce(
-                || vec![0; SIDE * SIDE],
-                |mut a, b| {
-                    a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
-                    a
-                },
-            );
-        Self(counts)
+                for &q in pairs.remainder() {
+                    h[fold(q) as usize * SIDE] += 1;
+                }
+            }
+            Ok(h)
+        })?;
+        for part in parts {
+            sum.iter_mut().zip(part).for_each(|(n, more)| *n += u64::from(more));
+        }
+        Ok(Self(sum))
     }
 
     /// Adds pairs of padding, which is 0.

@@ -8,7 +8,7 @@ mod encode;
 
 pub use super::chunk::Scratch;
 pub use decode::{Plane, PlaneSource, TileFields};
-pub use encode::encode;
+pub use encode::{Draft, encode};
 
 /// How to encode a plane.
 #[derive(Clone, Debug)]
@@ -42,13 +42,15 @@ pub struct Symbols<'a> {
     pub data: &'a [i8],
 }
 
-/// The table that an encoded plane needs.
+/// The table that a plane is encoded with.
 #[derive(Clone, Debug)]
-pub enum TableChoice {
-    /// One of the tables that were offered, by its place there.
-    Known(usize),
-    /// A table of its own.
-    New(Table),
+pub struct TableChoice {
+    /// The table.
+    pub table: Table,
+    /// Its place among the tables that planes share; none where it is this plane's own.
+    pub place: Option<usize>,
+    /// Whether this plane was the first to want it, so that its bytes count as this plane's.
+    pub is_new: bool,
 }
 
 /// An encoded plane, as the index describes it.
@@ -102,9 +104,8 @@ impl EncodedPlane {
         }
     }
 
-    /// The plane as a reader finds it: what [`Plane::new`] takes. `symbols` and `tables` are those that it was encoded
-    /// from and with.
-    pub fn source<'a>(&'a self, symbols: &Symbols<'a>, tables: &'a [Table]) -> PlaneSource<'a> {
+    /// The plane as a reader finds it: what [`Plane::new`] takes. `symbols` are those that it was encoded from.
+    pub fn source<'a>(&'a self, symbols: &Symbols<'a>) -> PlaneSource<'a> {
         PlaneSource {
             coder: self.coder,
             filter: self.filter,
@@ -118,23 +119,17 @@ impl EncodedPlane {
                 shift: t.shift,
                 tile: t.tile,
                 side: &t.side,
-                table: match &t.table {
-                    TableChoice::Known(i) => &tables[*i],
-                    TableChoice::New(table) => table,
-                },
+                table: &t.table.table,
             }),
         }
     }
 
     /// Bytes that it takes in the file, its own table included.
     pub fn stored_bytes(&self) -> usize {
-        let tiles = self.tiles.as_ref().map_or(0, |t| {
-            t.side.len()
-                + match &t.table {
-                    TableChoice::Known(_) => 0,
-                    TableChoice::New(table) => table.to_bytes().len(),
-                }
-        });
+        let tiles = self
+            .tiles
+            .as_ref()
+            .map_or(0, |t| t.side.len() + if t.table.is_new { t.table.table.to_bytes().len() } else { 0 });
         self.offsets.len() + self.data.len() + tiles
     }
 }

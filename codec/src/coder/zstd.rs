@@ -1,10 +1,16 @@
 //! Coder `zstd`: independent frames of row-major bytes. `FORMAT.md` section 8.
 
+use zstd::zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, compress_bound, get_error_name};
+
 use super::{Filter, filter};
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::tensor::out_of_memory;
 
 /// Largest chunk, decoded bytes: what every version of nvCOMP takes.
 pub const MAX_CHUNK: usize = 1 << 24;
+/// Bytes that are compressed without asking whether to go on: at the highest level, a twentieth of a second.
+const PIECE: usize = 1 << 17;
 /// Frames start at multiples of this, which the oldest supported nvCOMP wants.
 pub(crate) const ALIGN: usize = 8;
 
@@ -39,20 +45,72 @@ pub fn filter_allowed(filter: Filter, chunk: usize, cols: usize) -> bool {
     filter != Filter::Up || (cols > 0 && chunk.is_multiple_of(cols))
 }
 
-/// Compresses the chunk that begins at byte `begin` of a plane with rows of `cols` bytes.
-pub fn compress(chunk: &[i8], begin: usize, cols: usize, filter: Filter, level: i32) -> Result<Vec<u8>> {
-    if filter == Filter::None {
-        return compress_frame(chunk, level);
-    }
-    let mut bytes = chunk.to_vec();
-    for_each_row_run(&mut bytes, begin, cols, filter, filter::apply);
-    compress_frame(&bytes, level)
+/// Makes frames, with memory that it uses again.
+pub struct Compressor {
+    context: CCtx<'static>,
+    level: i32,
 }
 
-/// One frame of these bytes, as they are.
-pub fn compress_frame(bytes: &[i8], level: i32) -> Result<Vec<u8>> {
-    zstd::bulk::compress(bytemuck::cast_slice(bytes), level)
-        .map_err(|e| Error::input(format!("zstd at level {level}: {e}")).advice("free memory, or use a lower level"))
+impl Compressor {
+    /// One for that level.
+    pub fn new(level: i32) -> Result<Self> {
+        let none = || Error::input("zstd: no memory for its state").advice("free memory, or use a lower level");
+        let mut context = CCtx::try_create().ok_or_else(none)?;
+        let set = context.set_parameter(CParameter::CompressionLevel(level));
+        set.map_err(|code| failed(level, code))?;
+        Ok(Self { context, level })
+    }
+
+    /// The frame of the chunk that begins at byte `begin` of a plane with rows of `cols` bytes.
+    pub fn chunk(
+        &mut self,
+        chunk: &[i8],
+        begin: usize,
+        cols: usize,
+        filter: Filter,
+        cancel: &Cancel,
+    ) -> Result<Vec<u8>> {
+        if filter == Filter::None {
+            return self.frame(chunk, cancel);
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(chunk.len()).map_err(|_| out_of_memory(chunk.len()))?;
+        bytes.extend_from_slice(chunk);
+        for_each_row_run(&mut bytes, begin, cols, filter, filter::apply);
+        self.frame(&bytes, cancel)
+    }
+
+    /// One frame of these bytes, as they are.
+    pub fn frame(&mut self, bytes: &[i8], cancel: &Cancel) -> Result<Vec<u8>> {
+        let bytes: &[u8] = bytemuck::cast_slice(bytes);
+        let mut frame = Vec::new();
+        let bound = compress_bound(bytes.len());
+        frame.try_reserve_exact(bound).map_err(|_| out_of_memory(bound))?;
+        let level = self.level;
+        let failed = |code| failed(level, code);
+        self.context.reset(ResetDirective::SessionOnly).map_err(failed)?;
+        if bytes.len() <= PIECE {
+            self.context.compress2(&mut frame, bytes).map_err(failed)?;
+            return Ok(frame);
+        }
+        // Piece by piece, since high levels take seconds for some megabytes. The size is said first, so that the frame has it.
+        self.context.set_pledged_src_size(Some(bytes.len() as u64)).map_err(failed)?;
+        let mut out = OutBuffer::around(&mut frame);
+        for piece in bytes.chunks(PIECE) {
+            cancel.check()?;
+            let mut input = InBuffer::around(piece);
+            while input.pos() < piece.len() {
+                self.context.compress_stream(&mut out, &mut input).map_err(failed)?;
+            }
+        }
+        while self.context.end_stream(&mut out).map_err(failed)? > 0 {}
+        Ok(frame)
+    }
+}
+
+fn failed(level: i32, code: usize) -> Error {
+    let what = format!("zstd at level {level}: {}", get_error_name(code));
+    Error::input(what).advice("free memory, or use a lower level")
 }
 
 /// Filters restart at rows and at the chunk's start, which may lie within a row.
@@ -74,16 +132,12 @@ fn for_each_row_run(
     run(filter, rest, cols, cols);
 }
 
-/// Appends a frame and its entry of the chunk offsets.
-pub fn append(frame: &[u8], data: &mut Vec<u8>, offsets: &mut Vec<u8>) -> Result<()> {
-    data.resize(data.len().next_multiple_of(ALIGN), 0);
-    let too_large = || Error::input("a plane of more than 32 GiB").advice("split the tensor, or use coder raw");
-    let start = u32::try_from(data.len() / ALIGN).map_err(|_| too_large())?;
-    let length = u32::try_from(frame.len()).map_err(|_| too_large())?;
-    offsets.extend_from_slice(&start.to_le_bytes());
-    offsets.extend_from_slice(&length.to_le_bytes());
-    data.extend_from_slice(frame);
-    Ok(())
+/// The entry of the chunk offsets for a frame of `length` bytes at byte `start`.
+pub fn frame_entry(start: usize, length: usize) -> Result<[u8; 8]> {
+    let too_large = |_| Error::input("a plane of more than 32 GiB").advice("split the tensor, or use coder raw");
+    let start = u32::try_from(start / ALIGN).map_err(too_large)?.to_le_bytes();
+    let length = u32::try_from(length).map_err(too_large)?.to_le_bytes();
+    Ok(bytemuck::cast([start, length]))
 }
 
 /// Start and length in bytes of the frame that an entry of the chunk offsets describes.

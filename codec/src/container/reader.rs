@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
+use super::MemoryFile;
 use super::header::{HEADER_BYTES, Header};
 use super::index::{Index, TensorEntry};
 use super::segment::{Segment, check_layout};
@@ -17,7 +18,7 @@ use crate::tensor::{AlignedBytes, Dtype, check_bytes, out_of_memory};
 #[derive(Debug)]
 enum Storage {
     File(InputFile),
-    Memory(Vec<u8>),
+    Memory(MemoryFile),
 }
 
 /// An open container. Opening reads the header and the index, whatever the size of the file; segments are read when
@@ -41,7 +42,12 @@ impl Reader {
 
     /// Opens a container in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        Self::new(Storage::Memory(bytes))
+        Self::of(MemoryFile::of(bytes))
+    }
+
+    /// Opens a container that was written to memory.
+    pub(crate) fn of(file: MemoryFile) -> Result<Self> {
+        Self::new(Storage::Memory(file))
     }
 
     fn new(storage: Storage) -> Result<Self> {
@@ -219,7 +225,7 @@ impl Storage {
     fn length(&self) -> u64 {
         match self {
             Storage::File(f) => f.length(),
-            Storage::Memory(b) => b.len() as u64,
+            Storage::Memory(f) => f.length(),
         }
     }
 
@@ -227,11 +233,14 @@ impl Storage {
         let length = usize::try_from(length).map_err(|_| out_of_memory(usize::MAX))?;
         match self {
             Storage::File(f) => f.read(offset, length, cancel),
-            Storage::Memory(bytes) => {
-                let range = usize::try_from(offset).ok().and_then(|o| bytes.get(o..)?.get(..length));
-                let range =
-                    range.ok_or_else(|| Error::format("bytes beyond the end of the container").offset(offset))?;
-                AlignedBytes::copy_of(range)
+            Storage::Memory(f) => {
+                let beyond = || Error::format("bytes beyond the end of the container").offset(offset);
+                // Asked first: what a damaged index says need not fit into memory.
+                if offset.checked_add(length as u64).is_none_or(|end| end > f.length()) {
+                    return Err(beyond());
+                }
+                let mut bytes = AlignedBytes::zeroed(length)?;
+                if f.read(offset, &mut bytes) { Ok(bytes) } else { Err(beyond()) }
             }
         }
     }

@@ -1,56 +1,93 @@
 //! Encoding one tensor.
 
+use std::collections::HashMap;
 use std::io::{Seek, Write};
+use std::sync::atomic::AtomicUsize;
 
 use half::{bf16, f16};
 use ndarray::{ArrayView2, ShapeBuilder};
 
 use super::Scheme;
-use crate::checkpoint::SourceTensor;
-use crate::coder::histogram::{count_bytes, entropy};
-use crate::coder::plane::{self, EncodedPlane, PlaneOptions, Symbols, TableChoice};
+use crate::cancel::Cancel;
+use crate::checkpoint::{SourceBytes, SourceTensor};
+use crate::coder::histogram::{count_bytes_with, entropy};
+use crate::coder::plane::{Draft, EncodedPlane, PlaneOptions, Symbols, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Filter, Layout};
-use crate::container::{MatrixEntry, PlaneEntry, Quality, ScalesEntry, TensorEntry, Writer, hash};
+use crate::container::{Hash, MatrixEntry, PlaneEntry, Quality, ScalesEntry, TensorEntry, Writer, hash};
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE, Quantized, Weight, quantize};
-use crate::tensor::{AlignedBytes, Dtype};
+use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE, Quantized, Weight, quantize_with};
+use crate::tensor::{AlignedBytes, Dtype, try_vec};
 
 /// A tensor and what to do with it.
 pub struct Job<'a> {
     pub tensor: &'a SourceTensor,
-    pub bytes: &'a [u8],
     pub scheme: Scheme,
     pub transposed: bool,
     pub plane: PlaneOptions,
 }
 
-/// A tensor of scheme `int8`, ready to be written.
-struct Int8 {
+/// What does the work, and what stops it.
+#[derive(Clone, Copy)]
+pub struct Workers<'a> {
+    pub pool: &'a Pool,
+    pub cancel: &'a Cancel,
+}
+
+/// A tensor that was looked at: what is left is to choose its table, in the order of the file, and to encode it.
+pub struct Prepared<'a> {
+    job: Job<'a>,
+    bytes: SourceBytes<'a>,
     matrix: MatrixEntry,
+    /// Where the tensor is to be quantized.
+    int8: Option<Int8>,
+    plane: Draft,
+    /// Of what the plane decodes to.
+    hash: Hash,
+}
+
+/// A quantized tensor.
+struct Int8 {
     granularity: Granularity,
-    quantized: Quantized,
+    symbols: Vec<i8>,
+    scales: Vec<f32>,
     /// Of the symbols, bits.
     entropy: f64,
 }
 
-/// Told which share of the tensor is done.
-type Tick<'a> = dyn FnMut(f64) -> Result<()> + 'a;
+/// An encoded tensor, ready to be written.
+pub struct Encoded<'a> {
+    tensor: &'a SourceTensor,
+    scheme: &'static str,
+    matrix: Option<MatrixEntry>,
+    scales: Option<(Granularity, Vec<f32>)>,
+    quality: Option<Quality>,
+    plane: EncodedPlane,
+    /// What a raw plane stores.
+    raw: Raw<'a>,
+    hash: Hash,
+}
+
+enum Raw<'a> {
+    Nothing,
+    Symbols(Vec<i8>),
+    Bytes(SourceBytes<'a>),
+}
+
+/// The tables that planes share, and their numbers in the file once they are written.
+#[derive(Default)]
+pub struct Tables(HashMap<usize, usize>);
 
 /// Columns from which the last dimension of a 3-D tensor is taken for the inputs of a layer, and the tensor for a stack
 /// of expert matrices `[experts, out, in]`; below, it is taken for the kernel of a convolution `[out, in, kernel]`.
 const STACK_COLS: usize = 64;
 
-impl Job<'_> {
-    /// How the tensor is seen as matrices.
+impl<'a> Job<'a> {
+    /// How a tensor that is not empty is seen as matrices.
     fn matrix(&self) -> Result<MatrixEntry> {
         let shape = &self.tensor.shape;
-        if self.bytes.is_empty() {
-            // Stored without a matrix view, whatever the other dimensions.
-            return Ok(MatrixEntry { count: 1, rows: 0, cols: 0, row_axis: 0 });
-        }
         let rest = |from: usize| shape[from..].iter().product::<usize>();
         let (count, rows, cols, row_axis) = match (&shape[..], self.transposed) {
             (&[rows, cols], false) => (1, rows, cols, 0),
@@ -67,127 +104,151 @@ impl Job<'_> {
         Ok(MatrixEntry { count, rows, cols, row_axis })
     }
 
-    pub fn encode<W: Write + Seek>(
-        &self,
-        writer: &mut Writer<W>,
-        tables: &mut Vec<Table>,
-        pool: &Pool,
-        tick: &mut Tick<'_>,
-    ) -> Result<()> {
-        let matrix = self.matrix()?;
-        let weights = self.tensor.shape.len() >= 2 && self.tensor.dtype.is_quantizable() && !self.bytes.is_empty();
-        if let (Scheme::Int8(granularity), true) = (self.scheme, weights) {
-            let quantized = pool.run(|| quantize_bytes(self.tensor.dtype, self.bytes, &matrix, granularity)).flatten();
-            let quantized = quantized.map_err(|e| {
-                // Rows and columns of the matrix view are not those that its owner knows.
-                let plain = matrix.count == 1 && matrix.row_axis == 0 && self.tensor.shape.len() == 2;
-                match first_not_finite(self.tensor.dtype, self.bytes, &self.tensor.shape) {
-                    Some(index) if !plain => {
-                        let value = e.message().split(" at ").next().unwrap_or("a weight");
-                        Error::input(format!("{value} at index {index:?}")).advice(NOT_FINITE_ADVICE)
-                    }
-                    _ => e,
-                }
-            })?;
-            let symbols = quantized.symbols.as_slice().expect("made contiguous");
-            let symbols = Symbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data: symbols };
-            let plane = self.encode_plane(&symbols, &self.plane, tables, pool, tick)?;
-            let stored = if plane.coder == Coder::Raw { symbols.data.len() } else { plane.stored_bytes() };
-            if stored + quantized.scales.len() * 4 < self.bytes.len() {
-                let entropy = pool.run(|| entropy(&count_bytes(bytemuck::cast_slice(symbols.data))))?;
-                return self.write_int8(writer, tables, plane, &Int8 { matrix, granularity, quantized, entropy });
-            }
+    /// Quantizes and counts.
+    pub fn prepare(self, bytes: SourceBytes<'a>, workers: Workers<'_>) -> Result<Prepared<'a>> {
+        // Stored without a matrix view, whatever the other dimensions.
+        let nothing = MatrixEntry { count: 1, rows: 0, cols: 0, row_axis: 0 };
+        let matrix = if bytes.is_empty() { nothing } else { self.matrix()? };
+        let weights = self.tensor.shape.len() >= 2 && self.tensor.dtype.is_quantizable() && !bytes.is_empty();
+        let (Scheme::Int8(granularity), true) = (self.scheme, weights) else {
+            return self.prepare_raw(bytes, matrix, workers);
+        };
+        let Workers { pool, cancel } = workers;
+        let quantized = quantize_bytes(self.tensor.dtype, &bytes, &matrix, granularity, workers);
+        let Quantized { symbols, scales } = quantized.map_err(|e| self.in_its_own_terms(e, &bytes, &matrix))?;
+        let (symbols, scales) = (symbols.into_raw_vec_and_offset().0, scales.into_raw_vec_and_offset().0);
+        let entropy = entropy(&count_bytes_with(bytemuck::cast_slice(&symbols), pool, cancel)?);
+        let plane = Draft::new(&symbols_of(&matrix, &symbols), &self.plane, pool, cancel)?;
+        let hash = hash(bytemuck::cast_slice(&symbols));
+        let int8 = Some(Int8 { granularity, symbols, scales, entropy });
+        Ok(Prepared { job: self, bytes, matrix, int8, plane, hash })
+    }
+
+    /// Of an element that is not finite, the place that its owner knows it by.
+    fn in_its_own_terms(&self, e: Error, bytes: &[u8], matrix: &MatrixEntry) -> Error {
+        // Rows and columns of the matrix view may be others.
+        let plain = matrix.count == 1 && matrix.row_axis == 0 && self.tensor.shape.len() == 2;
+        let value = e.message().split(" at ").next().unwrap_or_default();
+        if plain || !["NaN", "inf", "-inf"].contains(&value) {
+            return e;
         }
-        self.write_raw(writer, tables, matrix, pool, tick)
+        match first_not_finite(self.tensor.dtype, bytes, &self.tensor.shape) {
+            Some(index) => Error::input(format!("{value} at index {index:?}")).advice(NOT_FINITE_ADVICE),
+            None => e,
+        }
     }
 
-    fn encode_plane(
-        &self,
-        symbols: &Symbols<'_>,
-        options: &PlaneOptions,
-        tables: &[Table],
-        pool: &Pool,
-        tick: &mut Tick<'_>,
-    ) -> Result<EncodedPlane> {
-        let mut done = 0usize;
-        let mut tick = |n: usize| {
-            done += n;
-            tick((done as f64 / symbols.data.len() as f64).min(1.0))
-        };
-        plane::encode(symbols, options, tables, pool, &mut tick)
-    }
-
-    fn write_int8<W: Write + Seek>(
-        &self,
-        writer: &mut Writer<W>,
-        tables: &mut Vec<Table>,
-        plane: EncodedPlane,
-        int8: &Int8,
-    ) -> Result<()> {
-        let Int8 { matrix, granularity, quantized, entropy } = int8;
-        let symbols: &[u8] = bytemuck::cast_slice(quantized.symbols.as_slice().expect("made contiguous"));
-        let scales: Vec<u8> = quantized.scales.iter().flat_map(|s| s.to_le_bytes()).collect();
-        let (per, block) = match granularity {
-            Granularity::Row => ("row", None),
-            Granularity::Tensor => ("tensor", None),
-            Granularity::Block(n) => ("block", Some(*n)),
-        };
-        // Rounded: the figure is for people, and digits cost bytes.
-        let quality = Quality { entropy: Some((entropy * 1e4).round() / 1e4) };
-        let scales = ScalesEntry { per: per.into(), block, data: writer.segment(&scales)? };
-        let planes = vec![write_plane(writer, tables, plane, symbols)?];
-        self.write_entry(writer, "int8", Some(*matrix), Some(scales), planes, Some(quality));
-        Ok(())
-    }
-
-    fn write_raw<W: Write + Seek>(
-        &self,
-        writer: &mut Writer<W>,
-        tables: &mut Vec<Table>,
-        matrix: MatrixEntry,
-        pool: &Pool,
-        tick: &mut Tick<'_>,
-    ) -> Result<()> {
+    fn prepare_raw(self, bytes: SourceBytes<'a>, matrix: MatrixEntry, workers: Workers<'_>) -> Result<Prepared<'a>> {
         let bytewise = self.tensor.dtype.size() == 1 && matrix.row_axis == 0;
         let mut options = self.plane.clone();
-        let symbols: &[i8] = bytemuck::cast_slice(self.bytes);
-        let matrix = if bytewise { fold_narrow(matrix) } else { matrix };
-        let mut symbols = Symbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data: symbols };
-        if !bytewise {
+        let matrix = if bytewise {
+            fold_narrow(matrix)
+        } else {
             // Bytes of floats are no symbols for a table; zstd takes them as they come.
-            symbols = Symbols { count: 1, rows: 1, cols: symbols.data.len(), data: symbols.data };
             options.filters = false;
             if options.coder != Coder::Zstd {
                 options.coder = Coder::Raw;
             }
-        }
-        let plane = self.encode_plane(&symbols, &options, tables, pool, tick)?;
-        let matrix = (bytewise && plane.coder != Coder::Raw).then_some(matrix);
-        let planes = vec![write_plane(writer, tables, plane, self.bytes)?];
-        self.write_entry(writer, "raw", matrix, None, planes, None);
-        Ok(())
+            MatrixEntry { count: 1, rows: 1, cols: bytes.len(), row_axis: matrix.row_axis }
+        };
+        let symbols = symbols_of(&matrix, bytemuck::cast_slice(&bytes));
+        let plane = Draft::new(&symbols, &options, workers.pool, workers.cancel)?;
+        let hash = hash(&bytes);
+        Ok(Prepared { job: self, bytes, matrix, int8: None, plane, hash })
+    }
+}
+
+impl<'a> Prepared<'a> {
+    /// Chooses its table; see [`Draft::choose`].
+    pub fn choose(&mut self, shared: &mut Vec<Table>) {
+        self.plane.choose(shared);
     }
 
-    fn write_entry<W: Write + Seek>(
-        &self,
-        writer: &mut Writer<W>,
-        scheme: &str,
-        matrix: Option<MatrixEntry>,
-        scales: Option<ScalesEntry>,
-        planes: Vec<PlaneEntry>,
-        quality: Option<Quality>,
-    ) {
+    /// Encodes it; `done` counts its elements that are encoded.
+    pub fn encode(self, workers: Workers<'_>, done: &AtomicUsize) -> Result<Encoded<'a>> {
+        let Self { job, bytes, matrix, int8, plane, hash } = self;
+        let Workers { pool, cancel } = workers;
+        let Some(int8) = int8 else {
+            let symbols = symbols_of(&matrix, bytemuck::cast_slice(&bytes));
+            let plane = plane.encode(&symbols, pool, cancel, done)?;
+            let matrix =
+                (job.tensor.dtype.size() == 1 && matrix.row_axis == 0 && plane.coder != Coder::Raw).then_some(matrix);
+            let raw = if plane.coder == Coder::Raw { Raw::Bytes(bytes) } else { Raw::Nothing };
+            let (tensor, scheme) = (job.tensor, "raw");
+            return Ok(Encoded { tensor, scheme, matrix, scales: None, quality: None, plane, raw, hash });
+        };
+        let plane = plane.encode(&symbols_of(&matrix, &int8.symbols), pool, cancel, done)?;
+        let coded = plane.coder != Coder::Raw;
+        let stored = if coded { plane.stored_bytes() } else { int8.symbols.len() };
+        if stored + int8.scales.len() * size_of::<f32>() >= bytes.len() {
+            // Floats share no tables, so that nothing is to be chosen.
+            return job.prepare_raw(bytes, matrix, workers)?.encode(workers, done);
+        }
+        Ok(Encoded {
+            tensor: job.tensor,
+            scheme: "int8",
+            matrix: Some(matrix),
+            scales: Some((int8.granularity, int8.scales)),
+            // Rounded: the figure is for people, and digits cost bytes.
+            quality: Some(Quality { entropy: Some((int8.entropy * 1e4).round() / 1e4) }),
+            raw: if coded { Raw::Nothing } else { Raw::Symbols(int8.symbols) },
+            plane,
+            hash,
+        })
+    }
+}
+
+impl<'a> Encoded<'a> {
+    /// Its name.
+    pub fn name(&self) -> &'a str {
+        &self.tensor.name
+    }
+
+    /// Writes the tensor's segments, and its entry.
+    pub fn write<W: Write + Seek>(self, writer: &mut Writer<W>, tables: &mut Tables) -> Result<()> {
+        let scales = match self.scales {
+            None => None,
+            Some((granularity, scales)) => {
+                let (per, block) = match granularity {
+                    Granularity::Row => ("row", None),
+                    Granularity::Tensor => ("tensor", None),
+                    Granularity::Block(n) => ("block", Some(n)),
+                };
+                Some(ScalesEntry { per: per.into(), block, data: writer.segment(&little_endian(scales)?)? })
+            }
+        };
+        let raw: &[u8] = match &self.raw {
+            Raw::Nothing => &[],
+            Raw::Symbols(symbols) => bytemuck::cast_slice(symbols),
+            Raw::Bytes(bytes) => bytes,
+        };
+        let planes = vec![write_plane(writer, tables, self.plane, raw, self.hash)?];
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),
             shape: self.tensor.shape.clone(),
-            scheme: scheme.into(),
-            matrix,
+            scheme: self.scheme.into(),
+            matrix: self.matrix,
             scales,
             planes,
-            quality,
+            quality: self.quality,
         });
+        Ok(())
     }
+}
+
+fn symbols_of<'a>(matrix: &MatrixEntry, data: &'a [i8]) -> Symbols<'a> {
+    Symbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data }
+}
+
+/// The bytes of scales as they are stored.
+fn little_endian(mut scales: Vec<f32>) -> Result<Vec<u8>> {
+    if cfg!(target_endian = "big") {
+        scales.iter_mut().for_each(|s| *s = f32::from_bits(s.to_bits().to_le()));
+    }
+    let mut bytes = try_vec(scales.len() * size_of::<f32>())?;
+    bytes.copy_from_slice(bytemuck::cast_slice(&scales));
+    Ok(bytes)
 }
 
 /// Another view of bytes in rows that tiles would pad to many times their size, such as the `[n, 1]` of 4-bit
@@ -224,16 +285,27 @@ fn first_not_finite(dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Option<Vec<u
 }
 
 /// Quantizes the bytes of a tensor that is seen as `matrix`.
-fn quantize_bytes(dtype: Dtype, bytes: &[u8], matrix: &MatrixEntry, granularity: Granularity) -> Result<Quantized> {
+fn quantize_bytes(
+    dtype: Dtype,
+    bytes: &[u8],
+    matrix: &MatrixEntry,
+    granularity: Granularity,
+    workers: Workers<'_>,
+) -> Result<Quantized> {
     match dtype {
-        Dtype::F32 => quantize_as::<f32>(bytes, matrix, granularity),
-        Dtype::F16 => quantize_as::<f16>(bytes, matrix, granularity),
-        Dtype::BF16 => quantize_as::<bf16>(bytes, matrix, granularity),
+        Dtype::F32 => quantize_as::<f32>(bytes, matrix, granularity, workers),
+        Dtype::F16 => quantize_as::<f16>(bytes, matrix, granularity, workers),
+        Dtype::BF16 => quantize_as::<bf16>(bytes, matrix, granularity, workers),
         other => Err(Error::input(format!("int8 does not take {other}"))),
     }
 }
 
-fn quantize_as<T: Weight>(bytes: &[u8], matrix: &MatrixEntry, granularity: Granularity) -> Result<Quantized> {
+fn quantize_as<T: Weight>(
+    bytes: &[u8],
+    matrix: &MatrixEntry,
+    granularity: Granularity,
+    workers: Workers<'_>,
+) -> Result<Quantized> {
     let copy;
     let weights: &[T] = match bytemuck::try_cast_slice(bytes) {
         Ok(weights) => weights,
@@ -248,11 +320,18 @@ fn quantize_as<T: Weight>(bytes: &[u8], matrix: &MatrixEntry, granularity: Granu
         0 => ArrayView2::from_shape(shape, weights),
         _ => ArrayView2::from_shape(shape.f(), weights),
     };
-    quantize(view.map_err(|e| Error::input(e.to_string()))?, granularity)
+    let view = view.map_err(|e| Error::input(e.to_string()))?;
+    quantize_with(view, granularity, workers.pool, workers.cancel)
 }
 
 /// Quantizes `bytes` as the container says that the tensor `name` was.
-pub(crate) fn quantize_like(container: &Container, name: &str, bytes: &[u8]) -> Result<Quantized> {
+pub(crate) fn quantize_like(
+    container: &Container,
+    name: &str,
+    bytes: &[u8],
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<Quantized> {
     let entry = container.reader().tensor(name)?;
     let matrix = entry.matrix.ok_or_else(|| Error::format("scheme int8 needs 'matrix'").tensor(name))?;
     let granularity = match entry.scales.as_ref().map(|s| (s.per.as_str(), s.block)) {
@@ -260,30 +339,25 @@ pub(crate) fn quantize_like(container: &Container, name: &str, bytes: &[u8]) -> 
         Some(("block", Some(n))) => Granularity::Block(n),
         _ => Granularity::Row,
     };
-    quantize_bytes(Dtype::from_name(&entry.dtype)?, bytes, &matrix, granularity)
+    quantize_bytes(Dtype::from_name(&entry.dtype)?, bytes, &matrix, granularity, Workers { pool, cancel })
 }
 
-/// Writes the segments of `plane`; `decoded` is what it decodes to.
+/// Writes the segments of `plane`; `raw` is what is stored where it is not coded, `hash` that of what it decodes to.
 fn write_plane<W: Write + Seek>(
     writer: &mut Writer<W>,
-    tables: &mut Vec<Table>,
+    tables: &mut Tables,
     plane: EncodedPlane,
-    decoded: &[u8],
+    raw: &[u8],
+    hash: Hash,
 ) -> Result<PlaneEntry> {
     let coded = plane.coder != Coder::Raw;
-    let mut table = None;
-    if let Some(tiles) = &plane.tiles {
-        table = Some(match &tiles.table {
-            TableChoice::Known(i) => *i,
-            TableChoice::New(t) => {
-                tables.push(t.clone());
-                writer.table(t.coder().name(), t.bits(), &t.to_bytes())?
-            }
-        });
-    }
+    let table = match plane.tiles.as_ref().map(|t| &t.table) {
+        None => None,
+        Some(choice) => Some(tables.number(choice, writer)?),
+    };
     // In the order in which a GPU wants them.
     let offsets = if coded { Some(writer.segment(&plane.offsets)?) } else { None };
-    let data = writer.segment(if coded { &plane.data } else { decoded })?;
+    let data = writer.segment(if coded { &plane.data } else { raw })?;
     let side = match &plane.tiles {
         Some(t) if t.layout == Layout::Pair => Some(writer.segment(&t.side)?),
         _ => None,
@@ -303,6 +377,21 @@ fn write_plane<W: Write + Seek>(
         offsets,
         data,
         side,
-        hash: hash(decoded),
+        hash,
     })
+}
+
+impl Tables {
+    /// The number of a table in the file, where it is now if it was not before: some that planes share are never used.
+    fn number<W: Write + Seek>(&mut self, choice: &TableChoice, writer: &mut Writer<W>) -> Result<usize> {
+        if let Some(&number) = choice.place.and_then(|place| self.0.get(&place)) {
+            return Ok(number);
+        }
+        let table = &choice.table;
+        let number = writer.table(table.coder().name(), table.bits(), &table.to_bytes())?;
+        if let Some(place) = choice.place {
+            self.0.insert(place, number);
+        }
+        Ok(number)
+    }
 }

@@ -1,13 +1,17 @@
 //! Scheme `int8`: symbols in [-127, 127] and one f32 scale per row, block or tensor.
 //!
 //! `scale = max|w| / 127`, `q = round_half_even(w / scale)`, `w' = q * scale`, all in f32 arithmetic, which NumPy and
-//! torch repeat bit for bit.
+//! torch repeat bit for bit. A scale is 1 where all weights are 0, at least the smallest normal f32, and small enough for
+//! `127 * scale` to be finite.
 
 use half::{bf16, f16};
-use ndarray::{Array1, Array2, ArrayView2, Axis};
-use rayon::prelude::*;
+use ndarray::{Array1, Array2};
 
 use crate::error::{Error, Result};
+
+mod quantize;
+
+pub use quantize::{quantize, quantize_with};
 
 /// Largest symbol.
 pub const MAX_SYMBOL: f32 = 127.0;
@@ -140,99 +144,21 @@ pub struct Quantized {
     pub scales: Array1<f32>,
 }
 
-/// The scale for elements whose largest magnitude is `largest`.
+/// The scale for elements whose largest magnitude is `largest`, which is finite.
+///
+/// ```
+/// use wcodec::scheme::int8::scale_of;
+/// assert_eq!(scale_of(127.0), 1.0);
+/// // The nearest quotient would make infinity of the largest weights.
+/// assert_eq!(scale_of(f32::MAX), (f32::MAX / 127.0).next_down());
+/// ```
 #[inline]
 pub fn scale_of(largest: f32) -> f32 {
-    if largest == 0.0 { 1.0 } else { (largest / MAX_SYMBOL).max(f32::MIN_POSITIVE) }
-}
-
-/// Rounds to the nearest integer, ties to even, and clamps to a symbol.
-///
-/// Adding 1.5 * 2^23 leaves the integer in the low bits of the mantissa, rounded by the hardware's own mode; unlike
-/// `round_ties_even` this vectorizes on every x86-64.
-#[inline(always)]
-fn round(value: f32) -> i8 {
-    const MAGIC: f32 = 12_582_912.0;
-    (value.clamp(-MAX_SYMBOL, MAX_SYMBOL) + MAGIC).to_bits() as i8
-}
-
-/// Quantizes a matrix of any memory order.
-///
-/// # Errors
-/// [`ErrorKind::Input`](crate::ErrorKind::Input) where an element is not finite: the message names its row and column.
-///
-/// ```
-/// use ndarray::array;
-/// use wcodec::scheme::int8::{quantize, Granularity};
-/// let q = quantize(array![[0.5f32, -1.0], [0.0, 0.0]].view(), Granularity::Row).unwrap();
-/// assert_eq!(q.symbols, array![[64, -127], [0, 0]]);
-/// assert_eq!(q.scales, array![1.0 / 127.0, 1.0]);
-/// ```
-pub fn quantize<T: Weight>(weights: ArrayView2<'_, T>, granularity: Granularity) -> Result<Quantized> {
-    granularity.check()?;
-    let (rows, cols) = weights.dim();
-    let mut symbols = Array2::zeros((rows, cols));
-    let mut scales = Array1::ones(granularity.scales(rows, cols));
-    if symbols.is_empty() {
-        return Ok(Quantized { symbols, scales });
+    if largest == 0.0 {
+        return 1.0;
     }
-    let shared = match granularity {
-        Granularity::Tensor => {
-            let largest = (0..rows)
-                .into_par_iter()
-                .map_init(Vec::new, |buffer, r| largest_magnitude(row(&weights, r, buffer), r, 0))
-                .try_reduce(|| 0.0, |a, b| Ok(a.max(b)))?;
-            scales[0] = scale_of(largest);
-            Some(scales[0])
-        }
-        _ => None,
-    };
-    let columns = granularity.columns(cols);
-    let per_row = granularity.scales_per_row(cols);
-    let all = scales.as_slice_mut().expect("made contiguous");
-    let quantize_row = |(r, symbols): (usize, &mut [i8]), scales: &mut [f32], buffer: &mut Vec<f32>| -> Result<()> {
-        let weights = row(&weights, r, buffer);
-        for (block, (w, q)) in weights.chunks(columns).zip(symbols.chunks_mut(columns)).enumerate() {
-            let scale = match shared {
-                Some(scale) => scale,
-                None => {
-                    scales[block] = scale_of(largest_magnitude(w, r, block * columns)?);
-                    scales[block]
-                }
-            };
-            q.iter_mut().zip(w).for_each(|(q, w)| *q = round(w / scale));
-        }
-        Ok(())
-    };
-    let rows_of_symbols = symbols.as_slice_mut().expect("made contiguous").par_chunks_mut(cols).enumerate();
-    match per_row {
-        0 => rows_of_symbols.try_for_each_init(Vec::new, |buffer, row| quantize_row(row, &mut [], buffer))?,
-        n => rows_of_symbols
-            .zip(all.par_chunks_mut(n))
-            .try_for_each_init(Vec::new, |buffer, (row, scales)| quantize_row(row, scales, buffer))?,
-    }
-    Ok(Quantized { symbols, scales })
-}
-
-/// Row `r` as f32, in `buffer`.
-fn row<'b, T: Weight>(weights: &ArrayView2<'_, T>, r: usize, buffer: &'b mut Vec<f32>) -> &'b [f32] {
-    buffer.clear();
-    let view = weights.index_axis(Axis(0), r);
-    match view.to_slice() {
-        Some(slice) => buffer.extend(slice.iter().map(|w| w.to_f32())),
-        None => buffer.extend(view.iter().map(|w| w.to_f32())),
-    }
-    buffer
-}
-
-fn largest_magnitude(weights: &[f32], row: usize, col: usize) -> Result<f32> {
-    // Magnitudes of floats order like the integers of their bits, infinity and NaN above all others.
-    let bits = weights.iter().fold(0, |m, w| m.max(w.to_bits() & 0x7FFF_FFFF));
-    if bits < f32::INFINITY.to_bits() {
-        return Ok(f32::from_bits(bits));
-    }
-    let at = weights.iter().position(|w| !w.is_finite()).unwrap_or(0);
-    Err(Error::input(format!("{} at row {row}, column {}", weights[at], col + at)).advice(NOT_FINITE_ADVICE))
+    let scale = (largest / MAX_SYMBOL).max(f32::MIN_POSITIVE);
+    if (scale * MAX_SYMBOL).is_finite() { scale } else { scale.next_down() }
 }
 
 /// Writes `symbols[i] * scale` for a run of a row that begins at column `col`, into elements of the target type.
@@ -259,7 +185,10 @@ mod tests {
     /// The definition, word for word.
     fn reference(weights: &[f32]) -> (Vec<i8>, f32) {
         let largest = weights.iter().fold(0f32, |m, w| m.max(w.abs()));
-        let scale = if largest == 0.0 { 1.0 } else { (largest / 127.0).max(f32::MIN_POSITIVE) };
+        let mut scale = if largest == 0.0 { 1.0 } else { (largest / 127.0).max(f32::MIN_POSITIVE) };
+        if scale * 127.0 == f32::INFINITY {
+            scale = f32::from_bits(scale.to_bits() - 1);
+        }
         (weights.iter().map(|w| (w / scale).round_ties_even().clamp(-127.0, 127.0) as i8).collect(), scale)
     }
 
@@ -329,6 +258,51 @@ mod tests {
         }
         assert!(quantize(array![[f16::NAN]].view(), Granularity::Row).is_err());
         assert!(quantize(array![[1f32]].view(), Granularity::Block(24)).is_err());
+    }
+
+    #[test]
+    fn the_largest_weights_stay_finite() {
+        // All quotients that could round up to infinity, and some that do not.
+        for ulps in 0..200 {
+            let largest = f32::from_bits(f32::MAX.to_bits() - ulps);
+            for w in [array![[largest, -1.0, 0.0]], array![[-largest, 1e38, 5.0]]] {
+                for g in [Granularity::Row, Granularity::Tensor, Granularity::Block(16)] {
+                    let q = quantize(w.view(), g).unwrap();
+                    assert_eq!(q.symbols[[0, 0]], if w[[0, 0]] > 0.0 { 127 } else { -127 });
+                    let mut out = [0f32; 3];
+                    dequantize_run(q.symbols.as_slice().unwrap(), 0, q.scales.as_slice().unwrap(), 16, &mut out);
+                    assert!(out[0].is_finite() && (out[0].abs() / largest - 1.0).abs() < 1e-6, "{out:?}");
+                }
+            }
+        }
+        // bf16's largest is below: what is stored decodes to itself.
+        let q = quantize(array![[bf16::MAX]].view(), Granularity::Row).unwrap();
+        assert_eq!(<bf16 as Weight>::from_f32(127.0 * q.scales[0]), bf16::MAX);
+    }
+
+    #[test]
+    fn rows_longer_than_a_run_and_panels_of_columns_are_quantized_alike() {
+        for (rows, cols) in [(2, 40_000), (70, 300), (3, 16_384), (40, 16_400)] {
+            let w = Array2::from_shape_fn((rows, cols), |(r, c)| ((r * 31 + c * 7) % 1013) as f32 - 500.0 + r as f32);
+            let columns = w.t().as_standard_layout().to_owned();
+            for g in [Granularity::Row, Granularity::Tensor, Granularity::Block(112), Granularity::Block(32_000)] {
+                let q = quantize(w.view(), g).unwrap();
+                assert_eq!(quantize(columns.t(), g).unwrap(), q);
+                for threads in [1, 3] {
+                    let pool = crate::Pool::new(Some(threads)).unwrap();
+                    assert_eq!(quantize_with(w.view(), g, &pool, &crate::Cancel::new()).unwrap(), q);
+                }
+                let per = g.columns(cols);
+                for (r, row) in w.outer_iter().enumerate() {
+                    let whole = if g == Granularity::Tensor { w.as_slice().unwrap() } else { row.to_slice().unwrap() };
+                    for (b, block) in row.to_slice().unwrap().chunks(per).enumerate() {
+                        let (_, scale) = reference(if g == Granularity::Tensor { whole } else { block });
+                        let at = if g == Granularity::Tensor { 0 } else { r * g.scales_per_row(cols) + b };
+                        assert_eq!(q.scales[at], scale);
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use wcodec::{
-    Checkpoint, Coder, Container, Dtype, EncodeOptions, Error, ErrorKind, Granularity, MemorySource, Scheme, Source,
-    encode, encode_to_vec,
+    Cancel, Checkpoint, Coder, Container, Dtype, EncodeOptions, Error, ErrorKind, Granularity, MemorySource, Pool,
+    Scheme, Source, SourceBytes, SourceTensor, encode, encode_to_vec,
 };
 
 use crate::common::allocator::assert_modest;
@@ -230,6 +230,30 @@ fn rewrite(path: &Path, length: u64) {
     file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
 }
 
+/// A checkpoint that another program changes once the first tensor was read, as a download that starts again does.
+struct Changing<'a> {
+    checkpoint: Checkpoint,
+    path: &'a Path,
+    length: u64,
+}
+
+impl Source for Changing<'_> {
+    fn tensors(&self) -> &[SourceTensor] {
+        self.checkpoint.tensors()
+    }
+
+    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> wcodec::Result<SourceBytes<'_>> {
+        if self.tensors()[index].name == "b" {
+            rewrite(self.path, self.length);
+        }
+        self.checkpoint.read_with(index, pool, cancel)
+    }
+
+    fn path(&self) -> Option<&Path> {
+        self.checkpoint.path()
+    }
+}
+
 #[test]
 fn checkpoints_that_change_while_open() {
     let folder = tempfile::tempdir().unwrap();
@@ -238,15 +262,9 @@ fn checkpoints_that_change_while_open() {
     let path = folder.path().join("model.safetensors");
     let out = folder.path().join("out.wcodec");
     for length in [bytes.len(), bytes.len() - 1, bytes.len() / 2, 9, 0, bytes.len() + 1] {
-        let source = open(folder.path(), &bytes).unwrap();
-        // After the first tensor, as a download that starts again would.
-        let mut progress = |e: &wcodec::ProgressEvent<'_>| {
-            if e.tensor == "b" {
-                rewrite(&path, length as u64);
-            }
-            Ok(())
-        };
-        let e = encode(&source, &out, &EncodeOptions::default(), &mut progress).unwrap_err();
+        let checkpoint = open(folder.path(), &bytes).unwrap();
+        let source = Changing { checkpoint, path: &path, length: length as u64 };
+        let e = encode(&source, &out, &EncodeOptions::default(), &mut |_| Ok(())).unwrap_err();
         assert!(e.kind() == ErrorKind::Corrupt && text(&e).contains("changed while it was open"), "{length}: {e}");
         assert!(text(&e).contains("model.safetensors") && text(&e).contains("'b'"), "{length}: {e}");
         assert_eq!(listing(folder.path()).len(), 1, "{length}");

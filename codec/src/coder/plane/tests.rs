@@ -1,10 +1,12 @@
 use super::*;
+use crate::cancel::Cancel;
 use crate::coder::histogram::{count_bytes, entropy};
 use crate::coder::{Isa, LANES};
 use crate::error::Result;
 use crate::pool::Pool;
 use proptest::prelude::*;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
+use std::sync::atomic::AtomicUsize;
 
 fn options(coder: Coder, layout: Layout) -> PlaneOptions {
     PlaneOptions { coder, layout, table_bits: 12, tile: None, zstd_level: 3, zstd_chunk: None, filters: true }
@@ -28,11 +30,11 @@ fn bell(n: usize, spread: f64, seed: u64) -> Vec<i8> {
 }
 
 fn encode_new(symbols: &Symbols<'_>, options: &PlaneOptions) -> EncodedPlane {
-    encode(symbols, options, &[], &Pool::new(None).unwrap(), &mut |_| Ok(())).unwrap()
+    encode(symbols, options, &Pool::new(None).unwrap(), &Cancel::new()).unwrap()
 }
 
 fn source<'a>(symbols: &Symbols<'a>, plane: &'a EncodedPlane) -> PlaneSource<'a> {
-    plane.source(symbols, &[])
+    plane.source(symbols)
 }
 
 /// Decodes everything, into memory that held something else before.
@@ -197,25 +199,22 @@ fn later_planes_share_a_table_where_that_is_smaller() {
     let symbols = Symbols { count: 1, rows: 64, cols: 256, data: &data };
     for coder in [Coder::Rans, Coder::Huffman] {
         let o = options(coder, Layout::Pair);
-        let Some(EncodedTiles { table: TableChoice::New(table), .. }) = encode_new(&symbols, &o).tiles else {
-            panic!("the first plane has its own table");
+        let (pool, go, mut shared) = (Pool::new(None).unwrap(), Cancel::new(), Vec::new());
+        let mut choice = |symbols: &Symbols<'_>| {
+            let mut draft = Draft::new(symbols, &o, &pool, &go).unwrap();
+            draft.choose(&mut shared);
+            draft.encode(symbols, &pool, &go, &AtomicUsize::new(0)).unwrap().tiles.unwrap().table
         };
+        let first = choice(&symbols);
+        assert_eq!((first.place, first.is_new), (Some(0), true));
         let other = weights(64 * 256, 60.0, 10);
-        let tables = [table.clone(), table];
-        let plane =
-            encode(&Symbols { data: &other, ..symbols }, &o, &tables, &Pool::new(None).unwrap(), &mut |_| Ok(()))
-                .unwrap();
-        assert!(matches!(plane.tiles.unwrap().table, TableChoice::Known(_)));
+        let second = choice(&Symbols { data: &other, ..symbols });
+        assert_eq!((second.place, second.is_new), (Some(0), false));
+        assert_eq!(second.table, first.table);
         let narrow = weights(640 * 256, 1.0, 11);
-        let plane = encode(
-            &Symbols { data: &narrow, rows: 640, ..symbols },
-            &o,
-            &tables,
-            &Pool::new(None).unwrap(),
-            &mut |_| Ok(()),
-        )
-        .unwrap();
-        assert!(matches!(plane.tiles.unwrap().table, TableChoice::New(_)));
+        let third = choice(&Symbols { data: &narrow, rows: 640, ..symbols });
+        assert_eq!((third.place, third.is_new), (Some(1), true));
+        assert_eq!(shared, [first.table, third.table]);
     }
 }
 
@@ -225,27 +224,37 @@ fn encoding_does_not_depend_on_threads() {
     let symbols = Symbols { count: 1, rows: 200, cols: 3000, data: &data };
     let run = |threads| {
         let pool = Pool::new(Some(threads)).unwrap();
-        encode(&symbols, &options(Coder::Rans, Layout::Pair), &[], &pool, &mut |_| Ok(())).unwrap()
+        encode(&symbols, &options(Coder::Rans, Layout::Pair), &pool, &Cancel::new()).unwrap()
     };
     let (a, b) = (run(1), run(5));
     assert_eq!((a.data, a.offsets), (b.data, b.offsets));
 }
 
 #[test]
-fn ticks_add_up_and_their_error_stops_the_work() {
-    let data = weights(100 * 300, 60.0, 13);
-    let symbols = Symbols { count: 1, rows: 100, cols: 300, data: &data };
-    for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
-        let o = options(coder, Layout::Pair);
-        let mut sum = 0;
-        encode(&symbols, &o, &[], &Pool::new(None).unwrap(), &mut |n| {
-            sum += n;
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(sum, data.len());
-        let stopped = encode(&symbols, &o, &[], &Pool::new(None).unwrap(), &mut |_| Err(crate::Error::cancelled()));
-        assert_eq!(stopped.unwrap_err().kind(), crate::ErrorKind::Cancelled);
+fn symbols_are_counted_and_work_can_be_stopped() {
+    // The second has outliers enough for two attempts at a shift, the third a filter that pays.
+    let ramps: Vec<i8> = (0..100 * 300).map(|i| (i % 300 / 3) as i8).collect();
+    for data in [weights(100 * 300, 60.0, 13), weights(100 * 300, 4000.0, 14), ramps] {
+        let symbols = Symbols { count: 1, rows: 100, cols: 300, data: &data };
+        for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
+            let (o, pool, go) = (options(coder, Layout::Pair), Pool::new(Some(2)).unwrap(), Cancel::new());
+            let draft = || {
+                let mut draft = Draft::new(&symbols, &o, &pool, &go).unwrap();
+                draft.choose(&mut Vec::new());
+                draft
+            };
+            let done = AtomicUsize::new(0);
+            draft().encode(&symbols, &pool, &go, &done).unwrap();
+            assert!(done.into_inner() >= data.len());
+            let stopped = go.part();
+            let late = draft();
+            stopped.cancel();
+            for result in
+                [late.encode(&symbols, &pool, &stopped, &AtomicUsize::new(0)), encode(&symbols, &o, &pool, &stopped)]
+            {
+                assert_eq!(result.unwrap_err().kind(), crate::ErrorKind::Cancelled);
+            }
+        }
     }
 }
 

@@ -118,6 +118,9 @@ def round_to(values: npt.NDArray[np.float32], dtype: str) -> Array:
 def scale_of(largest: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Scales for the largest magnitudes."""
     scale = np.maximum(largest / np.float32(127), _SMALLEST_NORMAL)
+    # 127 of them must not be infinite, where rounding has brought the quotient up.
+    with np.errstate(over="ignore"):
+        scale = np.where(np.isfinite(scale * np.float32(127)), scale, np.nextafter(scale, np.float32(0)))
     return np.where(largest == 0, np.float32(1), scale).astype(np.float32)
 
 

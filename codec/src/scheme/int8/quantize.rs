@@ -1,0 +1,223 @@
+//! Weights become symbols and scales.
+
+use ndarray::{Array1, Array2, ArrayView2};
+
+use super::{Granularity, MAX_SYMBOL, NOT_FINITE_ADVICE, Quantized, Weight, scale_of};
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::tensor::{out_of_memory, try_vec};
+
+/// Columns that are looked at together: what the inner cache holds as f32, so that what is read twice is fetched once.
+const RUN: usize = 1 << 14;
+/// Rows that are read together where memory has columns one after the other: whole cache lines.
+const PANEL: usize = 32;
+
+/// Quantizes a matrix of any memory order, with all cores.
+///
+/// # Errors
+/// [`ErrorKind::Input`](crate::ErrorKind::Input) where an element is not finite: the message names its row and column. Memory or
+/// threads that the operating system does not give.
+///
+/// ```
+/// use ndarray::array;
+/// use wcodec::scheme::int8::{quantize, Granularity};
+/// let q = quantize(array![[0.5f32, -1.0], [0.0, 0.0]].view(), Granularity::Row).unwrap();
+/// assert_eq!(q.symbols, array![[64, -127], [0, 0]]);
+/// assert_eq!(q.scales, array![1.0 / 127.0, 1.0]);
+/// ```
+pub fn quantize<T: Weight>(weights: ArrayView2<'_, T>, granularity: Granularity) -> Result<Quantized> {
+    quantize_with(weights, granularity, &Pool::new(None)?, &Cancel::new())
+}
+
+/// [`quantize`], with those threads.
+///
+/// # Errors
+/// As for [`quantize`]; or `cancel` was used.
+pub fn quantize_with<T: Weight>(
+    weights: ArrayView2<'_, T>,
+    granularity: Granularity,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<Quantized> {
+    granularity.check()?;
+    let (rows, cols) = weights.dim();
+    let mut symbols: Vec<i8> = try_vec(rows * cols)?;
+    let mut scales: Vec<f32> = try_vec(granularity.scales(rows, cols))?;
+    if symbols.is_empty() {
+        scales.fill(1.0);
+        return assemble((rows, cols), symbols, scales);
+    }
+    let reader = Reader::new(&weights);
+    let step = reader.whole_panels((pool.piece(rows * cols) / cols).max(1));
+    let shared = match granularity {
+        Granularity::Tensor => {
+            let largest = pool.each((0..rows).step_by(step), cancel, |first| {
+                let mut reader = reader.clone();
+                (first..rows.min(first + step))
+                    .try_fold(0f32, |largest, r| Ok(largest.max(reader.largest_magnitude(r, 0, cols, cancel)?)))
+            })?;
+            scales[0] = scale_of(largest.into_iter().fold(0.0, f32::max));
+            Some(scales[0])
+        }
+        _ => None,
+    };
+    let (columns, per_row) = (granularity.columns(cols), granularity.scales_per_row(cols));
+    // A tensor's only scale is found already.
+    let mut rest = &mut scales[..if shared.is_some() { 0 } else { rows * per_row }];
+    let pieces = symbols.chunks_mut(step * cols).enumerate().map(|(i, symbols)| {
+        let count = symbols.len() / cols * per_row;
+        (i * step, symbols, rest.split_off_mut(..count).expect("as many as there are rows"))
+    });
+    pool.each(pieces, cancel, |(first, symbols, scales)| {
+        let mut reader = reader.clone();
+        for (i, symbols) in symbols.chunks_mut(cols).enumerate() {
+            let scales = if per_row == 0 { &mut [][..] } else { &mut scales[i * per_row..][..per_row] };
+            reader.quantize_row(first + i, columns, shared, symbols, scales, cancel)?;
+        }
+        Ok(())
+    })?;
+    assemble((rows, cols), symbols, scales)
+}
+
+fn assemble(shape: (usize, usize), symbols: Vec<i8>, scales: Vec<f32>) -> Result<Quantized> {
+    let symbols = Array2::from_shape_vec(shape, symbols).map_err(|e| Error::input(e.to_string()))?;
+    Ok(Quantized { symbols, scales: Array1::from_vec(scales) })
+}
+
+/// Reads runs of rows as f32. A clone reads for itself.
+struct Reader<'a, 'v, T> {
+    weights: &'a ArrayView2<'v, T>,
+    /// Whether the elements of a row are neighbours in memory.
+    by_rows: bool,
+    buffer: Vec<f32>,
+    /// The rows in the buffer, each whole, where memory has columns.
+    panel: std::ops::Range<usize>,
+}
+
+impl<T> Clone for Reader<'_, '_, T> {
+    fn clone(&self) -> Self {
+        Self { weights: self.weights, by_rows: self.by_rows, buffer: Vec::new(), panel: 0..0 }
+    }
+}
+
+impl<'a, 'v, T: Weight> Reader<'a, 'v, T> {
+    fn new(weights: &'a ArrayView2<'v, T>) -> Self {
+        let by_rows = weights.ncols() < 2 || weights.strides()[1] == 1;
+        Self { weights, by_rows, buffer: Vec::new(), panel: 0..0 }
+    }
+
+    /// So many rows or more, of which no panel is a part.
+    fn whole_panels(&self, rows: usize) -> usize {
+        if self.by_rows { rows } else { rows.next_multiple_of(PANEL) }
+    }
+
+    /// `length` elements of row `r` from column `col` on.
+    fn run(&mut self, r: usize, col: usize, length: usize) -> Result<&[f32]> {
+        let row = self.weights.row(r);
+        if let Some(row) = row.to_slice().filter(|_| self.by_rows) {
+            self.buffer.clear();
+            self.buffer.try_reserve_exact(length).map_err(|_| out_of_memory(length * size_of::<f32>()))?;
+            self.buffer.extend(row[col..col + length].iter().map(|w| w.to_f32()));
+            return Ok(&self.buffer);
+        }
+        let cols = self.weights.ncols();
+        if !self.panel.contains(&r) {
+            // Few rows where they are long: the panel is to stay in a cache.
+            let rows = (16 * RUN / cols).clamp(1, PANEL);
+            let first = r / rows * rows;
+            self.panel = first..(first + rows).min(self.weights.nrows());
+            let size = self.panel.len() * cols;
+            self.buffer.clear();
+            self.buffer.try_reserve_exact(size).map_err(|_| out_of_memory(size * size_of::<f32>()))?;
+            self.buffer.resize(size, 0.0);
+            let panel = self.weights.slice(ndarray::s![self.panel.clone(), ..]);
+            for (c, column) in panel.columns().into_iter().enumerate() {
+                for (r, w) in column.iter().enumerate() {
+                    self.buffer[r * cols + c] = w.to_f32();
+                }
+            }
+        }
+        Ok(&self.buffer[(r - self.panel.start) * cols + col..][..length])
+    }
+
+    /// The largest magnitude of `length` elements of row `r` from column `col` on.
+    fn largest_magnitude(&mut self, r: usize, col: usize, length: usize, cancel: &Cancel) -> Result<f32> {
+        let mut largest = 0f32;
+        for at in (col..col + length).step_by(RUN) {
+            cancel.check()?;
+            let run = self.run(r, at, RUN.min(col + length - at))?;
+            largest = largest.max(largest_magnitude(run, r, at)?);
+        }
+        Ok(largest)
+    }
+
+    /// Quantizes row `r`, `columns` of which share one of `scales`, or all of which have `shared`.
+    fn quantize_row(
+        &mut self,
+        r: usize,
+        columns: usize,
+        shared: Option<f32>,
+        symbols: &mut [i8],
+        scales: &mut [f32],
+        cancel: &Cancel,
+    ) -> Result<()> {
+        if columns <= RUN {
+            let step = RUN / columns * columns;
+            for (i, symbols) in symbols.chunks_mut(step).enumerate() {
+                let weights = self.run(r, i * step, symbols.len())?;
+                for (j, (w, q)) in weights.chunks(columns).zip(symbols.chunks_mut(columns)).enumerate() {
+                    let block = i * step / columns + j;
+                    let scale = match shared {
+                        Some(scale) => scale,
+                        None => {
+                            scales[block] = scale_of(largest_magnitude(w, r, block * columns)?);
+                            scales[block]
+                        }
+                    };
+                    round_all(w, scale, q);
+                }
+            }
+            return Ok(());
+        }
+        for (block, symbols) in symbols.chunks_mut(columns).enumerate() {
+            let begin = block * columns;
+            let scale = match shared {
+                Some(scale) => scale,
+                None => {
+                    scales[block] = scale_of(self.largest_magnitude(r, begin, symbols.len(), cancel)?);
+                    scales[block]
+                }
+            };
+            for (i, symbols) in symbols.chunks_mut(RUN).enumerate() {
+                cancel.check()?;
+                round_all(self.run(r, begin + i * RUN, symbols.len())?, scale, symbols);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn largest_magnitude(weights: &[f32], row: usize, col: usize) -> Result<f32> {
+    // Magnitudes of floats order like the integers of their bits, infinity and NaN above all others.
+    let bits = weights.iter().fold(0, |m, w| m.max(w.to_bits() & 0x7FFF_FFFF));
+    if bits < f32::INFINITY.to_bits() {
+        return Ok(f32::from_bits(bits));
+    }
+    let at = weights.iter().position(|w| !w.is_finite()).unwrap_or(0);
+    Err(Error::input(format!("{} at row {row}, column {}", weights[at], col + at)).advice(NOT_FINITE_ADVICE))
+}
+
+fn round_all(weights: &[f32], scale: f32, symbols: &mut [i8]) {
+    symbols.iter_mut().zip(weights).for_each(|(q, w)| *q = round(w / scale));
+}
+
+/// Rounds to the nearest integer, ties to even, and clamps to a symbol.
+///
+/// Adding 1.5 * 2^23 leaves the integer in the low bits of the mantissa, rounded by the hardware's own mode; unlike
+/// `round_ties_even` this vectorizes on every x86-64.
+#[inline(always)]
+fn round(value: f32) -> i8 {
+    const MAGIC: f32 = 12_582_912.0;
+    (value.clamp(-MAX_SYMBOL, MAX_SYMBOL) + MAGIC).to_bits() as i8
+}
