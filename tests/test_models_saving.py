@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import wcodec
 from command import Cli, call
+from wcodec._models import _save
 
 transformers = pytest.importorskip("transformers")
 IDS = torch.tensor([[3, 17, 256, 255, 5, 41]])
@@ -55,6 +59,175 @@ def tensors_of(path: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     return load_file(path)
+
+
+# The container is a part of the model
+
+
+def test_decoding_a_part_gives_all_tensors(part: Path, model: Path, tmp_path: Path, run: Cli) -> None:
+    out = tmp_path / "all.safetensors"
+    assert run("decode", part, "-o", out, "-q") == (0, "", "")
+    found, original = tensors_of(out), tensors_of(model / "model.safetensors")
+    assert found.keys() == original.keys() and len(found) == 39
+    rest = tensors_of(part.parent / "model.safetensors")
+    assert len(rest) == 9
+    for name, tensor in found.items():
+        assert (tensor.dtype, tensor.shape) == (original[name].dtype, original[name].shape)
+        assert name not in rest or torch.equal(tensor, original[name])
+    # What was decoded is a model again.
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    shutil.copy(model / "config.json", whole)
+    shutil.copy(out, whole / "model.safetensors")
+    decoded = transformers.AutoModelForCausalLM.from_pretrained(whole)
+    assert torch.equal(logits(decoded), logits(wcodec.load_model(part.parent)))
+
+
+def test_a_part_without_the_rest(part: Path, tmp_path: Path, run: Cli) -> None:
+    rest, out = part.parent / "model.safetensors", tmp_path / "out.safetensors"
+    rest.unlink()
+    status, _, err = run("decode", part, "-o", out)
+    assert status == 2 and str(rest) in err and "--partial" in err and not out.exists()
+    with pytest.raises(wcodec.FileMissingError, match="not compressed are missing"):
+        wcodec.decompress(part, out, progress=False)
+    assert run("decode", part, "-o", out, "-q", "--partial")[0] == 0
+    assert len(tensors_of(out)) == 30
+
+
+def test_partial_takes_what_is_there(part: Path, tmp_path: Path) -> None:
+    wcodec.decompress(part, tmp_path / "out.safetensors", partial=True, progress=False)
+    assert len(tensors_of(tmp_path / "out.safetensors")) == 39
+
+
+def test_loading_a_part_warns(part: Path, saved: Path, model: Path, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"the other tensors are in .*model\.safetensors") as seen:
+        assert len(wcodec.load_file(part)) == 30
+    assert seen[0].filename == __file__
+    wcodec.compress(model, tmp_path / "whole.wcodec", progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(wcodec.load_file(tmp_path / "whole.wcodec")) == 39
+        wcodec.load_model(part.parent)
+
+
+def test_verify_says_where_the_rest_is(part: Path, model: Path, run: Cli) -> None:
+    status, out, _ = run("verify", part, "--against", model)
+    lines = [line for line in out.splitlines() if line.startswith("missing: ")]
+    assert status == 1 and len(lines) == 9
+    place = part.parent / "model.safetensors"
+    assert f"missing: model.norm.weight: not in the container, but in the rest of its model, {place}" in lines
+
+
+def test_the_rest_alone_is_no_model_to_encode(part: Path, tmp_path: Path, run: Cli) -> None:
+    for source in (part.parent, part.parent / "model.safetensors"):
+        for command in (["encode", source, "-o", tmp_path / "x.wcodec"], ["roundtrip", source],
+                        ["verify", part, "--against", source]):  # fmt: skip
+            status, _, err = run(*command)
+            assert status == 2 and "whose other weights are in 'model.wcodec'" in err, err
+    assert not (tmp_path / "x.wcodec").exists()
+
+
+# Saving to a folder
+
+
+def test_an_original_is_never_replaced(model: Path, tmp_path: Path) -> None:
+    loaded = wcodec.load_model(model)
+    weights = (model / "model.safetensors").read_bytes()
+    shards = {"model-00001-of-00001.safetensors": weights, "model.safetensors.index.json": b"{}"}
+    for i, files in enumerate(({"model.safetensors": weights}, shards, {"pytorch_model.bin": b"torch"},
+                               {"pytorch_model.bin.index.json": b"{}"})):  # fmt: skip
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        for config in (False, True):
+            if config:
+                shutil.copy(model / "config.json", folder)
+            before = contents(folder)
+            for overwrite in (False, True):
+                with pytest.raises(wcodec.InputError, match=r"not compressed .* \(save to another folder\)"):
+                    wcodec.save_pretrained(loaded, folder, overwrite=overwrite)
+            assert contents(folder) == before
+
+
+def test_a_save_that_fails_changes_nothing(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(shutil.copytree(saved, tmp_path / "there"))
+    other = wcodec.load_model(saved)
+    other.model.norm.weight.data.fill_(7.0)
+    before = contents(folder)
+
+    class Failing:
+        def save_pretrained(self, place: Any) -> None:
+            Path(place, "tokenizer.json").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wcodec.save_pretrained(other, folder, Failing(), overwrite=True)
+    # Whatever is written last fails: the others are not there either.
+    real, names = _save.output, []
+
+    def failing(path: Path, **options: Any) -> Any:
+        names.append(path.name)
+        if path.name == "config.json":
+            raise KeyboardInterrupt
+        return real(path, **options)
+
+    monkeypatch.setattr(_save, "output", failing)
+    for place in (folder, tmp_path / "new"):
+        with pytest.raises(KeyboardInterrupt):
+            wcodec.save_pretrained(other, place, overwrite=True)
+    assert names[:2] == ["model.wcodec", "model.safetensors"] and names[-1] == "config.json"
+    assert contents(folder) == before and contents(tmp_path / "new") == {}
+    monkeypatch.undo()
+    wcodec.save_pretrained(other, folder, overwrite=True)
+    assert torch.equal(wcodec.load_model(folder).model.norm.weight, other.model.norm.weight)
+    assert {p.name for p in folder.iterdir()} == set(before)
+
+
+def test_files_beside_the_model_are_not_replaced_unasked(saved: Path, tmp_path: Path) -> None:
+    model = wcodec.load_model(saved)
+    (tmp_path / "tokenizer.json").write_text("mine")
+    wcodec.save_pretrained(model, tmp_path)
+    assert (tmp_path / "tokenizer.json").read_text() == "mine"
+    wcodec.save_pretrained(model, tmp_path, overwrite=True)
+    assert (tmp_path / "tokenizer.json").read_bytes() == (saved / "tokenizer.json").read_bytes()
+
+    class Tokenizer:
+        def save_pretrained(self, place: Any) -> None:
+            Path(place, "additional").mkdir()
+            Path(place, "additional", "template.jinja").write_text("theirs")
+
+    folder = tmp_path / "new"
+    (folder / "additional").mkdir(parents=True)
+    (folder / "additional" / "template.jinja").write_text("mine")
+    with pytest.raises(wcodec.OutputExistsError, match="template.jinja exists"):
+        wcodec.save_pretrained(model, folder, Tokenizer())
+    assert list(contents(folder)) == ["additional/template.jinja"]
+    wcodec.save_pretrained(model, folder, Tokenizer(), overwrite=True)
+    assert (folder / "additional" / "template.jinja").read_text() == "theirs"
+    if os.name == "posix":
+        (folder / "model.wcodec").unlink()
+        (folder / "model.wcodec").symlink_to(saved / "model.wcodec")
+        with pytest.raises(wcodec.InputError, match="a symbolic link, which is not replaced"):
+            wcodec.save_pretrained(model, folder, overwrite=True)
+
+
+def test_buffers_and_dtypes_are_saved(tmp_path: Path) -> None:
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, vocab_size=300,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.model.register_buffer("ids", torch.arange(5))
+    model.model.register_buffer("mask", torch.ones(2, 3, dtype=torch.bool).T)
+    model.model.register_buffer("passing", torch.zeros(3), persistent=False)
+    wcodec.compress_(model, exclude="*mlp*", progress=False)
+    wcodec.save_pretrained(model, tmp_path)
+    found = tensors_of(tmp_path / "model.safetensors")
+    want = {n: p for n, p in model.state_dict().items() if not n.endswith("wcodec")}
+    assert found.keys() == want.keys() and "model.passing" not in found
+    for name, tensor in want.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
 
 
 # One notion of a checkpoint
@@ -118,3 +291,11 @@ def test_a_tensor_in_two_shards_is_where_the_index_says(model: Path, tmp_path: P
     write_index(folder, {n: shard for n, shard in places.items() if n != name})
     with pytest.raises(wcodec.FormatError, match="it is in two shards"):
         wcodec.load_model(folder)
+
+
+def test_container_entries_and_arrays_keep_the_metadata_apart(part: Path) -> None:
+    data, _ = wcodec.compress_to_bytes({"w": np.ones((4, 64), np.float32)}, metadata={"a": "b"})
+    assert wcodec.open(data).metadata == {"a": "b"}
+    with wcodec.open(part) as container:
+        one = wcodec.open(container.extract(["lm_head.weight"]))
+    assert one.metadata == {}
