@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import os
+import pickle
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ import torch
 import wcodec
 from command import Cli, call
 from wcodec._models import _save
+from wcodec.nn import CompressedLayer
 
 transformers = pytest.importorskip("transformers")
 IDS = torch.tensor([[3, 17, 256, 255, 5, 41]])
@@ -228,6 +233,102 @@ def test_buffers_and_dtypes_are_saved(tmp_path: Path) -> None:
     assert found.keys() == want.keys() and "model.passing" not in found
     for name, tensor in want.items():
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+
+
+# transformers' own saving
+
+
+def refused(model: Any, folder: Path) -> bool:
+    """Whether the model's own methods name ours and write nothing."""
+    found = []
+    for method, arguments in ((model.save_pretrained, (folder,)), (model.push_to_hub, ("nobody/nothing",))):
+        try:
+            method(*arguments, safe_serialization=True)
+        except wcodec.InputError as error:
+            assert "wcodec.save_pretrained" in str(error)
+            found.append(not folder.exists())
+    return found == [True, True]
+
+
+def plain(model: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(model)
+
+
+@pytest.mark.parametrize("way", ["compress_", "load_model", "a checkpoint", "transformers"])
+def test_saving_by_transformers_is_refused(way: str, saved: Path, model: Path, tmp_path: Path) -> None:
+    if way == "compress_":
+        loaded = plain(model)
+        wcodec.compress_(loaded, progress=False)
+    elif way == "transformers":
+        loaded = plain(saved)
+    else:
+        loaded = wcodec.load_model(saved if way == "load_model" else model)
+    new = tmp_path / "new"
+    copies = (copy.deepcopy(loaded), pickle.loads(pickle.dumps(loaded)))
+    for one in (loaded, *copies):
+        assert refused(one, new) and refused(one.model, new)
+        assert refused(wcodec.WCodecModel(one).model, new)
+    # Ours goes on, and so does saving what is in a state dict.
+    wcodec.save_pretrained(copies[1], tmp_path / "ours")
+    assert torch.equal(logits(wcodec.load_model(tmp_path / "ours")), logits(loaded))
+    torch.save(loaded.state_dict(), tmp_path / "state.pt")
+    if way == "transformers":
+        # In a process that has not imported anything of it yet.
+        (tmp_path / "pickle").write_bytes(pickle.dumps(loaded))
+        code = f"import pickle; print(type(pickle.load(open({str(tmp_path / 'pickle')!r}, 'rb')).lm_head).__name__)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+        assert done.stdout == "CompressedLinear\n", done.stderr
+    wcodec.decompress_(loaded)
+    assert "save_pretrained" not in loaded.__dict__ and "push_to_hub" not in loaded.model.__dict__
+    loaded.save_pretrained(new)
+    assert torch.equal(logits(plain(new)), logits(loaded))
+
+
+def test_the_refusal_goes_with_the_last_compressed_layer(model: Path, tmp_path: Path) -> None:
+    loaded = plain(model)
+    wcodec.compress_(loaded, progress=False)
+    wcodec.decompress_(loaded, include="model.*")
+    # The base model is an ordinary one again, the whole is not.
+    assert refused(loaded, tmp_path / "a")
+    loaded.model.save_pretrained(tmp_path / "base")
+    wcodec.decompress_(loaded)
+    loaded.save_pretrained(tmp_path / "whole")
+    assert not any(isinstance(m, CompressedLayer) for m in loaded.modules())
+
+
+def test_a_model_that_was_not_compressed_saves(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = plain(model)
+
+    def too_small(self: Any) -> None:
+        raise wcodec.InputError("too small")
+
+    monkeypatch.setattr("wcodec.nn._store.Store.check_budget", too_small)
+    with pytest.raises(wcodec.InputError, match="too small"):
+        wcodec.compress_(loaded, progress=False)
+    loaded.save_pretrained(tmp_path / "new")
+    assert torch.equal(logits(plain(tmp_path / "new")), logits(loaded))
+
+
+def test_modules_around_a_model_save_what_is_theirs(model: Path, tmp_path: Path) -> None:
+    class Adapter(torch.nn.Module):
+        """As peft's models, which save adapters alone."""
+
+        def __init__(self, base: Any) -> None:
+            super().__init__()
+            self.base = base
+            self.adapter = torch.nn.Parameter(torch.ones(3))
+
+        def save_pretrained(self, folder: Path) -> None:
+            torch.save(self.adapter, folder)
+
+    base = wcodec.load_model(model)
+    Adapter(base).save_pretrained(tmp_path / "a")
+    Adapter.__module__ = "peft.peft_model"
+    around = Adapter(plain(model))
+    wcodec.compress_(around, progress=False)
+    around.save_pretrained(tmp_path / "b")
+    assert torch.equal(torch.load(tmp_path / "b"), torch.ones(3))
+    assert refused(around.base, tmp_path / "c") and refused(around.base.model, tmp_path / "c")
 
 
 # One notion of a checkpoint
