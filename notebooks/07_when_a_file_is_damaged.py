@@ -249,7 +249,8 @@ legend = ax.legend(title="flipped in", frameon=False, fontsize="small", **beside
 #
 # A container is written to a temporary file in the same folder and gets its name when it is complete. The header comes
 # last. If encoding stops half-way (here a progress callback raises; Ctrl-C does the same), nothing is left. If the
-# process is killed, a hidden file `.wcodec-*.part` may stay behind, but never one with the name that you asked for.
+# process is killed, a hidden file `.wcodec-*.part` stays behind, which the next write to the folder removes, but never
+# one with the name that you asked for.
 
 # %%
 target = Path(folder.name, "interrupted.wcodec")

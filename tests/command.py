@@ -1,9 +1,10 @@
-"""Calls of the command within the tests' process, and its JSON."""
+"""Calls of the command within the tests' process, and its JSON; a model to be at work on."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,3 +27,17 @@ def document(text: str, command: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text)
     assert found["schema_version"] == 1 and found["command"] == command
     return found
+
+
+def endless_model(path: Path) -> Path:
+    """A sparse file: large enough to be at work for long, yet it takes no room on disk."""
+    rows, cols, tensors = 8192, 8192, 64
+    size = rows * cols * 4
+    header = json.dumps({
+        f"t{i}": {"dtype": "F32", "shape": [rows, cols], "data_offsets": [i * size, (i + 1) * size]}
+        for i in range(tensors)
+    }).encode()  # fmt: skip
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + tensors * size)
+    return path

@@ -76,7 +76,8 @@ def test_every_place_that_raises_is_read() -> None:
 def test_every_class_that_is_raised_is_known() -> None:
     # Functions that return errors, which are read where they make them.
     functions = {"_missing", "_no_such_gpu", "_no_gradients", "nothing_to_compress"}
-    known = {*CLASSES, *error_messages.HELPERS, *functions, "NotImplementedError"}
+    # A signal is no error: the command catches it.
+    known = {*CLASSES, *error_messages.HELPERS, *functions, "NotImplementedError", "Terminated"}
     for path in (ROOT / "pyext/python/wcodec").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
@@ -234,6 +235,15 @@ REAL: dict[str, Callable[[], Any]] = {
     ].numpy(),
     "the output exists already": lambda: wcodec.compress("model", "model.wcodec", progress=False),
     "the output is a folder": lambda: wcodec.compress("model", ".", progress=False),
+    "the output is …, which is not replaced": lambda: (
+        Path("link").symlink_to("model.wcodec"),
+        wcodec.compress("model", "link", overwrite=True, progress=False),
+    ),
+    "the output is one of the files that are read": lambda: wcodec.decompress(
+        "model.wcodec", "model.wcodec", overwrite=True, progress=False
+    ),
+    "the ending .… is not that of …": lambda: wcodec.compress("model", "new.gguf", progress=False),
+    "there are no tensors to encode": lambda: wcodec.save_file({}, "new.wcodec"),
     "cannot create a file in its folder: …": lambda: wcodec.compress("model", "no/new.wcodec", progress=False),
     "no .safetensors file in the folder": lambda: wcodec.compress(".", "new.wcodec", progress=False),
     "a safetensors header of … bytes does not fit the file": lambda: wcodec.compress(

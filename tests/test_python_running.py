@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import wcodec
+from command import endless_model
 from wcodec import _native, _options, _progress
 
 BIG = {f"t{i}": np.random.default_rng(i).standard_normal((256, 1024)).astype(np.float32) for i in range(4)}
@@ -128,18 +128,8 @@ def test_containers_are_shared_by_threads() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_interrupt_during_native_work(tmp_path: Path) -> None:
-    # A sparse file: large enough to be at work for long, yet it takes no room on disk.
-    model, folder = tmp_path / "m.safetensors", tmp_path / "out"
+    model, folder = endless_model(tmp_path / "m.safetensors"), tmp_path / "out"
     folder.mkdir()
-    rows, cols, tensors = 8192, 8192, 64
-    size = rows * cols * 4
-    header = json.dumps({
-        f"t{i}": {"dtype": "F32", "shape": [rows, cols], "data_offsets": [i * size, (i + 1) * size]}
-        for i in range(tensors)
-    }).encode()  # fmt: skip
-    with model.open("wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.truncate(8 + len(header) + tensors * size)
     command = [
         sys.executable,
         "-m",

@@ -71,7 +71,7 @@ fn measure_encode(src: &Path, out: &Path, options: &EncodeOptions) -> Result<Val
 fn measure_decode(src: &Path, out: &Path, options: &DecodeOptions) -> Result<Value> {
     let begin = Instant::now();
     let container = Container::open(src)?;
-    decode(&container, out, options, true, &mut |_| Ok(()))?;
+    decode(&container, None, out, options, true, &mut |_| Ok(()))?;
     let seconds = begin.elapsed().as_secs_f64();
     let infos = container.infos()?;
     let bytes: u64 = infos.iter().map(|t| t.original_bytes).sum();

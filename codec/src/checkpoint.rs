@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::file::InputFile;
+use crate::file::{InputFile, folder_of};
 use crate::pool::Pool;
+use crate::rest;
 use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 /// A tensor that a [`Source`] has.
@@ -71,6 +72,10 @@ pub trait Source: Sync {
     fn path(&self) -> Option<&Path> {
         None
     }
+    /// The files that are read, or that belong to what is: none of them may be the output.
+    fn files(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
 }
 
 /// A checkpoint on disk: one `.safetensors` file, or a folder with one, or with several and their index.
@@ -80,6 +85,8 @@ pub trait Source: Sync {
 pub struct Checkpoint {
     path: PathBuf,
     files: Vec<InputFile>,
+    /// The index of the shards, `config.json`, the tokenizer's.
+    others: Vec<PathBuf>,
     tensors: Vec<SourceTensor>,
     places: Vec<Place>,
     names: HashSet<String>,
@@ -101,11 +108,23 @@ impl Checkpoint {
     /// Opens a file or a folder.
     ///
     /// # Errors
-    /// Something is missing, damaged or of an unknown dtype; the message names the file.
+    /// Something is missing, damaged or of an unknown dtype, or only what is not compressed of a model is there; the message names
+    /// the file.
     pub fn open(path: &Path) -> Result<Self> {
+        let checkpoint = Self::open_rest(path)?;
+        rest::refuse(&checkpoint)?;
+        Ok(checkpoint)
+    }
+
+    /// Opens a file or a folder that may be what is not compressed of a model, for those who have the container, too.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_rest(path: &Path) -> Result<Self> {
         let mut checkpoint = Self {
             path: path.to_owned(),
             files: Vec::new(),
+            others: Vec::new(),
             tensors: Vec::new(),
             places: Vec::new(),
             names: HashSet::new(),
@@ -115,8 +134,9 @@ impl Checkpoint {
         let folder;
         if path.is_dir() {
             folder = path;
-            let (shards, wanted) = find_shards(path)?;
-            for shard in shards {
+            let Shards { names, index, wanted } = find_shards(path)?;
+            checkpoint.others.extend(index);
+            for shard in names {
                 let file = path.join(&shard);
                 if !file.is_file() {
                     return Err(Error::missing("a shard of the checkpoint is missing", &file)
@@ -134,11 +154,25 @@ impl Checkpoint {
                     .advice("download the checkpoint again"));
             }
         } else {
-            folder = path.parent().unwrap_or(Path::new(""));
+            folder = folder_of(path);
             checkpoint.add_file(path, |_| true)?;
         }
-        checkpoint.model = read_model(folder)?;
+        if let Some((config, files)) = read_model(folder)? {
+            checkpoint.others.push(folder.join(CONFIG));
+            checkpoint.others.extend(files.iter().map(|name| folder.join(name)));
+            checkpoint.model = Some(serde_json::json!({ "config": config, "files": files }));
+        }
         Ok(checkpoint)
+    }
+
+    /// The file that has a tensor, by its place in [`tensors`](Source::tensors).
+    pub fn file_of(&self, index: usize) -> &Path {
+        self.files[self.places[index].file].path()
+    }
+
+    /// The `.safetensors` files.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(InputFile::path)
     }
 
     fn add_file(&mut self, path: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
@@ -198,8 +232,21 @@ fn read_header(file: &InputFile) -> Result<(u64, safetensors::tensor::Metadata)>
 
 type WeightMap = BTreeMap<String, String>;
 
-/// Names of the shards of a folder, and which tensor is in which where an index says so.
-fn find_shards(folder: &Path) -> Result<(Vec<String>, Option<WeightMap>)> {
+/// The shards of a folder.
+struct Shards {
+    names: Vec<String>,
+    /// Their index, and which tensor it says is in which.
+    index: Option<PathBuf>,
+    wanted: Option<WeightMap>,
+}
+
+impl Shards {
+    fn single(name: &str) -> Self {
+        Self { names: vec![name.to_owned()], index: None, wanted: None }
+    }
+}
+
+fn find_shards(folder: &Path) -> Result<Shards> {
     let entries = std::fs::read_dir(folder).map_err(|e| Error::io("list the folder", folder, e))?;
     let mut names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
     names.sort();
@@ -207,7 +254,7 @@ fn find_shards(folder: &Path) -> Result<(Vec<String>, Option<WeightMap>)> {
     let (indexes, files) = (with(".safetensors.index.json"), with(".safetensors"));
     let standard = "model.safetensors";
     if files.iter().any(|f| f == standard) && indexes.is_empty() {
-        return Ok((vec![standard.to_owned()], None));
+        return Ok(Shards::single(standard));
     }
     match (&indexes[..], &files[..]) {
         ([index], _) => {
@@ -222,6 +269,11 @@ fn find_shards(folder: &Path) -> Result<(Vec<String>, Option<WeightMap>)> {
                     .file(&path)
                     .advice("download the checkpoint again")
             })?;
+            if parsed.weight_map.is_empty() {
+                return Err(Error::format("the index of the shards names no tensor")
+                    .file(&path)
+                    .advice("download the checkpoint again"));
+            }
             let mut shards: Vec<String> = parsed.weight_map.values().cloned().collect();
             shards.sort();
             shards.dedup();
@@ -230,9 +282,9 @@ fn find_shards(folder: &Path) -> Result<(Vec<String>, Option<WeightMap>)> {
                     .file(&path)
                     .advice("put the shards beside the index, and plain names into it"));
             }
-            Ok((shards, Some(parsed.weight_map)))
+            Ok(Shards { names: shards, index: Some(path), wanted: Some(parsed.weight_map) })
         }
-        ([], [file]) => Ok((vec![file.clone()], None)),
+        ([], [file]) => Ok(Shards::single(file)),
         ([], []) => Err(Error::input("no .safetensors file in the folder")
             .file(folder)
             .advice("name the folder of a Hugging Face checkpoint, or convert it to .safetensors")),
@@ -243,16 +295,20 @@ fn find_shards(folder: &Path) -> Result<(Vec<String>, Option<WeightMap>)> {
     }
 }
 
-/// `config.json` and the names of the files beside it that a model needs.
-fn read_model(folder: &Path) -> Result<Option<serde_json::Value>> {
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    let config = folder.join("config.json");
-    let Ok(text) = std::fs::read(&config) else {
-        return Ok(None);
-    };
+/// A model's configuration.
+const CONFIG: &str = "config.json";
+
+/// What `config.json` says; its text, where that is no JSON. None where there is no such file.
+pub(crate) fn config_of(folder: &Path) -> Option<serde_json::Value> {
+    let text = std::fs::read(folder.join(CONFIG)).ok()?;
     // Python writes Infinity and NaN, which are no JSON: such a configuration is kept as text.
-    let config = serde_json::from_slice(&text)
-        .unwrap_or_else(|_| serde_json::Value::String(String::from_utf8_lossy(&text).into_owned()));
+    let as_text = |_| serde_json::Value::String(String::from_utf8_lossy(&text).into_owned());
+    Some(serde_json::from_slice(&text).unwrap_or_else(as_text))
+}
+
+/// `config.json` and the names of the files beside it that a model needs.
+fn read_model(folder: &Path) -> Result<Option<(serde_json::Value, Vec<String>)>> {
+    let Some(config) = config_of(folder) else { return Ok(None) };
     let mut files: Vec<String> = std::fs::read_dir(folder)
         .map_err(|e| Error::io("list the folder", folder, e))?
         .flatten()
@@ -271,7 +327,7 @@ fn read_model(folder: &Path) -> Result<Option<serde_json::Value>> {
         })
         .collect();
     files.sort();
-    Ok(Some(serde_json::json!({ "config": config, "files": files })))
+    Ok(Some((config, files)))
 }
 
 impl Source for Checkpoint {
@@ -295,6 +351,10 @@ impl Source for Checkpoint {
 
     fn path(&self) -> Option<&Path> {
         Some(&self.path)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.shards().map(Path::to_owned).chain(self.others.iter().cloned()).collect()
     }
 }
 

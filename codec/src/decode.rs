@@ -21,7 +21,7 @@ mod parts;
 mod rows;
 mod tensor;
 
-pub use checkpoint::decode;
+pub use checkpoint::{decode, write_safetensors};
 pub use chunk::ChunkInfo;
 pub(crate) use parts::{Outline, OutlineCoding, Parts};
 

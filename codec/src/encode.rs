@@ -14,7 +14,7 @@ use crate::coder::{Coder, Layout, zstd};
 use crate::container::{Index, MemoryFile, Reader, Writer};
 use crate::decode::Container;
 use crate::error::{Error, Result};
-use crate::file::OutputFile;
+use crate::file::{OutputFile, OutputKind};
 use crate::info::{TensorInfo, tensor_infos};
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
@@ -148,8 +148,9 @@ impl EncodeReport {
 /// their symbols and the coded form.
 ///
 /// # Errors
-/// A tensor that cannot be encoded (named), options that contradict each other, or the operating system; nothing is
-/// left behind.
+/// A tensor that cannot be encoded (named), no tensors at all, options that contradict each other, an output that is one of the
+/// source's files, is named like something else than a container or is something else than a file, or the operating system; nothing
+/// is left behind.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -172,8 +173,15 @@ pub fn encode(
     options: &EncodeOptions,
     progress: &mut Progress<'_>,
 ) -> Result<EncodeReport> {
-    let out = OutputFile::create(dst, options.overwrite)?;
+    let out = OutputFile::create(dst, OutputKind::Container, &source.files(), options.overwrite)?;
     let report = encode_into(source, out.file()?, out.path(), options, progress)?.0;
+    if report.tensors.is_empty() {
+        let e = Error::input("there are no tensors to encode").advice("name another source, or skip fewer tensors");
+        return Err(match source.path() {
+            Some(path) => e.file(path),
+            None => e,
+        });
+    }
     out.finish()?;
     Ok(report)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::io::Cursor;
+use std::io::{Cursor, Seek, Write};
 use std::path::Path;
 
 use serde_json::Value;
@@ -11,6 +11,8 @@ use serde_json::value::RawValue;
 use crate::container::{HEADER_BYTES, Segment, Writer};
 use crate::decode::{Container, DecodeOptions};
 use crate::error::{Error, Result};
+use crate::file::OutputFile;
+use crate::rest::REST_KEY;
 use crate::tensor::out_of_memory;
 
 /// The index as text, cut so that an entry can be taken out without parsing the others: a model may be taken apart tensor
@@ -47,7 +49,8 @@ impl IndexTexts {
 /// Segments are copied as they are stored, after a comparison with their hashes: nothing is decoded and nothing is
 /// encoded, so that symbols, scales and hashes stay what they were. Tensors keep the order of the file; tied names that
 /// are all among `names` stay tied, and a tied name alone becomes the tensor that holds the data. Metadata is kept, and
-/// keys of the index that this version does not know; `model`, which describes the whole checkpoint, is left out.
+/// keys of the index that this version does not know; `model`, which describes the whole checkpoint, is left out, and so is
+/// [`REST_KEY`].
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -68,12 +71,34 @@ impl IndexTexts {
 /// # Errors
 /// There is no such tensor, `names` is empty, a segment is damaged, which names the tensor, or the work was cancelled.
 pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -> Result<Vec<u8>> {
+    let kept = chosen(container, names)?;
+    let out = memory_for(container, kept.keys().copied())?;
+    let out = copy(container, &kept, &BTreeMap::new(), Cursor::new(out), Path::new("memory"), options)?;
+    Ok(out.into_inner())
+}
+
+/// As [`extract`], to a file, which its owner finishes; `metadata` is added to the container's.
+///
+/// # Errors
+/// As for [`extract`]; the disk is full, or the file system refuses.
+pub fn extract_to(
+    out: &OutputFile,
+    container: &Container,
+    names: &[&str],
+    metadata: &BTreeMap<String, String>,
+    options: &DecodeOptions,
+) -> Result<()> {
+    let kept = chosen(container, names)?;
+    copy(container, &kept, metadata, out.writer()?, out.path(), options).map(drop)
+}
+
+/// The names that each stored tensor is to have, by its place; its own first, if that is among them.
+fn chosen<'a>(container: &Container, names: &[&'a str]) -> Result<BTreeMap<usize, Vec<&'a str>>> {
     if names.is_empty() {
         return Err(Error::input("no tensors to extract").advice("name at least one"));
     }
     let reader = container.reader();
     let index = reader.index();
-    // The names that each stored tensor is to have; its own first, if that is among them.
     let mut kept: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
     for name in names {
         let place = reader.place(name)?;
@@ -86,15 +111,28 @@ pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -
         }
     }
 
+    Ok(kept)
+}
+
+/// Copies the tensors that are kept to `out`, which is called `path` in errors.
+fn copy<W: Write + Seek>(
+    container: &Container,
+    kept: &BTreeMap<usize, Vec<&str>>,
+    metadata: &BTreeMap<String, String>,
+    out: W,
+    path: &Path,
+    options: &DecodeOptions,
+) -> Result<W> {
+    let reader = container.reader();
+    let index = reader.index();
     let texts = container.index_texts()?;
     let parse = |text: &RawValue| -> Result<Value> {
         serde_json::from_str(text.get()).map_err(|e| Error::format(format!("an entry of the index: {e}")))
     };
-    let out = memory_for(container, kept.keys().copied())?;
-    let mut writer = Writer::new(Cursor::new(out), Path::new("memory"))?;
+    let mut writer = Writer::new(out, path)?;
     let (mut tables, mut tensors, mut aliases) = (Vec::new(), Vec::new(), BTreeMap::new());
     let mut numbers: HashMap<usize, usize> = HashMap::new();
-    for (&place, names) in &kept {
+    for (&place, names) in kept {
         let entry = &index.tensors[place];
         let named = |e: Error| reader.name(e.tensor(&entry.name));
         let mut copy = |segment: &Segment| -> Result<Value> {
@@ -135,8 +173,11 @@ pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -
     whole.insert("tables".to_owned(), tables.into());
     whole.insert("tensors".to_owned(), tensors.into());
     whole.insert("aliases".to_owned(), serde_json::json!(aliases));
+    let kept = container.metadata().iter().filter(|(key, _)| *key != REST_KEY);
+    let metadata: BTreeMap<_, _> = kept.chain(metadata).collect();
+    whole.insert("metadata".to_owned(), serde_json::json!(metadata));
     let json = serde_json::to_vec(&whole).map_err(|e| Error::format(format!("the index cannot be written: {e}")))?;
-    Ok(writer.finish_with(reader.header().version, &json)?.into_inner())
+    writer.finish_with(reader.header().version, &json)
 }
 
 /// An empty vector with room for the tensors at `places`, and an error where there is none: segments, their padding and

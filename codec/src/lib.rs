@@ -25,6 +25,7 @@
 //! - [`Checkpoint`], [`MemorySource`]: what is encoded.
 //! - [`encode`](encode()), [`Container`], [`decode`](decode()), [`extract`](extract()), [`verify`](verify()),
 //!   [`compare`](compare()): the jobs.
+//! - [`OutputFile`]: what they write to.
 //! - [`scheme`]: how weights become symbols. [`coder`]: how symbols become bytes. [`container`]: where bytes lie.
 //!   These three do not know each other.
 //! - [`layer`], [`legacy`]: single matrices without a file.
@@ -48,6 +49,7 @@ pub mod layer;
 pub mod legacy;
 mod pool;
 mod progress;
+mod rest;
 pub mod scheme;
 mod tensor;
 mod verify;
@@ -55,13 +57,15 @@ mod verify;
 pub use cancel::Cancel;
 pub use checkpoint::{Checkpoint, MemorySource, Source, SourceBytes, SourceTensor};
 pub use coder::{Coder, Filter, Isa, Layout};
-pub use decode::{ChunkInfo, Container, DecodeOptions, decode};
+pub use decode::{ChunkInfo, Container, DecodeOptions, decode, write_safetensors};
 pub use encode::{EncodeOptions, EncodeReport, Scheme, encode, encode_to_container, encode_to_vec};
 pub use error::{Error, ErrorKind, Result};
-pub use extract::extract;
+pub use extract::{extract, extract_to};
+pub use file::{OutputFile, OutputKind};
 pub use info::{SegmentInfo, TensorInfo};
 pub use pool::Pool;
 pub use progress::{Progress, ProgressEvent};
+pub use rest::REST_KEY;
 pub use scheme::int8::Granularity;
 pub use tensor::{AlignedBytes, Dtype, TensorView};
 pub use verify::{

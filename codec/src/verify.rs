@@ -123,10 +123,17 @@ fn check_names(
     options: &DecodeOptions,
 ) -> Result<Vec<VerifiedTensor>> {
     let read = |i| source.read_with(i, pool, &options.cancel);
+    // Where it cannot be had, the tensors are missing.
+    let rest = container.open_rest().ok().flatten();
     let mut found = Vec::new();
     for tensor in source.tensors() {
         if container.resolve(&tensor.name).is_err() {
-            found.push(verdict(&tensor.name, VerifyStatus::Missing, "not in the container"));
+            let elsewhere = rest.as_ref().filter(|r| r.tensors().iter().any(|t| t.name == tensor.name));
+            let detail = match elsewhere.and_then(Source::path) {
+                Some(path) => format!("not in the container, but in the rest of its model, {}", path.display()),
+                None => "not in the container".to_owned(),
+            };
+            found.push(verdict(&tensor.name, VerifyStatus::Missing, &detail));
         }
     }
     for (alias, target) in container.aliases() {

@@ -6,6 +6,10 @@ mod common;
 mod input;
 #[path = "checkpoint/output.rs"]
 mod output;
+#[path = "checkpoint/places.rs"]
+mod places;
+#[path = "checkpoint/rest.rs"]
+mod rest;
 #[path = "checkpoint/shards.rs"]
 mod shards;
 

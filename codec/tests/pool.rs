@@ -28,7 +28,7 @@ fn nothing_uses_the_pool_of_the_process() {
     encode(&source, &path, &EncodeOptions::default(), &mut go).unwrap();
     let container = Container::open(&path).unwrap();
     let plain = folder.path().join("m.safetensors");
-    decode(&container, &plain, &checked(true), false, &mut go).unwrap();
+    decode(&container, None, &plain, &checked(true), false, &mut go).unwrap();
     let checkpoint = Checkpoint::open(Path::new(&plain)).unwrap();
     encode(&checkpoint, &folder.path().join("again.wcodec"), &EncodeOptions::default(), &mut go).unwrap();
     (0..checkpoint.tensors().len()).for_each(|i| drop(checkpoint.read(i).unwrap()));

@@ -7,7 +7,7 @@ use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde_json::json;
-use wcodec::{DecodeOptions, Dtype};
+use wcodec::{DecodeOptions, Dtype, Source};
 
 use crate::encode::Input;
 use crate::options::Decode;
@@ -154,18 +154,30 @@ impl Container {
         .map(|bytes| PyBytes::new(py, &bytes))
     }
 
-    /// Decodes every tensor into a `.safetensors` file.
-    #[pyo3(signature = (dst, overwrite, options, progress))]
+    /// The file with the model's other tensors, which may be missing, where the container is only a part of one.
+    fn rest(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
+        detached(py, || match self.0.open_rest() {
+            Ok(None) => Ok(None),
+            _ => self.0.rest(),
+        })
+    }
+
+    /// Decodes every tensor into a `.safetensors` file, with those of the model's rest. `partial`: whether that may be missing.
+    #[pyo3(signature = (dst, overwrite, partial, options, progress))]
     fn decode(
         &self,
         py: Python<'_>,
         dst: PathBuf,
         overwrite: bool,
+        partial: bool,
         options: Decode,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         run(py, progress.as_ref(), |progress, link| {
-            wcodec::decode(&self.0, &dst, &options.build(&link.cancel())?, overwrite, progress)
+            let missing = partial && self.0.rest()?.is_some_and(|path| !path.is_file());
+            let rest = if missing { None } else { self.0.open_rest()? };
+            let rest = rest.as_ref().map(|r| r as &dyn Source);
+            wcodec::decode(&self.0, rest, &dst, &options.build(&link.cancel())?, overwrite, progress)
         })
     }
 

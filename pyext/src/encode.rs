@@ -17,8 +17,8 @@ use crate::source::{Declared, PySource};
 pub enum Input {
     /// A `.safetensors` file, or a folder of a checkpoint.
     Path(PathBuf),
-    /// Tensors of Python: declarations, the callable that reads one, metadata.
-    Tensors(Vec<Declared>, Py<PyAny>, BTreeMap<String, String>),
+    /// Tensors of Python: declarations, the callable that reads one, metadata, the files that they are in.
+    Tensors(Vec<Declared>, Py<PyAny>, BTreeMap<String, String>, Vec<PathBuf>),
 }
 
 impl Input {
@@ -26,7 +26,9 @@ impl Input {
     pub fn with<T>(self, link: &Link, work: impl FnOnce(&dyn Source) -> Result<T>) -> Result<T> {
         match self {
             Self::Path(path) => work(&Checkpoint::open(&path)?),
-            Self::Tensors(tensors, read, metadata) => work(&PySource::new(tensors, read, metadata, link.clone())?),
+            Self::Tensors(tensors, read, metadata, files) => {
+                work(&PySource::new(tensors, read, metadata, files, link.clone())?)
+            }
         }
     }
 }

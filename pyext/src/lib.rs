@@ -9,6 +9,7 @@
 mod container;
 mod encode;
 mod errors;
+mod files;
 mod gpu;
 mod layers;
 mod options;
@@ -26,6 +27,8 @@ mod _native {
     use crate::container::{Container, compare};
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes};
+    #[pymodule_export]
+    use crate::files::{Output, checkpoint};
     #[pymodule_export]
     use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, TensorDecoder};
     #[pymodule_export]

@@ -1,7 +1,7 @@
 //! A checkpoint whose tensors live in Python and are fetched one at a time.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use numpy::PyReadonlyArray1;
@@ -22,6 +22,7 @@ pub struct PySource {
     tensors: Vec<SourceTensor>,
     read: Arc<Py<PyAny>>,
     metadata: BTreeMap<String, String>,
+    files: Vec<PathBuf>,
     link: Link,
 }
 
@@ -31,6 +32,7 @@ impl PySource {
         tensors: Vec<Declared>,
         read: Py<PyAny>,
         metadata: BTreeMap<String, String>,
+        files: Vec<PathBuf>,
         link: Link,
     ) -> Result<Self> {
         let tensors = tensors
@@ -40,7 +42,7 @@ impl PySource {
                 Ok(SourceTensor { name, dtype, shape, alias_of })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { tensors, read: Arc::new(read), metadata, link })
+        Ok(Self { tensors, read: Arc::new(read), metadata, files, link })
     }
 }
 
@@ -63,11 +65,7 @@ impl Source for PySource {
         self.metadata.clone()
     }
 
-    fn model(&self) -> Option<serde_json::Value> {
-        None
-    }
-
-    fn path(&self) -> Option<&Path> {
-        None
+    fn files(&self) -> Vec<PathBuf> {
+        self.files.clone()
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use signal_hook::consts::SIGTSTP;
 use signal_hook::low_level;
-use wcodec::Checkpoint;
+use wcodec::{Checkpoint, OutputKind, Source};
 
 use self::input::{Input, Signals};
 use self::log::Log;
@@ -127,9 +127,14 @@ fn open_patiently(path: &Path, mouse: bool, look: Look) -> Result<(Arc<FileModel
 /// Everything that can be wrong with what the user gave is found here, before the screen is taken.
 fn inspect(options: &Options) -> Result<u8, String> {
     let path = options.file.as_deref().ok_or("a file is needed")?;
-    let log = options.log.as_deref();
-    let mut log = Log::open(log).map_err(|e| format!("{}: {e}", log.unwrap_or(path).display()))?;
     let reference = options.reference.as_deref().map(Checkpoint::open).transpose().map_err(|e| e.to_string())?;
+    let log = options.log.as_deref();
+    if let Some(log) = log {
+        let mut inputs = reference.as_ref().map(Source::files).unwrap_or_default();
+        inputs.extend([Some(path), options.other.as_deref()].into_iter().flatten().map(Path::to_owned));
+        OutputKind::Log.check(log, &inputs).map_err(|e| e.to_string())?;
+    }
+    let mut log = Log::open(log).map_err(|e| format!("{}: {e}", log.unwrap_or(path).display()))?;
     let look = look(options, |name| std::env::var(name).ok());
     let shows = !options.json && !options.plain && io::stdout().is_terminal();
     // A library that draws for us looks at NO_COLOR, too.

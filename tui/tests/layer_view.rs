@@ -190,7 +190,7 @@ fn errors_against_the_source_are_those_that_verifying_finds() {
     // A container of raw tensors, decoded: the odd tensors as a checkpoint.
     let plain = file_of(&odd(), &options);
     let path = dir.path().join("odd.safetensors");
-    wcodec::decode(&plain.container, &path, &DecodeOptions::default(), false, &mut |_| Ok(())).unwrap();
+    wcodec::decode(&plain.container, None, &path, &DecodeOptions::default(), false, &mut |_| Ok(())).unwrap();
     let reference = Checkpoint::open(&path).unwrap();
     for options in every_kind().into_iter().chain([EncodeOptions::default()]) {
         let file = file_of(&reference, &options);

@@ -152,6 +152,23 @@ fn errors_are_one_line_that_names_the_file_and_status_2() {
 }
 
 #[test]
+fn the_log_is_not_written_into_a_file_that_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let link = folder.path().join("link");
+    std::fs::hard_link(&file, &link).unwrap();
+    let before = std::fs::read(&file).unwrap();
+    for log in [&file, &link, &folder.path().join("new.safetensors")] {
+        let (status, _, err) = call(&[file.to_str().unwrap(), "--plain", "--log", log.to_str().unwrap()]);
+        assert!(status == 2 && err.contains(log.to_str().unwrap()), "{err}");
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    let log = folder.path().join("log.txt");
+    assert_eq!(call(&[file.to_str().unwrap(), "--plain", "--log", log.to_str().unwrap()]).0, 0);
+    assert!(std::fs::read_to_string(&log).unwrap().contains("a.wcodec"));
+}
+
+#[test]
 fn a_closed_pipe_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = model(&folder, "a.wcodec", &EncodeOptions::default());

@@ -1,25 +1,53 @@
 //! Decoding a whole container into a `.safetensors` file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::{Container, DecodeOptions};
+use crate::cancel::Cancel;
+use crate::checkpoint::{Source, SourceBytes};
 use crate::error::{Error, Result};
-use crate::file::{NamedWriter, OutputFile};
+use crate::file::{NamedWriter, OutputFile, OutputKind};
+use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
+use crate::rest::REST_KEY;
+use crate::tensor::{Dtype, check_bytes};
 
 /// Writes all tensors of `container` to the `.safetensors` file `dst`, dequantized, in their own dtypes. Tied tensors are
 /// written under each of their names, since the format cannot share data.
 ///
+/// Where the container is only a part of a model, [`Container::open_rest`] opens the other tensors: given as `rest`, they are
+/// written, too.
+///
 /// Memory is bounded by the largest tensor. `dst` appears when it is complete.
 ///
 /// # Errors
-/// A damaged tensor (named), or the operating system; nothing is left behind.
+/// A damaged tensor, or one that is in both (named); an output that is one of the files that are read, is named like something else,
+/// or is something else than a file; the operating system. Nothing is left behind.
+///
+/// ```
+/// # fn main() -> wcodec::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("model.wcodec");
+/// # let mut source = wcodec::MemorySource::new();
+/// # source.push("w".into(), wcodec::Dtype::F32, vec![2, 2], vec![0; 16].into())?;
+/// # wcodec::encode(&source, &path, &wcodec::EncodeOptions::default(), &mut |_| Ok(()))?;
+/// use wcodec::{Checkpoint, Container, DecodeOptions, Source, decode};
+/// let container = Container::open(&path)?;
+/// let rest = container.open_rest()?;
+/// let dst = dir.path().join("restored.safetensors");
+/// let rest = rest.as_ref().map(|r| r as &dyn Source);
+/// decode(&container, rest, &dst, &DecodeOptions::default(), false, &mut |_| Ok(()))?;
+/// assert_eq!(Checkpoint::open(&dst)?.tensors().len(), container.names().len());
+/// # Ok(())
+/// # }
+/// ```
 pub fn decode(
     container: &Container,
+    rest: Option<&dyn Source>,
     dst: &Path,
     options: &DecodeOptions,
     overwrite: bool,
@@ -29,46 +57,120 @@ pub fn decode(
     let by_name: HashMap<&str, usize> = infos.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
     let mut names: Vec<(&str, usize)> = infos.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
     names.extend(container.aliases().iter().map(|(alias, target)| (alias.as_str(), by_name[target.as_str()])));
-    // Wide elements first, as the safetensors library does: every tensor is aligned to its elements.
-    names.sort_by_key(|&(_, i)| std::cmp::Reverse(infos[i].dtype.size()));
+    let mut tensors: Vec<Stored<'_>> = names
+        .into_iter()
+        .map(|(name, i)| Stored { name, dtype: infos[i].dtype, shape: &infos[i].shape, of_rest: None })
+        .collect();
+    if let Some(rest) = rest {
+        for tensor in stored(rest) {
+            if container.resolve(tensor.name).is_ok() {
+                let e = Error::format("it is in the container and in the rest of the model")
+                    .tensor(tensor.name)
+                    .advice("put the file beside the container that was saved with it");
+                return Err(match rest.path() {
+                    Some(path) => e.file(path),
+                    None => e,
+                });
+            }
+            tensors.push(tensor);
+        }
+    }
+    let mut metadata = rest.map(Source::metadata).unwrap_or_default();
+    metadata.extend(container.metadata().clone());
+    if rest.is_some() {
+        metadata.remove(REST_KEY);
+    }
+    let mut inputs: Vec<PathBuf> = container.path().map(Path::to_owned).into_iter().collect();
+    inputs.extend(rest.map(Source::files).unwrap_or_default());
+    let out = OutputFile::create(dst, OutputKind::Safetensors, &inputs, overwrite)?;
+    let pool = container.pool(options.threads)?;
+    let mut read = |tensor: &Stored<'_>| match (tensor.of_rest, rest) {
+        (Some(i), Some(rest)) => rest.read_with(i, &pool, &options.cancel),
+        _ => container.read(tensor.name, options).map(SourceBytes::Owned),
+    };
+    write(tensors, metadata, &out, &mut read, progress)?;
+    out.finish()
+}
 
+/// Writes the tensors of `source` as they are, in the format of `.safetensors` files, to `out`, which its owner finishes. Tied
+/// tensors are written under each of their names.
+///
+/// # Errors
+/// A tensor cannot be read (named), the operating system refuses, or `cancel` was used.
+pub fn write_safetensors(source: &dyn Source, out: &OutputFile, cancel: &Cancel) -> Result<()> {
+    let pool = Pool::new(None)?;
+    let mut read = |tensor: &Stored<'_>| source.read_with(tensor.of_rest.expect("of a source"), &pool, cancel);
+    write(stored(source).collect(), source.metadata(), out, &mut read, &mut |_| cancel.check())
+}
+
+/// A tensor of the output.
+struct Stored<'a> {
+    name: &'a str,
+    dtype: Dtype,
+    shape: &'a [usize],
+    /// Its place in the source that the container's tensors are completed by.
+    of_rest: Option<usize>,
+}
+
+fn stored(source: &dyn Source) -> impl Iterator<Item = Stored<'_>> {
+    let tensors = source.tensors().iter().enumerate();
+    tensors.map(|(i, t)| Stored { name: &t.name, dtype: t.dtype, shape: &t.shape, of_rest: Some(i) })
+}
+
+/// Writes header and tensors.
+fn write<'a>(
+    mut tensors: Vec<Stored<'_>>,
+    metadata: BTreeMap<String, String>,
+    out: &OutputFile,
+    read: &mut dyn FnMut(&Stored<'_>) -> Result<SourceBytes<'a>>,
+    progress: &mut Progress<'_>,
+) -> Result<()> {
+    // Wide elements first, as the safetensors library does: every tensor is aligned to its elements.
+    tensors.sort_by_key(|t| std::cmp::Reverse(t.dtype.size()));
     let mut end = 0usize;
     let mut entries = Vec::new();
-    for &(name, i) in &names {
-        if name == "__metadata__" {
+    for tensor in &tensors {
+        if tensor.name == "__metadata__" {
             return Err(Error::input("safetensors keeps this name for itself")
-                .tensor(name)
+                .tensor(tensor.name)
                 .advice("encode it under another name"));
         }
-        let info = &infos[i];
-        let dtype = serde_json::from_value(info.dtype.name().into()).map_err(|e| {
-            Error::unsupported(format!("safetensors has no dtype {}: {e}", info.dtype))
-                .tensor(name)
+        let dtype = serde_json::from_value(tensor.dtype.name().into()).map_err(|e| {
+            Error::unsupported(format!("safetensors has no dtype {}: {e}", tensor.dtype))
+                .tensor(tensor.name)
                 .advice("read it with load_file instead")
         })?;
-        let next = usize::try_from(info.original_bytes).ok().and_then(|n| end.checked_add(n));
-        let next = next.ok_or_else(|| Error::format("the tensors are too large").tensor(name).of_container())?;
-        entries.push((name.to_owned(), TensorInfo { dtype, shape: info.shape.clone(), data_offsets: (end, next) }));
+        let length = check_bytes(tensor.shape, tensor.dtype).map_err(|e| e.tensor(tensor.name).of_container())?;
+        let next = usize::try_from(length).ok().and_then(|n| end.checked_add(n));
+        let next = next.ok_or_else(|| Error::format("the tensors are too large").tensor(tensor.name).of_container())?;
+        entries.push((
+            tensor.name.to_owned(),
+            TensorInfo { dtype, shape: tensor.shape.to_vec(), data_offsets: (end, next) },
+        ));
         end = next;
     }
-    let text: HashMap<String, String> = container.metadata().clone().into_iter().collect();
+    let lengths: Vec<usize> = entries.iter().map(|(_, t)| t.data_offsets.1 - t.data_offsets.0).collect();
+    let text: HashMap<String, String> = metadata.into_iter().collect();
     let bad = |e: String| Error::format(format!("the safetensors header cannot be written: {e}"));
     let metadata = Metadata::new((!text.is_empty()).then_some(text), entries).map_err(|e| bad(e.to_string()))?;
     let mut header = serde_json::to_vec(&metadata).map_err(|e| bad(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
 
-    let out = OutputFile::create(dst, overwrite)?;
     let mut writer = NamedWriter::new(out.writer()?, out.path());
     writer.write(&(header.len() as u64).to_le_bytes())?;
     writer.write(&header)?;
     let (mut done, total) = (0, end as u64);
-    for (name, i) in names {
-        progress(&ProgressEvent { tensor: name, done, total })?;
-        writer.write(&container.read(name, options)?)?;
-        done += infos[i].original_bytes;
-        progress(&ProgressEvent { tensor: name, done, total })?;
+    for (tensor, length) in tensors.iter().zip(lengths) {
+        progress(&ProgressEvent { tensor: tensor.name, done, total })?;
+        let bytes = read(tensor)?;
+        if bytes.len() != length {
+            let what = format!("the source gives {} bytes for {:?}", bytes.len(), tensor.shape);
+            return Err(Error::input(what).tensor(tensor.name));
+        }
+        writer.write(&bytes)?;
+        done += length as u64;
+        progress(&ProgressEvent { tensor: tensor.name, done, total })?;
     }
     let flushed = writer.into_inner()?.flush();
-    flushed.map_err(|e| Error::io("write", dst, e))?;
-    out.finish()
+    flushed.map_err(|e| Error::io("write", out.path(), e))
 }

@@ -11,13 +11,13 @@ use crate::common::{checked, samples, text};
 use crate::listing;
 
 /// Runs an encode and a decode that write `dst`.
-fn write_both(dst: &Path, overwrite: bool) -> [wcodec::Result<()>; 2] {
+pub fn write_both(dst: &Path, overwrite: bool) -> [wcodec::Result<()>; 2] {
     let options = EncodeOptions { overwrite, ..Default::default() };
     let container = Container::from_bytes(samples::mini("rans pair row")).unwrap();
     let quiet = &mut |_: &wcodec::ProgressEvent<'_>| Ok(());
     [
         encode(&samples::source(), dst, &options, quiet).map(|_| ()),
-        decode(&container, dst, &checked(true), overwrite, quiet),
+        decode(&container, None, dst, &checked(true), overwrite, quiet),
     ]
 }
 
@@ -99,7 +99,7 @@ fn cancelling_leaves_nothing_whenever_it_comes() {
                 let options = EncodeOptions { overwrite: true, ..Default::default() };
                 let result = match what {
                     "encode" => encode(&samples::source(), &dst, &options, &mut progress).map(|_| ()),
-                    _ => decode(&container, &dst, &checked(true), true, &mut progress),
+                    _ => decode(&container, None, &dst, &checked(true), true, &mut progress),
                 };
                 match result {
                     Err(e) => assert_eq!(e.kind(), ErrorKind::Cancelled, "{e}"),
@@ -127,7 +127,7 @@ fn a_damaged_container_decodes_to_no_file() {
     let good = samples::all().remove(0).bytes;
     for place in Image::new(&good).places() {
         let container = Container::from_bytes(flipped(&good, place.offset * 8 + 9)).unwrap();
-        let e = decode(&container, &dst, &checked(true), true, &mut |_| Ok(())).unwrap_err();
+        let e = decode(&container, None, &dst, &checked(true), true, &mut |_| Ok(())).unwrap_err();
         assert!(e.kind() == ErrorKind::Corrupt && place.tensors.iter().any(|t| e.tensor_name() == Some(t)), "{e}");
         assert_eq!(listing(folder.path()), before);
     }
@@ -218,7 +218,7 @@ fn full_disk_child() {
         let e = encode(&large_source(), &folder.join(name), &options, quiet).map(|_| ()).unwrap_err();
         assert!(e.kind() == ErrorKind::Io && text(&e).contains(name), "{e}");
         let container = Container::open(&folder.join("large.wcodec")).unwrap();
-        let e = decode(&container, &folder.join(name), &checked(true), true, quiet).unwrap_err();
+        let e = decode(&container, None, &folder.join(name), &checked(true), true, quiet).unwrap_err();
         assert!(e.kind() == ErrorKind::Io && text(&e).contains(name), "{e}");
     }
     println!("the child was here");

@@ -11,7 +11,7 @@ use crate::common::text;
 const INDEX: &str = "model.safetensors.index.json";
 
 /// A folder of two shards: `a` and `b` in the first, `c` in the second.
-fn folder(map: &Value) -> tempfile::TempDir {
+pub fn folder(map: &Value) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let tensor = |v: u8| vec![v; 8];
     let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
@@ -21,7 +21,7 @@ fn folder(map: &Value) -> tempfile::TempDir {
     folder
 }
 
-fn good_map() -> Value {
+pub fn good_map() -> Value {
     json!({ "a": "1.safetensors", "b": "1.safetensors", "c": "2.safetensors" })
 }
 
@@ -92,9 +92,17 @@ fn shards_outside_the_folder_are_refused() {
 
 #[test]
 fn indexes_that_are_not_indexes() {
-    for text in
-        ["", "[]", "{}", "null", "{\"weight_map\":[]}", "{\"weight_map\":{\"a\":1}}", "{\"weight_map\":{\"a\":null}}"]
-    {
+    for text in [
+        "",
+        "[]",
+        "{}",
+        "null",
+        "{\"weight_map\":[]}",
+        "{\"weight_map\":{\"a\":1}}",
+        "{\"weight_map\":{\"a\":null}}",
+        "{\"weight_map\":{\"a\":[\"1.safetensors\"]}}",
+        "{\"weight_map\":{}}",
+    ] {
         let shards = folder(&good_map());
         std::fs::write(shards.path().join(INDEX), text).unwrap();
         let e = refused(shards.path(), text);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,9 @@ def compress(
     :param metadata: text to add to the checkpoint's metadata.
     :param progress: a bar, nothing, or a callback ``(tensor, done_bytes, total_bytes)``. What a callback raises stops
         the work, as Ctrl-C does, and is passed on.
-    :raises InputError: for NaN or infinity in a tensor to quantize, and for arguments that make no sense.
+    :raises InputError: for NaN or infinity in a tensor to quantize, if there are no tensors, if ``dst`` is one of the
+        files that are read, something else than a file or named like one of another format, and for arguments that make
+        no sense.
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
     options = encode_options(
@@ -110,15 +113,25 @@ def decompress(
     *,
     threads: int | None = None,
     overwrite: bool = False,
+    partial: bool = False,
     check: bool = True,
     progress: bool | ProgressCallback = True,
 ) -> None:
     """Decodes a container into a ``.safetensors`` file with the original names, shapes and dtypes.
 
+    The container of a folder that :func:`wcodec.save_pretrained` wrote has only what is compressed of the model: what
+    is not is taken from the file beside it, so that all tensors are there.
+
+    :param dst: the file to write. It appears when it is complete, or not at all.
+    :param overwrite: whether an existing ``dst`` may be replaced.
+    :param partial: whether the file with the rest of a model may be missing; its tensors then are, too.
     :param check: whether hashes are checked.
+    :raises FileMissingError: if the file with the rest of the model is missing, unless ``partial`` allows it.
+    :raises InputError: if ``dst`` is one of the files that are read, or its name that of another format.
     """
+    options = decode_options(threads, None, check)
     with Container.open(path) as container, reporter(progress, "decode") as callback:
-        container._open.decode(path_of(dst), bool(overwrite), decode_options(threads, None, check), callback)
+        container._open.decode(path_of(dst), bool(overwrite), bool(partial), options, callback)
 
 
 def open(path: _Path | bytes | bytearray | memoryview) -> Container:
@@ -164,6 +177,9 @@ def load_file(
 ) -> dict[str, Any]:
     """Every tensor of a container, as NumPy arrays or as torch tensors. Tied tensors stay one object.
 
+    Of a folder that :func:`wcodec.save_pretrained` wrote the container has only what is compressed; a ``UserWarning``
+    names the file with the rest.
+
     >>> import pathlib, tempfile, numpy as np, wcodec
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = pathlib.Path(folder.name, "model.wcodec")
@@ -190,6 +206,14 @@ def load_file(
         _torch.require()
     out: dict[str, Any] = {}
     with Container.open(path) as container, reporter(progress, "load") as callback:
+        rest = container._open.rest()
+        if rest is not None:
+            warnings.warn(
+                f"{container.path or 'the container'} has only what is compressed of a model; the other tensors are in "
+                f"{os.fspath(rest)} (wcodec.load_model loads both)",
+                UserWarning,
+                stacklevel=2,
+            )
         if number is not None:
             out.update(_gpu.load(container, device, dtype, threads, callback))
         else:

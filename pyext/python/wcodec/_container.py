@@ -271,7 +271,7 @@ class Container(Mapping[str, TensorEntry]):
 
         Stored segments are copied as they are, after a comparison with their hashes: nothing is decoded or encoded.
         Tied tensors stay tied where several of their names are given; one name alone holds the data itself. Metadata is
-        kept; :attr:`model`, which describes the whole checkpoint, is not::
+        kept; :attr:`model`, which describes the whole checkpoint, is not, nor where the rest of a model is::
 
             layer = wcodec.open(container.extract(["lm_head.weight"]))
 

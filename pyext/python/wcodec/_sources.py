@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from ._errors import InputError
 from ._options import path_of
 
 if TYPE_CHECKING:
-    from ._native import _Declared, _Source
+    from ._native import _Declared, _Source, _TensorSource
 
 Tensors = Mapping[str, Any]
 Source = str | os.PathLike[str] | Tensors
@@ -23,9 +23,13 @@ Source = str | os.PathLike[str] | Tensors
 
 def native_source(source: Source) -> _Source:
     """The source in the form that the native module takes."""
-    if not isinstance(source, Mapping):
-        return path_of(source)
+    return tensor_source(source) if isinstance(source, Mapping) else path_of(source)
+
+
+def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) -> _TensorSource:
+    """A mapping of tensors likewise; of a container, its metadata is taken if no other is given."""
     names = list(source)
+    files: dict[str, None] = {}
     declared: list[_Declared] = []
     first_of: dict[tuple[Any, ...], str] = {}
     for name in names:
@@ -33,13 +37,15 @@ def native_source(source: Source) -> _Source:
             raise InputError(f"names of tensors must be text and not empty, not {name!r}")
         value = source[name]
         dtype, shape, identity = _describe(name, value)
+        files.update(dict.fromkeys(_files_of(value)))
         if not isinstance(value, TensorEntry) and source[name] is not value:
             # The mapping makes its arrays on demand: the next one may get this one's address without being tied to it.
             identity = None
         alias_of = None if identity is None else first_of.setdefault(identity, name)
         declared.append((name, dtype, shape, None if alias_of == name else alias_of))
-    metadata = source.metadata if isinstance(source, Container) else {}
-    return declared, lambda index: _bytes_of(source[names[index]]), metadata
+    if metadata is None:
+        metadata = source.metadata if isinstance(source, Container) else {}
+    return declared, lambda index: _bytes_of(source[names[index]]), dict(metadata), list(files)
 
 
 def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...] | None]:
@@ -58,6 +64,19 @@ def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...]
         f"tensor '{name}': expected a NumPy array or a torch tensor, not {kind} (convert it with numpy.asarray)",
         tensor=name,
     )
+
+
+def _files_of(value: Any) -> Iterator[str]:
+    """The files that a tensor is read from, as far as it says so."""
+    if isinstance(value, TensorEntry):
+        if value._container.path is not None:
+            yield value._container.path
+        return
+    while isinstance(value, np.ndarray):
+        name = getattr(value, "filename", None) if isinstance(value, np.memmap) else None
+        if name is not None:
+            yield path_of(name)
+        value = value.base
 
 
 def _identity(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:

@@ -103,8 +103,21 @@ def register() -> None:
             decompress_(model)
             return model if dtype is None else model.to(dtype)
 
+    for made in (WCodecConfig, WCodecQuantizer):
+        # Pickles of models find the classes by this module and their names.
+        made.__qualname__ = made.__name__
+        globals()[made.__name__] = made
     auto.register_quantization_config(METHOD)(WCodecConfig)
     auto.register_quantizer(METHOD)(WCodecQuantizer)
+
+
+def __getattr__(name: str) -> Any:
+    """The classes, for a pickle that is read before transformers is imported."""
+    if name in ("WCodecConfig", "WCodecQuantizer"):
+        register()
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:

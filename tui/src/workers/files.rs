@@ -1,13 +1,12 @@
 //! Reads the file again, and writes new ones.
 
-#[cfg(unix)]
-use std::fs::Permissions;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
+
+use wcodec::{OutputFile, OutputKind};
 
 use crate::action::{Action, Report};
 use crate::model::FileModel;
@@ -45,7 +44,7 @@ impl Files {
     pub fn export(&self, path: PathBuf, text: String) {
         self.work("export", move || match write_new(&path, text.as_bytes()) {
             Ok(written) => Report::Message(format!("written to {}", written.display())),
-            Err(e) => Report::Error(format!("{}: {e}", path.display())),
+            Err(why) => Report::Error(why),
         });
     }
 
@@ -66,27 +65,21 @@ impl Files {
 ///
 /// # Errors
 /// The folder cannot be written to, or every name is taken.
-pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // What any program creates a file with; the user's mask narrows it.
-        builder.permissions(Permissions::from_mode(0o666));
-    }
-    let mut file = builder.prefix(".wcodec-").tempfile_in(folder)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
+pub fn write_new(path: &Path, bytes: &[u8]) -> Result<PathBuf, String> {
     for n in 0..MOST_NAMES {
         let name = numbered(path, n);
-        match file.persist_noclobber(&name) {
-            Ok(_) => return Ok(name),
-            Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => file = e.file,
-            Err(e) => return Err(e.error),
+        let written = OutputFile::create(&name, OutputKind::Json, &[], false).and_then(|out| {
+            out.write_all(bytes)?;
+            out.finish()
+        });
+        match written {
+            Ok(()) => return Ok(name),
+            // Taken, if only since a moment ago.
+            Err(_) if name.symlink_metadata().is_ok() => {}
+            Err(e) => return Err(e.to_string()),
         }
     }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, "this name and all like it are taken"))
+    Err(format!("{}: this name and all like it are taken", path.display()))
 }
 
 /// `a.timing-2.json` for `a.timing.json` and 2.

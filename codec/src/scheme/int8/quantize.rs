@@ -46,7 +46,7 @@ pub fn quantize_with<T: Weight>(
     let mut scales: Vec<f32> = try_vec(granularity.scales(rows, cols))?;
     if symbols.is_empty() {
         scales.fill(1.0);
-        return assemble((rows, cols), symbols, scales);
+        return Ok(assemble((rows, cols), symbols, scales));
     }
     let reader = Reader::new(&weights);
     let step = reader.whole_panels((pool.piece(rows * cols) / cols).max(1));
@@ -77,12 +77,12 @@ pub fn quantize_with<T: Weight>(
         }
         Ok(())
     })?;
-    assemble((rows, cols), symbols, scales)
+    Ok(assemble((rows, cols), symbols, scales))
 }
 
-fn assemble(shape: (usize, usize), symbols: Vec<i8>, scales: Vec<f32>) -> Result<Quantized> {
-    let symbols = Array2::from_shape_vec(shape, symbols).map_err(|e| Error::input(e.to_string()))?;
-    Ok(Quantized { symbols, scales: Array1::from_vec(scales) })
+fn assemble(shape: (usize, usize), symbols: Vec<i8>, scales: Vec<f32>) -> Quantized {
+    let symbols = Array2::from_shape_vec(shape, symbols).expect("made with that many elements");
+    Quantized { symbols, scales: Array1::from_vec(scales) }
 }
 
 /// Reads runs of rows as f32. A clone reads for itself.

@@ -33,7 +33,8 @@ def encode(arguments: argparse.Namespace) -> int:
 def decode(arguments: argparse.Namespace) -> int:
     """``wcodec decode``"""
     a = arguments
-    _api.decompress(a.file, a.output, threads=a.threads, overwrite=a.overwrite, progress=show_progress(a.quiet))
+    _api.decompress(a.file, a.output, threads=a.threads, overwrite=a.overwrite, partial=a.partial,
+                    progress=show_progress(a.quiet))  # fmt: skip
     if not a.quiet:
         print(f"{a.output}: written")
     return 0

@@ -28,7 +28,7 @@ SRC is a .safetensors file or the folder of a checkpoint. MODEL is a .wcodec fil
 checkpoint, which is compressed in memory; running models needs torch, transformers and accelerate. Ratios are
 original / stored bytes (larger is better), and bits/weight counts everything that is stored.
 
-exit status: 0 equal or done, 1 difference or damage, 2 error, 130 interrupted
+exit status: 0 equal or done, 1 difference or damage, 2 error, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP
 """
 
 
@@ -158,6 +158,8 @@ def _decode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a .wcodec file")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .safetensors file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    parser.add_argument("--partial", action="store_true",
+                        help="decode what is there, if the file with the rest of the model is missing")  # fmt: skip
     _common(parser, json="")
 
 

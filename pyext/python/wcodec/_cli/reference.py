@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -37,18 +37,19 @@ class Checkpoint:
         if not root.exists():
             raise FileMissingError(f"{root}: there is no such file or folder (check the path)", file=root)
         if not root.is_dir():
-            self._add(root)
+            self._add(root, {})
             return
+        places: dict[str, str] = {}
         indexes = sorted(root.glob("*.safetensors.index.json"))
         if indexes:
-            names = set(json.loads(indexes[0].read_text("utf-8"))["weight_map"].values())
-            files = [root / name for name in sorted(names)]
+            places = json.loads(indexes[0].read_text("utf-8"))["weight_map"]
+            files = [root / name for name in sorted(set(places.values()))]
         else:
             files = sorted(root.glob("*.safetensors"))
         for file in files:
-            self._add(file)
+            self._add(file, places)
 
-    def _add(self, file: Path) -> None:
+    def _add(self, file: Path, places: Mapping[str, str]) -> None:
         with file.open("rb") as stream:
             prefix = stream.read(8)
             length = int.from_bytes(prefix, "little")
@@ -58,7 +59,7 @@ class Checkpoint:
                 )
             header = json.loads(stream.read(length))
         for name, entry in header.items():
-            if name != "__metadata__":
+            if name != "__metadata__" and places.get(name, file.name) == file.name:
                 begin, end = entry["data_offsets"]
                 self.tensors[name] = (file, entry["dtype"], tuple(entry["shape"]), 8 + length + begin, end - begin)
 

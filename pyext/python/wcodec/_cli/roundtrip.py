@@ -8,16 +8,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import _api
+from .. import _api, _native
 from .. import _format as fmt
 from .._container import Container, TensorEntry
 from .._errors import CorruptError, FormatError
+from .._files import output
 from .._options import DEFAULT_BLOCK
 from . import reference
 from .output import document, show_progress
@@ -29,6 +31,16 @@ _HEADINGS = ("coder", "scale", "result", "original", "stored", "ratio", "bits/we
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs every combination that was asked for, and reports."""
+    with ExitStack() as stack:
+        report = None
+        if arguments.json not in (None, "-"):
+            # Before the work, which may take long: a name that cannot be written to is refused now.
+            inputs = _native.checkpoint(arguments.src, False)[1]
+            report = stack.enter_context(output(arguments.json, report=True, inputs=inputs, overwrite=True))
+        return _run(arguments, report)
+
+
+def _run(arguments: argparse.Namespace, report: _native.Output | None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="wcodec-roundtrip-"))
     try:
         results = [result for scale in arguments.scale for result in _scale(arguments, scale, folder)]
@@ -40,10 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
     ok = all(result["ok"] for result in results)
     if arguments.json:
         text = document("roundtrip", {"source": arguments.src, "ok": ok, "combinations": results})
-        if arguments.json == "-":
+        if report is None:
             print(text)
         else:
-            Path(arguments.json).write_text(text + "\n", "utf-8")
+            report.write(f"{text}\n".encode())
+            report.finish()
     if arguments.json != "-":
         _print(results, ok, arguments.quiet)
     return 0 if ok else 1

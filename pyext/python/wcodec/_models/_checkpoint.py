@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .. import _native
 from .._errors import FileMissingError, FormatError
 
 
 class Checkpoint:
-    """The tensors of a folder's safetensors files, one file or shards. Opening reads headers only."""
+    """The tensors of a folder's safetensors files, one file or shards. Opening reads headers only.
 
-    def __init__(self, folder: Path) -> None:
+    Which file has which tensor, and whether that fits together, is for the native module to say, as for every encoding.
+
+    :param rest: whether the folder may have only what is not compressed of a model.
+    """
+
+    def __init__(self, folder: Path, rest: bool = False) -> None:
         from safetensors import SafetensorError, safe_open
 
+        if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.safetensors.index.json")):
+            raise FileMissingError(
+                f"{folder}: there is no .wcodec and no .safetensors file in it "
+                "(name the folder of a model; convert .bin files to .safetensors first)",
+                file=folder,
+            )
         self.folder = folder
         self._files: dict[str, Any] = {}
-        for path in _files(folder):
-            if not path.is_file():
-                raise FileMissingError(f"{path}: a shard of the checkpoint is missing (download it again)", file=path)
-            try:
-                opened = safe_open(str(path), framework="pt")
-            except SafetensorError as error:
-                raise FormatError(
-                    f"{path}: not a safetensors file: {error} (download it again; convert .bin and .pt files first)",
-                    file=path,
-                ) from None
-            keys: list[str] = opened.keys()  # type: ignore[no-untyped-call]
-            self._files.update(dict.fromkeys(keys, opened))
+        opened: dict[str, Any] = {}
+        for name, file in _native.checkpoint(folder, rest)[0]:
+            path = str(file)
+            if path not in opened:
+                try:
+                    opened[path] = safe_open(path, framework="pt")
+                except SafetensorError as error:
+                    raise FormatError(
+                        f"{path}: not a safetensors file: {error} (download it again)", file=path
+                    ) from None
+            self._files[name] = opened[path]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -70,24 +80,3 @@ class Lazy(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._keys)
-
-
-def _files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            names = json.loads(index.read_text())["weight_map"].values()
-            return [folder / name for name in dict.fromkeys(names)]
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise FormatError(f"{index}: no index of shards (download the checkpoint again)", file=index) from None
-    single = folder / "model.safetensors"
-    if single.is_file():
-        return [single]
-    found = sorted(folder.glob("*.safetensors"))
-    if not found:
-        raise FileMissingError(
-            f"{folder}: there is no .wcodec and no .safetensors file in it "
-            "(name the folder of a model; convert .bin files to .safetensors first)",
-            file=folder,
-        )
-    return found

@@ -81,7 +81,7 @@ def load_model(
     model = skeleton(config, compute)
     if file is not None:
         container = Container.open(file)
-        rest = Checkpoint(folder) if folder is not None and _has_rest(folder) else None
+        rest = Checkpoint(folder, rest=True) if folder is not None and _has_rest(folder) else None
         fill(model, container, rest, where, compute, settings)
     else:
         assert folder is not None
@@ -259,7 +259,7 @@ def _located(path: str | os.PathLike[str]) -> tuple[Path | None, Path | None]:
 
 def container_of(folder: Path) -> Path | None:
     """The ``.wcodec`` file of a folder: the one that its config names, or the only one."""
-    named = _quantization(folder)
+    named = quantization_of(folder)
     if named and named.get("file"):
         path = folder / Path(named["file"]).name
         if not path.is_file():
@@ -313,10 +313,10 @@ def _config(folder: Path | None, file: Path | None) -> Any:
 def _has_rest(folder: Path) -> bool:
     """Whether a folder was written by ``save_pretrained``, so that its safetensors file has what the container has
     not; beside a whole checkpoint it would be the original."""
-    return bool(_quantization(folder))
+    return bool(quantization_of(folder))
 
 
-def _quantization(folder: Path) -> dict[str, Any]:
+def quantization_of(folder: Path) -> dict[str, Any]:
     """What the config says of compressed weights; nothing if they are not of this package."""
     found = _json(folder / "config.json").get("quantization_config")
     return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}
@@ -326,7 +326,7 @@ def _settings(
     folder: Path | None, residency: str | None, vram_budget: int | str | None, cache: int | str | None
 ) -> Settings:
     """What was asked for and, for what was left out, what the folder's config says."""
-    saved = {} if folder is None else _quantization(folder)
+    saved = {} if folder is None else quantization_of(folder)
     chosen = saved.get("residency", "device") if residency is None else residency
     if vram_budget is None and chosen == "auto":
         vram_budget = saved.get("vram_budget")

@@ -16,6 +16,7 @@ from .._progress import ProgressCallback
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
 from ..nn._placement import checked_settings
 from ..nn._store import Store
+from . import _refuse
 from ._find import Candidate, find, groups, is_scaled, key_of, routed
 from ._report import ReplacedLayer, ReplaceReport, SkippedLayer
 
@@ -45,7 +46,8 @@ def compress_(
 
     The model keeps its device and dtype, and computes with the decoded weights: for scheme ``int8`` these are symbols
     times scales, for scheme ``raw`` the original ones. Tied weights stay tied: they are compressed once, or not at all.
-    All parameters that are left stop requiring gradients.
+    All parameters that are left stop requiring gradients. transformers' own ``save_pretrained`` and ``push_to_hub`` are
+    refused from then on: :func:`wcodec.save_pretrained` saves the model.
 
     :param scheme: as in :func:`wcodec.compress`; so are ``coder`` and ``options`` (``scale``, ``block``, ``layout``,
         ``level``, ``tile``, ``threads``).
@@ -92,6 +94,7 @@ def compress_(
         store.check_budget()
     except InputError:
         _swap(model, {id(model.get_submodule(c.name)): c.module for c in candidates})
+        _refuse.mark(model)
         raise
     # The original weights go before compressed ones come.
     del candidates
@@ -152,6 +155,7 @@ def decompress_(
             new.weight = shared.setdefault(key, new.weight)
         plain[id(module)] = new
     _swap(model, plain)
+    _refuse.mark(model)
     return list(found)
 
 
@@ -176,6 +180,7 @@ def replace(model: torch.nn.Module, candidates: list[Candidate], store: Store, *
             )
         )
     _swap(model, made)
+    _refuse.mark(model)
     store.serve(model)
     return replaced
 

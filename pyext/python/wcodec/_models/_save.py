@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .. import _native
 from .._errors import InputError, OutputExistsError
+from .._files import REST_KEY, output
+from .._sources import tensor_source
 from ..nn import CompressedLayer
+from ._load import quantization_of
 
 FILE = "model.wcodec"
+REST = "model.safetensors"
+_CONFIG = "config.json"
 # Files of a tokenizer, which belong to a model's folder.
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
     *("merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json"),
 )
+# Weights that are not compressed, as transformers names them.
+_ORIGINALS = (REST, "*.safetensors.index.json", "model-*-of-*.safetensors", "pytorch_model*.bin*")
 
 
 def save_pretrained(
@@ -33,16 +42,16 @@ def save_pretrained(
 
     Loaded, the model has the ``residency``, ``vram_budget`` and ``cache`` that it has now, if no others are asked for.
     The folder has ``model.wcodec`` with the compressed weights, copied as they are; ``model.safetensors`` with the few
-    that are not compressed (norms, biases); ``config.json``, and files of the tokenizer.
+    that are not compressed (norms, biases); ``config.json``, and files of the tokenizer. All of them are written under
+    other names first: if something fails or is interrupted, the folder stays as it was.
 
     :param tokenizer: saved with the model; if left out, its files are copied from where the model was loaded from, if
         that was a folder.
-    :param overwrite: whether a model in the folder may be replaced.
-    :raises InputError: if no layer is compressed, or layers come from several containers.
+    :param overwrite: whether a compressed model in the folder may be replaced; one that is not compressed never is.
+    :raises InputError: if no layer is compressed, layers come from several containers, or the folder has a model that
+        is not compressed.
     :raises OutputExistsError: if the folder has a model and ``overwrite`` was not asked for.
     """
-    from safetensors.torch import save_file
-
     layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
     if not layers:
         raise InputError(f"no layer of this {type(model).__name__} is compressed (call wcodec.compress_ first)")
@@ -56,38 +65,73 @@ def save_pretrained(
             f"the layers come from {len(stores)} containers (decompress_ the model and compress_ it at once)"
         )
     target = Path(folder)
-    if not overwrite:
-        for name in (FILE, "model.safetensors", "config.json"):
-            if (target / name).exists():
-                raise OutputExistsError(
-                    f"{target / name} exists (pass overwrite=True to replace it)", file=target / name
-                )
-    target.mkdir(parents=True, exist_ok=True)
-    names = list(dict.fromkeys(name for layer in layers for name in layer.tensors))
-    data = layers[0]._store.bytes_of(names)
-    part = target / f"{FILE}.part"
-    part.write_bytes(data)
-    os.replace(part, target / FILE)
-    save_file(_rest(model), str(target / "model.safetensors"), metadata={"format": "pt"})
-    _save_config(model, target, layers[0])
+    _keep_original(target)
+    with tempfile.TemporaryDirectory(prefix="wcodec-save-") as place, ExitStack() as stack:
+        small = _small_files(model, layers[0], tokenizer, Path(place))
+        if tokenizer is None:
+            for name, path in _loaded_tokenizer(model, target).items():
+                # Nobody asked for these: those that are there stay.
+                if overwrite or not os.path.lexists(target / name):
+                    small.setdefault(name, path)
+        if not overwrite:
+            for name in (FILE, REST, *small):
+                if os.path.lexists(target / name):
+                    raise OutputExistsError(
+                        f"{target / name} exists (pass overwrite=True to replace it)", file=target / name
+                    )
+        target.mkdir(parents=True, exist_ok=True)
+
+        def begin(name: str) -> _native.Output:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            return stack.enter_context(output(target / name, overwrite=overwrite))
+
+        outputs = [begin(FILE), begin(REST)]
+        names = list(dict.fromkeys(name for layer in layers for name in layer.tensors))
+        outputs[0].write_extract(layers[0]._store.container._open, names, {REST_KEY: REST})
+        outputs[1].write_tensors(tensor_source(_rest(model), {"format": "pt"}))
+        # The config comes last: without it a folder is no model.
+        for name in sorted(small, key=lambda n: n == _CONFIG):
+            outputs.append(begin(name))
+            outputs[-1].write(small[name].read_bytes())
+        for out in outputs:
+            out.finish()
+
+
+def _keep_original(target: Path) -> None:
+    """Refuses a folder with weights that would be replaced by the few that are not compressed, or by their config."""
+    found = sorted(path.name for pattern in _ORIGINALS for path in target.glob(pattern))
+    if found and not quantization_of(target):
+        raise InputError(
+            f"{target}: there is a model that is not compressed ({found[0]}), and saving would destroy it "
+            "(save to another folder)",
+            file=target,
+        )
+
+
+def _small_files(model: Any, layer: CompressedLayer, tokenizer: Any, place: Path) -> dict[str, Path]:
+    """All but the weights, by their names in the model's folder; transformers writes them to ``place``."""
+    _save_config(model, place, layer)
     if tokenizer is not None:
-        tokenizer.save_pretrained(target)
-    else:
-        loaded_from = str(getattr(model.config, "_name_or_path", ""))
-        source = Path(loaded_from)
-        if loaded_from and source.is_dir() and source.resolve() != target.resolve():
-            for name in _TOKENIZER:
-                if (source / name).is_file():
-                    shutil.copyfile(source / name, target / name)
+        tokenizer.save_pretrained(place)
+    return {path.relative_to(place).as_posix(): path for path in sorted(place.rglob("*")) if path.is_file()}
+
+
+def _loaded_tokenizer(model: Any, target: Path) -> dict[str, Path]:
+    """Files of the tokenizer where the model was loaded from, by their names, unless that is where it is saved."""
+    loaded_from = str(getattr(model.config, "_name_or_path", ""))
+    source = Path(loaded_from)
+    if not loaded_from or not source.is_dir() or source.resolve() == target.resolve():
+        return {}
+    return {name: source / name for name in _TOKENIZER if (source / name).is_file()}
 
 
 def _rest(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers that are not compressed, tied ones once."""
-    out = {name: p.detach().to("cpu").contiguous() for name, p in model.named_parameters()}
+    out = {name: p.detach() for name, p in model.named_parameters()}
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set:
-                out[f"{path}.{name}" if path else name] = buffer.detach().to("cpu").contiguous().clone()
+                out[f"{path}.{name}" if path else name] = buffer.detach()
     return out
 
 
@@ -100,7 +144,7 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
     finally:
         if quantization is not None:
             model.config.quantization_config = quantization
-    path = target / "config.json"
+    path = target / _CONFIG
     config = json.loads(path.read_text())
     if not config.get("architectures"):
         config["architectures"] = [type(model).__name__]

@@ -11,9 +11,9 @@ into memory that all blocks of all models on that device share; so the weight th
 while it computes. ``layer.weight`` decodes to a tensor of its own.
 
 Calls from several threads take turns on a GPU. Several streams of one GPU do too: the later one waits for the earlier.
-A CUDA graph decodes for itself, each time it is replayed, into memory that graphs of its pool share and nobody else uses;
-it keeps what it reads, so that the model may go before it. Run the model once before a graph is captured, and keep its
-bytes on the device: layers that are streamed (residency ``host``, and some of ``auto``) cannot be captured.
+A CUDA graph decodes for itself, each time it is replayed, into memory that the graphs of its pool share and nobody else
+uses; it keeps what it reads, so that the model may go before it. Run the model once before a graph is captured, and
+keep its bytes on the device: layers that are streamed (residency ``host``, and some of ``auto``) cannot be captured.
 """
 
 from ._layer import CompressedLayer

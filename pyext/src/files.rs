@@ -1,0 +1,97 @@
+//! What is on disk: the tensors of checkpoints, and files that appear when they are complete.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use wcodec::{Checkpoint, DecodeOptions, Error, OutputFile, OutputKind, Result, Source, extract_to, write_safetensors};
+
+use crate::container::Container;
+use crate::encode::Input;
+use crate::errors::to_py;
+use crate::progress::{detached, run};
+
+/// Names of tensors, and the file that each is in.
+type Places = Vec<(String, PathBuf)>;
+
+/// Which file of a checkpoint has which tensor, in order, after all checks of its headers and its index; and all files that belong
+/// to it. `rest`: whether it may be what is not compressed of a model.
+#[pyfunction]
+pub fn checkpoint(py: Python<'_>, path: PathBuf, rest: bool) -> PyResult<(Places, Vec<PathBuf>)> {
+    detached(py, || {
+        let found = if rest { Checkpoint::open_rest(&path)? } else { Checkpoint::open(&path)? };
+        let tensors = found.tensors().iter().enumerate();
+        let tensors = tensors.map(|(i, t)| (t.name.clone(), found.file_of(i).to_owned())).collect();
+        Ok((tensors, found.files()))
+    })
+}
+
+/// A file that appears under its name when it is finished, or not at all.
+#[pyclass(frozen, module = "wcodec._native")]
+pub struct Output(Mutex<Option<OutputFile>>);
+
+impl Output {
+    fn with<T: Send>(&self, work: impl FnOnce(&OutputFile) -> Result<T> + Send) -> Result<T> {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(file) => work(file),
+            None => Err(closed()),
+        }
+    }
+
+    fn take(&self) -> Option<OutputFile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn closed() -> Error {
+    Error::input("the output is finished already")
+}
+
+#[pymethods]
+impl Output {
+    /// Begins a file beside `path`. `report`: whether it is one in JSON, so that its name must not be a model's.
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, report: bool, inputs: Vec<PathBuf>, overwrite: bool) -> PyResult<Self> {
+        let kind = if report { OutputKind::Json } else { OutputKind::Other };
+        detached(py, || OutputFile::create(&path, kind, &inputs, overwrite)).map(|f| Self(Mutex::new(Some(f))))
+    }
+
+    /// Appends bytes.
+    fn write(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
+        detached(py, || self.with(|file| file.write_all(data)))
+    }
+
+    /// Writes the tensors of a source, in the format of `.safetensors` files.
+    fn write_tensors(&self, py: Python<'_>, source: Input) -> PyResult<()> {
+        run(py, None, |_, link| {
+            source.with(link, |source| self.with(|file| write_safetensors(source, file, &link.cancel())))
+        })
+    }
+
+    /// Writes a container of the tensors `names` alone, with more metadata.
+    fn write_extract(
+        &self,
+        py: Python<'_>,
+        container: &Bound<'_, Container>,
+        names: Vec<String>,
+        metadata: BTreeMap<String, String>,
+    ) -> PyResult<()> {
+        let (container, names) = (container.get().inner(), names.iter().map(String::as_str).collect::<Vec<_>>());
+        run(py, None, |_, link| {
+            let options = DecodeOptions { cancel: link.cancel(), ..DecodeOptions::default() };
+            self.with(|file| extract_to(file, container, &names, &metadata, &options))
+        })
+    }
+
+    /// Makes the bytes durable and gives the file its name.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let file = self.take().ok_or_else(|| to_py(py, &closed()))?;
+        detached(py, || file.finish())
+    }
+
+    /// Removes what was written, unless it is finished.
+    fn discard(&self, py: Python<'_>) {
+        py.detach(|| drop(self.take()));
+    }
+}

@@ -1,0 +1,402 @@
+"""Saving models, and models in two files: nothing is left out silently, and no original is destroyed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import wcodec
+from command import Cli, call
+from wcodec._models import _save
+from wcodec.nn import CompressedLayer
+
+transformers = pytest.importorskip("transformers")
+IDS = torch.tensor([[3, 17, 256, 255, 5, 41]])
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(IDS).logits
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return functools.partial(call, capsys)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "doc"
+    wcodec.save_pretrained(wcodec.load_model(model), folder)
+    return folder
+
+
+@pytest.fixture(params=["now", "before"])
+def part(request: pytest.FixtureRequest, saved: Path, tmp_path: Path) -> Path:
+    """The container of a saved folder; and one of a time when containers did not say that they are parts."""
+    folder = Path(shutil.copytree(saved, tmp_path / "saved"))
+    if request.param == "before":
+        with wcodec.open(folder / "model.wcodec") as container:
+            data = container.extract(container)
+            assert container.metadata == {"wcodec.rest": "model.safetensors"}
+        (folder / "model.wcodec").write_bytes(data)
+        assert wcodec.open(data).metadata == {}
+    return folder / "model.wcodec"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def tensors_of(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+# The container is a part of the model
+
+
+def test_decoding_a_part_gives_all_tensors(part: Path, model: Path, tmp_path: Path, run: Cli) -> None:
+    out = tmp_path / "all.safetensors"
+    assert run("decode", part, "-o", out, "-q") == (0, "", "")
+    found, original = tensors_of(out), tensors_of(model / "model.safetensors")
+    assert found.keys() == original.keys() and len(found) == 39
+    rest = tensors_of(part.parent / "model.safetensors")
+    assert len(rest) == 9
+    for name, tensor in found.items():
+        assert (tensor.dtype, tensor.shape) == (original[name].dtype, original[name].shape)
+        assert name not in rest or torch.equal(tensor, original[name])
+    # What was decoded is a model again.
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    shutil.copy(model / "config.json", whole)
+    shutil.copy(out, whole / "model.safetensors")
+    decoded = transformers.AutoModelForCausalLM.from_pretrained(whole)
+    assert torch.equal(logits(decoded), logits(wcodec.load_model(part.parent)))
+
+
+def test_a_part_without_the_rest(part: Path, tmp_path: Path, run: Cli) -> None:
+    rest, out = part.parent / "model.safetensors", tmp_path / "out.safetensors"
+    rest.unlink()
+    status, _, err = run("decode", part, "-o", out)
+    assert status == 2 and str(rest) in err and "--partial" in err and not out.exists()
+    with pytest.raises(wcodec.FileMissingError, match="not compressed are missing"):
+        wcodec.decompress(part, out, progress=False)
+    assert run("decode", part, "-o", out, "-q", "--partial")[0] == 0
+    assert len(tensors_of(out)) == 30
+
+
+def test_partial_takes_what_is_there(part: Path, tmp_path: Path) -> None:
+    wcodec.decompress(part, tmp_path / "out.safetensors", partial=True, progress=False)
+    assert len(tensors_of(tmp_path / "out.safetensors")) == 39
+
+
+def test_loading_a_part_warns(part: Path, saved: Path, model: Path, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"the other tensors are in .*model\.safetensors") as seen:
+        assert len(wcodec.load_file(part)) == 30
+    assert seen[0].filename == __file__
+    wcodec.compress(model, tmp_path / "whole.wcodec", progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(wcodec.load_file(tmp_path / "whole.wcodec")) == 39
+        wcodec.load_model(part.parent)
+
+
+def test_verify_says_where_the_rest_is(part: Path, model: Path, run: Cli) -> None:
+    status, out, _ = run("verify", part, "--against", model)
+    lines = [line for line in out.splitlines() if line.startswith("missing: ")]
+    assert status == 1 and len(lines) == 9
+    place = part.parent / "model.safetensors"
+    assert f"missing: model.norm.weight: not in the container, but in the rest of its model, {place}" in lines
+
+
+def test_the_rest_alone_is_no_model_to_encode(part: Path, tmp_path: Path, run: Cli) -> None:
+    for source in (part.parent, part.parent / "model.safetensors"):
+        for command in (["encode", source, "-o", tmp_path / "x.wcodec"], ["roundtrip", source],
+                        ["verify", part, "--against", source]):  # fmt: skip
+            status, _, err = run(*command)
+            assert status == 2 and "whose other weights are in 'model.wcodec'" in err, err
+    assert not (tmp_path / "x.wcodec").exists()
+
+
+# Saving to a folder
+
+
+def test_an_original_is_never_replaced(model: Path, tmp_path: Path) -> None:
+    loaded = wcodec.load_model(model)
+    weights = (model / "model.safetensors").read_bytes()
+    shards = {"model-00001-of-00001.safetensors": weights, "model.safetensors.index.json": b"{}"}
+    for i, files in enumerate(({"model.safetensors": weights}, shards, {"pytorch_model.bin": b"torch"},
+                               {"pytorch_model.bin.index.json": b"{}"})):  # fmt: skip
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        for config in (False, True):
+            if config:
+                shutil.copy(model / "config.json", folder)
+            before = contents(folder)
+            for overwrite in (False, True):
+                with pytest.raises(wcodec.InputError, match=r"not compressed .* \(save to another folder\)"):
+                    wcodec.save_pretrained(loaded, folder, overwrite=overwrite)
+            assert contents(folder) == before
+
+
+def test_a_save_that_fails_changes_nothing(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(shutil.copytree(saved, tmp_path / "there"))
+    other = wcodec.load_model(saved)
+    other.model.norm.weight.data.fill_(7.0)
+    before = contents(folder)
+
+    class Failing:
+        def save_pretrained(self, place: Any) -> None:
+            Path(place, "tokenizer.json").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wcodec.save_pretrained(other, folder, Failing(), overwrite=True)
+    # Whatever is written last fails: the others are not there either.
+    real, names = _save.output, []
+
+    def failing(path: Path, **options: Any) -> Any:
+        names.append(path.name)
+        if path.name == "config.json":
+            raise KeyboardInterrupt
+        return real(path, **options)
+
+    monkeypatch.setattr(_save, "output", failing)
+    for place in (folder, tmp_path / "new"):
+        with pytest.raises(KeyboardInterrupt):
+            wcodec.save_pretrained(other, place, overwrite=True)
+    assert names[:2] == ["model.wcodec", "model.safetensors"] and names[-1] == "config.json"
+    assert contents(folder) == before and contents(tmp_path / "new") == {}
+    monkeypatch.undo()
+    wcodec.save_pretrained(other, folder, overwrite=True)
+    assert torch.equal(wcodec.load_model(folder).model.norm.weight, other.model.norm.weight)
+    assert {p.name for p in folder.iterdir()} == set(before)
+
+
+def test_files_beside_the_model_are_not_replaced_unasked(saved: Path, tmp_path: Path) -> None:
+    model = wcodec.load_model(saved)
+    (tmp_path / "tokenizer.json").write_text("mine")
+    wcodec.save_pretrained(model, tmp_path)
+    assert (tmp_path / "tokenizer.json").read_text() == "mine"
+    wcodec.save_pretrained(model, tmp_path, overwrite=True)
+    assert (tmp_path / "tokenizer.json").read_bytes() == (saved / "tokenizer.json").read_bytes()
+
+    class Tokenizer:
+        def save_pretrained(self, place: Any) -> None:
+            Path(place, "additional").mkdir()
+            Path(place, "additional", "template.jinja").write_text("theirs")
+
+    folder = tmp_path / "new"
+    (folder / "additional").mkdir(parents=True)
+    (folder / "additional" / "template.jinja").write_text("mine")
+    with pytest.raises(wcodec.OutputExistsError, match="template.jinja exists"):
+        wcodec.save_pretrained(model, folder, Tokenizer())
+    assert list(contents(folder)) == ["additional/template.jinja"]
+    wcodec.save_pretrained(model, folder, Tokenizer(), overwrite=True)
+    assert (folder / "additional" / "template.jinja").read_text() == "theirs"
+    if os.name == "posix":
+        (folder / "model.wcodec").unlink()
+        (folder / "model.wcodec").symlink_to(saved / "model.wcodec")
+        with pytest.raises(wcodec.InputError, match="a symbolic link, which is not replaced"):
+            wcodec.save_pretrained(model, folder, overwrite=True)
+
+
+def test_buffers_and_dtypes_are_saved(tmp_path: Path) -> None:
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, vocab_size=300,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.model.register_buffer("ids", torch.arange(5))
+    model.model.register_buffer("mask", torch.ones(2, 3, dtype=torch.bool).T)
+    model.model.register_buffer("passing", torch.zeros(3), persistent=False)
+    wcodec.compress_(model, exclude="*mlp*", progress=False)
+    wcodec.save_pretrained(model, tmp_path)
+    found = tensors_of(tmp_path / "model.safetensors")
+    want = {n: p for n, p in model.state_dict().items() if not n.endswith("wcodec")}
+    assert found.keys() == want.keys() and "model.passing" not in found
+    for name, tensor in want.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+
+
+# transformers' own saving
+
+
+def refused(model: Any, folder: Path) -> bool:
+    """Whether the model's own methods name ours and write nothing."""
+    found = []
+    for method, arguments in ((model.save_pretrained, (folder,)), (model.push_to_hub, ("nobody/nothing",))):
+        try:
+            method(*arguments, safe_serialization=True)
+        except wcodec.InputError as error:
+            assert "wcodec.save_pretrained" in str(error)
+            found.append(not folder.exists())
+    return found == [True, True]
+
+
+def plain(model: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(model)
+
+
+@pytest.mark.parametrize("way", ["compress_", "load_model", "a checkpoint", "transformers"])
+def test_saving_by_transformers_is_refused(way: str, saved: Path, model: Path, tmp_path: Path) -> None:
+    if way == "compress_":
+        loaded = plain(model)
+        wcodec.compress_(loaded, progress=False)
+    elif way == "transformers":
+        loaded = plain(saved)
+    else:
+        loaded = wcodec.load_model(saved if way == "load_model" else model)
+    new = tmp_path / "new"
+    copies = (copy.deepcopy(loaded), pickle.loads(pickle.dumps(loaded)))
+    for one in (loaded, *copies):
+        assert refused(one, new) and refused(one.model, new)
+        assert refused(wcodec.WCodecModel(one).model, new)
+    # Ours goes on, and so does saving what is in a state dict.
+    wcodec.save_pretrained(copies[1], tmp_path / "ours")
+    assert torch.equal(logits(wcodec.load_model(tmp_path / "ours")), logits(loaded))
+    torch.save(loaded.state_dict(), tmp_path / "state.pt")
+    if way == "transformers":
+        # In a process that has not imported anything of it yet.
+        (tmp_path / "pickle").write_bytes(pickle.dumps(loaded))
+        code = f"import pickle; print(type(pickle.load(open({str(tmp_path / 'pickle')!r}, 'rb')).lm_head).__name__)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+        assert done.stdout == "CompressedLinear\n", done.stderr
+    wcodec.decompress_(loaded)
+    assert "save_pretrained" not in loaded.__dict__ and "push_to_hub" not in loaded.model.__dict__
+    loaded.save_pretrained(new)
+    assert torch.equal(logits(plain(new)), logits(loaded))
+
+
+def test_the_refusal_goes_with_the_last_compressed_layer(model: Path, tmp_path: Path) -> None:
+    loaded = plain(model)
+    wcodec.compress_(loaded, progress=False)
+    wcodec.decompress_(loaded, include="model.*")
+    # The base model is an ordinary one again, the whole is not.
+    assert refused(loaded, tmp_path / "a")
+    loaded.model.save_pretrained(tmp_path / "base")
+    wcodec.decompress_(loaded)
+    loaded.save_pretrained(tmp_path / "whole")
+    assert not any(isinstance(m, CompressedLayer) for m in loaded.modules())
+
+
+def test_a_model_that_was_not_compressed_saves(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = plain(model)
+
+    def too_small(self: Any) -> None:
+        raise wcodec.InputError("too small")
+
+    monkeypatch.setattr("wcodec.nn._store.Store.check_budget", too_small)
+    with pytest.raises(wcodec.InputError, match="too small"):
+        wcodec.compress_(loaded, progress=False)
+    loaded.save_pretrained(tmp_path / "new")
+    assert torch.equal(logits(plain(tmp_path / "new")), logits(loaded))
+
+
+def test_modules_around_a_model_save_what_is_theirs(model: Path, tmp_path: Path) -> None:
+    class Adapter(torch.nn.Module):
+        """As peft's models, which save adapters alone."""
+
+        def __init__(self, base: Any) -> None:
+            super().__init__()
+            self.base = base
+            self.adapter = torch.nn.Parameter(torch.ones(3))
+
+        def save_pretrained(self, folder: Path) -> None:
+            torch.save(self.adapter, folder)
+
+    base = wcodec.load_model(model)
+    Adapter(base).save_pretrained(tmp_path / "a")
+    Adapter.__module__ = "peft.peft_model"
+    around = Adapter(plain(model))
+    wcodec.compress_(around, progress=False)
+    around.save_pretrained(tmp_path / "b")
+    assert torch.equal(torch.load(tmp_path / "b"), torch.ones(3))
+    assert refused(around.base, tmp_path / "c") and refused(around.base.model, tmp_path / "c")
+
+
+# One notion of a checkpoint
+
+
+def write_shards(folder: Path, model: Path, split: int = 20) -> dict[str, str]:
+    """The model in two shards; which tensor is in which."""
+    from safetensors.torch import save_file
+
+    tensors = tensors_of(model / "model.safetensors")
+    names = sorted(tensors)
+    folder.mkdir()
+    shutil.copy(model / "config.json", folder)
+    found = {}
+    for shard, part in (("1.safetensors", names[:split]), ("2.safetensors", names[split:])):
+        save_file({n: tensors[n] for n in part}, folder / shard)
+        found.update(dict.fromkeys(part, shard))
+    return found
+
+
+def write_index(folder: Path, places: Any) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def test_shards_are_read_as_the_encoder_reads_them(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sharded"
+    places = write_shards(folder, model)
+    # Without an index it is not known whether these are all.
+    with pytest.raises(wcodec.InputError, match="several .safetensors files and no index"):
+        wcodec.load_model(folder)
+    write_index(folder, places)
+    assert torch.equal(logits(wcodec.load_model(folder)), logits(wcodec.load_model(model)))
+    name = next(iter(places))
+    for broken, error, message in (
+        ({}, wcodec.FormatError, "names no tensor"),
+        ([], wcodec.FormatError, "not an index of shards"),
+        ({**places, name: 7}, wcodec.FormatError, "not an index of shards"),
+        ({**places, name: "../1.safetensors"}, wcodec.FormatError, "is not in the folder"),
+        ({**places, name: str(folder / "1.safetensors")}, wcodec.FormatError, "is not in the folder"),
+        ({**places, name: "2.safetensors"}, wcodec.FormatError, "where it is not"),
+        ({**places, name: "3.safetensors"}, wcodec.FileMissingError, "a shard of the checkpoint is missing"),
+    ):
+        write_index(folder, broken)
+        for read in (wcodec.load_model, wcodec.compress_to_bytes):
+            with pytest.raises(error, match=message):
+                read(folder)
+
+
+def test_a_tensor_in_two_shards_is_where_the_index_says(model: Path, tmp_path: Path, run: Cli) -> None:
+    from safetensors.torch import save_file
+
+    folder = tmp_path / "sharded"
+    places = write_shards(folder, model)
+    second = tensors_of(folder / "2.safetensors")
+    name = next(n for n, shard in places.items() if shard == "1.safetensors" and n.endswith("proj.weight"))
+    second[name] = torch.zeros_like(tensors_of(model / "model.safetensors")[name])
+    save_file(second, folder / "2.safetensors")
+    write_index(folder, places)
+    assert torch.equal(logits(wcodec.load_model(folder)), logits(wcodec.load_model(model)))
+    assert run("roundtrip", folder, "--coder", "raw", "--scale", "row", "-q")[:2] == (0, "")
+    write_index(folder, {n: shard for n, shard in places.items() if n != name})
+    with pytest.raises(wcodec.FormatError, match="it is in two shards"):
+        wcodec.load_model(folder)
+
+
+def test_container_entries_and_arrays_keep_the_metadata_apart(part: Path) -> None:
+    data, _ = wcodec.compress_to_bytes({"w": np.ones((4, 64), np.float32)}, metadata={"a": "b"})
+    assert wcodec.open(data).metadata == {"a": "b"}
+    with wcodec.open(part) as container:
+        one = wcodec.open(container.extract(["lm_head.weight"]))
+    assert one.metadata == {}
