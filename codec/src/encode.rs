@@ -299,14 +299,16 @@ fn encode_into<W: Write + Seek + Send>(
     let cancel = options.cancel.part();
     let naming = Naming { source: source.path(), output: path };
     let mut aliases = BTreeMap::new();
-    let (mut original_bytes, mut last) = (0, None);
+    let mut original_bytes = 0;
     let writer = std::thread::scope(|scope| {
         let workers = Workers { pool: &pool, cancel: &cancel };
-        let mut pipeline = Pipeline::start(scope, workers, Writer::new(out, path)?, largest, naming)?;
+        let writer = Box::new(Writer::new(out, path)?);
+        let mut pipeline = Pipeline::start(scope, workers, naming, writer, kept.len(), largest)?;
+        let mut last = kept.first().copied();
         let mut tell = |pipeline: &Pipeline<'_, '_, W>| {
             let (at, done) = pipeline.progress();
             last = at.or(last);
-            let tensor = last.map_or("", |i: usize| tensors[i].name.as_str());
+            let tensor = last.map_or("", |i| tensors[i].name.as_str());
             progress(&ProgressEvent { tensor, done, total })
         };
         let mut feed = || {
@@ -353,11 +355,12 @@ fn encode_into<W: Write + Seek + Send>(
             Ok(())
         };
         let fed = feed();
-        let writer = pipeline.finish(&mut tell, fed)?;
-        progress(&ProgressEvent { tensor: last.map_or("", |i| tensors[i].name.as_str()), done: total, total })?;
-        Ok::<_, Error>(writer)
+        pipeline.finish(&mut tell, fed)
     });
     let mut writer = writer?;
+    if let Some(&i) = kept.last() {
+        progress(&ProgressEvent { tensor: &tensors[i].name, done: total, total })?;
+    }
 
     let index = writer.index();
     index.aliases = aliases;

@@ -70,52 +70,58 @@ struct Way {
 
 /// The way that tensors take, as the calling thread sees it.
 pub struct Pipeline<'scope, 'a, W: Write + Seek> {
-    tickets: Option<Sender<Ticket<'a>>>,
-    replies: Option<Sender<Receiver<Result<Encoded<'a>>>>>,
+    crew: Crew<'scope, 'a, W>,
+    workers: Workers<'scope>,
+    naming: Naming<'scope>,
     /// The tables once the last tensor has chosen.
     tables: Receiver<Vec<Table>>,
-    written: Receiver<()>,
     under_way: VecDeque<Way>,
     /// Bytes under way, and how many may be.
     held: u64,
     budget: u64,
-    /// Bytes of what is written.
+    /// Bytes of what is written, and the tensor that was written last, by its place in the source.
     done: u64,
-    workers: Workers<'scope>,
-    encoders: Vec<ScopedJoinHandle<'scope, ()>>,
-    writer: ScopedJoinHandle<'scope, Result<Writer<W>>>,
+    last: Option<usize>,
 }
 
-/// The end of a pipeline was reached before all was written: its writer says why.
+/// Who takes tensors along.
+enum Crew<'scope, 'a, W: Write + Seek> {
+    Threads(Threads<'scope, 'a, W>),
+    /// The calling thread, one after the other.
+    Nobody {
+        writer: Box<Writer<W>>,
+        numbers: Tables,
+        result: Result<()>,
+    },
+}
+
+struct Threads<'scope, 'a, W: Write + Seek> {
+    tickets: Sender<Ticket<'a>>,
+    /// To the writer, in the order of the file.
+    replies: Sender<Receiver<Result<Encoded<'a>>>>,
+    written: Receiver<()>,
+    encoders: Vec<ScopedJoinHandle<'scope, ()>>,
+    writer: ScopedJoinHandle<'scope, Result<Box<Writer<W>>>>,
+}
+
+/// The end of a pipeline was reached before all was written: [`Pipeline::finish`] says why.
 pub struct Ended;
 
-impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Pipeline<'scope, 'a, W> {
-    /// Starts the threads. `largest` is the length of the largest tensor, bytes.
-    ///
-    /// # Errors
-    /// The operating system gives no threads.
-    pub fn start<'env>(
-        scope: &'scope Scope<'scope, 'env>,
+impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Threads<'scope, 'a, W> {
+    /// Starts them, where the system gives them; else the writer comes back.
+    fn start(
+        scope: &'scope Scope<'scope, '_>,
         workers: Workers<'scope>,
-        mut writer: Writer<W>,
-        largest: u64,
         naming: Naming<'scope>,
-    ) -> Result<Self> {
-        let threads = workers.pool.threads()?;
+        encoders: usize,
+        output: Box<Writer<W>>,
+    ) -> Result<Self, Box<Writer<W>>> {
         let (tickets, queue) = channel::<Ticket<'a>>();
         let queue = Arc::new(Mutex::new(queue));
         let (replies, in_order) = channel::<Receiver<Result<Encoded<'a>>>>();
-        let (first, tables) = channel();
         let (tell, written) = channel();
-        first.send(Vec::new()).ok();
-
-        let start = |e| {
-            Error::input(format!("cannot start a thread: {e}"))
-                .advice("raise the limit of processes (`ulimit -u`), or end others")
-        };
-        let mut encoders = Vec::new();
-        // Enough that some are in the parts that many threads can do while others are in those that only one can.
-        for i in 0..threads.div_ceil(4).clamp(2, 8) {
+        let (hand_over, handed) = channel::<Box<Writer<W>>>();
+        let encode = |i: usize| {
             let queue = queue.clone();
             let work = move || {
                 loop {
@@ -124,46 +130,82 @@ impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Pipeline<'scope, 'a, W
                     ticket.encode(workers, naming);
                 }
             };
-            encoders.push(Builder::new().name(format!("wcodec-encode-{i}")).spawn_scoped(scope, work).map_err(start)?);
-        }
+            Builder::new().name(format!("wcodec-encode-{i}")).spawn_scoped(scope, work)
+        };
         let write = move || {
+            let mut writer = handed.recv().map_err(|_| Error::cancelled())?;
             let mut numbers = Tables::default();
             for reply in in_order {
                 // A thread that died without a reply says why when it is joined.
                 let Ok(encoded) = reply.recv() else { break };
-                let encoded = encoded?;
-                let name = encoded.name();
-                encoded.write(&mut writer, &mut numbers).map_err(|e| naming.of(name, e))?;
+                encoded?.write(&mut writer, &mut numbers, naming)?;
                 if tell.send(()).is_err() {
                     break;
                 }
             }
             Ok(writer)
         };
-        let writer = Builder::new().name("wcodec-write".to_owned()).spawn_scoped(scope, write).map_err(start)?;
-        Ok(Self {
-            tickets: Some(tickets),
-            replies: Some(replies),
-            tables,
-            written,
-            under_way: VecDeque::new(),
-            held: 0,
-            budget: largest + AHEAD * threads as u64,
-            done: 0,
-            workers,
-            encoders,
-            writer,
-        })
+        let Ok(encoders) = (0..encoders).map(encode).collect() else { return Err(output) };
+        let Ok(writer) = Builder::new().name("wcodec-write".to_owned()).spawn_scoped(scope, write) else {
+            return Err(output);
+        };
+        // It waits for that.
+        hand_over.send(output).ok();
+        Ok(Self { tickets, replies, written, encoders, writer })
     }
 
-    /// The tensor that is written next, by its place in the source; and bytes of tensors that are done, of those under way the share
-    /// that is encoded.
+    /// Waits until all have ended, and gives the writer back.
+    fn join(self) -> Result<Box<Writer<W>>> {
+        drop((self.tickets, self.replies));
+        let ended: Vec<_> = self.encoders.into_iter().map(ScopedJoinHandle::join).collect();
+        let writer = self.writer.join();
+        if let Some(panic) = ended.into_iter().find_map(Result::err) {
+            std::panic::resume_unwind(panic);
+        }
+        writer.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Pipeline<'scope, 'a, W> {
+    /// Starts threads that take `tensors` tensors along, of which the largest has `largest` bytes. One tensor does without, as do all
+    /// where the system gives no threads.
+    ///
+    /// # Errors
+    /// There are no threads for the pool.
+    pub fn start(
+        scope: &'scope Scope<'scope, '_>,
+        workers: Workers<'scope>,
+        naming: Naming<'scope>,
+        writer: Box<Writer<W>>,
+        tensors: usize,
+        largest: u64,
+    ) -> Result<Self> {
+        let threads = workers.pool.threads()?;
+        let (first, tables) = channel();
+        first.send(Vec::new()).ok();
+        // Enough that some are in the parts that many threads can do while others are in those that only one can.
+        let encoders = threads.div_ceil(4).clamp(2, 8).min(tensors);
+        let started = match tensors {
+            0 | 1 => Err(writer),
+            _ => Threads::start(scope, workers, naming, encoders, writer),
+        };
+        let crew = match started {
+            Ok(threads) => Crew::Threads(threads),
+            Err(writer) => Crew::Nobody { writer, numbers: Tables::default(), result: Ok(()) },
+        };
+        let (under_way, budget) = (VecDeque::new(), largest + AHEAD * threads as u64);
+        Ok(Self { crew, workers, naming, tables, under_way, held: 0, budget, done: 0, last: None })
+    }
+
+    /// The tensor that is written next, or was last, by its place in the source; and bytes of tensors that are done, of those under
+    /// way the share that is encoded.
     pub fn progress(&self) -> (Option<usize>, u64) {
         let share = |way: &Way| {
             let done = way.done.load(Ordering::Relaxed).min(way.elements);
             (way.length as f64 * done as f64 / way.elements.max(1) as f64) as u64
         };
-        (self.under_way.front().map(|way| way.index), self.done + self.under_way.iter().map(share).sum::<u64>())
+        let at = self.under_way.front().map(|way| way.index).or(self.last);
+        (at, self.done + self.under_way.iter().map(share).sum::<u64>())
     }
 
     /// Counts bytes of a tensor that need no work.
@@ -173,7 +215,9 @@ impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Pipeline<'scope, 'a, W
 
     /// Waits until there is room for a tensor of so many bytes, and calls `tell` now and then.
     pub fn make_room(&mut self, length: u64, tell: &mut impl FnMut(&Self) -> Result<()>) -> Result<Result<(), Ended>> {
-        while let Ok(()) = self.written.try_recv() {
+        while let Crew::Threads(threads) = &self.crew
+            && threads.written.try_recv().is_ok()
+        {
             self.one_less();
             tell(self)?;
         }
@@ -186,35 +230,35 @@ impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Pipeline<'scope, 'a, W
     }
 
     fn wait(&mut self, tell: &mut impl FnMut(&Self) -> Result<()>) -> Result<Result<(), Ended>> {
-        loop {
-            match self.written.recv_timeout(TICK) {
+        while let Crew::Threads(threads) = &self.crew {
+            match threads.written.recv_timeout(TICK) {
                 Ok(()) => {
                     self.one_less();
                     tell(self)?;
                     return Ok(Ok(()));
                 }
                 Err(RecvTimeoutError::Timeout) => tell(self)?,
-                Err(RecvTimeoutError::Disconnected) => return Ok(Err(Ended)),
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
+        Ok(Err(Ended))
     }
 
     fn one_less(&mut self) {
         if let Some(way) = self.under_way.pop_front() {
             self.held -= way.length;
             self.done += way.length;
+            self.last = Some(way.index);
         }
     }
 
     /// Puts a tensor on its way: its bytes, or the error that there are none, which ends the operation when it is its turn.
     pub fn push(&mut self, index: usize, job: Job<'a>, bytes: Result<SourceBytes<'a>>) -> Result<(), Ended> {
         let (reply, replied) = channel();
-        let (Some(tickets), Some(replies)) = (&self.tickets, &self.replies) else { return Err(Ended) };
-        replies.send(replied).map_err(|_| Ended)?;
-        match bytes {
+        let ticket = match bytes {
             Err(e) => {
                 reply.send(Err(e)).ok();
-                Err(Ended)
+                None
             }
             Ok(bytes) => {
                 let (length, elements) = (bytes.len() as u64, bytes.len() / job.tensor.dtype.size());
@@ -223,18 +267,38 @@ impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Pipeline<'scope, 'a, W
                 let tables = std::mem::replace(&mut self.tables, chosen);
                 self.held += length;
                 self.under_way.push_back(Way { index, length, elements, done: done.clone() });
-                tickets.send(Ticket { job, bytes, done, tables, next, reply }).map_err(|_| Ended)
+                Some(Ticket { job, bytes, done, tables, next, reply })
+            }
+        };
+        let failed = ticket.is_none();
+        match &mut self.crew {
+            Crew::Threads(threads) => {
+                threads.replies.send(replied).map_err(|_| Ended)?;
+                if let Some(ticket) = ticket {
+                    threads.tickets.send(ticket).map_err(|_| Ended)?;
+                }
+            }
+            Crew::Nobody { writer, numbers, result } => {
+                if let Some(ticket) = ticket {
+                    ticket.encode(self.workers, self.naming);
+                }
+                let encoded = replied.recv().unwrap_or_else(|_| Err(Error::cancelled()));
+                *result = encoded.and_then(|e| e.write(writer, numbers, self.naming));
+                if result.is_err() {
+                    return Err(Ended);
+                }
+                self.one_less();
             }
         }
+        if failed { Err(Ended) } else { Ok(()) }
     }
 
-    /// Waits for all tensors that are under way, unless `stopped`, and gives the writer back.
+    /// Waits for all tensors that are under way, unless there was an error in what was `done` so far, and gives the writer back.
     ///
     /// # Errors
-    /// The first one, in the order of the file; or one of `tell`.
-    pub fn finish(mut self, tell: &mut impl FnMut(&Self) -> Result<()>, stopped: Result<()>) -> Result<Writer<W>> {
-        (self.tickets, self.replies) = (None, None);
-        let mut told = stopped;
+    /// That one; the first one, in the order of the file; or one of `tell`.
+    pub fn finish(mut self, tell: &mut impl FnMut(&Self) -> Result<()>, done: Result<()>) -> Result<Box<Writer<W>>> {
+        let mut told = done;
         while told.is_ok() && !self.under_way.is_empty() {
             match self.wait(tell) {
                 Ok(Ok(())) => {}
@@ -246,12 +310,10 @@ impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Pipeline<'scope, 'a, W
             // What they still do is of no use.
             self.workers.cancel.cancel();
         }
-        let ended: Vec<_> = self.encoders.into_iter().map(ScopedJoinHandle::join).collect();
-        let writer = self.writer.join();
-        if let Some(panic) = ended.into_iter().find_map(Result::err) {
-            std::panic::resume_unwind(panic);
-        }
-        let writer = writer.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let writer = match self.crew {
+            Crew::Threads(threads) => threads.join(),
+            Crew::Nobody { writer, result, .. } => result.map(|()| writer),
+        };
         told.and(writer)
     }
 }

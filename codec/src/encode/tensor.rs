@@ -8,6 +8,7 @@ use half::{bf16, f16};
 use ndarray::{ArrayView2, ShapeBuilder};
 
 use super::Scheme;
+use super::pipeline::Naming;
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::histogram::{count_bytes_with, entropy};
@@ -198,14 +199,14 @@ impl<'a> Prepared<'a> {
     }
 }
 
-impl<'a> Encoded<'a> {
-    /// Its name.
-    pub fn name(&self) -> &'a str {
-        &self.tensor.name
+impl Encoded<'_> {
+    /// Writes the tensor's segments, and its entry.
+    pub fn write<W: Write + Seek>(self, writer: &mut Writer<W>, tables: &mut Tables, naming: Naming<'_>) -> Result<()> {
+        let name = &self.tensor.name;
+        self.write_unnamed(writer, tables).map_err(|e| naming.of(name, e))
     }
 
-    /// Writes the tensor's segments, and its entry.
-    pub fn write<W: Write + Seek>(self, writer: &mut Writer<W>, tables: &mut Tables) -> Result<()> {
+    fn write_unnamed<W: Write + Seek>(self, writer: &mut Writer<W>, tables: &mut Tables) -> Result<()> {
         let scales = match self.scales {
             None => None,
             Some((granularity, scales)) => {
