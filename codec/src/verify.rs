@@ -125,7 +125,7 @@ fn check_names(
     let read = |i| source.read_with(i, pool, &options.cancel);
     let mut found = Vec::new();
     for tensor in source.tensors() {
-        if container.resolve(&tensor.name).is_err() {
+        if container.reader().find(&tensor.name).is_none() {
             found.push(verdict(&tensor.name, VerifyStatus::Missing, "not in the container"));
         }
     }
@@ -246,6 +246,18 @@ pub enum CompareStatus {
     OnlyB,
 }
 
+impl CompareStatus {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Differs => "differs",
+            Self::OnlyA => "only_a",
+            Self::OnlyB => "only_b",
+        }
+    }
+}
+
 /// A tensor of two containers.
 #[derive(Clone, Debug, Serialize)]
 pub struct ComparedTensor {
@@ -284,7 +296,7 @@ pub fn compare(a: &Container, b: &Container) -> Result<Comparisons> {
     let mut tensors = Vec::new();
     for name in names(a) {
         let info = a.info(&name)?;
-        if b.resolve(&name).is_err() {
+        if b.reader().find(&name).is_none() {
             tensors.push(ComparedTensor {
                 name,
                 status: CompareStatus::OnlyA,
@@ -309,7 +321,7 @@ pub fn compare(a: &Container, b: &Container) -> Result<Comparisons> {
         tensors.push(ComparedTensor { name, status, a: Some(info), b: Some(other), detail: differing.join(", ") });
     }
     for name in names(b) {
-        if a.resolve(&name).is_err() {
+        if a.reader().find(&name).is_none() {
             let info = b.info(&name)?;
             tensors.push(ComparedTensor {
                 name,

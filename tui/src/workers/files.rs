@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use wcodec::text::safe_path;
+
 use crate::action::{Action, Report};
 use crate::model::FileModel;
 
@@ -44,8 +46,8 @@ impl Files {
     /// Writes a text to a new file, under this name or, if that is taken, one like it.
     pub fn export(&self, path: PathBuf, text: String) {
         self.work("export", move || match write_new(&path, text.as_bytes()) {
-            Ok(written) => Report::Message(format!("written to {}", written.display())),
-            Err(e) => Report::Error(format!("{}: {e}", path.display())),
+            Ok(written) => Report::Message(format!("written to {}", safe_path(&written))),
+            Err(e) => Report::Error(format!("{}: {e}", safe_path(&path))),
         });
     }
 
