@@ -14,6 +14,7 @@ mod layers;
 mod options;
 mod progress;
 mod source;
+mod text;
 mod tui;
 
 /// Native half of the package `wcodec`; use the package instead.
@@ -23,7 +24,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::container::{Container, compare};
+    use crate::container::{Comparison, Container, Facts, compare};
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes};
     #[pymodule_export]
@@ -32,6 +33,8 @@ mod _native {
     use crate::gpu::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, verify_on_gpu};
     #[pymodule_export]
     use crate::layers::{instruction_sets, layer_decode, layer_encode, legacy_decode, legacy_encode};
+    #[pymodule_export]
+    use crate::text::{ascii_json, safe, safe_lines};
     #[pymodule_export]
     use crate::tui::tui_main;
 

@@ -43,7 +43,7 @@ def parse(device: Any) -> int | None:
     (None, -1, 1)
     """
     text = str(device)
-    found = re.fullmatch(r"cuda(?::([0-9]+))?", text)
+    found = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", text)
     if found:
         return CURRENT if found[1] is None else int(found[1])
     if re.fullmatch(r"cpu(:0)?", text):
