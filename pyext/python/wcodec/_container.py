@@ -43,7 +43,7 @@ class TensorEntry(TensorInfo):
         """The quantized symbols, -127 to 127, in the tensor's shape (scheme ``int8``, or 8-bit tensors stored raw)."""
         flat = self._container._open.symbols(self._stored_name, decode_options(threads))
         if self.row_axis == 1:
-            return flat.reshape(self.rows, self.cols).T
+            return _dtypes.reshaped(flat, (self.rows, self.cols)).T
         return _dtypes.reshaped(flat, self.shape)
 
     def scales(self) -> npt.NDArray[np.float32]:
@@ -57,11 +57,11 @@ class TensorEntry(TensorInfo):
             return _dtypes.reshaped(flat, (1,) * len(self.shape))
         per_row = flat.size // max(self.count * self.rows, 1)
         if self.row_axis == 1:
-            return flat.reshape(self.rows, per_row).T
+            return _dtypes.reshaped(flat, (self.rows, per_row)).T
         if self.shape[-1:] == (self.cols,):
             return _dtypes.reshaped(flat, (*self.shape[:-1], per_row))
         if not self.shape:
-            return flat.reshape(())
+            return _dtypes.reshaped(flat, ())
         # Rows that span several axes, as those of a convolution: the first of these axes counts the scales.
         return _dtypes.reshaped(flat, (-1, *(per_row if i == 1 else 1 for i in range(1, len(self.shape)))))
 
@@ -322,8 +322,9 @@ class Container(Mapping[str, TensorEntry]):
     @property
     def model(self) -> dict[str, Any] | None:
         """The model's ``config`` and the names of its other ``files``, if the checkpoint had them."""
-        text = self._open.model()
-        return None if text is None else json.loads(text)
+        found = json.loads(self._open.model() or "null")
+        # What else a file may have there, nobody can use.
+        return found if isinstance(found, dict) else None
 
     @property
     def path(self) -> str | None:

@@ -6,13 +6,14 @@ tensors become float32 (which holds every bf16 value exactly), and 8-bit floats 
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ._errors import InputError, UnsupportedError
+from ._errors import FormatError, InputError, UnsupportedError
 from ._options import shown
 
 SIZES = {
@@ -88,6 +89,11 @@ def reshaped(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any
     try:
         return array.reshape(shape)
     except (ValueError, OverflowError):
+        if math.prod(shape) != array.size:
+            raise FormatError(
+                f"{array.size} elements do not fill shape {shown(list(shape))} "
+                "(encode the model again, or get the file again)"
+            ) from None
         raise no_such_shape("NumPy", shape) from None
 
 

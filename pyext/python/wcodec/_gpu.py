@@ -20,7 +20,7 @@ from . import _dtypes, _native, _torch
 from . import _format as fmt
 from ._container import Container
 from ._errors import DeviceError, InputError, TensorNotFoundError
-from ._options import count, path_of
+from ._options import count, path_of, shown
 from ._reports import TensorInfo
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def parse(device: Any) -> int | None:
         return CURRENT if found[1] is None else int(found[1])
     if re.fullmatch(r"cpu(:0)?", text):
         return None
-    raise InputError(f"cannot decode to device {text!r} (use 'cpu', 'cuda' or 'cuda:N')")
+    raise InputError(f"cannot decode to device {shown(text)} (use 'cpu', 'cuda' or 'cuda:N')")
 
 
 def ordinal(number: int) -> int:
