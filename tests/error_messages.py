@@ -72,6 +72,7 @@ ELSEWHERE = [
     ("pyext/python/wcodec/_doctor.py", '"there is no GPU"', "Reason", "there is no GPU"),
     ("pyext/python/wcodec/cli.py", '"wcodec: interrupted"', "Command line", "interrupted"),
     ("pyext/python/wcodec/cli.py", 'f"wcodec: ended by {signal}"', "Command line", "ended by …"),
+    ("pyext/python/wcodec/cli.py", '"internal error", f"{type(error)', "Command line", "internal error: …: …"),
     ("tui/src/stats/error.rs", '"the reference has no tensor', "Inspector", "the reference has no tensor of this name"),
     ("tui/src/stats/error.rs", '"its shape in the reference', "Inspector", "its shape in the reference is …"),
     ("tui/src/update/timing.rs", '"no GPU: {why}"', "Inspector", "no GPU: …"),
@@ -127,7 +128,6 @@ PASSED_ON: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("pyext/python/wcodec/_gpu.py", "DeviceError(problem)"): ("DeviceInfo::supported or torch_problem says it", []),
     ("pyext/python/wcodec/_models/_model.py", "AttributeError(name)"): ("Python's own way to say it", []),
     ("pyext/python/wcodec/_doctor.py", _DOCTOR_DETAIL): ("of a report", []),
-    ("pyext/python/wcodec/_cli/models.py", "InputError(f'{a.baseline}: {error}')"): ("transformers says it", []),
     ("codec/src/coder/plane/encode.rs", "Error::input(e.message().to_owned())"): (
         "the checks of a file's numbers, of an option here",
         [

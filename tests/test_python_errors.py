@@ -163,5 +163,5 @@ def test_wrong_kinds() -> None:
         wcodec.load_file("x.wcodec", "jax")
     with pytest.raises(wcodec.WcodecError, match="neon"):
         wcodec.Decoder(isa="neon").decode_layer(wcodec.Encoder().encode_layer(np.ones((2, 2), np.int8))[0])
-    with pytest.raises(TypeError):
+    with pytest.raises(wcodec.InputError, match="a path must be text or a pathlib.Path, not 3"):
         wcodec.open(3)  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ pub struct Container {
     /// Tables that were read already, and whether their hashes were compared.
     tables: Mutex<HashMap<usize, (Arc<Table>, bool)>>,
     pool: Mutex<Option<(Option<usize>, Arc<Pool>)>>,
-    infos: OnceLock<Vec<TensorInfo>>,
+    infos: OnceLock<Arc<Vec<TensorInfo>>>,
     texts: OnceLock<IndexTexts>,
     /// Tensors, by their places, all of whose segments were compared with their hashes.
     sound: Mutex<HashSet<usize>>,
@@ -123,20 +123,24 @@ impl Container {
     /// There is no such tensor, or its dtype is unknown.
     pub fn info(&self, name: &str) -> Result<TensorInfo> {
         let place = self.reader.place(name)?;
-        Ok(self.all_infos()?[place].clone())
+        Ok(self.shared_infos()?[place].clone())
     }
 
     /// What the index says of all tensors.
     pub fn infos(&self) -> Result<Vec<TensorInfo>> {
-        self.all_infos().map(<[TensorInfo]>::to_vec)
+        self.shared_infos().map(|infos| infos.to_vec())
     }
 
-    fn all_infos(&self) -> Result<&[TensorInfo]> {
+    /// The same, by their places in the file and without a copy; they outlive the container.
+    ///
+    /// # Errors
+    /// A tensor's dtype is unknown.
+    pub fn shared_infos(&self) -> Result<&Arc<Vec<TensorInfo>>> {
         if let Some(infos) = self.infos.get() {
             return Ok(infos);
         }
         let infos = tensor_infos(self.index()).map_err(|e| self.reader.name(e))?;
-        Ok(self.infos.get_or_init(|| infos))
+        Ok(self.infos.get_or_init(|| Arc::new(infos)))
     }
 
     /// Text that belongs to the whole.

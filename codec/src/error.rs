@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::text::{safe, safe_path};
+
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -27,6 +29,8 @@ pub enum ErrorKind {
 }
 
 /// What went wrong, where, and what to do about it.
+///
+/// It is shown in one line that a terminal obeys nothing of, whatever the names in it are: see [`text`](crate::text).
 ///
 /// ```
 /// use wcodec::{Error, ErrorKind};
@@ -180,19 +184,35 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let e = &*self.0;
         let mut place = Vec::new();
-        place.extend(e.file.as_ref().map(|p| p.display().to_string()));
-        place.extend(e.tensor.as_ref().map(|t| format!("tensor '{t}'")));
+        place.extend(e.file.as_ref().map(|p| safe_path(p).into_owned()));
+        place.extend(e.tensor.as_ref().map(|t| format!("tensor '{}'", safe(t))));
         place.extend(e.offset.map(|o| format!("byte {o}")));
         if !place.is_empty() {
             write!(f, "{}: ", place.join(", "))?;
         }
-        f.write_str(&e.message)?;
-        e.advice.as_ref().map_or(Ok(()), |a| write!(f, " ({a})"))
+        // Messages quote what a file says.
+        f.write_str(&safe(&e.message))?;
+        e.advice.as_ref().map_or(Ok(()), |a| write!(f, " ({})", safe(a)))
     }
 }
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_ref().map(|e| e as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_file_steers_the_terminal() {
+        let e = Error::format("scheme '\u{9b}2J'")
+            .file(Path::new("a\n.wcodec"))
+            .tensor("\x1b]0;\x07")
+            .advice("use \u{202e}");
+        assert_eq!(e.to_string(), r"a\n.wcodec, tensor '\x1b]0;\x07': scheme '\x9b2J' (use \u{202e})");
+        assert_eq!((e.tensor_name(), e.message()), (Some("\x1b]0;\x07"), "scheme '\u{9b}2J'"));
     }
 }

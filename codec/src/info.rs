@@ -4,7 +4,7 @@ use compact_str::CompactString;
 use serde::Serialize;
 
 use crate::coder::TILE_ROWS;
-use crate::container::{Index, PlaneEntry, TensorEntry};
+use crate::container::{Hash, Index, PlaneEntry, Segment, TensorEntry};
 use crate::error::Result;
 use crate::scheme::int8::Granularity;
 use crate::tensor::{Dtype, element_count};
@@ -13,13 +13,13 @@ use crate::tensor::{Dtype, element_count};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SegmentInfo {
     /// `scales`, `offsets`, `data`, `side` or `table`.
-    pub role: String,
+    pub role: &'static str,
     /// Bytes from the start of the file.
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// XXH3-64, 16 hexadecimal digits.
-    pub hash: String,
+    /// XXH3-64; serialized as 16 hexadecimal digits.
+    pub hash: Hash,
 }
 
 /// A tensor in a container.
@@ -121,13 +121,8 @@ fn tensor_info(index: &Index, t: &TensorEntry, charged: &mut [bool]) -> Result<T
     let dtype = Dtype::from_name(&t.dtype).map_err(|e| e.tensor(&t.name))?;
     let elements = element_count(&t.shape).map_err(|e| e.tensor(&t.name))?;
     let mut segments: Vec<SegmentInfo> = Vec::new();
-    let mut push = |role: &str, s: &crate::container::Segment| {
-        segments.push(SegmentInfo {
-            role: role.to_owned(),
-            offset: s.offset,
-            length: s.length,
-            hash: s.hash.to_string(),
-        });
+    let mut push = |role, s: &Segment| {
+        segments.push(SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash });
     };
     t.segments().for_each(|(role, s)| push(role, s));
     for table in t.planes.iter().filter_map(|p| p.table) {

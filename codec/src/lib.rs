@@ -29,6 +29,7 @@
 //! - [`scheme`]: how weights become symbols. [`coder`]: how symbols become bytes. [`container`]: where bytes lie.
 //!   These three do not know each other.
 //! - [`layer`], [`legacy`]: single matrices without a file.
+//! - [`names`], [`text`]: what the programs share: the order of names, and how text from a file is shown.
 //!
 //! # Errors
 //! Files are taken for hostile: whatever their bytes are, the result is an [`Error`] that says what is wrong, where, and
@@ -47,11 +48,13 @@ pub mod gpu;
 mod info;
 pub mod layer;
 pub mod legacy;
+pub mod names;
 mod pool;
 mod progress;
 mod rest;
 pub mod scheme;
 mod tensor;
+pub mod text;
 mod verify;
 
 pub use cancel::Cancel;

@@ -127,7 +127,7 @@ fn check_names(
     let rest = container.open_rest().ok().flatten();
     let mut found = Vec::new();
     for tensor in source.tensors() {
-        if container.resolve(&tensor.name).is_err() {
+        if container.reader().find(&tensor.name).is_none() {
             let elsewhere = rest.as_ref().filter(|r| r.tensors().iter().any(|t| t.name == tensor.name));
             let detail = match elsewhere.and_then(Source::path) {
                 Some(path) => format!("not in the container, but in the rest of its model, {}", path.display()),
@@ -253,6 +253,18 @@ pub enum CompareStatus {
     OnlyB,
 }
 
+impl CompareStatus {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Differs => "differs",
+            Self::OnlyA => "only_a",
+            Self::OnlyB => "only_b",
+        }
+    }
+}
+
 /// A tensor of two containers.
 #[derive(Clone, Debug, Serialize)]
 pub struct ComparedTensor {
@@ -291,7 +303,7 @@ pub fn compare(a: &Container, b: &Container) -> Result<Comparisons> {
     let mut tensors = Vec::new();
     for name in names(a) {
         let info = a.info(&name)?;
-        if b.resolve(&name).is_err() {
+        if b.reader().find(&name).is_none() {
             tensors.push(ComparedTensor {
                 name,
                 status: CompareStatus::OnlyA,
@@ -316,7 +328,7 @@ pub fn compare(a: &Container, b: &Container) -> Result<Comparisons> {
         tensors.push(ComparedTensor { name, status, a: Some(info), b: Some(other), detail: differing.join(", ") });
     }
     for name in names(b) {
-        if a.resolve(&name).is_err() {
+        if a.reader().find(&name).is_none() {
             let info = b.info(&name)?;
             tensors.push(ComparedTensor {
                 name,

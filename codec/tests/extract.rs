@@ -25,7 +25,7 @@ fn unplaced(info: &TensorInfo) -> TensorInfo {
 /// The stored bytes of a tensor's segments.
 fn stored(bytes: &[u8], info: &TensorInfo) -> Vec<(String, Vec<u8>)> {
     let cut = |s: &wcodec::SegmentInfo| bytes[s.offset as usize..(s.offset + s.length) as usize].to_vec();
-    info.segments.iter().filter(|s| s.role != "table").map(|s| (s.role.clone(), cut(s))).collect()
+    info.segments.iter().filter(|s| s.role != "table").map(|s| (s.role.to_owned(), cut(s))).collect()
 }
 
 /// Compares every tensor of `part` with that of `whole`: what is said, what is stored, what it decodes to.

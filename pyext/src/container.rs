@@ -1,15 +1,23 @@
 //! An open container.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use numpy::{IntoPyArray, PyArray1};
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyRuntimeError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
-use serde_json::json;
-use wcodec::{DecodeOptions, Dtype, Source};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use wcodec::names::natural;
+use wcodec::{Comparisons, DecodeOptions, Dtype, Source, TensorInfo};
+use wcodec_tui::draw::theme::Look;
+use wcodec_tui::model::totals::Totals;
+use wcodec_tui::{json, plain};
 
 use crate::encode::Input;
+use crate::errors::to_py;
 use crate::options::Decode;
 use crate::progress::{detached, run, run_for};
 
@@ -53,14 +61,19 @@ impl Container {
         self.0.aliases().clone()
     }
 
-    /// What the index says about one tensor, as JSON.
-    fn info(&self, py: Python<'_>, name: &str) -> PyResult<String> {
-        detached(py, || self.0.info(name)).map(|i| json!(i).to_string())
+    /// What the index says about the tensors.
+    fn facts(&self, py: Python<'_>) -> PyResult<Facts> {
+        detached(py, || self.0.shared_infos().cloned()).map(Facts)
     }
 
-    /// What the index says about every tensor, as JSON.
-    fn infos(&self, py: Python<'_>) -> PyResult<String> {
-        detached(py, || self.0.infos()).map(|i| json!(i).to_string())
+    /// Where a tensor, or the one that it is tied to, is in the file's order.
+    fn place(&self, py: Python<'_>, name: &str) -> PyResult<usize> {
+        self.0.reader().place(name).map_err(|e| to_py(py, &e))
+    }
+
+    /// The name that was likely meant by one that is not there.
+    fn near(&self, name: &str) -> Option<&str> {
+        self.0.reader().near(name)
     }
 
     /// Metadata of the checkpoint and of the user.
@@ -197,13 +210,145 @@ impl Container {
                 Some(input) => input.with(link, |source| wcodec::verify(&self.0, Some(source), &options, progress)),
             }
         })
-        .map(|r| json!({"ok": r.ok(), "tensors": r.tensors, "damage": r.file}).to_string())
+        .map(|r| serde_json::json!({"ok": r.ok(), "tensors": r.tensors, "damage": r.file}).to_string())
     }
 }
 
-/// Compares two containers by what they decode to; the report as JSON.
+/// What an index says about its tensors, which are known by their places in the file's order. It outlives the container.
+#[pyclass(frozen, module = "wcodec._native")]
+pub struct Facts(Arc<Vec<TensorInfo>>);
+
+impl Facts {
+    /// Those of these places that there are.
+    fn chosen(&self, places: &[usize]) -> impl Iterator<Item = &TensorInfo> {
+        places.iter().filter_map(|&i| self.0.get(i))
+    }
+
+    fn at(&self, place: usize) -> PyResult<&TensorInfo> {
+        self.0.get(place).ok_or_else(|| PyIndexError::new_err(place))
+    }
+}
+
+#[pymethods]
+impl Facts {
+    /// Tensors, their elements, bytes before encoding, and stored bytes without what belongs to no tensor.
+    fn totals(&self) -> (usize, u64, u64, u64) {
+        let sums = Totals::of(self.0.iter());
+        (sums.tensors, sums.elements, sums.original_bytes, sums.stored_bytes)
+    }
+
+    /// Role, offset, length and hash of each segment of a tensor.
+    fn segments(&self, place: usize) -> PyResult<Vec<(&'static str, u64, u64, String)>> {
+        let segments = self.at(place)?.segments.iter();
+        Ok(segments.map(|s| (s.role, s.offset, s.length, s.hash.to_string())).collect())
+    }
+
+    /// One tensor: the arguments of `wcodec.TensorInfo` without the segments.
+    fn record<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyDict>> {
+        let t = self.at(place)?;
+        let record = PyDict::new(py);
+        record.set_item(intern!(py, "name"), &t.name)?;
+        record.set_item(intern!(py, "dtype"), t.dtype.name())?;
+        record.set_item(intern!(py, "shape"), PyTuple::new(py, &t.shape)?)?;
+        record.set_item(intern!(py, "scheme"), &t.scheme)?;
+        record.set_item(intern!(py, "scale"), &t.scales)?;
+        record.set_item(intern!(py, "coder"), &t.coder)?;
+        record.set_item(intern!(py, "layout"), &t.layout)?;
+        record.set_item(intern!(py, "shift"), t.shift)?;
+        record.set_item(intern!(py, "filter"), &t.filter)?;
+        record.set_item(intern!(py, "tile"), t.tile)?;
+        record.set_item(intern!(py, "count"), t.count)?;
+        record.set_item(intern!(py, "rows"), t.rows)?;
+        record.set_item(intern!(py, "cols"), t.cols)?;
+        record.set_item(intern!(py, "row_axis"), t.row_axis)?;
+        record.set_item(intern!(py, "chunks"), t.chunks)?;
+        record.set_item(intern!(py, "elements"), t.elements)?;
+        record.set_item(intern!(py, "original_bytes"), t.original_bytes)?;
+        record.set_item(intern!(py, "stored_bytes"), t.stored_bytes)?;
+        record.set_item(intern!(py, "entropy"), t.entropy)?;
+        Ok(record)
+    }
+
+    /// The same places in another order: `natural` or `name` (in that of code points), or by `size`, `stored`, `ratio` or `bits`, the
+    /// largest first. Equal ones stay in their order.
+    fn sorted(&self, py: Python<'_>, mut places: Vec<usize>, by: &str) -> PyResult<Vec<usize>> {
+        let infos = &*self.0;
+        places.retain(|&i| i < infos.len());
+        let mut sort = |order: fn(&TensorInfo, &TensorInfo) -> Ordering| {
+            py.detach(|| places.sort_by(|&a, &b| order(&infos[a], &infos[b])));
+        };
+        match by {
+            "natural" => sort(|a, b| natural(&a.name, &b.name)),
+            "name" => sort(|a, b| a.name.cmp(&b.name)),
+            "size" => sort(|a, b| b.original_bytes.cmp(&a.original_bytes)),
+            "stored" => sort(|a, b| b.stored_bytes.cmp(&a.stored_bytes)),
+            // What stores nothing, or has no elements, comes last.
+            "ratio" => sort(|a, b| {
+                (b.stored_bytes > 0, b.ratio()).partial_cmp(&(a.stored_bytes > 0, a.ratio())).unwrap_or(Ordering::Equal)
+            }),
+            "bits" => sort(|a, b| b.bits_per_weight().total_cmp(&a.bits_per_weight())),
+            other => return Err(PyKeyError::new_err(other.to_owned())),
+        }
+        Ok(places)
+    }
+
+    /// A table of the tensors at these places, a line each below its head.
+    fn table(&self, py: Python<'_>, places: Vec<usize>) -> String {
+        py.detach(|| plain::listing(&self.chosen(&places).collect::<Vec<_>>(), Look::default(), false))
+    }
+
+    /// A JSON list of the tensors at these places, one a line.
+    fn json(&self, py: Python<'_>, places: Vec<usize>) -> PyResult<String> {
+        py.detach(|| json::tensors(self.chosen(&places))).map_err(not_json)
+    }
+}
+
+/// Two containers, compared by what they decode to.
+#[pyclass(frozen, module = "wcodec._native")]
+pub struct Comparison {
+    found: Comparisons,
+    /// Places of each tensor in the files.
+    places: Vec<(Option<usize>, Option<usize>)>,
+}
+
+#[pymethods]
+impl Comparison {
+    /// Whether both decode to the same.
+    fn same(&self) -> bool {
+        self.found.same()
+    }
+
+    /// Name, status, detail, and the places in both files, of each tensor.
+    #[allow(clippy::type_complexity, reason = "the tuple that Python takes apart")]
+    fn rows(&self) -> Vec<(&str, &str, &str, Option<usize>, Option<usize>)> {
+        let rows = self.found.tensors.iter().zip(&self.places);
+        rows.map(|(t, &(a, b))| (t.name.as_str(), t.status.name(), t.detail.as_str(), a, b)).collect()
+    }
+
+    /// The table of the tensors, and what differs.
+    fn table(&self, py: Python<'_>) -> String {
+        py.detach(|| plain::comparison(&self.found, Look::default()))
+    }
+
+    /// A JSON list of the tensors, one a line.
+    fn json(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| json::compared(&self.found)).map_err(not_json)
+    }
+}
+
+/// Numbers and text are always JSON.
+fn not_json(e: serde_json::Error) -> PyErr {
+    PyRuntimeError::new_err(e.to_string())
+}
+
+/// Compares two containers by what they decode to.
 #[pyfunction]
-pub fn compare(py: Python<'_>, a: &Bound<'_, Container>, b: &Bound<'_, Container>) -> PyResult<String> {
-    let (a, b) = (a.get(), b.get());
-    detached(py, || wcodec::compare(&a.0, &b.0)).map(|c| json!({"same": c.same(), "tensors": c.tensors}).to_string())
+pub fn compare(py: Python<'_>, a: &Bound<'_, Container>, b: &Bound<'_, Container>) -> PyResult<Comparison> {
+    let (a, b) = (&a.get().0, &b.get().0);
+    detached(py, || {
+        let found = wcodec::compare(a, b)?;
+        let place = |c: &wcodec::Container, name: &str| c.reader().find(name);
+        let places = found.tensors.iter().map(|t| (place(a, &t.name), place(b, &t.name))).collect();
+        Ok(Comparison { found, places })
+    })
 }

@@ -15,6 +15,7 @@ mod layers;
 mod options;
 mod progress;
 mod source;
+mod text;
 mod tui;
 
 /// Native half of the package `wcodec`; use the package instead.
@@ -24,7 +25,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::container::{Container, compare};
+    use crate::container::{Comparison, Container, Facts, compare};
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes};
     #[pymodule_export]
@@ -38,6 +39,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::layers::{instruction_sets, layer_decode, layer_encode, legacy_decode, legacy_encode};
+    #[pymodule_export]
+    use crate::text::{ascii_json, safe, safe_lines};
     #[pymodule_export]
     use crate::tui::tui_main;
 

@@ -1,13 +1,17 @@
 //! `--json`: everything that the views know.
 //!
-//! The document has the keys of `wcodec inspect --json`, with the same meaning and figures, and more beside them: `schema_version`
+//! All of it is printable ASCII, other characters as `\uXXXX`. The document has the keys of `wcodec inspect --json`, with the same meaning and figures, and more beside them: `schema_version`
 //! grows when a key changes its meaning or goes away, not when one is added.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use wcodec::{CompareStatus, Comparisons, Dtype, SegmentInfo, TensorInfo};
+use serde_json::value::RawValue;
+use wcodec::text::{ascii_json, path_json};
+use wcodec::{CompareStatus, ComparedTensor, Comparisons, Dtype, SegmentInfo, TensorInfo};
 
 use crate::model::FileModel;
 use crate::model::totals::Totals;
@@ -19,7 +23,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 struct Document<'a> {
     schema_version: u32,
     command: &'static str,
-    path: String,
+    path: Box<RawValue>,
     format_version: [u16; 2],
     writer: &'a str,
     metadata: &'a BTreeMap<String, String>,
@@ -96,7 +100,7 @@ struct Tensor<'a> {
 
 #[derive(Serialize)]
 struct Compare<'a> {
-    path: String,
+    path: Box<RawValue>,
     same: bool,
     tensors: Vec<Pair<'a>>,
 }
@@ -108,6 +112,18 @@ struct Pair<'a> {
     detail: &'a str,
     a: Option<Tensor<'a>>,
     b: Option<Tensor<'a>>,
+}
+
+impl<'a> Pair<'a> {
+    fn new(t: &'a ComparedTensor) -> Self {
+        Self {
+            name: &t.name,
+            status: t.status,
+            detail: &t.detail,
+            a: t.a.as_ref().map(Tensor::new),
+            b: t.b.as_ref().map(Tensor::new),
+        }
+    }
 }
 
 fn dtype<S: Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error> {
@@ -179,10 +195,18 @@ pub fn document(
     let (container, stored) = (&file.container, file.file_bytes());
     let (header, sums) = (container.reader().header(), &file.totals);
     let version = container.version();
+    let compare = match compared {
+        Some((other, compared)) => Some(Compare {
+            path: path_of(&other.path)?,
+            same: compared.same(),
+            tensors: compared.tensors.iter().map(Pair::new).collect(),
+        }),
+        None => None,
+    };
     let mut text = serde_json::to_string_pretty(&Document {
         schema_version: SCHEMA_VERSION,
         command: "tui",
-        path: file.path.display().to_string(),
+        path: path_of(&file.path)?,
         format_version: [version.0, version.1],
         writer: container.writer(),
         metadata: container.metadata(),
@@ -203,22 +227,42 @@ pub fn document(
         by_dtype: groups(&file.tensors, |t| t.dtype.name()),
         aliases: container.aliases(),
         tensors: shown.iter().filter_map(|&i| file.tensors.get(i)).map(Tensor::new).collect(),
-        compare: compared.map(|(other, compared)| Compare {
-            path: other.path.display().to_string(),
-            same: compared.same(),
-            tensors: compared
-                .tensors
-                .iter()
-                .map(|t| Pair {
-                    name: &t.name,
-                    status: t.status,
-                    detail: &t.detail,
-                    a: t.a.as_ref().map(Tensor::new),
-                    b: t.b.as_ref().map(Tensor::new),
-                })
-                .collect(),
-        }),
+        compare,
     })?;
     text.push('\n');
-    Ok(text)
+    Ok(ascii_json(&text).into_owned())
+}
+
+fn path_of(path: &Path) -> serde_json::Result<Box<RawValue>> {
+    RawValue::from_string(path_json(path))
+}
+
+/// A list of tensors, one a line, as `wcodec inspect --json` has it.
+///
+/// # Errors
+/// It cannot be written as JSON.
+pub fn tensors<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> serde_json::Result<String> {
+    list(tensors.map(Tensor::new))
+}
+
+/// A list of compared tensors, one a line, as `wcodec compare --json` has it.
+///
+/// # Errors
+/// It cannot be written as JSON.
+pub fn compared(found: &Comparisons) -> serde_json::Result<String> {
+    list(found.tensors.iter().map(Pair::new))
+}
+
+fn list(entries: impl Iterator<Item = impl Serialize>) -> serde_json::Result<String> {
+    let mut out = Vec::from(*b"[");
+    for (i, entry) in entries.enumerate() {
+        out.extend_from_slice(if i == 0 { b"\n    " } else { b",\n    " });
+        serde_json::to_writer(&mut out, &entry)?;
+    }
+    out.extend_from_slice(if out.len() == 1 { b"]" } else { b"\n  ]" });
+    let text = String::from_utf8(out).map_err(serde::ser::Error::custom)?;
+    Ok(match ascii_json(&text) {
+        Cow::Owned(ascii) => ascii,
+        Cow::Borrowed(_) => text,
+    })
 }

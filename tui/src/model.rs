@@ -59,8 +59,7 @@ impl FileModel {
 
     /// The place of a tensor, or of the one that an alias is tied to.
     pub fn find(&self, name: &str) -> Option<usize> {
-        let stored = self.aliases.iter().find(|(alias, _)| alias == name).map_or(name, |(_, target)| target.as_str());
-        self.tensors.iter().position(|t| t.name == stored)
+        self.container.reader().find(name)
     }
 
     /// Bytes of the file.

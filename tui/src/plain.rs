@@ -1,5 +1,7 @@
 //! `--plain`: the table of layers, once, and what differs from a second file.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use wcodec::{CompareStatus, Comparisons, TensorInfo};
@@ -16,10 +18,10 @@ const LEFT: usize = 5;
 /// The table of these tensors, given by their places in the file, then the sums of the whole file.
 pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
     let tensors: Vec<&TensorInfo> = shown.iter().filter_map(|&i| file.tensors.get(i)).collect();
-    let rows = tensors.iter().map(|t| row(t, look));
-    let mut out = aligned(std::iter::once(HEADINGS.map(str::to_owned)).chain(rows).collect(), LEFT);
+    let mut out = listing(&tensors, look, true);
+    let names: HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
     for (alias, target) in &file.aliases {
-        if tensors.iter().any(|t| t.name == *target) {
+        if names.contains(target.as_str()) {
             let _ = writeln!(out, "{} is tied to {}", text::clean(look, alias), text::clean(look, target));
         }
     }
@@ -30,6 +32,18 @@ pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
         let _ = writeln!(out, "{shown} of {all} shown; totals are of the whole file");
     }
     out + &totals(file, look)
+}
+
+/// A line for each of these tensors below the headings; the last column, the entropy, can be left out.
+pub fn listing(tensors: &[&TensorInfo], look: Look, entropy: bool) -> String {
+    let columns = HEADINGS.len() - usize::from(!entropy);
+    let headings = HEADINGS[..columns].iter().map(|&h| h.to_owned()).collect();
+    let rows = tensors.iter().map(|t| {
+        let mut row = Vec::from(row(t, look));
+        row.truncate(columns);
+        row
+    });
+    aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), LEFT)
 }
 
 /// Sums, overhead and versions, as `wcodec inspect` prints them.
@@ -55,24 +69,35 @@ fn totals(file: &FileModel, look: Look) -> String {
 }
 
 fn row(t: &TensorInfo, look: Look) -> [String; 10] {
+    let clean = |s: String| match text::clean(look, &s) {
+        Cow::Owned(cleaned) => cleaned,
+        Cow::Borrowed(_) => s,
+    };
     let with = |a: &str, b: Option<&str>| b.map_or_else(|| a.to_owned(), |b| format!("{a}/{b}"));
     let mut coder = with(&t.coder, t.layout.as_deref());
     if !matches!(t.filter.as_str(), "" | "none") {
-        coder = format!("{coder}/{}", t.filter);
+        coder = with(&coder, Some(&t.filter));
     }
-    let number = |value: f64, there: bool| if there { format!("{value:.3}") } else { "-".to_owned() };
     [
         text::clean(look, &t.name).into_owned(),
         text::shape(&t.shape),
         t.dtype.name().to_owned(),
-        with(&t.scheme, t.scales.as_deref()),
-        coder,
+        clean(with(&t.scheme, t.scales.as_deref())),
+        clean(coder),
         text::size(t.original_bytes),
         text::size(t.stored_bytes),
         number(t.ratio(), t.stored_bytes > 0),
-        number(t.bits_per_weight(), t.elements > 0),
+        bits(t),
         number(t.entropy.unwrap_or(0.0), t.entropy.is_some()),
     ]
+}
+
+fn number(value: f64, there: bool) -> String {
+    if there { format!("{value:.3}") } else { "-".to_owned() }
+}
+
+fn bits(t: &TensorInfo) -> String {
+    number(t.bits_per_weight(), t.elements > 0)
 }
 
 /// What differs between two files, a line for each tensor.
@@ -89,29 +114,47 @@ pub fn differences(name: &str, compared: &Comparisons, look: Look) -> String {
     out + if compared.same() { "same\n" } else { "different\n" }
 }
 
+/// What two files have of each tensor and what it costs, then what differs, as `wcodec compare` prints them.
+pub fn comparison(compared: &Comparisons, look: Look) -> String {
+    let headings = ["tensor", "status", "stored a", "stored b", "bits/weight a", "bits/weight b"];
+    let clean = |s: &str| text::clean(look, s).into_owned();
+    let cell = |t: Option<&TensorInfo>, f: fn(&TensorInfo) -> String| t.map_or_else(|| "-".to_owned(), f);
+    let rows = compared.tensors.iter().map(|t| {
+        let (a, b) = (t.a.as_ref(), t.b.as_ref());
+        let (stored, bits) = (|t: &TensorInfo| text::size(t.stored_bytes), |t: &TensorInfo| bits(t));
+        vec![clean(&t.name), t.status.name().to_owned(), cell(a, stored), cell(b, stored), cell(a, bits), cell(b, bits)]
+    });
+    let headings = headings.map(str::to_owned).to_vec();
+    let mut out = aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 2);
+    for t in compared.tensors.iter().filter(|t| !t.detail.is_empty()) {
+        let _ = writeln!(out, "{}: {}", clean(&t.name), clean(&t.detail));
+    }
+    out
+}
+
 /// Rows with columns of equal width, two spaces apart.
-fn aligned<const N: usize>(rows: Vec<[String; N]>, left: usize) -> String {
-    let mut widths = [0; N];
-    for row in &rows {
+pub fn aligned(rows: &[Vec<String>], left: usize) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows {
+        widths.resize(row.len().max(widths.len()), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = text::width(cell).max(*width);
         }
     }
     let mut out = String::new();
-    for row in &rows {
-        let mut line = String::new();
+    for row in rows {
         for (i, cell) in row.iter().enumerate() {
-            let gap = " ".repeat(widths[i] - text::width(cell));
-            line.push_str(if i == 0 { "" } else { "  " });
+            let gap = widths[i] - text::width(cell);
+            out.push_str(if i == 0 { "" } else { "  " });
             if i < left {
-                line.push_str(cell);
-                line.push_str(&gap);
+                out.push_str(cell);
+                out.extend(std::iter::repeat_n(' ', gap));
             } else {
-                line.push_str(&gap);
-                line.push_str(cell);
+                out.extend(std::iter::repeat_n(' ', gap));
+                out.push_str(cell);
             }
         }
-        out.push_str(line.trim_end());
+        out.truncate(out.trim_end_matches(' ').len());
         out.push('\n');
     }
     out
@@ -123,8 +166,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_by_their_width_on_the_screen() {
-        let rows = [["tensor", "bytes"], ["a", "10"], ["größe", "5"]];
-        let text = aligned(rows.iter().map(|r| r.map(str::to_owned)).collect(), 1);
-        assert_eq!(text, "tensor  bytes\na          10\ngröße       5\n");
+        let rows = [["tensor", "bytes"], ["a", "10"], ["größe", "5"]].map(|r| r.map(str::to_owned).to_vec());
+        assert_eq!(aligned(&rows, 1), "tensor  bytes\na          10\ngröße       5\n");
     }
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use signal_hook::consts::SIGTSTP;
 use signal_hook::low_level;
+use wcodec::text::{safe, safe_lines, safe_path};
 use wcodec::{Checkpoint, OutputKind, Source};
 
 use self::input::{Input, Signals};
@@ -70,13 +71,13 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>, nvcomp_folders: V
         Job::Print(text) => print(&text).map(|()| FINE),
         Job::Refuse(message) => {
             // Already as long as it should be, with advice. Where nobody reads it, the status tells.
-            let _ = io::stderr().write_all(message.as_bytes());
+            let _ = io::stderr().write_all(safe_lines(&message).as_bytes());
             return FAILED;
         }
     };
     done.unwrap_or_else(|message| {
         let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-        let _ = writeln!(io::stderr(), "{PROGRAM}: error: {line}");
+        let _ = writeln!(io::stderr(), "{PROGRAM}: error: {}", safe(&line));
         FAILED
     })
 }
@@ -108,8 +109,8 @@ fn open_patiently(path: &Path, mouse: bool, look: Look) -> Result<(Arc<FileModel
     let wanted = path.to_owned();
     let thread = thread::Builder::new().name("open".to_owned());
     // Nobody waits for it if the screen cannot be had.
-    thread.spawn(move || done.send(open(&wanted))).map_err(|e| format!("{}: {e}", path.display()))?;
-    let gone = || format!("{}: internal error while it was opened", path.display());
+    thread.spawn(move || done.send(open(&wanted))).map_err(|e| format!("{}: {e}", safe_path(path)))?;
+    let gone = || format!("{}: internal error while it was opened", safe_path(path));
     match opened.recv_timeout(PATIENCE) {
         Ok(file) => Ok((file?, None)),
         Err(RecvTimeoutError::Disconnected) => Err(gone()),
@@ -134,7 +135,7 @@ fn inspect(options: &Options) -> Result<u8, String> {
         inputs.extend([Some(path), options.other.as_deref()].into_iter().flatten().map(Path::to_owned));
         OutputKind::Log.check(log, &inputs).map_err(|e| e.to_string())?;
     }
-    let mut log = Log::open(log).map_err(|e| format!("{}: {e}", log.unwrap_or(path).display()))?;
+    let mut log = Log::open(log).map_err(|e| format!("{}: {e}", safe_path(log.unwrap_or(path))))?;
     let look = look(options, |name| std::env::var(name).ok());
     let shows = !options.json && !options.plain && io::stdout().is_terminal();
     // A library that draws for us looks at NO_COLOR, too.
@@ -145,12 +146,12 @@ fn inspect(options: &Options) -> Result<u8, String> {
     log.line(format_args!(
         "{PROGRAM} {}: {}, {} tensors",
         env!("CARGO_PKG_VERSION"),
-        path.display(),
+        safe_path(path),
         file.tensors.len()
     ));
     let other = options.other.as_deref().map(open).transpose()?;
     let tensor = match &options.tensor {
-        Some(name) => Some(file.find(name).ok_or_else(|| format!("{}: there is no tensor '{name}'", path.display()))?),
+        Some(name) => Some(file.container.reader().place(name).map_err(|e| e.to_string())?),
         None => None,
     };
     if !shows {
@@ -194,7 +195,7 @@ fn once(
     let text = if options.json {
         json::document(file, &shown, compared.as_ref().map(|(other, c)| (*other, c))).map_err(|e| e.to_string())?
     } else {
-        let differences = compared.as_ref().map(|(o, c)| plain::differences(&o.path.display().to_string(), c, look));
+        let differences = compared.as_ref().map(|(o, c)| plain::differences(&safe_path(&o.path), c, look));
         plain::table(file, &shown, look) + &differences.unwrap_or_default()
     };
     print(&text)?;

@@ -9,6 +9,7 @@ pub mod timing;
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, MouseEvent, MouseEventKind};
 use tui_input::Input;
 use tui_input::backend::crossterm::EventHandler;
+use wcodec::text::safe_path;
 
 use crate::action::{Action, Report};
 use crate::effect::Effect;
@@ -286,7 +287,7 @@ fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
     };
     state.compare = compare;
     state.map = MapState::new(&file);
-    let name = file.path.display().to_string();
+    let name = safe_path(&file.path).into_owned();
     state.file = file;
     state.say(format!("{name} was read again"));
 }

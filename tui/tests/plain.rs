@@ -193,7 +193,44 @@ fn names_cannot_upset_the_terminal() {
     std::fs::write(&file, bytes).unwrap();
     let (status, out, _) = call(&[file.to_str().unwrap()]);
     assert_eq!(status, 0);
-    assert!(out.contains("a?[2Jb?c") && !out.contains('\x1b'), "{out:?}");
+    assert!(out.contains(r"a\x1b[2Jb\nc") && !out.contains('\x1b'), "{out:?}");
+    let (_, out, _) = call(&[file.to_str().unwrap(), "--json"]);
+    assert!(out.bytes().all(|b| matches!(b, b' '..=b'~' | b'\n')) && out.contains(r"a\u001b[2Jb\nc"), "{out:?}");
+    let document: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(document["tensors"][0]["name"], "a\x1b[2Jb\nc");
+    // What the command line says comes back in messages: names of files, where a shell writes them out.
+    let odd = folder.path().join("x\x1b[31m\u{202e}.wcodec");
+    std::fs::write(&odd, "").unwrap();
+    let odd = odd.to_str().unwrap();
+    for arguments in [vec![odd], vec![odd, odd, odd], vec!["a", "--sort", "\x1b[31m"], vec!["a", "--device", "\u{9b}"]]
+    {
+        let (status, out, err) = call(&arguments);
+        assert_eq!((status, out.as_str()), (2, ""));
+        assert!(!err.contains(|c| wcodec::text::steers(c) && c != '\n'), "{err:?}");
+        assert!(!arguments.contains(&odd) || err.contains(r"\u{202e}"), "{err:?}");
+    }
+}
+
+#[test]
+fn a_missing_name_is_answered_with_the_nearest() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let (status, _, err) = call(&[file.to_str().unwrap(), "--tensor", "lm_heat.weight"]);
+    assert!(status == 2 && err.contains("no tensor 'lm_heat.weight' (did you mean 'lm_head.weight'?)"), "{err}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_path_that_is_no_text_is_shown() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9.wcodec"));
+    std::fs::rename(file, &odd).unwrap();
+    let output = program().arg(&odd).arg("--json").output().unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().contains(r"caf\udce9.wcodec"));
+    let output = program().args(["--tensor", "x"]).arg(&odd).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains(r"caf\xe9.wcodec"));
 }
 
 #[test]

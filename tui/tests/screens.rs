@@ -242,3 +242,33 @@ fn every_byte_is_on_the_map_once() {
         assert_eq!(map.most(map.length, map.length + 5), None);
     }
 }
+
+/// Whoever makes a file may choose its names so.
+const HOSTILE: &str = "a\x1b]0;title\x07\u{9b}31m\u{202e}\u{2066}\r\n\u{2028}b\t\u{85}";
+
+#[test]
+fn names_of_a_file_steer_no_screen() {
+    let mut source = MemorySource::new();
+    for i in 0..4 {
+        let values = vec![i as u8; 64 * 64 * 4];
+        source.push(format!("{HOSTILE}.{i}.{HOSTILE}"), wcodec::Dtype::F32, vec![64, 64], values.into()).unwrap();
+    }
+    let metadata = std::collections::BTreeMap::from([(HOSTILE.to_owned(), HOSTILE.to_owned())]);
+    let options = EncodeOptions { metadata, ..EncodeOptions::default() };
+    let (a, b) = (model("a\x1b[2J\u{202e}.wcodec", &source, &options), model("b\r.wcodec", &source, &options));
+    let mut state = State::new(a, Some(b), Look::default(), (80, 24));
+    verdict(&mut state, 1, Fetch::Ready(Verdict::Damaged(format!("{HOSTILE}: a hash does not match"))));
+    update(&mut state, Action::Report(Report::Error(format!("{HOSTILE}: it cannot be read"))));
+    for (columns, rows) in SIZES {
+        resize(&mut state, columns, rows);
+        for keys in ["1", "z", "zs", "/b", "\n", "2", "v", "j", "3", "4", "d", "5", "?", "?"] {
+            press(&mut state, keys);
+            let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+            terminal.draw(|frame| wcodec_tui::draw::draw(frame, &state)).unwrap();
+            for cell in terminal.backend().buffer().content() {
+                assert!(!cell.symbol().contains(wcodec::text::steers), "{keys:?} {:?}", cell.symbol());
+            }
+            assert!(keys != "1" || screen(&state).contains(r"\x1b]0;title"), "{}", screen(&state));
+        }
+    }
+}

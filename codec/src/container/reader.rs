@@ -12,6 +12,7 @@ use super::{Hash, hash};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::InputFile;
+use crate::names::near;
 use crate::tensor::{AlignedBytes, Dtype, check_bytes, out_of_memory};
 
 /// Where the bytes are.
@@ -99,23 +100,31 @@ impl Reader {
     /// The tensor of this name, or the one that it is an alias of.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input) where there is none; names that are close are suggested.
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input) where there is none; the name that is closest is suggested.
     pub fn tensor(&self, name: &str) -> Result<&TensorEntry> {
         self.place(name).map(|i| &self.index.tensors[i])
     }
 
     /// Where [`tensor`](Self::tensor) is in the index.
     pub fn place(&self, name: &str) -> Result<usize> {
-        self.places.get(name).copied().ok_or_else(|| {
-            let last = name.rsplit('.').next().unwrap_or(name);
-            let like: Vec<_> =
-                self.index.tensors.iter().map(|t| t.name.as_str()).filter(|n| n.contains(last)).take(3).collect();
-            let advice = match like[..] {
-                [] => format!("it has {} tensors; see `wcodec inspect`", self.index.tensors.len()),
-                _ => format!("did you mean {}?", like.join(", ")),
+        self.find(name).ok_or_else(|| {
+            let advice = match self.near(name) {
+                Some(near) => format!("did you mean '{near}'?"),
+                None => format!("it has {} tensors; see `wcodec inspect`", self.index.tensors.len()),
             };
             self.name(Error::input(format!("no tensor '{name}'")).advice(advice))
         })
+    }
+
+    /// The same, for those who only ask whether there is one.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.places.get(name).copied()
+    }
+
+    /// The name that was likely meant by one that is not there, aliases included: see [`near`](crate::names::near).
+    pub fn near(&self, name: &str) -> Option<&str> {
+        let stored = self.index.tensors.iter().map(|t| t.name.as_str());
+        near(name, stored.chain(self.index.aliases.keys().map(String::as_str)))
     }
 
     /// The bytes of a segment; `verify` compares them with its hash. Read by all threads where one of a pool calls this.

@@ -281,7 +281,8 @@ def compare(a: _Path | Container, b: _Path | Container) -> Comparison:
     """
     opened = [c if isinstance(c, Container) else Container.open(c) for c in (a, b)]
     try:
-        return Comparison._from_native(_native.compare(opened[0]._open, opened[1]._open))
+        first, second = (c._open for c in opened)
+        return Comparison._from_native(_native.compare(first, second), (first.facts(), second.facts()))
     finally:
         for given, container in zip((a, b), opened, strict=True):
             if given is not container:

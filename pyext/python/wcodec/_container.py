@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from . import _dtypes, _native
 from . import _format as fmt
 from ._errors import InputError, TensorNotFoundError
-from ._options import decode_options, path_of
+from ._options import as_whole, decode_options, is_unicode, path_of, shown
 from ._reports import TensorInfo, table_row, tensor_table_html
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch import dtype as TorchDtype
 
+    from ._native import Facts
     from ._plot.container import ContainerPlots
 
 
@@ -43,8 +43,8 @@ class TensorEntry(TensorInfo):
         """The quantized symbols, -127 to 127, in the tensor's shape (scheme ``int8``, or 8-bit tensors stored raw)."""
         flat = self._container._open.symbols(self._stored_name, decode_options(threads))
         if self.row_axis == 1:
-            return flat.reshape(self.rows, self.cols).T
-        return flat.reshape(self.shape)
+            return _dtypes.reshaped(flat, (self.rows, self.cols)).T
+        return _dtypes.reshaped(flat, self.shape)
 
     def scales(self) -> npt.NDArray[np.float32]:
         """The scales (scheme ``int8``), with a dimension for each of the tensor's.
@@ -54,16 +54,16 @@ class TensorEntry(TensorInfo):
         """
         flat = self._container._open.scales(self._stored_name)
         if self.scale == "tensor":
-            return flat.reshape((1,) * len(self.shape))
+            return _dtypes.reshaped(flat, (1,) * len(self.shape))
         per_row = flat.size // max(self.count * self.rows, 1)
         if self.row_axis == 1:
-            return flat.reshape(self.rows, per_row).T
+            return _dtypes.reshaped(flat, (self.rows, per_row)).T
         if self.shape[-1:] == (self.cols,):
-            return flat.reshape(*self.shape[:-1], per_row)
+            return _dtypes.reshaped(flat, (*self.shape[:-1], per_row))
         if not self.shape:
-            return flat.reshape(())
+            return _dtypes.reshaped(flat, ())
         # Rows that span several axes, as those of a convolution: the first of these axes counts the scales.
-        return flat.reshape(-1, *(per_row if i == 1 else 1 for i in range(1, len(self.shape))))
+        return _dtypes.reshaped(flat, (-1, *(per_row if i == 1 else 1 for i in range(1, len(self.shape)))))
 
     def numpy(self, dtype: npt.DTypeLike | str | None = None, *, threads: int | None = None) -> npt.NDArray[Any]:
         """The decoded tensor.
@@ -177,10 +177,11 @@ class TensorEntry(TensorInfo):
 
     def _shape_of_rows(self, begin: int, end: int) -> tuple[int, ...]:
         rows = self.shape[0] if self.shape else 0
-        if not self.shape or not 0 <= begin <= end <= rows:
+        first, last = as_whole(begin), as_whole(end)
+        if not self.shape or first is None or last is None or not 0 <= first <= last <= rows:
             has = f"it has {rows:,}" if self.shape else "a scalar has none"
-            raise InputError(f"tensor '{self.name}': rows {begin} to {end} ({has})", tensor=self.name)
-        return (end - begin, *self.shape[1:])
+            raise InputError(f"tensor '{self.name}': rows {shown(begin)} to {shown(end)} ({has})", tensor=self.name)
+        return (last - first, *self.shape[1:])
 
     def _bytes_of_rows(self, begin: int, end: int, dtype: str | None, threads: int | None) -> npt.NDArray[np.uint8]:
         options = decode_options(threads)
@@ -202,7 +203,7 @@ class TensorEntry(TensorInfo):
         return list(cells.items())
 
     def __repr__(self) -> str:
-        return f"TensorEntry({self.name!r}, {', '.join(f'{k}: {v}' for k, v in self._facts())})"
+        return f"TensorEntry({self.name!r}, {fmt.facts(self._facts())})"
 
     def _repr_html_(self) -> str:
         return fmt.html_block(self.name, self._facts())
@@ -233,13 +234,13 @@ class Container(Mapping[str, TensorEntry]):
     # Mapping
 
     def __getitem__(self, name: str) -> TensorEntry:
-        if name not in self._names:
+        if name not in self:
             raise self._missing(name)
-        alias = self._aliases.get(name)
-        return self._entry(json.loads(self._open.info(alias or name)), name, alias)
+        native = self._open
+        return self._entry(native.facts(), native.place(name), name, self._aliases.get(name))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return isinstance(name, str) and name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -279,31 +280,34 @@ class Container(Mapping[str, TensorEntry]):
         :raises CorruptError: if one of them is damaged.
         """
         if isinstance(names, str):
-            raise InputError(f"names takes several names, not {names!r} (put it into a list)")
+            raise InputError(f"names takes several names, not {shown(names)} (put it into a list)")
         wanted = list(names)
         for name in wanted:
-            if name not in self._names:
+            if name not in self:
                 raise self._missing(name)
         if not wanted:
             raise InputError("names is empty (name at least one tensor)")
         return self._open.extract(wanted)
 
     def _missing(self, name: object) -> TensorNotFoundError:
-        near = difflib.get_close_matches(str(name), self._names, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else "list(container) names them all"
-        return TensorNotFoundError(f"no tensor {name!r} ({advice})", file=self._path, tensor=str(name))
+        near = None
+        if self._native is not None and isinstance(name, str) and is_unicode(name):
+            near = self._native.near(name)
+        advice = f"did you mean {near!r}?" if near else "list(container) names them all"
+        tensor = name if isinstance(name, str) else shown(name)
+        return TensorNotFoundError(f"no tensor {shown(name)} ({advice})", file=self._path, tensor=tensor)
 
-    def _entry(self, record: dict[str, Any], name: str, alias_of: str | None) -> TensorEntry:
-        arguments = TensorInfo._arguments(record)
-        arguments["name"] = name
-        return TensorEntry(**arguments, alias_of=alias_of, _container=self)
+    def _entry(self, facts: Facts, place: int, name: str, alias_of: str | None = None) -> TensorEntry:
+        return TensorEntry._at(facts, place, name=name, alias_of=alias_of, _container=self)
 
     # Facts
 
     @property
     def stored(self) -> list[TensorEntry]:
         """Every tensor that has data of its own, in the order of the file."""
-        return [self._entry(record, record["name"], None) for record in json.loads(self._open.infos())]
+        native = self._open
+        facts = native.facts()
+        return [self._entry(facts, place, name) for place, name in enumerate(native.names())]
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -318,8 +322,9 @@ class Container(Mapping[str, TensorEntry]):
     @property
     def model(self) -> dict[str, Any] | None:
         """The model's ``config`` and the names of its other ``files``, if the checkpoint had them."""
-        text = self._open.model()
-        return None if text is None else json.loads(text)
+        found = json.loads(self._open.model() or "null")
+        # What else a file may have there, nobody can use.
+        return found if isinstance(found, dict) else None
 
     @property
     def path(self) -> str | None:
@@ -339,7 +344,7 @@ class Container(Mapping[str, TensorEntry]):
     @property
     def original_bytes(self) -> int:
         """Bytes of the tensors before encoding, tied ones counted once."""
-        return sum(t.original_bytes for t in self.stored)
+        return self._open.facts().totals()[2]
 
     @property
     def stored_bytes(self) -> int:
@@ -349,7 +354,7 @@ class Container(Mapping[str, TensorEntry]):
     @property
     def elements(self) -> int:
         """Number of weights, tied ones counted once."""
-        return sum(t.elements for t in self.stored)
+        return self._open.facts().totals()[1]
 
     @property
     def ratio(self) -> float | None:
@@ -388,10 +393,10 @@ class Container(Mapping[str, TensorEntry]):
 
         return ContainerPlots(self)
 
-    def _facts(self, stored: list[TensorEntry]) -> list[tuple[str, str]]:
-        original, elements = (sum(getattr(t, k) for t in stored) for k in ("original_bytes", "elements"))
+    def _facts(self) -> list[tuple[str, str]]:
+        tensors, elements, original, _ = self._open.facts().totals()
         facts = [
-            ("tensors", f"{len(stored):,}"),
+            ("tensors", f"{tensors:,}"),
             ("weights", f"{elements:,}"),
             ("original", fmt.size(original)),
             ("stored", fmt.size(self.stored_bytes)),
@@ -404,12 +409,13 @@ class Container(Mapping[str, TensorEntry]):
 
     def __repr__(self) -> str:
         if self._native is None:
-            return f"Container(file: {self._path or 'in memory'}, closed)"
-        return f"Container({', '.join(f'{k}: {v}' for k, v in self._facts(self.stored))})"
+            return f"Container({fmt.facts([('file', self._path or 'in memory')])}, closed)"
+        return f"Container({fmt.facts(self._facts())})"
 
     def _repr_html_(self) -> str:
         if self._native is None:
             return fmt.html_block("Container", [("file", self._path or "in memory"), ("state", "closed")])
-        stored = self.stored
-        table = tensor_table_html(stored)
-        return fmt.html_block("Container", self._facts(stored), table, fmt.plural(len(stored), "tensor"))
+        facts = self._native.facts()
+        stored = self._native.names()
+        table = tensor_table_html((self._entry(facts, i, n) for i, n in enumerate(stored)), len(stored))
+        return fmt.html_block("Container", self._facts(), table, fmt.plural(len(stored), "tensor"))

@@ -16,6 +16,7 @@ from . import _api, _gpu, _native, _torch
 from . import _format as fmt
 from ._container import Container
 from ._errors import DeviceError, WcodecError
+from ._native import safe
 
 # Large enough for several strips and tiles, with an odd end.
 _SHAPE = (83, 1040)
@@ -90,7 +91,7 @@ class DoctorReport:
         rows = [*self._facts(), *((c.name, "works" if c.ok else f"NO: {c.detail}") for c in self.checks)]
         width = max(len(name) for name, _ in rows)
         facts = len(rows) - len(self.checks)
-        lines = [f"{name.ljust(width)}  {text}" for name, text in rows]
+        lines = [safe(f"{name.ljust(width)}  {text}") for name, text in rows]
         return "\n".join([*lines[:facts], "", *lines[facts:]])
 
     def __repr__(self) -> str:

@@ -6,13 +6,15 @@ tensors become float32 (which holds every bf16 value exactly), and 8-bit floats 
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ._errors import InputError, UnsupportedError
+from ._errors import FormatError, InputError, UnsupportedError
+from ._options import shown
 
 SIZES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
@@ -82,13 +84,33 @@ def widen_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
+def reshaped(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The same elements in that shape, which a file says: NumPy has not all of them."""
+    try:
+        return array.reshape(shape)
+    except (ValueError, OverflowError):
+        if math.prod(shape) != array.size:
+            raise FormatError(
+                f"{array.size} elements do not fill shape {shown(list(shape))} "
+                "(encode the model again, or get the file again)"
+            ) from None
+        raise no_such_shape("NumPy", shape) from None
+
+
+def no_such_shape(library: str, shape: tuple[int, ...]) -> UnsupportedError:
+    """Why a tensor that decodes cannot be had as an array: too many dimensions, or extents of more than 63 bits."""
+    return UnsupportedError(
+        f"{library} has no arrays of shape {shown(list(shape))} (decode the file to .safetensors, which has them)"
+    )
+
+
 def view_bytes(data: npt.NDArray[np.uint8], name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Bytes of a tensor as an array; without a copy, except that bf16 without ``ml_dtypes`` becomes float32."""
     dtype = numpy_dtype(name)
     if dtype is not None:
-        return data.view(dtype).reshape(shape)
+        return reshaped(data.view(dtype), shape)
     if name == "BF16":
-        return widen_bf16(data.view(np.uint16)).reshape(shape)
+        return reshaped(widen_bf16(data.view(np.uint16)), shape)
     raise UnsupportedError(f"NumPy has no dtype for {name} (install ml_dtypes, or use torch)")
 
 

@@ -6,12 +6,15 @@ import errno as _errno
 import os
 from typing import Any
 
+from ._native import safe
+
 
 class WcodecError(Exception):
     """Base of everything that wcodec raises on its own account.
 
-    The text names the place and says what to do. ``file``, ``tensor`` and ``offset`` (bytes from the file's start) hold
-    the place for programs, each ``None`` where it is unknown or does not apply.
+    The text names the place and says what to do, in one line that a terminal obeys nothing of. ``file``, ``tensor`` and
+    ``offset`` (bytes from the file's start) hold the place for programs, names as they are, each ``None`` where it is
+    unknown or does not apply.
     """
 
     file: str | None
@@ -32,8 +35,9 @@ class WcodecError(Exception):
         self.offset = offset
 
     def __str__(self) -> str:
-        # KeyError and OSError, bases of some subclasses, would print the message their own way.
-        return str(self.args[0]) if self.args else ""
+        # KeyError and OSError, bases of some subclasses, would print the message their own way. It quotes what
+        # others wrote.
+        return safe(str(self.args[0])) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, dict(self.__dict__), getattr(self, "errno", None))

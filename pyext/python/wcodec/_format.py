@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from ._native import safe
 
 # More rows than this make a notebook's output unwieldy; the rest is summed up in one line.
 HTML_ROWS = 200
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size(count: float) -> str:
@@ -69,15 +72,25 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Facts in one line, as ``repr`` has them.
+
+    >>> facts([("file", "a\\n.wcodec"), ("tensors", "2")])
+    'file: a\\\\n.wcodec, tensors: 2'
+    """
+    return ", ".join(f"{name}: {safe(value)}" for name, value in pairs)
+
+
 def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """An aligned table; the first ``left`` columns are flush left, the others (numbers) flush right.
+    """An aligned table; the first ``left`` columns are flush left, the others (numbers) flush right. Nothing in a cell
+    steers a terminal.
 
     >>> print(text_table(["name", "bytes"], [["a", "10"], ["long", "5"]]))
     name  bytes
     a        10
     long      5
     """
-    table = [list(headings), *(list(row) for row in rows)]
+    table = [list(headings), *([safe(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(headings))]
 
     def line(row: Sequence[str]) -> str:
@@ -87,18 +100,26 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int
     return "\n".join(map(line, table))
 
 
-def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """The same as HTML. It sets no colours, so that it follows a notebook's light or dark theme."""
+def html_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, *, count: int | None = None
+) -> str:
+    """The same as HTML. It sets no colours, so that it follows a notebook's light or dark theme.
+
+    :param rows: only those that are shown are taken of an iterator whose ``count`` is given.
+    """
+    if count is None:
+        rows = list(rows)
+        count = len(rows)
 
     def line(cells: Sequence[str], tag: str) -> str:
         aligned = ("left" if i < left else "right" for i in range(len(cells)))
         inner = "".join(
-            f'<{tag} style="text-align:{a}">{html.escape(c)}</{tag}>' for a, c in zip(aligned, cells, strict=True)
+            f'<{tag} style="text-align:{a}">{_escape(c)}</{tag}>' for a, c in zip(aligned, cells, strict=True)
         )
         return f"<tr>{inner}</tr>"
 
-    body = "".join(line(row, "td") for row in rows[:HTML_ROWS])
-    more = len(rows) - HTML_ROWS
+    body = "".join(line(row, "td") for row in islice(rows, HTML_ROWS))
+    more = count - HTML_ROWS
     note = f"<p>and {more:,} more</p>" if more > 0 else ""
     return f"<table><thead>{line(headings, 'th')}</thead><tbody>{body}</tbody></table>{note}"
 
@@ -106,8 +127,12 @@ def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int
 def html_block(title: str, facts: Sequence[tuple[str, str]], table: str = "", summary: str = "") -> str:
     """A title, a table of facts, and a longer table that folds away."""
     rows = "".join(
-        f'<tr><th style="text-align:left">{html.escape(k)}</th><td style="text-align:left">{html.escape(v)}</td></tr>'
+        f'<tr><th style="text-align:left">{_escape(k)}</th><td style="text-align:left">{_escape(v)}</td></tr>'
         for k, v in facts
     )
-    folded = f"<details><summary>{html.escape(summary)}</summary>{table}</details>" if table else ""
-    return f"<div><strong>{html.escape(title)}</strong><table><tbody>{rows}</tbody></table>{folded}</div>"
+    folded = f"<details><summary>{_escape(summary)}</summary>{table}</details>" if table else ""
+    return f"<div><strong>{_escape(title)}</strong><table><tbody>{rows}</tbody></table>{folded}</div>"
+
+
+def _escape(text: str) -> str:
+    return html.escape(safe(text))

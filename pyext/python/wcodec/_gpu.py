@@ -20,7 +20,7 @@ from . import _dtypes, _native, _torch
 from . import _format as fmt
 from ._container import Container
 from ._errors import DeviceError, InputError, TensorNotFoundError
-from ._options import count, path_of
+from ._options import count, path_of, shown
 from ._reports import TensorInfo
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def parse(device: Any) -> int | None:
     (None, -1, 1)
     """
     text = str(device)
-    found = re.fullmatch(r"cuda(?::([0-9]+))?", text)
+    found = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", text)
     if found:
         return CURRENT if found[1] is None else int(found[1])
     if re.fullmatch(r"cpu(:0)?", text):
         return None
-    raise InputError(f"cannot decode to device {text!r} (use 'cpu', 'cuda' or 'cuda:N')")
+    raise InputError(f"cannot decode to device {shown(text)} (use 'cpu', 'cuda' or 'cuda:N')")
 
 
 def ordinal(number: int) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._errors import InputError
 
@@ -18,24 +19,62 @@ CODERS = ("rans", "huffman", "zstd", "raw")
 LAYOUTS = ("byte", "pair")
 DEFAULT_BLOCK = 128
 DEFAULT_LEVEL = 3
+_LONGEST_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """``repr`` of what was given, for a message: in short, and whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:
+        # As that of a number with more digits than Python writes.
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it has no halves of characters, which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def text_of(what: str, value: object) -> str:
+    """Text that a file can hold."""
+    if not isinstance(value, str):
+        raise InputError(f"{what} must be text, not {shown(value)} (convert it with str)")
+    if not is_unicode(value):
+        raise InputError(f"{what} has characters that are no Unicode: {shown(value)} (leave out lone surrogates)")
+    return value
 
 
 def choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     """The value, if it is one of the choices."""
     if value not in choices:
-        raise InputError(f"unknown {what} {value!r} (use {', '.join(choices[:-1])} or {choices[-1]})")
+        raise InputError(f"unknown {what} {shown(value)} (use {', '.join(choices[:-1])} or {choices[-1]})")
     return value
 
 
-def count(what: str, value: int | None, minimum: int = 1) -> int | None:
-    """A whole number of at least ``minimum``, or ``None``."""
+def count(what: str, value: int | None, minimum: int = 1, limit: int = 2**63) -> int | None:
+    """A whole number of at least ``minimum`` and below ``limit``, or ``None``."""
     if value is None:
         return None
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < minimum:
-        raise InputError(f"{what} must be a whole number of at least {minimum}, not {value!r}")
-    if value.__index__() >= 2**63:
-        raise InputError(f"{what} is too large: {value!r} (use a smaller number)")
-    return value.__index__()
+    number = as_whole(value)
+    if number is None or number < minimum:
+        raise InputError(f"{what} must be a whole number of at least {minimum}, not {shown(value)}")
+    if number >= limit:
+        raise InputError(f"{what} is too large: {shown(value)} (use a smaller number)")
+    return number
+
+
+def as_whole(value: Any) -> int | None:
+    """A whole number of any type, such as NumPy's; ``None`` for anything else, an array of one among it."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 _SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([KMGT])(i?))?(?:B|bytes)?\s*", re.IGNORECASE)
@@ -56,34 +95,44 @@ def size(what: str, value: int | str | None, minimum: int = 0) -> int | None:
         found = _SIZE.fullmatch(value)
         # "3G" alone could mean either.
         if found is None or (found[2] and not value.strip().lower().endswith("b")):
-            raise InputError(f"{what} must be a size, not {value!r} ({advice})")
+            raise InputError(f"{what} must be a size, not {shown(value)} ({advice})")
         power = " KMGT".index(found[2].upper()) if found[2] else 0
         whole, _, part = found[1].partition(".")
         unit = (1024 if found[3] else 1000) ** power
         # In whole numbers: floats would lose bytes of large sizes.
         bytes_ = int(whole) * unit + int(part or "0") * unit // 10 ** len(part)
-    elif isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InputError(f"{what} must be a size, not {value!r} ({advice})")
     else:
-        bytes_ = value.__index__()
+        number = as_whole(value)
+        if number is None:
+            raise InputError(f"{what} must be a size, not {shown(value)} ({advice})")
+        bytes_ = number
     if bytes_ < minimum:
-        raise InputError(f"{what} must be at least {minimum} bytes, not {value!r} ({advice})")
+        raise InputError(f"{what} must be at least {minimum} bytes, not {shown(value)} ({advice})")
     return bytes_
 
 
 def patterns(what: str, value: str | Iterable[str]) -> list[str]:
     """Glob patterns; a single string is one pattern, not a sequence of letters."""
-    found = [value] if isinstance(value, str) else list(value)
-    if not all(isinstance(p, str) for p in found):
-        raise InputError(f"{what} takes glob patterns, not {value!r} (pass text such as '*.mlp.*', or a list of texts)")
+    found = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(p, str) and is_unicode(p) for p in found):
+        raise InputError(
+            f"{what} takes glob patterns, not {shown(value)} (pass text such as '*.mlp.*', or a list of texts)"
+        )
     return found
 
 
 def path_of(value: str | os.PathLike[str]) -> str:
     """A path as text."""
-    path = os.fspath(value)
+    try:
+        path = os.fspath(value)
+    except TypeError:
+        raise InputError(f"a path must be text or a pathlib.Path, not {shown(value)} (give the file's name)") from None
     if not isinstance(path, str):
-        raise InputError(f"a path must be text, not {value!r} (os.fsdecode makes text of it)")
+        raise InputError(f"a path must be text, not {shown(value)} (os.fsdecode makes text of it)")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InputError(f"no file can have this name: {shown(path)} (leave out lone surrogates)") from None
     return path
 
 
@@ -109,27 +158,32 @@ def encode_options(
     """All options, with the defaults filled in."""
     if block is not None and scale != "block":
         raise InputError(
-            f"block={block!r} only goes with scale='block', not with scale={scale!r} (leave block out, or change scale)"
+            f"block={shown(block)} only goes with scale='block', not with scale={shown(scale)} "
+            "(leave block out, or change scale)"
         )
+    if not isinstance(metadata, Mapping | None):
+        raise InputError(f"metadata must map text to text, not be {shown(metadata)} (pass a dictionary)")
     added = dict(metadata or {})
-    if not all(isinstance(k, str) and isinstance(v, str) for k, v in added.items()):
-        raise InputError("metadata must map text to text (convert its keys and values with str)")
+    for key, value in added.items():
+        text_of("a key of metadata", key)
+        text_of("metadata", value)
     size = count("block", block)
-    if isinstance(level, bool) or not isinstance(level, int):
-        raise InputError(f"level must be a whole number, not {level!r}")
-    if abs(level) >= 2**31:
+    number = as_whole(level)
+    if number is None:
+        raise InputError(f"level must be a whole number, not {shown(level)}")
+    if abs(number) >= 2**31:
         # The native module, which knows the levels, cannot be given it.
-        raise InputError(f"zstd is not used at level {level} (use 1 to 19)")
+        raise InputError(f"zstd is not used at level {shown(level)} (use 1 to 19)")
     return {
         "scheme": choice("scheme", scheme, SCHEMES),
         "scale": choice("scale", scale, SCALES),
         "block": DEFAULT_BLOCK if size is None else size,
         "coder": choice("coder", coder, CODERS),
         "layout": choice("layout", layout, LAYOUTS),
-        "level": level,
+        "level": number,
         "frame": count("frame", frame),
         "tile": count("tile", tile),
-        "table_bits": count("table_bits", table_bits),
+        "table_bits": count("table_bits", table_bits, limit=2**32),
         "include": patterns("include", include),
         "exclude": patterns("exclude", exclude),
         "skip": patterns("skip", skip),
@@ -142,4 +196,8 @@ def encode_options(
 
 def decode_options(threads: int | None = None, isa: str | None = None, check: bool = True) -> _DecodeOptions:
     """All options, with the defaults filled in."""
-    return {"threads": count("threads", threads), "isa": isa, "verify": bool(check)}
+    return {
+        "threads": count("threads", threads),
+        "isa": None if isa is None else text_of("isa", isa),
+        "verify": bool(check),
+    }

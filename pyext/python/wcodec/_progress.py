@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from ._native import safe
 
 ProgressCallback = Callable[[str, int, int], object]
 """Called as ``callback(tensor, done, total)``: the tensor at work, bytes done, bytes in all (of the original)."""
@@ -27,7 +30,7 @@ def reporter(progress: bool | ProgressCallback, title: str) -> Iterator[Progress
 
     def update(tensor: str, done: int, total: int) -> None:
         bar.total = total
-        bar.set_postfix_str(tensor, refresh=False)
+        bar.set_postfix_str(safe(tensor), refresh=False)
         bar.update(done - bar.n)
 
     try:
@@ -37,9 +40,11 @@ def reporter(progress: bool | ProgressCallback, title: str) -> Iterator[Progress
 
 
 def _tqdm() -> Any:
-    """tqdm for where we run: a widget in a notebook, text elsewhere."""
+    """tqdm for where we run: a widget in a notebook, text elsewhere; nothing where standard error is closed."""
     import warnings
 
+    if sys.stderr is None:
+        return None
     try:
         with warnings.catch_warnings():
             # In a notebook without ipywidgets tqdm.auto warns and falls back to text, which is what we want.

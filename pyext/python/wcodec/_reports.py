@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _format as fmt
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ._native import Comparison as NativeComparison
+    from ._native import Facts
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,32 @@ class TensorInfo:
     """Order-0 entropy of the symbols in bits per weight, where the file records it."""
     segments: tuple[Segment, ...]
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # There may be a hundred thousand tensors of which one fact is asked for: those of a container's index are
+            # fetched when the first one is.
+            source = self.__dict__.get("_source")
+            if source is not None and name in TensorInfo.__dataclass_fields__:
+                facts, place = source
+                if name == "segments":
+                    known = {name: tuple(Segment(*segment) for segment in facts.segments(place))}
+                else:
+                    known = facts.record(place)
+                # What was said when it was made stays: the name of a tied tensor is its own.
+                self.__dict__.update({**known, **self.__dict__})
+            return object.__getattribute__(self, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def _at(cls, facts: Facts, place: int, **known: Any) -> Self:
+        """The tensor at a place of an index."""
+        info = object.__new__(cls)
+        info.__dict__.update(known, _source=(facts, place))
+        return info
+
     @property
     def ratio(self) -> float | None:
         """Original bytes per stored byte; ``None`` where nothing is stored."""
@@ -72,19 +104,15 @@ class TensorInfo:
         record["segments"] = [asdict(s) for s in self.segments]
         return {**record, "ratio": self.ratio, "bits_per_weight": self.bits_per_weight}
 
-    @staticmethod
-    def _arguments(record: dict[str, Any]) -> dict[str, Any]:
-        """Constructor arguments out of the native module's JSON; what a newer one adds is left out."""
+    @classmethod
+    def _from_native(cls, record: dict[str, Any]) -> TensorInfo:
+        """Out of the native module's JSON; what a newer one adds is left out."""
         known = {f.name for f in fields(TensorInfo)}
         out = {k: v for k, v in record.items() if k in known}
         out["scale"] = record["scales"]
         out["shape"] = tuple(record["shape"])
         out["segments"] = tuple(Segment(s["role"], s["offset"], s["length"], s["hash"]) for s in record["segments"])
-        return out
-
-    @classmethod
-    def _from_native(cls, record: dict[str, Any]) -> TensorInfo:
-        return TensorInfo(**cls._arguments(record))
+        return TensorInfo(**out)
 
 
 TABLE_HEADINGS = ("tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight")
@@ -110,9 +138,9 @@ def table_row(info: TensorInfo) -> tuple[str, ...]:
     )
 
 
-def tensor_table_html(tensors: Sequence[TensorInfo]) -> str:
-    """The table of tensors for notebooks."""
-    return fmt.html_table(TABLE_HEADINGS, [table_row(t) for t in tensors], TABLE_LEFT)
+def tensor_table_html(tensors: Iterable[TensorInfo], count: int) -> str:
+    """The table of ``count`` tensors for notebooks; no more are looked at than are shown."""
+    return fmt.html_table(TABLE_HEADINGS, map(table_row, tensors), TABLE_LEFT, count=count)
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,10 +200,10 @@ class CompressionReport:
         return facts if self.path is None else [("file", self.path), *facts]
 
     def __repr__(self) -> str:
-        return f"CompressionReport({', '.join(f'{k}: {v}' for k, v in self._facts())})"
+        return f"CompressionReport({fmt.facts(self._facts())})"
 
     def _repr_html_(self) -> str:
-        table = tensor_table_html(self.tensors)
+        table = tensor_table_html(self.tensors, len(self.tensors))
         return fmt.html_block("CompressionReport", self._facts(), table, fmt.plural(len(self.tensors), "tensor"))
 
     @classmethod
@@ -234,12 +262,13 @@ class VerifyReport:
         return [*facts, ("damage", self.damage)] if self.damage else facts
 
     def __repr__(self) -> str:
-        return f"VerifyReport({', '.join(f'{k}: {v}' for k, v in self._facts())})"
+        return f"VerifyReport({fmt.facts(self._facts())})"
 
     def _repr_html_(self) -> str:
-        rows = [(t.name, t.status, t.detail) for t in self.problems]
-        table = fmt.html_table(("tensor", "status", "detail"), rows, left=3) if rows else ""
-        return fmt.html_block("VerifyReport", self._facts(), table, fmt.plural(len(rows), "problem"))
+        problems = self.problems
+        rows = ((t.name, t.status, t.detail) for t in problems)
+        table = fmt.html_table(("tensor", "status", "detail"), rows, 3, count=len(problems)) if problems else ""
+        return fmt.html_block("VerifyReport", self._facts(), table, fmt.plural(len(problems), "problem"))
 
     @classmethod
     def _from_native(cls, path: str | None, against: str | None, text: str) -> VerifyReport:
@@ -311,20 +340,20 @@ class Comparison:
         ]
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(f'{k}: {v}' for k, v in self._facts())})"
+        return f"Comparison({fmt.facts(self._facts())})"
 
     def _repr_html_(self) -> str:
-        table = fmt.html_table(COMPARISON_HEADINGS, [comparison_row(t) for t in self.tensors], left=2)
+        rows = map(comparison_row, self.tensors)
+        table = fmt.html_table(COMPARISON_HEADINGS, rows, 2, count=len(self.tensors))
         return fmt.html_block("Comparison", self._facts(), table, fmt.plural(len(self.tensors), "tensor"))
 
     @classmethod
-    def _from_native(cls, text: str) -> Comparison:
-        record = json.loads(text)
+    def _from_native(cls, native: NativeComparison, facts: tuple[Facts, Facts]) -> Comparison:
         tensors = []
-        for t in record["tensors"]:
-            a, b = (TensorInfo._from_native(t[k]) if t[k] else None for k in "ab")
-            tensors.append(ComparedTensor(t["name"], t["status"], a, b, t["detail"]))
-        return cls(record["same"], tuple(tensors))
+        for name, status, detail, *places in native.rows():
+            a, b = (None if p is None else TensorInfo._at(f, p) for f, p in zip(facts, places, strict=True))
+            tensors.append(ComparedTensor(name, status, a, b, detail))
+        return cls(native.same(), tuple(tensors))
 
 
 COMPARISON_HEADINGS = ("tensor", "status", "stored a", "stored b", "bits/weight a", "bits/weight b")

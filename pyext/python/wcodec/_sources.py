@@ -12,7 +12,7 @@ import numpy.typing as npt
 from . import _dtypes, _torch
 from ._container import Container, TensorEntry
 from ._errors import InputError
-from ._options import path_of
+from ._options import path_of, shown, text_of
 
 if TYPE_CHECKING:
     from ._native import _Declared, _Source, _TensorSource
@@ -34,7 +34,8 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
     first_of: dict[tuple[Any, ...], str] = {}
     for name in names:
         if not isinstance(name, str) or not name:
-            raise InputError(f"names of tensors must be text and not empty, not {name!r}")
+            raise InputError(f"names of tensors must be text and not empty, not {shown(name)}")
+        text_of("the name of a tensor", name)
         value = source[name]
         dtype, shape, identity = _describe(name, value)
         files.update(dict.fromkeys(_files_of(value)))

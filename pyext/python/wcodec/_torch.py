@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ._dtypes import no_such_shape
 from ._errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -96,9 +97,13 @@ def from_bytes(data: npt.NDArray[np.uint8], name: str, shape: tuple[int, ...]) -
     """A CPU tensor over the bytes, without a copy."""
     torch = require()
     dtype = dtype_of(name)
-    if data.size == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.from_numpy(data).view(dtype).reshape(shape)
+    try:
+        if data.size == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.from_numpy(data).view(dtype).reshape(shape)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        # Extents and products beyond its 64 bits, each in another way.
+        raise no_such_shape("torch", shape) from None
 
 
 def cast(tensor: torch.Tensor, name: str) -> torch.Tensor:

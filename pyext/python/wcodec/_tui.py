@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from ._cli.output import reserve
 from ._gpu import nvcomp_folders
 from ._native import tui_main
 from .cli import EXIT_INTERRUPTED
@@ -16,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["no/such/file.wcodec"])
     2
     """
+    reserve()
     try:
         return tui_main(["wcodec-tui", *(sys.argv[1:] if argv is None else argv)], nvcomp_folders())
     except KeyboardInterrupt:

@@ -3,11 +3,11 @@ ended by SIGTERM and SIGHUP."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from ._cli.output import complain, reserve, settle, tell
 from ._cli.parser import build_parser
 from ._cli.signals import Terminated, unwinding
 from ._errors import WcodecError
@@ -24,31 +24,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["roundtrip", "no/such/model"])
     2
     """
-    arguments = build_parser().parse_args(argv)
+    reserve()
     try:
         with unwinding():
-            status: int = arguments.run(arguments)
-            # Now, while a closed pipe can still be dealt with, and not at interpreter exit.
-            sys.stdout.flush()
+            status = _run(argv)
+            # Now, while it can be dealt with if that fails, and not at interpreter exit.
+            sys.stdout is None or sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # The reader, such as `head`, has seen enough. Python would complain once more when it closes stdout.
-        _silence(sys.stdout)
-        return EXIT_BROKEN_PIPE
+        # The reader, such as `head`, has seen enough.
+        status = EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
-        print("wcodec: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        tell("wcodec: interrupted")
+        status = EXIT_INTERRUPTED
     except Terminated as signal:
-        try:
-            print(f"wcodec: ended by {signal}", file=sys.stderr)
-            sys.stdout.flush()
-        except OSError:
-            # With SIGHUP the terminal may be gone.
-            _silence(sys.stdout, sys.stderr)
-        return signal.status
+        tell(f"wcodec: ended by {signal}")
+        status = signal.status
     except (WcodecError, OSError, MemoryError) as error:
-        print(f"wcodec: error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
-        return EXIT_ERROR
+        complain("error", str(error) or type(error).__name__)
+        status = EXIT_ERROR
+    except Exception as error:
+        # Never a traceback, which shows what a file says as it is.
+        complain("internal error", f"{type(error).__name__}: {error} (report it, with the output of wcodec doctor)")
+        status = EXIT_ERROR
+    settle()
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        arguments = build_parser().parse_args(argv)
+    except SystemExit as stop:
+        # It has printed help, or what is wrong.
+        return stop.code if isinstance(stop.code, int) else EXIT_ERROR
+    status: int = arguments.run(arguments)
+    return status
 
 
 def _silence(*streams: TextIO) -> None:

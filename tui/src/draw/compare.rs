@@ -112,8 +112,7 @@ fn names(mut pen: Pen<'_>, state: &State, other: &FileModel) {
     let title = look.text().add_modifier(Modifier::BOLD);
     for (i, (letter, file)) in [("A", &*state.file), ("B", other)].into_iter().enumerate() {
         let begin = pen.left();
-        let name = file.path.file_name().map_or_else(|| file.path.to_string_lossy(), |n| n.to_string_lossy());
-        let name = text::clean(look, &name);
+        let name = text::file_name(look, &file.path);
         let size = text::size(file.file_bytes());
         let room = half.saturating_sub(size.len() + 8);
         pen.skip(3).put(letter, look.title()).put(" ", look.text());

@@ -58,8 +58,7 @@ fn file(mut pen: Pen<'_>, state: &State) {
         (sizes, look.text(), 1),
         (text::plural(totals.tensors, "tensor"), look.text(), 3),
     ];
-    let name = file.path.file_name().map_or_else(|| file.path.to_string_lossy(), |n| n.to_string_lossy());
-    let name = text::clean(look, &name);
+    let name = text::file_name(look, &file.path);
     let changed = if state.changed { look.sign("● changed on disk", "* changed on disk") } else { "" };
     let between = look.sign(" · ", " | ");
     let gap = text::width(between);

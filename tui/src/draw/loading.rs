@@ -17,8 +17,7 @@ pub fn draw(frame: &mut Frame<'_>, path: &Path, bytes: Option<u64>, look: Look) 
         return;
     }
     let buffer = frame.buffer_mut();
-    let name = path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy());
-    let name = text::clean(look, &name);
+    let name = text::file_name(look, path);
     let mut pen = Pen::new(buffer, area, 1);
     pen.skip(1);
     let size = bytes.map_or_else(String::new, |n| format!("  {}", text::size(n)));

@@ -1,9 +1,11 @@
 //! Numbers, sizes and names as text, the way `wcodec inspect` writes them.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use wcodec::TensorInfo;
+use wcodec::text::{safe, safe_bytes};
 
 use super::theme::Look;
 
@@ -120,10 +122,16 @@ pub fn width(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { UnicodeWidthStr::width(text) }
 }
 
-/// A text from outside, without what would upset the terminal, and in ASCII where only that is drawn.
+/// A text from outside, with visible escapes for what would upset the terminal, and in ASCII where only that is drawn.
 pub fn clean(look: Look, text: &str) -> Cow<'_, str> {
-    let bad = |c: char| c.is_control() || (look.ascii && !c.is_ascii());
-    if text.contains(bad) { Cow::Owned(text.replace(bad, "?")) } else { Cow::Borrowed(text) }
+    let shown = safe(text);
+    if look.ascii && !shown.is_ascii() { Cow::Owned(shown.replace(|c: char| !c.is_ascii(), "?")) } else { shown }
+}
+
+/// The name of a file without its folders.
+pub fn file_name(look: Look, path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    clean(look, &safe_bytes(name.as_encoded_bytes())).into_owned()
 }
 
 fn ellipsis(look: Look) -> &'static str {

@@ -1,12 +1,10 @@
 //! Two files, tensor by tensor: worked out once from their indexes, nothing is decoded.
 
-use std::cmp::Ordering;
-
 use wcodec::TensorInfo;
 use wcodec::container::{Hash, Index, Segment, TensorEntry};
+use wcodec::names::natural;
 
 use super::FileModel;
-use super::order::natural;
 use super::totals::Totals;
 
 /// How a tensor of two files relates, from what is most alike to what is least.
@@ -75,11 +73,11 @@ impl Comparison {
         }
         for (file, second) in [(a, false), (b, true)] {
             names.extend(file.aliases.iter().enumerate().filter_map(|(i, (alias, target))| {
-                let tensor = file.container.reader().place(target).ok()?;
+                let tensor = file.container.reader().find(target)?;
                 Some((alias.as_str(), second, Side { tensor, alias: Some(i) }))
             }));
         }
-        names.sort_by(|x, y| by_path(x.0, y.0).then(x.1.cmp(&y.1)));
+        names.sort_by(|x, y| natural(x.0, y.0).then(x.1.cmp(&y.1)));
         let (index_a, index_b) = (a.container.reader().index(), b.container.reader().index());
         let mut found = Self { a: a.totals, b: b.totals, ..Self::default() };
         let mut rest = names.as_slice();
@@ -137,22 +135,6 @@ impl Compared {
             }
         };
         named(self.a, a).or_else(|| named(self.b, b)).unwrap_or("")
-    }
-}
-
-/// The order of [`natural_order`](super::order::natural_order): path by path.
-fn by_path(a: &str, b: &str) -> Ordering {
-    let (mut x, mut y) = (a.split('.'), b.split('.'));
-    loop {
-        match (x.next(), y.next()) {
-            (None, None) => return Ordering::Equal,
-            (None, _) => return Ordering::Less,
-            (_, None) => return Ordering::Greater,
-            (Some(p), Some(q)) => match natural(p, q) {
-                Ordering::Equal => {}
-                order => return order,
-            },
-        }
     }
 }
 

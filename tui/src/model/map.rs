@@ -106,7 +106,7 @@ impl FileMap {
         let mut tables = 0;
         for (i, t) in file.tensors.iter().enumerate() {
             for s in &t.segments {
-                let kind = Kind::of_role(&s.role);
+                let kind = Kind::of_role(s.role);
                 tables += usize::from(kind == Kind::Tables);
                 regions.push(region(s.offset, s.length, kind, Some(i)));
             }

@@ -4,6 +4,9 @@ use wcodec::TensorInfo;
 
 use super::totals::Totals;
 
+/// Levels of modules at most; what is deeper is one label. A file may have names of thousands of parts.
+const DEEPEST: usize = 64;
+
 /// A module, or a tensor in one.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -35,7 +38,7 @@ pub struct Tree {
 impl Tree {
     /// The tree of tensors in natural order, whose names are paths with dots. A module with a single child is one with it.
     pub fn new(tensors: &[TensorInfo], natural: &[usize]) -> Self {
-        let paths: Vec<Vec<&str>> = natural.iter().map(|&i| tensors[i].name.split('.').collect()).collect();
+        let paths: Vec<Vec<&str>> = natural.iter().map(|&i| tensors[i].name.splitn(DEEPEST, '.').collect()).collect();
         let mut tree = Self { nodes: Vec::new(), node_of: vec![0; tensors.len()] };
         tree.fill(tensors, natural, &paths, 0, None);
         tree
@@ -85,5 +88,31 @@ impl Tree {
             }
             begin = end;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wcodec::{Dtype, MemorySource, encode_to_vec};
+
+    #[test]
+    fn names_of_thousands_of_parts_are_no_deep_tree() {
+        let mut source = MemorySource::new();
+        for parts in 1..2000 {
+            let name = ["a"; 2000][..parts].join(".");
+            source.push(name, Dtype::U8, vec![1], vec![0].into()).unwrap();
+        }
+        let (bytes, _) = encode_to_vec(&source, &wcodec::EncodeOptions::default(), &mut |_| Ok(())).unwrap();
+        let tensors = wcodec::Container::from_bytes(bytes).unwrap().infos().unwrap();
+        let natural = crate::model::order::natural_order(&tensors);
+        // A file is opened on a thread; this one has little.
+        let tree = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(256 << 10);
+            thread.spawn_scoped(scope, || Tree::new(&tensors, &natural)).unwrap().join().unwrap()
+        });
+        assert_eq!(tree.nodes.iter().filter(|n| n.tensor.is_some()).count(), 1999);
+        assert!(tree.nodes.iter().all(|n| n.depth < DEEPEST));
+        assert!(tree.nodes.iter().all(|n| n.tensor.is_none_or(|i| tensors[i].name.ends_with(&n.label))));
     }
 }

@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
+use wcodec::text::safe_path;
+
 use crate::action::{Action, Report};
 use crate::effect::Effect;
 use crate::stats::{Fetch, StatsEffect, StatsReport};
@@ -65,7 +67,7 @@ impl Log {
             Report::Timing(TimingReport::Progress { .. }) => {}
             Report::Timing(report) => self.line(format_args!("{report:?}")),
             Report::Reloaded(Ok(file)) => {
-                self.line(format_args!("{} was read, {} tensors", file.path.display(), file.tensors.len()));
+                self.line(format_args!("{} was read, {} tensors", safe_path(&file.path), file.tensors.len()));
             }
             Report::Reloaded(Err(text)) | Report::Error(text) => self.line(format_args!("error: {text}")),
             Report::FileChanged | Report::Message(_) => self.line(format_args!("{report:?}")),
@@ -79,7 +81,7 @@ impl Log {
         }
         match effect {
             Effect::Export { path, json } => {
-                self.line(format_args!("export of {} bytes to {}", json.len(), path.display()));
+                self.line(format_args!("export of {} bytes to {}", json.len(), safe_path(path)));
             }
             Effect::Stats(StatsEffect::Entropies { tensors, .. }) => {
                 self.line(format_args!("entropies of {} tensors", tensors.len()));

@@ -1,6 +1,7 @@
 //! Timings as a JSON document.
 
 use serde_json::{Value, json};
+use wcodec::text::ascii_json;
 
 use super::Lane;
 use crate::model::FileModel;
@@ -9,9 +10,9 @@ use crate::state::timing::{Gpus, LaneState, TimingState};
 /// The version of the document. It changes when a key changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// The document as text, with a newline at its end.
+/// The document as text in ASCII, with a newline at its end.
 pub fn text(file: &FileModel, timing: &TimingState) -> String {
-    format!("{:#}\n", document(file, timing))
+    ascii_json(&format!("{:#}\n", document(file, timing))).into_owned()
 }
 
 /// What was timed on each device: times in milliseconds, throughput in 1e9 bytes of output each second. Percentiles are of the last

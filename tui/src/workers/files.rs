@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use wcodec::text::safe_path;
 use wcodec::{OutputFile, OutputKind};
 
 use crate::action::{Action, Report};
@@ -43,7 +44,7 @@ impl Files {
     /// Writes a text to a new file, under this name or, if that is taken, one like it.
     pub fn export(&self, path: PathBuf, text: String) {
         self.work("export", move || match write_new(&path, text.as_bytes()) {
-            Ok(written) => Report::Message(format!("written to {}", written.display())),
+            Ok(written) => Report::Message(format!("written to {}", safe_path(&written))),
             Err(why) => Report::Error(why),
         });
     }
@@ -79,7 +80,7 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<PathBuf, String> {
             Err(e) => return Err(e.to_string()),
         }
     }
-    Err(format!("{}: this name and all like it are taken", path.display()))
+    Err(format!("{}: this name and all like it are taken", safe_path(path)))
 }
 
 /// `a.timing-2.json` for `a.timing.json` and 2.

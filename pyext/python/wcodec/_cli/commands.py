@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from .. import _api, _doctor
+from .. import _api, _doctor, _native
 from .. import _format as fmt
+from .._container import Container
 from .._errors import CorruptError
-from .._reports import COMPARISON_HEADINGS, comparison_row
-from .output import document, show_progress
+from .._native import safe
+from .output import document, put, say, show_progress
 
 
 def encode(arguments: argparse.Namespace) -> int:
@@ -20,10 +21,10 @@ def encode(arguments: argparse.Namespace) -> int:
         overwrite=a.overwrite, progress=show_progress(a.quiet),
     )  # fmt: skip
     if a.json:
-        print(document("encode", report.to_dict()))
+        put(document("encode", report.to_dict()))
     elif not a.quiet:
-        print(
-            f"{a.output}: {fmt.size(report.original_bytes)} -> {fmt.size(report.stored_bytes)}, "
+        say(
+            f"{safe(a.output)}: {fmt.size(report.original_bytes)} -> {fmt.size(report.stored_bytes)}, "
             f"ratio {fmt.number(report.ratio)}, {fmt.number(report.bits_per_weight)} bits/weight, "
             f"{fmt.plural(len(report.tensors), 'tensor')}, {report.seconds:.1f} s"
         )
@@ -36,7 +37,7 @@ def decode(arguments: argparse.Namespace) -> int:
     _api.decompress(a.file, a.output, threads=a.threads, overwrite=a.overwrite, partial=a.partial,
                     progress=show_progress(a.quiet))  # fmt: skip
     if not a.quiet:
-        print(f"{a.output}: written")
+        say(f"{safe(a.output)}: written")
     return 0
 
 
@@ -51,41 +52,44 @@ def verify(arguments: argparse.Namespace) -> int:
             raise
         body = {"path": a.file, "against": a.against, "ok": False, "damage": str(error), "tensors": [],
                 "device": a.device}  # fmt: skip
-        print(document("verify", body) if a.json else f"damaged: {error}")
+        if a.json:
+            put(document("verify", body))
+        else:
+            say(safe(f"damaged: {error}"))
         return 1
     if a.json:
-        print(document("verify", report.to_dict()))
+        put(document("verify", report.to_dict()))
         return 0 if report else 1
     for tensor in report.problems:
-        print(f"{tensor.status}: {tensor.name}: {tensor.detail}")
+        say(safe(f"{tensor.status}: {tensor.name}: {tensor.detail}"))
     if report.damage:
-        print(f"damaged: {report.damage}")
+        say(safe(f"damaged: {report.damage}"))
     if not a.quiet:
         errors = [t.max_error for t in report.tensors if t.max_error is not None]
         largest = f", largest error {max(errors):.3g}" if errors else ""
         verdict = "ok" if report else fmt.plural(len(report.problems) + bool(report.damage), "problem")
         where = "" if report.device == "cpu" else f", {report.device} and CPU compared"
-        print(f"{a.file}: {fmt.plural(len(report.tensors), 'tensor')}, {verdict}{largest}{where}")
+        say(f"{safe(a.file)}: {fmt.plural(len(report.tensors), 'tensor')}, {verdict}{largest}{where}")
     return 0 if report else 1
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """``wcodec compare``"""
     a = arguments
-    comparison = _api.compare(a.a, a.b)
+    with Container.open(a.a) as first, Container.open(a.b) as second:
+        comparison = _native.compare(first._open, second._open)
     if a.json:
-        print(document("compare", {"a": a.a, "b": a.b, **comparison.to_dict()}))
-        return 0 if comparison else 1
-    print(fmt.text_table(COMPARISON_HEADINGS, map(comparison_row, comparison.tensors), left=2))
-    for tensor in comparison.tensors:
-        if tensor.detail:
-            print(f"{tensor.name}: {tensor.detail}")
-    print("same" if comparison else "different")
-    return 0 if comparison else 1
+        put(document("compare", {"a": a.a, "b": a.b, "same": comparison.same()}, comparison.json()))
+        return 0 if comparison.same() else 1
+    say(comparison.table() + ("same" if comparison.same() else "different"))
+    return 0 if comparison.same() else 1
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """``wcodec doctor``"""
     report = _doctor.doctor()
-    print(document("doctor", report.to_dict()) if arguments.json else report)
+    if arguments.json:
+        put(document("doctor", report.to_dict()))
+    else:
+        say(str(report))
     return 0 if report else 1

@@ -5,73 +5,57 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import re
-from collections.abc import Callable
 from typing import Any
 
 from .. import _format as fmt
-from .._container import Container, TensorEntry
-from .._reports import TABLE_HEADINGS, TABLE_LEFT, table_row
-from .output import document
+from .._container import Container
+from .._native import Facts, safe
+from .output import document, put, say
 
-
-def natural(name: str) -> list[Any]:
-    """Sorts ``layers.10`` after ``layers.9``.
-
-    >>> sorted(["h.10.w", "h.9.w", "h.9.b"], key=natural)
-    ['h.9.b', 'h.9.w', 'h.10.w']
-    """
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", name)]
-
-
-_KEYS: dict[str, Callable[[TensorEntry], Any]] = {
-    "natural": lambda t: natural(t.name),
-    "name": lambda t: t.name,
-    "size": lambda t: -t.original_bytes,
-    "stored": lambda t: -t.stored_bytes,
-    "ratio": lambda t: -(t.ratio or 0),
-    "bits": lambda t: -(t.bits_per_weight or 0),
-}
-SORTS = ("natural", "file", *list(_KEYS)[1:])
+SORTS = ("natural", "file", "name", "size", "stored", "ratio", "bits")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table, or everything as JSON."""
+    matches = re.compile(fnmatch.translate(arguments.filter or "*")).match
     with Container.open(arguments.file) as container:
-        everything = container.stored
-        shown = [t for t in everything if fnmatch.fnmatchcase(t.name, arguments.filter or "*")]
+        # There may be a hundred thousand tensors: what is done with each is native.
+        native = container._open
+        facts, names = native.facts(), native.names()
+        shown = [place for place, name in enumerate(names) if arguments.filter is None or matches(name)]
         if arguments.sort != "file":
-            shown.sort(key=_KEYS[arguments.sort])
+            shown = facts.sorted(shown, arguments.sort)
         if arguments.json:
-            print(document("inspect", _record(container, everything, shown)))
+            put(document("inspect", _record(container, facts), facts.json(shown)))
             return 0
-        print(fmt.text_table(TABLE_HEADINGS, map(table_row, shown), TABLE_LEFT))
-        for alias, target in container.aliases.items():
-            if fnmatch.fnmatchcase(alias, arguments.filter or "*"):
-                print(f"{alias} is tied to {target}")
-        print()
-        if len(shown) < len(everything):
-            print(f"{fmt.plural(len(shown), 'tensor')} of {len(everything):,} shown; totals are of the whole file")
-        print(_totals(container, everything))
+        lines = [facts.table(shown).rstrip("\n")]
+        lines += [
+            f"{safe(alias)} is tied to {safe(target)}" for alias, target in container.aliases.items() if matches(alias)
+        ]
+        lines.append("")
+        if len(shown) < len(names):
+            lines.append(f"{fmt.plural(len(shown), 'tensor')} of {len(names):,} shown; totals are of the whole file")
+        say("\n".join([*lines, _totals(container, facts)]))
     return 0
 
 
-def _sums(container: Container, tensors: list[TensorEntry]) -> dict[str, Any]:
-    original, elements = sum(t.original_bytes for t in tensors), sum(t.elements for t in tensors)
+def _sums(container: Container, facts: Facts) -> dict[str, Any]:
+    tensors, elements, original, in_tensors = facts.totals()
     stored = container.stored_bytes
     return {
-        "tensors": len(tensors),
+        "tensors": tensors,
         "aliases": len(container.aliases),
         "elements": elements,
         "original_bytes": original,
         "stored_bytes": stored,
-        "overhead_bytes": stored - sum(t.stored_bytes for t in tensors),
+        "overhead_bytes": stored - in_tensors,
         "ratio": fmt.ratio(original, stored),
         "bits_per_weight": fmt.bits(stored, elements),
     }
 
 
-def _totals(container: Container, tensors: list[TensorEntry]) -> str:
-    s = _sums(container, tensors)
+def _totals(container: Container, facts: Facts) -> str:
+    s = _sums(container, facts)
     major, minor = container.version
     tied = f" ({s['aliases']:,} more tied)" if s["aliases"] else ""
     figures = f"ratio {fmt.number(s['ratio'])}, {fmt.number(s['bits_per_weight'])} bits/weight"
@@ -79,18 +63,17 @@ def _totals(container: Container, tensors: list[TensorEntry]) -> str:
         f"{fmt.plural(s['tensors'], 'tensor')}{tied}, {s['elements']:,} weights: {fmt.size(s['original_bytes'])} -> "
         f"{fmt.size(s['stored_bytes'])}, {figures}\n"
         f"index, header and padding: {fmt.size(s['overhead_bytes'])}; "
-        f"format {major}.{minor}, written by {container.writer}"
+        f"format {major}.{minor}, written by {safe(container.writer)}"
     )
 
 
-def _record(container: Container, everything: list[TensorEntry], shown: list[TensorEntry]) -> dict[str, Any]:
+def _record(container: Container, facts: Facts) -> dict[str, Any]:
     return {
         "path": container.path,
         "format_version": list(container.version),
         "writer": container.writer,
         "metadata": container.metadata,
         "model": container.model,
-        "totals": _sums(container, everything),
+        "totals": _sums(container, facts),
         "aliases": container.aliases,
-        "tensors": [t.to_dict() for t in shown],
     }

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from .. import _format as fmt
 from .. import _measure
-from .._errors import InputError
+from .._errors import InputError, WcodecError
+from .._foreign import by_transformers, config_of, said
 from .._measure import _models
-from .output import document, show_progress
+from .._native import safe
+from .output import document, put, say, show_progress, tell
 
 
 def generate(arguments: argparse.Namespace) -> int:
@@ -21,28 +26,31 @@ def generate(arguments: argparse.Namespace) -> int:
     model = _load(a)
     tokenizer = _tokenizer(a, model)
     options = {"max_new_tokens": a.max_new_tokens, "kv_cache_dtype": a.kv_cache_dtype}
-    found = _measure.generate(model, prompt, tokenizer, **options)
+    with _running(a.model):
+        found = _measure.generate(model, prompt, tokenizer, **options)
     other = None
     if a.baseline:
-        other = _measure.generate(_load_baseline(a, model), prompt, tokenizer, **options)
+        baseline = _load_baseline(a, model)
+        with _running(a.baseline):
+            other = _measure.generate(baseline, prompt, tokenizer, **options)
     if a.json:
         body = {"model": a.model, "baseline": a.baseline, "device": str(_models.device_of(model)),
                 "kv_cache_dtype": a.kv_cache_dtype, **found.to_dict()}  # fmt: skip
         if other is not None:
             body["baseline_generation"] = other.to_dict()
             body["same_tokens"] = _same(found, other)
-        print(document("generate", body))
+        put(document("generate", body))
         return 0
     if other is None:
-        print(prompt + (found.text or ""))
+        say(prompt + (found.text or ""))
     else:
         for name, result in ((f"compressed: {a.model}", found), (f"original: {a.baseline}", other)):
-            print(f"--- {name}\n{prompt}{result.text}")
-        print(f"--- the first {_same(found, other):,} of {fmt.plural(len(found.tokens), 'new token')} are the same")
+            say(f"--- {safe(name)}\n{prompt}{result.text}")
+        say(f"--- the first {_same(found, other):,} of {fmt.plural(len(found.tokens), 'new token')} are the same")
     if not a.quiet:
         # Beside the text, not in it: the text may go into a file.
         speed = fmt.number(found.tokens_per_second, 1)
-        print(f"{fmt.plural(len(found.tokens), 'token')}, {found.seconds:.2f} s, {speed} tokens/s", file=sys.stderr)
+        tell(f"{fmt.plural(len(found.tokens), 'token')}, {found.seconds:.2f} s, {speed} tokens/s")
     return 0
 
 
@@ -52,15 +60,17 @@ def evaluate(arguments: argparse.Namespace) -> int:
     text = Path(a.text)
     model = _load(a)
     baseline = _load_baseline(a, model) if a.baseline else None
-    report = _measure.evaluate(
-        model, text, baseline, _tokenizer(a, model), window=a.window, stride=a.stride, max_tokens=a.max_tokens,
-        progress=show_progress(a.quiet),
-    )  # fmt: skip
+    tokenizer = _tokenizer(a, model)
+    with _running(a.model):
+        report = _measure.evaluate(
+            model, text, baseline, tokenizer, window=a.window, stride=a.stride, max_tokens=a.max_tokens,
+            progress=show_progress(a.quiet),
+        )  # fmt: skip
     if a.json:
         body = {"model": a.model, "baseline": a.baseline, "text": a.text, **report.to_dict()}
-        print(document("eval", body))
+        put(document("eval", body))
     else:
-        print(fmt.text_table(("figure", "value"), report._facts(), left=2))
+        say(fmt.text_table(("figure", "value"), report._facts(), left=2))
     return 0
 
 
@@ -69,21 +79,22 @@ def bench(arguments: argparse.Namespace) -> int:
     a = arguments
     model = _load(a)
     baseline = _load_baseline(a, model) if a.baseline else None
-    report = _measure.bench(
-        model, baseline, batch=a.batch, prompt_tokens=a.prompt_tokens, new_tokens=a.new_tokens, repeats=a.repeats,
-        profile=a.profile, progress=show_progress(a.quiet),
-    )  # fmt: skip
+    with _running(a.model):
+        report = _measure.bench(
+            model, baseline, batch=a.batch, prompt_tokens=a.prompt_tokens, new_tokens=a.new_tokens, repeats=a.repeats,
+            profile=a.profile, progress=show_progress(a.quiet),
+        )  # fmt: skip
     memory = _measure.measure_vram(model)
     if a.json:
         body = {"model": a.model, "baseline": a.baseline, **report.to_dict(), "memory": memory.to_dict()}
-        print(document("bench", body))
+        put(document("bench", body))
         return 0
-    print(f"{report.device_name}: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} new, {report.repeats} repeats")
+    say(f"{report.device_name}: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} new, {report.repeats} repeats")
     for table in report.tables():
-        print(f"\n{table}")
-    print()
+        say(f"\n{table}")
+    say()
     rows = [(part.name, part.device, fmt.size(part.bytes)) for part in memory.parts]
-    print(fmt.text_table(("memory of the model", "device", "size"), rows, left=2))
+    say(fmt.text_table(("memory of the model", "device", "size"), rows, left=2))
     return 0
 
 
@@ -93,11 +104,32 @@ def _same(found: _measure.Generation, other: _measure.Generation) -> int:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(found.tokens), len(other.tokens)))
 
 
+@contextmanager
+def _running(model: str) -> Iterator[None]:
+    """What torch and transformers raise while a model runs comes of its files, and says little without their names."""
+    try:
+        yield
+    except (WcodecError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{model}: the model does not run: {said(error)} (check config.json and generation_config.json beside it)",
+            file=model,
+        ) from None
+
+
 def _quiet_loading(quiet: bool) -> None:
-    """transformers shows bars of its own: they are for people who watch, too."""
+    """transformers shows bars of its own: they are for people who watch, too. What it logs may quote a config."""
     transformers = _models.require_transformers()
+    for handler in logging.getLogger("transformers").handlers:
+        handler.addFilter(_safe_record)
     if not show_progress(quiet):
         transformers.utils.logging.disable_progress_bar()
+
+
+def _safe_record(record: logging.LogRecord) -> bool:
+    record.msg, record.args = safe(record.getMessage()), None
+    return True
 
 
 def _load(a: argparse.Namespace) -> Any:
@@ -107,7 +139,7 @@ def _load(a: argparse.Namespace) -> Any:
     _quiet_loading(a.quiet)
     return loading.load_model(
         a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget, cache=a.cache,
-        progress=show_progress(a.quiet),
+        trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
     )  # fmt: skip
 
 
@@ -118,13 +150,16 @@ def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
     if place.is_file() or any(place.glob("*.wcodec")):
         from .._models import _load as loading
 
-        return loading.load_model(a.baseline, device=device, dtype=_models.dtype_of(model))
+        return loading.load_model(
+            a.baseline, device=device, dtype=_models.dtype_of(model), trust_remote_code=a.trust_remote_code
+        )
     transformers = _models.require_transformers()
-    try:
-        found = transformers.AutoModelForCausalLM.from_pretrained(a.baseline, dtype=_models.dtype_of(model))
-    except ValueError as error:
-        raise InputError(f"{a.baseline}: {error}") from None
-    return found.to(device).eval()
+    config = config_of(a.baseline, trust_remote_code=a.trust_remote_code)
+    with by_transformers(a.baseline, "does not load it"):
+        found = transformers.AutoModelForCausalLM.from_pretrained(
+            a.baseline, config=config, dtype=_models.dtype_of(model), trust_remote_code=a.trust_remote_code
+        )
+        return found.to(device).eval()
 
 
 def _tokenizer(a: argparse.Namespace, model: Any) -> Any:
@@ -132,10 +167,10 @@ def _tokenizer(a: argparse.Namespace, model: Any) -> Any:
     places = [a.tokenizer] if a.tokenizer else [None, a.baseline]
     for place in places[:-1]:
         try:
-            return _models.tokenizer_for(model, place)
+            return _models.tokenizer_for(model, place, a.trust_remote_code)
         except InputError:
             continue
     try:
-        return _models.tokenizer_for(model, places[-1])
+        return _models.tokenizer_for(model, places[-1], a.trust_remote_code)
     except InputError:
         raise InputError(f"no tokenizer was found for {a.model} (name its folder with --tokenizer)") from None

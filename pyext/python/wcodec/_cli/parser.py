@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 from .. import __version__
 from .._errors import InputError
 from .._measure.kv_cache import DTYPES
+from .._native import safe
 from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, SCALES, SCHEMES, size
 from . import commands, inspect, models, roundtrip
+from .output import say, tell
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 _DESCRIPTION = "Entropy-coded weights for large language models."
 _EPILOG = """\
@@ -32,9 +38,21 @@ exit status: 0 equal or done, 1 difference or damage, 2 error, 130 interrupted, 
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that prints as the commands do: argparse does not say when its help cannot be written, and quotes
+    arguments as they are."""
+
+    def error(self, message: str) -> NoReturn:
+        tell(f"{self.format_usage()}{self.prog}: error: {safe(message)}")
+        self.exit(2)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        say(message.rstrip("\n"))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser; ``arguments.run(arguments)`` runs what was asked for."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="wcodec", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"wcodec {__version__}")
@@ -227,6 +245,9 @@ def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
                         help="memory in which some layers stay decoded, those that save most time (default: as the "
                              "model was saved, or none)")  # fmt: skip
     parser.add_argument("--dtype", choices=DTYPES, help="what to compute in (default: what the model's config says)")
+    parser.add_argument("--trust-remote-code", action="store_true",
+                        help="run code that comes with the model, its baseline or its tokenizer, or that their configs "
+                             "name (default: such a model is refused)")  # fmt: skip
 
 
 def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True) -> None:

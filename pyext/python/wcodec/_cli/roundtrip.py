@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,9 +19,10 @@ from .. import _format as fmt
 from .._container import Container, TensorEntry
 from .._errors import CorruptError, FormatError
 from .._files import output
+from .._native import safe
 from .._options import DEFAULT_BLOCK
 from . import reference
-from .output import document, show_progress
+from .output import document, put, say, show_progress, tell
 
 # Enough to see what is wrong; a broken coder differs everywhere.
 _MAX_DIFFERENCES = 20
@@ -46,14 +46,14 @@ def _run(arguments: argparse.Namespace, report: _native.Output | None) -> int:
         results = [result for scale in arguments.scale for result in _scale(arguments, scale, folder)]
     finally:
         if arguments.keep:
-            print(f"wcodec: kept {folder}", file=sys.stderr)
+            tell(f"wcodec: kept {safe(str(folder))}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
     ok = all(result["ok"] for result in results)
     if arguments.json:
         text = document("roundtrip", {"source": arguments.src, "ok": ok, "combinations": results})
         if report is None:
-            print(text)
+            put(text)
         else:
             report.write(f"{text}\n".encode())
             report.finish()
@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace, report: _native.Output | None) -> int:
 def _print(results: list[dict[str, Any]], ok: bool, quiet: bool) -> None:
     for result in results:
         for d in result["differences"]:
-            print(f"{result['coder']}, {result['scale']}: {d['tensor']}: {d['what']}: {d['detail']}")
+            say(safe(f"{result['coder']}, {result['scale']}: {d['tensor']}: {d['what']}: {d['detail']}"))
     if quiet:
         return
     rows = [
@@ -82,10 +82,10 @@ def _print(results: list[dict[str, Any]], ok: bool, quiet: bool) -> None:
         )
         for r in results
     ]
-    print(fmt.text_table(_HEADINGS, rows, left=3))
+    say(fmt.text_table(_HEADINGS, rows, left=3))
     first = results[0]
     counts = f"{first['quantized']:,} quantized and {first['raw']:,} raw tensors"
-    print(f"{counts}: {'symbols, scales and values equal bit for bit' if ok else 'differences found'}")
+    say(f"{counts}: {'symbols, scales and values equal bit for bit' if ok else 'differences found'}")
 
 
 def _scale(arguments: argparse.Namespace, scale: str, folder: Path) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _progress, _torch
-from .._errors import FileMissingError, InputError, UnsupportedError
+from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
+from .._foreign import by_transformers
 
 if TYPE_CHECKING:
     import torch
@@ -92,8 +93,8 @@ def evaluating(*models: Any) -> Iterator[None]:
             module.training = True
 
 
-def tokenizer_for(model: Any, tokenizer: Any = None) -> Any:
-    """The tokenizer given, or the one that belongs to the model."""
+def tokenizer_for(model: Any, tokenizer: Any = None, trust_remote_code: bool = False) -> Any:
+    """The tokenizer given, or the one that belongs to the model; one that is code is refused unless it is trusted."""
     if tokenizer is not None and not isinstance(tokenizer, (str, os.PathLike)):
         return tokenizer
     own = getattr(model, "tokenizer", None)
@@ -105,8 +106,9 @@ def tokenizer_for(model: Any, tokenizer: Any = None) -> Any:
         raise InputError("this model does not say where its tokenizer is (pass tokenizer=..., or token ids)")
     transformers = require_transformers()
     try:
-        return transformers.AutoTokenizer.from_pretrained(os.fspath(place))
-    except (OSError, ValueError) as error:
+        with by_transformers(os.fspath(place), "has no tokenizer for it"):
+            return transformers.AutoTokenizer.from_pretrained(os.fspath(place), trust_remote_code=trust_remote_code)
+    except FormatError as error:
         raise InputError(
             f"no tokenizer was found at {os.fspath(place)!r} (pass tokenizer=..., or token ids): {error}"
         ) from None

@@ -31,7 +31,7 @@ def _plain(value: Any, skip: Sequence[str]) -> dict[str, Any]:
 
 
 def _repr(report: Any) -> str:
-    return f"{type(report).__name__}({', '.join(f'{k}: {v}' for k, v in report._facts())})"
+    return f"{type(report).__name__}({fmt.facts(report._facts())})"
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace as changed
@@ -14,7 +13,8 @@ import torch
 from .. import _api, _gpu
 from .._container import Container, TensorEntry
 from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
-from .._options import patterns
+from .._foreign import by_transformers, config_of, read_json, said
+from .._options import path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._placement import Settings, checked_settings
 from ..nn._store import Store, computing_dtype
@@ -25,6 +25,8 @@ from ._replace import _escaped, nothing_to_compress, replace
 
 # What a repository must have for a model; weights in other forms are left where they are.
 _WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+# And for models that are code of their own, where that is trusted.
+_CODE = ["*.py"]
 
 
 def load_model(
@@ -40,6 +42,7 @@ def load_model(
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     embeddings: bool = True,
+    trust_remote_code: bool = False,
     progress: bool | ProgressCallback = False,
     **options: Any,
 ) -> Any:
@@ -64,30 +67,38 @@ def load_model(
         was saved, or none.
     :param scheme: for an ordinary checkpoint, as are all that follow: how it is compressed, as :func:`wcodec.compress_`
         does it (``coder``, ``include``, ``exclude``, ``embeddings``, ``options``).
+    :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
+        kernels of the Hub), may be fetched and run. Without it, such a model is refused.
     :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
     :raises InputError: if the weights are not those of the model: what is missing, extra or of another shape is named;
-        if the budget is too small.
+        if the budget is too small; if the model needs code that is not trusted.
+    :raises FormatError: if transformers cannot make a model of the config.
     :raises FileError: if there is no such folder or file.
-    :raises UnsupportedError: if transformers or accelerate is not installed.
+    :raises UnsupportedError: if transformers or accelerate is not installed, or transformers does not know the model.
     """
     # Before anything is read.
+    path = path_of(path)
     checked_settings(residency or "auto", vram_budget, cache)
     number = _gpu.parse(device or "cpu")
     where = torch.device("cpu") if number is None else _gpu.torch_device(number)
-    folder, file = _located(path)
+    folder, file = _located(path, trust_remote_code)
     settings = _settings(folder, residency, vram_budget, cache)
-    config = _config(folder, file)
-    compute = computing_dtype(dtype or getattr(config, "dtype", None) or torch.float32)
-    model = skeleton(config, compute)
-    if file is not None:
-        container = Container.open(file)
-        rest = Checkpoint(folder, rest=True) if folder is not None and _has_rest(folder) else None
+    config = _config(folder, file, trust_remote_code)
+    place = folder or file or path
+    compute = _computing_dtype(dtype, config, place)
+    container = None if file is None else Container.open(file)
+    has_rest = folder is not None and (file is None or _has_rest(folder))
+    rest = Checkpoint(folder, rest=file is not None) if folder is not None and has_rest else None
+    _check_layers(config, len({*(container or ()), *(rest or ())}), place)
+    with by_transformers(place, "makes no model of its config"):
+        model = skeleton(config, compute, trust_remote_code)
+    if container is not None:
         fill(model, container, rest, where, compute, settings)
     else:
-        assert folder is not None
+        assert rest is not None
         chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
         encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
-        _compress_checkpoint(model, Checkpoint(folder), chosen, encoding, where, compute, settings)
+        _compress_checkpoint(model, rest, chosen, encoding, where, compute, settings)
     model.to(where)
     model.requires_grad_(False)
     model.eval()
@@ -96,7 +107,7 @@ def load_model(
     return model
 
 
-def skeleton(config: Any, dtype: torch.dtype) -> Any:
+def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -> Any:
     """The model of a config without weights; tied parameters are one."""
     try:
         from accelerate import init_empty_weights
@@ -109,7 +120,7 @@ def skeleton(config: Any, dtype: torch.dtype) -> Any:
     if getattr(config, "quantization_config", None) is not None:
         delattr(config, "quantization_config")
     with init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
     tie(model)
     return model
 
@@ -248,20 +259,20 @@ def _compress_checkpoint(
 # Where things are
 
 
-def _located(path: str | os.PathLike[str]) -> tuple[Path | None, Path | None]:
+def _located(path: str, trust_remote_code: bool) -> tuple[Path | None, Path | None]:
     """The folder of a model and its ``.wcodec`` file, of which one may be missing."""
     given = Path(path)
     if given.is_file():
         return (given.parent if (given.parent / "config.json").is_file() else None), given
-    folder = given if given.is_dir() else _downloaded(os.fspath(path))
+    folder = given if given.is_dir() else _downloaded(path, [*_WANTED, *(_CODE if trust_remote_code else ())])
     return folder, container_of(folder)
 
 
 def container_of(folder: Path) -> Path | None:
     """The ``.wcodec`` file of a folder: the one that its config names, or the only one."""
-    named = quantization_of(folder)
-    if named and named.get("file"):
-        path = folder / Path(named["file"]).name
+    named = quantization_of(folder).get("file")
+    if named:
+        path = folder / Path(str(named)).name
         if not path.is_file():
             raise FileMissingError(
                 f"{path}: the config names this file, and it is missing (put it back, or save the model again)",
@@ -274,7 +285,7 @@ def container_of(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _downloaded(name: str) -> Path:
+def _downloaded(name: str, wanted: list[str]) -> Path:
     """The folder of a repository, from the Hub or from what was fetched from there before."""
     missing = FileMissingError(f"{name}: there is no such folder or file (check the path)", file=name)
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
@@ -284,21 +295,20 @@ def _downloaded(name: str) -> Path:
     except ImportError:
         raise missing from None
     try:
-        return Path(snapshot_download(name, allow_patterns=_WANTED))
+        return Path(snapshot_download(name, allow_patterns=wanted))
     except Exception as error:
         raise FileMissingError(
-            f"{name}: no such folder or file, and no repository that can be reached ({type(error).__name__}: {error})",
-            file=name,
+            f"{name}: no such folder or file, and no repository that can be reached ({said(error)})", file=name
         ) from None
 
 
-def _config(folder: Path | None, file: Path | None) -> Any:
+def _config(folder: Path | None, file: Path | None, trust_remote_code: bool) -> Any:
     try:
-        from transformers import AutoConfig
+        import transformers  # noqa: F401
     except ImportError:
         raise UnsupportedError("models need transformers (pip install torch transformers accelerate)") from None
     if folder is not None and (folder / "config.json").is_file():
-        return AutoConfig.from_pretrained(folder)
+        return config_of(folder, trust_remote_code=trust_remote_code)
     config = None
     if file is not None:
         with Container.open(file) as container:
@@ -307,7 +317,33 @@ def _config(folder: Path | None, file: Path | None) -> Any:
         raise InputError(
             f"{file or folder}: nothing says what model this is (put its config.json beside it)", file=file or folder
         )
-    return AutoConfig.for_model(**config)
+    return config_of(str(file), config, trust_remote_code)
+
+
+def _computing_dtype(dtype: Any, config: Any, place: Path | str) -> torch.dtype:
+    """The dtype that was asked for, or that of the config."""
+    found = dtype or getattr(config, "dtype", None) or torch.float32
+    try:
+        return computing_dtype(found)
+    except InputError:
+        if dtype:
+            raise
+        raise InputError(
+            f"{place}: its config says dtype {shown(found)}, in which layers do not compute (pass dtype='bfloat16')",
+            file=place,
+        ) from None
+
+
+def _check_layers(config: Any, tensors: int, place: Path | str) -> None:
+    """Before a model is built whose layers would take for ever."""
+    with by_transformers(place, "makes no config of it"):
+        layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > tensors:
+        raise InputError(
+            f"{place}: its config says {layers} layers, and there are {tensors} tensors "
+            "(use the config that belongs to the weights)",
+            file=place,
+        )
 
 
 def _has_rest(folder: Path) -> bool:
@@ -318,7 +354,7 @@ def _has_rest(folder: Path) -> bool:
 
 def quantization_of(folder: Path) -> dict[str, Any]:
     """What the config says of compressed weights; nothing if they are not of this package."""
-    found = _json(folder / "config.json").get("quantization_config")
+    found = read_json(folder / "config.json").get("quantization_config")
     return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}
 
 
@@ -327,20 +363,22 @@ def _settings(
 ) -> Settings:
     """What was asked for and, for what was left out, what the folder's config says."""
     saved = {} if folder is None else quantization_of(folder)
+    if folder is not None:
+        _check_saved(saved, folder / "config.json")
     chosen = saved.get("residency", "device") if residency is None else residency
     if vram_budget is None and chosen == "auto":
         vram_budget = saved.get("vram_budget")
     return checked_settings(chosen, vram_budget, saved.get("cache") if cache is None else cache)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
+def _check_saved(saved: dict[str, Any], path: Path) -> None:
+    """Whether the settings in a config can be used, so that an error names the config."""
+    residency = saved.get("residency", "device")
+    budget = saved.get("vram_budget") if residency == "auto" else None
     try:
-        found = json.loads(path.read_text())
-    except ValueError:
-        raise FormatError(f"{path}: no JSON (restore the file)", file=path) from None
-    return found if isinstance(found, dict) else {}
+        checked_settings(residency, budget, saved.get("cache"))
+    except InputError as error:
+        raise FormatError(f"{path}: its quantization_config is wrong (restore the file): {error}", file=path) from None
 
 
 def _finish(model: Any, folder: Path) -> None:
@@ -349,4 +387,5 @@ def _finish(model: Any, folder: Path) -> None:
     if (folder / "generation_config.json").is_file() and hasattr(model, "generation_config"):
         from transformers import GenerationConfig
 
-        model.generation_config = GenerationConfig.from_pretrained(folder)
+        with by_transformers(folder / "generation_config.json", "cannot read it"):
+            model.generation_config = GenerationConfig.from_pretrained(folder)

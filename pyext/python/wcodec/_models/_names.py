@@ -10,12 +10,15 @@ from typing import Any
 import torch
 
 from .._errors import InputError
+from .._foreign import by_transformers
 
 _SHOWN = 5
+# Of an expert: as Python writes it, and none of thousands of digits.
+_NUMBER = "0|[1-9][0-9]{0,8}"
 # What old checkpoints carry along and models compute by themselves.
 _IGNORED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.masked_bias)$")
 # An expert of a stack, as compress_ names it.
-_OF_STACK = re.compile(r"^(.*)\.([0-9]+)$")
+_OF_STACK = re.compile(rf"(.*)\.({_NUMBER})", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,12 @@ def match(model: torch.nn.Module, keys: Iterable[str]) -> Match:
     """Names in a file for the parameters of a model without weights, by the rules of transformers."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     known: dict[str, Any] = {**parameters, **dict(model.named_buffers())}
-    rename = _renaming(model, known)
+    with by_transformers(type(model).__name__, "cannot name its weights"):
+        rename = _renaming(model, known)
     found = Match({}, {})
     parts: dict[str, dict[int, dict[int, str]]] = {}
     for key in keys:
-        stack = _OF_STACK.match(key)
+        stack = _OF_STACK.fullmatch(key)
         if key not in known and stack and stack[1] in parameters and parameters[stack[1]].dim() == 3:
             found.experts.setdefault(stack[1], {})[int(stack[2])] = (key,)
             continue
@@ -74,8 +78,11 @@ def match(model: torch.nn.Module, keys: Iterable[str]) -> Match:
         elif order is None:
             found.whole[name] = key
         else:
-            number = re.findall(r"\.([0-9]+)\.", key)[-1]
-            parts.setdefault(name, {}).setdefault(int(number), {})[order] = key
+            numbers = re.findall(rf"\.({_NUMBER})(?=\.)", key)
+            if numbers:
+                parts.setdefault(name, {}).setdefault(int(numbers[-1]), {})[order] = key
+            else:
+                found.extra.append(key)
     for name, experts in parts.items():
         found.experts[name] = {i: tuple(p[k] for k in sorted(p)) for i, p in experts.items()}
     for name, source in shared_names(model).items():
@@ -100,10 +107,14 @@ def check(model: torch.nn.Module, found: Match, shape_of: Callable[[str], tuple[
             for i, names in sorted(experts.items()):
                 shapes = [shape_of(n) for n in names]
                 rows = sum(s[0] for s in shapes if s)
-                if (rows, *shapes[0][1:]) != shape[1:] or i >= shape[0]:
+                if any((rows, *s[1:]) != shape[1:] for s in shapes) or i >= shape[0]:
                     other.append(f"{name} (expert {i}) is {[rows, *shapes[0][1:]]}, not {list(shape[1:])}")
         else:
             missing.append(name)
+    for name, buffer in model.named_buffers():
+        shape = tuple(buffer.shape)
+        if name in found.whole and shape_of(found.whole[name]) != shape:
+            other.append(f"{name} is {list(shape_of(found.whole[name]))}, not {list(shape)}")
     told = [
         f"{what} {_some(names)}"
         for what, names in (("missing:", missing), ("extra:", found.extra), ("of another shape:", other))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _format as fmt
+from .._native import safe
 
 if TYPE_CHECKING:
     from .._plot.replace import ReplacePlots
@@ -102,8 +103,8 @@ class ReplaceReport:
         return [*facts, ("ratio", fmt.number(self.ratio)), ("seconds", fmt.number(self.seconds, 2))]
 
     def __repr__(self) -> str:
-        text = f"ReplaceReport({', '.join(f'{k}: {v}' for k, v in self._facts())})"
-        return "\n".join([text, *(f"  skipped {s.name}: {s.why}" for s in self.skipped)])
+        text = f"ReplaceReport({fmt.facts(self._facts())})"
+        return "\n".join([text, *(safe(f"  skipped {s.name}: {s.why}") for s in self.skipped)])
 
     def _repr_html_(self) -> str:
         rows = [

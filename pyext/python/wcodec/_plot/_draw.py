@@ -8,11 +8,25 @@ from typing import Any
 import numpy as np
 
 from .._errors import UnsupportedError
+from .._native import safe
 
 # Told apart by people with every kind of colour vision, after Okabe and Ito.
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999")
 GREY = COLORS[-1]
 MIB = float(1 << 20)
+_LONGEST_LABEL = 100
+
+
+def caption(name: str) -> str:
+    """A name as it stands in a picture: short, and with no dollar that begins a formula.
+
+    >>> caption("price in $ or $"), len(caption("9" * 5000))
+    ('price in \\\\$ or \\\\$', 100)
+    """
+    text = safe(name)
+    if len(text) > _LONGEST_LABEL:
+        text = f"{text[: _LONGEST_LABEL // 2 - 1]}…{text[-_LONGEST_LABEL // 2 :]}"
+    return text.replace("$", r"\$")
 
 
 def axes(ax: Any, size: tuple[float, float] = (6.4, 3.6)) -> Any:

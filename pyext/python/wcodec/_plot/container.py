@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from .. import _format as fmt
 from .._errors import InputError
 from .._options import count
-from ._draw import COLORS, GREY, above, axes, ink, quiet
+from ._draw import COLORS, GREY, above, axes, caption, ink, quiet
 
 if TYPE_CHECKING:
     from .._container import Container, TensorEntry
@@ -90,7 +89,7 @@ class ContainerPlots:
         for coder in coders:
             color = COLORS[known.index(coder)] if coder in known else GREY
             mine = [i for i, bar in enumerate(bars) if bar.coder == coder]
-            ax.barh(places[mine], [bars[i].ratio for i in mine], color=color, height=0.75, label=coder)
+            ax.barh(places[mine], [bars[i].ratio for i in mine], color=color, height=0.75, label=caption(coder))
         spans = [(i, [e.ratio or 0.0 for e in bar.entries]) for i, bar in enumerate(bars) if len(bar.entries) > 1]
         if spans:
             where, ratios = zip(*spans, strict=True)
@@ -102,7 +101,7 @@ class ContainerPlots:
         whole = self._container.ratio
         if whole is not None:
             ax.axvline(whole, color=COLORS[5], linewidth=1.5, linestyle="--", label=f"whole file: {whole:.3f}")
-        ax.set_yticks(places, [bar.label for bar in bars], fontsize="small")
+        ax.set_yticks(places, [caption(bar.label) for bar in bars], fontsize="small")
         ax.set_ylim(len(bars) - 0.4, -0.6)
         ax.set_xlim(left=0)
         ax.set_xlabel("ratio, original bytes / stored bytes")
@@ -135,7 +134,7 @@ class ContainerPlots:
         per = (entry.scale or "").split(" ")[0]
         rows = "columns" if entry.row_axis == 1 else "rows"
         ax.set_ylabel({"row": rows, "tensor": "tensors", "block": "blocks"}.get(per, "scales"))
-        ax.set_title(f"{name}: {fmt.plural(scales.size, 'scale')}", fontsize="medium", loc="left")
+        ax.set_title(f"{caption(name)}: {fmt.plural(scales.size, 'scale')}", fontsize="medium", loc="left")
         ax.legend(frameon=False)
         return quiet(ax)
 
@@ -158,7 +157,7 @@ class ContainerPlots:
         ax.set_xlim(-129, 129)
         ax.set_xlabel("symbol")
         ax.set_ylabel("share of all symbols, %")
-        ax.set_title(name, fontsize="medium", loc="left")
+        ax.set_title(caption(name), fontsize="medium", loc="left")
         facts = f"entropy: {entropy:.3f} bits/symbol\nstored: {fmt.number(entry.bits_per_weight)} bits/weight"
         ax.text(0.98, 0.96, facts, transform=ax.transAxes, ha="right", va="top", fontsize="small")
         return quiet(ax)
@@ -177,9 +176,10 @@ def _bars(entries: Sequence[TensorEntry], top: int) -> list[_Bar]:
     """At most ``top`` bars, in the order of the file."""
     if len(entries) <= top:
         return [_Bar(entry.name, [entry]) for entry in entries]
-    order = {pattern: i for i, pattern in reversed(list(enumerate(_pattern(entry.name) for entry in entries)))}
-    placed = sorted(entries, key=lambda entry: order[_pattern(entry.name)])
-    bars = [_Bar(pattern, list(group)) for pattern, group in groupby(placed, lambda entry: _pattern(entry.name))]
+    alike: dict[str, list[TensorEntry]] = {}
+    for entry in entries:
+        alike.setdefault(_pattern(entry.name), []).append(entry)
+    bars = [_Bar(pattern, group) for pattern, group in alike.items()]
     for bar in bars:
         if len(bar.entries) > 1:
             bar.label += f"  ({len(bar.entries)})"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._errors import InputError
-from ._draw import COLORS, GREY, MIB, above, axes, ink, quiet, stacks
+from ._draw import COLORS, GREY, MIB, above, axes, caption, ink, quiet, stacks
 
 if TYPE_CHECKING:
     from .._measure._reports import BenchReport, BenchRow, EvalReport, KvCacheReport, MemoryReport
@@ -139,7 +139,7 @@ class BenchPlots:
             raise InputError("layers were not measured (pass profile=True to bench)")
         chosen = sorted(layers, key=lambda t: -t.seconds)[:top][::-1]
         ax = axes(ax, (6.4, 1.0 + 0.22 * len(chosen)))
-        ax.barh([t.name for t in chosen], [1e3 * t.seconds for t in chosen], color=COLORS[0])
+        ax.barh([caption(t.name) for t in chosen], [1e3 * t.seconds for t in chosen], color=COLORS[0])
         ax.set_xlabel("ms per call, median")
         ax.tick_params(axis="y", labelsize="small")
         return quiet(ax)
