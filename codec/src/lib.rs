@@ -50,6 +50,7 @@ mod pool;
 mod progress;
 pub mod scheme;
 mod tensor;
+mod trust;
 mod verify;
 
 pub use cancel::Cancel;
@@ -64,6 +65,7 @@ pub use pool::Pool;
 pub use progress::{Progress, ProgressEvent};
 pub use scheme::int8::Granularity;
 pub use tensor::{AlignedBytes, Dtype, TensorView};
+pub use trust::OpenOptions;
 pub use verify::{
     CompareStatus, ComparedTensor, Comparisons, VerifiedTensor, VerifyReport, VerifyStatus, compare, verify,
 };

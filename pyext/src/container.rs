@@ -10,7 +10,7 @@ use serde_json::json;
 use wcodec::{DecodeOptions, Dtype};
 
 use crate::encode::Input;
-use crate::options::Decode;
+use crate::options::{Decode, open_options};
 use crate::progress::{detached, run, run_for};
 
 /// An open container; `wcodec.Container` is the class for users.
@@ -33,14 +33,19 @@ impl Container {
 impl Container {
     /// Opens the file at `path`: reads header and index.
     #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        detached(py, || wcodec::Container::open(&path)).map(Self)
+    fn open(py: Python<'_>, path: PathBuf, trusted: bool) -> PyResult<Self> {
+        detached(py, || wcodec::Container::open_with(&path, &open_options(trusted))).map(Self)
     }
 
     /// Opens a container that is in memory.
     #[staticmethod]
-    fn from_bytes(py: Python<'_>, data: Vec<u8>) -> PyResult<Self> {
-        detached(py, || wcodec::Container::from_bytes(data)).map(Self)
+    fn from_bytes(py: Python<'_>, data: Vec<u8>, trusted: bool) -> PyResult<Self> {
+        detached(py, || wcodec::Container::from_bytes_with(data, &open_options(trusted))).map(Self)
+    }
+
+    /// Whether it was opened as trusted.
+    fn trusted(&self) -> bool {
+        self.0.trusted()
     }
 
     /// Names of the stored tensors, in the order of the file.
@@ -69,8 +74,8 @@ impl Container {
     }
 
     /// The model's configuration and the names of its other files, as JSON.
-    fn model(&self) -> Option<String> {
-        self.0.model().map(ToString::to_string)
+    fn model(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        detached(py, || self.0.model()).map(|model| model.map(|m| m.to_string()))
     }
 
     /// Length of the file in bytes.

@@ -14,10 +14,12 @@ use crate::progress::{Progress, ProgressEvent};
 /// Writes all tensors of `container` to the `.safetensors` file `dst`, dequantized, in their own dtypes. Tied tensors are
 /// written under each of their names, since the format cannot share data.
 ///
-/// Memory is bounded by the largest tensor. `dst` appears when it is complete.
+/// Memory is bounded by the stored bytes of the largest tensor and some tens of MB, and for matrices that are stored transposed by
+/// their symbols. `dst` appears when it is complete.
 ///
 /// # Errors
-/// A damaged tensor (named), or the operating system; nothing is left behind.
+/// A damaged tensor (named), a transposed one that is too large for a file that is not [trusted](crate::OpenOptions::trusted), or the
+/// operating system; nothing is left behind.
 pub fn decode(
     container: &Container,
     dst: &Path,
@@ -64,7 +66,15 @@ pub fn decode(
     let (mut done, total) = (0, end as u64);
     for (name, i) in names {
         progress(&ProgressEvent { tensor: name, done, total })?;
-        writer.write(&container.read(name, options)?)?;
+        // An error of the output is not one of the tensor.
+        let mut failed = None;
+        let read = container.read_in_order(name, options, &mut |bytes| {
+            writer.write(bytes).map_err(|e| {
+                failed = Some(e);
+                Error::cancelled()
+            })
+        });
+        failed.map_or(read, Err)?;
         done += infos[i].original_bytes;
         progress(&ProgressEvent { tensor: name, done, total })?;
     }

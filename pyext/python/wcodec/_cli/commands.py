@@ -33,7 +33,8 @@ def encode(arguments: argparse.Namespace) -> int:
 def decode(arguments: argparse.Namespace) -> int:
     """``wcodec decode``"""
     a = arguments
-    _api.decompress(a.file, a.output, threads=a.threads, overwrite=a.overwrite, progress=show_progress(a.quiet))
+    _api.decompress(a.file, a.output, threads=a.threads, overwrite=a.overwrite, trusted=a.trust,
+                    progress=show_progress(a.quiet))  # fmt: skip
     if not a.quiet:
         print(f"{a.output}: written")
     return 0
@@ -43,7 +44,8 @@ def verify(arguments: argparse.Namespace) -> int:
     """``wcodec verify``"""
     a = arguments
     try:
-        report = _api.verify(a.file, a.against, device=a.device, threads=a.threads, progress=show_progress(a.quiet))
+        report = _api.verify(a.file, a.against, device=a.device, threads=a.threads, trusted=a.trust,
+                             progress=show_progress(a.quiet))  # fmt: skip
     except CorruptError as error:
         # Damage that keeps the file from being opened is still what this command looks for.
         if error.file not in (None, a.file):
@@ -71,7 +73,7 @@ def verify(arguments: argparse.Namespace) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """``wcodec compare``"""
     a = arguments
-    comparison = _api.compare(a.a, a.b)
+    comparison = _api.compare(a.a, a.b, trusted=a.trust)
     if a.json:
         print(document("compare", {"a": a.a, "b": a.b, **comparison.to_dict()}))
         return 0 if comparison else 1

@@ -36,7 +36,7 @@ SORTS = ("natural", "file", *list(_KEYS)[1:])
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table, or everything as JSON."""
-    with Container.open(arguments.file) as container:
+    with Container.open(arguments.file, trusted=arguments.trust) as container:
         everything = container.stored
         shown = [t for t in everything if fnmatch.fnmatchcase(t.name, arguments.filter or "*")]
         if arguments.sort != "file":

@@ -107,7 +107,7 @@ def _load(a: argparse.Namespace) -> Any:
     _quiet_loading(a.quiet)
     return loading.load_model(
         a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget, cache=a.cache,
-        progress=show_progress(a.quiet),
+        trusted=a.trust, progress=show_progress(a.quiet),
     )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
     if place.is_file() or any(place.glob("*.wcodec")):
         from .._models import _load as loading
 
-        return loading.load_model(a.baseline, device=device, dtype=_models.dtype_of(model))
+        return loading.load_model(a.baseline, device=device, dtype=_models.dtype_of(model), trusted=a.trust)
     transformers = _models.require_transformers()
     try:
         found = transformers.AutoModelForCausalLM.from_pretrained(a.baseline, dtype=_models.dtype_of(model))

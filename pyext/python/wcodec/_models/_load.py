@@ -40,6 +40,7 @@ def load_model(
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     embeddings: bool = True,
+    trusted: bool = False,
     progress: bool | ProgressCallback = False,
     **options: Any,
 ) -> Any:
@@ -64,6 +65,7 @@ def load_model(
         was saved, or none.
     :param scheme: for an ordinary checkpoint, as are all that follow: how it is compressed, as :func:`wcodec.compress_`
         does it (``coder``, ``include``, ``exclude``, ``embeddings``, ``options``).
+    :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
     :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
     :raises InputError: if the weights are not those of the model: what is missing, extra or of another shape is named;
         if the budget is too small.
@@ -76,11 +78,11 @@ def load_model(
     where = torch.device("cpu") if number is None else _gpu.torch_device(number)
     folder, file = _located(path)
     settings = _settings(folder, residency, vram_budget, cache)
-    config = _config(folder, file)
+    config = _config(folder, file, trusted)
     compute = computing_dtype(dtype or getattr(config, "dtype", None) or torch.float32)
     model = skeleton(config, compute)
     if file is not None:
-        container = Container.open(file)
+        container = Container.open(file, trusted=trusted)
         rest = Checkpoint(folder) if folder is not None and _has_rest(folder) else None
         fill(model, container, rest, where, compute, settings)
     else:
@@ -238,7 +240,7 @@ def _compress_checkpoint(
         kept.append(changed(candidate, stored=((stored,),)))
     transpose = [_escaped(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
     data, _ = _api.compress_to_bytes(Lazy(checkpoint, keys, stacks), transpose=transpose, **encoding)
-    store = Store(Container.open(data), groups(kept), routed=routed(model, kept), **settings)
+    store = Store(Container.open(data, trusted=True), groups(kept), routed=routed(model, kept), **settings)
     del data
     replace(model, kept, store, dtype=dtype, device=device)
     set_parameters(model, found, checkpoint.tensor, device)
@@ -292,7 +294,7 @@ def _downloaded(name: str) -> Path:
         ) from None
 
 
-def _config(folder: Path | None, file: Path | None) -> Any:
+def _config(folder: Path | None, file: Path | None, trusted: bool) -> Any:
     try:
         from transformers import AutoConfig
     except ImportError:
@@ -301,7 +303,7 @@ def _config(folder: Path | None, file: Path | None) -> Any:
         return AutoConfig.from_pretrained(folder)
     config = None
     if file is not None:
-        with Container.open(file) as container:
+        with Container.open(file, trusted=trusted) as container:
             config = (container.model or {}).get("config")
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError(
