@@ -107,7 +107,7 @@ ELSEWHERE = [
         "Report",
         "the symbol at row …, column … is …, and the source gives …",
     ),
-    ("codec/src/verify.rs", '"scale {at} is {}, and', "Report", "scale … is …, and the source gives …"),
+    ("codec/src/verify.rs", '"scale {at} is {a}, and', "Report", "scale … is …, and the source gives …"),
     ("pyext/src/gpu/verify.rs", '"the GPU decodes {} bytes', "Report", "the GPU decodes … bytes of …, the CPU …"),
     ("pyext/src/gpu/verify.rs", '"GPU and CPU differ in', "Report", "GPU and CPU differ in … of … …, first at …"),
 ]

@@ -225,12 +225,17 @@ class FormatReader:
         require(isinstance(index, dict) and index.get("format") == "wcodec", "index: not of format wcodec")
         for key, kind in {"features": list, "metadata": dict, "tables": list, "tensors": list, "aliases": dict}.items():
             require(isinstance(index.setdefault(key, kind()), kind), f"index: {key} is not a {kind.__name__}")
+        require(all(isinstance(t, dict) for t in index["tables"]), "index: a table is not an object")
         require(not index["features"], f"needs features that this reader does not know: {index['features']}")
         require(all(isinstance(v, str) for v in index["metadata"].values()), "index: metadata are not strings")
         self._tensors: dict[str, Json] = {}
         for entry in index["tensors"]:
             name = entry.get("name") if isinstance(entry, dict) else None
             require(isinstance(name, str) and name, "index: a tensor without a name")
+            parts = [
+                p for p in (entry.get("scales"), entry.get("quality"), *(entry.get("planes") or [])) if p is not None
+            ]
+            require(all(isinstance(p, dict) for p in parts), f"index: a part of {name} is not an object")
             require(name not in self._tensors, f"index: two tensors named {name}")
             self._tensors[name] = entry
         for alias, target in index["aliases"].items():
@@ -288,6 +293,7 @@ class FormatReader:
         good = isinstance(matrix, list) and len(matrix) == 4 and all(map(is_size, matrix)) and matrix[3] < 2
         require(good, f"{name}: bad matrix {matrix!r}")
         count, rows, cols, axis = matrix
+        require(math.prod(max(n, 1) for n in matrix[:3]) < 2**63, f"{name}: matrix {matrix} is too large")
         require(count * rows * cols == elements, f"{name}: matrix {matrix} contradicts shape {shape}")
         fits = axis == 0 or (scheme == "int8" and count == 1 and shape == [cols, rows])
         require(fits, f"{name}: row_axis 1 does not fit scheme {scheme} and shape {shape}")

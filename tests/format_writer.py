@@ -293,7 +293,7 @@ def zstd_plane(tensor: Tensor, plain: bytes) -> tuple[bytes, bytes, int]:
     for first in range(0, len(plain), tensor.chunk):
         part = plain[first : first + tensor.chunk]
         residuals = bytearray(part)
-        for i in range(len(part)):
+        for i in range(len(part) if tensor.filter else 0):
             if tensor.filter == "left" and i and (first + i) % cols:
                 residuals[i] = (part[i] - part[i - 1]) % 256
             if tensor.filter == "up" and i >= cols:

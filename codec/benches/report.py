@@ -73,9 +73,13 @@ def read_benchmarks(criterion: Path, facts: Json, began: float) -> tuple[list[Js
     found = {}
     for path in criterion.glob("**/new/benchmark.json"):
         estimates = path.with_name("estimates.json")
-        if estimates.exists() and estimates.stat().st_mtime >= began:
-            benchmark = json.loads(path.read_text())
-            found[benchmark["full_id"]] = (benchmark["throughput"]["Bytes"], json.loads(estimates.read_text()))
+        if not estimates.exists() or estimates.stat().st_mtime < began:
+            continue
+        benchmark = json.loads(path.read_text())
+        # Other benchmarks of the workspace leave theirs here too, and not all of them go through bytes.
+        size = (benchmark["throughput"] or {}).get("Bytes")
+        if benchmark["full_id"] in facts["benchmarks"] and size is not None:
+            found[benchmark["full_id"]] = (size, json.loads(estimates.read_text()))
     benchmarks = []
     for full_id in facts["benchmarks"]:
         if full_id not in found:

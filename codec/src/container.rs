@@ -5,6 +5,7 @@
 mod header;
 mod index;
 mod memory;
+mod names;
 mod reader;
 mod segment;
 mod writer;
@@ -19,4 +20,20 @@ pub use writer::Writer;
 /// XXH3-64 of `bytes`.
 pub fn hash(bytes: &[u8]) -> Hash {
     Hash(xxhash_rust::xxh3::xxh3_64(bytes))
+}
+
+/// [`hash()`] of bytes that come one part after the other.
+#[derive(Default)]
+pub(crate) struct Hasher(xxhash_rust::xxh3::Xxh3Default);
+
+impl Hasher {
+    /// Adds the next part.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of all parts.
+    pub fn hash(&self) -> Hash {
+        Hash(self.0.digest())
+    }
 }

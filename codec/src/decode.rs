@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use serde_json::value::RawValue;
+
 use crate::cancel::Cancel;
 use crate::coder::Coder;
 use crate::coder::Isa;
@@ -14,16 +16,22 @@ use crate::extract::IndexTexts;
 use crate::info::{TensorInfo, tensor_infos};
 use crate::pool::Pool;
 use crate::tensor::{AlignedBytes, Dtype};
+use crate::trust::{self, OpenOptions};
 
 mod checkpoint;
 mod chunk;
 mod parts;
 mod rows;
+mod stream;
 mod tensor;
+mod values;
+mod whole;
 
 pub use checkpoint::{decode, write_safetensors};
 pub use chunk::ChunkInfo;
 pub(crate) use parts::{Outline, OutlineCoding, Parts};
+pub(crate) use values::Scales;
+pub(crate) use whole::Pass;
 
 /// How to decode.
 #[derive(Clone, Debug)]
@@ -66,17 +74,36 @@ pub struct Container {
 }
 
 impl Container {
-    /// Opens a file.
+    /// Opens a file that is not trusted.
     ///
     /// # Errors
     /// It is not a container, damaged, or of a newer version; the message names the file and the place.
     pub fn open(path: &Path) -> Result<Self> {
-        Reader::open(path).map(Self::new)
+        Self::open_with(path, &OpenOptions::default())
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and for an index that is too large for a file that is not trusted.
+    pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self> {
+        Reader::open_with(path, options).map(Self::new)
+    }
+
+    /// Opens a container in memory, which is not trusted.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        Self::from_bytes_with(bytes, &OpenOptions::default())
     }
 
     /// Opens a container in memory.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        Reader::from_bytes(bytes).map(Self::new)
+    ///
+    /// # Errors
+    /// As for [`open_with`](Self::open_with).
+    pub fn from_bytes_with(bytes: Vec<u8>, options: &OpenOptions) -> Result<Self> {
+        Reader::from_bytes_with(bytes, options).map(Self::new)
     }
 
     pub(crate) fn new(reader: Reader) -> Self {
@@ -97,6 +124,11 @@ impl Container {
     /// The container beneath: header, index, segments.
     pub fn reader(&self) -> &Reader {
         &self.reader
+    }
+
+    /// Whether it was opened as [trusted](OpenOptions::trusted). Who decodes to memory of his own, such as a GPU's, asks.
+    pub fn trusted(&self) -> bool {
+        self.reader.trusted()
     }
 
     /// Names of the stored tensors, in file order.
@@ -148,9 +180,16 @@ impl Container {
         &self.index().metadata
     }
 
-    /// `config` and `files` of the model, where the source had them.
-    pub fn model(&self) -> Option<&serde_json::Value> {
-        self.index().model.as_ref()
+    /// `config` and `files` of the model, where the source had them. Parsed anew by each call.
+    ///
+    /// # Errors
+    /// The file has JSON there that cannot be read, for its depth or a number beyond all bounds.
+    pub fn model(&self) -> Result<Option<serde_json::Value>> {
+        let parse = |text: &RawValue| {
+            serde_json::from_str(text.get())
+                .map_err(|e| self.reader.name(Error::format(format!("the index's 'model' cannot be read: {e}"))))
+        };
+        self.index().model.as_deref().map(parse).transpose()
     }
 
     /// The index as stored.
@@ -190,15 +229,17 @@ impl Container {
     /// Symbols of a tensor, matrix after matrix, row-major: scheme `int8`, or `raw` where elements have 8 bits.
     ///
     /// # Errors
-    /// The tensor has no symbols, or is damaged.
+    /// The tensor has no symbols, is damaged, or would take more memory than a file that is not
+    /// [trusted](OpenOptions::trusted) may ask for.
     pub fn symbols(&self, name: &str, options: &DecodeOptions) -> Result<Vec<i8>> {
         self.with_tensor(name, options, |t| {
-            let opened = self.open_tensor(t, options)?;
-            if t.scheme != "int8" && opened.dtype.size() != 1 {
+            let form = self.form(t)?;
+            if t.scheme != "int8" && form.dtype.size() != 1 {
                 return Err(Error::input(format!("a {} tensor of scheme {} has no symbols", t.dtype, t.scheme))
                     .advice("read its values"));
             }
-            opened.symbols(options)
+            self.check_decoded(t, form.elements, trust::OR_TO_A_FILE)?;
+            self.open_tensor(t, options)?.symbols(options)
         })
     }
 
@@ -218,7 +259,7 @@ impl Container {
     /// The tensor in its own dtype and shape, row-major little-endian; dequantized where it was quantized.
     ///
     /// # Errors
-    /// The tensor is damaged.
+    /// The tensor is damaged, or would take more memory than a file that is not [trusted](OpenOptions::trusted) may ask for.
     pub fn read(&self, name: &str, options: &DecodeOptions) -> Result<AlignedBytes> {
         self.with_tensor(name, options, |t| self.read_entry(t, Dtype::from_name(&t.dtype)?, options))
     }
@@ -226,7 +267,8 @@ impl Container {
     /// The tensor as another dtype: `F32`, `F16` or `BF16` for scheme `int8`.
     ///
     /// # Errors
-    /// The tensor cannot be had as `dtype`, or is damaged.
+    /// The tensor cannot be had as `dtype`, is damaged, or would take more memory than a file that is not
+    /// [trusted](OpenOptions::trusted) may ask for.
     pub fn read_as(&self, name: &str, dtype: Dtype, options: &DecodeOptions) -> Result<AlignedBytes> {
         self.with_tensor(name, options, |t| self.read_entry(t, dtype, options))
     }

@@ -366,7 +366,7 @@ fn encode_into<W: Write + Seek + Send>(
     index.aliases = aliases;
     index.metadata = source.metadata();
     index.metadata.extend(options.metadata.clone());
-    index.model = source.model();
+    index.set_model(source.model().as_ref())?;
     let (index, stored_bytes, out): (Index, u64, W) = writer.finish()?;
     let report = EncodeReport {
         tensors: tensor_infos(&index)?,

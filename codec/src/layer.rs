@@ -5,6 +5,7 @@ use crate::decode::{Container, DecodeOptions};
 use crate::encode::{EncodeOptions, Scheme, encode_to_vec};
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
+use crate::trust::OpenOptions;
 
 /// Name of the tensor in a container of one layer.
 const NAME: &str = "layer";
@@ -36,12 +37,21 @@ pub fn encode(symbols: &[i8], rows: usize, cols: usize, options: &EncodeOptions)
     Ok(encode_to_vec(&source, &options, &mut |_| Ok(()))?.0)
 }
 
-/// Rows, columns and symbols of what [`encode`] made.
+/// Rows, columns and symbols of what [`encode`] made; the bytes are not trusted.
 ///
 /// # Errors
-/// The bytes are damaged, or a container of something else.
+/// The bytes are damaged, a container of something else, or would take more memory than a container that is not
+/// [trusted](OpenOptions::trusted) may ask for.
 pub fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(usize, usize, Vec<i8>)> {
-    let container = Container::from_bytes(bytes.to_vec())?;
+    decode_with(bytes, &OpenOptions::default(), options)
+}
+
+/// As [`decode`], for bytes that may be trusted.
+///
+/// # Errors
+/// As for [`decode`].
+pub fn decode_with(bytes: &[u8], open: &OpenOptions, options: &DecodeOptions) -> Result<(usize, usize, Vec<i8>)> {
+    let container = Container::from_bytes_with(bytes.to_vec(), open)?;
     let (names, info) = (container.names(), container.info(NAME));
     match (&names[..], info) {
         ([_], Ok(info)) if info.dtype == Dtype::I8 && info.shape.len() == 2 => {

@@ -4,6 +4,7 @@ use crate::cancel::Cancel;
 use crate::coder::zstd::{Compressor, check_level};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{out_of_memory, try_vec};
+use crate::trust::{self, OpenOptions};
 
 /// First four bytes, little-endian.
 pub const MAGIC: u32 = 0x5A53_5444;
@@ -67,12 +68,21 @@ pub fn encode_with(symbols: &[i8], rows: u32, cols: u32, level: i32, cancel: &Ca
     Ok(out)
 }
 
+/// Decodes a blob that is not trusted.
+///
+/// # Errors
+/// It is not one, was cut off, its fields contradict each other, or it would take more memory than a blob that is not
+/// [trusted](OpenOptions::trusted) may ask for.
+pub fn decode(bytes: &[u8]) -> Result<LegacyLayer> {
+    decode_with(bytes, &OpenOptions::default())
+}
+
 /// Decodes a blob.
 ///
 /// # Errors
-/// It is not one, was cut off, or its fields contradict each other.
-pub fn decode(bytes: &[u8]) -> Result<LegacyLayer> {
-    decode_checked(bytes).map_err(|e| match e.kind() {
+/// As for [`decode`].
+pub fn decode_with(bytes: &[u8], options: &OpenOptions) -> Result<LegacyLayer> {
+    decode_checked(bytes, options.trusted).map_err(|e| match e.kind() {
         ErrorKind::Format => e.advice("give it a whole blob, as it was encoded"),
         ErrorKind::Corrupt => e.advice("restore the blob, or encode the layer again"),
         ErrorKind::Unsupported => e.advice("decode it with the program that wrote it"),
@@ -80,7 +90,7 @@ pub fn decode(bytes: &[u8]) -> Result<LegacyLayer> {
     })
 }
 
-fn decode_checked(bytes: &[u8]) -> Result<LegacyLayer> {
+fn decode_checked(bytes: &[u8], trusted: bool) -> Result<LegacyLayer> {
     let Some((header, frame)) = bytes.split_at_checked(HEADER_BYTES) else {
         return Err(Error::format(format!("a legacy blob of {} bytes", bytes.len())));
     };
@@ -104,6 +114,13 @@ fn decode_checked(bytes: &[u8]) -> Result<LegacyLayer> {
     if frame.len().saturating_mul(131_072) < size as usize {
         return Err(Error::corrupt(format!("{length} bytes cannot hold {size} symbols")).offset(12));
     }
+    // What the frame says itself, if it does: nothing is decoded that contradicts it.
+    if let Ok(Some(says)) = zstd::zstd_safe::get_frame_content_size(frame)
+        && says != u64::from(size)
+    {
+        return Err(Error::corrupt(format!("{says} symbols come out, not {size}")).offset(HEADER_BYTES as u64));
+    }
+    trust::check_decoded(trusted, bytes.len() as u64, u64::from(size), trust::AS_TRUSTED)?;
     let mut symbols: Vec<i8> = try_vec(size as usize)?;
     let got = zstd::bulk::decompress_to_buffer(frame, bytemuck::cast_slice_mut(&mut symbols))
         .map_err(|e| Error::corrupt(format!("zstd: {e}")).offset(HEADER_BYTES as u64))?;
@@ -142,8 +159,25 @@ mod tests {
         huge[8..12].copy_from_slice(&0xFFFFu32.to_le_bytes());
         huge[12..16].copy_from_slice(&(0xFFFFu32 * 0xFFFF).to_le_bytes());
         assert!(decode(&huge).is_err());
+        // So many bytes could be 4 GiB of one symbol, but the frame says that they are 8.
+        huge.extend_from_slice(&[0; 40_000]);
+        let length = (huge.len() - HEADER_BYTES) as u32;
+        huge[16..20].copy_from_slice(&length.to_le_bytes());
+        let e = decode_with(&huge, &OpenOptions { trusted: true, ..Default::default() }).unwrap_err();
+        assert!(e.message().contains("8 symbols come out"), "{e}");
         assert!(encode(&[1], 2, 2, 3).is_err());
         assert!(encode(&[1], 1, 1, 99).is_err());
         assert!(encode(&[], u32::MAX, 2, 3).is_err());
+    }
+
+    #[test]
+    fn few_bytes_become_many_only_by_the_users_word() {
+        const ROWS: u32 = 65 << 10;
+        let blob = encode(&vec![7; (ROWS << 10) as usize], ROWS, 1024, 3).unwrap();
+        assert!(blob.len() < 10_000);
+        let e = decode(&blob).unwrap_err();
+        assert!(e.kind() == ErrorKind::Input && e.to_string().contains("trusted=True"), "{e}");
+        let layer = decode_with(&blob, &OpenOptions { trusted: true, ..Default::default() }).unwrap();
+        assert!(layer.symbols.iter().all(|&s| s == 7));
     }
 }

@@ -55,6 +55,7 @@ mod rest;
 pub mod scheme;
 mod tensor;
 pub mod text;
+mod trust;
 mod verify;
 
 pub use cancel::Cancel;
@@ -71,6 +72,7 @@ pub use progress::{Progress, ProgressEvent};
 pub use rest::REST_KEY;
 pub use scheme::int8::Granularity;
 pub use tensor::{AlignedBytes, Dtype, TensorView};
+pub use trust::OpenOptions;
 pub use verify::{
     CompareStatus, ComparedTensor, Comparisons, VerifiedTensor, VerifyReport, VerifyStatus, compare, verify,
 };

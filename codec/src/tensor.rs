@@ -196,6 +196,24 @@ pub(crate) fn try_vec<T: bytemuck::Zeroable>(len: usize) -> Result<Vec<T>> {
     zeros.map(Vec::from).map_err(|()| out_of_memory(len.saturating_mul(size_of::<T>())))
 }
 
+/// Makes `out` as long as that; an error where memory does not suffice. What was there before may stay.
+pub(crate) fn reserve(out: &mut Vec<i8>, len: usize) -> Result<()> {
+    out.try_reserve_exact(len.saturating_sub(out.len())).map_err(|_| out_of_memory(len))?;
+    out.resize(len, 0);
+    Ok(())
+}
+
+/// Cuts `all` into pieces of these lengths, which follow each other.
+pub(crate) fn split<T>(mut all: &mut [T], lengths: impl Iterator<Item = usize>) -> Vec<&mut [T]> {
+    lengths
+        .map(|length| {
+            let (piece, rest) = std::mem::take(&mut all).split_at_mut(length);
+            all = rest;
+            piece
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use half::{bf16, f16};
+use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::checkpoint::Source;
-use crate::decode::{Container, DecodeOptions};
-use crate::error::{ErrorKind, Result};
+use crate::decode::{Container, DecodeOptions, Pass, Scales};
+use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
-use crate::tensor::{AlignedBytes, Dtype};
+use crate::scheme::int8::{Quantized, Weight};
+use crate::tensor::Dtype;
 
 /// What was found of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -63,7 +65,11 @@ impl VerifyReport {
 
 /// Decodes every tensor and compares all hashes; with `against`, compares the values with the source too.
 ///
-/// Symbols and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's.
+/// Symbols and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's. Values that are
+/// not finite are damage: scheme `int8` takes none.
+///
+/// Memory is bounded by the stored bytes of a tensor and some tens of MB, whatever they decode to; a source's tensor, and what it is
+/// quantized to, are held as a whole.
 ///
 /// # Errors
 /// Only what keeps the work from being done, such as a source that cannot be read. Damage is in the report.
@@ -99,7 +105,7 @@ pub fn verify(
                     judge(&info.name, compare_values(container, &info.name, &original, &options, &pool))?
                 }
             }
-            _ => judge(&info.name, container.read(&info.name, &options).map(|_| Comparison::default()))?,
+            _ => judge(&info.name, container.check(&info.name, &options).map(|()| Comparison::default()))?,
         };
         tensors.push(verdict);
         done = u64::saturating_add(done, info.original_bytes);
@@ -185,56 +191,120 @@ fn compare_values(
     pool: &Pool,
 ) -> Result<Comparison> {
     let info = container.info(name)?;
-    let decoded = container.read(name, options)?;
+    if original.len() as u64 != info.original_bytes {
+        let got = original.len();
+        return Err(Error::input(format!("the source gives {got} bytes for {:?}", info.shape)).tensor(name));
+    }
     if info.scheme != "int8" {
-        let at = decoded.iter().zip(original).position(|(a, b)| a != b);
-        let difference = at.map(|at| format!("byte {at} of the tensor differs from the source"));
+        let mut differs = None;
+        container.pass(name, options, |pass| {
+            pass.symbols(options, &mut |begin, bytes| {
+                let here = bytemuck::cast_slice::<_, u8>(bytes).iter().zip(&original[begin..]);
+                differs = differs.or_else(|| here.into_iter().position(|(a, b)| a != b).map(|at| begin + at));
+                Ok(())
+            })
+        })?;
+        let difference = differs.map(|at| format!("byte {at} of the tensor differs from the source"));
         return Ok(Comparison { difference, errors: info.dtype.is_quantizable().then_some((0.0, 0.0)) });
     }
-    // What encoding the source would give: the one definition of the scheme.
-    let expected = match crate::encode::quantize_like(container, name, original, pool, &options.cancel) {
-        Ok(expected) => expected,
-        // A source that could not have been encoded is not what this was made from.
-        Err(e) if e.kind() == ErrorKind::Input => {
-            return Ok(Comparison { difference: Some(format!("in the source: {}", e.message())), errors: None });
+    container.pass(name, options, |pass| {
+        // What encoding the source would give: the one definition of the scheme.
+        let expected = match crate::encode::quantize_like(container, name, original, pool, &options.cancel) {
+            Ok(expected) => expected,
+            // A source that could not have been encoded is not what this was made from; but this may be damaged as well.
+            Err(e) if e.kind() == ErrorKind::Input => {
+                pass.check(options)?;
+                return Ok(Comparison { difference: Some(format!("in the source: {}", e.message())), errors: None });
+            }
+            Err(e) => return Err(e),
+        };
+        match info.dtype {
+            Dtype::F16 => compare_symbols::<f16>(pass, original, &expected, options),
+            Dtype::BF16 => compare_symbols::<bf16>(pass, original, &expected, options),
+            _ => compare_symbols::<f32>(pass, original, &expected, options),
         }
-        Err(e) => return Err(e),
-    };
-    let symbols = container.symbols(name, options)?;
-    let scales = container.scales(name)?;
-    let difference = if let Some(at) = symbols.iter().zip(&expected.symbols).position(|(a, b)| a != b) {
-        let (row, col) = (at / info.cols, at % info.cols);
-        Some(format!(
-            "the symbol at row {row}, column {col} is {}, and the source gives {}",
-            symbols[at],
-            expected.symbols.iter().nth(at).copied().unwrap_or(0)
-        ))
-    } else {
-        let at = scales.iter().zip(&expected.scales).position(|(a, b)| a.to_bits() != b.to_bits());
-        at.map(|at| format!("scale {at} is {}, and the source gives {}", scales[at], expected.scales[at]))
-    };
-    Ok(Comparison { difference, errors: Some(errors(info.dtype, &decoded, original)?) })
-}
-
-/// Largest magnitude and root mean square of the differences.
-fn errors(dtype: Dtype, decoded: &[u8], original: &[u8]) -> Result<(f64, f64)> {
-    let original = AlignedBytes::copy_of(original)?;
-    Ok(match dtype {
-        Dtype::F16 => differences::<f16>(decoded, &original, |w| w.to_f64()),
-        Dtype::BF16 => differences::<bf16>(decoded, &original, |w| w.to_f64()),
-        _ => differences::<f32>(decoded, &original, f64::from),
     })
 }
 
-fn differences<T: bytemuck::Pod>(a: &[u8], b: &[u8], value: impl Fn(T) -> f64) -> (f64, f64) {
-    let (a, b): (&[T], &[T]) = (bytemuck::cast_slice(a), bytemuck::cast_slice(b));
-    let (mut largest, mut squares) = (0f64, 0f64);
-    for (&x, &y) in a.iter().zip(b) {
-        let d = value(x) - value(y);
-        largest = largest.max(d.abs());
-        squares += d * d;
+/// Compares symbols and scales with those that the source gives, and values with the source's.
+fn compare_symbols<T: Weight>(
+    pass: &Pass<'_>,
+    original: &[u8],
+    expected: &Quantized,
+    options: &DecodeOptions,
+) -> Result<Comparison> {
+    let scales = pass.scales()?;
+    let (_, rows, cols) = pass.matrix();
+    let wanted = expected.symbols.as_slice().expect("made contiguous");
+    let suspects = scales.suspects::<T>();
+    let mut difference = None;
+    let mut errors = Errors::default();
+    pass.symbols(options, &mut |begin, symbols| {
+        suspects.check(begin, symbols)?;
+        let first = || symbols.iter().zip(&wanted[begin..]).position(|(a, b)| a != b);
+        difference = difference.take().or_else(|| first().map(|at| (begin + at, symbols[at])));
+        errors.add::<T>(&scales, begin, symbols, |at| {
+            let place = if pass.transposed() { at % cols * rows + at / cols } else { at };
+            bytemuck::pod_read_unaligned(&original[place * size_of::<T>()..][..size_of::<T>()])
+        });
+        Ok(())
+    })?;
+    let difference = match difference {
+        Some((at, symbol)) => {
+            let (row, col, source) = (at / cols, at % cols, wanted[at]);
+            Some(format!("the symbol at row {row}, column {col} is {symbol}, and the source gives {source}"))
+        }
+        None => {
+            let pairs = || scales.values().iter().zip(&expected.scales);
+            let at = pairs().position(|(a, b)| a.to_bits() != b.to_bits());
+            at.and_then(|at| pairs().nth(at).map(|(a, b)| format!("scale {at} is {a}, and the source gives {b}")))
+        }
+    };
+    Ok(Comparison { difference, errors: Some(errors.figures()) })
+}
+
+/// Elements that one task compares.
+const TASK: usize = 1 << 16;
+
+/// Sums over differences between decoded values and the source's.
+#[derive(Default)]
+struct Errors {
+    count: usize,
+    largest: f64,
+    squares: f64,
+}
+
+impl Errors {
+    /// Adds the values of `symbols`, the first of which is element `begin`; `original` tells what an element was.
+    fn add<T: Weight>(
+        &mut self,
+        scales: &Scales<'_>,
+        begin: usize,
+        symbols: &[i8],
+        original: impl Fn(usize) -> T + Sync,
+    ) {
+        let part = |values: &mut Vec<T>, (i, symbols): (usize, &[i8])| {
+            let begin = begin + i * TASK;
+            values.resize(symbols.len(), T::from_f32(0.0));
+            scales.apply(begin, symbols, values);
+            values.iter().enumerate().fold((0f64, 0f64), |(largest, squares), (at, value)| {
+                let d = f64::from(value.to_f32()) - f64::from(original(begin + at).to_f32());
+                (largest.max(d.abs()), squares + d * d)
+            })
+        };
+        // Sums in the order of the tasks, so that they are the same every time.
+        let parts: Vec<(f64, f64)> = symbols.par_chunks(TASK).enumerate().map_init(Vec::new, part).collect();
+        for (largest, squares) in parts {
+            self.largest = self.largest.max(largest);
+            self.squares += squares;
+        }
+        self.count += symbols.len();
     }
-    (largest, (squares / a.len().max(1) as f64).sqrt())
+
+    /// Largest magnitude and root mean square.
+    fn figures(&self) -> (f64, f64) {
+        (self.largest, (self.squares / self.count.max(1) as f64).sqrt())
+    }
 }
 
 /// How a tensor of two containers relates.

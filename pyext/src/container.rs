@@ -18,7 +18,7 @@ use wcodec_tui::{json, plain};
 
 use crate::encode::Input;
 use crate::errors::to_py;
-use crate::options::Decode;
+use crate::options::{Decode, open_options};
 use crate::progress::{detached, run, run_for};
 
 /// An open container; `wcodec.Container` is the class for users.
@@ -41,14 +41,19 @@ impl Container {
 impl Container {
     /// Opens the file at `path`: reads header and index.
     #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        detached(py, || wcodec::Container::open(&path)).map(Self)
+    fn open(py: Python<'_>, path: PathBuf, trusted: bool) -> PyResult<Self> {
+        detached(py, || wcodec::Container::open_with(&path, &open_options(trusted))).map(Self)
     }
 
     /// Opens a container that is in memory.
     #[staticmethod]
-    fn from_bytes(py: Python<'_>, data: Vec<u8>) -> PyResult<Self> {
-        detached(py, || wcodec::Container::from_bytes(data)).map(Self)
+    fn from_bytes(py: Python<'_>, data: Vec<u8>, trusted: bool) -> PyResult<Self> {
+        detached(py, || wcodec::Container::from_bytes_with(data, &open_options(trusted))).map(Self)
+    }
+
+    /// Whether it was opened as trusted.
+    fn trusted(&self) -> bool {
+        self.0.trusted()
     }
 
     /// Names of the stored tensors, in the order of the file.
@@ -82,8 +87,8 @@ impl Container {
     }
 
     /// The model's configuration and the names of its other files, as JSON.
-    fn model(&self) -> Option<String> {
-        self.0.model().map(ToString::to_string)
+    fn model(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        detached(py, || self.0.model()).map(|model| model.map(|m| m.to_string()))
     }
 
     /// Length of the file in bytes.

@@ -7,7 +7,7 @@ use pyo3::types::PyBytes;
 use wcodec::{Cancel, Isa};
 
 use crate::errors::to_py;
-use crate::options::{Decode, Encode};
+use crate::options::{Decode, Encode, open_options};
 use crate::progress::{detached, run_for};
 
 /// Rows, columns and row-major symbols.
@@ -40,9 +40,10 @@ pub fn layer_encode<'py>(
 
 /// Decodes a container with one tensor.
 #[pyfunction]
-pub fn layer_decode<'py>(py: Python<'py>, data: &[u8], options: Decode) -> PyResult<Layer<'py>> {
-    let bytes = data.len() as u64;
-    let (rows, cols, symbols) = run_for(py, bytes, |cancel| wcodec::layer::decode(data, &options.build(cancel)?))?;
+pub fn layer_decode<'py>(py: Python<'py>, data: &[u8], trusted: bool, options: Decode) -> PyResult<Layer<'py>> {
+    let (rows, cols, symbols) = run_for(py, data.len() as u64, |cancel| {
+        wcodec::layer::decode_with(data, &open_options(trusted), &options.build(cancel)?)
+    })?;
     Ok((rows, cols, symbols.into_pyarray(py)))
 }
 
@@ -64,8 +65,8 @@ pub fn legacy_encode<'py>(
 
 /// Decodes a legacy blob.
 #[pyfunction]
-pub fn legacy_decode<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Layer<'py>> {
-    let layer = detached(py, || wcodec::legacy::decode(data))?;
+pub fn legacy_decode<'py>(py: Python<'py>, data: &[u8], trusted: bool) -> PyResult<Layer<'py>> {
+    let layer = detached(py, || wcodec::legacy::decode_with(data, &open_options(trusted)))?;
     Ok((layer.rows as usize, layer.cols as usize, layer.symbols.into_pyarray(py)))
 }
 

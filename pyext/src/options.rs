@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
-use wcodec::{Cancel, Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, Result, Scheme};
+use wcodec::{Cancel, Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, OpenOptions, Result, Scheme};
 
 /// How to encode; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
@@ -80,6 +80,11 @@ impl Decode {
             cancel: cancel.clone(),
         })
     }
+}
+
+/// How to open a container.
+pub fn open_options(trusted: bool) -> OpenOptions {
+    OpenOptions { trusted, ..OpenOptions::default() }
 }
 
 fn unknown(what: &str, got: &str, want: &str) -> wcodec::Error {

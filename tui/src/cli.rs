@@ -75,6 +75,9 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
+    /// Open files without the bounds that keep one from taking far more memory than it has bytes: for files whose origin you know.
+    #[arg(long)]
+    pub trust: bool,
     /// Print everything that the views know as one JSON document, with a schema version.
     #[arg(long, conflicts_with = "plain")]
     pub json: bool,
@@ -220,7 +223,8 @@ mod tests {
         let o = options("a b --tab compare --theme light --device cuda:3 --threads 4 --color never --ascii");
         assert_eq!((o.tab, o.theme, o.device), (Some(Tab::Compare), Some(Theme::Light), Some(Device::Gpu(3))));
         assert_eq!((o.threads, o.color, o.ascii), (Some(4), When::Never, When::Always));
-        assert_eq!(o.other, Some("b".into()));
+        assert_eq!((o.other, o.trust), (Some("b".into()), false));
+        assert!(options("a --trust").trust);
         // --ascii takes no file for its value.
         let o = options("--ascii a");
         assert_eq!((o.ascii, o.file), (When::Always, Some("a".into())));
@@ -253,7 +257,8 @@ mod tests {
             let Job::Print(text) = parse(std::iter::once(PROGRAM).chain(line.split_whitespace())) else {
                 panic!("{line}")
             };
-            for flag in ["filter", "sort", "tab", "tensor", "ref", "device", "threads", "json", "plain", "log"] {
+            for flag in ["filter", "sort", "tab", "tensor", "ref", "device", "threads", "trust", "json", "plain", "log"]
+            {
                 assert!(text.contains(flag), "{flag} in {line}");
             }
         }

@@ -183,12 +183,14 @@ fn groups<'a>(tensors: &'a [TensorInfo], key: impl Fn(&'a TensorInfo) -> &'a str
     sums.into_iter().map(|(key, totals)| (key, group(totals))).collect()
 }
 
-/// The document of a file: all of it, of its tensors those given by their places, and what differs from a second file.
+/// The document of a file: all of it, what the index says of the model, of its tensors those given by their places, and what differs
+/// from a second file.
 ///
 /// # Errors
 /// It cannot be written as JSON.
 pub fn document(
     file: &FileModel,
+    model: Option<&Value>,
     shown: &[usize],
     compared: Option<(&FileModel, &Comparisons)>,
 ) -> serde_json::Result<String> {
@@ -210,7 +212,7 @@ pub fn document(
         format_version: [version.0, version.1],
         writer: container.writer(),
         metadata: container.metadata(),
-        model: container.model(),
+        model,
         file: Layout { length: stored, index_offset: header.index_offset, index_length: header.index_length },
         totals: Sums {
             tensors: sums.tensors,

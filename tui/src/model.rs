@@ -11,7 +11,7 @@ pub mod widths;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use wcodec::{Container, Result, TensorInfo};
+use wcodec::{Container, OpenOptions, Result, TensorInfo};
 
 use self::totals::Totals;
 use self::tree::Tree;
@@ -41,13 +41,21 @@ pub struct FileModel {
 }
 
 impl FileModel {
-    /// Opens a container and reads its index.
+    /// Opens a container that is not trusted, and reads its index.
     ///
     /// # Errors
     /// It cannot be read, or is no sound container.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, false)
+    }
+
+    /// Opens a container, [trusted](OpenOptions::trusted) or not, and reads its index.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_with(path: &Path, trusted: bool) -> Result<Self> {
         let stamp = Stamp::of(path);
-        let container = Container::open(path)?;
+        let container = Container::open_with(path, &OpenOptions { trusted, ..OpenOptions::default() })?;
         let tensors = container.infos()?;
         let aliases = container.aliases().iter().map(|(a, t)| (a.clone(), t.clone())).collect();
         let natural = order::natural_order(&tensors);

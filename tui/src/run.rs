@@ -99,17 +99,22 @@ fn print(text: &str) -> Result<(), String> {
     }
 }
 
-fn open(path: &Path) -> Result<Arc<FileModel>, String> {
-    FileModel::open(path).map(Arc::new).map_err(|e| e.to_string())
+fn open(path: &Path, trusted: bool) -> Result<Arc<FileModel>, String> {
+    FileModel::open_with(path, trusted).map(Arc::new).map_err(|e| e.to_string())
 }
 
 /// Opens a file whose index may be large: what takes longer than an eye notices is said on the screen, which is then taken already.
-fn open_patiently(path: &Path, mouse: bool, look: Look) -> Result<(Arc<FileModel>, Option<Screen>), String> {
+fn open_patiently(
+    path: &Path,
+    trusted: bool,
+    mouse: bool,
+    look: Look,
+) -> Result<(Arc<FileModel>, Option<Screen>), String> {
     let (done, opened) = channel();
     let wanted = path.to_owned();
     let thread = thread::Builder::new().name("open".to_owned());
     // Nobody waits for it if the screen cannot be had.
-    thread.spawn(move || done.send(open(&wanted))).map_err(|e| format!("{}: {e}", safe_path(path)))?;
+    thread.spawn(move || done.send(open(&wanted, trusted))).map_err(|e| format!("{}: {e}", safe_path(path)))?;
     let gone = || format!("{}: internal error while it was opened", safe_path(path));
     match opened.recv_timeout(PATIENCE) {
         Ok(file) => Ok((file?, None)),
@@ -142,14 +147,18 @@ fn inspect(options: &Options) -> Result<u8, String> {
     if shows && options.color == When::Always {
         crossterm::style::force_color_output(true);
     }
-    let (file, screen) = if shows { open_patiently(path, options.mouse, look)? } else { (open(path)?, None) };
+    let (file, screen) = if shows {
+        open_patiently(path, options.trust, options.mouse, look)?
+    } else {
+        (open(path, options.trust)?, None)
+    };
     log.line(format_args!(
         "{PROGRAM} {}: {}, {} tensors",
         env!("CARGO_PKG_VERSION"),
         safe_path(path),
         file.tensors.len()
     ));
-    let other = options.other.as_deref().map(open).transpose()?;
+    let other = options.other.as_deref().map(|path| open(path, options.trust)).transpose()?;
     let tensor = match &options.tensor {
         Some(name) => Some(file.container.reader().place(name).map_err(|e| e.to_string())?),
         None => None,
@@ -193,7 +202,9 @@ fn once(
         None => None,
     };
     let text = if options.json {
-        json::document(file, &shown, compared.as_ref().map(|(other, c)| (*other, c))).map_err(|e| e.to_string())?
+        let model = file.container.model().map_err(|e| e.to_string())?;
+        let compared = compared.as_ref().map(|(other, c)| (*other, c));
+        json::document(file, model.as_ref(), &shown, compared).map_err(|e| e.to_string())?
     } else {
         let differences = compared.as_ref().map(|(o, c)| plain::differences(&safe_path(&o.path), c, look));
         plain::table(file, &shown, look) + &differences.unwrap_or_default()

@@ -70,7 +70,7 @@ impl Workers {
 
     /// Reads the file again.
     pub fn reload(&self) {
-        self.files.reload(self.file.path.clone());
+        self.files.reload(self.file.path.clone(), self.file.container.trusted());
     }
 
     /// Writes a new file.

@@ -38,11 +38,13 @@ impl TileGeometry {
         if tile == 0 || !tile.is_multiple_of(BLOCK_COLS) || tile > MAX_TILE {
             return Err(Error::format(format!("tile width {tile} is not a multiple of 64 from 64 to 1024")));
         }
+        // A zero counts as one here: products of parts have to fit as well.
         let padded = rows
+            .max(1)
             .checked_next_multiple_of(TILE_ROWS)
-            .zip(cols.checked_next_multiple_of(BLOCK_COLS))
+            .zip(cols.max(1).checked_next_multiple_of(BLOCK_COLS))
             .and_then(|(r, c)| r.checked_mul(c))
-            .and_then(|n| n.checked_mul(count))
+            .and_then(|n| n.checked_mul(count.max(1)))
             .filter(|&n| n <= isize::MAX as usize);
         if padded.is_none() {
             return Err(Error::format(format!("{count} matrices of {rows} x {cols} are too large")));
@@ -203,6 +205,10 @@ mod tests {
     fn hostile_sizes_are_refused() {
         assert!(TileGeometry::new(1, usize::MAX, 1, 64).is_err());
         assert!(TileGeometry::new(1 << 40, 1 << 20, 1 << 20, 64).is_err());
+        // Nothing in all, and too much in parts.
+        for (count, rows, cols) in [(1 << 40, 1 << 40, 0), (1 << 40, 0, 1 << 40), (0, 1 << 40, 1 << 40)] {
+            assert!(TileGeometry::new(count, rows, cols, 64).is_err());
+        }
         for tile in [0, 1, 63, 65, 1088] {
             assert!(TileGeometry::new(1, 1, 1, tile).is_err());
         }

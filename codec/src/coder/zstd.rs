@@ -150,16 +150,23 @@ pub fn frame_place(entry: [u8; 8]) -> (usize, usize) {
 pub struct Frames<'a> {
     data: &'a [u8],
     entries: &'a [[u8; 8]],
-    /// Decoded bytes of a chunk, and of the plane.
+    /// Decoded bytes of a chunk, and of all.
     pub chunk: usize,
     bytes: usize,
+    /// The number of the first one in its plane.
+    first: usize,
 }
 
 impl<'a> Frames<'a> {
     /// Checks `offsets` against `data` for a plane of `bytes` decoded bytes.
     pub fn new(data: &'a [u8], offsets: &'a [u8], chunk: usize, bytes: usize) -> Result<Self> {
+        Self::part(data, offsets, chunk, bytes, 0)
+    }
+
+    /// As [`new`](Self::new), for the part of a plane that begins with its frame `first`. Only its last frame may be shorter.
+    pub fn part(data: &'a [u8], offsets: &'a [u8], chunk: usize, bytes: usize, first: usize) -> Result<Self> {
         check_chunk(chunk)?;
-        let frames = Self { data, entries: offsets.as_chunks::<8>().0, chunk, bytes };
+        let frames = Self { data, entries: offsets.as_chunks::<8>().0, chunk, bytes, first };
         if !offsets.len().is_multiple_of(8) || frames.entries.len() != bytes.div_ceil(chunk) {
             let n = offsets.len();
             return Err(Error::corrupt(format!("{n} bytes of offsets for {bytes} bytes in frames of {chunk}")));
@@ -170,6 +177,7 @@ impl<'a> Frames<'a> {
             let gap_ok = start == usize::next_multiple_of(end, ALIGN);
             end = start + length;
             if !gap_ok || length == 0 || end > data.len() {
+                let i = first + i;
                 return Err(Error::corrupt(format!("zstd frame {i} lies at {start}..{end} of {}", data.len())));
             }
         }
@@ -212,7 +220,8 @@ impl<'a> Frames<'a> {
         context: &mut Option<zstd::bulk::Decompressor<'static>>,
     ) -> Result<()> {
         let (start, length) = self.range(i);
-        let bad = |what: String| Error::corrupt(format!("zstd frame {i}: {what}")).offset(start as u64);
+        let number = self.first + i;
+        let bad = |what: String| Error::corrupt(format!("zstd frame {number}: {what}")).offset(start as u64);
         let want = out.len();
         let frame = &self.data[start..start + length];
         check_frame(frame, want).map_err(bad)?;
@@ -226,7 +235,7 @@ impl<'a> Frames<'a> {
             return Err(bad(format!("{got} bytes come out, not {want}")));
         }
         if filter != Filter::None {
-            for_each_row_run(out, i * self.chunk, cols, filter, filter::undo);
+            for_each_row_run(out, number * self.chunk, cols, filter, filter::undo);
         }
         Ok(())
     }

@@ -1,9 +1,12 @@
 //! The index: one JSON object that says what is in the file.
+//!
+//! Memory for it is a small multiple of its text, whatever that is: what may hold any JSON stays text.
 
 use std::collections::BTreeMap;
 
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::Segment;
 use crate::error::{Error, Result};
@@ -49,23 +52,81 @@ impl<'de> Deserialize<'de> for Hash {
     }
 }
 
+/// Reads a type from a JSON object alone. What serde derives takes a list of the values as well, in the order of the fields, which
+/// is no index (`FORMAT.md` section 2), and nothing that handles entries by their keys.
+macro_rules! only_objects {
+    ($($ty:ident),*) => {$(
+        impl<'de> Deserialize<'de> for $ty {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct Visitor;
+                impl<'de> serde::de::Visitor<'de> for Visitor {
+                    type Value = $ty;
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("an object")
+                    }
+                    fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<$ty, A::Error> {
+                        $ty::deserialize(serde::de::value::MapAccessDeserializer::new(map))
+                    }
+                }
+                d.deserialize_map(Visitor)
+            }
+        }
+
+        impl Serialize for $ty {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                $ty::serialize(self, s)
+            }
+        }
+    )*};
+}
+
+// `remote = "Self"` has serde derive the functions that these call.
+only_objects!(Index, TableEntry, TensorEntry, Quality, ScalesEntry, PlaneEntry);
+
 /// The index. Keys that it does not know are ignored; the bytes as stored remain available from the reader.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[allow(missing_docs)]
 pub struct Index {
     pub format: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known_features")]
     pub features: Vec<String>,
     #[serde(default)]
     pub writer: String,
     #[serde(default, deserialize_with = "unique_keys")]
     pub metadata: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<serde_json::Value>,
+    pub model: Option<Box<RawValue>>,
     pub tables: Vec<TableEntry>,
     pub tensors: Vec<TensorEntry>,
     #[serde(deserialize_with = "unique_keys")]
     pub aliases: BTreeMap<String, String>,
+}
+
+/// Reads names of features. Of those that this crate does not know only the first is kept, since it is refused.
+fn known_features<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
+    struct Visitor;
+    impl<'de> serde::de::Visitor<'de> for Visitor {
+        type Value = Vec<String>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list of strings")
+        }
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut access: A) -> Result<Vec<String>, A::Error> {
+            let mut names: Vec<String> = Vec::new();
+            while let Some(name) = access.next_element::<String>()? {
+                if names.contains(&name) {
+                    continue;
+                }
+                let known = KNOWN_FEATURES.contains(&name.as_str());
+                names.push(name);
+                if !known {
+                    while access.next_element::<serde::de::IgnoredAny>()?.is_some() {}
+                }
+            }
+            Ok(names)
+        }
+    }
+    d.deserialize_seq(Visitor)
 }
 
 /// Reads an object and refuses a key that is given twice; serde's own maps keep the last one.
@@ -91,6 +152,7 @@ fn unique_keys<'de, D: serde::Deserializer<'de>>(d: D) -> Result<BTreeMap<String
 
 /// A table of symbols.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[allow(missing_docs)]
 pub struct TableEntry {
     pub coder: CompactString,
@@ -109,6 +171,24 @@ pub struct MatrixEntry {
     pub row_axis: usize,
 }
 
+impl MatrixEntry {
+    /// Elements of all matrices.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): a product of some of the numbers, zeros aside, is 2^63 or more, so that
+    /// nobody else need check the products of parts.
+    pub fn elements(&self) -> Result<usize> {
+        let parts = [self.count, self.rows, self.cols];
+        let product = parts.iter().try_fold(1usize, |n, &part| n.checked_mul(part.max(1)));
+        match product.filter(|&n| n <= isize::MAX as usize) {
+            Some(n) => Ok(if parts.contains(&0) { 0 } else { n }),
+            None => {
+                Err(Error::format(format!("{} matrices of {} x {} are too large", self.count, self.rows, self.cols)))
+            }
+        }
+    }
+}
+
 impl From<(usize, usize, usize, usize)> for MatrixEntry {
     fn from((count, rows, cols, row_axis): (usize, usize, usize, usize)) -> Self {
         Self { count, rows, cols, row_axis }
@@ -123,6 +203,7 @@ impl From<MatrixEntry> for (usize, usize, usize, usize) {
 
 /// A tensor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[allow(missing_docs)]
 pub struct TensorEntry {
     pub name: String,
@@ -141,6 +222,7 @@ pub struct TensorEntry {
 
 /// Measured figures. Others that the file has remain in the index as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Quality {
     /// Order-0 entropy of the symbols, bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,6 +250,7 @@ fn few<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Ve
 
 /// The scales of a tensor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[allow(missing_docs)]
 pub struct ScalesEntry {
     pub per: CompactString,
@@ -178,11 +261,12 @@ pub struct ScalesEntry {
 
 /// A plane.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[allow(missing_docs)]
 pub struct PlaneEntry {
     pub coder: CompactString,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fields: Option<Box<serde_json::Value>>,
+    pub fields: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<CompactString>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -240,6 +324,16 @@ impl Index {
         }
     }
 
+    /// Sets `config` and `files` of the model.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub fn set_model(&mut self, model: Option<&serde_json::Value>) -> Result<()> {
+        let text = model.map(serde_json::value::to_raw_value).transpose();
+        self.model = text.map_err(|e| Error::input(format!("metadata cannot be written: {e}")))?;
+        Ok(())
+    }
+
     /// Parses the stored form and checks what concerns the file as a whole.
     ///
     /// # Errors
@@ -250,7 +344,7 @@ impl Index {
         #[derive(Deserialize)]
         struct Preamble {
             format: String,
-            #[serde(default)]
+            #[serde(default, deserialize_with = "known_features")]
             features: Vec<String>,
         }
         // Strings under unknown keys are skipped unchecked, and would fail later when the index is shown.

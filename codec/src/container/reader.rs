@@ -1,12 +1,12 @@
 //! Opening and reading containers.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
 use super::MemoryFile;
 use super::header::{HEADER_BYTES, Header};
 use super::index::{Index, TensorEntry};
+use super::names::Names;
 use super::segment::{Segment, check_layout};
 use super::{Hash, hash};
 use crate::cancel::Cancel;
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::file::InputFile;
 use crate::names::near;
 use crate::tensor::{AlignedBytes, Dtype, check_bytes, out_of_memory};
+use crate::trust::OpenOptions;
 
 /// Where the bytes are.
 #[derive(Debug)]
@@ -29,47 +30,71 @@ pub struct Reader {
     storage: Storage,
     header: Header,
     index: Index,
-    places: HashMap<String, usize>,
+    names: Names,
+    trusted: bool,
 }
 
 impl Reader {
-    /// Opens a file.
+    /// Opens a file that is not trusted.
     ///
     /// # Errors
     /// `FORMAT.md` section 10; each names the file and the place.
     pub fn open(path: &Path) -> Result<Self> {
-        Self::new(Storage::File(InputFile::open(path)?)).map_err(|e| e.file(path))
+        Self::open_with(path, &OpenOptions::default())
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `FORMAT.md` section 10; each names the file and the place. [`ErrorKind::Input`](crate::ErrorKind::Input): the index is too
+    /// large for a file that is not trusted.
+    pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self> {
+        Self::new(Storage::File(InputFile::open(path)?), options).map_err(|e| e.file(path))
+    }
+
+    /// Opens a container in memory, which is not trusted.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        Self::from_bytes_with(bytes, &OpenOptions::default())
     }
 
     /// Opens a container in memory.
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        Self::of(MemoryFile::of(bytes))
+    ///
+    /// # Errors
+    /// As for [`open_with`](Self::open_with).
+    pub fn from_bytes_with(bytes: Vec<u8>, options: &OpenOptions) -> Result<Self> {
+        Self::new(Storage::Memory(MemoryFile::of(bytes)), options)
     }
 
-    /// Opens a container that was written to memory.
+    /// Opens a container that this process wrote to memory, and so trusts.
     pub(crate) fn of(file: MemoryFile) -> Result<Self> {
-        Self::new(Storage::Memory(file))
+        Self::new(Storage::Memory(file), &OpenOptions { trusted: true, ..Default::default() })
     }
 
-    fn new(storage: Storage) -> Result<Self> {
-        Self::checked(storage).map_err(Error::of_container)
+    fn new(storage: Storage, options: &OpenOptions) -> Result<Self> {
+        Self::checked(storage, options).map_err(Error::of_container)
     }
 
-    fn checked(storage: Storage) -> Result<Self> {
+    fn checked(storage: Storage, options: &OpenOptions) -> Result<Self> {
         let length = storage.length();
-        let head = storage.read(0, HEADER_BYTES.min(length as usize) as u64, &Cancel::new())?;
+        let head = storage.read(0, length.min(HEADER_BYTES as u64), &options.cancel)?;
         let header = Header::from_bytes(&head, length)?;
-        let bytes = storage.read(header.index_offset, header.index_length, &Cancel::new())?;
-        if hash(&bytes).0 != header.index_hash {
-            return Err(Error::corrupt("the index's hash does not match")
-                .offset(header.index_offset)
-                .advice("restore the file, or encode the model again"));
-        }
+        options.check_index(header.index_length)?;
+        let bytes = read_index(&storage, &header, &options.cancel)?;
         let index = Index::from_bytes(&bytes).map_err(|e| e.offset(header.index_offset))?;
-        let places = check_index(&index)?;
+        drop(bytes);
+        let names = Names::of(&index)?;
+        check_tensors(&index)?;
         let segments = index.tables.iter().map(|t| &t.data).chain(index.tensors.iter().flat_map(all_segments));
         check_layout(segments.map(|s| (s.offset, s.length)).collect(), header.index_offset)?;
-        Ok(Self { storage, header, index, places })
+        Ok(Self { storage, header, index, names, trusted: options.trusted })
+    }
+
+    /// Whether it was opened as [trusted](OpenOptions::trusted).
+    pub fn trusted(&self) -> bool {
+        self.trusted
     }
 
     /// The header.
@@ -83,8 +108,11 @@ impl Reader {
     }
 
     /// The index as stored, unknown keys included.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not the one that was there when the file was opened.
     pub fn index_json(&self) -> Result<String> {
-        let bytes = self.storage.read(self.header.index_offset, self.header.index_length, &Cancel::new())?;
+        let bytes = read_index(&self.storage, &self.header, &Cancel::new()).map_err(|e| self.name(e))?;
         let text = String::from_utf8(bytes.to_vec());
         text.map_err(|e| self.name(Error::format(format!("the index is not UTF-8: {e}"))))
     }
@@ -118,7 +146,7 @@ impl Reader {
 
     /// The same, for those who only ask whether there is one.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.places.get(name).copied()
+        self.names.find(&self.index, name)
     }
 
     /// The name that was likely meant by one that is not there, aliases included: see [`near`](crate::names::near).
@@ -198,36 +226,31 @@ impl Reader {
     }
 }
 
+/// The text of the index, compared with its hash.
+fn read_index(storage: &Storage, header: &Header, cancel: &Cancel) -> Result<AlignedBytes> {
+    let bytes = storage.read(header.index_offset, header.index_length, cancel)?;
+    if hash(&bytes).0 == header.index_hash {
+        return Ok(bytes);
+    }
+    Err(Error::corrupt("the index's hash does not match")
+        .offset(header.index_offset)
+        .advice("restore the file, or encode the model again"))
+}
+
 fn all_segments(tensor: &TensorEntry) -> impl Iterator<Item = &Segment> {
     tensor.segments().map(|(_, s)| s)
 }
 
-/// Checks names, aliases and table numbers; returns where each name is.
-fn check_index(index: &Index) -> Result<HashMap<String, usize>> {
-    let mut places = HashMap::with_capacity(index.tensors.len() + index.aliases.len());
-    for (i, t) in index.tensors.iter().enumerate() {
-        if t.name.is_empty() || places.insert(t.name.clone(), i).is_some() {
-            return Err(Error::format("the name of a tensor is empty or not unique").tensor(&t.name));
-        }
+/// Checks dtypes, shapes and numbers of tables.
+fn check_tensors(index: &Index) -> Result<()> {
+    for t in &index.tensors {
         let dtype = Dtype::from_name(&t.dtype).map_err(|e| e.tensor(&t.name).advice("upgrade wcodec"))?;
         check_bytes(&t.shape, dtype).map_err(|e| e.tensor(&t.name))?;
-        for p in &t.planes {
-            if p.table.is_some_and(|table| table >= index.tables.len()) {
-                return Err(Error::format("a plane names a table that is not there").tensor(&t.name));
-            }
+        if t.planes.iter().any(|p| p.table.is_some_and(|table| table >= index.tables.len())) {
+            return Err(Error::format("a plane names a table that is not there").tensor(&t.name));
         }
     }
-    for (alias, target) in &index.aliases {
-        // An alias of an alias is no tensor's name.
-        let place = places.get(target).copied().filter(|&i| index.tensors[i].name == *target);
-        let Some(place) = place else {
-            return Err(Error::format(format!("an alias of '{target}', which is not there")).tensor(alias));
-        };
-        if alias.is_empty() || places.insert(alias.clone(), place).is_some() {
-            return Err(Error::format("the name of an alias is empty or not unique").tensor(alias));
-        }
-    }
-    Ok(places)
+    Ok(())
 }
 
 impl Storage {
@@ -256,12 +279,12 @@ impl Storage {
 }
 
 impl Hash {
-    /// Compares a hash of decoded bytes.
+    /// Compares this hash with the one that decoded bytes have.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt).
-    pub fn check(self, decoded: &[u8]) -> Result<()> {
-        if hash(decoded) == self {
+    pub fn check(self, found: Hash) -> Result<()> {
+        if found == self {
             return Ok(());
         }
         Err(Error::corrupt("the decoded bytes do not match their hash").advice("encode the model again"))

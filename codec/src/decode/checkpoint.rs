@@ -8,7 +8,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::{Container, DecodeOptions};
 use crate::cancel::Cancel;
-use crate::checkpoint::{Source, SourceBytes};
+use crate::checkpoint::Source;
 use crate::error::{Error, Result};
 use crate::file::{NamedWriter, OutputFile, OutputKind};
 use crate::pool::Pool;
@@ -22,11 +22,13 @@ use crate::tensor::{Dtype, check_bytes};
 /// Where the container is only a part of a model, [`Container::open_rest`] opens the other tensors: given as `rest`, they are
 /// written, too.
 ///
-/// Memory is bounded by the largest tensor. `dst` appears when it is complete.
+/// Memory is bounded by the stored bytes of the largest tensor and some tens of MB, for matrices that are stored transposed by their
+/// symbols, and for the tensors of `rest` by the largest of them. `dst` appears when it is complete.
 ///
 /// # Errors
 /// A damaged tensor, or one that is in both (named); an output that is one of the files that are read, is named like something else,
-/// or is something else than a file; the operating system. Nothing is left behind.
+/// or is something else than a file; a transposed tensor that is too large for a file that is not [trusted](crate::OpenOptions::trusted);
+/// the operating system. Nothing is left behind.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -84,9 +86,9 @@ pub fn decode(
     inputs.extend(rest.map(Source::files).unwrap_or_default());
     let out = OutputFile::create(dst, OutputKind::Safetensors, &inputs, overwrite)?;
     let pool = container.pool(options.threads)?;
-    let mut read = |tensor: &Stored<'_>| match (tensor.of_rest, rest) {
-        (Some(i), Some(rest)) => rest.read_with(i, &pool, &options.cancel),
-        _ => container.read(tensor.name, options).map(SourceBytes::Owned),
+    let mut read = |tensor: &Stored<'_>, put: &mut Put<'_>| match (tensor.of_rest, rest) {
+        (Some(i), Some(rest)) => put(&rest.read_with(i, &pool, &options.cancel)?),
+        _ => container.read_in_order(tensor.name, options, put),
     };
     write(tensors, metadata, &out, &mut read, progress)?;
     out.finish()
@@ -99,7 +101,9 @@ pub fn decode(
 /// A tensor cannot be read (named), the operating system refuses, or `cancel` was used.
 pub fn write_safetensors(source: &dyn Source, out: &OutputFile, cancel: &Cancel) -> Result<()> {
     let pool = Pool::new(None)?;
-    let mut read = |tensor: &Stored<'_>| source.read_with(tensor.of_rest.expect("of a source"), &pool, cancel);
+    let mut read = |tensor: &Stored<'_>, put: &mut Put<'_>| {
+        put(&source.read_with(tensor.of_rest.expect("of a source"), &pool, cancel)?)
+    };
     write(stored(source).collect(), source.metadata(), out, &mut read, &mut |_| cancel.check())
 }
 
@@ -117,12 +121,15 @@ fn stored(source: &dyn Source) -> impl Iterator<Item = Stored<'_>> {
     tensors.map(|(i, t)| Stored { name: &t.name, dtype: t.dtype, shape: &t.shape, of_rest: Some(i) })
 }
 
+/// Takes the next bytes of a tensor.
+type Put<'a> = dyn FnMut(&[u8]) -> Result<()> + Send + 'a;
+
 /// Writes header and tensors.
-fn write<'a>(
+fn write(
     mut tensors: Vec<Stored<'_>>,
     metadata: BTreeMap<String, String>,
     out: &OutputFile,
-    read: &mut dyn FnMut(&Stored<'_>) -> Result<SourceBytes<'a>>,
+    read: &mut dyn FnMut(&Stored<'_>, &mut Put<'_>) -> Result<()>,
     progress: &mut Progress<'_>,
 ) -> Result<()> {
     // Wide elements first, as the safetensors library does: every tensor is aligned to its elements.
@@ -162,12 +169,21 @@ fn write<'a>(
     let (mut done, total) = (0, end as u64);
     for (tensor, length) in tensors.iter().zip(lengths) {
         progress(&ProgressEvent { tensor: tensor.name, done, total })?;
-        let bytes = read(tensor)?;
-        if bytes.len() != length {
-            let what = format!("the source gives {} bytes for {:?}", bytes.len(), tensor.shape);
+        let mut written = 0;
+        // An error of the output is not one of the tensor.
+        let mut failed = None;
+        let read = read(tensor, &mut |bytes| {
+            written += bytes.len();
+            writer.write(bytes).map_err(|e| {
+                failed = Some(e);
+                Error::cancelled()
+            })
+        });
+        failed.map_or(read, Err)?;
+        if written != length {
+            let what = format!("the source gives {written} bytes for {:?}", tensor.shape);
             return Err(Error::input(what).tensor(tensor.name));
         }
-        writer.write(&bytes)?;
         done += length as u64;
         progress(&ProgressEvent { tensor: tensor.name, done, total })?;
     }

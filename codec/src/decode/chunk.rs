@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::tensor::Form;
 use super::{Container, DecodeOptions};
 use crate::coder::plane::Scratch;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
@@ -9,7 +10,7 @@ use crate::coder::zstd::frame_place;
 use crate::coder::{Coder, TILE_ROWS};
 use crate::container::{PlaneEntry, TensorEntry};
 use crate::error::{Error, Result};
-use crate::tensor::{Dtype, element_count, try_vec};
+use crate::tensor::try_vec;
 
 /// A chunk of a tensor: what can be decoded by itself.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -42,13 +43,7 @@ impl Container {
     }
 
     fn chunk_info(&self, t: &TensorEntry, index: usize) -> Result<ChunkInfo> {
-        let [plane] = &t.planes[..] else {
-            return Err(Error::unsupported(format!("a tensor of {} planes", t.planes.len())).advice("upgrade wcodec"));
-        };
-        let elements = element_count(&t.shape)?;
-        let bytes = if t.scheme == "int8" { elements } else { elements * Dtype::from_name(&t.dtype)?.size() };
-        let (count, rows, cols) = t.matrix.map_or((1, 1, bytes), |m| (m.count, m.rows, m.cols));
-        let coder = Coder::from_name(&plane.coder)?;
+        let Form { plane, elements: bytes, matrix: (count, rows, cols), coder, .. } = self.form(t)?;
         let check = |chunks: usize| match plane.chunks.unwrap_or(1) {
             _ if index < chunks && chunks == plane.chunks.unwrap_or(chunks) => Ok(()),
             said if said == chunks => Err(Error::input(format!("no chunk {index}: the tensor has {chunks}"))),

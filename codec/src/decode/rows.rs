@@ -6,20 +6,20 @@ use std::sync::PoisonError;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::tensor::{Form, need, scales_in, split};
+use super::stream::is_wide;
+use super::tensor::{Form, need, placed, scales_in};
+use super::values::Scales;
 use super::{Container, DecodeOptions};
 use crate::cancel::Cancel;
 use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry, side_bytes};
-use crate::coder::zstd::{ALIGN, check_chunk, frame_place};
+use crate::coder::zstd::{ALIGN, Frames, check_chunk, filter_allowed, frame_place};
 use crate::coder::{Coder, Filter, Layout, TILE_ROWS};
 use crate::container::TensorEntry;
-use crate::error::{Error, ErrorKind, Result};
-use crate::scheme::int8::{Granularity, Weight, dequantize_run};
-use crate::tensor::{AlignedBytes, Dtype, element_count};
-
-/// Elements that one task dequantizes.
-const DEQUANTIZED: usize = 1 << 16;
+use crate::error::{Error, Result};
+use crate::scheme::int8::{Granularity, Weight};
+use crate::tensor::{AlignedBytes, Dtype, element_count, reserve, split};
+use crate::trust;
 
 impl Container {
     /// Rows of a tensor, row-major little-endian: `rows` counts entries of its first dimension, and each is as large as the
@@ -48,6 +48,8 @@ impl Container {
             if elements.is_empty() {
                 return AlignedBytes::zeroed(0);
             }
+            let size = if entry.scheme == "int8" { dtype.size() } else { form.dtype.size() };
+            self.check_decoded(entry, elements.len().saturating_mul(size), trust::OR_TO_A_FILE)?;
             if form.row_axis == 1 {
                 return self.read_columns(entry, &rows, dtype, options);
             }
@@ -55,7 +57,6 @@ impl Container {
                 self.check_segments(place, entry, options)?;
             }
             if entry.scheme != "int8" {
-                let size = form.dtype.size();
                 return self.read_part(&form, elements.start * size..elements.end * size, options);
             }
             let symbols = self.read_part(&form, elements.clone(), options)?;
@@ -82,7 +83,7 @@ impl Container {
         Ok(())
     }
 
-    /// Rows of a tensor that is stored transposed, which are columns of its matrix.
+    /// Rows of a tensor that is stored transposed, which are columns of its matrix. All symbols are needed for them.
     fn read_columns(
         &self,
         entry: &TensorEntry,
@@ -90,16 +91,24 @@ impl Container {
         dtype: Dtype,
         options: &DecodeOptions,
     ) -> Result<AlignedBytes> {
-        let (_, rows, cols) = self.form(entry)?.matrix;
-        if dtype != Dtype::I8 {
-            let size = rows * dtype.size();
-            let whole = self.read_entry(entry, dtype, options)?;
-            return AlignedBytes::copy_of(&whole[columns.start * size..columns.end * size]);
-        }
+        let form = self.form(entry)?;
+        self.check_decoded(entry, form.elements, trust::AS_TRUSTED)?;
+        let (_, rows, cols) = form.matrix;
         let symbols = self.open_tensor(entry, options)?.symbols(options)?;
-        let mut out = AlignedBytes::zeroed(columns.len() * rows)?;
-        for (to, col) in out.chunks_exact_mut(rows).zip(columns.clone()) {
-            to.iter_mut().zip(symbols.chunks_exact(cols)).for_each(|(to, row)| *to = row[col] as u8);
+        let mut out = AlignedBytes::zeroed(columns.len() * rows * dtype.size())?;
+        if dtype == Dtype::I8 {
+            for (to, col) in out.chunks_exact_mut(rows).zip(columns.clone()) {
+                to.iter_mut().zip(symbols.chunks_exact(cols)).for_each(|(to, row)| *to = row[col] as u8);
+            }
+            return Ok(out);
+        }
+        let (granularity, scales) =
+            self.read_scales(entry, options)?.ok_or_else(|| Error::format("scheme int8 needs 'scales'"))?;
+        let scales = Scales::new(granularity, cols, &scales, 0);
+        match dtype {
+            Dtype::F32 => scales.apply_to_columns::<f32>(&symbols, columns.start, bytemuck::cast_slice_mut(&mut out)),
+            Dtype::F16 => scales.apply_to_columns::<f16>(&symbols, columns.start, bytemuck::cast_slice_mut(&mut out)),
+            _ => scales.apply_to_columns::<bf16>(&symbols, columns.start, bytemuck::cast_slice_mut(&mut out)),
         }
         Ok(out)
     }
@@ -157,7 +166,8 @@ impl Container {
             None => AlignedBytes::default(),
         };
 
-        let held = g.strip_elements(strips.start).start..g.strip_elements(strips.end - 1).end;
+        let whole_strips = g.strip_elements(strips.start).start..g.strip_elements(strips.end - 1).end;
+        let held = if is_wide(cols) { range.clone() } else { whole_strips };
         let mut out = AlignedBytes::zeroed(held.len())?;
         let mut rest: &mut [i8] = bytemuck::cast_slice_mut(&mut out);
         let mut next = strips.start;
@@ -166,7 +176,8 @@ impl Container {
             let last = ((next / g.strips_per_matrix() + 1) * g.strips_per_matrix()).min(strips.end);
             let elements = g.strip_elements(next).start..g.strip_elements(last - 1).end;
             let own = &offsets[(next - strips.start) * g.tiles()..=(last - strips.start) * g.tiles()];
-            let (piece, others) = rest.split_at_mut(elements.len());
+            let wanted = elements.start.max(held.start)..elements.end.min(held.end);
+            let (piece, others) = rest.split_at_mut(wanted.len());
             let rebased: Vec<u8> =
                 own.iter().flat_map(|at| (((at - own[0]) / OFFSET_UNIT) as u32).to_le_bytes()).collect();
             let source = PlaneSource {
@@ -186,27 +197,29 @@ impl Container {
                 }),
             };
             let place = Place { form, base: own[0], row: elements.start / cols };
-            place.decode(&place.plane(source, options)?, piece, options)?;
+            let wanted = wanted.start - elements.start..wanted.end - elements.start;
+            place.decode(&place.plane(source, options)?, wanted, piece, options)?;
             (rest, next) = (others, last);
         }
         cut(out, range.start - held.start..range.end - held.start)
     }
 
-    /// The frames that hold `range`, cut to it.
+    /// The frames that hold `range`, cut to it. Those at its ends are decoded beside it.
     fn read_frames(&self, form: &Form<'_>, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
         let plane = form.plane;
         let cols = form.matrix.2;
         let chunk = need(plane.chunk, "chunk")?;
         check_chunk(chunk)?;
         let filter = filter_of(form)?;
+        if !filter_allowed(filter, chunk, cols) {
+            return Err(Error::format("filter 'up' needs chunks of whole rows"));
+        }
         let count = form.elements.div_ceil(chunk);
         check_chunks(form, count)?;
-        // Filters count columns from the first byte on: with one, frames are taken from a row's beginning to a row's end.
-        let step = if filter == Filter::None { 1 } else { cols / gcd(cols, chunk) };
-        let frames = range.start / chunk / step * step
-            ..range.end.div_ceil(chunk).checked_next_multiple_of(step).map_or(count, |end| end.min(count));
+        let frames = range.start / chunk..range.end.div_ceil(chunk);
         let places: Vec<(usize, usize)> =
             self.entries::<8>(form, frames.clone(), count)?.into_iter().map(frame_place).collect();
+        longest(form, places.iter().map(|p| p.1))?;
         let (base, last) = (places[0].0, places[places.len() - 1]);
         let data = self.reader.part(&plane.data, base as u64..(last.0 + last.1) as u64, &options.cancel)?;
         let mut rebased = Vec::with_capacity(places.len() * 8);
@@ -218,23 +231,30 @@ impl Container {
             rebased.extend_from_slice(&((at / ALIGN) as u32).to_le_bytes());
             rebased.extend_from_slice(&(length as u32).to_le_bytes());
         }
-        let held = frames.start * chunk..frames.end.saturating_mul(chunk).min(form.elements);
-        let source = PlaneSource {
-            coder: form.coder,
-            filter,
-            matrix: if filter == Filter::None { (1, 1, held.len()) } else { (1, held.len() / cols, cols) },
-            data: &data,
-            offsets: &rebased,
-            zstd_chunk: chunk,
-            max_chunk: longest(form, places.iter().map(|p| p.1))?,
-            tiles: None,
-        };
-        let place = Place { form, base, row: held.start / cols };
+        let placed = |e: Error| placed(plane, base, e);
+        let begin = frames.start * chunk;
+        let held = frames.end.saturating_mul(chunk).min(form.elements) - begin;
+        let part = Frames::part(&data, &rebased, chunk, held, frames.start).map_err(placed)?;
+
         // Memory is asked for once the frames are known to fit its size.
-        let part = place.plane(source, options)?;
-        let mut out = AlignedBytes::zeroed(held.len())?;
-        place.decode(&part, bytemuck::cast_slice_mut(&mut out), options)?;
-        cut(out, range.start - held.start..range.end - held.start)
+        let mut out = AlignedBytes::zeroed(range.len())?;
+        let wanted = |i: usize| {
+            let frame = part.decoded(i);
+            (frame.start + begin).max(range.start)..(frame.end + begin).min(range.end)
+        };
+        let pieces = split(bytemuck::cast_slice_mut(&mut out), (0..part.count()).map(|i| wanted(i).len()));
+        pieces.into_par_iter().enumerate().try_for_each_init(Default::default, |(context, whole), (i, out)| {
+            options.cancel.check()?;
+            let frame = part.decoded(i);
+            if out.len() == frame.len() {
+                return part.decode(i, out, cols, filter, context).map_err(placed);
+            }
+            reserve(whole, frame.len())?;
+            part.decode(i, whole, cols, filter, context).map_err(placed)?;
+            out.copy_from_slice(&whole[wanted(i).start - begin - frame.start..][..out.len()]);
+            Ok(())
+        })?;
+        Ok(out)
     }
 
     /// Some of a plane's `all` chunk offsets, `N` bytes each.
@@ -259,29 +279,15 @@ impl Container {
         let (granularity, segment) =
             self.scale_form(entry)?.ok_or_else(|| Error::format("scheme int8 needs 'scales'"))?;
         let (first, last) = (elements.start / cols, elements.end.div_ceil(cols));
-        let (columns, per_row) = (granularity.columns(cols), granularity.scales_per_row(cols));
+        let per_row = granularity.scales_per_row(cols);
         let held = match granularity {
             Granularity::Tensor => 0..segment.length,
             _ => (first * per_row * 4) as u64..(last * per_row * 4) as u64,
         };
         let scales = scales_in(&self.reader.part(segment, held, &Cancel::new())?);
         let mut out = AlignedBytes::zeroed(symbols.len() * size_of::<T>())?;
-        let values: &mut [T] = bytemuck::cast_slice_mut(&mut out);
-        let pieces = values.par_chunks_mut(DEQUANTIZED).zip(symbols.par_chunks(DEQUANTIZED)).enumerate();
-        pieces.for_each(|(i, (values, symbols))| {
-            let begin = elements.start + i * DEQUANTIZED;
-            let mut at = 0;
-            while at < symbols.len() {
-                let (row, col) = ((begin + at) / cols, (begin + at) % cols);
-                let end = (at + cols - col).min(symbols.len());
-                let scales = match per_row {
-                    0 => &scales[..],
-                    n => &scales[(row - first) * n..(row - first + 1) * n],
-                };
-                dequantize_run(&symbols[at..end], col, scales, columns, &mut values[at..end]);
-                at = end;
-            }
-        });
+        let scales = Scales::new(granularity, cols, &scales, first);
+        scales.apply::<T>(elements.start, symbols, bytemuck::cast_slice_mut(&mut out));
         Ok(out)
     }
 }
@@ -296,9 +302,12 @@ fn elements_of(shape: &[usize], rows: &Range<usize>) -> Result<Range<usize>> {
             Error::input(format!("rows {rows:?} of a tensor with {all} rows")).advice("ask for rows that it has")
         );
     }
-    let row = element_count(others)?;
+    if all == 0 {
+        return Ok(0..0);
+    }
     // Products of parts of what was counted before.
-    Ok(if all == 0 { 0..0 } else { rows.start * row..rows.end * row })
+    let row = element_count(others)?;
+    Ok(rows.start * row..rows.end * row)
 }
 
 fn check_dtype(entry: &TensorEntry, form: &Form<'_>, dtype: Dtype) -> Result<()> {
@@ -349,34 +358,36 @@ struct Place<'a> {
 impl Place<'_> {
     /// The part, its structure checked.
     fn plane<'a>(&self, source: PlaneSource<'a>, options: &DecodeOptions) -> Result<Plane<'a>> {
-        Plane::new(source, options.isa()?).map_err(|e| self.placed(&e))
+        Plane::new(source, options.isa()?).map_err(|e| self.placed(e))
     }
 
-    fn decode(&self, plane: &Plane<'_>, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
-        let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i)));
+    /// Decodes `elements` of the part into `out`, which has their number: all of them, unless strips are too wide to be held.
+    fn decode(&self, plane: &Plane<'_>, elements: Range<usize>, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
+        let cols = self.form.matrix.2;
+        if is_wide(cols) {
+            let rows = elements.start / cols..elements.end.div_ceil(cols);
+            let part = |row: usize| (row * cols).max(elements.start)..((row + 1) * cols).min(elements.end);
+            let pieces = split(out, rows.clone().map(|row| part(row).len()));
+            return pieces.into_iter().zip(rows).try_for_each(|(out, row)| {
+                let cols = part(row).start - row * cols..part(row).end - row * cols;
+                plane.decode_row(row, cols, out, &options.cancel).map_err(|e| self.placed(e))
+            });
+        }
+        let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i).len()));
         pieces.into_par_iter().enumerate().try_for_each_init(Scratch::default, |scratch, (i, piece)| {
             options.cancel.check()?;
-            plane.decode_piece(i, piece, scratch).map_err(|e| self.placed(&e))
+            plane.decode_piece(i, piece, scratch).map_err(|e| self.placed(e))
         })
     }
 
     /// Coders count from the start of what they are given; people from the start of the file.
-    fn placed(&self, error: &Error) -> Error {
-        let place = self.form.plane.data.offset + self.base as u64 + error.byte_offset().unwrap_or(0);
-        let text = format!("counted from row {} on, {}", self.row, error.message());
-        let placed = Error::new(error.kind(), text).offset(place);
-        match error.kind() {
-            ErrorKind::Corrupt => placed.advice("restore the file, or encode the model again"),
-            _ => placed,
-        }
+    fn placed(&self, e: Error) -> Error {
+        let text = format!("counted from row {} on, {}", self.row, e.message());
+        placed(self.form.plane, self.base, Error::new(e.kind(), text).offset(e.byte_offset().unwrap_or(0)))
     }
 }
 
 /// `range` of `bytes`, without a copy where that is all.
 fn cut(bytes: AlignedBytes, range: Range<usize>) -> Result<AlignedBytes> {
     if range == (0..bytes.len()) { Ok(bytes) } else { AlignedBytes::copy_of(&bytes[range]) }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

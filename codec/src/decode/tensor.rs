@@ -1,19 +1,20 @@
 //! Decoding one tensor.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use super::values::Scales;
 use super::{Container, DecodeOptions};
 use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Filter, Isa, Layout};
-use crate::container::{PlaneEntry, Segment, TensorEntry};
+use crate::container::{Hash, PlaneEntry, Segment, TensorEntry, hash};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scheme::int8::{Granularity, Weight, dequantize_run};
-use crate::tensor::{AlignedBytes, Dtype, element_count, try_vec};
+use crate::scheme::int8::{Granularity, Weight};
+use crate::tensor::{AlignedBytes, Dtype, element_count, split, try_vec};
+use crate::trust;
 
 /// Decoded bytes that one stored byte can stand for at most (`FORMAT.md` section 10): what is more is refused before
 /// memory is asked for.
@@ -86,10 +87,14 @@ impl Container {
         }
         let matrix = match entry.matrix {
             Some(m) => {
-                let n = element_count(&[m.count, m.rows, m.cols])?;
+                let n = m.elements()?;
                 let transposed = m.row_axis == 1 && m.count == 1 && entry.shape == [m.cols, m.rows];
                 if n != count || !(m.row_axis == 0 || transposed) {
-                    return Err(Error::format(format!("the matrix view {m:?} does not fit shape {:?}", entry.shape)));
+                    let view = [m.count, m.rows, m.cols, m.row_axis];
+                    return Err(Error::format(format!(
+                        "the matrix view {view:?} does not fit shape {:?}",
+                        entry.shape
+                    )));
                 }
                 if elements != count {
                     return Err(Error::format(format!(
@@ -164,11 +169,11 @@ impl Container {
                 return Err(Error::format(format!("scales per '{per}' with block {block:?}")));
             }
         };
-        let rows = element_count(&[m.count, m.rows])?;
+        m.elements()?;
         // Checked as a product, since nothing has compared the matrix with the file yet.
         let want = match granularity {
             Granularity::Tensor => Some(4),
-            _ => rows.checked_mul(granularity.scales_per_row(m.cols)).and_then(|n| n.checked_mul(4)),
+            _ => (m.count * m.rows).checked_mul(granularity.scales_per_row(m.cols)).and_then(|n| n.checked_mul(4)),
         };
         if want.map(|n| n as u64) != Some(s.data.length) {
             return Err(
@@ -178,22 +183,35 @@ impl Container {
         Ok(Some((granularity, &s.data)))
     }
 
+    /// Refuses a tensor that would take more memory than a file that is not trusted may ask for: `decoded` bytes.
+    pub(super) fn check_decoded(&self, entry: &TensorEntry, decoded: usize, advice: &'static str) -> Result<()> {
+        let stored = entry.segments().map(|(_, s)| s.length).sum();
+        trust::check_decoded(self.trusted(), stored, decoded as u64, advice)
+    }
+
     pub(super) fn read_entry(
         &self,
         entry: &TensorEntry,
         dtype: Dtype,
         options: &DecodeOptions,
     ) -> Result<AlignedBytes> {
+        let form = self.form(entry)?;
+        let size = if entry.scheme == "int8" { dtype.size() } else { 1 };
+        let bytes = form.elements.checked_mul(size).ok_or_else(|| Error::format("the tensor is too large"))?;
+        self.check_decoded(entry, bytes, trust::OR_TO_A_FILE)?;
         let opened = self.open_tensor(entry, options)?;
         let scales = self.read_scales(entry, options)?;
         match (scales, entry.scheme.as_str()) {
-            (Some((granularity, scales)), "int8") => match dtype {
-                Dtype::F32 => opened.dequantize::<f32>(granularity, &scales, options),
-                Dtype::F16 => opened.dequantize::<f16>(granularity, &scales, options),
-                Dtype::BF16 => opened.dequantize::<bf16>(granularity, &scales, options),
-                other => Err(Error::input(format!("scheme int8 decodes to F32, F16 or BF16, not {other}"))
-                    .advice("leave dtype out, or ask for one of these")),
-            },
+            (Some((granularity, scales)), "int8") => {
+                let scales = Scales::new(granularity, opened.matrix.2, &scales, 0);
+                match dtype {
+                    Dtype::F32 => opened.dequantize::<f32>(&scales, options),
+                    Dtype::F16 => opened.dequantize::<f16>(&scales, options),
+                    Dtype::BF16 => opened.dequantize::<bf16>(&scales, options),
+                    other => Err(Error::input(format!("scheme int8 decodes to F32, F16 or BF16, not {other}"))
+                        .advice("leave dtype out, or ask for one of these")),
+                }
+            }
             _ if dtype == opened.dtype => {
                 let plane = opened.plane()?;
                 let mut out = AlignedBytes::zeroed(opened.elements)?;
@@ -206,6 +224,20 @@ impl Container {
             ))
             .advice("leave dtype out, and convert it afterwards")),
         }
+    }
+}
+
+/// An error with its place in the file: coders count places from the start of what they are given, which begins at `base` of the data
+/// segment.
+pub(super) fn placed(plane: &PlaneEntry, base: usize, error: Error) -> Error {
+    if error.kind() == ErrorKind::Cancelled {
+        return error;
+    }
+    let place = plane.data.offset + base as u64 + error.byte_offset().unwrap_or(0);
+    let placed = Error::new(error.kind(), error.message()).offset(place);
+    match error.kind() {
+        ErrorKind::Corrupt => placed.advice("restore the file, or encode the model again"),
+        _ => placed,
     }
 }
 
@@ -254,14 +286,14 @@ impl Opened<'_> {
         Ok(plane)
     }
 
-    /// Coders count places from the start of the data segment; people from the start of the file.
+    /// The error of a coder, with its place in the file.
     pub fn at_data(&self, error: Error) -> Error {
-        let place = self.plane_entry.data.offset + error.byte_offset().unwrap_or(0);
-        let placed = Error::new(error.kind(), error.message()).offset(place);
-        match error.kind() {
-            ErrorKind::Corrupt => placed.advice("restore the file, or encode the model again"),
-            _ => placed,
-        }
+        placed(self.plane_entry, 0, error)
+    }
+
+    /// Compares the hash of all decoded bytes with the one that they should have.
+    pub(super) fn compare(&self, found: Hash) -> Result<()> {
+        self.plane_entry.hash.check(found).map_err(|e| e.offset(self.plane_entry.data.offset))
     }
 
     /// All symbols (or bytes) of the plane.
@@ -275,84 +307,30 @@ impl Opened<'_> {
 
     /// Decodes all pieces into `out`, which has the plane's length, and checks the plane's hash.
     fn decode_into(&self, plane: &Plane<'_>, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
-        let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i)));
+        let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i).len()));
         pieces.into_par_iter().enumerate().try_for_each_init(Scratch::default, |scratch, (i, piece)| {
             options.cancel.check()?;
             plane.decode_piece(i, piece, scratch).map_err(|e| self.at_data(e))
         })?;
-        if options.verify {
-            self.plane_entry
-                .hash
-                .check(bytemuck::cast_slice(out))
-                .map_err(|e| e.offset(self.plane_entry.data.offset))?;
-        }
-        Ok(())
+        if options.verify { self.compare(hash(bytemuck::cast_slice(out))) } else { Ok(()) }
     }
 
-    fn dequantize<T: Weight>(
-        &self,
-        granularity: Granularity,
-        scales: &[f32],
-        options: &DecodeOptions,
-    ) -> Result<AlignedBytes> {
-        let (_, rows, cols) = self.matrix;
-        let bytes =
-            self.elements.checked_mul(size_of::<T>()).ok_or_else(|| Error::format("the tensor is too large"))?;
-        let plane = self.plane()?;
-        let mut out = AlignedBytes::zeroed(bytes)?;
-        let (columns, per_row) = (granularity.columns(cols), granularity.scales_per_row(cols));
-        let scales_of = |row: usize| match per_row {
-            0 => scales,
-            n => &scales[row * n..(row + 1) * n],
-        };
-        let values: &mut [T] = bytemuck::cast_slice_mut(&mut out);
-        // Hashes are of whole planes, so that with them the symbols are needed as a whole first.
-        if options.verify || self.row_axis == 1 {
-            let mut symbols = try_vec(self.elements)?;
-            self.decode_into(&plane, &mut symbols, options)?;
-            if self.row_axis == 1 {
-                values.par_chunks_mut(rows).enumerate().for_each(|(col, out)| {
-                    for (row, value) in out.iter_mut().enumerate() {
-                        let symbol = &symbols[row * cols + col..][..1];
-                        dequantize_run(symbol, col, scales_of(row), columns, std::slice::from_mut(value));
-                    }
-                });
-            } else {
-                let rows = values.par_chunks_mut(cols).zip(symbols.par_chunks(cols)).enumerate();
-                rows.for_each(|(row, (out, q))| dequantize_run(q, 0, scales_of(row), columns, out));
-            }
+    fn dequantize<T: Weight>(&self, scales: &Scales<'_>, options: &DecodeOptions) -> Result<AlignedBytes> {
+        let bytes = self.elements.checked_mul(size_of::<T>());
+        let bytes = bytes.ok_or_else(|| Error::format("the tensor is too large"))?;
+        if self.row_axis == 1 {
+            let symbols = self.symbols(options)?;
+            let mut out = AlignedBytes::zeroed(bytes)?;
+            scales.apply_to_columns::<T>(&symbols, 0, bytemuck::cast_slice_mut(&mut out));
             return Ok(out);
         }
-        let ranges: Vec<Range<usize>> = (0..plane.pieces()).map(|i| plane.piece(i)).collect();
-        let pieces = split(values, ranges.iter().cloned());
-        let scratch = || (Scratch::default(), Vec::new());
-        pieces.into_par_iter().zip(ranges).enumerate().try_for_each_init(
-            scratch,
-            |(scratch, symbols), (i, (out, range))| -> Result<()> {
-                options.cancel.check()?;
-                symbols.resize(range.len(), 0i8);
-                plane.decode_piece(i, symbols, scratch).map_err(|e| self.at_data(e))?;
-                let mut at = 0;
-                while at < symbols.len() {
-                    let (row, col) = ((range.start + at) / cols, (range.start + at) % cols);
-                    let end = (at + cols - col).min(symbols.len());
-                    dequantize_run(&symbols[at..end], col, scales_of(row), columns, &mut out[at..end]);
-                    at = end;
-                }
-                Ok(())
-            },
-        )?;
+        let plane = self.plane()?;
+        let mut out = AlignedBytes::zeroed(bytes)?;
+        let values: &mut [T] = bytemuck::cast_slice_mut(&mut out);
+        self.stream(&plane, options, &mut |begin, symbols| {
+            scales.apply(begin, symbols, &mut values[begin..begin + symbols.len()]);
+            Ok(())
+        })?;
         Ok(out)
     }
-}
-
-/// Cuts `all` into the pieces of a plane, which follow each other.
-pub(super) fn split<T>(mut all: &mut [T], ranges: impl Iterator<Item = Range<usize>>) -> Vec<&mut [T]> {
-    ranges
-        .map(|r| {
-            let (piece, rest) = std::mem::take(&mut all).split_at_mut(r.len());
-            all = rest;
-            piece
-        })
-        .collect()
 }

@@ -1,10 +1,12 @@
-//! An allocator that refuses what a small file can never justify.
+//! Allocators that find out what a hostile file does to memory: one refuses what a small file can never justify, one counts.
 //!
 //! A count in a hostile index must not become gigabytes of memory. A test binary that installs [`Limited`] finds out:
 //! fallible requests become the library's out-of-memory error and are remembered, infallible ones abort.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of one request. Test files have at most some 100 KiB, and nothing in them decodes to more than 1 MiB.
 pub const LIMIT: usize = 64 << 20;
@@ -39,4 +41,58 @@ unsafe impl GlobalAlloc for Limited {
 pub fn assert_modest(what: &dyn std::fmt::Display) {
     let n = LARGEST_REFUSED.replace(0);
     assert!(n == 0, "{what}: {n} bytes were asked for at once");
+}
+
+/// Counts what is held in memory, of all threads: worker threads decode. For test binaries that install it; tests there take turns.
+pub struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+static TURN: Mutex<()> = Mutex::new(());
+
+fn grow(bytes: usize) {
+    PEAK.fetch_max(HELD.fetch_add(bytes, Ordering::Relaxed) + bytes, Ordering::Relaxed);
+}
+
+// SAFETY: requests go to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    // Not by `alloc`, which would have to write zeros into memory that nobody uses.
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Large blocks are moved by their pages, not copied: they are not there twice.
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        grow(size);
+        // SAFETY: `ptr` came from the system's allocator with this layout.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: `ptr` came from the system's allocator with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+/// Every test of a binary with [`Counting`] begins with this, and holds on to it: only one is at work at a time.
+pub fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What `work` gives, and the bytes that it held at most beyond those that were held before.
+pub fn peak_of<R>(work: impl FnOnce() -> R) -> (R, usize) {
+    let before = HELD.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let result = work();
+    (result, PEAK.load(Ordering::Relaxed) - before)
 }

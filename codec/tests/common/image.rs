@@ -123,6 +123,12 @@ impl Image {
         self
     }
 
+    /// The same without segments, for an index that names none.
+    pub fn empty(mut self) -> Self {
+        self.body.truncate(HEADER_BYTES);
+        self
+    }
+
     /// The file, with the hash of the index and the header right.
     pub fn seal(self) -> Vec<u8> {
         let index = serde_json::to_vec(&self.index).unwrap();

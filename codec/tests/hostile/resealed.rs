@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wcodec::{Container, ErrorKind};
+use wcodec::{Container, Dtype, ErrorKind, MemorySource, VerifyStatus};
 
 use crate::common::allocator::assert_modest;
 use crate::common::image::{Image, flipped};
@@ -159,6 +159,75 @@ fn scales_that_are_not_finite() {
                 assert!(same(brain[i].to_f32(), half::bf16::from_f32(want).to_f32()), "{bits:x} * {q}: {}", brain[i]);
             }
             assert!(wide[128..].iter().all(|w| w.is_finite()));
+        }
+    }
+}
+
+/// What they make of symbols is damage that verifying finds, and where. Reading gives it as it is (above).
+#[test]
+fn values_that_are_not_finite_are_found_by_verifying() {
+    let verify = |image: &Image, scales: &[f32]| {
+        let bytes = image.clone().replace("/tensors/0/scales/data", &samples::as_bytes(scales)).seal();
+        let container = Container::from_bytes(bytes).unwrap();
+        let report = wcodec::verify(&container, None, &checked(true), &mut |_| Ok(())).unwrap();
+        let found = report.tensors.iter().find(|t| t.name == "w").unwrap().clone();
+        assert_eq!(report.ok(), found.status == VerifyStatus::Ok);
+        assert_eq!(container.check("w", &checked(false)).is_ok(), found.status == VerifyStatus::Ok);
+        found
+    };
+    // How many columns share a scale.
+    for (name, columns) in [("rans pair row", 128), ("rans byte block", 64), ("huffman pair tensor", 48 * 128)] {
+        let image = Image::new(&samples::mini(name));
+        let container = Container::from_bytes(image.clone().seal()).unwrap();
+        let good = container.scales("w").unwrap();
+        let symbols = container.symbols("w", &checked(true)).unwrap();
+        assert_eq!(verify(&image, &good).status, VerifyStatus::Ok);
+        for scale in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -f32::MAX, 1e37] {
+            for group in [0, good.len() / 2, good.len() - 1] {
+                let mut scales = good.clone();
+                scales[group] = scale;
+                let bad = |&q: &i8| !(f32::from(q) * scale).is_finite();
+                let at = group * columns + symbols[group * columns..][..columns].iter().position(bad).unwrap();
+                let found = verify(&image, &scales);
+                assert_eq!(found.status, VerifyStatus::Damaged, "{name}: {scale} of {group}");
+                let place = format!("row {}, column {} is not finite", at / 128, at % 128);
+                assert!(found.detail.contains(&place) && found.detail.contains("older wcodec"), "{}", found.detail);
+            }
+        }
+        // The largest symbol decides, not the largest that there could be.
+        let largest = f32::from(symbols[..columns].iter().map(|q| q.unsigned_abs()).max().unwrap());
+        let most = f32::from(half::bf16::MAX) / largest;
+        let mut scales = good.clone();
+        scales[0] = most;
+        assert_eq!(verify(&image, &scales).status, VerifyStatus::Ok, "{name}: {most}");
+        scales[0] = most * 1.01;
+        assert_eq!(verify(&image, &scales).status, VerifyStatus::Damaged, "{name}: {most}");
+    }
+}
+
+/// With a source, too: it would say that a scale differs, and nothing of what comes out.
+#[test]
+fn values_that_are_not_finite_are_damage_whatever_the_source_is() {
+    let weights = samples::weights(48 * 128, 11);
+    let mut source = MemorySource::new();
+    source.push("w".to_owned(), Dtype::BF16, vec![48, 128], samples::as_bf16(&weights).into()).unwrap();
+    let mut odd = MemorySource::new();
+    let infinite: Vec<f32> = weights.iter().map(|w| w / 0.0).collect();
+    odd.push("w".to_owned(), Dtype::BF16, vec![48, 128], samples::as_bf16(&infinite).into()).unwrap();
+    let image = Image::new(&samples::mini("rans pair row"));
+    let mut scales = image.segment("/tensors/0/scales/data");
+    for (bits, statuses) in [
+        (None, [VerifyStatus::Ok, VerifyStatus::Differs]),
+        (Some(f32::INFINITY), [VerifyStatus::Damaged, VerifyStatus::Damaged]),
+    ] {
+        if let Some(scale) = bits {
+            scales[..4].copy_from_slice(&scale.to_le_bytes());
+        }
+        let container = Container::from_bytes(image.clone().replace("/tensors/0/scales/data", &scales).seal()).unwrap();
+        for (source, status) in [&source, &odd].into_iter().zip(statuses) {
+            let report = wcodec::verify(&container, Some(source), &checked(true), &mut |_| Ok(())).unwrap();
+            let found = report.tensors.iter().find(|t| t.name == "w").unwrap();
+            assert_eq!(found.status, status, "{bits:?}: {}", found.detail);
         }
     }
 }

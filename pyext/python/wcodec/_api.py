@@ -115,6 +115,7 @@ def decompress(
     overwrite: bool = False,
     partial: bool = False,
     check: bool = True,
+    trusted: bool = False,
     progress: bool | ProgressCallback = True,
 ) -> None:
     """Decodes a container into a ``.safetensors`` file with the original names, shapes and dtypes.
@@ -122,20 +123,29 @@ def decompress(
     The container of a folder that :func:`wcodec.save_pretrained` wrote has only what is compressed of the model: what
     is not is taken from the file beside it, so that all tensors are there.
 
+    Tensors are decoded piece by piece, and written as they come, so that memory is bounded by the stored bytes of a
+    tensor; of one that is stored transposed all symbols are held.
+
     :param dst: the file to write. It appears when it is complete, or not at all.
     :param overwrite: whether an existing ``dst`` may be replaced.
     :param partial: whether the file with the rest of a model may be missing; its tensors then are, too.
     :param check: whether hashes are checked.
+    :param trusted: as in :func:`open`.
     :raises FileMissingError: if the file with the rest of the model is missing, unless ``partial`` allows it.
     :raises InputError: if ``dst`` is one of the files that are read, or its name that of another format.
     """
     options = decode_options(threads, None, check)
-    with Container.open(path) as container, reporter(progress, "decode") as callback:
+    with Container.open(path, trusted=trusted) as container, reporter(progress, "decode") as callback:
         container._open.decode(path_of(dst), bool(overwrite), bool(partial), options, callback)
 
 
-def open(path: _Path | bytes | bytearray | memoryview) -> Container:
+def open(path: _Path | bytes | bytearray | memoryview, *, trusted: bool = False) -> Container:
     """Opens a container, from a file or from bytes, without reading more than header and index.
+
+    A file may take more memory than it has bytes, as the few KB do that a gigabyte of zeros becomes. Whether that is
+    meant, only you can say. Unless it is ``trusted``, an index of more than 256 MiB is refused, and so is having a
+    tensor in memory that is larger than 64 MiB and than 1,024 times its stored bytes. Hashes are compared in any case,
+    and everything else that a file says is checked.
 
     >>> import numpy as np, wcodec
     >>> data, _ = wcodec.compress_to_bytes({"w": np.ones((32, 64), dtype=np.float16)})
@@ -143,8 +153,11 @@ def open(path: _Path | bytes | bytearray | memoryview) -> Container:
     ...     entry = container["w"]
     ...     entry.shape, entry.dtype, entry.scheme, float(entry.numpy()[0, 0])
     ((32, 64), 'F16', 'int8', 1.0)
+
+    :param trusted: whether the file comes from a source that means well.
+    :raises InputError: if the index is too large for a file that is not trusted.
     """
-    return Container.open(path)
+    return Container.open(path, trusted=trusted)
 
 
 def save_file(
@@ -173,6 +186,7 @@ def load_file(
     dtype: Any = None,
     device: str | torch.device = "cpu",
     threads: int | None = None,
+    trusted: bool = False,
     progress: bool | ProgressCallback = False,
 ) -> dict[str, Any]:
     """Every tensor of a container, as NumPy arrays or as torch tensors. Tied tensors stay one object.
@@ -196,6 +210,7 @@ def load_file(
     :param dtype: decodes float tensors to float32, float16 or bfloat16; others keep their dtype.
     :param device: ``cpu``, ``cuda`` (torch's current device), ``cuda:N`` or a ``torch.device``. Besides the tensors, a
         GPU holds about 1 GiB of compressed ones meanwhile, and scratch where they are of coder ``zstd``.
+    :param trusted: as in :func:`open`.
     :raises DeviceError: if a GPU is asked for and it, its driver or nvCOMP (for coder ``zstd``) is missing.
     """
     number = _gpu.parse(device)
@@ -205,7 +220,7 @@ def load_file(
     if number is None and chosen == "torch":
         _torch.require()
     out: dict[str, Any] = {}
-    with Container.open(path) as container, reporter(progress, "load") as callback:
+    with Container.open(path, trusted=trusted) as container, reporter(progress, "load") as callback:
         rest = container._open.rest()
         if rest is not None:
             warnings.warn(
@@ -235,11 +250,14 @@ def verify(
     *,
     device: str | torch.device = "cpu",
     threads: int | None = None,
+    trusted: bool = False,
     progress: bool | ProgressCallback = True,
 ) -> VerifyReport:
     """Decodes everything and checks every hash; with ``against``, also that it is the encoding of that checkpoint.
 
-    Damage to tensors is reported, tensor by tensor. Damage to header or index is a :class:`CorruptError`.
+    Damage to tensors is reported, tensor by tensor. Damage to header or index is a :class:`CorruptError`. A value that
+    scheme ``int8`` gives and that is infinite or no number is damage. Tensors are decoded piece by piece, whatever they
+    decode to; the tensor of ``against``, and what it is quantized to, are held as a whole.
 
     >>> import pathlib, tempfile, numpy as np, wcodec
     >>> folder = tempfile.TemporaryDirectory()
@@ -251,13 +269,14 @@ def verify(
 
     :param device: with ``cuda`` or ``cuda:N``, also that this GPU decodes what the CPU does: symbols and values of
         quantized tensors, bytes of the others. torch is not needed.
+    :param trusted: as in :func:`open`.
     :raises DeviceError: if a GPU is asked for and it, its driver or nvCOMP (for coder ``zstd``) is missing.
     """
     number = _gpu.parse(device)
     gpu = None if number is None else _gpu.ordinal(number)
     other = None if against is None else native_source(against)
     label = None if against is None else ("tensors in memory" if isinstance(against, Mapping) else path_of(against))
-    with Container.open(path) as container:
+    with Container.open(path, trusted=trusted) as container:
         with reporter(progress, "verify") as callback:
             text = container._open.verify(other, decode_options(threads), callback)
         report = VerifyReport._from_native(container.path, label, text)
@@ -270,7 +289,7 @@ def verify(
         return report._with_gpu(f"cuda:{gpu}", json.loads(text))
 
 
-def compare(a: _Path | Container, b: _Path | Container) -> Comparison:
+def compare(a: _Path | Container, b: _Path | Container, *, trusted: bool = False) -> Comparison:
     """Whether two containers decode to the same tensors, and what each of them costs.
 
     >>> import numpy as np, wcodec
@@ -278,8 +297,10 @@ def compare(a: _Path | Container, b: _Path | Container) -> Comparison:
     >>> files = [wcodec.compress_to_bytes(weights, coder=coder)[0] for coder in ("rans", "zstd")]
     >>> wcodec.compare(*map(wcodec.open, files)).same
     True
+
+    :param trusted: of paths, as in :func:`open`.
     """
-    opened = [c if isinstance(c, Container) else Container.open(c) for c in (a, b)]
+    opened = [c if isinstance(c, Container) else Container.open(c, trusted=trusted) for c in (a, b)]
     try:
         first, second = (c._open for c in opened)
         return Comparison._from_native(_native.compare(first, second), (first.facts(), second.facts()))

@@ -225,11 +225,13 @@ class Container(Mapping[str, TensorEntry]):
         self._path = None if path is None else path_of(path)
 
     @classmethod
-    def open(cls, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Container:
-        """Opens a file, or a container that is in memory."""
+    def open(
+        cls, source: str | os.PathLike[str] | bytes | bytearray | memoryview, *, trusted: bool = False
+    ) -> Container:
+        """Opens a file, or a container that is in memory; ``trusted`` as in :func:`wcodec.open`."""
         if isinstance(source, bytes | bytearray | memoryview):
-            return cls(_native.Container.from_bytes(bytes(source)))
-        return cls(_native.Container.open(path_of(source)))
+            return cls(_native.Container.from_bytes(bytes(source), bool(trusted)))
+        return cls(_native.Container.open(path_of(source), bool(trusted)))
 
     # Mapping
 
@@ -330,6 +332,11 @@ class Container(Mapping[str, TensorEntry]):
     def path(self) -> str | None:
         """Where the file is; ``None`` for a container in memory."""
         return self._path
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it was opened as trusted: see :func:`wcodec.open`."""
+        return self._open.trusted()
 
     @property
     def version(self) -> tuple[int, int]:

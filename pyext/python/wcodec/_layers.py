@@ -87,6 +87,8 @@ class Decoder:
     :param check: whether hashes are checked.
     :param device: ``cpu``, ``cuda`` (torch's current device), ``cuda:N`` or a ``torch.device``. Legacy blobs decode on
         the CPU only.
+    :param trusted: whether the bytes come from a source that means well: if not, a layer that is larger than 64 MiB and
+        than 1,024 times its stored bytes is refused.
     :raises DeviceError: if a GPU is asked for and it or its driver is missing.
     """
 
@@ -97,8 +99,10 @@ class Decoder:
         isa: str | None = None,
         check: bool = True,
         device: str | torch.device = "cpu",
+        trusted: bool = False,
     ) -> None:
         self._options = decode_options(threads, isa, check)
+        self._trusted = bool(trusted)
         number = _gpu.parse(device)
         if number is not None and isa is not None:
             raise InputError(f"isa={isa!r} is of the CPU, and does not go with device={str(device)!r} (leave it out)")
@@ -117,9 +121,9 @@ class Decoder:
         if self.device != "cpu":
             return self._decode_on_gpu(stored, legacy, (rows, cols), begin)
         if legacy:
-            n, m, flat = _native.legacy_decode(stored)
+            n, m, flat = _native.legacy_decode(stored, self._trusted)
         else:
-            n, m, flat = _native.layer_decode(stored, self._options)
+            n, m, flat = _native.layer_decode(stored, self._trusted, self._options)
         _expect((n, m), (rows, cols))
         kind = FORMATS[legacy]
         return flat.reshape(n, m), LayerStats(n, m, flat.size, len(stored), kind, time.perf_counter() - begin)
@@ -131,7 +135,7 @@ class Decoder:
             raise UnsupportedError(
                 "a legacy blob decodes on the CPU only (decode it there, and encode it with Encoder())"
             )
-        with Container.open(stored) as container:
+        with Container.open(stored, trusted=self._trusted) as container:
             entry = next(iter(container.stored), None)
             if entry is None or len(container) != 1 or entry.dtype != "I8" or len(entry.shape) != 2:
                 raise InputError("this container does not hold a single layer (open it as a container)")
@@ -144,7 +148,7 @@ class Decoder:
         return layer, LayerStats(n, m, n * m, len(stored), FORMATS[0], time.perf_counter() - begin)
 
     def __repr__(self) -> str:
-        options = {**self._options, "device": self.device}
+        options = {**self._options, "device": self.device, "trusted": self._trusted}
         return f"Decoder({', '.join(f'{k}={v!r}' for k, v in options.items())})"
 
 

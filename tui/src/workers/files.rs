@@ -28,14 +28,14 @@ impl Files {
         Self { sender, reading: Arc::default() }
     }
 
-    /// Reads a file, unless that is being done.
-    pub fn reload(&self, path: PathBuf) {
+    /// Reads a file, which is trusted or not, unless that is being done.
+    pub fn reload(&self, path: PathBuf, trusted: bool) {
         if self.reading.swap(true, Ordering::SeqCst) {
             return;
         }
         let reading = self.reading.clone();
         self.work("reload", move || {
-            let read = FileModel::open(&path).map(Arc::new).map_err(|e| e.to_string());
+            let read = FileModel::open_with(&path, trusted).map(Arc::new).map_err(|e| e.to_string());
             reading.store(false, Ordering::SeqCst);
             Report::Reloaded(read)
         });
@@ -129,7 +129,7 @@ mod tests {
         let (sender, receiver) = channel();
         let files = Files::new(sender);
         for _ in 0..2 {
-            files.reload("no/such.wcodec".into());
+            files.reload("no/such.wcodec".into(), false);
             match receiver.recv().unwrap() {
                 Action::Report(Report::Reloaded(Err(why))) => assert!(why.contains("no/such.wcodec"), "{why}"),
                 other => panic!("{other:?}"),

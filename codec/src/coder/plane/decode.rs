@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
+use crate::cancel::Cancel;
 use crate::coder::chunk::{Chunk, ChunkDecoder, ChunkFormat, Scratch, TOGETHER};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
@@ -143,6 +146,36 @@ impl<'a> Plane<'a> {
         Ok(())
     }
 
+    /// The symbols themselves, where they are not coded.
+    pub fn stored(&self) -> Option<&'a [i8]> {
+        match self.0 {
+            Kind::Raw(data) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// Decodes the columns `cols` of a row, counted through all matrices, into `out`, which has their number: tile by tile, for
+    /// strips too wide to be held. Only for planes of tiles.
+    ///
+    /// # Errors
+    /// As for [`decode_piece`](Self::decode_piece), or `cancel` was used.
+    pub fn decode_row(&self, row: usize, cols: Range<usize>, out: &mut [i8], cancel: &Cancel) -> Result<()> {
+        let Kind::Tiles(t) = &self.0 else { return Err(Error::format("a plane without 'tile'")) };
+        let g = &t.geometry;
+        let strip = row / g.rows() * g.strips_per_matrix() + row % g.rows() / TILE_ROWS;
+        let row = row % g.rows() % TILE_ROWS;
+        let tile_cols = |tile: usize| (tile * g.tile()).max(cols.start)..((tile + 1) * g.tile()).min(cols.end);
+        let tiles = cols.start / g.tile()..cols.end.div_ceil(g.tile());
+        let parts = crate::tensor::split(out, tiles.clone().map(|tile| tile_cols(tile).len()));
+        parts.into_par_iter().zip(tiles).try_for_each_init(Default::default, |(buffer, scratch), (out, tile)| {
+            cancel.check()?;
+            let width = t.decode_tile(strip * g.tiles() + tile, buffer, scratch)?;
+            let first = row * width + tile_cols(tile).start - tile * g.tile();
+            out.copy_from_slice(&buffer[first..first + out.len()]);
+            Ok(())
+        })
+    }
+
     /// Checks every frame of coder `zstd` as far as that goes without decoding it.
     ///
     /// # Errors
@@ -274,6 +307,16 @@ impl<'a> Tiles<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Decodes a tile by itself, padding and all, and returns its width.
+    fn decode_tile(&self, i: usize, out: &mut Vec<i8>, scratch: &mut Scratch) -> Result<usize> {
+        let chunk = self.chunk(i);
+        out.clear();
+        out.resize(TILE_ROWS * chunk.width, 0);
+        self.decoder.decode(&chunk, out, chunk.width, scratch).map_err(|e| self.place(&e, i))?;
+        filter::undo(self.filter, out, chunk.width, chunk.width);
+        Ok(chunk.width)
     }
 
     /// Decodes a tile that reaches beyond the matrix, and drops the padding.

@@ -34,7 +34,7 @@ def encode(arguments: argparse.Namespace) -> int:
 def decode(arguments: argparse.Namespace) -> int:
     """``wcodec decode``"""
     a = arguments
-    _api.decompress(a.file, a.output, threads=a.threads, overwrite=a.overwrite, partial=a.partial,
+    _api.decompress(a.file, a.output, threads=a.threads, overwrite=a.overwrite, partial=a.partial, trusted=a.trust,
                     progress=show_progress(a.quiet))  # fmt: skip
     if not a.quiet:
         say(f"{safe(a.output)}: written")
@@ -45,7 +45,8 @@ def verify(arguments: argparse.Namespace) -> int:
     """``wcodec verify``"""
     a = arguments
     try:
-        report = _api.verify(a.file, a.against, device=a.device, threads=a.threads, progress=show_progress(a.quiet))
+        report = _api.verify(a.file, a.against, device=a.device, threads=a.threads, trusted=a.trust,
+                             progress=show_progress(a.quiet))  # fmt: skip
     except CorruptError as error:
         # Damage that keeps the file from being opened is still what this command looks for.
         if error.file not in (None, a.file):
@@ -76,7 +77,7 @@ def verify(arguments: argparse.Namespace) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """``wcodec compare``"""
     a = arguments
-    with Container.open(a.a) as first, Container.open(a.b) as second:
+    with Container.open(a.a, trusted=a.trust) as first, Container.open(a.b, trusted=a.trust) as second:
         comparison = _native.compare(first._open, second._open)
     if a.json:
         put(document("compare", {"a": a.a, "b": a.b, "same": comparison.same()}, comparison.json()))

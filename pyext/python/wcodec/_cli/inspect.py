@@ -18,7 +18,7 @@ SORTS = ("natural", "file", "name", "size", "stored", "ratio", "bits")
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table, or everything as JSON."""
     matches = re.compile(fnmatch.translate(arguments.filter or "*")).match
-    with Container.open(arguments.file) as container:
+    with Container.open(arguments.file, trusted=arguments.trust) as container:
         # There may be a hundred thousand tensors: what is done with each is native.
         native = container._open
         facts, names = native.facts(), native.names()

@@ -139,7 +139,7 @@ def _load(a: argparse.Namespace) -> Any:
     _quiet_loading(a.quiet)
     return loading.load_model(
         a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget, cache=a.cache,
-        trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
+        trusted=a.trust, trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
     )  # fmt: skip
 
 
@@ -151,8 +151,9 @@ def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
         from .._models import _load as loading
 
         return loading.load_model(
-            a.baseline, device=device, dtype=_models.dtype_of(model), trust_remote_code=a.trust_remote_code
-        )
+            a.baseline, device=device, dtype=_models.dtype_of(model), trusted=a.trust,
+            trust_remote_code=a.trust_remote_code,
+        )  # fmt: skip
     transformers = _models.require_transformers()
     config = config_of(a.baseline, trust_remote_code=a.trust_remote_code)
     with by_transformers(a.baseline, "does not load it"):

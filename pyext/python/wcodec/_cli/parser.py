@@ -137,6 +137,12 @@ def _common(parser: argparse.ArgumentParser, json: str = "print the report as JS
         parser.add_argument("--json", action="store_true", help=json)
 
 
+def _trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trust", action="store_true",
+                        help="open .wcodec files without the bounds that keep one from taking far more memory than it "
+                             "has bytes: for files whose origin you know")  # fmt: skip
+
+
 def _patterns(parser: argparse.ArgumentParser, skip: bool = True) -> None:
     options = {
         "include": "quantize only tensors that match (may be repeated; the others are stored as they are)",
@@ -178,6 +184,7 @@ def _decode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     parser.add_argument("--partial", action="store_true",
                         help="decode what is there, if the file with the rest of the model is missing")  # fmt: skip
+    _trust(parser)
     _common(parser, json="")
 
 
@@ -186,6 +193,7 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", choices=inspect.SORTS, default="natural",
                         help="natural (default), file (as stored), name; the others: largest first")  # fmt: skip
     parser.add_argument("--filter", metavar="GLOB", help="only tensors whose names match")
+    _trust(parser)
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -194,12 +202,14 @@ def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", metavar="SRC", help="the checkpoint that it was made from")
     parser.add_argument("--device", default="cpu", metavar="DEVICE",
                         help="cuda or cuda:N: also compare what this GPU decodes with what the CPU does")  # fmt: skip
+    _trust(parser)
     _common(parser)
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="a .wcodec file")
     parser.add_argument("b", metavar="B", help="another one")
+    _trust(parser)
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
 
 
@@ -251,6 +261,7 @@ def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
 
 
 def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True) -> None:
+    _trust(parser)
     if tokenizer:
         parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only results")

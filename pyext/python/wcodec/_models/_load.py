@@ -42,6 +42,7 @@ def load_model(
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     embeddings: bool = True,
+    trusted: bool = False,
     trust_remote_code: bool = False,
     progress: bool | ProgressCallback = False,
     **options: Any,
@@ -67,6 +68,7 @@ def load_model(
         was saved, or none.
     :param scheme: for an ordinary checkpoint, as are all that follow: how it is compressed, as :func:`wcodec.compress_`
         does it (``coder``, ``include``, ``exclude``, ``embeddings``, ``options``).
+    :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
     :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
         kernels of the Hub), may be fetched and run. Without it, such a model is refused.
     :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
@@ -83,10 +85,10 @@ def load_model(
     where = torch.device("cpu") if number is None else _gpu.torch_device(number)
     folder, file = _located(path, trust_remote_code)
     settings = _settings(folder, residency, vram_budget, cache)
-    config = _config(folder, file, trust_remote_code)
+    config = _config(folder, file, trusted, trust_remote_code)
     place = folder or file or path
     compute = _computing_dtype(dtype, config, place)
-    container = None if file is None else Container.open(file)
+    container = None if file is None else Container.open(file, trusted=trusted)
     has_rest = folder is not None and (file is None or _has_rest(folder))
     rest = Checkpoint(folder, rest=file is not None) if folder is not None and has_rest else None
     _check_layers(config, len({*(container or ()), *(rest or ())}), place)
@@ -249,7 +251,7 @@ def _compress_checkpoint(
         kept.append(changed(candidate, stored=((stored,),)))
     transpose = [_escaped(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
     data, _ = _api.compress_to_bytes(Lazy(checkpoint, keys, stacks), transpose=transpose, **encoding)
-    store = Store(Container.open(data), groups(kept), routed=routed(model, kept), **settings)
+    store = Store(Container.open(data, trusted=True), groups(kept), routed=routed(model, kept), **settings)
     del data
     replace(model, kept, store, dtype=dtype, device=device)
     set_parameters(model, found, checkpoint.tensor, device)
@@ -302,7 +304,7 @@ def _downloaded(name: str, wanted: list[str]) -> Path:
         ) from None
 
 
-def _config(folder: Path | None, file: Path | None, trust_remote_code: bool) -> Any:
+def _config(folder: Path | None, file: Path | None, trusted: bool, trust_remote_code: bool) -> Any:
     try:
         import transformers  # noqa: F401
     except ImportError:
@@ -311,7 +313,7 @@ def _config(folder: Path | None, file: Path | None, trust_remote_code: bool) -> 
         return config_of(folder, trust_remote_code=trust_remote_code)
     config = None
     if file is not None:
-        with Container.open(file) as container:
+        with Container.open(file, trusted=trusted) as container:
             config = (container.model or {}).get("config")
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError(

@@ -87,7 +87,8 @@ def compress_(
         tensors, scheme=scheme, coder=coder, transpose=transpose, progress=progress, **options
     )
     del tensors
-    store = Store(Container.open(data), groups(candidates), routed=routed(model, candidates), **settings)
+    container = Container.open(data, trusted=True)
+    store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
     del data
     replaced = replace(model, candidates, store)
     try:

@@ -1,0 +1,121 @@
+//! Symbols and scales become values.
+
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+use crate::scheme::int8::{Granularity, Weight, dequantize_run};
+
+/// Elements that one task dequantizes.
+const TASK: usize = 1 << 16;
+
+/// The scales of a matrix, or of some of its rows.
+pub struct Scales<'a> {
+    granularity: Granularity,
+    cols: usize,
+    values: &'a [f32],
+    /// The row, counted through all matrices, that the first of `values` is of.
+    first: usize,
+}
+
+impl<'a> Scales<'a> {
+    /// Of rows from `first` on, of `cols` columns; `values` must be there for every row that is asked for.
+    pub fn new(granularity: Granularity, cols: usize, values: &'a [f32], first: usize) -> Self {
+        Self { granularity, cols, values, first }
+    }
+
+    /// All of them.
+    pub fn values(&self) -> &'a [f32] {
+        self.values
+    }
+
+    /// Those of a row.
+    fn of_row(&self, row: usize) -> &'a [f32] {
+        match self.granularity.scales_per_row(self.cols) {
+            0 => self.values,
+            n => &self.values[(row - self.first) * n..(row - self.first + 1) * n],
+        }
+    }
+
+    /// The values of `symbols`, the first of which is element `begin` of the matrices in row-major order.
+    pub fn apply<T: Weight>(&self, begin: usize, symbols: &[i8], out: &mut [T]) {
+        let columns = self.granularity.columns(self.cols);
+        out.par_chunks_mut(TASK).zip(symbols.par_chunks(TASK)).enumerate().for_each(|(i, (out, symbols))| {
+            let mut rest = (out, symbols, begin + i * TASK);
+            while !rest.1.is_empty() {
+                let (row, col) = (rest.2 / self.cols, rest.2 % self.cols);
+                let n = (self.cols - col).min(rest.1.len());
+                let (symbols, others) = rest.1.split_at(n);
+                let (out, places) = rest.0.split_at_mut(n);
+                dequantize_run(symbols, col, self.of_row(row), columns, out);
+                rest = (places, others, rest.2 + n);
+            }
+        });
+    }
+
+    /// The values of some columns, one column after the other, of a matrix whose symbols are all there.
+    pub fn apply_to_columns<T: Weight>(&self, symbols: &[i8], from: usize, out: &mut [T]) {
+        let (columns, rows) = (self.granularity.columns(self.cols), symbols.len() / self.cols);
+        out.par_chunks_mut(rows).enumerate().for_each(|(i, out)| {
+            let col = from + i;
+            for (row, value) in out.iter_mut().enumerate() {
+                let symbol = &symbols[row * self.cols + col..][..1];
+                dequantize_run(symbol, col, self.of_row(row), columns, std::slice::from_mut(value));
+            }
+        });
+    }
+
+    /// The scales with which a symbol might become a value that is not finite in `T`: mostly none.
+    pub fn suspects<T: Weight>(&self) -> Suspects<'_> {
+        // -128 is no symbol that a writer makes, but one that readers compute with.
+        let overflows = |scale: &f32| !finite::<T>(i8::MIN, *scale);
+        Suspects { scales: self, any: self.values.par_iter().any(overflows), finite: finite::<T> }
+    }
+}
+
+fn finite<T: Weight>(symbol: i8, scale: f32) -> bool {
+    T::from_f32(f32::from(symbol) * scale).to_f32().is_finite()
+}
+
+/// Looks for values that are not finite.
+pub struct Suspects<'a> {
+    scales: &'a Scales<'a>,
+    any: bool,
+    finite: fn(i8, f32) -> bool,
+}
+
+impl Suspects<'_> {
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): one of `symbols`, the first of which is element `begin`, becomes infinite
+    /// or no number.
+    pub fn check(&self, begin: usize, symbols: &[i8]) -> Result<()> {
+        if !self.any {
+            return Ok(());
+        }
+        let Scales { granularity, cols, .. } = *self.scales;
+        let columns = granularity.columns(cols);
+        let find = |(i, symbols): (usize, &[i8])| {
+            let mut at = begin + i * TASK;
+            let end = at + symbols.len();
+            while at < end {
+                let (row, col) = (at / cols, at % cols);
+                let scale = self.scales.of_row(row)[col / columns];
+                let n = (columns - col % columns).min(cols - col).min(end - at);
+                let run = &symbols[at - begin - i * TASK..][..n];
+                if !(self.finite)(i8::MIN, scale)
+                    && let Some(found) = run.iter().position(|&q| !(self.finite)(q, scale))
+                {
+                    return Some((row, col + found, run[found], scale));
+                }
+                at += n;
+            }
+            None
+        };
+        match symbols.par_chunks(TASK).enumerate().find_map_first(find) {
+            None => Ok(()),
+            Some((row, col, symbol, scale)) => Err(Error::corrupt(format!(
+                "the value at row {row}, column {col} is not finite: symbol {symbol} times scale {scale:e}"
+            ))
+            .advice("encode the model again: an older wcodec wrote this for weights near the largest that there are")),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Whole tensors, from their beginning to their end, without holding them.
+
+use half::{bf16, f16};
+
+use super::stream::Sink;
+use super::tensor::Opened;
+use super::values::Scales;
+use super::{Container, DecodeOptions};
+use crate::container::TensorEntry;
+use crate::error::{Error, Result};
+use crate::scheme::int8::{Granularity, Weight};
+use crate::tensor::{AlignedBytes, Dtype};
+use crate::trust;
+
+/// Symbols that become values at once.
+const SLICE: usize = 1 << 20;
+
+/// Takes the bytes of a tensor in order.
+pub type Bytes<'a> = dyn FnMut(&[u8]) -> Result<()> + Send + 'a;
+
+impl Container {
+    /// Decodes a tensor, compares all its hashes, and finds out whether all values that scheme `int8` gives are finite. Memory is
+    /// bounded: by the stored bytes and some tens of MB, whatever they decode to.
+    ///
+    /// # Errors
+    /// There is no such tensor, or it is damaged.
+    ///
+    /// ```
+    /// # fn main() -> wcodec::Result<()> {
+    /// # use wcodec::{Container, DecodeOptions, Dtype, EncodeOptions, MemorySource, encode_to_vec};
+    /// let mut source = MemorySource::new();
+    /// source.push("w".into(), Dtype::U8, vec![4], vec![1, 2, 3, 4].into())?;
+    /// let mut bytes = encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(()))?.0;
+    /// Container::from_bytes(bytes.clone())?.check("w", &DecodeOptions::default())?;
+    /// bytes[64] ^= 1;
+    /// assert!(Container::from_bytes(bytes)?.check("w", &DecodeOptions::default()).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn check(&self, name: &str, options: &DecodeOptions) -> Result<()> {
+        let options = DecodeOptions { verify: true, ..options.clone() };
+        self.pass(name, &options, |pass| pass.check(&options))
+    }
+
+    /// Gives the bytes that [`read`](Self::read) returns to `sink`, in order. Of a matrix that is stored transposed all symbols are
+    /// held meanwhile; of others nothing that grows with the tensor.
+    pub(crate) fn read_in_order(&self, name: &str, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
+        self.pass(name, options, |pass| pass.bytes(options, sink))
+    }
+
+    /// Opens a tensor to go through it.
+    pub(crate) fn pass<R: Send>(
+        &self,
+        name: &str,
+        options: &DecodeOptions,
+        work: impl FnOnce(&Pass<'_>) -> Result<R> + Send,
+    ) -> Result<R> {
+        self.with_tensor(name, options, |entry| {
+            let opened = self.open_tensor(entry, options)?;
+            let scales = self.read_scales(entry, options)?.filter(|_| entry.scheme == "int8");
+            work(&Pass { container: self, entry, opened, scales })
+        })
+    }
+}
+
+/// A tensor whose segments were read, to be gone through.
+pub(crate) struct Pass<'a> {
+    container: &'a Container,
+    entry: &'a TensorEntry,
+    opened: Opened<'a>,
+    scales: Option<(Granularity, Vec<f32>)>,
+}
+
+impl Pass<'_> {
+    /// The tensor's own dtype.
+    pub fn dtype(&self) -> Dtype {
+        self.opened.dtype
+    }
+
+    /// Matrices, rows, columns.
+    pub fn matrix(&self) -> (usize, usize, usize) {
+        self.opened.matrix
+    }
+
+    /// Whether the matrix is the transpose of the tensor.
+    pub fn transposed(&self) -> bool {
+        self.opened.row_axis == 1
+    }
+
+    /// The scales.
+    ///
+    /// # Errors
+    /// The tensor is not of scheme `int8`.
+    pub fn scales(&self) -> Result<Scales<'_>> {
+        self.scales_if_any().ok_or_else(|| Error::format("scheme int8 needs 'scales'"))
+    }
+
+    fn scales_if_any(&self) -> Option<Scales<'_>> {
+        let (granularity, values) = self.scales.as_ref()?;
+        Some(Scales::new(*granularity, self.opened.matrix.2, values, 0))
+    }
+
+    /// Gives all symbols (or bytes) to `sink`, in the order of the matrices.
+    pub fn symbols(&self, options: &DecodeOptions, sink: &mut Sink<'_>) -> Result<()> {
+        self.opened.stream(&self.opened.plane()?, options, sink)
+    }
+
+    /// As [`Container::check`].
+    pub fn check(&self, options: &DecodeOptions) -> Result<()> {
+        match (self.scales_if_any(), self.dtype()) {
+            (None, _) => self.symbols(options, &mut |_, _| Ok(())),
+            (Some(scales), Dtype::F16) => self.check_as::<f16>(&scales, options),
+            (Some(scales), Dtype::BF16) => self.check_as::<bf16>(&scales, options),
+            (Some(scales), _) => self.check_as::<f32>(&scales, options),
+        }
+    }
+
+    fn check_as<T: Weight>(&self, scales: &Scales<'_>, options: &DecodeOptions) -> Result<()> {
+        let suspects = scales.suspects::<T>();
+        self.symbols(options, &mut |begin, symbols| suspects.check(begin, symbols))
+    }
+
+    fn bytes(&self, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
+        match (self.scales_if_any(), self.dtype()) {
+            (None, _) => self.symbols(options, &mut |_, symbols| sink(bytemuck::cast_slice(symbols))),
+            (Some(scales), Dtype::F16) => self.values::<f16>(&scales, options, sink),
+            (Some(scales), Dtype::BF16) => self.values::<bf16>(&scales, options, sink),
+            (Some(scales), _) => self.values::<f32>(&scales, options, sink),
+        }
+    }
+
+    fn values<T: Weight>(&self, scales: &Scales<'_>, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
+        let (size, (_, rows, cols)) = (size_of::<T>(), self.matrix());
+        if self.transposed() {
+            self.container.check_decoded(self.entry, self.opened.elements, trust::AS_TRUSTED)?;
+            let symbols = self.opened.symbols(options)?;
+            let step = (SLICE / rows).clamp(1, cols);
+            let mut buffer = AlignedBytes::zeroed(step * rows * size)?;
+            return (0..cols).step_by(step).try_for_each(|col| {
+                let out = &mut buffer[..step.min(cols - col) * rows * size];
+                scales.apply_to_columns::<T>(&symbols, col, bytemuck::cast_slice_mut(out));
+                sink(out)
+            });
+        }
+        let mut buffer = AlignedBytes::zeroed(SLICE.min(self.opened.elements) * size)?;
+        self.symbols(options, &mut |begin, symbols| {
+            symbols.chunks(SLICE).enumerate().try_for_each(|(i, symbols)| {
+                let out = &mut buffer[..symbols.len() * size];
+                scales.apply::<T>(begin + i * SLICE, symbols, bytemuck::cast_slice_mut(out));
+                sink(out)
+            })
+        })
+    }
+}

@@ -1,0 +1,89 @@
+//! What is refused of files that nobody vouches for.
+//!
+//! A file may rightly take more memory than it has bytes: a plane of zeros, an index of a million tensors. Whether that is meant, or
+//! an attack, only its owner can say; by one word, when it is opened.
+
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+
+/// Bytes of an index that are read of a file that is not trusted.
+pub(crate) const INDEX: u64 = 256 << 20;
+/// Decoded bytes that are made of one stored byte, where a tensor is wanted as a whole...
+const EXPANSION: u64 = 1024;
+/// ...and has more than so many.
+const SMALL: u64 = 64 << 20;
+
+/// What to do about it.
+pub(crate) const AS_TRUSTED: &str = "if you know where it comes from, open it as trusted: trusted=True, or --trust";
+/// The same, where a tensor is wanted as a whole that can be had piece by piece.
+pub(crate) const OR_TO_A_FILE: &str =
+    "if you know where it comes from, open it as trusted: trusted=True, or --trust; or decode it to a file";
+
+/// How to open a container.
+///
+/// ```no_run
+/// # fn main() -> wcodec::Result<()> {
+/// use wcodec::{Container, OpenOptions};
+/// let options = OpenOptions { trusted: true, ..Default::default() };
+/// let container = Container::open_with("zeros.wcodec".as_ref(), &options)?;
+/// assert!(container.trusted());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Whether the file comes from a source that means well. If not, an index of more than 256 MiB is refused, and so is having a
+    /// tensor in memory that is larger than 64 MiB and than 1,024 times its stored bytes. Hashes are compared in any case.
+    pub trusted: bool,
+    /// Stops the reading of the index, from another thread.
+    pub cancel: Cancel,
+}
+
+impl OpenOptions {
+    /// # Errors
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): `length` bytes of index are too many for a file that is not trusted.
+    pub(crate) fn check_index(&self, length: u64) -> Result<()> {
+        if self.trusted || length <= INDEX {
+            return Ok(());
+        }
+        let what = format!("an index of {length} bytes; of a file that is not trusted at most {INDEX} are read");
+        Err(Error::input(what).offset(16).advice(AS_TRUSTED))
+    }
+}
+
+/// # Errors
+/// [`ErrorKind::Input`](crate::ErrorKind::Input), with this advice: `stored` bytes of a file that is not `trusted` would become
+/// `decoded` in memory, too many.
+pub(crate) fn check_decoded(trusted: bool, stored: u64, decoded: u64, advice: &'static str) -> Result<()> {
+    if trusted || decoded <= SMALL || decoded <= stored.saturating_mul(EXPANSION) {
+        return Ok(());
+    }
+    let what = format!("{stored} stored bytes become {decoded} in memory, and the file is not trusted");
+    Err(Error::input(what).advice(advice))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_exact_and_trust_lifts_them() {
+        let trusted = OpenOptions { trusted: true, ..Default::default() };
+        for (length, fine) in [(0, true), (INDEX, true), (INDEX + 1, false), (u64::MAX, false)] {
+            assert_eq!(OpenOptions::default().check_index(length).is_ok(), fine, "{length}");
+            assert!(trusted.check_index(length).is_ok());
+        }
+        for (stored, decoded, fine) in [
+            (0, SMALL, true),
+            (0, SMALL + 1, false),
+            (SMALL / 1024, SMALL + 1, false),
+            (SMALL / 1024 + 1, SMALL + 1024, true),
+            (1 << 20, 1 << 30, true),
+            (1 << 20, (1 << 30) + 1, false),
+            (u64::MAX, u64::MAX, true),
+        ] {
+            assert_eq!(check_decoded(false, stored, decoded, AS_TRUSTED).is_ok(), fine, "{stored} {decoded}");
+            assert!(check_decoded(true, stored, decoded, AS_TRUSTED).is_ok());
+        }
+    }
+}
