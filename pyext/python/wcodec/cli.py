@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TextIO
 
 from ._cli.output import complain, reserve, settle, tell
 from ._cli.parser import build_parser
@@ -59,13 +58,6 @@ def _run(argv: Sequence[str] | None) -> int:
         return stop.code if isinstance(stop.code, int) else EXIT_ERROR
     status: int = arguments.run(arguments)
     return status
-
-
-def _silence(*streams: TextIO) -> None:
-    """Lets what is left to be written go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream.fileno())
 
 
 if __name__ == "__main__":
