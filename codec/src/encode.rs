@@ -5,7 +5,7 @@ use std::io::{Seek, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::cancel::Cancel;
 use crate::checkpoint::{Source, SourceBytes, SourceTensor};
@@ -226,6 +226,48 @@ pub fn encode_to_container(
 /// What memory is called in errors.
 const MEMORY: &str = "memory";
 
+/// Bytes of a pattern, more than any name has that a person writes.
+const PATTERN: usize = 4096;
+/// Braces within braces: the parser calls itself for each.
+const NESTED: usize = 32;
+
+fn glob(pattern: &str) -> Result<Glob> {
+    if pattern.len() > PATTERN {
+        let what = format!("a pattern of {} bytes; {PATTERN} are allowed", pattern.len());
+        return Err(Error::input(what).advice("give several shorter ones"));
+    }
+    if nesting(pattern.as_bytes()) > NESTED {
+        return Err(not_valid(pattern, &format!("more than {NESTED} braces in one another")));
+    }
+    GlobBuilder::new(pattern).literal_separator(false).build().map_err(|e| not_valid(pattern, &e.to_string()))
+}
+
+/// How many braces of a pattern are in one another; those that are escaped or in brackets stand for themselves.
+fn nesting(pattern: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut at) = (0usize, 0, 0);
+    while let Some(c) = pattern.get(at) {
+        match c {
+            b'\\' => at += 1,
+            b'[' => {
+                at += 1 + usize::from(matches!(pattern.get(at + 1), Some(b'!' | b'^')));
+                // The first one may be a bracket that stands for itself.
+                at += pattern.get(at + 1..).and_then(|rest| rest.iter().position(|&c| c == b']')).map_or(0, |n| n + 1);
+            }
+            b'{' => depth += 1,
+            b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+        at += 1;
+    }
+    deepest
+}
+
+fn not_valid(pattern: &str, why: &str) -> Error {
+    Error::input(format!("the pattern '{pattern}' is not valid: {why}"))
+        .advice("write [[] for a bracket and [{] for a brace that is meant itself")
+}
+
 struct Plan {
     include: Option<GlobSet>,
     exclude: GlobSet,
@@ -238,13 +280,11 @@ impl Plan {
         let compile = |patterns: &[String]| -> Result<GlobSet> {
             let mut set = GlobSetBuilder::new();
             for p in patterns {
-                let bad = |e: globset::Error| {
-                    Error::input(format!("the pattern '{p}' is not valid: {e}"))
-                        .advice("write [[] for a bracket and [{] for a brace that is meant itself")
-                };
-                let glob = GlobBuilder::new(p).literal_separator(false).build().map_err(bad)?;
-                let matcher = glob.compile_matcher();
-                if !tensors.iter().any(|t| matcher.is_match(&t.name)) {
+                let glob = glob(p)?;
+                // A set of one, since that says where a pattern is too large, and a matcher panics.
+                let alone =
+                    GlobSetBuilder::new().add(glob.clone()).build().map_err(|e| not_valid(p, &e.to_string()))?;
+                if !tensors.iter().any(|t| alone.is_match(&t.name)) {
                     return Err(Error::input(format!("the pattern '{p}' matches no tensor"))
                         .advice("patterns match whole names: '*' stands for any text, as in 'model.layers.*.weight'"));
                 }
@@ -450,5 +490,38 @@ impl Twins {
             && plan.treats_alike(&other.name, &tensor.name)
             && read(twin)?[..] == *bytes;
         Ok(same.then(|| other.name.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dtype, ErrorKind, MemorySource};
+
+    fn plan(pattern: &str) -> Result<bool> {
+        let mut source = MemorySource::new();
+        source.push("a.{b}.weight".into(), Dtype::U8, vec![1], vec![0].into())?;
+        let options = EncodeOptions { exclude: vec![pattern.to_owned()], ..Default::default() };
+        Plan::new(&options, source.tensors()).map(|plan| !plan.is_encoded("a.{b}.weight"))
+    }
+
+    /// Each of them ended the process, by a panic or for want of stack.
+    #[test]
+    fn patterns_of_any_kind_give_errors() {
+        let nested = |n: usize| "{".repeat(n) + "a*" + &"}".repeat(n);
+        for bad in [nested(5000), nested(200), nested(33), "{".repeat(5000), "*".repeat(1 << 20), "a[".to_owned()] {
+            let e = plan(&bad).expect_err("refused");
+            assert_eq!(e.kind(), ErrorKind::Input, "{e}");
+        }
+        for good in [nested(32), "a.[{]b[}].weight".to_owned(), r"a.\{b\}.weight".to_owned(), "?".repeat(12)] {
+            assert!(plan(&good).unwrap(), "{good}");
+        }
+        // As long as patterns may be, and of what makes them large.
+        for text in ["?", "*", "[a-zA-Z]", "*a"] {
+            let e = plan(&text.repeat(PATTERN / text.len())).err();
+            assert!(e.is_none_or(|e| e.kind() == ErrorKind::Input));
+        }
+        assert_eq!(nesting(b"{[{]{[]{]}}[!{]{[^]{]{"), 2);
+        assert_eq!(nesting(b"{{[{{{"), 5);
     }
 }

@@ -266,6 +266,7 @@ impl Facts {
         record.set_item(intern!(py, "rows"), t.rows)?;
         record.set_item(intern!(py, "cols"), t.cols)?;
         record.set_item(intern!(py, "row_axis"), t.row_axis)?;
+        record.set_item(intern!(py, "cut"), t.cut)?;
         record.set_item(intern!(py, "chunks"), t.chunks)?;
         record.set_item(intern!(py, "elements"), t.elements)?;
         record.set_item(intern!(py, "original_bytes"), t.original_bytes)?;
