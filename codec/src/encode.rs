@@ -522,6 +522,6 @@ mod tests {
             assert!(e.is_none_or(|e| e.kind() == ErrorKind::Input));
         }
         assert_eq!(nesting(b"{[{]{[]{]}}[!{]{[^]{]{"), 2);
-        assert_eq!(nesting(b"{{[{{{"), 5);
+        assert_eq!(nesting(b"{{[{{{"), 4);
     }
 }
