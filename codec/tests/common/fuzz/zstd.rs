@@ -82,6 +82,9 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
     if forwards.iter().all(Option::is_some) {
         plane.check_frames().unwrap();
     }
+    frames.iter().zip(&forwards).filter_map(|(frame, out)| Some((frame, out.as_ref()?))).for_each(|(frame, out)| {
+        assert!(is_allowed(frame, out.len()), "decoders of other programs need not take this frame");
+    });
     if head[0] & STREAMED != 0 && filter == Filter::None {
         for (frame, out) in frames.iter().zip(&forwards) {
             let Some(out) = out else { continue };
@@ -165,6 +168,7 @@ fn seeds() -> Vec<Vec<u8>> {
     for frame in [
         plain.bytes(),
         Frame { size: None, window: Some(8), ..plain }.bytes(),
+        Frame { window: Some(8), ..plain }.bytes(),
         Frame { checksum: Some(0), ..plain }.bytes(),
         Frame { dictionary: Some(1), ..plain }.bytes(),
         [skippable(b"skip"), plain.bytes()].concat(),
@@ -178,6 +182,12 @@ fn seeds() -> Vec<Vec<u8>> {
     let literals = [(7u32 << 3 | 2 << 1).to_le_bytes()[..3].to_vec(), vec![5 << 3, 1, 2, 3, 4, 5, 0]].concat();
     add(STREAMED, 165, 11, 165, &[[rle, raw, literals].concat()]);
     seeds
+}
+
+/// What FORMAT.md, section 8, says of a frame's header: no checksum, no dictionary, a window that is not larger than `size`.
+fn is_allowed(frame: &[u8], size: usize) -> bool {
+    let window = || (8 + u64::from(frame[5] & 7)) << (7 + u32::from(frame[5] >> 3));
+    frame[4] & 7 == 0 && (frame[4] >> 5 & 1 == 1 || window() <= size as u64)
 }
 
 /// Length of a frame's header; RFC 8878, section 3.1.1.1.
