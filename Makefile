@@ -28,10 +28,10 @@ TEST_TOOLS := 'accelerate>=1.0' 'furo>=2024.8.6' 'ipykernel>=6.29' 'jupytext>=1.
 	'torch>=2.2' 'transformers>=5.0' 'xxhash>=3.4' 'zstandard>=0.22'
 RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels --package wcodec-tui --lib
 # The folders with Python files.
-SCRIPTS := pyext tests codec/benches tui/benches kernels docs notebooks
+SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu ptx miri wheel clean docs notebooks lab
+.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu ptx fuzz miri wheel clean docs notebooks lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -150,6 +150,13 @@ bench-gpu: $(call nvcomp_stamp,gpu) ## Speed on a GPU; writes target/bench/gpu.j
 
 ptx: $(nvrtc_stamp) ## Compiles the GPU kernels to kernels/ptx, after a change of kernels/cuda
 	$(BIN)/python kernels/compile.py --write --nvrtc12 $(NVRTC)
+
+fuzz: export SECONDS ?= 60
+fuzz: export RUNS ?=
+fuzz: export TARGETS ?=
+fuzz: export JOBS ?= 1
+fuzz: ## Fuzzes with AddressSanitizer, 5 targets for SECONDS=60 each, adds a row for each to codec/fuzz/runs.md (needs nightly)
+	@$(PYTHON) codec/fuzz/run.py
 
 miri: ## Runs the safe core's tests under Miri (needs a nightly toolchain with the component miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || { echo "Miri is missing: rustup +nightly component add miri"; exit 1; }

@@ -151,19 +151,45 @@ impl Image {
     }
 }
 
+/// Where the header says that the index begins, or the end.
+pub fn index_offset(bytes: &[u8]) -> usize {
+    let said = bytes.get(16..24).map_or(u64::MAX, |b| u64::from_le_bytes(b.try_into().unwrap()));
+    said.min(bytes.len() as u64) as usize
+}
+
 /// Corrects the hashes of header and index and the file's length, whatever else the bytes are.
 pub fn reseal_header(bytes: &mut [u8]) {
     if bytes.len() < HEADER_BYTES {
         return;
     }
-    let offset = u64::from_le_bytes(bytes[16..24].try_into().unwrap()).min(bytes.len() as u64);
-    let index = hash(&bytes[offset as usize..]).0;
-    let length = bytes.len() as u64;
+    let offset = index_offset(bytes);
+    let index = hash(&bytes[offset..]).0;
+    let (offset, length) = (offset as u64, bytes.len() as u64);
     for (at, value) in [(16, offset), (24, length - offset), (32, index), (40, length)] {
         bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
     }
     let header = hash(&bytes[..56]).0;
     bytes[56..64].copy_from_slice(&header.to_le_bytes());
+}
+
+/// Corrects the hashes of segments wherever `[offset,length,"hash"]` stands in the index, whatever else that is.
+pub fn reseal_segments(bytes: &mut [u8]) {
+    let offset = index_offset(bytes);
+    let (body, index) = bytes.split_at_mut(offset);
+    let range = |text: &[u8]| {
+        let begin = text.iter().rposition(|&b| b == b'[')? + 1;
+        let (offset, length) = str::from_utf8(&text[begin..]).ok()?.split_once(',')?;
+        let (offset, length): (usize, usize) = (offset.parse().ok()?, length.parse().ok()?);
+        body.get(offset..)?.get(..length)
+    };
+    for at in 0..index.len().saturating_sub(19) {
+        if index[at..].starts_with(b",\"")
+            && index[at + 18..].starts_with(b"\"]")
+            && let Some(segment) = range(&index[at.saturating_sub(42)..at])
+        {
+            index[at + 2..at + 18].copy_from_slice(hash(segment).to_string().as_bytes());
+        }
+    }
 }
 
 /// `bytes` with one bit flipped.

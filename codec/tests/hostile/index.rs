@@ -90,7 +90,7 @@ fn every_value_missing() {
             }
             let bytes = image.seal();
             try_all(bytes.clone(), &format!("{}: without {pointer}", sample.name));
-            fuzz::fuzz_container(&bytes);
+            fuzz::container::exercise_file(&bytes);
         }
     }
 }
@@ -170,7 +170,7 @@ fn matrices_whose_parts_are_too_large() {
                 image.index["tensors"][0]["matrix"] = json!(matrix);
                 let what = format!("{}: {matrix:?} of {shape}", sample.name);
                 let container = Container::from_bytes(image.seal()).unwrap_or_else(|e| panic!("{what}: {e}"));
-                fuzz::exercise(&container);
+                fuzz::container::exercise(&container);
                 assert_modest(&what);
             }
         }
@@ -340,11 +340,11 @@ fn unsupported_things_concern_one_tensor_and_wrong_ones_the_file() {
 #[test]
 fn every_question_can_be_asked() {
     for sample in samples::minis().into_iter().chain(samples::all()) {
-        fuzz::exercise(&Container::from_bytes(sample.bytes.clone()).unwrap());
+        fuzz::container::exercise(&Container::from_bytes(sample.bytes.clone()).unwrap());
         let image = Image::new(&sample.bytes);
         for (key, value) in [("chunks", json!(0)), ("chunks", json!(u64::MAX)), ("max_chunk", json!(u64::MAX))] {
             let bytes = image.clone().set(&format!("/tensors/0/planes/0/{key}"), value).seal();
-            fuzz::exercise(&Container::from_bytes(bytes).unwrap());
+            fuzz::container::exercise(&Container::from_bytes(bytes).unwrap());
         }
     }
 }

@@ -95,7 +95,7 @@ fn damage_with_all_hashes_right_is_a_container_like_any_other() {
                     readable += usize::from(verified.is_ok());
                     assert_eq!(plain.ok(), verified.ok(), "{}: {}", sample.name, place.pointer);
                 }
-                fuzz::exercise(&container);
+                fuzz::container::exercise(&container);
                 assert_modest(&sample.name);
             }
         }

@@ -1,0 +1,253 @@
+//! Planes without a container: every coder, layout and filter, and all instruction sets beside each other.
+
+use std::collections::VecDeque;
+
+use wcodec::coder::histogram::count_bytes;
+use wcodec::coder::plane::{self, Plane, PlaneOptions, PlaneSource, Scratch, Symbols, TableChoice, TileFields};
+use wcodec::coder::table::Table;
+use wcodec::coder::tile::{OFFSET_UNIT, TileGeometry};
+use wcodec::{Cancel, Coder, Filter, Isa, Layout, Pool};
+
+use super::Target;
+use super::mutate::mutate_from;
+use crate::common::{Rng, samples};
+
+pub const TARGET: Target = Target { name: "chunks", body, seeds, mutate };
+
+/// Symbols that are decoded at most, padding included: every instruction set decodes all of them.
+const SYMBOLS: usize = 32 << 10;
+/// Bytes that choose the form of the plane.
+const HEAD: usize = 16;
+/// Flags of the first byte.
+const AS_IT_IS: u8 = 0x20;
+const STORED_TABLE: u8 = 0x40;
+const BITS_12: u8 = 0x80;
+
+fn body(input: &[u8]) {
+    decode(input);
+}
+
+/// Decodes a plane: the first 16 bytes choose its form and how the rest is cut into segments.
+///
+/// 0: coder (bits 0, 1), layout (2), filter (3, 4), whether offsets, side plane and data are left as they are (5) or fitted to each
+/// other, whether the table is there as it is stored (6), bits of the table (7); 1: shift; 2: tile / 64 - 1; 3: count; 4, 5: rows;
+/// 6, 7: columns; 8, 9: bytes of offsets; 10, 11: bytes of side plane; 12 to 15: chunk of zstd. Then the table (or 256 symbol counts
+/// of one byte), offsets, side plane and data. Returns which pieces could be decoded; none where the parts do not fit each other.
+pub fn decode(input: &[u8]) -> Vec<bool> {
+    let Some((head, rest)) = input.split_first_chunk::<HEAD>() else { return Vec::new() };
+    let short = |i: usize| usize::from(u16::from_le_bytes([head[i], head[i + 1]]));
+    let coder = Coder::ALL[usize::from(head[0] & 3)];
+    let layout = Layout::ALL[usize::from(head[0] >> 2 & 1)];
+    let filter = Filter::ALL[usize::from(head[0] >> 3 & 3) % 3];
+    let matrix = (usize::from(head[3]), short(4), short(6));
+    let fitted = head[0] & AS_IT_IS == 0;
+    let Some((table, rest)) = table(coder, head[0], rest) else { return Vec::new() };
+    let (offsets, rest) = rest.split_at(short(8).min(rest.len()));
+    let (side, data) = rest.split_at(short(10).min(rest.len()));
+    let mut parts = Segments { offsets: offsets.to_vec(), side: side.to_vec(), data: data.to_vec() };
+    let (shift, tile) = (u32::from(head[1]), (usize::from(head[2]) + 1) * 64);
+    if let Ok(geometry) = TileGeometry::new(matrix.0, matrix.1, matrix.2, tile) {
+        if geometry.padded_elements() > SYMBOLS {
+            return Vec::new();
+        }
+        if fitted && table.is_some() {
+            parts.fit(&geometry, coder, layout, shift);
+        }
+    }
+    let source = PlaneSource {
+        coder,
+        filter,
+        matrix,
+        data: &parts.data,
+        offsets: &parts.offsets,
+        zstd_chunk: u32::from_le_bytes([head[12], head[13], head[14], head[15]]) as usize,
+        max_chunk: longest_chunk(coder, &parts.offsets),
+        tiles: table.as_ref().map(|table| TileFields { layout, shift, tile, table, side: &parts.side }),
+    };
+    let outcomes: Vec<_> = Isa::available().into_iter().map(|isa| all_pieces(source, isa)).collect();
+    assert!(outcomes.windows(2).all(|w| w[0] == w[1]), "{coder} {layout} {filter}: instruction sets disagree");
+    outcomes.into_iter().next().flatten().map_or_else(Vec::new, |(good, _)| good)
+}
+
+/// Which pieces of a plane decode, and to what.
+fn all_pieces(source: PlaneSource<'_>, isa: Isa) -> Option<(Vec<bool>, Vec<i8>)> {
+    let plane = Plane::new(source, isa).ok().filter(|p| p.elements() <= SYMBOLS)?;
+    let mut out = vec![0x55i8; plane.elements()];
+    let mut scratch = Scratch::default();
+    let piece = |i: usize| plane.decode_piece(i, &mut out[plane.piece(i)], &mut scratch).is_ok();
+    let good: Vec<bool> = (0..plane.pieces()).map(piece).collect();
+    // What is in a piece that cannot be decoded is nobody's business here.
+    good.iter().enumerate().filter(|(_, good)| !**good).for_each(|(i, _)| out[plane.piece(i)].fill(0));
+    row_is_of_its_piece(&plane, source.matrix.2, &good, &out);
+    Some((good, out))
+}
+
+/// A row that is decoded by itself, tile by tile, is that of its strip.
+fn row_is_of_its_piece(plane: &Plane<'_>, cols: usize, good: &[bool], out: &[i8]) {
+    let Some(i) = good.iter().rposition(|&good| good).filter(|_| plane.geometry().is_some() && cols > 0) else {
+        return;
+    };
+    let row = plane.piece(i).end / cols - 1;
+    let range = cols / 3..cols;
+    let mut alone = vec![0x55; range.len()];
+    let decoded = Pool::new(None).unwrap().run(|| plane.decode_row(row, range.clone(), &mut alone, &Cancel::new()));
+    decoded.flatten().unwrap();
+    assert!(alone == out[row * cols..][range], "row {row} by itself");
+}
+
+/// The table that begins `rest`, where the coder has one, and what follows it.
+fn table(coder: Coder, first: u8, rest: &[u8]) -> Option<(Option<Table>, &[u8])> {
+    let length = Table::stored_bytes(coder) as usize;
+    if length == 0 {
+        return Some((None, rest));
+    }
+    let bits = if first & BITS_12 == 0 { 11 } else { 12 };
+    if first & STORED_TABLE == 0 {
+        let (counts, rest) = rest.split_first_chunk::<256>()?;
+        let stored = if coder == Coder::Rans { frequencies(bits, counts) } else { lengths(bits, counts) };
+        let table = Table::from_bytes(coder, bits, &stored).unwrap();
+        return Some((Some(table), rest));
+    }
+    let (stored, rest) = rest.split_at_checked(length)?;
+    Some((Some(Table::from_bytes(coder, bits, stored).ok()?), rest))
+}
+
+/// A table of `rans` whose frequencies are about proportional to `counts`: far from the best one, but made fast.
+fn frequencies(bits: u32, counts: &[u8; 256]) -> Vec<u8> {
+    let total: u32 = counts.iter().map(|&n| u32::from(n)).sum();
+    // Two symbols have a slot at least.
+    let mut slots = counts.map(|n| ((u32::from(n) << bits) / (total + 1)) as u16);
+    slots[1] += 1;
+    slots[0] += (1 << bits) - slots.iter().sum::<u16>();
+    slots.iter().flat_map(|n| n.to_le_bytes()).collect()
+}
+
+/// A table of `huffman` by 256 decisions: a code is taken for the next symbol, or becomes two that are longer by a bit.
+fn lengths(bits: u32, decisions: &[u8; 256]) -> Vec<u8> {
+    let mut open = VecDeque::from([1, 1]);
+    let (mut lengths, mut taken) = (vec![0; 256], 0);
+    for decision in decisions {
+        let Some(length) = open.pop_front() else { break };
+        if decision & 1 == 1 && u32::from(length) < bits && taken + open.len() + 2 <= 256 {
+            open.extend([length + 1; 2]);
+        } else {
+            lengths[taken] = length;
+            taken += 1;
+        }
+    }
+    lengths.iter_mut().skip(taken).zip(open).for_each(|(to, length)| *to = length);
+    lengths
+}
+
+struct Segments {
+    offsets: Vec<u8>,
+    side: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Segments {
+    /// Gives all of them the lengths that the plane needs, and the offsets an order.
+    fn fit(&mut self, geometry: &TileGeometry, coder: Coder, layout: Layout, shift: u32) {
+        let widths = || (0..geometry.chunks()).map(|i| geometry.position(i).width);
+        // FORMAT.md, section 3.
+        let last_word = if coder == Coder::Rans { 128 } else { 0 };
+        let side_bytes = |width: usize| match layout {
+            Layout::Byte => 0,
+            Layout::Pair => 128 * width / 64 * (shift as usize + 1) - last_word,
+        };
+        self.side.resize(widths().map(side_bytes).sum(), 0);
+        let said: Vec<u32> = self.offsets.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let mut end = 0;
+        self.offsets = vec![0; OFFSET_UNIT];
+        for (i, width) in widths().enumerate() {
+            let there = (self.data.len() / OFFSET_UNIT) as u32;
+            let most = end + (16 * width / OFFSET_UNIT) as u32;
+            end = said.get(i + 1).copied().unwrap_or(there).clamp(end, most);
+            self.offsets.extend_from_slice(&end.to_le_bytes());
+        }
+        self.data.resize(end as usize * OFFSET_UNIT, 0);
+    }
+}
+
+/// What an index would have to say of `offsets`, so that the input need not know.
+fn longest_chunk(coder: Coder, offsets: &[u8]) -> usize {
+    let words: Vec<u32> = offsets.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+    let longest = match coder {
+        Coder::Zstd => words.chunks_exact(2).map(|w| w[1] as usize).max(),
+        _ => words.windows(2).map(|w| w[1].saturating_sub(w[0]) as usize * OFFSET_UNIT).max(),
+    };
+    longest.unwrap_or(0)
+}
+
+/// Planes that decode, of all coders, layouts, shifts and filters, with tables of their own and with others; with and without padding.
+fn seeds() -> Vec<Vec<u8>> {
+    let kinds = [
+        (Coder::Rans, Layout::Byte),
+        (Coder::Rans, Layout::Pair),
+        (Coder::Huffman, Layout::Byte),
+        (Coder::Huffman, Layout::Pair),
+        (Coder::Zstd, Layout::Byte),
+    ];
+    let mut seeds = Vec::new();
+    for (coder, layout) in kinds {
+        let options = PlaneOptions {
+            coder,
+            layout,
+            table_bits: 12,
+            tile: Some(64),
+            zstd_level: 3,
+            zstd_chunk: Some(640),
+            filters: true,
+        };
+        let encoded = |rows, cols, data: &[i8], tables: &[Table]| {
+            let symbols = Symbols { count: 1, rows, cols, data };
+            plane::encode(&symbols, &options, tables, &Pool::new(None).unwrap(), &mut |_| Ok(())).unwrap()
+        };
+        for (_, large) in samples::layer_symbols(48, 192) {
+            // What is large enough for a table of its own gives it to what is small.
+            let tables = match encoded(48, 192, &large, &[]).tiles.map(|t| t.table) {
+                Some(TableChoice::New(table)) => vec![table],
+                _ => Vec::new(),
+            };
+            for (rows, cols) in [(16, 64), (21, 130)] {
+                let small: Vec<i8> = large.chunks_exact(192).take(rows).flat_map(|row| &row[..cols]).copied().collect();
+                let plane = encoded(rows, cols, &small, &tables);
+                let source = plane.source(&Symbols { count: 1, rows, cols, data: &small }, &tables);
+                seeds.extend([input(&source, true), input(&source, false)]);
+            }
+        }
+    }
+    seeds.sort();
+    seeds.dedup();
+    seeds
+}
+
+/// Input for a plane, with its own table or with counts of one byte, which any bytes decode by.
+fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
+    let place = |found: Option<usize>| found.unwrap() as u8;
+    let mut first = place(Coder::ALL.iter().position(|c| *c == source.coder));
+    first |= place(Filter::ALL.iter().position(|f| *f == source.filter)) << 3;
+    let (mut shift, mut tile, mut side, mut table) = (0, 64, &[][..], Vec::new());
+    if let Some(t) = source.tiles {
+        first |= place(Layout::ALL.iter().position(|l| *l == t.layout)) << 2 | BITS_12;
+        (shift, tile, side) = (t.shift, t.tile, t.side);
+        table = count_bytes(source.data).map(|n| n.clamp(1, 255) as u8).to_vec();
+        if stored_table {
+            first |= STORED_TABLE;
+            table = t.table.to_bytes();
+        }
+    }
+    let (count, rows, cols) = source.matrix;
+    let mut out = vec![first, shift as u8, (tile / 64 - 1) as u8, count as u8];
+    for n in [rows, cols, source.offsets.len(), side.len()] {
+        out.extend_from_slice(&(n as u16).to_le_bytes());
+    }
+    out.extend_from_slice(&(source.zstd_chunk as u32).to_le_bytes());
+    [&out, &table[..], source.offsets, side, source.data].concat()
+}
+
+/// Half of the mutations are of what comes after the table, or near it.
+fn mutate(rng: &mut Rng, seed: &[u8], other: &[u8]) -> Vec<u8> {
+    let table = [256, 512][rng.below(2)];
+    mutate_from(rng, seed, other, HEAD + table)
+}
