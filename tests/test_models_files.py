@@ -101,7 +101,7 @@ def test_a_config_with_bad_settings(values: dict[str, Any], message: str, saved:
     shutil.copytree(saved, folder)
     config = json.loads((folder / "config.json").read_text())
     edit(folder, quantization_config={**config["quantization_config"], **values})
-    with pytest.raises(wcodec.InputError, match=message):
+    with pytest.raises(wcodec.FormatError, match=message):
         wcodec.load_model(folder)
     with pytest.raises(wcodec.InputError, match=message):
         transformers.AutoModelForCausalLM.from_pretrained(folder)
