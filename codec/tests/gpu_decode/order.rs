@@ -1,6 +1,6 @@
 //! Work that follows other work, runs beside it, or is replayed from a CUDA graph.
 
-use wcodec::gpu::{DeviceBuffer, GpuDecoder, GpuOptions, Stream, Target};
+use wcodec::gpu::{DeviceBuffer, Event, GpuDecoder, GpuOptions, Stream, Target};
 use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource};
 
 use crate::data::{self, KINDS};
@@ -323,4 +323,25 @@ fn streams_keep_only_what_is_captured() {
         assert!(gone, "the graph is gone, and what it kept is not");
     }
     assert!(numbers[0].is_some() && numbers[0] != numbers[1]);
+}
+
+/// Who waited for a stream that is being captured would become a part of the graph.
+#[test]
+fn streams_follow_each_other_but_not_into_a_capture() {
+    let Some(rig) = Rig::new() else { return };
+    let [captured, other, joined] = [(); 3].map(|()| Stream::new(&rig.device).unwrap());
+    assert!(other.follow(&captured).unwrap() && captured.follow(&other).unwrap());
+    let graph = Graph::capture(&captured, || {
+        assert!(!other.follow(&captured)? && !captured.follow(&other)?);
+        assert_eq!(other.capture()?, None);
+        let mark = Event::new(&rig.device)?;
+        mark.record(&captured)?;
+        joined.wait(&mark)?;
+        assert!(joined.capture()?.is_some() && captured.follow(&joined)? && joined.follow(&captured)?);
+        captured.follow(&joined).map(drop)
+    })
+    .unwrap();
+    graph.launch(&captured).unwrap();
+    assert!(other.follow(&captured).unwrap());
+    other.synchronize().unwrap();
 }
