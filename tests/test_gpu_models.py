@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import copy
 import gc
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 # pytest looks for fixtures in the module.
-gpu, coder = gpu_helpers.gpu, gpu_helpers.coder
+gpu, coder, compiler = gpu_helpers.gpu, gpu_helpers.coder, gpu_helpers.compiler
 DEVICE = "cuda"
 RESIDENCIES = ("device", "host")
 TOKENS = 64
@@ -323,18 +321,6 @@ def test_graphs_cannot_hold_what_is_streamed(case: Case) -> None:
 
 
 # torch.compile
-
-
-@pytest.fixture
-def compiler() -> Iterator[None]:
-    """What torch.compile needs for a GPU."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("torch.compile needs triton")
-    if not any(shutil.which(name) for name in (os.environ.get("CC") or "cc", "gcc", "clang")):
-        pytest.skip("torch.compile needs a C compiler")
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def replayed(function: Any, *inputs: Any) -> Any:

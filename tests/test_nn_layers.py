@@ -74,6 +74,14 @@ def test_autocast(dtype: torch.dtype) -> None:
     assert torch.equal(layer(x), plain(x))
 
 
+def test_embeddings_do_not_mind_autocast() -> None:
+    """Rows from several strips, in a half precision that is not autocast's."""
+    table = CompressedEmbedding.from_embedding(torch.nn.Embedding(100, 32).bfloat16())
+    ids = torch.tensor([[1, 50, 99]])
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert torch.equal(table(ids), table.weight[ids])
+
+
 def test_dtype_is_that_to_compute_in() -> None:
     layer = CompressedLinear.from_linear(linear())
     stored = layer.stored_bytes

@@ -380,9 +380,10 @@ class Resident:
     def prepare(self, targets: list[Any]) -> Batch:
         return Batch(self, targets)
 
-    def decode(self, name: str, dtype: Any) -> torch.Tensor:
+    def decode(self, name: str, dtype: Any, out: Any = None) -> torch.Tensor:
         assert name in self.names
-        return self.container[name].torch(dtype)
+        weight = self.container[name].torch(dtype)
+        return weight if out is None else out.copy_(weight)
 
     def check(self) -> None:
         pass
@@ -406,7 +407,7 @@ def gpu(space: Any, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
     monkeypatch.setattr(_host, "HostDecoder", Streamed)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(CompressedLinear, "_check_place", lambda self, x: None)
-    monkeypatch.setattr(_cached.CachedPlan, "_introduce", lambda self, weights: None)
+    monkeypatch.setattr(_cached, "memory", lambda device, size: torch.empty(size, dtype=torch.uint8))
     look_up = CompressedEmbedding._look_up
 
     def looked_up(layer: Any, ids: torch.Tensor) -> torch.Tensor:

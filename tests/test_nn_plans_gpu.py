@@ -75,6 +75,8 @@ class Here:
     stream: int = 0
     capture: int = 0
     pool: Any = None
+    # A stream that another thread captures.
+    elsewhere: int | None = None
 
 
 @pytest.fixture
@@ -91,8 +93,12 @@ def space(monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.setattr(_native, "gpu_keep", lambda index, stream, what: kept.append((here.capture, what)))
     monkeypatch.setattr(_native, "DeviceMemory", lambda index, size: torch.empty(size, dtype=torch.uint8))
     monkeypatch.setattr(Workspace, "_pool", lambda self: here.pool)
-    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda stream, device: stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: type("S", (), {"wait_stream": waits.append})())
+
+    def follow(index: int, stream: int, other: int) -> bool:
+        waits.append((stream, other))
+        return here.elsewhere != other
+
+    monkeypatch.setattr(_native, "gpu_follow", follow)
     found.here, found.waits, found.kept = here, waits, kept  # type: ignore[attr-defined]
     return found
 
@@ -133,7 +139,39 @@ def test_another_stream_waits_and_decodes_again(space: Any) -> None:
     call(one, "a")
     space.here.stream = 7
     call(one, "a")
-    assert store.one.log == [("a", "b")] * 2 and space.waits == [0]
+    assert store.one.log == [("a", "b")] * 2 and space.waits == [(7, 0)]
+
+
+def test_what_was_prepared_in_another_stream_is_waited_for(space: Any) -> None:
+    """Preparing may take memory of torch, which that stream may be using still; other memory is nobody's before."""
+    store = FakeStore()
+    space.here.stream = 3
+    one, _ = plans(store)
+    assert not space.waits
+    space.here.stream = 7
+    call(one, "a")
+    assert space.waits == [(7, 3)]
+
+
+def test_a_stream_that_is_being_captured_is_not_waited_for(space: Any) -> None:
+    """Whoever waited for it would be a part of the graph. What it did before it was captured has the old memory."""
+    store = FakeStore()
+    one, two = plans(store)
+    call(one, "a")
+    old = space.streams
+    before = old.buffer.clone()
+    space.here.stream, space.here.elsewhere = 7, 0
+    call(two, "c")
+    call(one, "b")
+    assert space.waits == [(7, 0)] and space.streams is not old and torch.equal(old.buffer, before)
+    assert space.streams.buffer.data_ptr() != old.buffer.data_ptr()
+    # In the graph there is nothing to wait for, and afterwards all is as usual.
+    space.here.stream, space.here.capture, space.here.elsewhere = 0, 1, None
+    call(one, "a")
+    assert space.waits == [(7, 0)]
+    space.here.capture = 0
+    call(one, "a")
+    assert space.waits == [(7, 0), (0, 7)]
 
 
 def test_what_failed_to_decode_is_decoded_again(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,12 +192,12 @@ def test_what_failed_to_decode_is_decoded_again(space: Any, monkeypatch: pytest.
 
 
 def test_memory_that_is_not_there(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(self: Workspace, size: int) -> torch.Tensor:
-        if size:
-            raise torch.cuda.OutOfMemoryError("none left")
-        return torch.empty(0, dtype=torch.uint8)
+    def none_left(index: int, size: int) -> Any:
+        raise wcodec.DeviceError("none left")
 
-    monkeypatch.setattr(Workspace, "_memory", none_left)
+    monkeypatch.setattr(_native, "DeviceMemory", none_left)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 30))
     with pytest.raises(wcodec.DeviceError, match=r"4.00 KiB are needed, and 1.00 MiB of 1.00 GiB are free"):
         plans(FakeStore())
@@ -214,7 +252,7 @@ def test_streams_of_one_capture_take_turns(space: Any) -> None:
     for stream, plan, name in ((1, one, "a"), (2, two, "c"), (2, two, "d"), (1, one, "b")):
         space.here.stream = stream
         call(plan, name)
-    assert space.waits == [1, 2] and store.one.log == [("a", "b"), ("c", "d"), ("a", "b")]
+    assert space.waits == [(2, 1), (1, 2)] and store.one.log == [("a", "b"), ("c", "d"), ("a", "b")]
 
 
 def test_a_plan_that_is_gone_leaves_nothing_in_the_memory(space: Any) -> None:

@@ -34,8 +34,8 @@ mod _native {
     use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, TensorDecoder};
     #[pymodule_export]
     use crate::gpu::{
-        gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_keep, gpu_kernels, nvcomp_info, ring_slots,
-        verify_on_gpu,
+        gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_follow, gpu_keep, gpu_kernels, nvcomp_info,
+        ring_slots, verify_on_gpu,
     };
     #[pymodule_export]
     use crate::layers::{instruction_sets, layer_decode, layer_encode, legacy_decode, legacy_encode};

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use cudarc::driver::sys;
 
 use super::driver::DriverResult;
-use super::stream::Stream;
+use super::stream::{Event, Stream};
 use crate::error::Result;
 
 /// Something that is kept alive.
@@ -46,6 +46,32 @@ impl Stream {
     /// The capture was spoilt, or the driver refuses.
     pub fn capture(&self) -> Result<Option<u64>> {
         Ok(self.capture_info()?.map(|(number, _)| number))
+    }
+
+    /// Lets work that is put into this stream from now on wait for what is in `other`, and says whether it does. It does not where one
+    /// of the two is being captured and the other one is not in the same capture: an event there is the graph's, and who waits for it
+    /// becomes a part of the capture.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn follow(&self, other: &Self) -> Result<bool> {
+        let here = self.capture_state()?;
+        if other.capture_state()? != here {
+            return Ok(false);
+        }
+        let mark = Event::new(self.device())?;
+        mark.record(other)?;
+        // Another thread may have begun a capture meanwhile, which then has the event.
+        if other.capture_state()? != here {
+            return Ok(false);
+        }
+        self.wait(&mark)?;
+        Ok(true)
+    }
+
+    /// The number of the capture that is under way; one that was spoilt is none, but no ordinary work either.
+    fn capture_state(&self) -> Result<(bool, Option<u64>)> {
+        Ok((self.is_capturing()?, self.capture()?))
     }
 
     fn capture_info(&self) -> Result<Option<(u64, sys::CUgraph)>> {

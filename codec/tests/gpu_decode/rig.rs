@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::ops::Range;
-use std::sync::Once;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use wcodec::gpu::nvcomp::Nvcomp;
@@ -22,6 +22,15 @@ pub struct Rig {
     pub stream: Stream,
     pub rng: Rng,
     seed: u64,
+    _place: Place,
+}
+
+/// Who measures the device's memory has it alone; all others share it.
+static DEVICE: RwLock<()> = RwLock::new(());
+
+enum Place {
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
 }
 
 /// A seed that nobody has used before, or that of WCODEC_SEED. Printed, which shows where the test fails.
@@ -35,10 +44,20 @@ pub fn new_seed() -> u64 {
 impl Rig {
     /// Nothing where there is no GPU.
     pub fn new() -> Option<Self> {
+        Self::at(|| Place::Shared { _guard: DEVICE.read().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    /// Likewise, for a test that no other one may take memory beside.
+    pub fn alone() -> Option<Self> {
+        Self::at(|| Place::Alone { _guard: DEVICE.write().unwrap_or_else(PoisonError::into_inner) })
+    }
+
+    fn at(place: impl FnOnce() -> Place) -> Option<Self> {
         let device = common::gpu::device()?;
+        let place = place();
         let stream = Stream::new(&device).unwrap();
         let seed = new_seed();
-        Some(Self { device, stream, rng: Rng(seed), seed })
+        Some(Self { device, stream, rng: Rng(seed), seed, _place: place })
     }
 
     /// Nothing where there is no GPU or no nvCOMP; the latter is said, once.

@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from . import _dtypes, _native, _torch
 from . import _format as fmt
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import torch
 
     from ._native import _GpuOptions
+
+T = TypeVar("T")
 
 # Compressed bytes that loading a file keeps on the GPU at once, besides the tensors. A single tensor may take more.
 GROUP_BYTES = 1 << 30
@@ -470,16 +472,22 @@ def _plain(entry: TensorInfo) -> TensorInfo:
 def _send(
     container: Container, names: list[str], device: Any, options: _GpuOptions, on_host: bool
 ) -> _native.TensorDecoder:
-    """The native decoder. Where memory is short, torch gives back what it only keeps in store."""
+    """The native decoder."""
+    return with_spare(device, lambda: _native.TensorDecoder(container._open, names, device.index, options, on_host))
+
+
+def with_spare(device: torch.device, take: Callable[[], T]) -> T:
+    """What ``take`` gives, which takes memory of the GPU. Where that is short, torch gives back what it only keeps in
+    store."""
     try:
-        return _native.TensorDecoder(container._open, names, device.index, options, on_host)
+        return take()
     except DeviceError:
         cuda = _torch.require().cuda
         spare = cuda.memory_reserved(device) - cuda.memory_allocated(device)
         if spare <= 0 or cuda.is_current_stream_capturing():
             raise
         cuda.empty_cache()
-        return _native.TensorDecoder(container._open, names, device.index, options, on_host)
+        return take()
 
 
 def groups(tensors: Iterable[TensorInfo], limit: int) -> Iterator[list[TensorInfo]]:

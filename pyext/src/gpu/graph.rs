@@ -29,6 +29,16 @@ pub fn gpu_capture(py: Python<'_>, ordinal: usize, stream: usize) -> PyResult<u6
     detached(py, || Ok(crate_stream(&Device::new(ordinal)?, stream).capture()?.map_or(0, |number| number + 1)))
 }
 
+/// Lets what is put into a stream of GPU `ordinal` from now on wait for what is in another one; false where it cannot, because a graph
+/// is being captured in one of them.
+#[pyfunction]
+pub fn gpu_follow(py: Python<'_>, ordinal: usize, stream: usize, other: usize) -> PyResult<bool> {
+    detached(py, || {
+        let device = Device::new(ordinal)?;
+        crate_stream(&device, stream).follow(&crate_stream(&device, other))
+    })
+}
+
 /// Keeps an object alive as long as the graph that is being captured in this stream, and all that is made of it.
 #[pyfunction]
 pub fn gpu_keep(py: Python<'_>, ordinal: usize, stream: usize, object: Py<PyAny>) -> PyResult<bool> {

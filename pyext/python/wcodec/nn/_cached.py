@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _gpu
-from ._plans import Plan, Product, is_sliced, joined, slices
-from ._workspace import is_capturing, keep_in_graph
+from ._plans import ALIGN, Plan, Product, decoded_bytes, is_sliced, joined, slices
+from ._workspace import is_capturing, keep_in_graph, memory
 
 if TYPE_CHECKING:
     from ._store import Store
+
+
+class Held:
+    """Decoded weights that are kept, in one dtype."""
+
+    def __init__(self, dtype: torch.dtype, weights: tuple[torch.Tensor, ...]) -> None:
+        self.dtype, self.weights = dtype, weights
+        # The last capture whose graph keeps them.
+        self.captured = 0
 
 
 class Shelf:
@@ -23,23 +32,14 @@ class Shelf:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held: tuple[torch.dtype, tuple[torch.Tensor, ...]] | None = None
-        # Streams that torch was told of: it must not give the memory to others before they are done with it.
-        self.known: set[int] = set()
-        # The last capture whose graph keeps them.
-        self.captured = 0
-
-    def clear(self) -> None:
-        """Drops what is there."""
-        self.held = None
-        self.known.clear()
-        self.captured = 0
+        # Replaced as a whole, so that threads need no lock to read it.
+        self.held: Held | None = None
 
     @property
     def bytes(self) -> int:
         """Bytes of the weights that are there now."""
         held = self.held
-        return 0 if held is None else sum(weight.nbytes for weight in held[1])
+        return 0 if held is None else sum(weight.nbytes for weight in held.weights)
 
 
 class CachedPlan(Plan):
@@ -55,20 +55,17 @@ class CachedPlan(Plan):
         self._store, self._device, self._dtype, self._shelf = store, device, dtype, shelf
         entry = store.entry(names[0])
         self._slices = list(slices(entry, dtype)) if cut and is_sliced(entry, dtype) else []
-        # Faster than the public way, which makes an object for each call.
-        self._stream = torch._C._cuda_getCurrentRawStream if device.type == "cuda" else None
+        self._gpu = device.type == "cuda"
 
     def weights(self) -> tuple[torch.Tensor, ...]:
-        """The decoded weights, which stay valid."""
+        """The decoded weights, which stay valid as long as somebody has them."""
         held = self._shelf.held
-        weights = held[1] if held is not None and held[0] is self._dtype else self._fill()
-        if self._stream is not None:
-            if self._stream(self._device.index) not in self._shelf.known:
-                self._introduce(weights)
-            if is_capturing():
-                # They may be dropped while the graph is there, as when the model changes its dtype.
-                self._shelf.captured = keep_in_graph(self._device, weights, self._shelf.captured)
-        return weights
+        if held is None or held.dtype is not self._dtype:
+            held = self._fill()
+        if self._gpu and is_capturing():
+            # They may be dropped while the graph is there, as when the model changes its dtype.
+            held.captured = keep_in_graph(self._device, held.weights, held.captured)
+        return held.weights
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         weight = self.weights()[place]
@@ -80,37 +77,53 @@ class CachedPlan(Plan):
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         return product(self.weights())
 
-    def _fill(self) -> tuple[torch.Tensor, ...]:
+    def _fill(self) -> Held:
         with self._store.lock:
             shelf = self._shelf
-            if shelf.held is not None and shelf.held[0] is self._dtype:
-                return shelf.held[1]
+            if shelf.held is not None and shelf.held.dtype is self._dtype:
+                return shelf.held
             # Those of another dtype go first, so that no two take memory at once. They can be on several shelves: what
             # is sliced in one dtype, and so is a plan of its own, need not be in another.
             self._store.clear_shelves(self.names, self._device)
+            size = sum(decoded_bytes(self._store.entry(name), self._dtype) for name in self.names)
+            kept = size <= shelf.limit
             # They outlive the mode in which they are made.
             with torch.inference_mode(False), torch.no_grad():
-                weights = decode_apart(self._store, self.names, self._device, self._dtype)
-            if sum(weight.nbytes for weight in weights) <= shelf.limit:
-                shelf.held = (self._dtype, weights)
-            return weights
+                outs = own_memory(self._store, self.names, self._device, self._dtype) if kept and self._gpu else None
+                held = Held(self._dtype, decode_apart(self._store, self.names, self._device, self._dtype, outs))
+            if kept:
+                shelf.held = held
+            return held
 
-    def _introduce(self, weights: Sequence[torch.Tensor]) -> None:
-        stream = torch.cuda.current_stream(self._device)
-        for weight in weights:
-            weight.record_stream(stream)
-        if self._shelf.held is not None:
-            self._shelf.known.add(stream.cuda_stream)
+
+def own_memory(
+    store: Store, names: Sequence[str], device: torch.device, dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
+    """Tensors of a GPU for these weights, in one piece of memory that is not torch's (see :func:`memory`)."""
+    entries = [store.entry(name) for name in names]
+    sizes = [decoded_bytes(entry, dtype) for entry in entries]
+    rest = memory(device, sum(-(-size // ALIGN) * ALIGN for size in sizes))
+    tensors = []
+    for entry, size in zip(entries, sizes, strict=True):
+        tensors.append(rest[:size].view(dtype).view(entry.shape))
+        rest = rest[-(-size // ALIGN) * ALIGN :]
+    return tuple(tensors)
 
 
 def decode_apart(
-    store: Store, names: Sequence[str], device: torch.device, dtype: torch.dtype
+    store: Store,
+    names: Sequence[str],
+    device: torch.device,
+    dtype: torch.dtype,
+    outs: Sequence[torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Weights in tensors of their own. On a GPU, compressed bytes are there only while they are decoded."""
+    """Weights in tensors of their own (``outs``, if they are there already). On a GPU, compressed bytes are there only
+    while they are decoded."""
     if device.type != "cuda":
         return tuple(store.rows(name, dtype, None).to(device) for name in names)
     decoder = _gpu.GpuDecoder(store.container, list(names), device)
-    weights = tuple(decoder.decode(name, dtype) for name in names)
+    places = outs or [None] * len(names)
+    weights = tuple(decoder.decode(name, dtype, out) for name, out in zip(names, places, strict=True))
     # Waits, so that every stream finds them decoded.
     decoder.check()
     return weights

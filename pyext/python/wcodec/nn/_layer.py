@@ -130,10 +130,12 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     def _prepared(self, dtype: torch.dtype) -> tuple[Plan, int]:
         """The plan for that dtype; the layer keeps the one of its own."""
-        found = self._store.plan(self.tensor, self._device, dtype, self.cut)
-        if dtype == self._dtype:
-            self._plan = found
-        return found
+        # Another thread may have the store forget its plans, and this one must not keep one of them.
+        with self._store.lock:
+            found = self._store.plan(self.tensor, self._device, dtype, self.cut)
+            if dtype == self._dtype:
+                self._plan = found
+            return found
 
     def _refuse(self, what: str, advice: str) -> InputError:
         return InputError(f"layer of tensor '{self.tensor}': {what} ({advice})", tensor=self.tensor)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # A weight that decodes to more is decoded and multiplied in slices of rows, each of at most so many bytes.
 SLICE_BYTES = 64 << 20
+# On a GPU, weights begin at multiples of this: what torch's allocator gives, and what matrix products like.
+ALIGN = 512
 # Up to so many tokens, the slices' results take less memory than the layer's own, and are joined in one call.
 _FEW_TOKENS = 64
 
@@ -44,6 +46,14 @@ def slices(entry: TensorEntry, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
     step = max(SLICE_BYTES // max(entry.shape[1] * dtype.itemsize, 1) // cut * cut, cut)
     for begin in range(0, entry.shape[0], step):
         yield begin, min(begin + step, entry.shape[0])
+
+
+def stacked(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """These one below the other. Autocast would refuse to join those of a half precision that is not its own."""
+    if len(parts) == 1:
+        return parts[0]
+    with torch.autocast(parts[0].device.type, enabled=False):
+        return torch.cat(list(parts))
 
 
 class Plan:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ._plans import Plan, Product, decoded_bytes, joined, slices
-from ._workspace import Epoch, Space, is_capturing, workspace
+from ._plans import ALIGN, Plan, Product, decoded_bytes, joined, slices
+from ._workspace import Space, is_capturing, workspace
 
 if TYPE_CHECKING:
     from ._store import Store
 
-# Weights begin at multiples of this: what torch's allocator gives, and what matrix products like.
-ALIGN = 512
 _numbers = itertools.count()
 
 
@@ -44,8 +42,8 @@ class _OnGpu(Plan):
         if is_capturing():
             return
         with self._workspace.lock:
-            self._workspace.reserve(self._size)
-            self._in(self._workspace.streams)
+            # Preparing may take memory of torch, which is the current stream's: others come after it.
+            self._in(self._workspace.enter(self._size))
 
     def _in(self, space: Space) -> tuple[list[torch.Tensor], list[Any]]:
         """What is prepared for that memory."""
@@ -93,30 +91,30 @@ class GpuPlan(_OnGpu):
             batches.append(decoder.prepare(targets))
         return views, batches
 
-    def _decode(self, space: Space, epoch: Epoch, batches: list[Any]) -> None:
+    def _decode(self, space: Space, batches: list[Any]) -> None:
         """Decodes the group."""
-        self._workspace.take(space, epoch)
+        space.owner = None
         for batch in batches:
             batch.launch()
         # Only now: what raised has not decoded.
         space.owner = self._token
-        if not epoch[1]:
+        if space is self._workspace.streams:
             self._chain.follow(self)
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         with self._workspace.lock:
-            space, epoch = self._workspace.enter(self._size)
+            space = self._workspace.enter(self._size)
             views, batches = space.prepared.get(self._number) or self._in(space)
-            if space.owner is not self._token or space.epoch != epoch:
-                self._decode(space, epoch, batches)
+            if space.owner is not self._token:
+                self._decode(space, batches)
             return product(x, views[place], bias)
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         with self._workspace.lock:
-            space, epoch = self._workspace.enter(self._size)
+            space = self._workspace.enter(self._size)
             views, batches = self._in(space)
-            if space.owner is not self._token or space.epoch != epoch:
-                self._decode(space, epoch, batches)
+            if space.owner is not self._token:
+                self._decode(space, batches)
             return product(views)
 
 
@@ -144,15 +142,16 @@ class GpuSlicedPlan(_OnGpu):
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         with self._workspace.lock:
-            space, epoch = self._workspace.enter(self._size)
+            space = self._workspace.enter(self._size)
             views, batches = self._in(space)
             # No slice outlives its product, so nobody owns the memory afterwards.
-            self._workspace.take(space, epoch)
+            space.owner = None
+            at_once = space is self._workspace.streams
 
             def parts() -> Any:
                 for i, (rows, batch) in enumerate(zip(self._slices, batches, strict=True)):
                     batch.launch()
-                    if not epoch[1]:
+                    if at_once:
                         self._chain.follow_part(self, i)
                     yield rows, views[i]
 

@@ -24,8 +24,8 @@ from ._placement import (
     choose_streamed,
     ring_bytes,
 )
-from ._plans import CpuPlan, Plan, SlicedPlan, decoded_bytes, is_sliced, slices
-from ._plans_gpu import ALIGN, Chain, GpuPlan, GpuSlicedPlan
+from ._plans import ALIGN, CpuPlan, Plan, SlicedPlan, decoded_bytes, is_sliced, slices
+from ._plans_gpu import Chain, GpuPlan, GpuSlicedPlan
 from ._workspace import scratch_bytes
 
 # Batches that are copied to the device ahead of the one that computes.
@@ -379,14 +379,18 @@ class Store:
     def check_budget(self) -> None:
         """Raises now, before anything is sent to a GPU, if a budget that the user gave is too small."""
         if self.settings["vram_budget"] is not None:
-            for device in {layer.device for layer in self._users if layer.device.type == "cuda"}:
+            with self.lock:
+                devices = {layer.device for layer in self._users if layer.device.type == "cuda"}
+            for device in devices:
                 self.placement(device)
 
     def prepare(self) -> None:
         """Makes the decoders and plans of every layer that is on a GPU, so that what is missing is said early, and
         decodes what stays decoded."""
         users: dict[str, set[tuple[torch.device, torch.dtype, bool]]] = {}
-        for layer in list(self._users):
+        with self.lock:
+            layers = list(self._users)
+        for layer in layers:
             if layer.device.type == "cuda" and not layer.looked_up:
                 for name in layer.tensors:
                     users.setdefault(self.entry(name).name, set()).add((layer.device, layer.dtype, layer.cut))
@@ -401,17 +405,23 @@ class Store:
     @property
     def device_bytes(self) -> int:
         """Memory of GPUs that the decoders hold."""
-        return sum(decoder.device_bytes for decoders in self._decoders.values() for decoder in decoders)
+        return sum(decoder.device_bytes for decoder in self._all_decoders())
 
     @property
     def host_bytes(self) -> int:
         """Pinned memory of the host that holds compressed bytes (residency ``host``)."""
-        found = (getattr(d, "host_bytes", 0) for decoders in self._decoders.values() for d in decoders)
-        return sum(found)
+        return sum(getattr(decoder, "host_bytes", 0) for decoder in self._all_decoders())
+
+    def _all_decoders(self) -> list[Any]:
+        # Other threads make some meanwhile.
+        with self.lock:
+            return [decoder for decoders in self._decoders.values() for decoder in decoders]
 
     def ring_bytes(self, device: torch.device) -> int:
         """Memory of a GPU that the decoder of what is streamed to it holds."""
-        return sum(d.device_bytes for d in self._decoders.get(device, ()) if isinstance(d, _host.HostDecoder))
+        with self.lock:
+            decoders = list(self._decoders.get(device, ()))
+        return sum(d.device_bytes for d in decoders if isinstance(d, _host.HostDecoder))
 
     def is_cached(self, names: Iterable[str], device: torch.device) -> bool:
         """Whether weights of a layer stay decoded, or will once they are."""
@@ -420,14 +430,15 @@ class Store:
 
     def cached_bytes(self, device: torch.device) -> int:
         """Memory of a device that weights take which stay decoded."""
-        return sum(shelf.bytes for shelf in self._shelves.get(device, {}).values())
+        with self.lock:
+            return sum(shelf.bytes for shelf in self._shelves.get(device, {}).values())
 
     def clear_shelves(self, names: Iterable[str], device: torch.device) -> None:
         """Drops what stays decoded of any of these weights on a device."""
         wanted = set(names)
         for shelved, shelf in self._shelves.get(device, {}).items():
             if not wanted.isdisjoint(shelved):
-                shelf.clear()
+                shelf.held = None
 
     # Copies
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _format as fmt
-from .. import _native
+from .. import _gpu, _native
 from .._errors import DeviceError
 
 if TYPE_CHECKING:
@@ -32,6 +32,19 @@ Epoch = tuple[int, int]
 """Where decoded weights count: a stream and, while a graph is captured, the number of that capture (0: none)."""
 
 
+def memory(device: torch.device, size: int) -> torch.Tensor:
+    """So many bytes of a GPU, of unknown contents, that are not torch's.
+
+    torch's would be of the pool that is in use at the moment, as ``torch.compile`` has one for its graphs and knows all
+    that is in it, and of the current stream, so that others had to wait for what that did there before. This memory is
+    nobody's before, and the driver frees it only when no work uses it any more, of any stream.
+    """
+    if not size:
+        return torch.empty(0, dtype=torch.uint8, device=device)
+    taken = _gpu.with_spare(device, lambda: _native.DeviceMemory(device.index, size))
+    return torch.as_tensor(taken, device=device)
+
+
 class Space:
     """A piece of that memory, and what was prepared for it: launches and views, by the number of the plan that they are
     of. They go with it."""
@@ -39,7 +52,8 @@ class Space:
     def __init__(self, buffer: torch.Tensor) -> None:
         self.buffer = buffer
         self.owner: object | None = None
-        self.epoch: Epoch = (0, 0)
+        # None as long as nobody has decoded there.
+        self.epoch: Epoch | None = None
         self.prepared: dict[int, Any] = {}
 
 
@@ -52,46 +66,57 @@ class Workspace:
         # Held from decoding until the product is in the stream.
         self.lock = threading.RLock()
         # What is done at once.
-        self.streams = Space(self._memory(0))
+        self.streams = self._space(0)
         # What graphs do, by torch's pool that their memory is from: graphs of one pool share memory, and so are never
         # replayed at the same time. They keep it, and nobody else does.
         self.graphs: weakref.WeakValueDictionary[Any, Space] = weakref.WeakValueDictionary()
         # Of the capture that was under way last: its number, and its pool.
         self._capture: tuple[int, Any] = (0, None)
 
-    def _memory(self, size: int) -> torch.Tensor:
+    def _space(self, size: int) -> Space:
         # Autograd keeps no count of changes for tensors of inference mode, which saves work at each decoding.
         with torch.inference_mode():
-            return torch.empty(size, dtype=torch.uint8, device=self.device)
+            return Space(memory(self.device, size))
 
     def reserve(self, size: int) -> None:
         """Makes sure of the memory for what is done at once."""
         if self.streams.buffer.numel() < size:
             # The old one goes first, so that no two take memory at once.
-            self.streams = Space(self._memory(0))
+            self.streams = self._space(0)
             try:
-                self.streams.buffer = self._memory(size)
-            except torch.cuda.OutOfMemoryError:
+                self.streams = self._space(size)
+            except DeviceError:
                 free, total = torch.cuda.mem_get_info(self.device)
                 raise DeviceError(
                     f"{self.device}: no memory to decode a block of layers into: {fmt.size(size)} are needed, and "
                     f"{fmt.size(free)} of {fmt.size(total)} are free (free some, or use residency='host')"
                 ) from None
 
-    def enter(self, size: int) -> tuple[Space, Epoch]:
-        """The memory for the caller, of at least so many bytes, and where it is: torch's current stream and, while a
-        graph is captured, that capture."""
+    def enter(self, size: int) -> Space:
+        """The memory for the caller, of at least so many bytes. It is the turn of torch's current stream, which waits
+        for what another one did there; what that has decoded counts no more."""
         stream = _current_stream(self.index)
-        if not _is_capturing():
+        # Another GPU's stream may be the one that is being captured.
+        number = _native.gpu_capture(self.index, stream) if _is_capturing() else 0
+        if number:
+            space = self._of_graph(number, stream, size)
+        else:
             if self.streams.buffer.numel() < size:
                 self.reserve(size)
-            return self.streams, (stream, 0)
-        number = _native.gpu_capture(self.index, stream)
-        if number == 0:
-            # Another GPU's stream is being captured.
-            self.reserve(size)
-            return self.streams, (stream, 0)
-        return self._of_graph(number, stream, size), (stream, number)
+            space = self.streams
+        epoch = (stream, number)
+        return space if space.epoch == epoch else self._turn(space, epoch)
+
+    def _turn(self, space: Space, epoch: Epoch) -> Space:
+        before = space.epoch
+        # What a capture does has nothing to wait for outside of it.
+        if before is not None and before[1] == epoch[1] and not _native.gpu_follow(self.index, epoch[0], before[0]):
+            # A graph is being captured in the other stream, where nobody can wait for what was there before: this one
+            # goes on elsewhere.
+            space = self.streams = self._space(space.buffer.numel())
+        space.owner = None
+        space.epoch = epoch
+        return space
 
     def _of_graph(self, number: int, stream: int, size: int) -> Space:
         if self._capture[0] != number:
@@ -102,11 +127,8 @@ class Workspace:
         if space is None or space.buffer.numel() < size:
             # As much as is decoded at once elsewhere, so that it need not grow.
             wanted = max(size, self.streams.buffer.numel())
-            memory = _native.DeviceMemory(self.index, wanted)
-            with torch.inference_mode():
-                space = Space(torch.as_tensor(memory, device=self.device))
-            self.graphs[pool] = space
-        if space.epoch[1] != number:
+            space = self.graphs[pool] = self._space(wanted)
+        if space.epoch is None or space.epoch[1] != number:
             _native.gpu_keep(self.index, stream, space)
         return space
 
@@ -124,16 +146,6 @@ class Workspace:
                 pool = tuple(segment.get("segment_pool_id", (0, 0)))
                 return pool if any(pool) else None
         return None
-
-    def take(self, space: Space, epoch: Epoch) -> None:
-        """Notes that the memory is about to be overwritten in the current stream, after what reads it in another.
-        Nobody owns it until somebody says so."""
-        # What a capture does has nothing to wait for outside of it.
-        if space.epoch[0] != epoch[0] and space.epoch[1] == epoch[1]:
-            other = torch.cuda.ExternalStream(space.epoch[0], device=self.device)
-            torch.cuda.current_stream(self.device).wait_stream(other)
-        space.owner = None
-        space.epoch = epoch
 
     @property
     def bytes(self) -> int:

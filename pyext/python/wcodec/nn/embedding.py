@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from . import _ops
 from ._layer import CompressedLayer
-from ._plans import Plan, has_rows, slices
+from ._plans import Plan, has_rows, slices, stacked
 from ._store import Store, compress_tensors
 from ._workspace import is_capturing, workspace
 
@@ -152,13 +152,15 @@ class CompressedEmbedding(CompressedLayer):
 
     def _rows(self) -> _Rows:
         """How to get at rows on the GPU."""
-        if self._plan is None:
-            self._plan = (_Rows(self._store, self.tensor, self._device), 0)
-        return cast(_Rows, self._plan[0])
+        # Another thread may forget it at any moment, as when a copy of the layer changes its dtype.
+        plan = self._plan
+        if plan is None:
+            with self._store.lock:
+                plan = self._plan = (_Rows(self._store, self.tensor, self._device), 0)
+        return cast(_Rows, plan[0])
 
     def _strips(self, runs: list[tuple[int, int]]) -> torch.Tensor:
-        parts = [self._store.rows(self.tensor, self._dtype, run) for run in runs]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return stacked([self._store.rows(self.tensor, self._dtype, run) for run in runs])
 
     def _strips_on_gpu(self, runs: list[tuple[int, int]]) -> torch.Tensor:
         decoder = self._rows().decoder
@@ -183,8 +185,8 @@ class CompressedEmbedding(CompressedLayer):
         with space.lock:
             parts = list(slices(entry, self._dtype))
             longest = max(end - begin for begin, end in parts)
-            here, epoch = space.enter(longest * self.embedding_dim * self._dtype.itemsize)
-            space.take(here, epoch)
+            here = space.enter(longest * self.embedding_dim * self._dtype.itemsize)
+            here.owner = None
             for begin, end in parts:
                 size = (end - begin) * self.embedding_dim * self._dtype.itemsize
                 part = here.buffer[:size].view(self._dtype).view(end - begin, self.embedding_dim)

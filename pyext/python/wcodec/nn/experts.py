@@ -12,6 +12,7 @@ import torch
 from .. import _format as fmt
 from .._errors import InputError
 from ._layer import CompressedLayer, contents
+from ._plans import stacked
 from ._store import Store
 from ._workspace import exclusive
 
@@ -164,7 +165,7 @@ class CompressedExperts(CompressedLayer):
         """The tensors of an expert, put together to one matrix for each stack."""
         out, at = [], 0
         for parts in self._parts:
-            out.append(weights[at] if parts == 1 else torch.cat(weights[at : at + parts]))
+            out.append(stacked(weights[at : at + parts]))
             at += parts
         return tuple(out)
 
