@@ -459,8 +459,9 @@ def test_auto_makes_one_decoder_of_each_kind(gpu: Any, monkeypatch: pytest.Monke
     wanted = logits(plain)
     model = compressed(residency="auto", vram_budget="1GB")
     assert {m.residency for m in layers_of(model)} == {"auto", "device"}  # not settled yet, but for the embedding
-    stored = units_of(model)[2].held
-    budget = needs(model, False) - int(1.5 * stored)
+    units = units_of(model)
+    # One block less on the device is too little: both decoders then have the table.
+    budget = needed(model, units, [units[2], units[4]])
     model = compressed(residency="auto", vram_budget=budget)
     for _ in range(2):
         assert torch.equal(logits(model), wanted)

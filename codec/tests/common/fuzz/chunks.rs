@@ -1,9 +1,10 @@
 //! Planes without a container: every coder, layout and filter, and all instruction sets beside each other.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicUsize;
 
 use wcodec::coder::histogram::count_bytes;
-use wcodec::coder::plane::{self, Plane, PlaneOptions, PlaneSource, Scratch, Symbols, TableChoice, TileFields};
+use wcodec::coder::plane::{Draft, Plane, PlaneOptions, PlaneSource, Scratch, Symbols, TileFields};
 use wcodec::coder::table::Table;
 use wcodec::coder::tile::{OFFSET_UNIT, TileGeometry};
 use wcodec::{Cancel, Coder, Filter, Isa, Layout, Pool};
@@ -199,20 +200,21 @@ fn seeds() -> Vec<Vec<u8>> {
             zstd_chunk: Some(640),
             filters: true,
         };
-        let encoded = |rows, cols, data: &[i8], tables: &[Table]| {
+        let (pool, cancel) = (Pool::new(None).unwrap(), Cancel::new());
+        let encoded = |rows, cols, data: &[i8], tables: &mut Vec<Table>| {
             let symbols = Symbols { count: 1, rows, cols, data };
-            plane::encode(&symbols, &options, tables, &Pool::new(None).unwrap(), &mut |_| Ok(())).unwrap()
+            let mut draft = Draft::new(&symbols, &options, &pool, &cancel).unwrap();
+            draft.choose(tables);
+            draft.encode(&symbols, &pool, &cancel, &AtomicUsize::new(0)).unwrap()
         };
         for (_, large) in samples::layer_symbols(48, 192) {
             // What is large enough for a table of its own gives it to what is small.
-            let tables = match encoded(48, 192, &large, &[]).tiles.map(|t| t.table) {
-                Some(TableChoice::New(table)) => vec![table],
-                _ => Vec::new(),
-            };
+            let mut tables = Vec::new();
+            encoded(48, 192, &large, &mut tables);
             for (rows, cols) in [(16, 64), (21, 130)] {
                 let small: Vec<i8> = large.chunks_exact(192).take(rows).flat_map(|row| &row[..cols]).copied().collect();
-                let plane = encoded(rows, cols, &small, &tables);
-                let source = plane.source(&Symbols { count: 1, rows, cols, data: &small }, &tables);
+                let plane = encoded(rows, cols, &small, &mut tables);
+                let source = plane.source(&Symbols { count: 1, rows, cols, data: &small });
                 seeds.extend([input(&source, true), input(&source, false)]);
             }
         }

@@ -1,8 +1,8 @@
 //! Planes of coder `zstd`: frames of any blocks.
 
 use wcodec::coder::plane::{Plane, PlaneSource, Scratch};
-use wcodec::coder::zstd::{append, compress_frame};
-use wcodec::{Coder, Filter, Isa};
+use wcodec::coder::zstd::{Compressor, frame_entry};
+use wcodec::{Cancel, Coder, Filter, Isa};
 
 use super::mutate::mutate_from;
 use super::{LARGEST, Target};
@@ -54,7 +54,9 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
             _ => std::mem::take(&mut rest),
         };
         let frame = frame(body, head[0], chunk.min(bytes - i * chunk));
-        append(&frame, &mut data, &mut offsets).unwrap();
+        data.resize(data.len().next_multiple_of(8), 0);
+        offsets.extend_from_slice(&frame_entry(data.len(), frame.len()).unwrap());
+        data.extend_from_slice(&frame);
         frames.push(frame);
     }
     let max_chunk = frames.iter().map(Vec::len).max().unwrap_or(0);
@@ -152,7 +154,8 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     for (what, symbols) in samples::layer_symbols(20, 96) {
         for level in [-5, 1, 19] {
-            let frames: Vec<_> = symbols.chunks(960).map(|c| compress_frame(c, level).unwrap()).collect();
+            let mut compressor = Compressor::new(level).unwrap();
+            let frames: Vec<_> = symbols.chunks(960).map(|c| compressor.frame(c, &Cancel::new()).unwrap()).collect();
             add(ANY_FRAMES | STREAMED, 960, 96, symbols.len(), &frames);
             let blocks: Vec<_> = frames.iter().map(|f| f[header_length(f)..].to_vec()).collect();
             let filter = match what.as_str() {

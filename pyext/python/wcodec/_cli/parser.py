@@ -257,7 +257,7 @@ def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
     parser.add_argument("--dtype", choices=DTYPES, help="what to compute in (default: what the model's config says)")
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="run code that comes with the model, its baseline or its tokenizer, or that their configs "
-                             "name (default: such a model is refused)")  # fmt: skip
+                             "name; without it, such a model is refused")  # fmt: skip
 
 
 def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True) -> None:
