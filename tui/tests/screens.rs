@@ -255,11 +255,11 @@ fn names_of_a_file_steer_no_screen() {
     }
     let metadata = std::collections::BTreeMap::from([(HOSTILE.to_owned(), HOSTILE.to_owned())]);
     let options = EncodeOptions { metadata, ..EncodeOptions::default() };
-    let (a, b) = (model("a\x1b[2J\u{202e}.wcodec", &source, &options), model("b\r.wcodec", &source, &options));
-    let mut state = State::new(a, Some(b), Look::default(), (80, 24));
-    verdict(&mut state, 1, Fetch::Ready(Verdict::Damaged(format!("{HOSTILE}: a hash does not match"))));
-    update(&mut state, Action::Report(Report::Error(format!("{HOSTILE}: it cannot be read"))));
     for (columns, rows) in SIZES {
+        let (a, b) = (model("a\x1b[2J\u{202e}.wcodec", &source, &options), model("b\r.wcodec", &source, &options));
+        let mut state = State::new(a, Some(b), Look::default(), (80, 24));
+        verdict(&mut state, 1, Fetch::Ready(Verdict::Damaged(format!("{HOSTILE}: a hash does not match"))));
+        update(&mut state, Action::Report(Report::Error(format!("{HOSTILE}: it cannot be read"))));
         resize(&mut state, columns, rows);
         for keys in ["1", "z", "zs", "/b", "\n", "2", "v", "j", "3", "4", "d", "5", "?", "?"] {
             press(&mut state, keys);
@@ -268,7 +268,9 @@ fn names_of_a_file_steer_no_screen() {
             for cell in terminal.backend().buffer().content() {
                 assert!(!cell.symbol().contains(wcodec::text::steers), "{keys:?} {:?}", cell.symbol());
             }
-            assert!(keys != "1" || screen(&state).contains(r"\x1b]0;title"), "{}", screen(&state));
+            // Of a long name the screen shows as much as fits: its beginning, its end, or both.
+            let shown = |text: &str| [r"\x1b]0;title", r"\x9b31m"].iter().any(|part| text.contains(part));
+            assert!(keys != "1" || shown(&screen(&state)), "{}", screen(&state));
         }
     }
 }
