@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
+use rayon::prelude::*;
+
 use super::MemoryFile;
 use super::header::{HEADER_BYTES, Header};
 use super::index::{Index, TensorEntry};
@@ -13,6 +15,9 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::InputFile;
 use crate::tensor::{AlignedBytes, Dtype, check_bytes, out_of_memory};
+
+/// Bytes of a file in memory that one thread copies at once.
+const PIECE: usize = 2 << 20;
 
 /// Where the bytes are.
 #[derive(Debug)]
@@ -29,6 +34,8 @@ pub struct Reader {
     header: Header,
     index: Index,
     places: HashMap<String, usize>,
+    /// Whether this process has written it, to memory that nobody else has.
+    ours: bool,
 }
 
 impl Reader {
@@ -42,12 +49,29 @@ impl Reader {
 
     /// Opens a container in memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
-        Self::of(MemoryFile::of(bytes))
+        Self::new(Storage::Memory(MemoryFile::of(bytes)))
     }
 
     /// Opens a container that was written to memory.
     pub(crate) fn of(file: MemoryFile) -> Result<Self> {
-        Self::new(Storage::Memory(file))
+        Ok(Self { ours: true, ..Self::new(Storage::Memory(file))? })
+    }
+
+    /// Whether this process has written it, to memory that nobody else has.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.ours
+    }
+
+    /// Fills `out` with the container's bytes from `offset` on, whatever they are.
+    pub(crate) fn copy(&self, offset: u64, out: &mut [u8], cancel: &Cancel) -> Result<()> {
+        match &self.storage {
+            Storage::Memory(f) if f.read(offset, out) => Ok(()),
+            storage => {
+                let bytes = storage.read(offset, out.len() as u64, cancel).map_err(|e| self.name(e))?;
+                out.copy_from_slice(&bytes);
+                Ok(())
+            }
+        }
     }
 
     fn new(storage: Storage) -> Result<Self> {
@@ -68,7 +92,7 @@ impl Reader {
         let places = check_index(&index)?;
         let segments = index.tables.iter().map(|t| &t.data).chain(index.tensors.iter().flat_map(all_segments));
         check_layout(segments.map(|s| (s.offset, s.length)).collect(), header.index_offset)?;
-        Ok(Self { storage, header, index, places })
+        Ok(Self { storage, header, index, places, ours: false })
     }
 
     /// The header.
@@ -240,7 +264,17 @@ impl Storage {
                     return Err(beyond());
                 }
                 let mut bytes = AlignedBytes::zeroed(length)?;
-                if f.read(offset, &mut bytes) { Ok(bytes) } else { Err(beyond()) }
+                let read = |(i, piece): (usize, &mut [u8])| {
+                    cancel.check()?;
+                    if f.read(offset + (i * PIECE) as u64, piece) { Ok(()) } else { Err(beyond()) }
+                };
+                // In parallel as from files, and only where this is a thread of a pool.
+                if length > PIECE && rayon::current_thread_index().is_some() {
+                    bytes.par_chunks_mut(PIECE).enumerate().try_for_each(read)?;
+                } else {
+                    bytes.chunks_mut(PIECE).enumerate().try_for_each(read)?;
+                }
+                Ok(bytes)
             }
         }
     }
