@@ -26,7 +26,7 @@ mod _native {
     #[pymodule_export]
     use crate::container::{Container, compare};
     #[pymodule_export]
-    use crate::encode::{encode, encode_to_bytes};
+    use crate::encode::{encode, encode_to_bytes, encode_to_container};
     #[pymodule_export]
     use crate::files::{Output, checkpoint};
     #[pymodule_export]
