@@ -1,6 +1,7 @@
-//! Writes a checkpoint with the shapes of TinyLlama-1.1B and made-up weights: 2.2 GB for measuring size, speed and memory.
+//! Writes a checkpoint with the shapes of TinyLlama-1.1B (2.2 GB) or of Llama 3 8B (16 GB) and made-up weights, for measuring size,
+//! speed and memory.
 //!
-//! `cargo run --release -p wcodec --example large_model -- OUT.safetensors [--layers N] [--seed N]`
+//! `cargo run --release -p wcodec --example large_model -- OUT.safetensors [--shapes 1b|8b] [--layers N] [--seed N]`
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,30 +12,44 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, LogNormal, StudentT};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-const LAYERS: usize = 22;
-const HIDDEN: usize = 2048;
-const KEY_VALUE: usize = 256;
-const INNER: usize = 5632;
-const VOCABULARY: usize = 32_000;
+/// What the shapes of a model follow from.
+struct Shapes {
+    layers: usize,
+    hidden: usize,
+    key_value: usize,
+    inner: usize,
+    vocabulary: usize,
+}
+
+const TINY_LLAMA: Shapes = Shapes { layers: 22, hidden: 2048, key_value: 256, inner: 5632, vocabulary: 32_000 };
+const LLAMA_8B: Shapes = Shapes { layers: 32, hidden: 4096, key_value: 1024, inner: 14_336, vocabulary: 128_256 };
+
 /// Values that rows are made of: drawing each of a billion weights would take minutes.
 const SAMPLES: usize = 4 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> Result<()> {
-    let usage = "usage: large_model OUT.safetensors [--layers N] [--seed N]";
-    let (mut path, mut layers, mut seed) = (None, LAYERS, 1u64);
+    let usage = "usage: large_model OUT.safetensors [--shapes 1b|8b] [--layers N] [--seed N]";
+    let (mut path, mut shapes, mut layers, mut seed) = (None, TINY_LLAMA, None, 1u64);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--layers" => layers = args.next().ok_or(usage)?.parse()?,
+            "--shapes" => {
+                shapes = match args.next().as_deref() {
+                    Some("1b") => TINY_LLAMA,
+                    Some("8b") => LLAMA_8B,
+                    _ => return Err(usage.into()),
+                }
+            }
+            "--layers" => layers = Some(args.next().ok_or(usage)?.parse()?),
             "--seed" => seed = args.next().ok_or(usage)?.parse()?,
             _ if path.is_none() && !arg.starts_with('-') => path = Some(arg),
             _ => return Err(usage.into()),
         }
     }
     let path = path.ok_or(usage)?;
-    let tensors = tensors(layers);
+    let tensors = tensors(&Shapes { layers: layers.unwrap_or(shapes.layers), ..shapes });
 
     let mut end = 0;
     let entry = |(name, shape): &(String, Vec<usize>)| {
@@ -68,25 +83,26 @@ fn main() -> Result<()> {
 }
 
 /// Names and shapes, in the order of the file.
-fn tensors(layers: usize) -> Vec<(String, Vec<usize>)> {
-    let mut all = vec![("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN])];
+fn tensors(shapes: &Shapes) -> Vec<(String, Vec<usize>)> {
+    let &Shapes { layers, hidden, key_value, inner, vocabulary } = shapes;
+    let mut all = vec![("model.embed_tokens.weight".to_owned(), vec![vocabulary, hidden])];
     for layer in 0..layers {
         for (part, shape) in [
-            ("input_layernorm", vec![HIDDEN]),
-            ("self_attn.q_proj", vec![HIDDEN, HIDDEN]),
-            ("self_attn.k_proj", vec![KEY_VALUE, HIDDEN]),
-            ("self_attn.v_proj", vec![KEY_VALUE, HIDDEN]),
-            ("self_attn.o_proj", vec![HIDDEN, HIDDEN]),
-            ("post_attention_layernorm", vec![HIDDEN]),
-            ("mlp.gate_proj", vec![INNER, HIDDEN]),
-            ("mlp.up_proj", vec![INNER, HIDDEN]),
-            ("mlp.down_proj", vec![HIDDEN, INNER]),
+            ("input_layernorm", vec![hidden]),
+            ("self_attn.q_proj", vec![hidden, hidden]),
+            ("self_attn.k_proj", vec![key_value, hidden]),
+            ("self_attn.v_proj", vec![key_value, hidden]),
+            ("self_attn.o_proj", vec![hidden, hidden]),
+            ("post_attention_layernorm", vec![hidden]),
+            ("mlp.gate_proj", vec![inner, hidden]),
+            ("mlp.up_proj", vec![inner, hidden]),
+            ("mlp.down_proj", vec![hidden, inner]),
         ] {
             all.push((format!("model.layers.{layer}.{part}.weight"), shape));
         }
     }
-    all.push(("model.norm.weight".to_owned(), vec![HIDDEN]));
-    all.push(("lm_head.weight".to_owned(), vec![VOCABULARY, HIDDEN]));
+    all.push(("model.norm.weight".to_owned(), vec![hidden]));
+    all.push(("lm_head.weight".to_owned(), vec![vocabulary, hidden]));
     all
 }
 

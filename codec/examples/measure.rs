@@ -4,22 +4,30 @@
 //! measure encode SRC OUT [--coder rans|huffman|zstd|raw] [--threads N]
 //! measure decode SRC OUT [--threads N] [--no-verify]
 //! measure open FILE [--times N]
+//! measure limits SRC OUT [--coder NAME] [--threads N] [--sample BYTES]
 //! ```
+//!
+//! `limits` compares encoding a checkpoint on disk, which the system's cache does not have, with what the disk and the cores allow: with
+//! reading the tensors and writing as many bytes as the container has, both as encoding does it and at once; and with encoding some of the
+//! tensors (4 GB, or as said) from memory to memory.
 
 use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use wcodec::{Checkpoint, Container, DecodeOptions, Dtype, EncodeOptions, Source, decode, encode};
+use wcodec::{
+    Cancel, Checkpoint, Container, DecodeOptions, Dtype, EncodeOptions, MemorySource, OutputFile, OutputKind, Pool,
+    Source, decode, encode, encode_to_container,
+};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const USAGE: &str = "usage: measure encode SRC OUT [--coder NAME] [--threads N] | decode SRC OUT [--threads N] \
-                     [--no-verify] | open FILE [--times N]";
+                     [--no-verify] | open FILE [--times N] | limits SRC OUT [--coder NAME] [--threads N] [--sample BYTES]";
 
 fn main() -> Result<()> {
-    let (mut paths, mut coder, mut threads, mut times, mut verify) =
-        (Vec::new(), "rans".to_owned(), None, 101usize, true);
+    let (mut paths, mut coder, mut threads, mut times, mut verify, mut sample) =
+        (Vec::new(), "rans".to_owned(), None, 101usize, true, 4_000_000_000u64);
     let mut args = std::env::args().skip(1);
     let job = args.next().ok_or(USAGE)?;
     while let Some(arg) = args.next() {
@@ -28,6 +36,7 @@ fn main() -> Result<()> {
             "--threads" => threads = Some(args.next().ok_or(USAGE)?.parse()?),
             "--times" => times = args.next().ok_or(USAGE)?.parse::<usize>()?.max(1),
             "--no-verify" => verify = false,
+            "--sample" => sample = args.next().ok_or(USAGE)?.parse()?,
             _ if !arg.starts_with('-') => paths.push(arg),
             _ => return Err(USAGE.into()),
         }
@@ -40,6 +49,10 @@ fn main() -> Result<()> {
         }
         ("decode", [src, out]) => measure_decode(src, out, &DecodeOptions { threads, verify, ..Default::default() })?,
         ("open", [file]) => measure_open(file, times)?,
+        ("limits", [src, out]) => {
+            let coder = wcodec::Coder::from_name(&coder)?;
+            measure_limits(src, out, &EncodeOptions { coder, threads, overwrite: true, ..Default::default() }, sample)?
+        }
         _ => return Err(USAGE.into()),
     };
     report["job"] = job.into();
@@ -110,6 +123,85 @@ fn measure_open(file: &Path, times: usize) -> Result<Value> {
         "least_ms": milliseconds[0],
         "most_ms": milliseconds[times - 1],
     }))
+}
+
+fn measure_limits(src: &Path, out: &Path, options: &EncodeOptions, sample: u64) -> Result<Value> {
+    let source = Checkpoint::open(src)?;
+    forget(&source)?;
+    let begin = Instant::now();
+    let report = encode(&source, out, options, &mut |_| Ok(()))?;
+    let seconds = begin.elapsed().as_secs_f64();
+
+    forget(&source)?;
+    let begin = Instant::now();
+    let (read, written) = std::thread::scope(|scope| {
+        let read = scope.spawn(|| read_all(&source).map(|()| begin.elapsed().as_secs_f64()));
+        let written = write(out, report.stored_bytes).map(|()| begin.elapsed().as_secs_f64());
+        (read.join().expect("reading does not panic"), written)
+    });
+    let (read, written) = (read?, written?);
+    let disk = read.max(written);
+
+    let mut some = MemorySource::new();
+    let mut bytes = 0;
+    for (i, tensor) in source.tensors().iter().enumerate() {
+        if bytes < sample {
+            let data = source.read(i)?;
+            bytes += data.len() as u64;
+            some.push(tensor.name.clone(), tensor.dtype, tensor.shape.clone(), data.to_vec().into())?;
+        }
+    }
+    let begin = Instant::now();
+    encode_to_container(&some, options, &mut |_| Ok(()))?;
+    let cores = begin.elapsed().as_secs_f64() * report.original_bytes as f64 / bytes as f64;
+    std::fs::remove_file(out)?;
+
+    let rate = |seconds: f64| report.original_bytes as f64 / seconds / 1e9;
+    Ok(json!({
+        "coder": options.coder.name(),
+        "threads": options.threads,
+        "original_bytes": report.original_bytes,
+        "stored_bytes": report.stored_bytes,
+        "seconds": seconds,
+        "gb_per_s": rate(seconds),
+        "read_seconds": read,
+        "write_seconds": written,
+        "disk_gb_per_s": rate(disk),
+        "cores_gb_per_s": rate(cores),
+        "of_the_limit": disk.max(cores) / seconds,
+    }))
+}
+
+/// Reads all tensors as encoding does, on as many threads.
+fn read_all(source: &Checkpoint) -> wcodec::Result<()> {
+    let pool = Pool::new(Some(std::thread::available_parallelism().map_or(1, usize::from).min(8)))?;
+    (0..source.tensors().len()).try_for_each(|i| source.read_with(i, &pool, &Cancel::new()).map(drop))
+}
+
+/// Writes so many bytes as encoding does, until they are on disk.
+fn write(path: &Path, bytes: u64) -> wcodec::Result<()> {
+    let out = OutputFile::create(path, OutputKind::Other, &[], true)?;
+    let piece: Vec<u8> = (0..4 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut left = bytes;
+    while left > 0 {
+        let now = left.min(piece.len() as u64);
+        out.write_all(&piece[..now as usize])?;
+        left -= now;
+    }
+    out.finish()
+}
+
+/// Has the system forget what it keeps of the files, where it can be asked to.
+fn forget(source: &Checkpoint) -> Result<()> {
+    #[cfg(target_os = "linux")]
+    for path in source.files() {
+        let file = std::fs::File::open(path)?;
+        file.sync_all()?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    }
+    #[cfg(not(target_os = "linux"))]
+    eprintln!("{}: the system keeps what it has of it", source.path().unwrap_or(Path::new("")).display());
+    Ok(())
 }
 
 /// Adds what the process used, and whether its memory kept to the bound: four times the largest tensor, and 200 MB.

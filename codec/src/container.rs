@@ -12,7 +12,7 @@ mod writer;
 
 pub use header::{HEADER_BYTES, Header, MAGIC, VERSION};
 pub use index::{Hash, Index, MatrixEntry, PlaneEntry, Quality, ScalesEntry, TableEntry, TensorEntry};
-pub(crate) use memory::MemoryFile;
+pub(crate) use memory::{Bytes, MemoryFile, Sink};
 pub use reader::Reader;
 pub use segment::Segment;
 pub use writer::Writer;

@@ -33,6 +33,9 @@ pub(crate) use parts::{Outline, OutlineCoding, Parts};
 pub(crate) use values::Scales;
 pub(crate) use whole::Pass;
 
+/// Bytes of a container that one thread copies at once.
+const COPIED: usize = 2 << 20;
+
 /// How to decode.
 #[derive(Clone, Debug)]
 pub struct DecodeOptions {
@@ -214,6 +217,36 @@ impl Container {
     /// Path of the file; `None` in memory.
     pub fn path(&self) -> Option<&Path> {
         self.reader.path()
+    }
+
+    /// Whether this process has encoded it, to memory that nobody else has: what is read of it needs no comparison with hashes.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.reader.is_ours()
+    }
+
+    /// Copies the container as it is to `out`, which has [`file_len`](Self::file_len) bytes, with all threads.
+    ///
+    /// # Errors
+    /// `out` is shorter or longer, the bytes cannot be read, or `cancel` was used.
+    ///
+    /// ```
+    /// use wcodec::{Cancel, Container, Dtype, EncodeOptions, MemorySource, encode_to_container, encode_to_vec};
+    /// let mut source = MemorySource::new();
+    /// source.push("w".into(), Dtype::I8, vec![64, 64], vec![5; 4096].into())?;
+    /// let (container, report) = encode_to_container(&source, &EncodeOptions::default(), &mut |_| Ok(()))?;
+    /// let mut bytes = vec![0; report.stored_bytes as usize];
+    /// container.copy_to(&mut bytes, &Cancel::new())?;
+    /// assert_eq!(bytes, encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(()))?.0);
+    /// # Ok::<(), wcodec::Error>(())
+    /// ```
+    pub fn copy_to(&self, out: &mut [u8], cancel: &Cancel) -> Result<()> {
+        let (has, wants) = (self.file_len(), out.len());
+        if wants as u64 != has {
+            return Err(Error::input(format!("a container of {has} bytes is to be copied to {wants}"))
+                .advice("copy it to as many bytes as it has"));
+        }
+        let copy = |(i, piece): (usize, &mut [u8])| self.reader.copy((i * COPIED) as u64, piece, cancel);
+        self.pool(None)?.each(out.chunks_mut(COPIED).enumerate(), cancel, copy).map(drop)
     }
 
     /// Major and minor version of the format.

@@ -1,17 +1,17 @@
 //! Encoding: tensors of a source become a container.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{Seek, Write};
 use std::path::Path;
 use std::time::Instant;
 
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cancel::Cancel;
 use crate::checkpoint::{Source, SourceBytes, SourceTensor};
 use crate::coder::plane::PlaneOptions;
 use crate::coder::{Coder, Layout, zstd};
-use crate::container::{Index, MemoryFile, Reader, Writer};
+use crate::container::{Index, MemoryFile, Reader, Sink, Writer};
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::file::{OutputFile, OutputKind};
@@ -28,8 +28,8 @@ use tensor::Workers;
 
 pub(crate) use tensor::quantize_like;
 
-/// Threads that read: copying from the page cache is bound by one core.
-const READERS: usize = 4;
+/// Threads that read, at most: writing to new memory is bound by one core, and so is copying from the page cache.
+const READERS: usize = 8;
 
 /// How weights become symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +200,7 @@ pub fn encode_to_vec(
 }
 
 /// Encodes `source` into memory, and opens what comes of it: for what is used at once, this takes less time and memory than
-/// [`encode_to_vec`] and [`Container::from_bytes`].
+/// [`encode_to_vec`] and [`Container::from_bytes`]. What was encoded is kept as it is, and known to be sound.
 ///
 /// # Errors
 /// As for [`encode`].
@@ -312,7 +312,7 @@ impl Plan {
     }
 }
 
-fn encode_into<W: Write + Seek + Send>(
+fn encode_into<W: Sink + Send>(
     source: &dyn Source,
     out: W,
     path: &Path,
@@ -354,6 +354,7 @@ fn encode_into<W: Write + Seek + Send>(
         let mut feed = || {
             let mut twins = Twins::default();
             let read = |i| source.read_with(i, &reading, &cancel);
+            let look = |bytes: &[u8]| fingerprint(bytes, &reading, &cancel);
             for &i in &kept {
                 let tensor = &tensors[i];
                 let length = bytes_of(tensor);
@@ -368,7 +369,7 @@ fn encode_into<W: Write + Seek + Send>(
                 }
                 // What fails here is told in its turn, after what fails of tensors before it.
                 let bytes = read(i).and_then(|bytes| match bytes.len() {
-                    got if got as u64 == length => Ok((twins.find(source, i, &bytes, &plan, &read)?, bytes)),
+                    got if got as u64 == length => Ok((twins.find(source, i, &bytes, &plan, &read, &look)?, bytes)),
                     got => Err(Error::input(format!("the source gives {got} bytes for {:?}", tensor.shape))),
                 });
                 let bytes = match bytes.map_err(|e| naming.of(&tensor.name, e)) {
@@ -473,6 +474,7 @@ impl Twins {
         bytes: &[u8],
         plan: &Plan,
         read: &dyn Fn(usize) -> Result<SourceBytes<'a>>,
+        fingerprint: &dyn Fn(&[u8]) -> Result<u128>,
     ) -> Result<Option<String>> {
         let tensor = &source.tensors()[i];
         let size = tensor.dtype.size();
@@ -480,7 +482,7 @@ impl Twins {
         if tensor.shape.len() < 2 || bytes.len() / size < Self::LEAST || is_constant() {
             return Ok(None);
         }
-        let hash = xxhash_rust::xxh3::xxh3_128(bytes);
+        let hash = fingerprint(bytes)?;
         let Some(&twin) = self.seen.get(&hash) else {
             self.seen.insert(hash, i);
             return Ok(None);
@@ -491,6 +493,14 @@ impl Twins {
             && read(twin)?[..] == *bytes;
         Ok(same.then(|| other.name.clone()))
     }
+}
+
+/// What two tensors that are equal have in common, and others hardly ever; found by the threads of a pool.
+fn fingerprint(bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Result<u128> {
+    /// Bytes that one thread looks at.
+    const PIECE: usize = 4 << 20;
+    let of_pieces = pool.each(bytes.chunks(PIECE), cancel, |piece| Ok(xxh3_128(piece)))?;
+    Ok(xxh3_128(bytemuck::cast_slice(&of_pieces)))
 }
 
 #[cfg(test)]

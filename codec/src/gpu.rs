@@ -39,6 +39,7 @@ mod device;
 mod driver;
 #[cfg(test)]
 mod emulated;
+mod fetch;
 mod footprint;
 mod host;
 mod launch;
@@ -49,12 +50,14 @@ mod ring;
 mod stream;
 mod table;
 mod timing;
+mod upload;
 mod zstd;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
 pub use decoder::{Batch, GpuDecoder, GpuOptions, Target};
 pub use device::{Device, DeviceInfo, device_infos, devices};
 pub use driver::{available, driver_version};
+pub use fetch::Fetcher;
 pub use footprint::{Footprint, Sizes};
 pub use host::{HostBatch, HostDecoder};
 pub use module::Kernel;

@@ -1,6 +1,8 @@
 //! Tensors as the checkpoint has them: a dtype, a shape and little-endian bytes.
 
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::pool::Pool;
 
 /// Element type of a tensor, named as in safetensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -164,6 +166,16 @@ impl AlignedBytes {
         out.copy_from_slice(bytes);
         Ok(out)
     }
+
+    /// A copy of `bytes` that the threads of a pool make.
+    ///
+    /// # Errors
+    /// Memory does not suffice, or `cancel` was used.
+    pub fn copy_with(bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Result<Self> {
+        let mut out = Self::zeroed(bytes.len())?;
+        copy_with(bytes, &mut out, pool, cancel)?;
+        Ok(out)
+    }
 }
 
 impl std::ops::Deref for AlignedBytes {
@@ -183,6 +195,22 @@ impl std::fmt::Debug for AlignedBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AlignedBytes({} bytes)", self.len)
     }
+}
+
+/// Bytes that one thread copies at once: new memory is slow to write first, so that many threads are faster than one.
+const COPIED: usize = 2 << 20;
+
+/// Copies `from` to `to`, which is as long, with the threads of a pool.
+pub(crate) fn copy_with(from: &[u8], to: &mut [u8], pool: &Pool, cancel: &Cancel) -> Result<()> {
+    if from.len() <= COPIED {
+        to.copy_from_slice(from);
+        return Ok(());
+    }
+    let copy = |(to, from): (&mut [u8], &[u8])| {
+        to.copy_from_slice(from);
+        Ok(())
+    };
+    pool.each(to.chunks_mut(COPIED).zip(from.chunks(COPIED)), cancel, copy).map(drop)
 }
 
 pub(crate) fn out_of_memory(bytes: usize) -> Error {
@@ -224,6 +252,18 @@ mod tests {
             assert_eq!((Dtype::from_name(name).unwrap(), d.name(), d.size()), (d, name, size));
         }
         assert_eq!(Dtype::from_name("F7").unwrap_err().kind(), crate::ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn copies_by_many_threads_are_whole() {
+        let pool = Pool::new(Some(3)).unwrap();
+        let bytes: Vec<u8> = (0..3 * COPIED + 5).map(|i| (i % 251) as u8).collect();
+        for length in [0, 7, COPIED, COPIED + 1, bytes.len()] {
+            assert_eq!(AlignedBytes::copy_with(&bytes[..length], &pool, &Cancel::new()).unwrap()[..], bytes[..length]);
+        }
+        let cancel = Cancel::new();
+        cancel.cancel();
+        assert!(AlignedBytes::copy_with(&bytes, &pool, &cancel).is_err());
     }
 
     #[test]

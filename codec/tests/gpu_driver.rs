@@ -5,8 +5,10 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
-use wcodec::ErrorKind;
-use wcodec::gpu::{Device, DeviceBuffer, Event, Kernel, PinnedBuffer, Stream, device_infos, devices, driver_version};
+use wcodec::gpu::{
+    Device, DeviceBuffer, Event, Fetcher, Kernel, PinnedBuffer, Stream, device_infos, devices, driver_version,
+};
+use wcodec::{Cancel, ErrorKind, Pool};
 
 mod common;
 
@@ -181,6 +183,44 @@ fn pinned_memory_is_copied_by_ranges() {
     assert!(empty.is_empty());
     // SAFETY: There is nothing to copy.
     unsafe { buffer.upload_async(0, &empty, 0..0, &stream) }.unwrap();
+}
+
+#[test]
+fn what_is_fetched_in_pieces_is_whole_and_comes_after_the_streams_work() {
+    const PIECE: usize = 32 << 20;
+    let Some((device, _lock)) = device() else { return };
+    let (stream, pool, go) = (Stream::new(&device).unwrap(), Pool::new(Some(3)).unwrap(), Cancel::new());
+    for len in [0, 1, 4095, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 12_345] {
+        let buffer = DeviceBuffer::new(&device, len).unwrap();
+        for (largest, seed) in [(len, 1), (len / 3, 2), (usize::MAX, 3)] {
+            let mut fetcher = Fetcher::new(&device, largest).unwrap();
+            for round in 0..2 {
+                let bytes = pattern(len, 10 * seed + round);
+                buffer.upload(0, &bytes, &stream).unwrap();
+                let mut out = vec![0xEE; len];
+                // SAFETY: the buffer has so many bytes and is alive.
+                unsafe { fetcher.fetch(buffer.ptr(), &mut out, &stream, &pool, &go) }.unwrap();
+                assert!(out == bytes, "{len} bytes, {largest} at most, round {round}");
+            }
+            buffer.fill(9, &stream).unwrap();
+            let mut out = vec![0; len];
+            // SAFETY: as above.
+            unsafe { fetcher.fetch(buffer.ptr(), &mut out, &stream, &pool, &go) }.unwrap();
+            assert!(out.iter().all(|&b| b == 9), "{len} bytes were fetched before they were written");
+        }
+    }
+
+    let buffer = DeviceBuffer::new(&device, 2 * PIECE).unwrap();
+    let (mut fetcher, stop) = (Fetcher::new(&device, PIECE).unwrap(), Cancel::new());
+    stop.cancel();
+    let mut out = vec![0; 2 * PIECE];
+    // SAFETY: as above.
+    let e = unsafe { fetcher.fetch(buffer.ptr(), &mut out, &stream, &pool, &stop) }.unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Cancelled);
+    // SAFETY: no memory is at that address, which is an error of the driver and no access.
+    assert!(unsafe { fetcher.fetch(4096, &mut out, &stream, &pool, &go) }.is_err());
+    // SAFETY: as above.
+    unsafe { fetcher.fetch(buffer.ptr(), &mut out, &stream, &pool, &go) }.unwrap();
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn every_large_request_may_be_refused() {
             let source = source();
             let what = format!("{coder} {granularity}");
             let n = refuse_each(&what, || encode_to_container(&source, &options, &mut |_| Ok(())));
-            assert!(n >= 5, "{what}: {n} large requests");
+            assert!(n >= 4, "{what}: {n} large requests");
             refuse_each(&what, || encode(&source, &path, &options, &mut |_| Ok(())));
         }
     }

@@ -26,6 +26,11 @@ use crate::progress::{detached, run, run_for};
 pub struct Container(wcodec::Container);
 
 impl Container {
+    /// What Python holds of the crate's container.
+    pub fn new(container: wcodec::Container) -> Self {
+        Self(container)
+    }
+
     /// The crate's container.
     pub fn inner(&self) -> &wcodec::Container {
         &self.0

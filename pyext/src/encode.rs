@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde_json::json;
-use wcodec::{Checkpoint, EncodeOptions, EncodeReport, Progress, Result, Source};
+use wcodec::{Cancel, Checkpoint, EncodeOptions, EncodeReport, Progress, Result, Source};
 
+use crate::container::Container;
+use crate::errors::to_py;
 use crate::options::Encode;
 use crate::progress::{Link, run};
 use crate::source::{Declared, PySource};
@@ -80,8 +82,22 @@ pub fn encode_to_bytes<'py>(
     options: Encode,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Bound<'py, PyBytes>, String)> {
-    let (bytes, r) = work(py, source, options, progress.as_ref(), |source, options, progress| {
-        wcodec::encode_to_vec(source, options, progress)
+    // Not to one vector, which would grow by being copied.
+    let (container, r) = work(py, source, options, progress.as_ref(), wcodec::encode_to_container)?;
+    let bytes = PyBytes::new_with(py, r.stored_bytes as usize, |out| {
+        // The interpreter is held, so that nobody can stop it.
+        container.copy_to(out, &Cancel::new()).map_err(|e| to_py(py, &e))
     })?;
-    Ok((PyBytes::new(py, &bytes), report(&r)))
+    Ok((bytes, report(&r)))
+}
+
+/// Encodes a checkpoint to a container in memory, which is open.
+#[pyfunction]
+pub fn encode_to_container(
+    py: Python<'_>,
+    source: Input,
+    options: Encode,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Container> {
+    work(py, source, options, progress.as_ref(), wcodec::encode_to_container).map(|(made, _)| Container::new(made))
 }

@@ -63,7 +63,9 @@ impl Link {
         wait.recv().map_err(|_| Error::cancelled())
     }
 
-    fn attached<T>(&self, f: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
+    /// Runs `f` on this thread while the interpreter is held; an exception is kept, and ends the work. What depends on the thread that
+    /// called is for [`call`](Self::call).
+    pub fn attached<T>(&self, f: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
         Python::attach(f).map_err(|e| {
             self.raised.keep(e);
             self.cancel.cancel();

@@ -8,13 +8,14 @@ use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use wcodec::{AlignedBytes, Cancel, Dtype, Pool, Result, Source, SourceBytes, SourceTensor};
 
-use crate::errors::to_py;
+use crate::gpu::{Fetchers, OnDevice};
 use crate::progress::Link;
 
 /// Name, dtype, shape, and the name of the tensor that holds the data of a tied one.
 pub type Declared = (String, String, Vec<usize>, Option<String>);
 
-/// Tensors behind a Python callable `read(index) -> numpy.uint8[bytes]`.
+/// Tensors behind a Python callable `read(index, device) -> numpy.uint8[bytes]`, which with `device` may return where the bytes are in a
+/// GPU's memory instead.
 ///
 /// Fetching late keeps memory bounded by one tensor where the caller's arrays need a contiguous copy, or a transfer from
 /// a GPU, before their bytes can be read.
@@ -24,6 +25,14 @@ pub struct PySource {
     metadata: BTreeMap<String, String>,
     files: Vec<PathBuf>,
     link: Link,
+    fetchers: Fetchers,
+}
+
+/// What the callable returns.
+#[derive(FromPyObject)]
+enum Found {
+    OnDevice(OnDevice),
+    Bytes(Py<PyAny>),
 }
 
 impl PySource {
@@ -42,7 +51,40 @@ impl PySource {
                 Ok(SourceTensor { name, dtype, shape, alias_of })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { tensors, read: Arc::new(read), metadata, files, link })
+        Ok(Self { tensors, read: Arc::new(read), metadata, files, link, fetchers: Fetchers::default() })
+    }
+
+    /// Calls the callable, on the thread that handed it over.
+    fn find<T: for<'py> FromPyObjectOwned<'py> + Send + 'static>(&self, index: usize, device: bool) -> Result<T> {
+        let read = self.read.clone();
+        self.link.call(move |py| read.call1(py, (index, device))?.extract(py).map_err(Into::into))
+    }
+
+    fn bytes(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<AlignedBytes> {
+        let array = match self.find(index, true)? {
+            Found::Bytes(array) => array,
+            Found::OnDevice(place) => {
+                let fetched = self.fetchers.fetch(&place, &self.tensors, pool, cancel);
+                // Now, not when Python has the time: a copy that was made on the GPU goes before the next one comes.
+                self.link.attached(|_| {
+                    drop(place);
+                    Ok(())
+                })?;
+                match fetched? {
+                    Some(bytes) => return Ok(bytes),
+                    None => self.find(index, false)?,
+                }
+            }
+        };
+        self.copied(&array, pool, cancel)
+    }
+
+    fn copied(&self, array: &Py<PyAny>, pool: &Pool, cancel: &Cancel) -> Result<AlignedBytes> {
+        // Copied while the interpreter is held: nobody else writes to it then. The pool's threads do not need it.
+        self.link.attached(|py| {
+            let array: PyReadonlyArray1<'_, u8> = array.extract(py)?;
+            Ok(AlignedBytes::copy_with(array.as_slice()?, pool, cancel))
+        })?
     }
 }
 
@@ -51,13 +93,8 @@ impl Source for PySource {
         &self.tensors
     }
 
-    fn read_with(&self, index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<SourceBytes<'_>> {
-        let (read, name) = (self.read.clone(), self.tensors[index].name.clone());
-        let bytes = self.link.call(move |py| {
-            let array: PyReadonlyArray1<'_, u8> = read.call1(py, (index,))?.extract(py)?;
-            // Copied while the interpreter is held: nobody else writes to it then.
-            AlignedBytes::copy_of(array.as_slice()?).map_err(|e| to_py(py, &e.tensor(&name)))
-        })?;
+    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
+        let bytes = self.bytes(index, pool, cancel).map_err(|e| e.tensor(&self.tensors[index].name))?;
         Ok(SourceBytes::Owned(bytes))
     }
 

@@ -1,64 +1,107 @@
 //! A file in memory.
 
+use std::fs::File;
 use std::io::{Error, ErrorKind, Result, Seek, SeekFrom, Write};
+use std::ops::Deref;
+
+use crate::tensor::AlignedBytes;
 
 /// Bytes of a block of a file that grows.
 const BLOCK: usize = 64 << 20;
+/// Bytes that are worth a block of their own.
+const LEAST: usize = 64 << 10;
+
+/// What a container can be written to.
+pub(crate) trait Sink: Write + Seek {
+    /// Writes bytes that nobody else has a use for.
+    fn take(&mut self, bytes: Bytes) -> Result<()> {
+        self.write_all(&bytes)
+    }
+}
+
+impl Sink for File {}
+
+/// Bytes as those have them that make them.
+pub(crate) enum Bytes {
+    Plain(Vec<u8>),
+    Aligned(AlignedBytes),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Plain(bytes) => bytes,
+            Self::Aligned(bytes) => bytes,
+        }
+    }
+}
 
 /// Bytes that are written front to back and read anywhere. They are in blocks, so that a file of many gigabytes grows without being
-/// copied, and takes no more than it has.
+/// copied, and takes no more than it has. What is large and handed over becomes a block as it is.
 pub(crate) struct MemoryFile {
-    /// All but the last have `block` bytes.
-    blocks: Vec<Vec<u8>>,
+    /// Where each block begins, and what it has. Only the last may be empty.
+    blocks: Vec<(u64, Bytes)>,
+    /// Bytes of a block that grows, at most.
     block: usize,
+    /// Whether what is handed over is copied, too.
+    in_one: bool,
+    /// Whether the last block is one that grows.
+    open: bool,
+    length: u64,
     /// Where the next byte is written.
     position: u64,
 }
 
 impl std::fmt::Debug for MemoryFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "MemoryFile({} bytes)", self.length())
+        write!(f, "MemoryFile({} bytes)", self.length)
     }
 }
 
 impl MemoryFile {
     /// An empty one.
     pub fn new() -> Self {
-        Self { blocks: Vec::new(), block: BLOCK, position: 0 }
+        Self { blocks: Vec::new(), block: BLOCK, in_one: false, open: false, length: 0, position: 0 }
     }
 
     /// An empty one of one block, whatever its length.
     pub fn in_one() -> Self {
-        Self { block: usize::MAX, ..Self::new() }
+        Self { block: usize::MAX, in_one: true, ..Self::new() }
     }
 
     /// These bytes.
     pub fn of(bytes: Vec<u8>) -> Self {
-        Self { position: bytes.len() as u64, blocks: vec![bytes], block: usize::MAX }
+        let length = bytes.len() as u64;
+        let blocks = if bytes.is_empty() { Vec::new() } else { vec![(0, Bytes::Plain(bytes))] };
+        Self { blocks, length, position: length, ..Self::in_one() }
     }
 
     /// The bytes of [`in_one`](Self::in_one).
     pub fn into_bytes(mut self) -> Vec<u8> {
         debug_assert!(self.blocks.len() < 2);
-        self.blocks.pop().unwrap_or_default()
+        match self.blocks.pop() {
+            Some((_, Bytes::Plain(bytes))) => bytes,
+            Some((_, Bytes::Aligned(bytes))) => bytes.to_vec(),
+            None => Vec::new(),
+        }
     }
 
     /// Bytes.
     pub fn length(&self) -> u64 {
-        match self.blocks.split_last() {
-            None => 0,
-            Some((last, full)) => full.len() as u64 * self.block as u64 + last.len() as u64,
-        }
+        self.length
     }
 
     /// Fills `out` with the bytes from `offset` on; whether there are as many.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> bool {
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.length()) {
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.length) {
             return false;
         }
         let (mut at, mut rest) = (offset, out);
         while !rest.is_empty() {
-            let block = &self.blocks[(at / self.block as u64) as usize][(at % self.block as u64) as usize..];
+            let (begin, block) = &self.blocks[self.block_at(at)];
+            let block = &block[(at - begin) as usize..];
             let (now, later) = rest.split_at_mut(block.len().min(rest.len()));
             now.copy_from_slice(&block[..now.len()]);
             at += now.len() as u64;
@@ -67,20 +110,43 @@ impl MemoryFile {
         true
     }
 
+    /// The number of the block that has the byte at `offset`, which there is.
+    fn block_at(&self, offset: u64) -> usize {
+        self.blocks.partition_point(|(begin, _)| *begin <= offset) - 1
+    }
+
     /// The last block, with room for at least one byte and at most `wanted`.
     fn room(&mut self, wanted: usize) -> Result<&mut Vec<u8>> {
-        let full = |b: &Vec<u8>| b.len() == self.block;
-        if self.blocks.last().is_none_or(full) {
+        let full = |(_, b): &(u64, Bytes)| b.len() >= self.block;
+        if !self.open || self.blocks.last().is_none_or(full) {
             self.blocks.try_reserve(1).map_err(no_memory)?;
-            self.blocks.push(Vec::new());
+            self.blocks.push((self.length, Bytes::Plain(Vec::new())));
+            self.open = true;
         }
-        let block = self.blocks.last_mut().expect("pushed above");
+        let Some((_, Bytes::Plain(block))) = self.blocks.last_mut() else { unreachable!("a block that grows") };
         if block.capacity() == block.len() {
             // Doubled, so that not each small piece moves all before it, but never beyond the block.
             let more = wanted.max(block.len()).min(self.block - block.len());
             block.try_reserve_exact(more).map_err(no_memory)?;
         }
         Ok(block)
+    }
+}
+
+impl Sink for MemoryFile {
+    fn take(&mut self, bytes: Bytes) -> Result<()> {
+        // Memory that is not used would be kept, too.
+        let loose = matches!(&bytes, Bytes::Plain(b) if b.capacity() - b.len() > b.len() / 8);
+        if self.in_one || loose || bytes.len() < LEAST || self.position < self.length {
+            return self.write_all(&bytes);
+        }
+        self.blocks.try_reserve(1).map_err(no_memory)?;
+        let begin = self.length;
+        self.length += bytes.len() as u64;
+        self.position = self.length;
+        self.blocks.push((begin, bytes));
+        self.open = false;
+        Ok(())
     }
 }
 
@@ -93,9 +159,13 @@ impl Write for MemoryFile {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let written = if self.position < self.length() {
-            let (block, at) = (self.position / self.block as u64, self.position % self.block as u64);
-            let there = &mut self.blocks[block as usize][at as usize..];
+        let written = if self.position < self.length {
+            let number = self.block_at(self.position);
+            let (begin, block) = &mut self.blocks[number];
+            let at = (self.position - *begin) as usize;
+            // Only the header is written again, which nobody has handed over.
+            let Bytes::Plain(block) = block else { return Err(ErrorKind::Unsupported.into()) };
+            let there = &mut block[at..];
             let n = there.len().min(bytes.len());
             there[..n].copy_from_slice(&bytes[..n]);
             n
@@ -103,6 +173,7 @@ impl Write for MemoryFile {
             let block = self.room(bytes.len())?;
             let n = (block.capacity() - block.len()).min(bytes.len());
             block.extend_from_slice(&bytes[..n]);
+            self.length += n as u64;
             n
         };
         self.position += written as u64;
@@ -117,7 +188,7 @@ impl Write for MemoryFile {
 impl Seek for MemoryFile {
     fn seek(&mut self, to: SeekFrom) -> Result<u64> {
         match to {
-            SeekFrom::Start(at) if at <= self.length() => {
+            SeekFrom::Start(at) if at <= self.length => {
                 self.position = at;
                 Ok(at)
             }
@@ -148,10 +219,52 @@ mod tests {
             assert_eq!((&out[..5], &out[5..]), (&[9; 5][..], &bytes[100..795]), "{block}");
             assert!(!f.read(301, &mut out) && !f.read(u64::MAX, &mut out));
             assert!(f.read(1000, &mut []));
-            assert!(f.blocks.iter().all(|b| b.capacity() <= block.max(1024)));
+            let capacity = |b: &Bytes| if let Bytes::Plain(b) = b { b.capacity() } else { 0 };
+            assert!(f.blocks.iter().all(|(_, b)| capacity(b) <= block.max(1024)));
         }
         assert_eq!(MemoryFile::of(bytes.clone()).into_bytes(), bytes);
         assert_eq!(MemoryFile::new().length(), 0);
         assert!(MemoryFile::new().seek(SeekFrom::Start(1)).is_err());
+    }
+
+    #[test]
+    fn what_is_large_and_handed_over_is_not_copied() {
+        let bytes: Vec<u8> = (0..LEAST as u32 + 77).map(|i| (i * 7) as u8).collect();
+        let place = bytes.as_ptr();
+        let mut aligned = AlignedBytes::zeroed(LEAST + 3).unwrap();
+        aligned.copy_from_slice(&bytes[..LEAST + 3]);
+        for in_one in [false, true] {
+            let mut f = if in_one { MemoryFile::in_one() } else { MemoryFile::new() };
+            f.write_all(&[1; 64]).unwrap();
+            f.take(Bytes::Plain(if in_one { bytes.clone() } else { bytes.as_slice().into() })).unwrap();
+            f.write_all(&[2; 5]).unwrap();
+            f.take(Bytes::Plain(vec![3; 7])).unwrap();
+            f.take(Bytes::Aligned(aligned.clone())).unwrap();
+            f.take(Bytes::Plain(Vec::new())).unwrap();
+            f.write_all(&[4; 9]).unwrap();
+            f.seek(SeekFrom::Start(0)).unwrap();
+            f.write_all(&[5; 64]).unwrap();
+            let mut whole = vec![0; f.length() as usize];
+            assert!(f.read(0, &mut whole));
+            let mut want = vec![5; 64];
+            [&bytes[..], &[2; 5], &[3; 7], &aligned, &[4; 9]].iter().for_each(|b| want.extend_from_slice(b));
+            assert!(whole == want);
+            for (at, n) in [(63, 3), (64, LEAST), (60, want.len() - 70), (LEAST + 140, 20), (want.len() - 10, 10)] {
+                assert!(f.read(at as u64, &mut whole[..n]) && whole[..n] == want[at..at + n], "{n} at {at}");
+            }
+            assert!(!f.read(want.len() as u64 - 9, &mut whole[..10]));
+            assert_eq!(f.blocks.len(), if in_one { 1 } else { 5 });
+            if in_one {
+                assert!(f.into_bytes() == want);
+            }
+        }
+        let mut f = MemoryFile::new();
+        f.take(Bytes::Plain(bytes)).unwrap();
+        assert_eq!(f.blocks[0].1.as_ptr(), place);
+        let mut loose = Vec::with_capacity(4 * LEAST);
+        loose.resize(2 * LEAST, 1);
+        f.take(Bytes::Plain(loose)).unwrap();
+        let Bytes::Plain(copy) = &f.blocks[1].1 else { panic!("of another kind") };
+        assert_eq!((copy.len(), copy.capacity()), (2 * LEAST, 2 * LEAST));
     }
 }

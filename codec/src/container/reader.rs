@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::path::Path;
 
+use rayon::prelude::*;
+
 use super::MemoryFile;
 use super::header::{HEADER_BYTES, Header};
 use super::index::{Index, TensorEntry};
@@ -15,6 +17,9 @@ use crate::file::InputFile;
 use crate::names::near;
 use crate::tensor::{AlignedBytes, Dtype, check_bytes, out_of_memory};
 use crate::trust::OpenOptions;
+
+/// Bytes of a file in memory that one thread copies at once.
+const PIECE: usize = 2 << 20;
 
 /// Where the bytes are.
 #[derive(Debug)]
@@ -32,6 +37,8 @@ pub struct Reader {
     index: Index,
     names: Names,
     trusted: bool,
+    /// Whether this process has written it, to memory that nobody else has.
+    ours: bool,
 }
 
 impl Reader {
@@ -70,7 +77,25 @@ impl Reader {
 
     /// Opens a container that this process wrote to memory, and so trusts.
     pub(crate) fn of(file: MemoryFile) -> Result<Self> {
-        Self::new(Storage::Memory(file), &OpenOptions { trusted: true, ..Default::default() })
+        let options = OpenOptions { trusted: true, ..Default::default() };
+        Ok(Self { ours: true, ..Self::new(Storage::Memory(file), &options)? })
+    }
+
+    /// Whether this process has written it, to memory that nobody else has.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.ours
+    }
+
+    /// Fills `out` with the container's bytes from `offset` on, whatever they are.
+    pub(crate) fn copy(&self, offset: u64, out: &mut [u8], cancel: &Cancel) -> Result<()> {
+        match &self.storage {
+            Storage::Memory(f) if f.read(offset, out) => Ok(()),
+            storage => {
+                let bytes = storage.read(offset, out.len() as u64, cancel).map_err(|e| self.name(e))?;
+                out.copy_from_slice(&bytes);
+                Ok(())
+            }
+        }
     }
 
     fn new(storage: Storage, options: &OpenOptions) -> Result<Self> {
@@ -89,7 +114,7 @@ impl Reader {
         check_tensors(&index)?;
         let segments = index.tables.iter().map(|t| &t.data).chain(index.tensors.iter().flat_map(all_segments));
         check_layout(segments.map(|s| (s.offset, s.length)).collect(), header.index_offset)?;
-        Ok(Self { storage, header, index, names, trusted: options.trusted })
+        Ok(Self { storage, header, index, names, trusted: options.trusted, ours: false })
     }
 
     /// Whether it was opened as [trusted](OpenOptions::trusted).
@@ -272,7 +297,17 @@ impl Storage {
                     return Err(beyond());
                 }
                 let mut bytes = AlignedBytes::zeroed(length)?;
-                if f.read(offset, &mut bytes) { Ok(bytes) } else { Err(beyond()) }
+                let read = |(i, piece): (usize, &mut [u8])| {
+                    cancel.check()?;
+                    if f.read(offset + (i * PIECE) as u64, piece) { Ok(()) } else { Err(beyond()) }
+                };
+                // In parallel as from files, and only where this is a thread of a pool.
+                if length > PIECE && rayon::current_thread_index().is_some() {
+                    bytes.par_chunks_mut(PIECE).enumerate().try_for_each(read)?;
+                } else {
+                    bytes.chunks_mut(PIECE).enumerate().try_for_each(read)?;
+                }
+                Ok(bytes)
             }
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::header::{HEADER_BYTES, Header, VERSION};
 use super::index::{Index, TableEntry, TensorEntry};
 use super::segment::{SMALL_ALIGN, Segment, align_up, place};
-use super::{Hash, hash};
+use super::{Bytes, Hash, Sink, hash};
 use crate::error::{Error, Result};
 use crate::file::NamedWriter;
 
@@ -35,6 +35,20 @@ impl<W: Write + Seek> Writer<W> {
             self.out.write(bytes)?;
         }
         Ok(Segment { offset, length, hash: hash(bytes) })
+    }
+
+    /// Appends a segment whose hash is known, and takes its bytes over.
+    pub(crate) fn owned_segment(&mut self, bytes: Bytes, hash: Hash) -> Result<Segment>
+    where
+        W: Sink,
+    {
+        let length = bytes.len() as u64;
+        let offset = place(self.out.written(), length).ok_or_else(too_large)?;
+        if length > 0 {
+            self.pad_to(offset)?;
+            self.out.take(length, |out| out.take(bytes))?;
+        }
+        Ok(Segment { offset, length, hash })
     }
 
     /// Appends a table and returns its number.

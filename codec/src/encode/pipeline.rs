@@ -6,7 +6,6 @@
 //! not depend on it: the only choice that depends on other tensors, that of a table, is made in the order of the file.
 
 use std::collections::VecDeque;
-use std::io::{Seek, Write};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +17,7 @@ use std::time::Duration;
 use super::tensor::{Encoded, Job, Tables, Workers};
 use crate::checkpoint::SourceBytes;
 use crate::coder::table::Table;
-use crate::container::Writer;
+use crate::container::{Sink, Writer};
 use crate::error::{Error, Result};
 
 /// How often progress is told while nothing ends.
@@ -69,7 +68,7 @@ struct Way {
 }
 
 /// The way that tensors take, as the calling thread sees it.
-pub struct Pipeline<'scope, 'a, W: Write + Seek> {
+pub struct Pipeline<'scope, 'a, W: Sink> {
     crew: Crew<'scope, 'a, W>,
     workers: Workers<'scope>,
     naming: Naming<'scope>,
@@ -85,7 +84,7 @@ pub struct Pipeline<'scope, 'a, W: Write + Seek> {
 }
 
 /// Who takes tensors along.
-enum Crew<'scope, 'a, W: Write + Seek> {
+enum Crew<'scope, 'a, W: Sink> {
     Threads(Threads<'scope, 'a, W>),
     /// The calling thread, one after the other.
     Nobody {
@@ -95,7 +94,7 @@ enum Crew<'scope, 'a, W: Write + Seek> {
     },
 }
 
-struct Threads<'scope, 'a, W: Write + Seek> {
+struct Threads<'scope, 'a, W: Sink> {
     tickets: Sender<Ticket<'a>>,
     /// To the writer, in the order of the file.
     replies: Sender<Receiver<Result<Encoded<'a>>>>,
@@ -107,7 +106,7 @@ struct Threads<'scope, 'a, W: Write + Seek> {
 /// The end of a pipeline was reached before all was written: [`Pipeline::finish`] says why.
 pub struct Ended;
 
-impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Threads<'scope, 'a, W> {
+impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Threads<'scope, 'a, W> {
     /// Starts them, where the system gives them; else the writer comes back.
     fn start(
         scope: &'scope Scope<'scope, '_>,
@@ -166,7 +165,7 @@ impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Threads<'scope, 'a, W>
     }
 }
 
-impl<'scope, 'a: 'scope, W: Write + Seek + Send + 'scope> Pipeline<'scope, 'a, W> {
+impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
     /// Starts threads that take `tensors` tensors along, of which the largest has `largest` bytes. One tensor does without, as do all
     /// where the system gives no threads.
     ///

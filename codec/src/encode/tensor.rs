@@ -1,7 +1,6 @@
 //! Encoding one tensor.
 
 use std::collections::HashMap;
-use std::io::{Seek, Write};
 use std::sync::atomic::AtomicUsize;
 
 use half::{bf16, f16};
@@ -15,7 +14,9 @@ use crate::coder::histogram::{count_bytes_with, entropy};
 use crate::coder::plane::{Draft, EncodedPlane, PlaneOptions, Symbols, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Filter, Layout};
-use crate::container::{Hash, MatrixEntry, PlaneEntry, Quality, ScalesEntry, TensorEntry, Writer, hash};
+use crate::container::{
+    Bytes, Hash, MatrixEntry, PlaneEntry, Quality, ScalesEntry, Segment, Sink, TensorEntry, Writer, hash,
+};
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -66,15 +67,44 @@ pub struct Encoded<'a> {
     scales: Option<(Granularity, Vec<f32>)>,
     quality: Option<Quality>,
     plane: EncodedPlane,
-    /// What a raw plane stores.
-    raw: Raw<'a>,
+    data: Stored<'a>,
+    side: Option<Stored<'a>>,
     hash: Hash,
 }
 
-enum Raw<'a> {
-    Nothing,
-    Symbols(Vec<i8>),
-    Bytes(SourceBytes<'a>),
+/// What becomes a segment, and the hash of it.
+struct Stored<'a> {
+    bytes: Held<'a>,
+    hash: Hash,
+}
+
+/// Bytes that are somebody else's, or nobody's else.
+enum Held<'a> {
+    Borrowed(&'a [u8]),
+    Ours(Bytes),
+}
+
+impl<'a> Stored<'a> {
+    /// What was made for the segment.
+    fn made(bytes: Vec<u8>) -> Self {
+        Self { hash: hash(&bytes), bytes: Held::Ours(Bytes::Plain(bytes)) }
+    }
+
+    /// A tensor as it is; its hash is known.
+    fn tensor(bytes: SourceBytes<'a>, hash: Hash) -> Self {
+        let bytes = match bytes {
+            SourceBytes::Borrowed(bytes) => Held::Borrowed(bytes),
+            SourceBytes::Owned(bytes) => Held::Ours(Bytes::Aligned(bytes)),
+        };
+        Self { bytes, hash }
+    }
+
+    fn write<W: Sink>(self, writer: &mut Writer<W>) -> Result<Segment> {
+        match self.bytes {
+            Held::Ours(bytes) => writer.owned_segment(bytes, self.hash),
+            Held::Borrowed(bytes) => writer.segment(bytes),
+        }
+    }
 }
 
 /// The tables that planes share, and their numbers in the file once they are written.
@@ -174,9 +204,8 @@ impl<'a> Prepared<'a> {
             let plane = plane.encode(&symbols, pool, cancel, done)?;
             let matrix =
                 (job.tensor.dtype.size() == 1 && matrix.row_axis == 0 && plane.coder != Coder::Raw).then_some(matrix);
-            let raw = if plane.coder == Coder::Raw { Raw::Bytes(bytes) } else { Raw::Nothing };
-            let (tensor, scheme) = (job.tensor, "raw");
-            return Ok(Encoded { tensor, scheme, matrix, scales: None, quality: None, plane, raw, hash });
+            let raw = Stored::tensor(bytes, hash);
+            return Ok(Encoded::new(&job, plane, raw, hash, "raw", matrix));
         };
         let plane = plane.encode(&symbols_of(&matrix, &int8.symbols), pool, cancel, done)?;
         let coded = plane.coder != Coder::Raw;
@@ -185,28 +214,40 @@ impl<'a> Prepared<'a> {
             // Floats share no tables, so that nothing is to be chosen.
             return job.prepare_raw(bytes, matrix, workers)?.encode(workers, done);
         }
+        let raw = Stored { bytes: Held::Ours(Bytes::Plain(bytemuck::cast_vec(int8.symbols))), hash };
         Ok(Encoded {
-            tensor: job.tensor,
-            scheme: "int8",
-            matrix: Some(matrix),
             scales: Some((int8.granularity, int8.scales)),
             // Rounded: the figure is for people, and digits cost bytes.
             quality: Some(Quality { entropy: Some((int8.entropy * 1e4).round() / 1e4) }),
-            raw: if coded { Raw::Nothing } else { Raw::Symbols(int8.symbols) },
-            plane,
-            hash,
+            ..Encoded::new(&job, plane, raw, hash, "int8", Some(matrix))
         })
     }
 }
 
-impl Encoded<'_> {
+impl<'a> Encoded<'a> {
+    /// Of a plane; `raw` is what it stores where it is not coded, `hash` that of what it decodes to.
+    fn new(
+        job: &Job<'a>,
+        mut plane: EncodedPlane,
+        raw: Stored<'a>,
+        hash: Hash,
+        scheme: &'static str,
+        matrix: Option<MatrixEntry>,
+    ) -> Self {
+        let coded = plane.coder != Coder::Raw;
+        let data = if coded { Stored::made(std::mem::take(&mut plane.data)) } else { raw };
+        let side = plane.tiles.as_mut().filter(|t| t.layout == Layout::Pair);
+        let side = side.map(|t| Stored::made(std::mem::take(&mut t.side)));
+        Self { tensor: job.tensor, scheme, matrix, scales: None, quality: None, plane, data, side, hash }
+    }
+
     /// Writes the tensor's segments, and its entry.
-    pub fn write<W: Write + Seek>(self, writer: &mut Writer<W>, tables: &mut Tables, naming: Naming<'_>) -> Result<()> {
+    pub fn write<W: Sink>(self, writer: &mut Writer<W>, tables: &mut Tables, naming: Naming<'_>) -> Result<()> {
         let name = &self.tensor.name;
         self.write_unnamed(writer, tables).map_err(|e| naming.of(name, e))
     }
 
-    fn write_unnamed<W: Write + Seek>(self, writer: &mut Writer<W>, tables: &mut Tables) -> Result<()> {
+    fn write_unnamed<W: Sink>(self, writer: &mut Writer<W>, tables: &mut Tables) -> Result<()> {
         let scales = match self.scales {
             None => None,
             Some((granularity, scales)) => {
@@ -218,12 +259,7 @@ impl Encoded<'_> {
                 Some(ScalesEntry { per: per.into(), block, data: writer.segment(&little_endian(scales)?)? })
             }
         };
-        let raw: &[u8] = match &self.raw {
-            Raw::Nothing => &[],
-            Raw::Symbols(symbols) => bytemuck::cast_slice(symbols),
-            Raw::Bytes(bytes) => bytes,
-        };
-        let planes = vec![write_plane(writer, tables, self.plane, raw, self.hash)?];
+        let planes = vec![write_plane(writer, tables, self.plane, self.data, self.side, self.hash)?];
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),
@@ -343,12 +379,13 @@ pub(crate) fn quantize_like(
     quantize_bytes(Dtype::from_name(&entry.dtype)?, bytes, &matrix, granularity, Workers { pool, cancel })
 }
 
-/// Writes the segments of `plane`; `raw` is what is stored where it is not coded, `hash` that of what it decodes to.
-fn write_plane<W: Write + Seek>(
+/// Writes the segments of `plane`; `hash` is that of what it decodes to.
+fn write_plane<W: Sink>(
     writer: &mut Writer<W>,
     tables: &mut Tables,
     plane: EncodedPlane,
-    raw: &[u8],
+    data: Stored<'_>,
+    side: Option<Stored<'_>>,
     hash: Hash,
 ) -> Result<PlaneEntry> {
     let coded = plane.coder != Coder::Raw;
@@ -358,11 +395,8 @@ fn write_plane<W: Write + Seek>(
     };
     // In the order in which a GPU wants them.
     let offsets = if coded { Some(writer.segment(&plane.offsets)?) } else { None };
-    let data = writer.segment(if coded { &plane.data } else { raw })?;
-    let side = match &plane.tiles {
-        Some(t) if t.layout == Layout::Pair => Some(writer.segment(&t.side)?),
-        _ => None,
-    };
+    let data = data.write(writer)?;
+    let side = side.map(|side| side.write(writer)).transpose()?;
     let tiles = plane.tiles.as_ref();
     Ok(PlaneEntry {
         coder: plane.coder.name().into(),
@@ -384,7 +418,7 @@ fn write_plane<W: Write + Seek>(
 
 impl Tables {
     /// The number of a table in the file, where it is now if it was not before: some that planes share are never used.
-    fn number<W: Write + Seek>(&mut self, choice: &TableChoice, writer: &mut Writer<W>) -> Result<usize> {
+    fn number<W: Sink>(&mut self, choice: &TableChoice, writer: &mut Writer<W>) -> Result<usize> {
         if let Some(&number) = choice.place.and_then(|place| self.0.get(&place)) {
             return Ok(number);
         }

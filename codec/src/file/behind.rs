@@ -117,19 +117,35 @@ impl<W: Write> NamedWriter<W> {
 
     /// Writes all of `bytes`.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.inner.write_all(bytes).map_err(|e| match e.kind() {
-            // Of a file in memory, or of what waits to be written.
-            std::io::ErrorKind::OutOfMemory => out_of_memory(bytes.len()),
-            _ => Error::io("write", &self.path, e),
-        })?;
-        self.written += bytes.len() as u64;
+        let written = self.inner.write_all(bytes);
+        self.count(bytes.len() as u64, written)
+    }
+
+    /// Has `write` write so many bytes behind all others.
+    pub(crate) fn take(&mut self, bytes: u64, write: impl FnOnce(&mut W) -> std::io::Result<()>) -> Result<()> {
+        let written = self.inner.flush().and_then(|()| write(self.inner.get_mut()));
+        self.count(bytes, written)
+    }
+
+    fn count(&mut self, bytes: u64, written: std::io::Result<()>) -> Result<()> {
+        written.map_err(|e| named(e, bytes as usize, &self.path))?;
+        self.written += bytes;
         Ok(())
     }
 
     /// Flushes and gives the inner writer back.
     pub fn into_inner(self) -> Result<W> {
-        let path = self.path;
-        self.inner.into_inner().map_err(|e| Error::io("write", &path, e.into_error()))
+        let (path, left) = (self.path, self.inner.buffer().len());
+        self.inner.into_inner().map_err(|e| named(e.into_error(), left, &path))
+    }
+}
+
+/// An error of writing so many bytes.
+fn named(e: std::io::Error, bytes: usize, path: &Path) -> Error {
+    match e.kind() {
+        // Of a file in memory, or of what waits to be written.
+        std::io::ErrorKind::OutOfMemory => out_of_memory(bytes),
+        _ => Error::io("write", path, e),
     }
 }
 

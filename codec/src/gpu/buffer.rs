@@ -152,7 +152,8 @@ impl Drop for DeviceBuffer {
     }
 }
 
-fn refuse_capture(stream: &Stream) -> Result<()> {
+/// An error where a copy from or to pageable memory would become part of a CUDA graph.
+pub(super) fn refuse_capture(stream: &Stream) -> Result<()> {
     if stream.is_capturing()? {
         return Err(Error::input("a copy from or to pageable memory cannot be part of a CUDA graph")
             .advice("do it before the capture begins"));
@@ -224,6 +225,25 @@ impl PinnedBuffer {
             unsafe { ptr.write_bytes(0, bytes) };
         }
         Ok(Self { device: device.clone(), ptr, len: bytes })
+    }
+
+    /// Begins to copy the `bytes` bytes at the device's address `from` to the beginning, after the work that is in the stream.
+    ///
+    /// # Safety
+    /// There are so many bytes, which stay there and unchanged until the copy is done. Until then the buffer stays alive, and nobody
+    /// touches it.
+    ///
+    /// # Errors
+    /// They do not fit, or the stream is of another device.
+    pub(super) unsafe fn download_async(&mut self, from: u64, bytes: usize, stream: &Stream) -> Result<()> {
+        let raw = stream.for_device(&self.device)?;
+        let length = self.len;
+        let to = self
+            .get_mut(..bytes)
+            .ok_or_else(|| Error::input(format!("{bytes} bytes for a pinned buffer of {length}")))?;
+        let _scope = stream.device().enter_uncaptured()?;
+        // SAFETY: as the caller promises; the bytes fit.
+        unsafe { result::memcpy_dtoh_async(to, from, raw) }.named("cuMemcpyDtoHAsync")
     }
 }
 

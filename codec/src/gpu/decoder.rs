@@ -7,20 +7,21 @@ use std::sync::Arc;
 
 use wcodec_kernels::abi;
 
-use super::buffer::{DeviceBuffer, PinnedBuffer};
+use super::buffer::DeviceBuffer;
 use super::device::Device;
 use super::footprint::Sizes;
 use super::launch::{Job, Launcher, Work, checked_rows};
 use super::nvcomp::Nvcomp;
 use super::plan::{Method, Places, TensorPlan};
-use super::stream::{Event, Stream};
+use super::stream::Stream;
 use super::table::device_table;
+use super::upload::{Stage, read_plans};
 use super::zstd::{self, Demand, Zstd};
 use crate::cancel::Cancel;
 use crate::coder::Layout;
-use crate::decode::{Container, DecodeOptions, Parts};
+use crate::decode::Container;
 use crate::error::{Error, Result};
-use crate::tensor::{Dtype, try_vec};
+use crate::tensor::Dtype;
 
 /// How to decode on a device.
 #[derive(Clone, Debug)]
@@ -210,25 +211,6 @@ impl Shared {
     }
 }
 
-/// Parts of the tensors `names`, planned one after the other; `each` gets the parts.
-pub(super) fn read_plans(
-    container: &Container,
-    names: &[String],
-    options: &GpuOptions,
-    each: &mut dyn FnMut(&TensorPlan, &Parts) -> Result<()>,
-) -> Result<Vec<TensorPlan>> {
-    let read =
-        DecodeOptions { threads: options.threads, isa: None, verify: options.verify, cancel: options.cancel.clone() };
-    let mut plans: Vec<TensorPlan> = Vec::with_capacity(names.len());
-    for name in names {
-        let parts = container.parts(name, &read)?;
-        let plan = TensorPlan::new(&parts).map_err(|e| container.reader().name(e))?;
-        each(&plan, &parts)?;
-        plans.push(plan);
-    }
-    Ok(plans)
-}
-
 /// Compressed tensors in device memory, ready to be decoded there as often as wanted.
 ///
 /// ```
@@ -265,9 +247,6 @@ struct Inner {
     image_at: Vec<usize>,
 }
 
-/// Bytes that are sent to the device at once while a decoder is made.
-const STAGE: usize = 64 << 20;
-
 impl GpuDecoder {
     /// Reads the tensors `names` (all that are there if empty), checks them and sends them to the device, compressed.
     ///
@@ -277,15 +256,16 @@ impl GpuDecoder {
         let names = stored_names(container, names)?;
         let stream = Stream::new(device)?;
         // Sizes are known from the index, so that memory is asked for once.
-        let total = Sizes::new(container, &names)?.images().iter().sum();
+        let sizes = Sizes::new(container, &names)?;
+        let total = sizes.images().iter().sum();
         let images = DeviceBuffer::new(device, total)?;
         let mut stage = Stage::new(device, total)?;
         let mut image_at = Vec::with_capacity(names.len());
         let mut at = 0;
-        let plans = read_plans(container, &names, options, &mut |plan, parts| {
-            image_at.push(at);
-            stage.send(plan, parts, &images, at, &stream)?;
-            at += plan.image.len;
+        let plans = read_plans(container, &names, sizes.images(), options, &mut |read| {
+            image_at.extend(read.begins().iter().map(|begin| at + begin));
+            stage.send(read, &images, at, &stream)?;
+            at += read.len();
             Ok(())
         })?;
         let shared = Shared::new(device, container, plans, options, &stream)?;
@@ -390,44 +370,4 @@ pub(super) fn stored_names(container: &Container, names: &[String]) -> Result<Ve
     let mut seen = HashSet::new();
     let stored = names.iter().map(|n| container.resolve(n)).collect::<Result<Vec<_>>>()?;
     Ok(stored.into_iter().filter(|n| seen.insert(*n)).map(str::to_owned).collect())
-}
-
-/// Pinned memory in two halves: one is filled while the other is being copied. Freed when nothing is copied from it any more.
-struct Stage {
-    halves: [(PinnedBuffer, Event); 2],
-    turn: usize,
-}
-
-impl Stage {
-    fn new(device: &Device, total: usize) -> Result<Self> {
-        let half = || -> Result<_> { Ok((PinnedBuffer::new(device, STAGE.min(total))?, Event::new(device)?)) };
-        Ok(Self { halves: [half()?, half()?], turn: 0 })
-    }
-
-    /// Sends the image of `parts` to offset `at` of `to`.
-    fn send(&mut self, plan: &TensorPlan, parts: &Parts, to: &DeviceBuffer, at: usize, stream: &Stream) -> Result<()> {
-        let mut image: Vec<u8> = try_vec(plan.image.len)?;
-        plan.image.fill(parts, &mut image);
-        let size = self.halves[0].0.len().max(1);
-        for (i, piece) in image.chunks(size).enumerate() {
-            let (pinned, done) = &mut self.halves[self.turn];
-            // The copy from this half that came before.
-            done.synchronize()?;
-            pinned[..piece.len()].copy_from_slice(piece);
-            // SAFETY: the half is not touched until its event was reached, and `to` outlives the stream's work.
-            unsafe { to.upload_async(at + i * size, pinned, 0..piece.len(), stream)? };
-            done.record(stream)?;
-            self.turn ^= 1;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        // After an error copies may be under way still.
-        for (_, done) in &self.halves {
-            done.synchronize().ok();
-        }
-    }
 }

@@ -31,7 +31,7 @@ impl Loaded {
     fn new(parts: &Parts) -> Option<Self> {
         let plan = TensorPlan::new(parts).unwrap();
         let mut image = Buffer::new(plan.image.len);
-        plan.image.fill(parts, &mut image);
+        plan.image.fill(parts, 0, &mut image);
         let Method::Tiles(tiles) = &plan.method else { return None };
         let table = device_table(&tiles.table, tiles.layout);
         let places = plan.image.at(image.address());

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::buffer::{DeviceBuffer, PinnedBuffer};
-use super::decoder::{GpuOptions, Shared, Target, read_plans, stored_names};
+use super::decoder::{GpuOptions, Shared, Target, stored_names};
 use super::device::Device;
 use super::footprint::Sizes;
 use super::launch::{Work, checked_rows};
 use super::plan::Piece;
 use super::ring::{SLOTS, Slots};
 use super::stream::{Event, Stream};
+use super::upload::read_plans;
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -104,10 +105,10 @@ impl HostDecoder {
         let mut images = PinnedBuffer::new(device, sizes.images().iter().sum())?;
         let mut image_at = Vec::with_capacity(names.len());
         let mut at = 0;
-        let plans = read_plans(container, &names, options, &mut |plan, parts| {
-            image_at.push(at);
-            plan.image.fill(parts, &mut images[at..at + plan.image.len]);
-            at += plan.image.len;
+        let plans = read_plans(container, &names, sizes.images(), options, &mut |read| {
+            image_at.extend(read.begins().iter().map(|begin| at + begin));
+            read.fill(0, &mut images[at..at + read.len()])?;
+            at += read.len();
             Ok(())
         })?;
         let copies = Stream::new(device)?;

@@ -107,6 +107,12 @@ def compress_to_bytes(
     return data, CompressionReport._from_native(None, text)
 
 
+def compress_in_memory(src: Source, *, progress: bool | ProgressCallback = False, **options: Any) -> Container:
+    """Encodes into memory for use at once: takes less time and memory than opening :func:`compress_to_bytes`."""
+    with reporter(progress, "encode") as callback:
+        return Container(_native.encode_to_container(native_source(src), encode_options(**options), callback))
+
+
 def decompress(
     path: _Path,
     dst: _Path,

@@ -169,5 +169,5 @@ def _symbols(value: Any) -> tuple[npt.NDArray[np.int8], tuple[int, int]]:
             "(for weights use compress, which quantizes them)"
         )
     if _torch.is_tensor(value):
-        return _torch.bytes_of(value).view(np.int8), (shape[0], shape[1])
+        return _torch.bytes_of(value, "symbols").view(np.int8), (shape[0], shape[1])
     return np.ascontiguousarray(value).reshape(-1), (shape[0], shape[1])

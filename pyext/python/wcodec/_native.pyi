@@ -22,6 +22,7 @@ __all__ = [
     "compare",
     "encode",
     "encode_to_bytes",
+    "encode_to_container",
     "gpu_available",
     "gpu_capture",
     "gpu_devices",
@@ -46,7 +47,8 @@ __version__: str
 _Path: TypeAlias = str | PathLike[str]
 _Progress: TypeAlias = Callable[[str, int, int], object] | None
 _Declared: TypeAlias = tuple[str, str, list[int], str | None]
-_Read: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]
+_OnDevice: TypeAlias = tuple[int, int, int, int, object]
+_Read: TypeAlias = Callable[[int, bool], npt.NDArray[np.uint8] | _OnDevice]
 _TensorSource: TypeAlias = tuple[list[_Declared], _Read, dict[str, str], list[str]]
 _Source: TypeAlias = _Path | _TensorSource
 _Target: TypeAlias = tuple[str, int, str, tuple[int, int] | None]
@@ -172,6 +174,7 @@ class DeviceMemory:
 
 def encode(source: _Source, dst: _Path, options: _EncodeOptions, progress: _Progress) -> str: ...
 def encode_to_bytes(source: _Source, options: _EncodeOptions, progress: _Progress) -> tuple[bytes, str]: ...
+def encode_to_container(source: _Source, options: _EncodeOptions, progress: _Progress) -> Container: ...
 def checkpoint(path: _Path, rest: bool) -> tuple[list[tuple[str, Any]], list[Any]]: ...
 def compare(a: Container, b: Container) -> Comparison: ...
 def layer_encode(symbols: npt.NDArray[np.int8], rows: int, cols: int, options: _EncodeOptions) -> bytes: ...

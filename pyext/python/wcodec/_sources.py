@@ -15,7 +15,7 @@ from ._errors import InputError
 from ._options import path_of, shown, text_of
 
 if TYPE_CHECKING:
-    from ._native import _Declared, _Source, _TensorSource
+    from ._native import _Declared, _OnDevice, _Source, _TensorSource
 
 Tensors = Mapping[str, Any]
 Source = str | os.PathLike[str] | Tensors
@@ -46,7 +46,11 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
         declared.append((name, dtype, shape, None if alias_of == name else alias_of))
     if metadata is None:
         metadata = source.metadata if isinstance(source, Container) else {}
-    return declared, lambda index: _bytes_of(source[names[index]]), dict(metadata), list(files)
+
+    def read(index: int, device: bool) -> npt.NDArray[np.uint8] | _OnDevice:
+        return _bytes_of(names[index], source[names[index]], device)
+
+    return declared, read, dict(metadata), list(files)
 
 
 def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...] | None]:
@@ -86,9 +90,10 @@ def _identity(array: npt.NDArray[Any]) -> tuple[Any, ...] | None:
     return ("numpy", array.ctypes.data, array.shape, array.strides, array.dtype.str, array.dtype.name)
 
 
-def _bytes_of(value: Any) -> npt.NDArray[np.uint8]:
+def _bytes_of(name: str, value: Any, device: bool) -> npt.NDArray[np.uint8] | _OnDevice:
+    """The bytes of a tensor or, with ``device``, where a GPU has them."""
     if _torch.is_tensor(value):
-        return _torch.bytes_of(value)
+        return (_torch.on_device(value, name) if device else None) or _torch.bytes_of(value, name)
     if isinstance(value, TensorEntry):
         return value._bytes(None, None)
     return _dtypes.bytes_of(np.asarray(value))

@@ -14,6 +14,8 @@ from ._errors import InputError, UnsupportedError
 if TYPE_CHECKING:
     import torch
 
+    from ._native import _OnDevice
+
 _NAMES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -70,9 +72,31 @@ def identity(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     return (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype))
 
 
-def bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+def on_device(tensor: torch.Tensor, name: str) -> _OnDevice | None:
+    """Where a GPU has the tensor's elements, row-major: its number, their address and bytes, torch's current stream,
+    and what keeps them there. ``None`` where only torch knows how to get at them."""
+    torch = require()
+    if tensor.device.type != "cuda" or torch.version.hip or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    _must_be_there(tensor, name)
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    stream = torch.cuda.current_stream(plain.device).cuda_stream
+    return plain.get_device(), plain.data_ptr(), plain.numel() * plain.element_size(), stream, plain
+
+
+def _must_be_there(tensor: torch.Tensor, name: str) -> None:
+    """Refuses a tensor whose memory was given back, as training with sharded weights does between steps."""
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    reach = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    if tensor.numel() and tensor.untyped_storage().nbytes() < reach:
+        raise InputError(f"tensor '{name}': its memory was freed (gather the weights first)", tensor=name)
+
+
+def bytes_of(tensor: torch.Tensor, name: str) -> npt.NDArray[np.uint8]:
     """The tensor's elements, row-major, as bytes on the CPU; a copy only where that takes one."""
     torch = require()
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        _must_be_there(tensor, name)
     plain = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous().reshape(-1)
     if plain.is_complex():
         plain = torch.view_as_real(plain).reshape(-1)

@@ -56,13 +56,25 @@ impl Image {
         Self { scales, offsets, data, side, len }
     }
 
-    /// Writes the image of `parts` to `out`, which has its length.
-    pub fn fill(&self, parts: &Parts, out: &mut [u8]) {
-        out.fill(0);
-        out[self.scales.clone()].copy_from_slice(&parts.scales);
-        out[self.offsets.clone()].copy_from_slice(&parts.offsets);
-        out[self.data.clone()].copy_from_slice(&parts.data);
-        out[self.side.clone()].copy_from_slice(&parts.side);
+    /// Writes what the image of `parts` has from `begin` on to `out`, which ends where it ends or before.
+    pub fn fill(&self, parts: &Parts, begin: usize, out: &mut [u8]) {
+        let end = begin + out.len();
+        let all = [
+            (&self.scales, &parts.scales),
+            (&self.offsets, &parts.offsets),
+            (&self.data, &parts.data),
+            (&self.side, &parts.side),
+        ];
+        let mut at = begin;
+        for (place, bytes) in all {
+            let (from, to) = (place.start.max(at), place.end.min(end));
+            if from < to {
+                out[at - begin..from - begin].fill(0);
+                out[from - begin..to - begin].copy_from_slice(&bytes[from - place.start..to - place.start]);
+                at = to;
+            }
+        }
+        out[at - begin..].fill(0);
     }
 
     /// The parts of a whole image at `address`.

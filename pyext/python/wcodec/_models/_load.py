@@ -250,9 +250,8 @@ def _compress_checkpoint(
         keys[stored] = (found.whole[name],)
         kept.append(changed(candidate, stored=((stored,),)))
     transpose = [_escaped(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
-    data, _ = _api.compress_to_bytes(Lazy(checkpoint, keys, stacks), transpose=transpose, **encoding)
-    store = Store(Container.open(data, trusted=True), groups(kept), routed=routed(model, kept), **settings)
-    del data
+    container = _api.compress_in_memory(Lazy(checkpoint, keys, stacks), transpose=transpose, **encoding)
+    store = Store(container, groups(kept), routed=routed(model, kept), **settings)
     replace(model, kept, store, dtype=dtype, device=device)
     set_parameters(model, found, checkpoint.tensor, device)
     store.prepare()

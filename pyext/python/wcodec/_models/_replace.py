@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from .. import _api
-from .._container import Container
 from .._errors import InputError
 from .._options import patterns
 from .._progress import ProgressCallback
@@ -83,13 +82,11 @@ def compress_(
     before = _parameter_bytes(model)
     tensors = _tensors(candidates)
     transpose = [_escaped(name) for c in candidates if c.kind == "conv1d" for name in c.parameters]
-    data, _ = _api.compress_to_bytes(
+    container = _api.compress_in_memory(
         tensors, scheme=scheme, coder=coder, transpose=transpose, progress=progress, **options
     )
     del tensors
-    container = Container.open(data, trusted=True)
     store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
-    del data
     replaced = replace(model, candidates, store)
     try:
         store.check_budget()

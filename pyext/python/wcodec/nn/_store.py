@@ -463,7 +463,7 @@ def plain_bytes(model: torch.nn.Module, device: torch.device | None = None) -> i
 
 def compress_tensors(tensors: dict[str, torch.Tensor], **options: Any) -> Container:
     """These tensors, compressed in memory."""
-    return Container.open(_api.compress_to_bytes(tensors, **options)[0])
+    return _api.compress_in_memory(tensors, **options)
 
 
 def computing_dtype(dtype: Any) -> torch.dtype:
