@@ -266,7 +266,7 @@ def overwrite() -> list[Any]:
 # Many passes
 
 
-def test_ten_thousand_forwards(record_property: Callable[[str, object], None]) -> None:
+def test_ten_thousand_forwards(record_testsuite_property: Callable[[str, object], None]) -> None:
     seed = gpu_helpers.seed()
     other = llama(seed + 1)
     eager = [
@@ -294,7 +294,7 @@ def test_ten_thousand_forwards(record_property: Callable[[str, object], None]) -
     count, wrong = sum_up(side_by_side(work, 200))
     said = f"wrong: {wrong.total()} of {count}"
     print(f"{said} ({time.monotonic() - began:.1f} s)")
-    record_property("forwards", said)
+    record_testsuite_property("forwards", said)
     assert held and count == FORWARDS and not wrong, wrong
 
 

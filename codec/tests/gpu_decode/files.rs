@@ -35,46 +35,51 @@ fn corrupt_files_are_refused_as_by_the_oracle() {
     for path in files("corrupt") {
         let what = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let Ok(container) = Container::open(&path) else { continue };
-        let ok = container.info("ok").unwrap();
-        let damaged = container.info("w").unwrap();
-        for verify in [true, false] {
+        let ok = container.info("ok").ok();
+        let damaged: Vec<_> = container.infos().unwrap().into_iter().filter(|t| t.name != "ok").collect();
+        for (verify, damaged) in [true, false].into_iter().flat_map(|v| damaged.iter().map(move |t| (v, t))) {
             let options = GpuOptions { verify, ..Default::default() };
             // The other tensor is in order.
-            let decoder = GpuDecoder::new(&rig.device, &container, &["ok".to_owned()], &options).unwrap();
-            let wants = [Want::whole(&container, &ok, ok.dtype, &mut rig.rng)];
-            rig.compare(&decoder, &wants, &what);
-
-            // nvCOMP is not made for frames that are damaged in a way which hashes do not show.
-            if damaged.coder == "zstd" {
-                continue;
+            if let Some(ok) = &ok {
+                let decoder = GpuDecoder::new(&rig.device, &container, &["ok".to_owned()], &options).unwrap();
+                let wants = [Want::whole(&container, ok, ok.dtype, &mut rig.rng)];
+                rig.compare(&decoder, &wants, &what);
             }
-            let decoder = match GpuDecoder::new(&rig.device, &container, &["w".to_owned()], &options) {
+
+            let name = &damaged.name;
+            let decoder = match GpuDecoder::new(&rig.device, &container, std::slice::from_ref(name), &options) {
                 Ok(decoder) => decoder,
                 Err(e) => {
-                    assert_eq!(e.tensor_name(), Some("w"), "{what}: {e}");
-                    assert!(expected(&container, &damaged, damaged.dtype, verify).is_err(), "{what}: {e}");
+                    assert_eq!(e.tensor_name(), Some(name.as_str()), "{what}: {e}");
+                    // Frames of zstd are compared with the plane's hash before nvCOMP gets them, whatever the options say.
+                    let verify = verify || damaged.coder == "zstd";
+                    assert!(expected(&container, damaged, damaged.dtype, verify).is_err(), "{what}: {e}");
                     early += 1;
                     continue;
                 }
             };
             assert!(!(verify && what.starts_with("flip-")), "{what}: the hash was not compared");
-            for dtype in dtypes(&damaged) {
-                match expected(&container, &damaged, dtype, false) {
+            for dtype in dtypes(damaged) {
+                match expected(&container, damaged, dtype, false) {
                     // What only the hash of the decoded plane would show.
                     Ok(bytes) => {
-                        let want = Want { name: "w".to_owned(), dtype, rows: None, bytes };
+                        let want = Want { name: name.clone(), dtype, rows: None, bytes };
                         rig.compare(&decoder, &[want], &what);
                         same += 1;
                     }
                     Err(_) => {
-                        let bytes = vec![0; decoder.output_bytes("w", dtype).unwrap()];
-                        let want = [Want { name: "w".to_owned(), dtype, rows: None, bytes }];
+                        let bytes = vec![0; decoder.output_bytes(name, dtype).unwrap()];
+                        let want = [Want { name: name.clone(), dtype, rows: None, bytes }];
                         let mut outputs = crate::rig::Outputs::new(&mut rig, &want);
                         outputs.poison(&mut rig.rng, &rig.stream);
                         // SAFETY: the output outlives the work, which `check` waits for.
                         unsafe { decoder.decode(&outputs.targets(&want), &rig.stream) }.unwrap();
                         let e = decoder.check(&rig.stream).expect_err(&what);
-                        assert_eq!((e.kind(), e.tensor_name()), (ErrorKind::Corrupt, Some("w")), "{what}: {e}");
+                        assert_eq!(
+                            (e.kind(), e.tensor_name()),
+                            (ErrorKind::Corrupt, Some(name.as_str())),
+                            "{what}: {e}"
+                        );
                         // It is said once.
                         decoder.check(&rig.stream).unwrap();
                         outputs.contents(&rig.stream, &what);
