@@ -333,7 +333,7 @@ fn encode_into<W: Sink + Send>(
     let kept: Vec<usize> = (0..tensors.len()).filter(|&i| !plan.skip.is_match(&tensors[i].name)).collect();
     let total = kept.iter().fold(0u64, |sum, &i| sum.saturating_add(bytes_of(&tensors[i])));
     let largest = kept.iter().map(|&i| bytes_of(&tensors[i])).max().unwrap_or(0);
-    let pool = Pool::new(options.threads)?;
+    let pool = Pool::new(options.threads)?.unless_inside()?;
     // Reading does not queue behind the work.
     let reading = Pool::on_demand(pool.threads()?.min(READERS));
     let cancel = options.cancel.part();

@@ -110,6 +110,16 @@ impl Pool {
         Self { threads: Some(threads.clamp(1, MOST)), own: Place::new() }
     }
 
+    /// This one, or one like it where the calling thread is one of its own: who waits there for others that use the pool may wait
+    /// for ever, since all its threads may do the same.
+    pub(crate) fn unless_inside(self) -> Result<Self> {
+        let crew = self.crew()?;
+        match crew.current_thread_index() {
+            None => Ok(self),
+            Some(_) => Ok(Self::on_demand(crew.current_num_threads())),
+        }
+    }
+
     fn crew(&self) -> Result<&rayon::ThreadPool> {
         Crew::of_this_process(if self.threads.is_some() { &self.own } else { &SHARED }, self.threads)
     }

@@ -206,3 +206,25 @@ fn stopping_ends_large_tensors_soon() {
         assert!(late < std::time::Duration::from_secs(3), "{late:?}");
     }
 }
+
+/// All threads that operations share wait for what they encode: that cannot be for each other. It was, for ever.
+#[test]
+fn threads_of_the_pool_may_encode_too() {
+    let (done, all) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let pool = Pool::new(None).unwrap();
+        let wanted = encode_to_vec(&model(), &EncodeOptions::default(), &mut |_| Ok(())).unwrap().0;
+        let met = Mutex::new(Vec::new());
+        let work = || {
+            let (bytes, _) = encode_to_vec(&model(), &EncodeOptions::default(), &mut |_| Ok(())).unwrap();
+            let container = Container::from_bytes(bytes.clone()).unwrap();
+            assert!(wcodec::verify(&container, Some(&model()), &checked(true), &mut |_| Ok(())).unwrap().ok());
+            met.lock().unwrap().push(bytes);
+        };
+        pool.run(|| rayon::broadcast(|_| work())).unwrap();
+        done.send((met.into_inner().unwrap(), wanted, pool.threads().unwrap())).unwrap();
+    });
+    let (met, wanted, threads) = all.recv_timeout(std::time::Duration::from_secs(120)).expect("nobody waits for ever");
+    assert_eq!(met.len(), threads);
+    assert!(met.iter().all(|bytes| *bytes == wanted));
+}
