@@ -310,7 +310,7 @@ impl Facts {
 
     /// A JSON list of the tensors at these places, one a line.
     fn json(&self, py: Python<'_>, places: Vec<usize>) -> PyResult<String> {
-        py.detach(|| json::tensors(self.chosen(&places))).map_err(not_json)
+        py.detach(|| json::tensors(&self.chosen(&places).collect::<Vec<_>>())).map_err(not_json)
     }
 }
 

@@ -5,7 +5,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::Path;
+use std::thread;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -243,8 +245,8 @@ fn path_of(path: &Path) -> serde_json::Result<Box<RawValue>> {
 ///
 /// # Errors
 /// It cannot be written as JSON.
-pub fn tensors<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> serde_json::Result<String> {
-    list(tensors.map(Tensor::new))
+pub fn tensors(tensors: &[&TensorInfo]) -> serde_json::Result<String> {
+    list(tensors, |t| Tensor::new(t))
 }
 
 /// A list of compared tensors, one a line, as `wcodec compare --json` has it.
@@ -252,16 +254,40 @@ pub fn tensors<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> serde_json:
 /// # Errors
 /// It cannot be written as JSON.
 pub fn compared(found: &Comparisons) -> serde_json::Result<String> {
-    list(found.tensors.iter().map(Pair::new))
+    list(&found.tensors, Pair::new)
 }
 
-fn list(entries: impl Iterator<Item = impl Serialize>) -> serde_json::Result<String> {
-    let mut out = Vec::from(*b"[");
-    for (i, entry) in entries.enumerate() {
+/// Entries that are worth a thread of their own.
+const PART: usize = 1 << 14;
+
+/// A list with an entry for each item, one a line: written in parts, side by side where there are very many.
+fn list<'a, T: Sync, E: Serialize>(items: &'a [T], entry: impl Fn(&'a T) -> E + Sync) -> serde_json::Result<String> {
+    let entry = &entry;
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(items.len().div_ceil(PART)).max(1);
+    let (first, others) = items.split_at(items.len().div_ceil(threads));
+    let parts = thread::scope(|scope| {
+        let started: Vec<_> = others
+            .chunks(first.len().max(1))
+            .map(|part| (part, thread::Builder::new().spawn_scoped(scope, move || lines(part, entry))))
+            .collect();
+        let mut parts = vec![lines(first, entry)];
+        // Where there is no thread to be had, this one does it.
+        parts.extend(started.into_iter().map(|(part, thread)| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => lines(part, entry),
+        }));
+        parts.into_iter().collect::<serde_json::Result<Vec<_>>>()
+    })?;
+    Ok(if items.is_empty() { "[]".to_owned() } else { format!("[{}\n  ]", parts.join(",")) })
+}
+
+/// Entries with a comma between them, each on a line of its own.
+fn lines<'a, T, E: Serialize>(items: &'a [T], entry: impl Fn(&'a T) -> E) -> serde_json::Result<String> {
+    let mut out = Vec::new();
+    for (i, item) in items.iter().enumerate() {
         out.extend_from_slice(if i == 0 { b"\n    " } else { b",\n    " });
-        serde_json::to_writer(&mut out, &entry)?;
+        serde_json::to_writer(&mut out, &entry(item))?;
     }
-    out.extend_from_slice(if out.len() == 1 { b"]" } else { b"\n  ]" });
     let text = String::from_utf8(out).map_err(serde::ser::Error::custom)?;
     Ok(match ascii_json(&text) {
         Cow::Owned(ascii) => ascii,
