@@ -308,7 +308,7 @@ impl Facts {
         py.detach(|| plain::listing(&self.chosen(&places).collect::<Vec<_>>(), Look::default(), false))
     }
 
-    /// A JSON list of the tensors at these places, one a line.
+    /// The entries of a JSON list of the tensors at these places, one a line.
     fn json(&self, py: Python<'_>, places: Vec<usize>) -> PyResult<String> {
         py.detach(|| json::tensors(&self.chosen(&places).collect::<Vec<_>>())).map_err(not_json)
     }

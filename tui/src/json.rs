@@ -241,12 +241,12 @@ fn path_of(path: &Path) -> serde_json::Result<Box<RawValue>> {
     RawValue::from_string(path_json(path))
 }
 
-/// A list of tensors, one a line, as `wcodec inspect --json` has it.
+/// The entries of a list of tensors with commas between them, one a line, as `wcodec inspect --json` has them.
 ///
 /// # Errors
 /// It cannot be written as JSON.
 pub fn tensors(tensors: &[&TensorInfo]) -> serde_json::Result<String> {
-    list(tensors, |t| Tensor::new(t))
+    entries(tensors, &|t: &&TensorInfo| Tensor::new(t))
 }
 
 /// A list of compared tensors, one a line, as `wcodec compare --json` has it.
@@ -258,16 +258,26 @@ pub fn compared(found: &Comparisons) -> serde_json::Result<String> {
 }
 
 /// Entries that are worth a thread of their own.
-const PART: usize = 1 << 14;
+const PART: usize = 1 << 10;
 
-/// A list with an entry for each item, one a line: written in parts, side by side where there are very many.
+/// A list with an entry for each item, one a line.
 fn list<'a, T: Sync, E: Serialize>(items: &'a [T], entry: impl Fn(&'a T) -> E + Sync) -> serde_json::Result<String> {
-    let entry = &entry;
+    Ok(if items.is_empty() { "[]".to_owned() } else { format!("[{}\n  ]", entries(items, &entry)?) })
+}
+
+/// Entries with a comma between them, in parts that are written side by side where there are many.
+fn entries<'a, T: Sync, E: Serialize>(
+    items: &'a [T],
+    entry: &(impl Fn(&'a T) -> E + Sync),
+) -> serde_json::Result<String> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(items.len().div_ceil(PART)).max(1);
     let (first, others) = items.split_at(items.len().div_ceil(threads));
+    if others.is_empty() {
+        return lines(first, entry);
+    }
     let parts = thread::scope(|scope| {
         let started: Vec<_> = others
-            .chunks(first.len().max(1))
+            .chunks(first.len())
             .map(|part| (part, thread::Builder::new().spawn_scoped(scope, move || lines(part, entry))))
             .collect();
         let mut parts = vec![lines(first, entry)];
@@ -278,7 +288,7 @@ fn list<'a, T: Sync, E: Serialize>(items: &'a [T], entry: impl Fn(&'a T) -> E + 
         }));
         parts.into_iter().collect::<serde_json::Result<Vec<_>>>()
     })?;
-    Ok(if items.is_empty() { "[]".to_owned() } else { format!("[{}\n  ]", parts.join(",")) })
+    Ok(parts.join(","))
 }
 
 /// Entries with a comma between them, each on a line of its own.

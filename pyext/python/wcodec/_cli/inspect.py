@@ -10,7 +10,10 @@ from typing import Any
 from .. import _format as fmt
 from .._container import Container
 from .._native import Facts, safe
-from .output import document, put, say
+from .output import document, put_list, say
+
+# Tensors of a document that are written at once: so few that memory is used again.
+_PART = 4096
 
 SORTS = ("natural", "file", "name", "size", "stored", "ratio", "bits")
 
@@ -26,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.sort != "file":
             shown = facts.sorted(shown, arguments.sort)
         if arguments.json:
-            put(document("inspect", _record(container, facts), facts.json(shown)))
+            parts = (facts.json(shown[i : i + _PART]) for i in range(0, len(shown), _PART))
+            put_list(document("inspect", _record(container, facts)), parts)
             return 0
         lines = [facts.table(shown).rstrip("\n")]
         lines += [

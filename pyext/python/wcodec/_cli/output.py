@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from .._errors import FileError
@@ -40,6 +41,21 @@ def put(document: str) -> None:
     :raises FileError: if standard output is closed.
     """
     print(document, file=_stdout())
+
+
+def put_list(document: str, parts: Iterable[str]) -> None:
+    """Prints a document as :func:`put` does, with a list ``tensors`` as its last key. It is in parts, each with entries
+    that are JSON, one a line: of a hundred thousand tensors it would take most of the time to put it together.
+
+    :raises FileError: if standard output is closed.
+    """
+    out = _stdout()
+    out.write(f'{document[:-2]},\n  "tensors": [')
+    something = False
+    for part in parts:
+        out.write(f",{part}" if something else part)
+        something = True
+    out.write("\n  ]\n}\n" if something else "]\n}\n")
 
 
 def tell(text: str) -> None:
