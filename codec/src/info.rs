@@ -1,11 +1,13 @@
 //! What the index says of a tensor, in a form for people and programs.
 
 use compact_str::CompactString;
+use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::coder::TILE_ROWS;
 use crate::container::{Hash, Index, PlaneEntry, Segment, TensorEntry};
 use crate::error::Result;
+use crate::pool::Pool;
 use crate::scheme::int8::Granularity;
 use crate::tensor::{Dtype, element_count};
 
@@ -111,13 +113,28 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// Tensors from which on several threads look at them.
+const MANY: usize = 4096;
+
 /// Describes all tensors of an index.
 pub(crate) fn tensor_infos(index: &Index) -> Result<Vec<TensorInfo>> {
-    let mut charged = vec![false; index.tables.len()];
-    index.tensors.iter().map(|t| tensor_info(index, t, &mut charged)).collect()
+    // A table is charged to its first user.
+    let mut users = vec![None; index.tables.len()];
+    for (i, t) in index.tensors.iter().enumerate() {
+        for table in t.planes.iter().filter_map(|p| p.table) {
+            if let Some(user) = users.get_mut(table) {
+                user.get_or_insert(i);
+            }
+        }
+    }
+    let info = |(i, t)| tensor_info(index, t, |table| users.get(table) == Some(&Some(i)));
+    if index.tensors.len() < MANY {
+        return index.tensors.iter().enumerate().map(info).collect();
+    }
+    Pool::new(None)?.run(|| index.tensors.par_iter().enumerate().map(info).collect())?
 }
 
-fn tensor_info(index: &Index, t: &TensorEntry, charged: &mut [bool]) -> Result<TensorInfo> {
+fn tensor_info(index: &Index, t: &TensorEntry, pays_for: impl Fn(usize) -> bool) -> Result<TensorInfo> {
     let dtype = Dtype::from_name(&t.dtype).map_err(|e| e.tensor(&t.name))?;
     let elements = element_count(&t.shape).map_err(|e| e.tensor(&t.name))?;
     let mut segments: Vec<SegmentInfo> = Vec::new();
@@ -125,9 +142,9 @@ fn tensor_info(index: &Index, t: &TensorEntry, charged: &mut [bool]) -> Result<T
         segments.push(SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash });
     };
     t.segments().for_each(|(role, s)| push(role, s));
-    for table in t.planes.iter().filter_map(|p| p.table) {
-        if let Some(charged) = charged.get_mut(table).filter(|c| !**c) {
-            *charged = true;
+    let tables = || t.planes.iter().filter_map(|p| p.table);
+    for (i, table) in tables().enumerate() {
+        if pays_for(table) && !tables().take(i).any(|before| before == table) {
             push("table", &index.tables[table].data);
         }
     }

@@ -24,8 +24,12 @@ def run(arguments: argparse.Namespace) -> int:
     with Container.open(arguments.file, trusted=arguments.trust) as container:
         # There may be a hundred thousand tensors: what is done with each is native.
         native = container._open
-        facts, names = native.facts(), native.names()
-        shown = [place for place, name in enumerate(names) if arguments.filter is None or matches(name)]
+        facts = native.facts()
+        count = facts.totals()[0]
+        if arguments.filter is None:
+            shown = list(range(count))
+        else:
+            shown = [place for place, name in enumerate(native.names()) if matches(name)]
         if arguments.sort != "file":
             shown = facts.sorted(shown, arguments.sort)
         if arguments.json:
@@ -37,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{safe(alias)} is tied to {safe(target)}" for alias, target in container.aliases.items() if matches(alias)
         ]
         lines.append("")
-        if len(shown) < len(names):
-            lines.append(f"{fmt.plural(len(shown), 'tensor')} of {len(names):,} shown; totals are of the whole file")
+        if len(shown) < count:
+            lines.append(f"{fmt.plural(len(shown), 'tensor')} of {count:,} shown; totals are of the whole file")
         say("\n".join([*lines, _totals(container, facts)]))
     return 0
 
