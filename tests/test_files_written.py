@@ -326,14 +326,16 @@ def test_handlers_are_put_back(run: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 _NO_THREADS = """
-import os, resource, sys, numpy as np, wcodec
+import os, pathlib, resource, sys, numpy as np, wcodec
 data = {"w": np.ones((64, 256), np.float32)}
 # The threads that encoding shares are there; a user that may have no more of them.
 wcodec.compress_to_bytes(data)
+# What is imported at first use, while its files can be read.
+save, decompress = wcodec.save_file, wcodec.decompress
 os.setgid(65534); os.setuid(65534)
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-wcodec.save_file(data, sys.argv[1])
-wcodec.decompress(sys.argv[1], sys.argv[1] + ".st", progress=False)
+save(data, sys.argv[1])
+decompress(sys.argv[1], sys.argv[1] + ".st", progress=False)
 """
 
 

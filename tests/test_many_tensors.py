@@ -6,10 +6,14 @@ that Python makes of the same facts, one by one; how long it takes is not tested
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import io
 import json
 import pickle
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from command import call, document
 from hostile import raw
 from wcodec import _format, _native, _reports
 from wcodec._reports import COMPARISON_HEADINGS, TABLE_HEADINGS, TABLE_LEFT, comparison_row, table_row
+from wcodec.cli import main
 
 MANY = 1200
 
@@ -138,6 +143,18 @@ def test_the_table_and_the_document_are_those_that_python_makes(
         assert out.splitlines()[MANY + 2] == "head is tied to embed"
         found = document(call(capsys, "inspect", many, "--sort", sort, "--json")[1], "inspect")["tensors"]
         assert [list(t.items()) for t in found] == [list(t.to_dict().items()) for t in expected]
+
+
+def test_documents_are_the_same_on_any_stream(many: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    for pattern in ("*", "layers.1.*", "nothing"):
+        arguments = ["inspect", str(many), "--json", "--filter", pattern]
+        # One that has bytes beneath, and one that has only text.
+        assert subprocess.run([sys.executable, "-m", "wcodec", *arguments], check=False).returncode == 0
+        binary = capfdbinary.readouterr().out.decode()
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            assert main(arguments) == 0
+        assert text.getvalue() == binary
+        assert document(binary, "inspect")["tensors"] or pattern == "nothing"
 
 
 def test_a_comparison_is_the_one_that_python_makes(

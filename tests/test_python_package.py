@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import wcodec
 
@@ -45,6 +46,18 @@ def test_everything_public_is_documented() -> None:
             for key, member in vars(value).items():
                 if not key.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
                     assert inspect.getdoc(member), f"{name}.{key}"
+
+
+def test_what_is_not_used_is_not_imported(tmp_path: Path) -> None:
+    heavy = {"numpy", "torch", "transformers", "pandas", "matplotlib"}
+    code = f"import sys, wcodec; dir(wcodec); print({heavy!r} & set(sys.modules))"
+    done = run(sys.executable, "-c", code, cwd=tmp_path)
+    assert done.stdout.strip() == "set()", done.stderr
+    path = tmp_path / "x.wcodec"
+    wcodec.save_file({"w": np.ones((4, 64), np.float32)}, path)
+    code = f"import sys, wcodec.cli; wcodec.cli.main(['inspect', {str(path)!r}]); print({heavy!r} & set(sys.modules))"
+    done = run(sys.executable, "-c", code, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
 
 
 def test_version_is_one() -> None:

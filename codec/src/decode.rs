@@ -13,7 +13,7 @@ use crate::coder::table::Table;
 use crate::container::{Index, Reader, TensorEntry};
 use crate::error::{Error, Result};
 use crate::extract::IndexTexts;
-use crate::info::{TensorInfo, tensor_infos};
+use crate::info::{TensorInfo, TensorInfos};
 use crate::pool::Pool;
 use crate::tensor::{AlignedBytes, Dtype};
 use crate::trust::{self, OpenOptions};
@@ -70,7 +70,7 @@ pub struct Container {
     /// Tables that were read already, and whether their hashes were compared.
     tables: Mutex<HashMap<usize, (Arc<Table>, bool)>>,
     pool: Mutex<Option<(Option<usize>, Arc<Pool>)>>,
-    infos: OnceLock<Arc<Vec<TensorInfo>>>,
+    infos: OnceLock<TensorInfos>,
     texts: OnceLock<IndexTexts>,
     /// Tensors, by their places, all of whose segments were compared with their hashes.
     sound: Mutex<HashSet<usize>>,
@@ -158,24 +158,21 @@ impl Container {
     /// There is no such tensor, or its dtype is unknown.
     pub fn info(&self, name: &str) -> Result<TensorInfo> {
         let place = self.reader.place(name)?;
-        Ok(self.shared_infos()?[place].clone())
+        let info = self.tensors().get(place).map_err(|e| self.reader.name(e))?;
+        Ok(info.expect("a place of the index"))
     }
 
     /// What the index says of all tensors.
-    pub fn infos(&self) -> Result<Vec<TensorInfo>> {
-        self.shared_infos().map(|infos| infos.to_vec())
-    }
-
-    /// The same, by their places in the file and without a copy; they outlive the container.
     ///
     /// # Errors
-    /// A tensor's dtype is unknown.
-    pub fn shared_infos(&self) -> Result<&Arc<Vec<TensorInfo>>> {
-        if let Some(infos) = self.infos.get() {
-            return Ok(infos);
-        }
-        let infos = tensor_infos(self.index()).map_err(|e| self.reader.name(e))?;
-        Ok(self.infos.get_or_init(|| Arc::new(infos)))
+    /// As for [`TensorInfos::all`].
+    pub fn infos(&self) -> Result<Vec<TensorInfo>> {
+        self.tensors().all().map_err(|e| self.reader.name(e))
+    }
+
+    /// The same, of each tensor when it is asked for; it outlives the container.
+    pub fn tensors(&self) -> &TensorInfos {
+        self.infos.get_or_init(|| TensorInfos::new(self.reader.shared_index()))
     }
 
     /// Text that belongs to the whole.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
@@ -15,7 +16,7 @@ use crate::container::{Index, MemoryFile, Reader, Sink, Writer};
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::file::{OutputFile, OutputKind};
-use crate::info::{TensorInfo, tensor_infos};
+use crate::info::{TensorInfo, TensorInfos};
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::int8::Granularity;
@@ -408,10 +409,11 @@ fn encode_into<W: Sink + Send>(
     index.metadata = source.metadata();
     index.metadata.extend(options.metadata.clone());
     index.set_model(source.model().as_ref())?;
-    let (index, stored_bytes, out): (Index, u64, W) = writer.finish()?;
+    let (mut index, stored_bytes, out): (Index, u64, W) = writer.finish()?;
+    let aliases = std::mem::take(&mut index.aliases);
     let report = EncodeReport {
-        tensors: tensor_infos(&index)?,
-        aliases: index.aliases,
+        tensors: TensorInfos::new(Arc::new(index)).all()?,
+        aliases,
         original_bytes,
         stored_bytes,
         seconds: begin.elapsed().as_secs_f64(),

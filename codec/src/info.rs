@@ -1,11 +1,13 @@
 //! What the index says of a tensor, in a form for people and programs.
 
-use compact_str::CompactString;
+use std::sync::Arc;
+
+use compact_str::{CompactString, ToCompactString};
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::coder::TILE_ROWS;
-use crate::container::{Hash, Index, PlaneEntry, Segment, TensorEntry};
+use crate::container::{Hash, Index, Segment, TensorEntry};
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::int8::Granularity;
@@ -35,17 +37,17 @@ pub struct TensorInfo {
     /// Dimensions.
     pub shape: Vec<usize>,
     /// `int8` or `raw`.
-    pub scheme: String,
+    pub scheme: CompactString,
     /// `row`, `tensor` or `block 128`, for `int8`.
-    pub scales: Option<String>,
+    pub scales: Option<CompactString>,
     /// `rans`, `huffman`, `zstd` or `raw`.
-    pub coder: String,
+    pub coder: CompactString,
     /// `byte` or `pair`, for `rans` and `huffman`.
-    pub layout: Option<String>,
+    pub layout: Option<CompactString>,
     /// Uncoded low bits of layout `pair`.
     pub shift: Option<u32>,
     /// `none`, `left` or `up`.
-    pub filter: String,
+    pub filter: CompactString,
     /// Width of a tile in columns.
     pub tile: Option<usize>,
     /// Matrices.
@@ -116,65 +118,125 @@ fn gcd(a: usize, b: usize) -> usize {
 /// Tensors from which on several threads look at them.
 const MANY: usize = 4096;
 
-/// Describes all tensors of an index.
-pub(crate) fn tensor_infos(index: &Index) -> Result<Vec<TensorInfo>> {
-    // A table is charged to its first user.
-    let mut users = vec![None; index.tables.len()];
-    for (i, t) in index.tensors.iter().enumerate() {
-        for table in t.planes.iter().filter_map(|p| p.table) {
-            if let Some(user) = users.get_mut(table) {
-                user.get_or_insert(i);
-            }
-        }
-    }
-    let info = |(i, t)| tensor_info(index, t, |table| users.get(table) == Some(&Some(i)));
-    if index.tensors.len() < MANY {
-        return index.tensors.iter().enumerate().map(info).collect();
-    }
-    Pool::new(None)?.run(|| index.tensors.par_iter().enumerate().map(info).collect())?
+/// What an index says of its tensors, by their places in the file's order. Each is described when it is asked for: of a hundred
+/// thousand, all would take more memory than the index. It outlives the container.
+#[derive(Clone, Debug)]
+pub struct TensorInfos {
+    index: Arc<Index>,
+    /// The tensor that each table is charged to: its first user.
+    payers: Arc<Vec<Option<usize>>>,
 }
 
-fn tensor_info(index: &Index, t: &TensorEntry, pays_for: impl Fn(usize) -> bool) -> Result<TensorInfo> {
+impl TensorInfos {
+    pub(crate) fn new(index: Arc<Index>) -> Self {
+        let mut payers = vec![None; index.tables.len()];
+        for (i, t) in index.tensors.iter().enumerate() {
+            for table in t.planes.iter().filter_map(|p| p.table) {
+                if let Some(payer) = payers.get_mut(table) {
+                    payer.get_or_insert(i);
+                }
+            }
+        }
+        Self { index, payers: Arc::new(payers) }
+    }
+
+    /// Tensors.
+    pub fn len(&self) -> usize {
+        self.index.tensors.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The name of a tensor; none where there is none.
+    pub fn name(&self, place: usize) -> Option<&str> {
+        self.index.tensors.get(place).map(|t| t.name.as_str())
+    }
+
+    /// What the index says of a tensor; nothing where there is none.
+    ///
+    /// # Errors
+    /// Its dtype is unknown, or it has more elements than can be counted, which opening a container refuses.
+    pub fn get(&self, place: usize) -> Result<Option<TensorInfo>> {
+        self.index.tensors.get(place).map(|t| self.info(place, t)).transpose()
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get), or there are many and no threads to be had.
+    pub fn all(&self) -> Result<Vec<TensorInfo>> {
+        let tensors = &self.index.tensors;
+        let info = |(i, t)| self.info(i, t);
+        if tensors.len() < MANY {
+            return tensors.iter().enumerate().map(info).collect();
+        }
+        Pool::new(None)?.run(|| tensors.par_iter().enumerate().map(info).collect())?
+    }
+
+    /// Elements, bytes in the source and stored bytes of a tensor, with little work; zeros where there is none.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn sizes(&self, place: usize) -> Result<[u64; 3]> {
+        let Some(t) = self.index.tensors.get(place) else { return Ok([0; 3]) };
+        let (dtype, elements) = kind(t)?;
+        let stored = t.segments().map(|(_, s)| s).chain(self.charged(place, t)).map(|s| s.length).sum();
+        Ok([elements, elements.saturating_mul(dtype.size() as u64), stored])
+    }
+
+    /// The tables that a tensor pays for.
+    fn charged<'a>(&'a self, place: usize, t: &'a TensorEntry) -> impl Iterator<Item = &'a Segment> {
+        let tables = || t.planes.iter().filter_map(|p| p.table);
+        tables()
+            .enumerate()
+            .filter(move |&(i, table)| {
+                self.payers.get(table) == Some(&Some(place)) && !tables().take(i).any(|before| before == table)
+            })
+            .map(|(_, table)| &self.index.tables[table].data)
+    }
+
+    fn info(&self, place: usize, t: &TensorEntry) -> Result<TensorInfo> {
+        let (dtype, elements) = kind(t)?;
+        let segments = t.segments().chain(self.charged(place, t).map(|s| ("table", s)));
+        let segments: Vec<_> =
+            segments.map(|(role, s)| SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash }).collect();
+        let plane = t.planes.first();
+        let matrix = t.matrix;
+        Ok(TensorInfo {
+            name: t.name.clone(),
+            dtype,
+            shape: t.shape.clone(),
+            scheme: t.scheme.clone(),
+            scales: t.scales.as_ref().map(|s| match s.block {
+                Some(n) => Granularity::Block(n).to_compact_string(),
+                None => s.per.clone(),
+            }),
+            coder: plane.map_or_else(CompactString::default, |p| p.coder.clone()),
+            layout: plane.and_then(|p| p.layout.clone()),
+            shift: plane.and_then(|p| p.shift),
+            filter: plane.and_then(|p| p.filter.clone()).unwrap_or(CompactString::const_new("none")),
+            tile: plane.and_then(|p| p.tile),
+            count: matrix.map_or(1, |m| m.count),
+            rows: matrix.map_or(1, |m| m.rows),
+            cols: matrix.map_or(elements as usize, |m| m.cols),
+            row_axis: matrix.map_or(0, |m| m.row_axis),
+            cut: cut(t),
+            chunks: plane.and_then(|p| p.chunks).unwrap_or(1),
+            elements,
+            original_bytes: elements.saturating_mul(dtype.size() as u64),
+            stored_bytes: segments.iter().map(|s| s.length).sum(),
+            entropy: t.quality.and_then(|q| q.entropy),
+            segments,
+        })
+    }
+}
+
+/// Element type, and elements.
+fn kind(t: &TensorEntry) -> Result<(Dtype, u64)> {
     let dtype = Dtype::from_name(&t.dtype).map_err(|e| e.tensor(&t.name))?;
     let elements = element_count(&t.shape).map_err(|e| e.tensor(&t.name))?;
-    let mut segments: Vec<SegmentInfo> = Vec::new();
-    let mut push = |role, s: &Segment| {
-        segments.push(SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash });
-    };
-    t.segments().for_each(|(role, s)| push(role, s));
-    let tables = || t.planes.iter().filter_map(|p| p.table);
-    for (i, table) in tables().enumerate() {
-        if pays_for(table) && !tables().take(i).any(|before| before == table) {
-            push("table", &index.tables[table].data);
-        }
-    }
-    let plane = t.planes.first();
-    let text = |f: fn(&PlaneEntry) -> Option<&CompactString>| plane.and_then(f).map(CompactString::to_string);
-    let matrix = t.matrix;
-    Ok(TensorInfo {
-        name: t.name.clone(),
-        dtype,
-        shape: t.shape.clone(),
-        scheme: t.scheme.to_string(),
-        scales: t.scales.as_ref().map(|s| match s.block {
-            Some(n) => Granularity::Block(n).to_string(),
-            None => s.per.to_string(),
-        }),
-        coder: plane.map_or_else(String::new, |p| p.coder.to_string()),
-        layout: text(|p| p.layout.as_ref()),
-        shift: plane.and_then(|p| p.shift),
-        filter: text(|p| p.filter.as_ref()).unwrap_or_else(|| "none".to_owned()),
-        tile: plane.and_then(|p| p.tile),
-        count: matrix.map_or(1, |m| m.count),
-        rows: matrix.map_or(1, |m| m.rows),
-        cols: matrix.map_or(elements, |m| m.cols),
-        row_axis: matrix.map_or(0, |m| m.row_axis),
-        cut: cut(t),
-        chunks: plane.and_then(|p| p.chunks).unwrap_or(1),
-        elements: elements as u64,
-        original_bytes: (elements as u64).saturating_mul(dtype.size() as u64),
-        stored_bytes: segments.iter().map(|s| s.length).sum(),
-        entropy: t.quality.and_then(|q| q.entropy),
-        segments,
-    })
+    Ok((dtype, elements as u64))
 }

@@ -66,7 +66,7 @@ pub use encode::{EncodeOptions, EncodeReport, Scheme, encode, encode_to_containe
 pub use error::{Error, ErrorKind, Result};
 pub use extract::{extract, extract_to};
 pub use file::{OutputFile, OutputKind};
-pub use info::{SegmentInfo, TensorInfo};
+pub use info::{SegmentInfo, TensorInfo, TensorInfos};
 pub use pool::Pool;
 pub use progress::{Progress, ProgressEvent};
 pub use rest::REST_KEY;

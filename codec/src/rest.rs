@@ -49,7 +49,7 @@ impl Container {
         let rest = Checkpoint::open_rest(&path)?;
         // A whole container, encoded to the name that config.json says.
         let mut names = rest.tensors().iter().map(|t| &t.name);
-        let is_whole = !rest.tensors().is_empty() && names.all(|name| self.resolve(name).is_ok());
+        let is_whole = !rest.tensors().is_empty() && names.all(|name| self.reader().find(name).is_some());
         Ok((!is_whole).then_some(rest))
     }
 }

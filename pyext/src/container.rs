@@ -3,19 +3,18 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use numpy::{IntoPyArray, PyArray1};
+use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyRuntimeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use wcodec::names::natural;
-use wcodec::{Comparisons, DecodeOptions, Dtype, Source, TensorInfo};
+use wcodec::{Comparisons, DecodeOptions, Dtype, Source, TensorInfo, TensorInfos};
 use wcodec_tui::draw::theme::Look;
-use wcodec_tui::model::totals::Totals;
 use wcodec_tui::{json, plain};
 
+use crate::arrays::array;
 use crate::encode::Input;
 use crate::errors::to_py;
 use crate::options::{Decode, open_options};
@@ -61,19 +60,14 @@ impl Container {
         self.0.trusted()
     }
 
-    /// Names of the stored tensors, in the order of the file.
-    fn names(&self) -> Vec<&str> {
-        self.0.names()
-    }
-
     /// Tied tensor -> the stored one that holds its data.
     fn aliases(&self) -> BTreeMap<String, String> {
         self.0.aliases().clone()
     }
 
     /// What the index says about the tensors.
-    fn facts(&self, py: Python<'_>) -> PyResult<Facts> {
-        detached(py, || self.0.shared_infos().cloned()).map(Facts)
+    fn facts(&self) -> Facts {
+        Facts(self.0.tensors().clone())
     }
 
     /// Where a tensor, or the one that it is tied to, is in the file's order.
@@ -118,13 +112,13 @@ impl Container {
 
     /// Quantized symbols, in the order of the matrix view.
     fn symbols<'py>(&self, py: Python<'py>, name: &str, options: Decode) -> PyResult<Bound<'py, PyArray1<i8>>> {
-        run_for(py, self.bytes_of(name), |cancel| self.0.symbols(name, &options.build(cancel)?))
-            .map(|v| v.into_pyarray(py))
+        let symbols = run_for(py, self.bytes_of(name), |cancel| self.0.symbols(name, &options.build(cancel)?))?;
+        array(py, symbols)
     }
 
     /// Scales, in the order of the matrix view.
     fn scales<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyArray1<f32>>> {
-        detached(py, || self.0.scales(name)).map(|v| v.into_pyarray(py))
+        array(py, detached(py, || self.0.scales(name))?)
     }
 
     /// The tensor's bytes in its own dtype, or in `dtype`, as 8-byte words, and how many bytes of them count.
@@ -146,7 +140,7 @@ impl Container {
             };
             Ok(bytes.into_words())
         })?;
-        Ok((words.into_pyarray(py), len))
+        Ok((array(py, words)?, len))
     }
 
     /// Rows of a tensor, as `read` gives all of them.
@@ -164,7 +158,7 @@ impl Container {
             let dtype = dtype.map(Dtype::from_name).transpose()?;
             Ok(self.0.read_rows(name, begin..end, dtype, &options.build(cancel)?)?.into_words())
         })?;
-        Ok((words.into_pyarray(py), len))
+        Ok((array(py, words)?, len))
     }
 
     /// A container of the tensors `names` alone.
@@ -226,46 +220,54 @@ impl Container {
 
 /// What an index says about its tensors, which are known by their places in the file's order. It outlives the container.
 #[pyclass(frozen, module = "wcodec._native")]
-pub struct Facts(Arc<Vec<TensorInfo>>);
+pub struct Facts(TensorInfos);
 
 impl Facts {
-    /// Those of these places that there are.
-    fn chosen(&self, places: &[usize]) -> impl Iterator<Item = &TensorInfo> {
-        places.iter().filter_map(|&i| self.0.get(i))
-    }
-
-    fn at(&self, place: usize) -> PyResult<&TensorInfo> {
-        self.0.get(place).ok_or_else(|| PyIndexError::new_err(place))
+    fn at(&self, py: Python<'_>, place: usize) -> PyResult<TensorInfo> {
+        self.0.get(place).map_err(|e| to_py(py, &e))?.ok_or_else(|| PyIndexError::new_err(place))
     }
 }
 
 #[pymethods]
 impl Facts {
+    /// Names of the stored tensors.
+    fn names(&self) -> Vec<&str> {
+        (0..self.0.len()).filter_map(|place| self.0.name(place)).collect()
+    }
+
     /// Tensors, their elements, bytes before encoding, and stored bytes without what belongs to no tensor.
-    fn totals(&self) -> (usize, u64, u64, u64) {
-        let sums = Totals::of(self.0.iter());
-        (sums.tensors, sums.elements, sums.original_bytes, sums.stored_bytes)
+    fn totals(&self, py: Python<'_>) -> PyResult<(usize, u64, u64, u64)> {
+        let mut sums = [0u64; 3];
+        detached(py, || {
+            for place in 0..self.0.len() {
+                let sizes = self.0.sizes(place)?;
+                sums.iter_mut().zip(sizes).for_each(|(sum, size)| *sum = sum.saturating_add(size));
+            }
+            Ok(())
+        })?;
+        let [elements, original, stored] = sums;
+        Ok((self.0.len(), elements, original, stored))
     }
 
     /// Role, offset, length and hash of each segment of a tensor.
-    fn segments(&self, place: usize) -> PyResult<Vec<(&'static str, u64, u64, String)>> {
-        let segments = self.at(place)?.segments.iter();
-        Ok(segments.map(|s| (s.role, s.offset, s.length, s.hash.to_string())).collect())
+    fn segments(&self, py: Python<'_>, place: usize) -> PyResult<Vec<(&'static str, u64, u64, String)>> {
+        let tensor = self.at(py, place)?;
+        Ok(tensor.segments.iter().map(|s| (s.role, s.offset, s.length, s.hash.to_string())).collect())
     }
 
     /// One tensor: the arguments of `wcodec.TensorInfo` without the segments.
     fn record<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyDict>> {
-        let t = self.at(place)?;
+        let t = self.at(py, place)?;
         let record = PyDict::new(py);
         record.set_item(intern!(py, "name"), &t.name)?;
         record.set_item(intern!(py, "dtype"), t.dtype.name())?;
         record.set_item(intern!(py, "shape"), PyTuple::new(py, &t.shape)?)?;
-        record.set_item(intern!(py, "scheme"), &t.scheme)?;
-        record.set_item(intern!(py, "scale"), &t.scales)?;
-        record.set_item(intern!(py, "coder"), &t.coder)?;
-        record.set_item(intern!(py, "layout"), &t.layout)?;
+        record.set_item(intern!(py, "scheme"), t.scheme.as_str())?;
+        record.set_item(intern!(py, "scale"), t.scales.as_deref())?;
+        record.set_item(intern!(py, "coder"), t.coder.as_str())?;
+        record.set_item(intern!(py, "layout"), t.layout.as_deref())?;
         record.set_item(intern!(py, "shift"), t.shift)?;
-        record.set_item(intern!(py, "filter"), &t.filter)?;
+        record.set_item(intern!(py, "filter"), t.filter.as_str())?;
         record.set_item(intern!(py, "tile"), t.tile)?;
         record.set_item(intern!(py, "count"), t.count)?;
         record.set_item(intern!(py, "rows"), t.rows)?;
@@ -283,34 +285,46 @@ impl Facts {
     /// The same places in another order: `natural` or `name` (in that of code points), or by `size`, `stored`, `ratio` or `bits`, the
     /// largest first. Equal ones stay in their order.
     fn sorted(&self, py: Python<'_>, mut places: Vec<usize>, by: &str) -> PyResult<Vec<usize>> {
-        let infos = &*self.0;
+        let infos = &self.0;
         places.retain(|&i| i < infos.len());
-        let mut sort = |order: fn(&TensorInfo, &TensorInfo) -> Ordering| {
-            py.detach(|| places.sort_by(|&a, &b| order(&infos[a], &infos[b])));
+        let of_names = match by {
+            "natural" => Some(natural as fn(&str, &str) -> Ordering),
+            "name" => Some(str::cmp as fn(&str, &str) -> Ordering),
+            _ => None,
         };
-        match by {
-            "natural" => sort(|a, b| natural(&a.name, &b.name)),
-            "name" => sort(|a, b| a.name.cmp(&b.name)),
-            "size" => sort(|a, b| b.original_bytes.cmp(&a.original_bytes)),
-            "stored" => sort(|a, b| b.stored_bytes.cmp(&a.stored_bytes)),
-            // What stores nothing, or has no elements, comes last.
-            "ratio" => sort(|a, b| {
-                (b.stored_bytes > 0, b.ratio()).partial_cmp(&(a.stored_bytes > 0, a.ratio())).unwrap_or(Ordering::Equal)
-            }),
-            "bits" => sort(|a, b| b.bits_per_weight().total_cmp(&a.bits_per_weight())),
-            other => return Err(PyKeyError::new_err(other.to_owned())),
+        if let Some(order) = of_names {
+            py.detach(|| places.sort_by(|&a, &b| order(infos.name(a).unwrap_or(""), infos.name(b).unwrap_or(""))));
+            return Ok(places);
         }
-        Ok(places)
+        let key: fn([u64; 3]) -> f64 = match by {
+            "size" => |[_, original, _]| original as f64,
+            "stored" => |[_, _, stored]| stored as f64,
+            "ratio" => |[_, original, stored]| part(original, stored),
+            "bits" => |[elements, _, stored]| part(stored, elements),
+            other => return Err(PyKeyError::new_err(other.to_owned())),
+        };
+        detached(py, || {
+            let mut keyed = places
+                .iter()
+                .map(|&i| infos.sizes(i).map(|sizes| (key(sizes), i)))
+                .collect::<wcodec::Result<Vec<_>>>()?;
+            keyed.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+            Ok(keyed.into_iter().map(|(_, i)| i).collect())
+        })
     }
 
     /// A table of the tensors at these places, a line each below its head.
-    fn table(&self, py: Python<'_>, places: Vec<usize>) -> String {
-        py.detach(|| plain::listing(&self.chosen(&places).collect::<Vec<_>>(), Look::default(), false))
+    fn table(&self, py: Python<'_>, places: Vec<usize>) -> PyResult<String> {
+        detached(py, || {
+            let chosen: Vec<_> =
+                places.iter().filter_map(|&i| self.0.get(i).transpose()).collect::<wcodec::Result<_>>()?;
+            Ok(plain::listing(&chosen.iter().collect::<Vec<_>>(), Look::default(), false))
+        })
     }
 
-    /// The entries of a JSON list of the tensors at these places, one a line.
-    fn json(&self, py: Python<'_>, places: Vec<usize>) -> PyResult<String> {
-        py.detach(|| json::tensors(&self.chosen(&places).collect::<Vec<_>>())).map_err(not_json)
+    /// The entries of a JSON list of the tensors at these places, one a line and with a comma before each, in parts.
+    fn json<'py>(&self, py: Python<'py>, places: Vec<usize>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        parts(py, || json::tensors(&self.0, &places))
     }
 }
 
@@ -341,15 +355,25 @@ impl Comparison {
         py.detach(|| plain::comparison(&self.found, Look::default()))
     }
 
-    /// A JSON list of the tensors, one a line.
-    fn json(&self, py: Python<'_>) -> PyResult<String> {
-        py.detach(|| json::compared(&self.found)).map_err(not_json)
+    /// The entries of a JSON list of the tensors, in the same form.
+    fn json<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        parts(py, || json::compared(&self.found))
     }
 }
 
-/// Numbers and text are always JSON.
-fn not_json(e: serde_json::Error) -> PyErr {
-    PyRuntimeError::new_err(e.to_string())
+/// What stores nothing, or has no elements, comes after all others.
+fn part(a: u64, b: u64) -> f64 {
+    if b == 0 { -1.0 } else { a as f64 / b as f64 }
+}
+
+/// Parts of a document, which are ASCII: as bytes they are written as they are, and they may be long.
+fn parts<'py>(
+    py: Python<'py>,
+    write: impl FnOnce() -> std::io::Result<Vec<String>> + Send,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    // Numbers and text are always JSON.
+    let parts = py.detach(write).map_err(|e| PyRuntimeError::new_err(e.to_string()))?;
+    Ok(parts.iter().map(|part| PyBytes::new(py, part.as_bytes())).collect())
 }
 
 /// Compares two containers by what they decode to.

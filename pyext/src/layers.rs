@@ -1,11 +1,12 @@
 //! Single int8 layers as bytes: containers with one tensor, and legacy blobs.
 
-use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use numpy::PyArray1;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wcodec::{Cancel, Isa};
 
+use crate::arrays::{Array, array};
 use crate::errors::to_py;
 use crate::options::{Decode, Encode, open_options};
 use crate::progress::{detached, run_for};
@@ -14,8 +15,8 @@ use crate::progress::{detached, run_for};
 type Layer<'py> = (usize, usize, Bound<'py, PyArray1<i8>>);
 
 /// A copy: while the interpreter is released, others may write to the array.
-fn copied(symbols: &PyReadonlyArray1<'_, i8>) -> PyResult<Vec<i8>> {
-    let symbols = symbols.as_slice()?;
+fn copied(symbols: &Array<'_, i8>) -> PyResult<Vec<i8>> {
+    let symbols = symbols.elements()?;
     let mut copy = Vec::new();
     copy.try_reserve_exact(symbols.len()).map_err(|_| PyMemoryError::new_err(()))?;
     copy.extend_from_slice(symbols);
@@ -26,7 +27,7 @@ fn copied(symbols: &PyReadonlyArray1<'_, i8>) -> PyResult<Vec<i8>> {
 #[pyfunction]
 pub fn layer_encode<'py>(
     py: Python<'py>,
-    symbols: PyReadonlyArray1<'_, i8>,
+    symbols: Array<'_, i8>,
     rows: usize,
     cols: usize,
     options: Encode,
@@ -44,14 +45,14 @@ pub fn layer_decode<'py>(py: Python<'py>, data: &[u8], trusted: bool, options: D
     let (rows, cols, symbols) = run_for(py, data.len() as u64, |cancel| {
         wcodec::layer::decode_with(data, &open_options(trusted), &options.build(cancel)?)
     })?;
-    Ok((rows, cols, symbols.into_pyarray(py)))
+    Ok((rows, cols, array(py, symbols)?))
 }
 
 /// Encodes row-major symbols as a legacy blob.
 #[pyfunction]
 pub fn legacy_encode<'py>(
     py: Python<'py>,
-    symbols: PyReadonlyArray1<'_, i8>,
+    symbols: Array<'_, i8>,
     rows: u32,
     cols: u32,
     level: i32,
@@ -67,7 +68,7 @@ pub fn legacy_encode<'py>(
 #[pyfunction]
 pub fn legacy_decode<'py>(py: Python<'py>, data: &[u8], trusted: bool) -> PyResult<Layer<'py>> {
     let layer = detached(py, || wcodec::legacy::decode_with(data, &open_options(trusted)))?;
-    Ok((layer.rows as usize, layer.cols as usize, layer.symbols.into_pyarray(py)))
+    Ok((layer.rows as usize, layer.cols as usize, array(py, layer.symbols)?))
 }
 
 /// Instruction sets of this processor that decoders exist for, and the one that is used.

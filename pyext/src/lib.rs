@@ -6,6 +6,7 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
+mod arrays;
 mod container;
 mod encode;
 mod errors;
@@ -21,9 +22,6 @@ mod tui;
 /// Native half of the package `wcodec`; use the package instead.
 #[pyo3::pymodule]
 mod _native {
-    use numpy::{PyArray1, PyArrayMethods};
-    use pyo3::prelude::*;
-
     #[pymodule_export]
     use crate::container::{Comparison, Container, Facts, compare};
     #[pymodule_export]
@@ -47,13 +45,4 @@ mod _native {
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "the name that Python expects")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
-
-    /// Has NumPy's interface looked up now, while an exception such as that of Ctrl-C can be passed on: the crate `numpy` panics
-    /// where its look-up at first use is interrupted.
-    #[pymodule_init]
-    fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
-        m.py().import("numpy")?;
-        let array = PyArray1::<u8>::zeros(m.py(), 0, false);
-        array.try_readonly().map(drop).map_err(Into::into)
-    }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use wcodec::{AlignedBytes, Cancel, Dtype, Pool, Result, Source, SourceBytes, SourceTensor};
 
+use crate::arrays::Array;
 use crate::gpu::{Fetchers, OnDevice};
 use crate::progress::Link;
 
@@ -82,8 +82,8 @@ impl PySource {
     fn copied(&self, array: &Py<PyAny>, pool: &Pool, cancel: &Cancel) -> Result<AlignedBytes> {
         // Copied while the interpreter is held: nobody else writes to it then. The pool's threads do not need it.
         self.link.attached(|py| {
-            let array: PyReadonlyArray1<'_, u8> = array.extract(py)?;
-            Ok(AlignedBytes::copy_with(array.as_slice()?, pool, cancel))
+            let array: Array<'_, u8> = array.extract(py)?;
+            Ok(AlignedBytes::copy_with(array.elements()?, pool, cancel))
         })?
     }
 }

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io;
 use std::num::NonZero;
 use std::path::Path;
 use std::thread;
@@ -13,7 +14,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use wcodec::text::{ascii_json, path_json};
-use wcodec::{CompareStatus, ComparedTensor, Comparisons, Dtype, SegmentInfo, TensorInfo};
+use wcodec::{CompareStatus, ComparedTensor, Comparisons, Dtype, SegmentInfo, TensorInfo, TensorInfos};
 
 use crate::model::FileModel;
 use crate::model::totals::Totals;
@@ -241,66 +242,63 @@ fn path_of(path: &Path) -> serde_json::Result<Box<RawValue>> {
     RawValue::from_string(path_json(path))
 }
 
-/// The entries of a list of tensors with commas between them, one a line, as `wcodec inspect --json` has them.
+/// The entries of a list of tensors, those at these places of a file, as `wcodec inspect --json` has them: one a line and with a comma
+/// before each; in parts, which follow each other.
 ///
 /// # Errors
-/// It cannot be written as JSON.
-pub fn tensors(tensors: &[&TensorInfo]) -> serde_json::Result<String> {
-    entries(tensors, &|t: &&TensorInfo| Tensor::new(t))
+/// A tensor of which there is nothing to say, or that cannot be written as JSON.
+pub fn tensors(tensors: &TensorInfos, places: &[usize]) -> io::Result<Vec<String>> {
+    entries(places, |&place, out| match tensors.get(place).map_err(io::Error::other)? {
+        Some(t) => line(out, &Tensor::new(&t)),
+        None => Ok(()),
+    })
 }
 
-/// A list of compared tensors, one a line, as `wcodec compare --json` has it.
+/// The entries of a list of compared tensors in the same form, as `wcodec compare --json` has them.
 ///
 /// # Errors
 /// It cannot be written as JSON.
-pub fn compared(found: &Comparisons) -> serde_json::Result<String> {
-    list(&found.tensors, Pair::new)
+pub fn compared(found: &Comparisons) -> io::Result<Vec<String>> {
+    entries(&found.tensors, |t, out| line(out, &Pair::new(t)))
 }
 
 /// Entries that are worth a thread of their own.
 const PART: usize = 1 << 10;
+/// About what an entry takes, bytes.
+const ENTRY: usize = 768;
 
-/// A list with an entry for each item, one a line.
-fn list<'a, T: Sync, E: Serialize>(items: &'a [T], entry: impl Fn(&'a T) -> E + Sync) -> serde_json::Result<String> {
-    Ok(if items.is_empty() { "[]".to_owned() } else { format!("[{}\n  ]", entries(items, &entry)?) })
-}
-
-/// Entries with a comma between them, in parts that are written side by side where there are many.
-fn entries<'a, T: Sync, E: Serialize>(
-    items: &'a [T],
-    entry: &(impl Fn(&'a T) -> E + Sync),
-) -> serde_json::Result<String> {
+/// Entries in parts that are written side by side where there are many.
+fn entries<T: Sync>(
+    items: &[T],
+    write: impl Fn(&T, &mut Vec<u8>) -> io::Result<()> + Copy + Send,
+) -> io::Result<Vec<String>> {
+    let lines = move |part: &[T]| {
+        let mut out = Vec::with_capacity(part.len() * ENTRY);
+        part.iter().try_for_each(|item| write(item, &mut out))?;
+        let text = String::from_utf8(out).map_err(io::Error::other)?;
+        io::Result::Ok(match ascii_json(&text) {
+            Cow::Owned(ascii) => ascii,
+            Cow::Borrowed(_) => text,
+        })
+    };
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(items.len().div_ceil(PART)).max(1);
     let (first, others) = items.split_at(items.len().div_ceil(threads));
-    if others.is_empty() {
-        return lines(first, entry);
-    }
-    let parts = thread::scope(|scope| {
+    thread::scope(|scope| {
         let started: Vec<_> = others
-            .chunks(first.len())
-            .map(|part| (part, thread::Builder::new().spawn_scoped(scope, move || lines(part, entry))))
+            .chunks(first.len().max(1))
+            .map(|part| (part, thread::Builder::new().spawn_scoped(scope, move || lines(part))))
             .collect();
-        let mut parts = vec![lines(first, entry)];
+        let mut parts = vec![lines(first)];
         // Where there is no thread to be had, this one does it.
         parts.extend(started.into_iter().map(|(part, thread)| match thread {
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            Err(_) => lines(part, entry),
+            Err(_) => lines(part),
         }));
-        parts.into_iter().collect::<serde_json::Result<Vec<_>>>()
-    })?;
-    Ok(parts.join(","))
+        parts.into_iter().collect()
+    })
 }
 
-/// Entries with a comma between them, each on a line of its own.
-fn lines<'a, T, E: Serialize>(items: &'a [T], entry: impl Fn(&'a T) -> E) -> serde_json::Result<String> {
-    let mut out = Vec::new();
-    for (i, item) in items.iter().enumerate() {
-        out.extend_from_slice(if i == 0 { b"\n    " } else { b",\n    " });
-        serde_json::to_writer(&mut out, &entry(item))?;
-    }
-    let text = String::from_utf8(out).map_err(serde::ser::Error::custom)?;
-    Ok(match ascii_json(&text) {
-        Cow::Owned(ascii) => ascii,
-        Cow::Borrowed(_) => text,
-    })
+fn line(out: &mut Vec<u8>, entry: &impl Serialize) -> io::Result<()> {
+    out.extend_from_slice(b",\n    ");
+    Ok(serde_json::to_writer(out, entry)?)
 }

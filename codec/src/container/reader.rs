@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
@@ -15,11 +16,15 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::InputFile;
 use crate::names::near;
+use crate::pool::Pool;
 use crate::tensor::{AlignedBytes, Dtype, check_bytes, out_of_memory};
 use crate::trust::OpenOptions;
 
 /// Bytes of a file in memory that one thread copies at once.
 const PIECE: usize = 2 << 20;
+
+/// Bytes from which on several threads look at an index.
+const LARGE_INDEX: u64 = 4 << 20;
 
 /// Where the bytes are.
 #[derive(Debug)]
@@ -34,7 +39,7 @@ enum Storage {
 pub struct Reader {
     storage: Storage,
     header: Header,
-    index: Index,
+    index: Arc<Index>,
     names: Names,
     trusted: bool,
     /// Whether this process has written it, to memory that nobody else has.
@@ -107,14 +112,13 @@ impl Reader {
         let head = storage.read(0, length.min(HEADER_BYTES as u64), &options.cancel)?;
         let header = Header::from_bytes(&head, length)?;
         options.check_index(header.index_length)?;
-        let bytes = read_index(&storage, &header, &options.cancel)?;
-        let index = Index::from_bytes(&bytes).map_err(|e| e.offset(header.index_offset))?;
-        drop(bytes);
-        let names = Names::of(&index)?;
-        check_tensors(&index)?;
-        let segments = index.tables.iter().map(|t| &t.data).chain(index.tensors.iter().flat_map(all_segments));
-        check_layout(segments.map(|s| (s.offset, s.length)).collect(), header.index_offset)?;
-        Ok(Self { storage, header, index, names, trusted: options.trusted, ours: false })
+        let opened = || checked_index(&storage, &header, &options.cancel);
+        let pool = (header.index_length >= LARGE_INDEX).then(|| Pool::new(None));
+        let (index, names) = match pool {
+            Some(Ok(pool)) => pool.run(opened)?,
+            _ => opened(),
+        }?;
+        Ok(Self { storage, header, index: Arc::new(index), names, trusted: options.trusted, ours: false })
     }
 
     /// Whether it was opened as [trusted](OpenOptions::trusted).
@@ -130,6 +134,11 @@ impl Reader {
     /// The index.
     pub fn index(&self) -> &Index {
         &self.index
+    }
+
+    /// The index for those who keep it longer than the file.
+    pub(crate) fn shared_index(&self) -> Arc<Index> {
+        self.index.clone()
     }
 
     /// The index as stored, unknown keys included.
@@ -254,12 +263,43 @@ impl Reader {
 /// The text of the index, compared with its hash.
 fn read_index(storage: &Storage, header: &Header, cancel: &Cancel) -> Result<AlignedBytes> {
     let bytes = storage.read(header.index_offset, header.index_length, cancel)?;
-    if hash(&bytes).0 == header.index_hash {
-        return Ok(bytes);
+    check_hash(&bytes, header)?;
+    Ok(bytes)
+}
+
+fn check_hash(index: &[u8], header: &Header) -> Result<()> {
+    if hash(index).0 == header.index_hash {
+        return Ok(());
     }
     Err(Error::corrupt("the index's hash does not match")
         .offset(header.index_offset)
         .advice("restore the file, or encode the model again"))
+}
+
+/// The index and the names in it, after all checks that need nothing else of the file. On a thread of a pool, others help.
+fn checked_index(storage: &Storage, header: &Header, cancel: &Cancel) -> Result<(Index, Names)> {
+    let bytes = storage.read(header.index_offset, header.index_length, cancel)?;
+    let (hash, index) = both(|| check_hash(&bytes, header), || Index::from_bytes(&bytes));
+    hash?;
+    let index = index.map_err(|e| e.offset(header.index_offset))?;
+    let names = || {
+        drop(bytes);
+        Names::of(&index)
+    };
+    let segments = || {
+        check_tensors(&index)?;
+        let segments = index.tables.iter().map(|t| &t.data).chain(index.tensors.iter().flat_map(all_segments));
+        check_layout(segments.map(|s| (s.offset, s.length)).collect(), header.index_offset)
+    };
+    let (names, segments) = both(names, segments);
+    let names = names?;
+    segments?;
+    Ok((index, names))
+}
+
+/// What both return, which on a thread of a pool run side by side.
+fn both<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
+    if rayon::current_thread_index().is_some() { rayon::join(a, b) } else { (a(), b()) }
 }
 
 fn all_segments(tensor: &TensorEntry) -> impl Iterator<Item = &Segment> {

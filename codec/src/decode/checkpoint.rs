@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Metadata, TensorInfo};
 
+use super::whole::Bytes;
 use super::{Container, DecodeOptions};
 use crate::cancel::Cancel;
 use crate::checkpoint::Source;
@@ -65,7 +66,7 @@ pub fn decode(
         .collect();
     if let Some(rest) = rest {
         for tensor in stored(rest) {
-            if container.resolve(tensor.name).is_ok() {
+            if container.reader().find(tensor.name).is_some() {
                 let e = Error::format("it is in the container and in the rest of the model")
                     .tensor(tensor.name)
                     .advice("put the file beside the container that was saved with it");
@@ -86,7 +87,7 @@ pub fn decode(
     inputs.extend(rest.map(Source::files).unwrap_or_default());
     let out = OutputFile::create(dst, OutputKind::Safetensors, &inputs, overwrite)?;
     let pool = container.pool(options.threads)?;
-    let mut read = |tensor: &Stored<'_>, put: &mut Put<'_>| match (tensor.of_rest, rest) {
+    let mut read = |tensor: &Stored<'_>, put: &mut Bytes<'_>| match (tensor.of_rest, rest) {
         (Some(i), Some(rest)) => put(&rest.read_with(i, &pool, &options.cancel)?),
         _ => container.read_in_order(tensor.name, options, put),
     };
@@ -101,7 +102,7 @@ pub fn decode(
 /// A tensor cannot be read (named), the operating system refuses, or `cancel` was used.
 pub fn write_safetensors(source: &dyn Source, out: &OutputFile, cancel: &Cancel) -> Result<()> {
     let pool = Pool::new(None)?;
-    let mut read = |tensor: &Stored<'_>, put: &mut Put<'_>| {
+    let mut read = |tensor: &Stored<'_>, put: &mut Bytes<'_>| {
         put(&source.read_with(tensor.of_rest.expect("of a source"), &pool, cancel)?)
     };
     write(stored(source).collect(), source.metadata(), out, &mut read, &mut |_| cancel.check())
@@ -121,15 +122,12 @@ fn stored(source: &dyn Source) -> impl Iterator<Item = Stored<'_>> {
     tensors.map(|(i, t)| Stored { name: &t.name, dtype: t.dtype, shape: &t.shape, of_rest: Some(i) })
 }
 
-/// Takes the next bytes of a tensor.
-type Put<'a> = dyn FnMut(&[u8]) -> Result<()> + Send + 'a;
-
 /// Writes header and tensors.
 fn write(
     mut tensors: Vec<Stored<'_>>,
     metadata: BTreeMap<String, String>,
     out: &OutputFile,
-    read: &mut dyn FnMut(&Stored<'_>, &mut Put<'_>) -> Result<()>,
+    read: &mut dyn FnMut(&Stored<'_>, &mut Bytes<'_>) -> Result<()>,
     progress: &mut Progress<'_>,
 ) -> Result<()> {
     // Wide elements first, as the safetensors library does: every tensor is aligned to its elements.

@@ -205,7 +205,7 @@ pub fn assert_coverage(samples: &[Sample]) {
                     seen.insert(format!("patches {}", t.coder));
                 }
             }
-            seen.insert(t.scales.unwrap_or_default());
+            seen.insert(t.scales.unwrap_or_default().into());
             seen.insert(format!("row axis {}", t.row_axis));
             seen.insert(format!("count {}", t.count));
         }

@@ -20,50 +20,42 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from ._api import (
-    compare,
-    compress,
-    compress_to_bytes,
-    decompress,
-    instruction_sets,
-    load_file,
-    open,
-    save_file,
-    verify,
-)
-from ._container import Container, TensorEntry
-from ._doctor import Check, DoctorReport, doctor
-from ._errors import (
-    CorruptError,
-    DeviceError,
-    FileError,
-    FileMissingError,
-    FilePermissionError,
-    FormatError,
-    InputError,
-    OutputExistsError,
-    TensorNotFoundError,
-    UnsupportedError,
-    WcodecError,
-)
-from ._gpu import DecodeBatch, GpuDecoder
-from ._host import HostDecoder
-from ._layers import Decoder, Encoder
+from ._hook import install as _install_hook
 from ._native import __version__
-from ._reports import (
-    ComparedTensor,
-    Comparison,
-    CompressionReport,
-    LayerStats,
-    Segment,
-    TensorInfo,
-    VerifiedTensor,
-    VerifyReport,
-)
-from ._transformers import register, register_when_imported
 
 if _TYPE_CHECKING:
     from . import nn
+    from ._api import (
+        compare,
+        compress,
+        compress_to_bytes,
+        decompress,
+        instruction_sets,
+        load_file,
+        open,
+        save_file,
+        verify,
+    )
+    from ._api import compress as encode_safetensors_to_wcodec
+    from ._api import load_file as load_wcodec_checkpoint
+    from ._container import Container, TensorEntry
+    from ._doctor import Check, DoctorReport, doctor
+    from ._errors import (
+        CorruptError,
+        DeviceError,
+        FileError,
+        FileMissingError,
+        FilePermissionError,
+        FormatError,
+        InputError,
+        OutputExistsError,
+        TensorNotFoundError,
+        UnsupportedError,
+        WcodecError,
+    )
+    from ._gpu import DecodeBatch, GpuDecoder
+    from ._host import HostDecoder
+    from ._layers import Decoder, Encoder
     from ._measure import (
         BenchReport,
         EvalReport,
@@ -82,50 +74,101 @@ if _TYPE_CHECKING:
     from ._models._replace import compress_, decompress_
     from ._models._report import ReplaceReport
     from ._models._save import save_pretrained
+    from ._reports import (
+        ComparedTensor,
+        Comparison,
+        CompressionReport,
+        LayerStats,
+        Segment,
+        TensorInfo,
+        VerifiedTensor,
+        VerifyReport,
+    )
+    from ._transformers import register
 
-encode_safetensors_to_wcodec = compress
-"""Another name for :func:`compress`."""
-load_wcodec_checkpoint = load_file
-"""Another name for :func:`load_file`."""
-
-# What needs torch, and the module that has it.
-_LATE = {
-    "BenchReport": "._measure",
-    "EvalReport": "._measure",
-    "Generation": "._measure",
-    "KvCacheReport": "._measure",
-    "MemoryReport": "._measure",
-    "ReplaceReport": "._models._report",
-    "WCodecModel": "._models._model",
-    "bench": "._measure",
-    "compare_kv_cache": "._measure",
-    "compress_": "._models._replace",
-    "decompress_": "._models._replace",
-    "evaluate": "._measure",
-    "generate": "._measure",
-    "load_model": "._models._load",
-    "measure_vram": "._measure",
-    "save_pretrained": "._models._save",
-    "with_kv_cache": "._measure",
+# Where each name is: it is imported when it is used for the first time. Commands start at once, without NumPy where
+# they need none, and torch is needed only by what works with it.
+_MODULES = {
+    "._api": (
+        "compare",
+        "compress",
+        "compress_to_bytes",
+        "decompress",
+        "instruction_sets",
+        "load_file",
+        "open",
+        "save_file",
+        "verify",
+    ),
+    "._container": ("Container", "TensorEntry"),
+    "._doctor": ("Check", "DoctorReport", "doctor"),
+    "._errors": (
+        "CorruptError",
+        "DeviceError",
+        "FileError",
+        "FileMissingError",
+        "FilePermissionError",
+        "FormatError",
+        "InputError",
+        "OutputExistsError",
+        "TensorNotFoundError",
+        "UnsupportedError",
+        "WcodecError",
+    ),
+    "._gpu": ("DecodeBatch", "GpuDecoder"),
+    "._host": ("HostDecoder",),
+    "._layers": ("Decoder", "Encoder"),
+    "._measure": (
+        "BenchReport",
+        "EvalReport",
+        "Generation",
+        "KvCacheReport",
+        "MemoryReport",
+        "bench",
+        "compare_kv_cache",
+        "evaluate",
+        "generate",
+        "measure_vram",
+        "with_kv_cache",
+    ),
+    "._models._load": ("load_model",),
+    "._models._model": ("WCodecModel",),
+    "._models._replace": ("compress_", "decompress_"),
+    "._models._report": ("ReplaceReport",),
+    "._models._save": ("save_pretrained",),
+    "._reports": (
+        "ComparedTensor",
+        "Comparison",
+        "CompressionReport",
+        "LayerStats",
+        "Segment",
+        "TensorInfo",
+        "VerifiedTensor",
+        "VerifyReport",
+    ),
+    "._transformers": ("register",),
 }
+_FOUND = {name: (module, name) for module, names in _MODULES.items() for name in names}
+# Other names of the same functions.
+_FOUND["encode_safetensors_to_wcodec"] = _FOUND["compress"]
+_FOUND["load_wcodec_checkpoint"] = _FOUND["load_file"]
 
 
 def __getattr__(name: str) -> _Any:
-    if name == "nn":
-        return _late("nn", ".nn", None)
-    if name in _LATE:
-        return _late(name, _LATE[name], name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _late(name: str, module: str, attribute: str | None) -> _Any:
     try:
-        found = _import_module(module, __name__)
+        if name == "nn":
+            value = _import_module(".nn", __name__)
+        elif name in _FOUND:
+            module, attribute = _FOUND[name]
+            value = getattr(_import_module(module, __name__), attribute)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
+        from ._errors import UnsupportedError
+
         raise UnsupportedError(f"wcodec.{name} needs torch (pip install torch)") from None
-    value = found if attribute is None else getattr(found, attribute)
     globals()[name] = value
     return value
 
@@ -134,7 +177,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-register_when_imported()
+_install_hook()
 
 __all__ = [
     "BenchReport",

@@ -6,11 +6,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from . import _dtypes, _native
 from . import _format as fmt
@@ -19,6 +17,8 @@ from ._options import as_whole, decode_options, is_unicode, path_of, shown
 from ._reports import TensorInfo, table_row, tensor_table_html
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
     from torch import Tensor
     from torch import dtype as TorchDtype
@@ -78,7 +78,7 @@ class TensorEntry(TensorInfo):
         self._must_be_float()
         target = _dtypes.numpy_dtype(name)
         array = _dtypes.view_bytes(self._bytes(None, threads), self.dtype, self.shape)
-        return array.astype(np.float32 if target is None else target, copy=False)
+        return array.astype("float32" if target is None else target, copy=False)
 
     def torch(
         self,
@@ -103,8 +103,8 @@ class TensorEntry(TensorInfo):
             return out
         wanted = None if dtype is None else _gpu.wanted_dtype(self, dtype)
         if wanted == "I8" and self.scheme == "int8":
-            symbols = np.ascontiguousarray(self.symbols(threads=threads))
-            return _torch.from_bytes(symbols.reshape(-1).view(np.uint8), "I8", self.shape)
+            symbols = _dtypes.bytes_of(self.symbols(threads=threads))
+            return _torch.from_bytes(symbols, "I8", self.shape)
         if wanted is None or self.scheme == "int8":
             return _torch.from_bytes(self._bytes(wanted, threads), wanted or self.dtype, self.shape)
         decoded = _gpu.decoded_dtype(self, wanted)
@@ -128,7 +128,7 @@ class TensorEntry(TensorInfo):
         self._must_be_float()
         target = _dtypes.numpy_dtype(name)
         array = _dtypes.view_bytes(self._bytes_of_rows(begin, end, None, threads), self.dtype, shape)
-        return array.astype(np.float32 if target is None else target, copy=False)
+        return array.astype("float32" if target is None else target, copy=False)
 
     def torch_rows(
         self, begin: int, end: int, dtype: TorchDtype | str | None = None, *, threads: int | None = None
@@ -173,7 +173,7 @@ class TensorEntry(TensorInfo):
 
     def _bytes(self, dtype: str | None, threads: int | None) -> npt.NDArray[np.uint8]:
         words, length = self._container._open.read(self._stored_name, dtype, decode_options(threads))
-        return words.view(np.uint8)[:length]
+        return words.view("uint8")[:length]
 
     def _shape_of_rows(self, begin: int, end: int) -> tuple[int, ...]:
         rows = self.shape[0] if self.shape else 0
@@ -186,7 +186,7 @@ class TensorEntry(TensorInfo):
     def _bytes_of_rows(self, begin: int, end: int, dtype: str | None, threads: int | None) -> npt.NDArray[np.uint8]:
         options = decode_options(threads)
         words, length = self._container._open.read_rows(self._stored_name, begin, end, dtype, options)
-        return words.view(np.uint8)[:length]
+        return words.view("uint8")[:length]
 
     def _must_be_float(self) -> None:
         if self.dtype not in (*_dtypes.FLOATS, "F64"):
@@ -219,8 +219,7 @@ class Container(Mapping[str, TensorEntry]):
     def __init__(self, native: _native.Container) -> None:
         self._native: _native.Container | None = native
         self._aliases = native.aliases()
-        # A dictionary for its order and its fast look-up.
-        self._names = dict.fromkeys([*native.names(), *self._aliases])
+        self._tensors = native.facts()
         path = native.path()
         self._path = None if path is None else path_of(path)
 
@@ -234,6 +233,11 @@ class Container(Mapping[str, TensorEntry]):
         return cls(_native.Container.open(path_of(source), bool(trusted)))
 
     # Mapping
+
+    @cached_property
+    def _names(self) -> dict[str, None]:
+        """All names: a dictionary for its order and its fast look-up."""
+        return dict.fromkeys([*self._tensors.names(), *self._aliases])
 
     def __getitem__(self, name: str) -> TensorEntry:
         if name not in self:
@@ -307,9 +311,8 @@ class Container(Mapping[str, TensorEntry]):
     @property
     def stored(self) -> list[TensorEntry]:
         """Every tensor that has data of its own, in the order of the file."""
-        native = self._open
-        facts = native.facts()
-        return [self._entry(facts, place, name) for place, name in enumerate(native.names())]
+        facts = self._open.facts()
+        return [self._entry(facts, place, name) for place, name in enumerate(facts.names())]
 
     @property
     def aliases(self) -> dict[str, str]:
@@ -423,6 +426,6 @@ class Container(Mapping[str, TensorEntry]):
         if self._native is None:
             return fmt.html_block("Container", [("file", self._path or "in memory"), ("state", "closed")])
         facts = self._native.facts()
-        stored = self._native.names()
+        stored = facts.names()
         table = tensor_table_html((self._entry(facts, i, n) for i, n in enumerate(stored)), len(stored))
         return fmt.html_block("Container", self._facts(), table, fmt.plural(len(stored), "tensor"))

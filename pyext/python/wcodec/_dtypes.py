@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from ._errors import FormatError, InputError, UnsupportedError
 from ._options import shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 SIZES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
     "I32": 4, "U32": 4, "F32": 4, "F64": 8, "I64": 8, "U64": 8, "C64": 8,
 }  # fmt: skip
 
+# As `numpy.dtype.str` is.
 _NUMPY = {
-    "BOOL": "?", "U8": "<u1", "I8": "<i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4",
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "I16": "<i2", "U16": "<u2", "F16": "<f2", "I32": "<i4", "U32": "<u4",
     "F32": "<f4", "F64": "<f8", "I64": "<i8", "U64": "<u8", "C64": "<c8",
 }  # fmt: skip
-_FROM_NUMPY = {np.dtype(code): name for name, code in _NUMPY.items()}
+_FROM_NUMPY = {code: name for name, code in _NUMPY.items()}
 _ML_DTYPES = {
     "BF16": "bfloat16",
     "F8_E5M2": "float8_e5m2",
@@ -47,6 +49,8 @@ def ml_dtypes() -> ModuleType | None:
 
 def numpy_dtype(name: str) -> np.dtype[Any] | None:
     """NumPy's dtype of that name, or ``None`` where this installation has none."""
+    import numpy as np
+
     if name in _NUMPY:
         return np.dtype(_NUMPY[name])
     module = ml_dtypes()
@@ -56,7 +60,7 @@ def numpy_dtype(name: str) -> np.dtype[Any] | None:
 
 def name_of(dtype: np.dtype[Any], tensor: str | None = None) -> str:
     """The safetensors name of a NumPy dtype, in either byte order."""
-    name = _FROM_NUMPY.get(dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype)
+    name = _FROM_NUMPY.get(dtype.newbyteorder("<").str)
     if name is not None:
         return name
     for name, kind in _ML_DTYPES.items():
@@ -81,6 +85,8 @@ def requested(dtype: npt.DTypeLike | str, what: str = "numpy") -> str:
 
 def widen_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     """bf16 bit patterns as float32: exact, NaN payloads included."""
+    import numpy as np
+
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
@@ -110,12 +116,14 @@ def view_bytes(data: npt.NDArray[np.uint8], name: str, shape: tuple[int, ...]) -
     if dtype is not None:
         return reshaped(data.view(dtype), shape)
     if name == "BF16":
-        return reshaped(widen_bf16(data.view(np.uint16)), shape)
+        return reshaped(widen_bf16(data.view("uint16")), shape)
     raise UnsupportedError(f"NumPy has no dtype for {name} (install ml_dtypes, or use torch)")
 
 
 def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """The array's elements, row-major and little-endian, as bytes; a copy only where that takes one."""
+    import numpy as np
+
     if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not np.little_endian):
         array = array.astype(array.dtype.newbyteorder("<"))
     # `reshape` first: a 0-d array cannot be viewed as another size of element.

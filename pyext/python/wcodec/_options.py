@@ -17,6 +17,8 @@ SCHEMES = ("int8", "raw")
 SCALES = ("row", "tensor", "block")
 CODERS = ("rans", "huffman", "zstd", "raw")
 LAYOUTS = ("byte", "pair")
+DTYPES = ("float32", "float16", "bfloat16")
+"""What models compute in, and what a cache can keep keys and values in."""
 DEFAULT_BLOCK = 128
 DEFAULT_LEVEL = 3
 _LONGEST_SHOWN = 200

@@ -7,18 +7,11 @@ is imported later; transformers itself is never imported for that.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ._errors import InputError, UnsupportedError
 
-# The module of transformers that keeps the list of quantizers.
-_MODULE = "transformers.quantizers.auto"
 METHOD = "wcodec"
 
 
@@ -188,46 +181,3 @@ def _single_device(device_map: Any) -> Any:
     if place == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cuda", int(place)) if place.isdigit() else torch.device(place)
-
-
-class _Hook(importlib.abc.MetaPathFinder):
-    """Waits for transformers' module of quantizers to be imported, and registers the method then."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        found: ModuleType | None = self._loader.create_module(spec)
-        return found
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        try:
-            register()
-        except UnsupportedError:
-            # An old transformers loads its own models as before; register() says what is wrong with it.
-            pass
-
-
-def register_when_imported() -> None:
-    """Registers now if transformers' quantizers are imported already, otherwise when they are."""
-    if _MODULE in sys.modules:
-        try:
-            register()
-        except UnsupportedError:
-            pass
-    elif not any(isinstance(finder, _Hook) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Hook())

@@ -27,15 +27,15 @@ impl Widths {
     /// Of these.
     pub fn of(tensors: &[TensorInfo], tree: &Tree) -> Self {
         let mut most = Self::default();
-        let joined = |a: &str, b: &Option<String>| width(&safe(a)) + b.as_ref().map_or(0, |b| width(&safe(b)) + 1);
+        let joined = |a: &str, b: Option<&str>| width(&safe(a)) + b.map_or(0, |b| width(&safe(b)) + 1);
         for t in tensors {
             let digits = |n: &usize| n.checked_ilog10().map_or(1, |d| d as usize + 1);
             let shape = t.shape.iter().map(|n| digits(n) + 1).sum::<usize>().max("scalar".len() + 1) - 1;
             most.name = most.name.max(width(&safe(&t.name)));
             most.shape = most.shape.max(shape);
             most.dtype = most.dtype.max(t.dtype.name().len());
-            most.scheme = most.scheme.max(joined(&t.scheme, &t.scales));
-            most.coder = most.coder.max(joined(&t.coder, &t.layout));
+            most.scheme = most.scheme.max(joined(&t.scheme, t.scales.as_deref()));
+            most.coder = most.coder.max(joined(&t.coder, t.layout.as_deref()));
         }
         most.label = tree.nodes.iter().map(|n| 2 * n.depth + 2 + width(&safe(&n.label))).max().unwrap_or(0);
         most

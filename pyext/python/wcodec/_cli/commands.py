@@ -80,7 +80,7 @@ def compare(arguments: argparse.Namespace) -> int:
     with Container.open(a.a, trusted=a.trust) as first, Container.open(a.b, trusted=a.trust) as second:
         comparison = _native.compare(first._open, second._open)
     if a.json:
-        put(document("compare", {"a": a.a, "b": a.b, "same": comparison.same()}, comparison.json()))
+        put(document("compare", {"a": a.a, "b": a.b, "same": comparison.same()}), comparison.json())
         return 0 if comparison.same() else 1
     say(comparison.table() + ("same" if comparison.same() else "different"))
     return 0 if comparison.same() else 1

@@ -10,12 +10,10 @@ from typing import Any
 from .. import _format as fmt
 from .._container import Container
 from .._native import Facts, safe
-from .output import document, put_list, say
+from .output import document, put, say
 
 # Tensors of a document that are written at once: so few that memory is used again.
 _PART = 4096
-
-SORTS = ("natural", "file", "name", "size", "stored", "ratio", "bits")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,18 +21,17 @@ def run(arguments: argparse.Namespace) -> int:
     matches = re.compile(fnmatch.translate(arguments.filter or "*")).match
     with Container.open(arguments.file, trusted=arguments.trust) as container:
         # There may be a hundred thousand tensors: what is done with each is native.
-        native = container._open
-        facts = native.facts()
+        facts = container._open.facts()
         count = facts.totals()[0]
         if arguments.filter is None:
             shown = list(range(count))
         else:
-            shown = [place for place, name in enumerate(native.names()) if matches(name)]
+            shown = [place for place, name in enumerate(facts.names()) if matches(name)]
         if arguments.sort != "file":
             shown = facts.sorted(shown, arguments.sort)
         if arguments.json:
-            parts = (facts.json(shown[i : i + _PART]) for i in range(0, len(shown), _PART))
-            put_list(document("inspect", _record(container, facts)), parts)
+            parts = (part for i in range(0, len(shown), _PART) for part in facts.json(shown[i : i + _PART]))
+            put(document("inspect", _record(container, facts)), parts)
             return 0
         lines = [facts.table(shown).rstrip("\n")]
         lines += [

@@ -16,15 +16,11 @@ SCHEMA_VERSION = 1
 """Version of the JSON documents; it grows when a key changes its meaning or goes away, not when one is added."""
 
 
-def document(command: str, body: dict[str, Any], tensors: str | None = None) -> str:
-    """A JSON document of a subcommand, in printable ASCII.
-
-    :param tensors: the last key's value, a list that is JSON already.
-    """
+def document(command: str, body: dict[str, Any]) -> str:
+    """A JSON document of a subcommand, in printable ASCII."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, "command": command, **body}, indent=2)
     # Of what is no printable ASCII, json leaves this character as it is.
-    text = text.replace("\x7f", "\\u007f")
-    return text if tensors is None else f'{text[:-2]},\n  "tensors": {tensors}\n}}'
+    return text.replace("\x7f", "\\u007f")
 
 
 def say(text: str = "") -> None:
@@ -35,27 +31,31 @@ def say(text: str = "") -> None:
     _print(text, _stdout())
 
 
-def put(document: str) -> None:
-    """Prints a document of :func:`document`, of which nothing can steer a terminal; it may be long.
+def put(text: str, tensors: Iterable[bytes] | None = None) -> None:
+    """Prints a document of :func:`document`, of which nothing can steer a terminal.
 
-    :raises FileError: if standard output is closed.
-    """
-    print(document, file=_stdout())
-
-
-def put_list(document: str, parts: Iterable[str]) -> None:
-    """Prints a document as :func:`put` does, with a list ``tensors`` as its last key. It is in parts, each with entries
-    that are JSON, one a line: of a hundred thousand tensors it would take most of the time to put it together.
-
+    :param tensors: the entries of a list ``tensors``, its last key, which are JSON already, in ASCII, with a comma
+        before each. They come in parts and are written as they are: of a hundred thousand tensors it would take most of
+        the time to put them together.
     :raises FileError: if standard output is closed.
     """
     out = _stdout()
-    out.write(f'{document[:-2]},\n  "tensors": [')
-    something = False
-    for part in parts:
-        out.write(f",{part}" if something else part)
-        something = True
-    out.write("\n  ]\n}\n" if something else "]\n}\n")
+    if tensors is None:
+        print(text, file=out)
+        return
+    out.write(f'{text[:-2]},\n  "tensors": [')
+    out.flush()
+    # A stream that somebody put in the place of standard output may have none.
+    binary = getattr(out, "buffer", None)
+    ahead = 1
+    for part in filter(None, tensors):
+        entries = memoryview(part)[ahead:]
+        if binary is None:
+            out.write(str(entries, "ascii"))
+        else:
+            binary.write(entries)
+        ahead = 0
+    out.write("]\n}\n" if ahead else "\n  ]\n}\n")
 
 
 def tell(text: str) -> None:

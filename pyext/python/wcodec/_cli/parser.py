@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from .. import __version__
 from .._errors import InputError
-from .._measure.kv_cache import DTYPES
 from .._native import safe
-from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, SCALES, SCHEMES, size
-from . import commands, inspect, models, roundtrip
+from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, DTYPES, LAYOUTS, SCALES, SCHEMES, size
 from .output import say, tell
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ original / stored bytes (larger is better), and bits/weight counts everything th
 exit status: 0 equal or done, 1 difference or damage, 2 error, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP
 """
 
+_SORTS = ("natural", "file", "name", "size", "stored", "ratio", "bits")
+
 
 class _Parser(argparse.ArgumentParser):
     """A parser that prints as the commands do: argparse does not say when its help cannot be written, and quotes
@@ -58,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"wcodec {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, run: object, summary: str, example: str) -> argparse.ArgumentParser:
+    def add(name: str, run: str, summary: str, example: str) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(
             name,
             help=summary,
@@ -66,51 +67,62 @@ def build_parser() -> argparse.ArgumentParser:
             epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=_command(run))
         return sub
 
     _encode(add(
-        "encode", commands.encode, "compress a checkpoint into one .wcodec file",
+        "encode", "commands.encode", "compress a checkpoint into one .wcodec file",
         "wcodec encode path/to/model -o model.wcodec --scale block --exclude '*embed*'",
     ))  # fmt: skip
     _decode(add(
-        "decode", commands.decode, "decode a .wcodec file into .safetensors",
+        "decode", "commands.decode", "decode a .wcodec file into .safetensors",
         "wcodec decode model.wcodec -o model.safetensors",
     ))  # fmt: skip
     _inspect(add(
-        "inspect", inspect.run, "show what a .wcodec file holds, without reading its weights",
+        "inspect", "inspect.run", "show what a .wcodec file holds, without reading its weights",
         "wcodec inspect model.wcodec --sort stored --filter '*mlp*'",
     ))  # fmt: skip
     _verify(add(
-        "verify", commands.verify, "check every hash, and optionally the contents against the original",
+        "verify", "commands.verify", "check every hash, and optionally the contents against the original",
         "wcodec verify model.wcodec --against path/to/model --json",
     ))  # fmt: skip
     _compare(add(
-        "compare", commands.compare, "compare what two .wcodec files decode to",
+        "compare", "commands.compare", "compare what two .wcodec files decode to",
         "wcodec compare rans.wcodec zstd.wcodec",
     ))  # fmt: skip
     _roundtrip(add(
-        "roundtrip", roundtrip.run,
+        "roundtrip", "roundtrip.run",
         "encode to a temporary folder, decode, and compare bit for bit with an independent NumPy quantization",
         "wcodec roundtrip path/to/model --coder rans,huffman --scale all --json report.json",
     ))  # fmt: skip
     _generate(add(
-        "generate", models.generate, "continue a prompt with a model whose layers are compressed",
+        "generate", "models.generate", "continue a prompt with a model whose layers are compressed",
         "wcodec generate path/to/model --prompt 'The function' --device cuda --residency host",
     ))  # fmt: skip
     _eval(add(
-        "eval", models.evaluate, "measure a model's perplexity on a text, and how far it is from the original",
+        "eval", "models.evaluate", "measure a model's perplexity on a text, and how far it is from the original",
         "wcodec eval path/to/model --text held-out.txt --baseline path/to/original --json",
     ))  # fmt: skip
     _bench(add(
-        "bench", models.bench, "measure how fast a model reads prompts and writes tokens, beside the original",
+        "bench", "models.bench", "measure how fast a model reads prompts and writes tokens, beside the original",
         "wcodec bench path/to/model --baseline path/to/original --batch 1,8 --device cuda",
     ))  # fmt: skip
     _doctor(add(
-        "doctor", commands.doctor, "show what works here, on the CPU and on GPUs, and how to get what does not",
+        "doctor", "commands.doctor", "show what works here, on the CPU and on GPUs, and how to get what does not",
         "wcodec doctor --json",
     ))  # fmt: skip
     return parser
+
+
+def _command(place: str) -> Callable[[argparse.Namespace], int]:
+    """What runs a subcommand: a function of a module beside this one; only the module that is used is imported."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        module, function = place.split(".")
+        status: int = getattr(import_module(f".{module}", __package__), function)(arguments)
+        return status
+
+    return run
 
 
 def _positive(text: str) -> int:
@@ -190,7 +202,7 @@ def _decode(parser: argparse.ArgumentParser) -> None:
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a .wcodec file")
-    parser.add_argument("--sort", choices=inspect.SORTS, default="natural",
+    parser.add_argument("--sort", choices=_SORTS, default="natural",
                         help="natural (default), file (as stored), name; the others: largest first")  # fmt: skip
     parser.add_argument("--filter", metavar="GLOB", help="only tensors whose names match")
     _trust(parser)

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _torch
 from .._errors import InputError, UnsupportedError
-from .._options import choice
+from .._options import DTYPES, choice
 from . import _models
 from ._reports import Generation, KvCacheReport, KvCacheResult
 from .quality import kl_divergence
@@ -45,8 +45,6 @@ from .quality import kl_divergence
 if TYPE_CHECKING:
     import torch
 
-DTYPES = ("float32", "float16", "bfloat16")
-"""What a cache can keep keys and values in."""
 ATTENTIONS = ("widest", "model")
 
 

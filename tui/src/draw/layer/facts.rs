@@ -22,7 +22,7 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
         fact("dtype", t.dtype.name().to_owned()),
         fact("scheme", scheme(t)),
         fact("coder", coder(t)),
-        fact("filter", t.filter.clone()),
+        fact("filter", t.filter.to_string()),
         fact("chunks", chunks(state, tensor, t)),
     ];
     if t.count > 1 || t.row_axis == 1 {
@@ -120,12 +120,12 @@ fn scheme(t: &TensorInfo) -> String {
             None => format!("{}, a scale per {per}", t.scheme),
         },
         None if t.scheme == "raw" => "raw: bytes as they are, no scales".to_owned(),
-        None => t.scheme.clone(),
+        None => t.scheme.to_string(),
     }
 }
 
 fn coder(t: &TensorInfo) -> String {
-    let mut words = t.coder.clone();
+    let mut words = t.coder.to_string();
     if let Some(layout) = &t.layout {
         words.push_str(&format!(", layout {layout}"));
     }
