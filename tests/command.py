@@ -25,7 +25,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 
 def document(text: str, command: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text)
-    assert found["schema_version"] == 1 and found["command"] == command
+    assert found["schema_version"] == 2 and found["command"] == command
     return found
 
 

@@ -42,7 +42,9 @@ def test_encode_reports(model: Path, tmp_path: Path, run: Cli) -> None:
     tensors = {t["name"]: t for t in report["tensors"]}
     assert tensors["lm_head.weight"]["scheme"] == "raw" and "model.norm.weight" not in tensors
     layer = tensors["model.layers.0.mlp.up_proj.weight"]
-    assert (layer["scale"], layer["coder"], layer["layout"], layer["tile"]) == ("block 64", "huffman", "byte", 192)
+    (plane,) = layer["planes"]
+    assert (layer["scale"], plane["coder"], plane["layout"], plane["tile"]) == ("block 64", "huffman", "byte", 192)
+    assert plane["bits"] == [0, 8]
 
 
 def test_decode(encoded: Path, tmp_path: Path, run: Cli) -> None:

@@ -29,7 +29,7 @@ def roundtrip(source: Path, out: Path, *options: str) -> tuple[int, dict[str, An
 
 def test_trained_model(model: Path, tmp_path: Path, _temporary: Path) -> None:
     status, report = roundtrip(model, tmp_path / "r.json")
-    assert status == 0 and report["ok"] and report["schema_version"] == 1 and report["command"] == "roundtrip"
+    assert status == 0 and report["ok"] and report["schema_version"] == 2 and report["command"] == "roundtrip"
     assert {(c["coder"], c["scale"]) for c in report["combinations"]} == COMBINATIONS
     for found in report["combinations"]:
         assert found["ok"] and not found["differences"]

@@ -57,6 +57,9 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             counts["record"] += 1
             return self.facts.record(place)
 
+        def planes(self, place: int) -> Any:
+            return self.facts.planes(place)
+
         def segments(self, place: int) -> Any:
             counts["segments"] += 1
             return self.facts.segments(place)

@@ -162,7 +162,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in out
     assert cli.main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["schema_version"] == 1 and report["command"] == "doctor" and report["ok"] is True
+    assert report["schema_version"] == 2 and report["command"] == "doctor" and report["ok"] is True
     assert report["version"] == wcodec.__version__ and report["kernels"] == ["sm_75", "sm_80", "sm_90"]
     assert report["cpu"]["used"] in report["cpu"]["instruction_sets"]
     assert report["checks"][0] == {"name": "encode and decode on the CPU", "ok": True, "detail": ""}

@@ -287,7 +287,7 @@ def test_figures_equal_those_of_inspect_and_of_numpy(
     done = run(path, "--json")
     assert done.returncode == 0
     ours, theirs = json.loads(done.stdout), inspected(capsys, path)
-    assert ours["schema_version"] == 1 and ours.pop("command") == "tui"
+    assert ours["schema_version"] == 2 and ours.pop("command") == "tui"
     theirs.pop("command")
     order = lambda document: {t["name"]: t for t in document.pop("tensors")}  # noqa: E731
     tensors, expected = order(ours), order(theirs)

@@ -10,7 +10,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StudentT};
 use serde_json::json;
 use wcodec::coder::histogram::{count_bytes, entropy};
-use wcodec::coder::plane::{EncodedPlane, Plane, PlaneOptions, Scratch, Symbols, encode};
+use wcodec::coder::plane::{Coding, EncodedPlane, Plane, PlaneOptions, Scratch, Symbols, encode};
 use wcodec::scheme::int8::{Granularity, quantize_with};
 use wcodec::{Cancel, Coder, Isa, Layout, Pool};
 
@@ -125,9 +125,17 @@ fn isas(coder: Coder) -> Vec<Isa> {
 }
 
 /// Size of a plane beside the order-0 entropy of its symbols, printed and for the report. Scales are not counted.
+/// Width of its tiles.
+fn tile_of(plane: &EncodedPlane) -> Option<usize> {
+    match plane.form.coding {
+        Coding::Tiles(tiling) => Some(tiling.tile),
+        _ => None,
+    }
+}
+
 fn size(name: &str, data: &[i8], plane: &EncodedPlane) -> serde_json::Value {
     let entropy = entropy(&count_bytes(bytemuck::cast_slice(data)));
-    let (stored, tile) = (plane.stored_bytes(), plane.tiles.as_ref().map(|t| t.tile));
+    let (stored, tile) = (plane.stored_bytes(), tile_of(plane));
     let over = stored as f64 / (entropy / 8.0 * data.len() as f64) - 1.0;
     println!("size {name} of {} KiB: {stored} bytes, {:+.2} % over order-0 entropy", data.len() >> 10, over * 100.0);
     json!({ "name": name, "bytes": data.len(), "stored": stored, "tile": tile, "entropy": entropy, "over": over })

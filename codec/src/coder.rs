@@ -3,7 +3,7 @@
 //! The scalar decoders here are the reference ("oracle"): SIMD and GPU decoders equal them byte for byte, on valid and
 //! on damaged input alike.
 
-use crate::error::{Error, Result};
+use crate::named::named;
 
 mod chunk;
 pub mod filter;
@@ -18,41 +18,6 @@ pub mod tile;
 pub mod zstd;
 
 pub use isa::Isa;
-
-macro_rules! named {
-    ($(#[$doc:meta])* $ty:ident, $what:literal { $($(#[$vdoc:meta])* $variant:ident = $name:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $ty { $($(#[$vdoc])* $variant),* }
-
-        impl $ty {
-            /// Every variant.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// The name used in the index and on the command line.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),* }
-            }
-
-            /// The variant of this name, or an [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) error that
-            /// lists the names there are.
-            pub fn from_name(name: &str) -> Result<Self> {
-                match name {
-                    $($name => Ok(Self::$variant),)*
-                    _ => Err(Error::unsupported(format!(concat!("unknown ", $what, " '{}'"), name))
-                        .advice(concat!("known:", $(" ", $name),*))),
-                }
-            }
-        }
-
-        impl std::fmt::Display for $ty {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-    };
-}
-pub(crate) use named;
 
 named! {
     /// How a plane is entropy-coded.

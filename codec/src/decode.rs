@@ -10,11 +10,12 @@ use crate::cancel::Cancel;
 use crate::coder::Coder;
 use crate::coder::Isa;
 use crate::coder::table::Table;
-use crate::container::{Index, Reader, TensorEntry};
+use crate::container::{Index, Reader};
 use crate::error::{Error, Result};
 use crate::extract::IndexTexts;
 use crate::info::{TensorInfo, TensorInfos};
 use crate::pool::Pool;
+use crate::stored::StoredTensor;
 use crate::tensor::{AlignedBytes, Dtype};
 use crate::trust::{self, OpenOptions};
 
@@ -28,8 +29,10 @@ mod values;
 mod whole;
 
 pub use checkpoint::{decode, write_safetensors};
-pub use chunk::ChunkInfo;
-pub(crate) use parts::{Outline, OutlineCoding, Parts};
+pub use chunk::{ChunkInfo, ChunkSize};
+#[cfg(test)]
+pub(crate) use parts::PlaneBytes;
+pub(crate) use parts::TensorBytes;
 pub(crate) use values::Scales;
 pub(crate) use whole::Pass;
 
@@ -263,13 +266,12 @@ impl Container {
     /// [trusted](OpenOptions::trusted) may ask for.
     pub fn symbols(&self, name: &str, options: &DecodeOptions) -> Result<Vec<i8>> {
         self.with_tensor(name, options, |t| {
-            let form = self.form(t)?;
-            if t.scheme != "int8" && form.dtype.size() != 1 {
+            if !t.has_symbols() {
                 return Err(Error::input(format!("a {} tensor of scheme {} has no symbols", t.dtype, t.scheme))
                     .advice("read its values"));
             }
-            self.check_decoded(t, form.elements, trust::OR_TO_A_FILE)?;
-            self.open_tensor(t, options)?.symbols(options)
+            self.check_decoded(t, t.plane().elements, trust::OR_TO_A_FILE)?;
+            self.open_plane(t.plane(), options)?.symbols(options)
         })
     }
 
@@ -278,8 +280,8 @@ impl Container {
     /// # Errors
     /// The tensor has no scales, or they are damaged.
     pub fn scales(&self, name: &str) -> Result<Vec<f32>> {
-        self.with_tensor(name, &DecodeOptions::default(), |t| match self.read_scales(t, &DecodeOptions::default())? {
-            Some((_, scales)) => Ok(scales),
+        self.with_tensor(name, &DecodeOptions::default(), |t| match &t.scales {
+            Some(scales) => self.read_scales(scales, &DecodeOptions::default()),
             None => {
                 Err(Error::input(format!("a tensor of scheme {} has no scales", t.scheme)).advice("read its values"))
             }
@@ -291,7 +293,7 @@ impl Container {
     /// # Errors
     /// The tensor is damaged, or would take more memory than a file that is not [trusted](OpenOptions::trusted) may ask for.
     pub fn read(&self, name: &str, options: &DecodeOptions) -> Result<AlignedBytes> {
-        self.with_tensor(name, options, |t| self.read_entry(t, Dtype::from_name(&t.dtype)?, options))
+        self.with_tensor(name, options, |t| self.read_tensor(t, t.dtype, options))
     }
 
     /// The tensor as another dtype: `F32`, `F16` or `BF16` for scheme `int8`.
@@ -300,7 +302,7 @@ impl Container {
     /// The tensor cannot be had as `dtype`, is damaged, or would take more memory than a file that is not
     /// [trusted](OpenOptions::trusted) may ask for.
     pub fn read_as(&self, name: &str, dtype: Dtype, options: &DecodeOptions) -> Result<AlignedBytes> {
-        self.with_tensor(name, options, |t| self.read_entry(t, dtype, options))
+        self.with_tensor(name, options, |t| self.read_tensor(t, dtype, options))
     }
 
     /// Works on a tensor with the threads that `options` ask for; errors name the tensor and the file.
@@ -308,10 +310,19 @@ impl Container {
         &self,
         name: &str,
         options: &DecodeOptions,
-        work: impl FnOnce(&TensorEntry) -> Result<R> + Send,
+        work: impl FnOnce(&StoredTensor) -> Result<R> + Send,
     ) -> Result<R> {
-        let tensor = self.reader.tensor(name)?;
-        self.pool(options.threads)?.run(|| work(tensor)).flatten().map_err(|e| self.reader.name(e.tensor(name)))
+        let tensor = self.stored(name)?;
+        self.pool(options.threads)?.run(|| work(&tensor)).flatten().map_err(|e| self.reader.name(e.tensor(name)))
+    }
+
+    /// What a tensor is and where its bytes lie; nothing is read.
+    ///
+    /// # Errors
+    /// There is no such tensor, or its entry contradicts itself.
+    pub(crate) fn stored(&self, name: &str) -> Result<StoredTensor> {
+        let entry = self.reader.tensor(name)?;
+        StoredTensor::new(entry).map_err(|e| self.reader.name(e.tensor(name)))
     }
 
     /// The pool for so many threads. The last one is kept: a container may be read in thousands of small calls.

@@ -19,6 +19,7 @@ use crate::file::{OutputFile, OutputKind};
 use crate::info::{TensorInfo, TensorInfos};
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
+use crate::scheme::Scheme;
 use crate::scheme::int8::Granularity;
 
 mod pipeline;
@@ -31,15 +32,6 @@ pub(crate) use tensor::quantize_like;
 
 /// Threads that read, at most: writing to new memory is bound by one core, and so is copying from the page cache.
 const READERS: usize = 8;
-
-/// How weights become symbols.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    /// Int8 symbols and scales.
-    Int8(Granularity),
-    /// The bytes as they are.
-    Raw,
-}
 
 /// What to do with the tensors of a source.
 ///
@@ -321,10 +313,8 @@ fn encode_into<W: Sink + Send>(
     progress: &mut Progress<'_>,
 ) -> Result<(EncodeReport, W)> {
     let begin = Instant::now();
-    if let Scheme::Int8(granularity) = options.scheme {
-        let advice = "leave block out, or use 16, 32, 64, 128 or such";
-        granularity.check().map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
-    }
+    let advice = "leave block out, or use 16, 32, 64, 128 or such";
+    options.scheme.check().map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
     if options.coder == Coder::Zstd {
         zstd::check_level(options.zstd_level)?;
     }

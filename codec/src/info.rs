@@ -7,9 +7,10 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::coder::TILE_ROWS;
-use crate::container::{Hash, Index, Segment, TensorEntry};
+use crate::container::{Hash, Index, PlaneEntry, Segment, TensorEntry};
 use crate::error::Result;
 use crate::pool::Pool;
+use crate::scheme::SchemeKind;
 use crate::scheme::int8::Granularity;
 use crate::tensor::{Dtype, element_count};
 
@@ -26,6 +27,28 @@ pub struct SegmentInfo {
     pub hash: Hash,
 }
 
+/// A plane of a tensor: an array that is stored by itself.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlaneInfo {
+    /// The lowest bit that it holds of each element (of each symbol, where the scheme makes symbols), and how many; nothing where this
+    /// version does not know the scheme.
+    pub bits: Option<[u32; 2]>,
+    /// `rans`, `huffman`, `zstd` or `raw`.
+    pub coder: CompactString,
+    /// `byte` or `pair`, for `rans` and `huffman`.
+    pub layout: Option<CompactString>,
+    /// Uncoded low bits of layout `pair`.
+    pub shift: Option<u32>,
+    /// `none`, `left` or `up`.
+    pub filter: CompactString,
+    /// Width of a tile in columns, for `rans` and `huffman`.
+    pub tile: Option<usize>,
+    /// Decoded bytes of a frame, for `zstd`.
+    pub frame: Option<usize>,
+    /// Chunks that can be decoded by themselves.
+    pub chunks: usize,
+}
+
 /// A tensor in a container.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TensorInfo {
@@ -40,16 +63,8 @@ pub struct TensorInfo {
     pub scheme: CompactString,
     /// `row`, `tensor` or `block 128`, for `int8`.
     pub scales: Option<CompactString>,
-    /// `rans`, `huffman`, `zstd` or `raw`.
-    pub coder: CompactString,
-    /// `byte` or `pair`, for `rans` and `huffman`.
-    pub layout: Option<CompactString>,
-    /// Uncoded low bits of layout `pair`.
-    pub shift: Option<u32>,
-    /// `none`, `left` or `up`.
-    pub filter: CompactString,
-    /// Width of a tile in columns.
-    pub tile: Option<usize>,
+    /// What its elements, or the symbols that the scheme makes of them, are stored as.
+    pub planes: Vec<PlaneInfo>,
     /// Matrices.
     pub count: usize,
     /// Rows of a matrix.
@@ -61,8 +76,6 @@ pub struct TensorInfo {
     /// Entries of the first dimension that are decoded together: rows can be had from any multiple of it on, up to any other or the
     /// end. 16 for the rows of matrices, 1 for stacks of matrices; 0 where only the whole can be had, as of transposed matrices.
     pub cut: usize,
-    /// Chunks that can be decoded by themselves.
-    pub chunks: usize,
     /// Elements.
     pub elements: u64,
     /// Bytes in the source.
@@ -80,6 +93,31 @@ fn name_of<S: serde::Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error>
 }
 
 impl TensorInfo {
+    /// The coder: that of the first plane.
+    pub fn coder(&self) -> &str {
+        self.planes.first().map_or("", |p| p.coder.as_str())
+    }
+
+    /// The layout: that of the first plane.
+    pub fn layout(&self) -> Option<&str> {
+        self.planes.first()?.layout.as_deref()
+    }
+
+    /// Chunks of all planes.
+    pub fn chunks(&self) -> usize {
+        self.planes.iter().map(|p| p.chunks).sum()
+    }
+
+    /// Whether the scheme makes symbols, which become values, and is known to this version.
+    pub fn makes_symbols(&self) -> bool {
+        SchemeKind::from_name(&self.scheme).is_ok_and(SchemeKind::makes_symbols)
+    }
+
+    /// Whether there are symbols to be had: those of the scheme, or elements of 8 bits.
+    pub fn has_symbols(&self) -> bool {
+        self.makes_symbols() || self.dtype.size() == 1
+    }
+
     /// Original bytes / stored bytes: larger is better.
     pub fn ratio(&self) -> f64 {
         if self.stored_bytes == 0 { 1.0 } else { self.original_bytes as f64 / self.stored_bytes as f64 }
@@ -203,7 +241,17 @@ impl TensorInfos {
         let segments = t.segments().chain(self.charged(place, t).map(|s| ("table", s)));
         let segments: Vec<_> =
             segments.map(|(role, s)| SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash }).collect();
-        let plane = t.planes.first();
+        let bits = SchemeKind::from_name(&t.scheme).ok().map(|scheme| [0, scheme.bits(dtype)]);
+        let plane = |p: &PlaneEntry| PlaneInfo {
+            bits: bits.filter(|_| t.planes.len() == 1 && p.fields.is_none()),
+            coder: p.coder.clone(),
+            layout: p.layout.clone(),
+            shift: p.shift,
+            filter: p.filter.clone().unwrap_or(CompactString::const_new("none")),
+            tile: p.tile,
+            frame: p.chunk,
+            chunks: p.chunks.unwrap_or(1),
+        };
         let matrix = t.matrix;
         Ok(TensorInfo {
             name: t.name.clone(),
@@ -214,17 +262,12 @@ impl TensorInfos {
                 Some(n) => Granularity::Block(n).to_compact_string(),
                 None => s.per.clone(),
             }),
-            coder: plane.map_or_else(CompactString::default, |p| p.coder.clone()),
-            layout: plane.and_then(|p| p.layout.clone()),
-            shift: plane.and_then(|p| p.shift),
-            filter: plane.and_then(|p| p.filter.clone()).unwrap_or(CompactString::const_new("none")),
-            tile: plane.and_then(|p| p.tile),
+            planes: t.planes.iter().map(plane).collect(),
             count: matrix.map_or(1, |m| m.count),
             rows: matrix.map_or(1, |m| m.rows),
             cols: matrix.map_or(elements as usize, |m| m.cols),
             row_axis: matrix.map_or(0, |m| m.row_axis),
             cut: cut(t),
-            chunks: plane.and_then(|p| p.chunks).unwrap_or(1),
             elements,
             original_bytes: elements.saturating_mul(dtype.size() as u64),
             stored_bytes: segments.iter().map(|s| s.length).sum(),

@@ -2,8 +2,9 @@
 
 use crate::checkpoint::MemorySource;
 use crate::decode::{Container, DecodeOptions};
-use crate::encode::{EncodeOptions, Scheme, encode_to_vec};
+use crate::encode::{EncodeOptions, encode_to_vec};
 use crate::error::{Error, Result};
+use crate::scheme::Scheme;
 use crate::tensor::Dtype;
 use crate::trust::OpenOptions;
 

@@ -11,6 +11,7 @@ use crate::decode::{Container, DecodeOptions, Pass, Scales};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
+use crate::scheme::SchemeKind;
 use crate::scheme::int8::{Quantized, Weight};
 use crate::tensor::Dtype;
 
@@ -195,7 +196,7 @@ fn compare_values(
         let got = original.len();
         return Err(Error::input(format!("the source gives {got} bytes for {:?}", info.shape)).tensor(name));
     }
-    if info.scheme != "int8" {
+    if !container.stored(name)?.scheme.makes_symbols() {
         let mut differs = None;
         container.pass(name, options, |pass| {
             pass.symbols(options, &mut |begin, bytes| {
@@ -233,8 +234,8 @@ fn compare_symbols<T: Weight>(
     expected: &Quantized,
     options: &DecodeOptions,
 ) -> Result<Comparison> {
-    let scales = pass.scales()?;
-    let (_, rows, cols) = pass.matrix();
+    let scales = pass.scales().ok_or_else(|| Error::format("a tensor of symbols without scales"))?;
+    let (_, rows, cols) = pass.tensor().plane().form.matrix;
     let wanted = expected.symbols.as_slice().expect("made contiguous");
     let suspects = scales.suspects::<T>();
     let mut difference = None;
@@ -244,7 +245,7 @@ fn compare_symbols<T: Weight>(
         let first = || symbols.iter().zip(&wanted[begin..]).position(|(a, b)| a != b);
         difference = difference.take().or_else(|| first().map(|at| (begin + at, symbols[at])));
         errors.add::<T>(&scales, begin, symbols, |at| {
-            let place = if pass.transposed() { at % cols * rows + at / cols } else { at };
+            let place = if pass.tensor().transposed() { at % cols * rows + at / cols } else { at };
             bytemuck::pod_read_unaligned(&original[place * size_of::<T>()..][..size_of::<T>()])
         });
         Ok(())
@@ -424,7 +425,7 @@ fn facts(container: &Container, name: &str) -> Result<BTreeMap<&'static str, Str
         facts.insert("scales", format!("{}{}", s.per, s.block.map_or_else(String::new, |n| format!(" {n}"))));
         facts.insert("scale values", s.data.hash.to_string());
     }
-    if t.scheme == "int8" {
+    if SchemeKind::from_name(&t.scheme).is_ok_and(SchemeKind::makes_symbols) {
         facts.insert("matrix", format!("{:?}", t.matrix));
     }
     facts.insert("values", t.planes.iter().map(|p| p.hash.to_string()).collect::<Vec<_>>().join(" "));

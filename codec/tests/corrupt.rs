@@ -288,7 +288,7 @@ fn files_that_found_defects_give_what_their_rows_say() {
                 (read, _) => panic!("{file}: {read:?}"),
             }
             // Whatever else is asked.
-            for (chunk, rows) in [(0, 0..1), (info.chunks.saturating_sub(1), 0..0), (usize::MAX, 0..info.rows)] {
+            for (chunk, rows) in [(0, 0..1), (info.chunks().saturating_sub(1), 0..0), (usize::MAX, 0..info.rows)] {
                 container.chunk(&info.name, chunk).ok();
                 container.read_chunk(&info.name, chunk, &common::checked(true)).ok();
                 container.read_rows(&info.name, rows, None, &common::checked(true)).ok();

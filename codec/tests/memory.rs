@@ -137,7 +137,7 @@ fn verifying_and_decoding_to_a_file_hold_a_few_pieces() {
         std::fs::write(&path, sparse(shape, coder, chunk.max(1), transposed)).unwrap();
         let container = Container::open(&path).unwrap();
         let info = container.info("w").unwrap();
-        assert_eq!((info.coder.as_str(), info.row_axis == 1), (coder.name(), transposed), "{what}");
+        assert_eq!((info.coder(), info.row_axis == 1), (coder.name(), transposed), "{what}");
         assert!(info.stored_bytes < 14 << 20 && info.original_bytes == 128 << 20, "{what}: {info:?}");
 
         let (report, peak) = peak_of(|| wcodec::verify(&container, None, &DecodeOptions::default(), &mut |_| Ok(())));

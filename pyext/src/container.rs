@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use wcodec::names::natural;
-use wcodec::{Comparisons, DecodeOptions, Dtype, Source, TensorInfo, TensorInfos};
+use wcodec::{Comparisons, DecodeOptions, Dtype, PlaneInfo, Source, TensorInfo, TensorInfos};
 use wcodec_tui::draw::theme::Look;
 use wcodec_tui::{json, plain};
 
@@ -255,7 +255,25 @@ impl Facts {
         Ok(tensor.segments.iter().map(|s| (s.role, s.offset, s.length, s.hash.to_string())).collect())
     }
 
-    /// One tensor: the arguments of `wcodec.TensorInfo` without the segments.
+    /// Bits, coder, layout, shift, filter, tile, frame and chunks of each plane of a tensor.
+    #[allow(clippy::type_complexity, reason = "the tuple that Python takes apart")]
+    fn planes<'py>(
+        &self,
+        py: Python<'py>,
+        place: usize,
+    ) -> PyResult<
+        Vec<(Option<(u32, u32)>, String, Option<String>, Option<u32>, String, Option<usize>, Option<usize>, usize)>,
+    > {
+        let tensor = self.at(py, place)?;
+        let plane = |p: &PlaneInfo| {
+            let bits = p.bits.map(|[lowest, width]| (lowest, width));
+            let layout = p.layout.as_ref().map(ToString::to_string);
+            (bits, p.coder.to_string(), layout, p.shift, p.filter.to_string(), p.tile, p.frame, p.chunks)
+        };
+        Ok(tensor.planes.iter().map(plane).collect())
+    }
+
+    /// One tensor: the arguments of `wcodec.TensorInfo` without planes and segments.
     fn record<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyDict>> {
         let t = self.at(py, place)?;
         let record = PyDict::new(py);
@@ -264,17 +282,11 @@ impl Facts {
         record.set_item(intern!(py, "shape"), PyTuple::new(py, &t.shape)?)?;
         record.set_item(intern!(py, "scheme"), t.scheme.as_str())?;
         record.set_item(intern!(py, "scale"), t.scales.as_deref())?;
-        record.set_item(intern!(py, "coder"), t.coder.as_str())?;
-        record.set_item(intern!(py, "layout"), t.layout.as_deref())?;
-        record.set_item(intern!(py, "shift"), t.shift)?;
-        record.set_item(intern!(py, "filter"), t.filter.as_str())?;
-        record.set_item(intern!(py, "tile"), t.tile)?;
         record.set_item(intern!(py, "count"), t.count)?;
         record.set_item(intern!(py, "rows"), t.rows)?;
         record.set_item(intern!(py, "cols"), t.cols)?;
         record.set_item(intern!(py, "row_axis"), t.row_axis)?;
         record.set_item(intern!(py, "cut"), t.cut)?;
-        record.set_item(intern!(py, "chunks"), t.chunks)?;
         record.set_item(intern!(py, "elements"), t.elements)?;
         record.set_item(intern!(py, "original_bytes"), t.original_bytes)?;
         record.set_item(intern!(py, "stored_bytes"), t.stored_bytes)?;

@@ -14,13 +14,13 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use wcodec::text::{ascii_json, path_json};
-use wcodec::{CompareStatus, ComparedTensor, Comparisons, Dtype, SegmentInfo, TensorInfo, TensorInfos};
+use wcodec::{CompareStatus, ComparedTensor, Comparisons, Dtype, PlaneInfo, SegmentInfo, TensorInfo, TensorInfos};
 
 use crate::model::FileModel;
 use crate::model::totals::Totals;
 
 /// The version of the document's schema.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -81,17 +81,12 @@ struct Tensor<'a> {
     shape: &'a [usize],
     scheme: &'a str,
     scale: Option<&'a str>,
-    coder: &'a str,
-    layout: Option<&'a str>,
-    shift: Option<u32>,
-    filter: &'a str,
-    tile: Option<usize>,
+    planes: &'a [PlaneInfo],
     count: usize,
     rows: usize,
     cols: usize,
     row_axis: usize,
     cut: usize,
-    chunks: usize,
     elements: u64,
     original_bytes: u64,
     stored_bytes: u64,
@@ -151,17 +146,12 @@ impl<'a> Tensor<'a> {
             shape: &t.shape,
             scheme: &t.scheme,
             scale: t.scales.as_deref(),
-            coder: &t.coder,
-            layout: t.layout.as_deref(),
-            shift: t.shift,
-            filter: &t.filter,
-            tile: t.tile,
+            planes: &t.planes,
             count: t.count,
             rows: t.rows,
             cols: t.cols,
             row_axis: t.row_axis,
             cut: t.cut,
-            chunks: t.chunks,
             elements: t.elements,
             original_bytes: t.original_bytes,
             stored_bytes: t.stored_bytes,
@@ -228,7 +218,7 @@ pub fn document(
             bits_per_weight: bits(stored, sums.elements),
         },
         by_scheme: groups(&file.tensors, |t| &t.scheme),
-        by_coder: groups(&file.tensors, |t| &t.coder),
+        by_coder: groups(&file.tensors, |t| t.coder()),
         by_dtype: groups(&file.tensors, |t| t.dtype.name()),
         aliases: container.aliases(),
         tensors: shown.iter().filter_map(|&i| file.tensors.get(i)).map(Tensor::new).collect(),

@@ -74,10 +74,8 @@ fn row(t: &TensorInfo, look: Look) -> [String; 10] {
         Cow::Borrowed(_) => s,
     };
     let with = |a: &str, b: Option<&str>| b.map_or_else(|| a.to_owned(), |b| format!("{a}/{b}"));
-    let mut coder = with(&t.coder, t.layout.as_deref());
-    if !matches!(t.filter.as_str(), "" | "none") {
-        coder = with(&coder, Some(&t.filter));
-    }
+    let filter = t.planes.first().map(|p| p.filter.as_str()).filter(|&f| f != "none");
+    let coder = with(&with(t.coder(), t.layout()), filter);
     [
         text::clean(look, &t.name).into_owned(),
         text::shape(&t.shape),

@@ -1,6 +1,5 @@
 //! Statistics of one tensor: what its scales, symbols and chunks are like.
 
-pub mod chunks;
 pub mod compute;
 pub mod control;
 pub mod error;
@@ -9,6 +8,8 @@ pub mod pieces;
 pub mod verify;
 
 use std::sync::Arc;
+
+use wcodec::ChunkSize;
 
 /// Something that takes time to find out.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +52,7 @@ pub struct LayerStats {
     /// Where there are symbols: scheme `int8`, and elements of 8 bits.
     pub symbols: Option<SymbolStats>,
     /// Each chunk, in order.
-    pub chunks: Vec<ChunkStats>,
+    pub chunks: Vec<ChunkSize>,
     /// Original bytes for each stored byte, over the chunks; scales and tables are not counted.
     pub ratios: Option<Spread>,
     /// Against the reference, if there is one that has the tensor.
@@ -113,15 +114,6 @@ impl SymbolStats {
     pub fn count(&self, symbol: i8) -> u64 {
         self.counts[(i16::from(symbol) + 128) as usize]
     }
-}
-
-/// One chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkStats {
-    /// Stored bytes, those in the side plane included.
-    pub bytes: u64,
-    /// Decoded elements.
-    pub elements: u64,
 }
 
 /// Smallest, middle and largest of some figures.

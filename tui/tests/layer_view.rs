@@ -107,14 +107,14 @@ fn check(file: &FileModel) {
 }
 
 fn check_chunks(container: &Container, found: &LayerStats, t: &wcodec::TensorInfo) {
-    assert_eq!(found.chunks.len(), t.chunks, "{}", t.name);
+    assert_eq!(found.chunks.len(), t.chunks(), "{}", t.name);
     assert_eq!(found.chunks.iter().map(|c| c.elements).sum::<u64>(), t.elements);
     let of = |role: &str| t.segments.iter().filter(|s| s.role == role).map(|s| s.length).sum::<u64>();
     let stored: u64 = found.chunks.iter().map(|c| c.bytes).sum();
     // Frames of zstd are padded to multiples of 8.
-    let padding = if t.coder == "zstd" { 7 * t.chunks as u64 } else { 0 };
+    let padding = if t.coder() == "zstd" { 7 * t.chunks() as u64 } else { 0 };
     assert!(stored <= of("data") + of("side") && stored + padding >= of("data") + of("side"), "{}", t.name);
-    for (i, chunk) in found.chunks.iter().enumerate().step_by(1 + t.chunks / 20) {
+    for (i, chunk) in found.chunks.iter().enumerate().step_by(1 + t.chunks() / 20) {
         let info = container.chunk(&t.name, i).unwrap();
         assert_eq!(chunk.bytes, info.length + info.side, "{} chunk {i}", t.name);
         let size = if t.scheme == "int8" { 1 } else { t.dtype.size() as u64 };

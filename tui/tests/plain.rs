@@ -74,7 +74,7 @@ fn the_document_has_what_the_index_says() {
     let folder = tempfile::tempdir().unwrap();
     let path = model(&folder, "a.wcodec", &EncodeOptions::default());
     let (status, document) = json(&[path.to_str().unwrap()]);
-    assert_eq!((status, &document["schema_version"], &document["command"]), (0, &1.into(), &"tui".into()));
+    assert_eq!((status, &document["schema_version"], &document["command"]), (0, &2.into(), &"tui".into()));
     let container = Container::open(&path).unwrap();
     let infos = container.infos().unwrap();
     let tensors = document["tensors"].as_array().unwrap();

@@ -196,7 +196,7 @@ fn frames(b: &Bench, container: &Container, file: &[u8], group: usize) -> Result
     for tensors in container.infos()?.chunks(group) {
         let first = places.len();
         for t in tensors {
-            assert!(t.coder == "zstd" && t.filter == "none", "{} is coded otherwise", t.name);
+            assert!(t.coder() == "zstd" && t.planes[0].filter == "none", "{} is coded otherwise", t.name);
             let [offsets, frames] = ["offsets", "data"].map(|role| {
                 let s = t.segments.iter().find(|s| s.role == role).expect("a segment of coder zstd");
                 stored += s.length;

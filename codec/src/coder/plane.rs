@@ -1,14 +1,16 @@
 //! A plane: all its chunks, encoded and decoded in parallel. `FORMAT.md` sections 2 to 8.
 
 use super::table::Table;
-use super::{Coder, Filter, Layout};
+use super::{Coder, Layout};
 
 mod decode;
 mod encode;
+mod form;
 
 pub use super::chunk::Scratch;
-pub use decode::{Plane, PlaneSource, TileFields};
+pub use decode::{Plane, PlaneSource};
 pub use encode::{Draft, encode};
+pub use form::{Coding, PlaneForm, Tiling};
 
 /// How to encode a plane.
 #[derive(Clone, Debug)]
@@ -42,6 +44,13 @@ pub struct Symbols<'a> {
     pub data: &'a [i8],
 }
 
+impl Symbols<'_> {
+    /// Matrices, rows, columns.
+    pub fn matrix(&self) -> (usize, usize, usize) {
+        (self.count, self.rows, self.cols)
+    }
+}
+
 /// The table that a plane is encoded with.
 #[derive(Clone, Debug)]
 pub struct TableChoice {
@@ -53,84 +62,48 @@ pub struct TableChoice {
     pub is_new: bool,
 }
 
-/// An encoded plane, as the index describes it.
+/// An encoded plane.
 #[derive(Debug)]
 pub struct EncodedPlane {
-    /// The coder used. `raw`: nothing else is set, and the symbols themselves are what to store.
-    pub coder: Coder,
-    /// Filter to undo after decoding.
-    pub filter: Filter,
-    /// Layout and what goes with it, for `rans` and `huffman`.
-    pub tiles: Option<EncodedTiles>,
-    /// Decoded bytes of a chunk, for `zstd`.
-    pub zstd_chunk: Option<usize>,
-    /// Chunks.
-    pub chunks: usize,
-    /// Longest chunk, bytes.
-    pub max_chunk: usize,
+    /// How it was coded. `raw`: nothing else is set, and the symbols themselves are what to store.
+    pub form: PlaneForm,
+    /// Its table, for `rans` and `huffman`.
+    pub table: Option<TableChoice>,
     /// Segment of chunk offsets.
     pub offsets: Vec<u8>,
     /// Segment of chunks.
     pub data: Vec<u8>,
-}
-
-/// What a plane of `rans` or `huffman` has more.
-#[derive(Debug)]
-pub struct EncodedTiles {
-    /// Layout.
-    pub layout: Layout,
-    /// Shift of layout `pair`.
-    pub shift: u32,
-    /// Width of a tile, columns.
-    pub tile: usize,
-    /// Table.
-    pub table: TableChoice,
     /// Segment of the side plane; empty in layout `byte`.
     pub side: Vec<u8>,
 }
 
 impl EncodedPlane {
     /// A plane that is stored as it is.
-    pub fn raw() -> Self {
-        Self {
-            coder: Coder::Raw,
-            filter: Filter::None,
-            tiles: None,
-            zstd_chunk: None,
-            chunks: 0,
-            max_chunk: 0,
-            offsets: Vec::new(),
-            data: Vec::new(),
-        }
+    pub fn raw(symbols: &Symbols<'_>) -> Self {
+        let form = PlaneForm { matrix: symbols.matrix(), coding: Coding::Raw, max_chunk: 0 };
+        Self { form, table: None, offsets: Vec::new(), data: Vec::new(), side: Vec::new() }
+    }
+
+    /// The coder used.
+    pub fn coder(&self) -> Coder {
+        self.form.coding.coder()
     }
 
     /// The plane as a reader finds it: what [`Plane::new`] takes. `symbols` are those that it was encoded from.
     pub fn source<'a>(&'a self, symbols: &Symbols<'a>) -> PlaneSource<'a> {
         PlaneSource {
-            coder: self.coder,
-            filter: self.filter,
-            matrix: (symbols.count, symbols.rows, symbols.cols),
-            data: if self.coder == Coder::Raw { bytemuck::cast_slice(symbols.data) } else { &self.data },
+            form: self.form,
+            data: if self.coder() == Coder::Raw { bytemuck::cast_slice(symbols.data) } else { &self.data },
             offsets: &self.offsets,
-            zstd_chunk: self.zstd_chunk.unwrap_or(0),
-            max_chunk: self.max_chunk,
-            tiles: self.tiles.as_ref().map(|t| TileFields {
-                layout: t.layout,
-                shift: t.shift,
-                tile: t.tile,
-                side: &t.side,
-                table: &t.table.table,
-            }),
+            side: &self.side,
+            table: self.table.as_ref().map(|t| &t.table),
         }
     }
 
     /// Bytes that it takes in the file, its own table included.
     pub fn stored_bytes(&self) -> usize {
-        let tiles = self
-            .tiles
-            .as_ref()
-            .map_or(0, |t| t.side.len() + if t.table.is_new { t.table.table.to_bytes().len() } else { 0 });
-        self.offsets.len() + self.data.len() + tiles
+        let table = self.table.as_ref().filter(|t| t.is_new).map_or(0, |t| t.table.to_bytes().len());
+        self.offsets.len() + self.data.len() + self.side.len() + table
     }
 }
 

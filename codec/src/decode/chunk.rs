@@ -2,14 +2,13 @@
 
 use std::ops::Range;
 
-use super::tensor::Form;
 use super::{Container, DecodeOptions};
-use crate::coder::plane::Scratch;
-use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
+use crate::coder::TILE_ROWS;
+use crate::coder::plane::{Coding, Scratch};
+use crate::coder::tile::{OFFSET_UNIT, side_bytes};
 use crate::coder::zstd::frame_place;
-use crate::coder::{Coder, TILE_ROWS};
-use crate::container::{PlaneEntry, TensorEntry};
 use crate::error::{Error, Result};
+use crate::stored::StoredTensor;
 use crate::tensor::try_vec;
 
 /// A chunk of a tensor: what can be decoded by itself.
@@ -33,7 +32,58 @@ pub struct ChunkInfo {
     pub decoded: u64,
 }
 
+/// How much of a tensor a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkSize {
+    /// Stored bytes, those in the side plane included.
+    pub bytes: u64,
+    /// Elements; one that goes over from a frame to the next counts where it ends.
+    pub elements: u64,
+}
+
 impl Container {
+    /// All chunks of a tensor. Reads its chunk offsets once, however many there are, and nothing else.
+    ///
+    /// # Errors
+    /// There is no such tensor, or the offsets are damaged.
+    pub fn chunk_sizes(&self, name: &str) -> Result<Vec<ChunkSize>> {
+        self.with_tensor(name, &DecodeOptions::default(), |t| self.sizes_of_chunks(t))
+    }
+
+    fn sizes_of_chunks(&self, t: &StoredTensor) -> Result<Vec<ChunkSize>> {
+        let plane = t.plane();
+        let size = (t.scheme.bits(t.dtype) / 8) as u64;
+        match plane.form.coding {
+            Coding::Raw => Ok(vec![ChunkSize { bytes: plane.data.length, elements: plane.elements as u64 / size }]),
+            Coding::Zstd { chunk, .. } => {
+                let bytes = plane.elements as u64;
+                let entries = self.entries::<8>(plane, 0..plane.chunks, plane.chunks, true)?;
+                let end = |i: usize| (i as u64).saturating_mul(chunk as u64).min(bytes) / size;
+                let sizes = entries
+                    .iter()
+                    .enumerate()
+                    .map(|(i, entry)| ChunkSize { bytes: frame_place(*entry).1 as u64, elements: end(i + 1) - end(i) });
+                Ok(sizes.collect())
+            }
+            Coding::Tiles(tiling) => {
+                let Some(g) = plane.form.geometry()? else { return Ok(Vec::new()) };
+                let entries = self.entries::<4>(plane, 0..plane.chunks + 1, plane.chunks + 1, true)?;
+                let at = |i: usize| u64::from(u32::from_le_bytes(entries[i])) * OFFSET_UNIT as u64;
+                (0..plane.chunks)
+                    .map(|i| {
+                        let coded = at(i + 1).checked_sub(at(i));
+                        let coded = coded.ok_or_else(|| Error::corrupt("chunk offsets do not ascend"))?;
+                        let p = g.position(i);
+                        let row = p.strip % g.strips_per_matrix() * TILE_ROWS;
+                        let (rows, cols) = ((g.rows() - row).min(TILE_ROWS), (g.cols() - p.col).min(p.width));
+                        let side = side_bytes(tiling.coder, tiling.layout, tiling.shift, p.width) as u64;
+                        Ok(ChunkSize { bytes: coded + side, elements: (rows * cols) as u64 })
+                    })
+                    .collect()
+            }
+        }
+    }
+
     /// Where a chunk lies and what it holds. Reads the tensor's chunk offsets, and none of its data.
     ///
     /// # Errors
@@ -42,46 +92,43 @@ impl Container {
         self.with_tensor(name, &DecodeOptions::default(), |t| self.chunk_info(t, index))
     }
 
-    fn chunk_info(&self, t: &TensorEntry, index: usize) -> Result<ChunkInfo> {
-        let Form { plane, elements: bytes, matrix: (count, rows, cols), coder, .. } = self.form(t)?;
-        let check = |chunks: usize| match plane.chunks.unwrap_or(1) {
-            _ if index < chunks && chunks == plane.chunks.unwrap_or(chunks) => Ok(()),
-            said if said == chunks => Err(Error::input(format!("no chunk {index}: the tensor has {chunks}"))),
-            said => Err(Error::format(format!("the index says {said} chunks, and there are {chunks}"))),
-        };
-        let (range, side, tile) = match (coder, plane.tile) {
-            (Coder::Rans | Coder::Huffman, Some(tile)) => {
-                let g = TileGeometry::new(count, rows, cols, tile)?;
-                check(g.chunks())?;
-                let entries = self.chunk_offsets::<4>(plane, g.chunks() + 1)?;
+    fn chunk_info(&self, t: &StoredTensor, index: usize) -> Result<ChunkInfo> {
+        let plane = t.plane();
+        let (_, rows, cols) = plane.form.matrix;
+        let bytes = plane.elements;
+        if index >= plane.chunks {
+            let has = plane.chunks;
+            return Err(match plane.form.coding {
+                Coding::Raw => Error::input(format!("no chunk {index}: a raw plane is one")),
+                _ => Error::input(format!("no chunk {index}: the tensor has {has}")),
+            });
+        }
+        let (range, side) = match plane.form.coding {
+            Coding::Raw => (0..plane.data.length, 0),
+            Coding::Zstd { .. } => {
+                let (start, length) = frame_place(self.entries::<8>(plane, index..index + 1, plane.chunks, true)?[0]);
+                (start as u64..(start + length) as u64, 0)
+            }
+            Coding::Tiles(tiling) => {
+                let entries = self.entries::<4>(plane, index..index + 2, plane.chunks + 1, true)?;
                 let at = |i: usize| u64::from(u32::from_le_bytes(entries[i])) * OFFSET_UNIT as u64;
-                let width = g.position(index).width;
-                (at(index)..at(index + 1), side_bytes(plane, coder, width)?, Some(g))
+                let width = plane.form.geometry()?.map_or(0, |g| g.position(index).width);
+                (at(0)..at(1), side_bytes(tiling.coder, tiling.layout, tiling.shift, width) as u64)
             }
-            (Coder::Zstd, _) => {
-                let chunk = plane.chunk.filter(|&n| n > 0).ok_or_else(|| Error::format("a plane without 'chunk'"))?;
-                let chunks = bytes.div_ceil(chunk);
-                check(chunks)?;
-                let (start, length) = frame_place(self.chunk_offsets::<8>(plane, chunks)?[index]);
-                (start as u64..(start + length) as u64, 0, None)
-            }
-            (Coder::Raw, _) if index == 0 => (0..plane.data.length, 0, None),
-            (Coder::Raw, _) => return Err(Error::input(format!("no chunk {index}: a raw plane is one"))),
-            _ => return Err(Error::format("a plane without 'tile'")),
         };
         if range.start > range.end || range.end > plane.data.length {
             return Err(Error::corrupt(format!("chunk {index} lies at {range:?} of {}", plane.data.length)));
         }
-        let (matrix, rows, cols, decoded) = match tile {
-            Some(g) => {
+        let (matrix, rows, cols, decoded) = match (plane.form.geometry()?, plane.form.coding) {
+            (Some(g), _) => {
                 let p = g.position(index);
                 let (m, s) = (p.strip / g.strips_per_matrix(), p.strip % g.strips_per_matrix());
                 let (r, c) = (s * TILE_ROWS..((s + 1) * TILE_ROWS).min(rows), p.col..(p.col + p.width).min(cols));
                 let n = r.len() * c.len();
                 (m, r, c, n)
             }
-            None => {
-                let chunk = plane.chunk.filter(|_| coder == Coder::Zstd).unwrap_or(bytes);
+            (None, coding) => {
+                let chunk = if let Coding::Zstd { chunk, .. } = coding { chunk } else { bytes };
                 let start = index.saturating_mul(chunk).min(bytes);
                 let run = start..start.saturating_add(chunk).min(bytes);
                 let (first, last) = (run.start / cols.max(1), run.end.div_ceil(cols.max(1)));
@@ -101,16 +148,6 @@ impl Container {
         })
     }
 
-    /// The entries of a plane's chunk offsets, `N` bytes each.
-    fn chunk_offsets<const N: usize>(&self, plane: &PlaneEntry, entries: usize) -> Result<Vec<[u8; N]>> {
-        let segment = plane.offsets.ok_or_else(|| Error::format("a plane without 'offsets'"))?;
-        if entries.checked_mul(N).map(|n| n as u64) != Some(segment.length) {
-            let what = format!("{} bytes of offsets for {entries} entries", segment.length);
-            return Err(Error::format(what).offset(segment.offset));
-        }
-        Ok(self.reader.segment(&segment, true)?.as_chunks::<N>().0.to_vec())
-    }
-
     /// Decodes one chunk: its symbols (or bytes) without padding, row-major within the chunk.
     ///
     /// Hashes are of whole segments, so the plane's are read for it; a tile is decoded with its strip.
@@ -120,7 +157,7 @@ impl Container {
     pub fn read_chunk(&self, name: &str, index: usize, options: &DecodeOptions) -> Result<Vec<i8>> {
         let info = self.chunk(name, index)?;
         self.with_tensor(name, options, |t| {
-            let opened = self.open_tensor(t, options)?;
+            let opened = self.open_plane(t.plane(), options)?;
             let plane = opened.plane()?;
             let piece = |i: usize| -> Result<Vec<i8>> {
                 let mut out = try_vec(plane.piece(i).len())?;
@@ -132,16 +169,9 @@ impl Container {
                     let strip = piece(index / g.tiles())?;
                     Ok(strip.chunks_exact(g.cols()).flat_map(|row| &row[info.cols.clone()]).copied().collect())
                 }
-                None if opened.coder == Coder::Raw => opened.symbols(options),
+                None if plane.stored().is_some() => opened.symbols(options),
                 None => piece(index),
             }
         })
     }
-}
-
-/// Bytes of the side plane that belong to a tile of `width` columns.
-fn side_bytes(plane: &PlaneEntry, coder: Coder, width: usize) -> Result<u64> {
-    let layout = crate::coder::Layout::from_name(plane.layout.as_deref().unwrap_or("byte"))?;
-    let shift = plane.shift.unwrap_or(0).min(3);
-    Ok(crate::coder::tile::side_bytes(coder, layout, shift, width) as u64)
 }

@@ -7,17 +7,17 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::stream::is_wide;
-use super::tensor::{Form, need, placed, scales_in};
+use super::tensor::{placed, scales_in};
 use super::values::Scales;
 use super::{Container, DecodeOptions};
 use crate::cancel::Cancel;
-use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
+use crate::coder::plane::{Coding, Plane, PlaneForm, PlaneSource, Scratch, Tiling};
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry, side_bytes};
-use crate::coder::zstd::{ALIGN, Frames, check_chunk, filter_allowed, frame_place};
-use crate::coder::{Coder, Filter, Layout, TILE_ROWS};
-use crate::container::TensorEntry;
+use crate::coder::zstd::{ALIGN, Frames, frame_place};
+use crate::coder::{Filter, TILE_ROWS};
 use crate::error::{Error, Result};
 use crate::scheme::int8::{Granularity, Weight};
+use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{AlignedBytes, Dtype, element_count, reserve, split};
 use crate::trust;
 
@@ -40,43 +40,44 @@ impl Container {
         options: &DecodeOptions,
     ) -> Result<AlignedBytes> {
         let place = self.reader.place(name)?;
-        self.with_tensor(name, options, |entry| {
-            let form = self.form(entry)?;
-            let elements = elements_of(&entry.shape, &rows)?;
-            let dtype = dtype.unwrap_or(form.dtype);
-            check_dtype(entry, &form, dtype)?;
+        self.with_tensor(name, options, |tensor| {
+            let elements = elements_of(&tensor.shape, &rows)?;
+            let dtype = dtype.unwrap_or(tensor.dtype);
+            tensor.check_dtype(dtype, true)?;
             if elements.is_empty() {
                 return AlignedBytes::zeroed(0);
             }
-            let size = if entry.scheme == "int8" { dtype.size() } else { form.dtype.size() };
-            self.check_decoded(entry, elements.len().saturating_mul(size), trust::OR_TO_A_FILE)?;
-            if form.row_axis == 1 {
-                return self.read_columns(entry, &rows, dtype, options);
+            let plane = tensor.plane();
+            let size = dtype.size();
+            self.check_decoded(tensor, elements.len().saturating_mul(size), trust::OR_TO_A_FILE)?;
+            if tensor.transposed() {
+                return self.read_columns(tensor, &rows, dtype, options);
             }
             if options.verify {
-                self.check_segments(place, entry, options)?;
+                self.check_segments(place, options)?;
             }
-            if entry.scheme != "int8" {
-                return self.read_part(&form, elements.start * size..elements.end * size, options);
-            }
-            let symbols = self.read_part(&form, elements.clone(), options)?;
+            let Some(scales) = tensor.symbol_scales() else {
+                return self.read_part(plane, elements.start * size..elements.end * size, options);
+            };
+            let symbols = self.read_part(plane, elements.clone(), options)?;
             let symbols: &[i8] = bytemuck::cast_slice(&symbols);
+            let cols = plane.form.matrix.2;
             match dtype {
                 Dtype::I8 => AlignedBytes::copy_of(bytemuck::cast_slice(symbols)),
-                Dtype::F32 => self.dequantize_part::<f32>(entry, &form, symbols, &elements),
-                Dtype::F16 => self.dequantize_part::<f16>(entry, &form, symbols, &elements),
-                _ => self.dequantize_part::<bf16>(entry, &form, symbols, &elements),
+                Dtype::F32 => self.dequantize_part::<f32>(scales, cols, symbols, &elements),
+                Dtype::F16 => self.dequantize_part::<f16>(scales, cols, symbols, &elements),
+                _ => self.dequantize_part::<bf16>(scales, cols, symbols, &elements),
             }
         })
     }
 
     /// Compares all segments of a tensor with their hashes, once.
-    fn check_segments(&self, place: usize, entry: &TensorEntry, options: &DecodeOptions) -> Result<()> {
+    fn check_segments(&self, place: usize, options: &DecodeOptions) -> Result<()> {
         let sound = || self.sound.lock().unwrap_or_else(PoisonError::into_inner);
         if sound().contains(&place) {
             return Ok(());
         }
-        for (_, segment) in entry.segments() {
+        for (_, segment) in self.index().tensors[place].segments() {
             self.reader.segment_with(segment, true, &options.cancel)?;
         }
         sound().insert(place);
@@ -86,15 +87,15 @@ impl Container {
     /// Rows of a tensor that is stored transposed, which are columns of its matrix. All symbols are needed for them.
     fn read_columns(
         &self,
-        entry: &TensorEntry,
+        tensor: &StoredTensor,
         columns: &Range<usize>,
         dtype: Dtype,
         options: &DecodeOptions,
     ) -> Result<AlignedBytes> {
-        let form = self.form(entry)?;
-        self.check_decoded(entry, form.elements, trust::AS_TRUSTED)?;
-        let (_, rows, cols) = form.matrix;
-        let symbols = self.open_tensor(entry, options)?.symbols(options)?;
+        let plane = tensor.plane();
+        self.check_decoded(tensor, plane.elements, trust::AS_TRUSTED)?;
+        let (_, rows, cols) = plane.form.matrix;
+        let symbols = self.open_plane(plane, options)?.symbols(options)?;
         let mut out = AlignedBytes::zeroed(columns.len() * rows * dtype.size())?;
         if dtype == Dtype::I8 {
             for (to, col) in out.chunks_exact_mut(rows).zip(columns.clone()) {
@@ -102,9 +103,9 @@ impl Container {
             }
             return Ok(out);
         }
-        let (granularity, scales) =
-            self.read_scales(entry, options)?.ok_or_else(|| Error::format("scheme int8 needs 'scales'"))?;
-        let scales = Scales::new(granularity, cols, &scales, 0);
+        let stored = tensor.symbol_scales().ok_or_else(|| Error::format("a transposed tensor without 'scales'"))?;
+        let scales = self.read_scales(stored, options)?;
+        let scales = Scales::new(stored.granularity, cols, &scales, 0);
         match dtype {
             Dtype::F32 => scales.apply_to_columns::<f32>(&symbols, columns.start, bytemuck::cast_slice_mut(&mut out)),
             Dtype::F16 => scales.apply_to_columns::<f16>(&symbols, columns.start, bytemuck::cast_slice_mut(&mut out)),
@@ -114,46 +115,38 @@ impl Container {
     }
 
     /// Symbols (or bytes) `range` of a plane in row-major order; the range is not empty.
-    fn read_part(&self, form: &Form<'_>, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
-        match form.coder {
-            Coder::Raw => {
-                let data = &form.plane.data;
-                if data.length != form.elements as u64 {
-                    let what = format!("{} bytes in a raw plane of {}", data.length, form.elements);
-                    return Err(Error::corrupt(what).offset(data.offset));
-                }
-                self.reader.part(data, range.start as u64..range.end as u64, &options.cancel)
-            }
-            Coder::Zstd => self.read_frames(form, range, options),
-            Coder::Rans | Coder::Huffman => self.read_strips(form, range, options),
+    fn read_part(&self, plane: &StoredPlane, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
+        match plane.form.coding {
+            Coding::Raw => self.reader.part(&plane.data, range.start as u64..range.end as u64, &options.cancel),
+            Coding::Zstd { chunk, filter } => self.read_frames(plane, (chunk, filter), range, options),
+            Coding::Tiles(tiling) => self.read_strips(plane, tiling, range, options),
         }
     }
 
     /// The strips of 16 rows that hold `range`, cut to it.
-    fn read_strips(&self, form: &Form<'_>, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
-        let plane = form.plane;
-        let (count, rows, cols) = form.matrix;
-        let layout = Layout::from_name(need(plane.layout.as_deref(), "layout")?)?;
-        let shift = if layout == Layout::Pair { need(plane.shift, "shift")? } else { 0 };
-        if shift > 3 {
-            return Err(Error::format(format!("shift {shift} is not 0 to 3")));
-        }
-        let tile = need(plane.tile, "tile")?;
+    fn read_strips(
+        &self,
+        plane: &StoredPlane,
+        tiling: Tiling,
+        range: Range<usize>,
+        options: &DecodeOptions,
+    ) -> Result<AlignedBytes> {
+        let (count, rows, cols) = plane.form.matrix;
+        let Tiling { coder, layout, shift, tile, .. } = tiling;
         let g = TileGeometry::new(count, rows, cols, tile)?;
-        check_chunks(form, g.chunks())?;
-        let table = self.table(need(plane.table, "table")?, options.verify)?;
+        let table = plane.table.map(|number| self.table(number, options.verify)).transpose()?;
 
         let strip = |row: usize| row / rows * g.strips_per_matrix() + row % rows / TILE_ROWS;
         let strips = strip(range.start / cols)..strip((range.end - 1) / cols) + 1;
         let chunks = strips.start * g.tiles()..strips.end * g.tiles();
-        let offsets = self.entries::<4>(form, chunks.start..chunks.end + 1, g.chunks() + 1)?;
+        let offsets = self.entries::<4>(plane, chunks.start..chunks.end + 1, g.chunks() + 1, false)?;
         let offsets: Vec<usize> = offsets.iter().map(|&e| u32::from_le_bytes(e) as usize * OFFSET_UNIT).collect();
         if !offsets.is_sorted() {
             return Err(Error::corrupt("chunk offsets do not ascend").offset(plane.data.offset));
         }
         let (base, end) = (offsets[0], offsets[offsets.len() - 1]);
         let data = self.reader.part(&plane.data, base as u64..end as u64, &options.cancel)?;
-        let per_strip: usize = (0..g.tiles()).map(|t| side_bytes(form.coder, layout, shift, g.position(t).width)).sum();
+        let per_strip: usize = (0..g.tiles()).map(|t| side_bytes(coder, layout, shift, g.position(t).width)).sum();
         let stored = plane.side.as_ref().map_or(0, |s| s.length);
         if per_strip.checked_mul(g.strips()).map(|n| n as u64) != Some(stored) {
             return Err(Error::corrupt(format!("{stored} bytes of side plane")).offset(plane.data.offset));
@@ -180,23 +173,16 @@ impl Container {
             let (piece, others) = rest.split_at_mut(wanted.len());
             let rebased: Vec<u8> =
                 own.iter().flat_map(|at| (((at - own[0]) / OFFSET_UNIT) as u32).to_le_bytes()).collect();
+            let matrix = (1, elements.len() / cols, cols);
+            let max_chunk = longest(plane, own.windows(2).map(|w| w[1] - w[0]))?;
             let source = PlaneSource {
-                coder: form.coder,
-                filter: filter_of(form)?,
-                matrix: (1, elements.len() / cols, cols),
+                form: PlaneForm { matrix, max_chunk, ..plane.form },
                 data: &data[own[0] - base..own[own.len() - 1] - base],
                 offsets: &rebased,
-                zstd_chunk: 0,
-                max_chunk: longest(form, own.windows(2).map(|w| w[1] - w[0]))?,
-                tiles: Some(TileFields {
-                    layout,
-                    shift,
-                    tile,
-                    table: &table,
-                    side: &side[(next - strips.start) * per_strip..(last - strips.start) * per_strip],
-                }),
+                side: &side[(next - strips.start) * per_strip..(last - strips.start) * per_strip],
+                table: table.as_deref(),
             };
-            let place = Place { form, base: own[0], row: elements.start / cols };
+            let place = Place { stored: plane, base: own[0], row: elements.start / cols };
             let wanted = wanted.start - elements.start..wanted.end - elements.start;
             place.decode(&place.plane(source, options)?, wanted, piece, options)?;
             (rest, next) = (others, last);
@@ -205,21 +191,18 @@ impl Container {
     }
 
     /// The frames that hold `range`, cut to it. Those at its ends are decoded beside it.
-    fn read_frames(&self, form: &Form<'_>, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
-        let plane = form.plane;
-        let cols = form.matrix.2;
-        let chunk = need(plane.chunk, "chunk")?;
-        check_chunk(chunk)?;
-        let filter = filter_of(form)?;
-        if !filter_allowed(filter, chunk, cols) {
-            return Err(Error::format("filter 'up' needs chunks of whole rows"));
-        }
-        let count = form.elements.div_ceil(chunk);
-        check_chunks(form, count)?;
+    fn read_frames(
+        &self,
+        plane: &StoredPlane,
+        (chunk, filter): (usize, Filter),
+        range: Range<usize>,
+        options: &DecodeOptions,
+    ) -> Result<AlignedBytes> {
+        let cols = plane.form.matrix.2;
         let frames = range.start / chunk..range.end.div_ceil(chunk);
         let places: Vec<(usize, usize)> =
-            self.entries::<8>(form, frames.clone(), count)?.into_iter().map(frame_place).collect();
-        longest(form, places.iter().map(|p| p.1))?;
+            self.entries::<8>(plane, frames.clone(), plane.chunks, false)?.into_iter().map(frame_place).collect();
+        longest(plane, places.iter().map(|p| p.1))?;
         let (base, last) = (places[0].0, places[places.len() - 1]);
         let data = self.reader.part(&plane.data, base as u64..(last.0 + last.1) as u64, &options.cancel)?;
         let mut rebased = Vec::with_capacity(places.len() * 8);
@@ -233,7 +216,7 @@ impl Container {
         }
         let placed = |e: Error| placed(plane, base, e);
         let begin = frames.start * chunk;
-        let held = frames.end.saturating_mul(chunk).min(form.elements) - begin;
+        let held = frames.end.saturating_mul(chunk).min(plane.elements) - begin;
         let part = Frames::part(&data, &rebased, chunk, held, frames.start).map_err(placed)?;
 
         // Memory is asked for once the frames are known to fit its size.
@@ -257,34 +240,42 @@ impl Container {
         Ok(out)
     }
 
-    /// Some of a plane's `all` chunk offsets, `N` bytes each.
-    fn entries<const N: usize>(&self, form: &Form<'_>, some: Range<usize>, all: usize) -> Result<Vec<[u8; N]>> {
-        let segment = form.plane.offsets.as_ref().ok_or_else(|| Error::format("a plane without 'offsets'"))?;
+    /// Some of a plane's `all` chunk offsets, `N` bytes each; `verify`: after a comparison of all of them with their hash.
+    pub(super) fn entries<const N: usize>(
+        &self,
+        plane: &StoredPlane,
+        some: Range<usize>,
+        all: usize,
+        verify: bool,
+    ) -> Result<Vec<[u8; N]>> {
+        let segment = plane.offsets.as_ref().ok_or_else(|| Error::format("a plane without 'offsets'"))?;
         if all.checked_mul(N).map(|n| n as u64) != Some(segment.length) {
             let what = format!("{} bytes of offsets for {all} entries", segment.length);
             return Err(Error::corrupt(what).offset(segment.offset));
         }
-        let bytes = self.reader.part(segment, (some.start * N) as u64..(some.end * N) as u64, &Cancel::new())?;
+        let bytes = if verify {
+            AlignedBytes::copy_of(&self.reader.segment(segment, true)?[some.start * N..some.end * N])?
+        } else {
+            self.reader.part(segment, (some.start * N) as u64..(some.end * N) as u64, &Cancel::new())?
+        };
         Ok(bytes.as_chunks::<N>().0.to_vec())
     }
 
     fn dequantize_part<T: Weight>(
         &self,
-        entry: &TensorEntry,
-        form: &Form<'_>,
+        scales: &StoredScales,
+        cols: usize,
         symbols: &[i8],
         elements: &Range<usize>,
     ) -> Result<AlignedBytes> {
-        let cols = form.matrix.2;
-        let (granularity, segment) =
-            self.scale_form(entry)?.ok_or_else(|| Error::format("scheme int8 needs 'scales'"))?;
+        let StoredScales { granularity, segment } = *scales;
         let (first, last) = (elements.start / cols, elements.end.div_ceil(cols));
         let per_row = granularity.scales_per_row(cols);
         let held = match granularity {
             Granularity::Tensor => 0..segment.length,
             _ => (first * per_row * 4) as u64..(last * per_row * 4) as u64,
         };
-        let scales = scales_in(&self.reader.part(segment, held, &Cancel::new())?);
+        let scales = scales_in(&self.reader.part(&segment, held, &Cancel::new())?);
         let mut out = AlignedBytes::zeroed(symbols.len() * size_of::<T>())?;
         let scales = Scales::new(granularity, cols, &scales, first);
         scales.apply::<T>(elements.start, symbols, bytemuck::cast_slice_mut(&mut out));
@@ -310,39 +301,13 @@ fn elements_of(shape: &[usize], rows: &Range<usize>) -> Result<Range<usize>> {
     Ok(rows.start * row..rows.end * row)
 }
 
-fn check_dtype(entry: &TensorEntry, form: &Form<'_>, dtype: Dtype) -> Result<()> {
-    match (entry.scheme.as_str(), dtype) {
-        ("int8", Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::I8) => Ok(()),
-        ("int8", other) => {
-            Err(Error::input(format!("scheme int8 decodes to F32, F16, BF16 or, as symbols, to I8, not {other}"))
-                .advice("leave dtype out, or ask for one of these"))
-        }
-        (_, own) if own == form.dtype => Ok(()),
-        (scheme, other) => {
-            Err(Error::input(format!("a {} tensor of scheme {scheme} cannot be read as {other}", form.dtype))
-                .advice("leave dtype out, and convert it afterwards"))
-        }
-    }
-}
-
-fn check_chunks(form: &Form<'_>, chunks: usize) -> Result<()> {
-    match need(form.plane.chunks, "chunks")? {
-        said if said == chunks => Ok(()),
-        said => Err(Error::format(format!("the index says {said} chunks, and there are {chunks}"))),
-    }
-}
-
-fn filter_of(form: &Form<'_>) -> Result<Filter> {
-    form.plane.filter.as_deref().map_or(Ok(Filter::None), Filter::from_name)
-}
-
 /// The longest of some chunks, which must not be longer than all are said to be.
-fn longest(form: &Form<'_>, lengths: impl Iterator<Item = usize>) -> Result<usize> {
+fn longest(plane: &StoredPlane, lengths: impl Iterator<Item = usize>) -> Result<usize> {
     let longest = lengths.max().unwrap_or(0);
-    let said = need(form.plane.max_chunk, "max_chunk")?;
+    let said = plane.form.max_chunk;
     if longest > said {
         return Err(Error::corrupt(format!("a chunk has {longest} bytes, and the index says {said} at most"))
-            .offset(form.plane.data.offset));
+            .offset(plane.data.offset));
     }
     Ok(longest)
 }
@@ -350,7 +315,7 @@ fn longest(form: &Form<'_>, lengths: impl Iterator<Item = usize>) -> Result<usiz
 /// A part of a plane: it begins with `row`, and its data at `base` of the segment.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    form: &'a Form<'a>,
+    stored: &'a StoredPlane,
     base: usize,
     row: usize,
 }
@@ -363,7 +328,7 @@ impl Place<'_> {
 
     /// Decodes `elements` of the part into `out`, which has their number: all of them, unless strips are too wide to be held.
     fn decode(&self, plane: &Plane<'_>, elements: Range<usize>, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
-        let cols = self.form.matrix.2;
+        let cols = self.stored.form.matrix.2;
         if is_wide(cols) {
             let rows = elements.start / cols..elements.end.div_ceil(cols);
             let part = |row: usize| (row * cols).max(elements.start)..((row + 1) * cols).min(elements.end);
@@ -383,7 +348,7 @@ impl Place<'_> {
     /// Coders count from the start of what they are given; people from the start of the file.
     fn placed(&self, e: Error) -> Error {
         let text = format!("counted from row {} on, {}", self.row, e.message());
-        placed(self.form.plane, self.base, Error::new(e.kind(), text).offset(e.byte_offset().unwrap_or(0)))
+        placed(self.stored, self.base, Error::new(e.kind(), text).offset(e.byte_offset().unwrap_or(0)))
     }
 }
 

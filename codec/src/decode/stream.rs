@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use rayon::prelude::*;
 
 use super::DecodeOptions;
-use super::tensor::Opened;
+use super::tensor::OpenPlane;
 use crate::coder::TILE_ROWS;
 use crate::coder::plane::{Plane, Scratch};
 use crate::coder::zstd::MAX_CHUNK;
@@ -30,7 +30,7 @@ enum Batch {
     Row(usize, Range<usize>),
 }
 
-impl Opened<'_> {
+impl OpenPlane<'_> {
     /// Decodes the plane and gives all of it to `sink`, in order; while that is at work, what follows is decoded. With
     /// [`verify`](DecodeOptions::verify) the plane's hash is compared, which is known after the end.
     pub fn stream(&self, plane: &Plane<'_>, options: &DecodeOptions, sink: &mut Sink<'_>) -> Result<()> {
@@ -92,7 +92,7 @@ impl Opened<'_> {
             Batch::Row(row, cols) => {
                 reserve(out, cols.len())?;
                 plane.decode_row(*row, cols.clone(), out, &options.cancel).map_err(|e| self.at_data(e))?;
-                Ok(row * self.matrix.2 + cols.start)
+                Ok(row * self.stored.form.matrix.2 + cols.start)
             }
         }
     }

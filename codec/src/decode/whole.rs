@@ -3,12 +3,12 @@
 use half::{bf16, f16};
 
 use super::stream::Sink;
-use super::tensor::Opened;
+use super::tensor::OpenPlane;
 use super::values::Scales;
 use super::{Container, DecodeOptions};
-use crate::container::TensorEntry;
-use crate::error::{Error, Result};
-use crate::scheme::int8::{Granularity, Weight};
+use crate::error::Result;
+use crate::scheme::int8::Weight;
+use crate::stored::StoredTensor;
 use crate::tensor::{AlignedBytes, Dtype};
 use crate::trust;
 
@@ -55,10 +55,11 @@ impl Container {
         options: &DecodeOptions,
         work: impl FnOnce(&Pass<'_>) -> Result<R> + Send,
     ) -> Result<R> {
-        self.with_tensor(name, options, |entry| {
-            let opened = self.open_tensor(entry, options)?;
-            let scales = self.read_scales(entry, options)?.filter(|_| entry.scheme == "int8");
-            work(&Pass { container: self, entry, opened, scales })
+        self.with_tensor(name, options, |tensor| {
+            let opened = self.open_plane(tensor.plane(), options)?;
+            // Read in any case: what nothing is multiplied by may be damaged, too.
+            let scales = tensor.scales.as_ref().map(|s| self.read_scales(s, options)).transpose()?;
+            work(&Pass { container: self, tensor, opened, scales: scales.unwrap_or_default() })
         })
     }
 }
@@ -66,38 +67,21 @@ impl Container {
 /// A tensor whose segments were read, to be gone through.
 pub(crate) struct Pass<'a> {
     container: &'a Container,
-    entry: &'a TensorEntry,
-    opened: Opened<'a>,
-    scales: Option<(Granularity, Vec<f32>)>,
+    tensor: &'a StoredTensor,
+    opened: OpenPlane<'a>,
+    scales: Vec<f32>,
 }
 
 impl Pass<'_> {
-    /// The tensor's own dtype.
-    pub fn dtype(&self) -> Dtype {
-        self.opened.dtype
+    /// The tensor.
+    pub fn tensor(&self) -> &StoredTensor {
+        self.tensor
     }
 
-    /// Matrices, rows, columns.
-    pub fn matrix(&self) -> (usize, usize, usize) {
-        self.opened.matrix
-    }
-
-    /// Whether the matrix is the transpose of the tensor.
-    pub fn transposed(&self) -> bool {
-        self.opened.row_axis == 1
-    }
-
-    /// The scales.
-    ///
-    /// # Errors
-    /// The tensor is not of scheme `int8`.
-    pub fn scales(&self) -> Result<Scales<'_>> {
-        self.scales_if_any().ok_or_else(|| Error::format("scheme int8 needs 'scales'"))
-    }
-
-    fn scales_if_any(&self) -> Option<Scales<'_>> {
-        let (granularity, values) = self.scales.as_ref()?;
-        Some(Scales::new(*granularity, self.opened.matrix.2, values, 0))
+    /// The scales that symbols are multiplied by; `None` where the elements themselves are stored.
+    pub fn scales(&self) -> Option<Scales<'_>> {
+        let stored = self.tensor.symbol_scales()?;
+        Some(Scales::new(stored.granularity, self.tensor.plane().form.matrix.2, &self.scales, 0))
     }
 
     /// Gives all symbols (or bytes) to `sink`, in the order of the matrices.
@@ -107,7 +91,7 @@ impl Pass<'_> {
 
     /// As [`Container::check`].
     pub fn check(&self, options: &DecodeOptions) -> Result<()> {
-        match (self.scales_if_any(), self.dtype()) {
+        match (self.scales(), self.tensor.dtype) {
             (None, _) => self.symbols(options, &mut |_, _| Ok(())),
             (Some(scales), Dtype::F16) => self.check_as::<f16>(&scales, options),
             (Some(scales), Dtype::BF16) => self.check_as::<bf16>(&scales, options),
@@ -121,7 +105,7 @@ impl Pass<'_> {
     }
 
     fn bytes(&self, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
-        match (self.scales_if_any(), self.dtype()) {
+        match (self.scales(), self.tensor.dtype) {
             (None, _) => self.symbols(options, &mut |_, symbols| sink(bytemuck::cast_slice(symbols))),
             (Some(scales), Dtype::F16) => self.values::<f16>(&scales, options, sink),
             (Some(scales), Dtype::BF16) => self.values::<bf16>(&scales, options, sink),
@@ -130,9 +114,9 @@ impl Pass<'_> {
     }
 
     fn values<T: Weight>(&self, scales: &Scales<'_>, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
-        let (size, (_, rows, cols)) = (size_of::<T>(), self.matrix());
-        if self.transposed() {
-            self.container.check_decoded(self.entry, self.opened.elements, trust::AS_TRUSTED)?;
+        let (size, (_, rows, cols)) = (size_of::<T>(), self.tensor.plane().form.matrix);
+        if self.tensor.transposed() {
+            self.container.check_decoded(self.tensor, self.tensor.plane().elements, trust::AS_TRUSTED)?;
             let symbols = self.opened.symbols(options)?;
             let step = (SLICE / rows).clamp(1, cols);
             let mut buffer = AlignedBytes::zeroed(step * rows * size)?;
@@ -142,7 +126,7 @@ impl Pass<'_> {
                 sink(out)
             });
         }
-        let mut buffer = AlignedBytes::zeroed(SLICE.min(self.opened.elements) * size)?;
+        let mut buffer = AlignedBytes::zeroed(SLICE.min(self.tensor.plane().elements) * size)?;
         self.symbols(options, &mut |begin, symbols| {
             symbols.chunks(SLICE).enumerate().try_for_each(|(i, symbols)| {
                 let out = &mut buffer[..symbols.len() * size];

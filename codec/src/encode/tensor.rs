@@ -6,21 +6,20 @@ use std::sync::atomic::AtomicUsize;
 use half::{bf16, f16};
 use ndarray::{ArrayView2, ShapeBuilder};
 
-use super::Scheme;
 use super::pipeline::Naming;
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::histogram::{count_bytes_with, entropy};
-use crate::coder::plane::{Draft, EncodedPlane, PlaneOptions, Symbols, TableChoice};
+use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, Symbols, TableChoice};
 use crate::coder::table::Table;
-use crate::coder::{Coder, Filter, Layout};
-use crate::container::{
-    Bytes, Hash, MatrixEntry, PlaneEntry, Quality, ScalesEntry, Segment, Sink, TensorEntry, Writer, hash,
-};
+use crate::coder::{Coder, Layout};
+use crate::container::{Bytes, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash};
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE, Quantized, Weight, quantize_with};
+use crate::scheme::{Scheme, SchemeKind};
+use crate::stored::{StoredPlane, StoredScales};
 use crate::tensor::{AlignedBytes, Dtype, try_vec};
 
 /// A tensor and what to do with it.
@@ -62,7 +61,7 @@ struct Int8 {
 /// An encoded tensor, ready to be written.
 pub struct Encoded<'a> {
     tensor: &'a SourceTensor,
-    scheme: &'static str,
+    scheme: SchemeKind,
     matrix: Option<MatrixEntry>,
     scales: Option<(Granularity, Vec<f32>)>,
     quality: Option<Quality>,
@@ -203,12 +202,12 @@ impl<'a> Prepared<'a> {
             let symbols = symbols_of(&matrix, bytemuck::cast_slice(&bytes));
             let plane = plane.encode(&symbols, pool, cancel, done)?;
             let matrix =
-                (job.tensor.dtype.size() == 1 && matrix.row_axis == 0 && plane.coder != Coder::Raw).then_some(matrix);
+                (job.tensor.dtype.size() == 1 && matrix.row_axis == 0 && plane.coder() != Coder::Raw).then_some(matrix);
             let raw = Stored::tensor(bytes, hash);
-            return Ok(Encoded::new(&job, plane, raw, hash, "raw", matrix));
+            return Ok(Encoded::new(&job, plane, raw, hash, SchemeKind::Raw, matrix));
         };
         let plane = plane.encode(&symbols_of(&matrix, &int8.symbols), pool, cancel, done)?;
-        let coded = plane.coder != Coder::Raw;
+        let coded = plane.coder() != Coder::Raw;
         let stored = if coded { plane.stored_bytes() } else { int8.symbols.len() };
         if stored + int8.scales.len() * size_of::<f32>() >= bytes.len() {
             // Floats share no tables, so that nothing is to be chosen.
@@ -219,7 +218,7 @@ impl<'a> Prepared<'a> {
             scales: Some((int8.granularity, int8.scales)),
             // Rounded: the figure is for people, and digits cost bytes.
             quality: Some(Quality { entropy: Some((int8.entropy * 1e4).round() / 1e4) }),
-            ..Encoded::new(&job, plane, raw, hash, "int8", Some(matrix))
+            ..Encoded::new(&job, plane, raw, hash, SchemeKind::Int8, Some(matrix))
         })
     }
 }
@@ -231,13 +230,13 @@ impl<'a> Encoded<'a> {
         mut plane: EncodedPlane,
         raw: Stored<'a>,
         hash: Hash,
-        scheme: &'static str,
+        scheme: SchemeKind,
         matrix: Option<MatrixEntry>,
     ) -> Self {
-        let coded = plane.coder != Coder::Raw;
+        let coded = plane.coder() != Coder::Raw;
         let data = if coded { Stored::made(std::mem::take(&mut plane.data)) } else { raw };
-        let side = plane.tiles.as_mut().filter(|t| t.layout == Layout::Pair);
-        let side = side.map(|t| Stored::made(std::mem::take(&mut t.side)));
+        let has_side = matches!(plane.form.coding, Coding::Tiles(t) if t.layout == Layout::Pair);
+        let side = has_side.then(|| Stored::made(std::mem::take(&mut plane.side)));
         Self { tensor: job.tensor, scheme, matrix, scales: None, quality: None, plane, data, side, hash }
     }
 
@@ -251,12 +250,7 @@ impl<'a> Encoded<'a> {
         let scales = match self.scales {
             None => None,
             Some((granularity, scales)) => {
-                let (per, block) = match granularity {
-                    Granularity::Row => ("row", None),
-                    Granularity::Tensor => ("tensor", None),
-                    Granularity::Block(n) => ("block", Some(n)),
-                };
-                Some(ScalesEntry { per: per.into(), block, data: writer.segment(&little_endian(scales)?)? })
+                Some(StoredScales::entry(granularity, writer.segment(&little_endian(scales)?)?))
             }
         };
         let planes = vec![write_plane(writer, tables, self.plane, self.data, self.side, self.hash)?];
@@ -264,7 +258,7 @@ impl<'a> Encoded<'a> {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),
             shape: self.tensor.shape.clone(),
-            scheme: self.scheme.into(),
+            scheme: self.scheme.name().into(),
             matrix: self.matrix,
             scales,
             planes,
@@ -369,14 +363,11 @@ pub(crate) fn quantize_like(
     pool: &Pool,
     cancel: &Cancel,
 ) -> Result<Quantized> {
-    let entry = container.reader().tensor(name)?;
-    let matrix = entry.matrix.ok_or_else(|| Error::format("scheme int8 needs 'matrix'").tensor(name))?;
-    let granularity = match entry.scales.as_ref().map(|s| (s.per.as_str(), s.block)) {
-        Some(("tensor", _)) => Granularity::Tensor,
-        Some(("block", Some(n))) => Granularity::Block(n),
-        _ => Granularity::Row,
+    let tensor = container.stored(name)?;
+    let (Some(matrix), Some(scales)) = (tensor.matrix, tensor.symbol_scales()) else {
+        return Err(Error::format("a tensor of symbols without 'matrix' and 'scales'").tensor(name));
     };
-    quantize_bytes(Dtype::from_name(&entry.dtype)?, bytes, &matrix, granularity, Workers { pool, cancel })
+    quantize_bytes(tensor.dtype, bytes, &matrix, scales.granularity, Workers { pool, cancel })
 }
 
 /// Writes the segments of `plane`; `hash` is that of what it decodes to.
@@ -388,32 +379,22 @@ fn write_plane<W: Sink>(
     side: Option<Stored<'_>>,
     hash: Hash,
 ) -> Result<PlaneEntry> {
-    let coded = plane.coder != Coder::Raw;
-    let table = match plane.tiles.as_ref().map(|t| &t.table) {
-        None => None,
-        Some(choice) => Some(tables.number(choice, writer)?),
-    };
+    let table = plane.table.as_ref().map(|choice| tables.number(choice, writer)).transpose()?;
     // In the order in which a GPU wants them.
-    let offsets = if coded { Some(writer.segment(&plane.offsets)?) } else { None };
+    let offsets = if plane.coder() == Coder::Raw { None } else { Some(writer.segment(&plane.offsets)?) };
     let data = data.write(writer)?;
     let side = side.map(|side| side.write(writer)).transpose()?;
-    let tiles = plane.tiles.as_ref();
-    Ok(PlaneEntry {
-        coder: plane.coder.name().into(),
-        fields: None,
-        filter: (plane.filter != Filter::None).then(|| plane.filter.name().into()),
-        layout: tiles.map(|t| t.layout.name().into()),
-        shift: tiles.filter(|t| t.layout == Layout::Pair).map(|t| t.shift),
-        tile: tiles.map(|t| t.tile),
-        chunk: plane.zstd_chunk,
+    Ok(StoredPlane {
+        form: plane.form,
+        elements: plane.form.elements()?,
+        chunks: plane.form.chunks()?,
         table,
-        chunks: coded.then_some(plane.chunks),
-        max_chunk: coded.then_some(plane.max_chunk),
         offsets,
         data,
         side,
         hash,
-    })
+    }
+    .entry())
 }
 
 impl Tables {

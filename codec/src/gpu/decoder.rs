@@ -106,13 +106,13 @@ impl Shared {
         let table_at = plans
             .iter()
             .map(|p| match &p.method {
-                Method::Tiles(t) => Some(*places.entry((t.table_number, t.layout)).or_insert_with(|| {
+                Method::Tiles(t) => Some(*places.entry((t.table_number, t.tiling.layout)).or_insert_with(|| {
                     let at = words.len() * 4;
-                    words.extend(device_table(&t.table, t.layout));
+                    words.extend(device_table(&t.table, t.tiling.layout));
                     at
                 })),
                 Method::Zstd { chunk, frames, .. } => {
-                    demand.add(p.elements, *chunk, *frames);
+                    demand.add(p.elements(), *chunk, *frames);
                     None
                 }
                 Method::Raw => None,
@@ -128,7 +128,8 @@ impl Shared {
         tables.upload(0, bytemuck::cast_slice(&words), stream)?;
         let statuses = DeviceBuffer::new(device, plans.len() * 4)?;
         statuses.fill(0xFF, stream)?;
-        let mut names: HashMap<String, usize> = plans.iter().enumerate().map(|(i, p)| (p.name.clone(), i)).collect();
+        let mut names: HashMap<String, usize> =
+            plans.iter().enumerate().map(|(i, p)| (p.name().to_owned(), i)).collect();
         for (alias, name) in container.aliases() {
             if let Some(&i) = names.get(name) {
                 names.insert(alias.clone(), i);
@@ -153,7 +154,7 @@ impl Shared {
         let rows = checked_rows(plan, target.rows.as_ref())?;
         if !target.out.is_multiple_of(kind.bytes() as u64) {
             return Err(Error::input(format!("an output at {:#x} for {}", target.out, target.dtype))
-                .tensor(&plan.name)
+                .tensor(plan.name())
                 .advice("outputs begin at multiples of their elements' size"));
         }
         Ok(Job {
@@ -188,8 +189,8 @@ impl Shared {
         let others = statuses.iter().filter(|&&s| s != abi::STATUS_GOOD).count() - 1;
         let more = if others > 0 { format!("; {others} other tensors are damaged too") } else { String::new() };
         Err(Error::corrupt(format!("chunk {} does not decode on the GPU{more}", statuses[bad]))
-            .tensor(&plan.name)
-            .offset(plan.data_offset)
+            .tensor(plan.name())
+            .offset(plan.tensor.plane().data.offset)
             .advice("restore the file, or encode the model again"))
     }
 
@@ -321,7 +322,7 @@ impl GpuDecoder {
 
     /// Names of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.shared.plans.iter().map(|p| p.name.as_str())
+        self.0.shared.plans.iter().map(TensorPlan::name)
     }
 
     /// Device memory that it holds, in bytes: compressed tensors, decoding tables, scratch.

@@ -9,7 +9,8 @@ use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
 use super::plan::{Limits, Method, Piece, Places, TensorPlan, TilesJob, tiles_launches};
 use super::table::device_table;
-use crate::decode::Parts;
+use crate::coder::plane::Coding;
+use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
 
 /// A small device, so that blocks of threads have several chunks and cross from one plane into the next.
@@ -28,12 +29,12 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(parts: &Parts) -> Option<Self> {
+    fn new(parts: &TensorBytes) -> Option<Self> {
         let plan = TensorPlan::new(parts).unwrap();
         let mut image = Buffer::new(plan.image.len);
         plan.image.fill(parts, 0, &mut image);
         let Method::Tiles(tiles) = &plan.method else { return None };
-        let table = device_table(&tiles.table, tiles.layout);
+        let table = device_table(&tiles.table, tiles.tiling.layout);
         let places = plan.image.at(image.address());
         Some(Self { image, places, table, status: [abi::STATUS_GOOD], plan })
     }
@@ -103,7 +104,7 @@ fn run(tensors: &mut [Loaded], kind: OutputKind, strips: &dyn Fn(usize) -> Range
     drop(memory);
     let mut results = Vec::new();
     for ((t, out), n) in tensors.iter_mut().zip(&outputs).zip(sizes) {
-        assert!(out[..GUARD].iter().chain(&out[GUARD + n..]).all(|&b| b == POISON), "{}: wrote around", t.plan.name);
+        assert!(out[..GUARD].iter().chain(&out[GUARD + n..]).all(|&b| b == POISON), "{}: wrote around", t.plan.name());
         let status = std::mem::replace(&mut t.status, [abi::STATUS_GOOD])[0];
         let bytes = out[GUARD..GUARD + n].to_vec();
         results.push(Decoded { bytes, status: (status != abi::STATUS_GOOD).then_some(status) });
@@ -119,7 +120,7 @@ fn oracle() -> DecodeOptions {
 fn check_container(bytes: Vec<u8>, what: &str) -> usize {
     let container = Container::from_bytes(bytes).unwrap();
     let names: Vec<String> = container.infos().unwrap().into_iter().map(|i| i.name).collect();
-    let parts: Vec<Parts> = names.iter().filter_map(|n| container.parts(n, &oracle()).ok()).collect();
+    let parts: Vec<TensorBytes> = names.iter().filter_map(|n| container.bytes_of(n, &oracle()).ok()).collect();
     let mut tensors: Vec<Loaded> = parts.iter().filter_map(Loaded::new).collect();
     for kind in OutputKind::ALL {
         let dtype = match kind {
@@ -134,11 +135,11 @@ fn check_container(bytes: Vec<u8>, what: &str) -> usize {
         for (t, got) in some.iter().zip(results) {
             let want = match kind {
                 OutputKind::Int8 => symbols_as_stored(&container, &t.plan),
-                _ => container.read_as(&t.plan.name, dtype, &oracle()).unwrap().to_vec(),
+                _ => container.read_as(t.plan.name(), dtype, &oracle()).unwrap().to_vec(),
             };
-            assert_eq!(got.status, None, "{what}: {} as {kind:?}", t.plan.name);
+            assert_eq!(got.status, None, "{what}: {} as {kind:?}", t.plan.name());
             let differs = got.bytes.iter().zip(&want).position(|(a, b)| a != b);
-            assert!(got.bytes == want, "{what}: {} as {kind:?} differs at byte {differs:?}", t.plan.name);
+            assert!(got.bytes == want, "{what}: {} as {kind:?} differs at byte {differs:?}", t.plan.name());
         }
         tensors = some.into_iter().chain(others).collect();
     }
@@ -151,10 +152,10 @@ fn run_all(tensors: &mut [Loaded], kind: OutputKind) -> Vec<Decoded> {
 
 /// Symbols in the order of the tensor's elements, which is not that of the matrix where it is transposed.
 fn symbols_as_stored(container: &Container, plan: &TensorPlan) -> Vec<u8> {
-    let symbols = container.symbols(&plan.name, &oracle()).unwrap();
+    let symbols = container.symbols(plan.name(), &oracle()).unwrap();
     let symbols: Vec<u8> = symbols.into_iter().map(|q| q as u8).collect();
     let (_, rows, cols) = plan.matrix;
-    if !plan.transposed {
+    if !plan.tensor.transposed() {
         return symbols;
     }
     (0..cols).flat_map(|c| (0..rows).map(move |r| (r, c))).map(|(r, c)| symbols[r * cols + c]).collect()
@@ -281,7 +282,7 @@ fn slices_of_rows_are_those_of_the_whole() {
     for o in options() {
         let container =
             Container::from_bytes(encode(&sample(&mut rng, &[vec![70, 200], vec![3, 20, 128]]), &o)).unwrap();
-        let parts = ["w0", "w1"].map(|n| container.parts(n, &oracle()).unwrap());
+        let parts = ["w0", "w1"].map(|n| container.bytes_of(n, &oracle()).unwrap());
         let mut tensors: Vec<Loaded> = parts.iter().filter_map(Loaded::new).collect();
         let whole: Vec<Vec<u8>> = run_all(&mut tensors, OutputKind::F32).into_iter().map(|d| d.bytes).collect();
         for t in &mut tensors {
@@ -301,7 +302,7 @@ fn slices_of_rows_are_those_of_the_whole() {
         for ((t, slice), whole) in tensors.iter().zip(slices).zip(whole) {
             let row = t.plan.matrix.2 * 4;
             let (first, last) = (t.plan.first_row(1), t.plan.first_row(t.plan.strips() - 1));
-            assert_eq!(slice.bytes, whole[first * row..last * row], "{}", t.plan.name);
+            assert_eq!(slice.bytes, whole[first * row..last * row], "{}", t.plan.name());
         }
     }
 }
@@ -314,11 +315,11 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
         let bytes = encode(&sample(&mut rng, &[vec![134, 150], vec![3, 20, 128]]), &o);
         let container = Container::from_bytes(bytes).unwrap();
         for name in ["w0", "w1"] {
-            let parts = container.parts(name, &oracle()).unwrap();
+            let parts = container.bytes_of(name, &oracle()).unwrap();
             let Some(mut whole) = Loaded::new(&parts) else { continue };
             let want = run_all(std::slice::from_mut(&mut whole), OutputKind::F32).remove(0).bytes;
             let plan = &whole.plan;
-            let least = Piece::bound_of_strip(&container.outline(container.reader().tensor(name).unwrap()).unwrap());
+            let least = Piece::bound_of_strip(&parts.tensor);
             assert!(Piece::fitting(plan, &whole.image, &(0..plan.rows()), 128).is_none());
             for room in [least, least + rng.random_range(0..whole.image.len()), whole.image.len()] {
                 let mut got = vec![POISON; want.len()];
@@ -375,25 +376,17 @@ fn damage(rng: &mut StdRng, bytes: &mut [u8]) {
     }
 }
 
-/// What the oracle makes of parts that may be damaged: symbols, or that it noticed.
-fn oracle_of(parts: &Parts) -> Option<Vec<u8>> {
-    use crate::coder::plane::{Plane, PlaneSource, Scratch, TileFields};
+/// What the oracle makes of bytes that may be damaged: symbols, or that it noticed.
+fn oracle_of(bytes: &TensorBytes) -> Option<Vec<u8>> {
+    use crate::coder::plane::{Plane, PlaneSource, Scratch};
+    let plane = bytes.plane();
     let plane = Plane::new(
         PlaneSource {
-            coder: parts.coder,
-            filter: parts.filter,
-            matrix: parts.matrix,
-            data: &parts.data,
-            offsets: &parts.offsets,
-            zstd_chunk: parts.zstd_chunk,
-            max_chunk: parts.max_chunk,
-            tiles: parts.table.as_ref().map(|(_, table)| TileFields {
-                layout: parts.layout,
-                shift: parts.shift,
-                tile: parts.tile,
-                table,
-                side: &parts.side,
-            }),
+            form: bytes.tensor.plane().form,
+            data: &plane.data,
+            offsets: &plane.offsets,
+            side: &plane.side,
+            table: plane.table.as_deref(),
         },
         Isa::Scalar,
     )
@@ -403,6 +396,21 @@ fn oracle_of(parts: &Parts) -> Option<Vec<u8>> {
         plane.decode_piece(i, &mut out[plane.piece(i)], &mut Scratch::default()).ok()?;
     }
     Some(out.into_iter().map(|q| q as u8).collect())
+}
+
+fn copy_of(bytes: &TensorBytes) -> TensorBytes {
+    let copy = |part: &[u8]| crate::AlignedBytes::copy_of(part).unwrap();
+    let plane = |p: &PlaneBytes| PlaneBytes {
+        table: p.table.clone(),
+        offsets: copy(&p.offsets),
+        data: copy(&p.data),
+        side: copy(&p.side),
+    };
+    TensorBytes {
+        tensor: bytes.tensor.clone(),
+        scales: copy(&bytes.scales),
+        planes: bytes.planes.iter().map(plane).collect(),
+    }
 }
 
 /// Damaged parts, hashes bypassed: nothing is touched that must not be (the emulator would say so), what the oracle notices is
@@ -424,12 +432,12 @@ fn damaged_chunks_are_found_as_the_oracle_finds_them() {
             sets.push(std::fs::read(path).unwrap());
         }
     }
-    let mut all: Vec<Parts> = Vec::new();
+    let mut all: Vec<TensorBytes> = Vec::new();
     for bytes in sets {
         let container = Container::from_bytes(bytes).unwrap();
         for info in container.infos().unwrap() {
-            if let Ok(p) = container.parts(&info.name, &oracle())
-                && matches!(p.coder, Coder::Rans | Coder::Huffman)
+            if let Ok(p) = container.bytes_of(&info.name, &oracle())
+                && matches!(p.tensor.plane().form.coding, Coding::Tiles(_))
             {
                 all.push(p);
             }
@@ -437,33 +445,27 @@ fn damaged_chunks_are_found_as_the_oracle_finds_them() {
     }
     for case in 0..cases {
         let parts = &all[case % all.len()];
-        let mut damaged = Parts {
-            name: parts.name.clone(),
-            table: parts.table.clone(),
-            scales: crate::AlignedBytes::copy_of(&parts.scales).unwrap(),
-            offsets: crate::AlignedBytes::copy_of(&parts.offsets).unwrap(),
-            data: crate::AlignedBytes::copy_of(&parts.data).unwrap(),
-            side: crate::AlignedBytes::copy_of(&parts.side).unwrap(),
-            ..*parts
-        };
+        let coding = parts.tensor.plane().form.coding;
+        let mut damaged = copy_of(parts);
+        let plane = &mut damaged.planes[0];
         match rng.random_range(0..8) {
-            0 => damage(&mut rng, &mut damaged.offsets),
-            1 => damage(&mut rng, &mut damaged.side),
-            _ => damage(&mut rng, &mut damaged.data),
+            0 => damage(&mut rng, &mut plane.offsets),
+            1 => damage(&mut rng, &mut plane.side),
+            _ => damage(&mut rng, &mut plane.data),
         }
         let Some(loaded) = Loaded::new(&damaged) else { continue };
         let mut tensors = [loaded];
-        let kind = if parts.granularity.is_some() { OutputKind::ALL[case % 4] } else { OutputKind::Int8 };
+        let kind = if parts.tensor.scheme.makes_symbols() { OutputKind::ALL[case % 4] } else { OutputKind::Int8 };
         let got = run(&mut tensors, kind, &|n| 0..n, case as u64).remove(0);
         match oracle_of(&damaged) {
             None => {
                 noticed += 1;
-                assert!(got.status.is_some(), "case {case}: {} {} not reported", parts.coder, parts.layout);
+                assert!(got.status.is_some(), "case {case}: {coding:?} not reported");
             }
             Some(want) => {
-                assert_eq!(got.status, None, "case {case}: {} {} reported", parts.coder, parts.layout);
-                if kind == OutputKind::Int8 && !parts.transposed {
-                    assert!(got.bytes == want, "case {case}: {} {} differs", parts.coder, parts.layout);
+                assert_eq!(got.status, None, "case {case}: {coding:?} reported");
+                if kind == OutputKind::Int8 && !parts.tensor.transposed() {
+                    assert!(got.bytes == want, "case {case}: {coding:?} differs");
                 }
             }
         }

@@ -11,7 +11,8 @@ use super::plan::{Image, Piece};
 use super::ring::SLOTS;
 use super::zstd::{self, Demand};
 use crate::coder::Layout;
-use crate::decode::{Container, OutlineCoding};
+use crate::coder::plane::Coding;
+use crate::decode::Container;
 use crate::error::Result;
 
 /// Bytes of a device's memory that decoders of some tensors hold.
@@ -74,16 +75,18 @@ impl Sizes {
         let names = stored_names(container, names)?;
         let mut found = Self { images: Vec::with_capacity(names.len()), tensors: Vec::with_capacity(names.len()) };
         for name in &names {
-            let entry = container.reader().tensor(name)?;
-            let outline = container.outline(entry).map_err(|e| container.reader().name(e.tensor(name)))?;
-            let (count, rows, cols) = outline.matrix;
-            let (table, zstd) = match outline.coding {
-                OutlineCoding::Tiles { table, .. } => (Some(table), None),
-                OutlineCoding::Zstd { chunk, frames, .. } => (None, Some((count * rows * cols, chunk, frames))),
-                OutlineCoding::Raw => (None, None),
+            let tensor = container.stored(name)?;
+            let plane = tensor.plane();
+            let (table, zstd) = match plane.form.coding {
+                Coding::Tiles(tiling) => {
+                    let table = plane.table.map(|n| (n, tiling.layout, container.reader().index().tables[n].bits));
+                    (table, None)
+                }
+                Coding::Zstd { chunk, .. } => (None, Some((plane.elements, chunk, plane.chunks))),
+                Coding::Raw => (None, None),
             };
-            found.images.push(Image::new(outline.lengths).len);
-            found.tensors.push(TensorSize { strip: Piece::bound_of_strip(&outline), table, zstd });
+            found.images.push(Image::of(&tensor).len);
+            found.tensors.push(TensorSize { strip: Piece::bound_of_strip(&tensor), table, zstd });
         }
         Ok(found)
     }

@@ -181,7 +181,7 @@ impl HostDecoder {
 
     /// Names of the tensors, in the order in which their bytes lie.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.shared.plans.iter().map(|p| p.name.as_str())
+        self.0.shared.plans.iter().map(|p| p.name())
     }
 
     /// Pinned host memory that it holds, in bytes.

@@ -35,11 +35,11 @@ pub(super) struct Job<'a> {
 pub(super) fn checked_rows(plan: &TensorPlan, rows: Option<&Range<usize>>) -> Result<Range<usize>> {
     let all = 0..plan.rows();
     let Some(rows) = rows else { return Ok(all) };
-    let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(&plan.name).advice(advice));
+    let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(plan.name()).advice(advice));
     if rows.start > rows.end || rows.end > all.end {
         return refuse(format!("rows {rows:?} of a tensor with {} rows", all.end), "ask for rows that it has");
     }
-    if plan.transposed {
+    if plan.tensor.transposed() {
         return refuse("rows of a transposed matrix".to_owned(), "decode it as a whole");
     }
     if *rows == all {
@@ -92,7 +92,7 @@ impl Launcher {
         let mut work = Work::default();
         let mut tiles = Vec::new();
         let mut symbols = Vec::new();
-        for job in jobs.iter().filter(|j| j.plan.elements > 0 && !j.rows.is_empty()) {
+        for job in jobs.iter().filter(|j| j.plan.elements() > 0 && !j.rows.is_empty()) {
             match &job.plan.method {
                 Method::Tiles(t) => {
                     let strips = (job.plan.strip_of(job.rows.start), job.plan.strip_of(job.rows.end));
@@ -110,7 +110,7 @@ impl Launcher {
                 }
                 Method::Raw => {
                     let (data, elements) = (job.image.data, elements_of(job));
-                    if job.kind == OutputKind::Int8 && !job.plan.transposed {
+                    if job.kind == OutputKind::Int8 && !job.plan.tensor.transposed() {
                         work.raw.push((job.out, data.wrapping_add(elements.start as u64), elements.len()));
                     } else {
                         symbols.push(symbols_item(job, data, elements));
@@ -166,7 +166,7 @@ impl Launcher {
 /// Elements of the plane that a job writes.
 pub(super) fn elements_of(job: &Job<'_>) -> Range<usize> {
     if job.rows.len() == job.plan.rows() {
-        return 0..job.plan.elements;
+        return 0..job.plan.elements();
     }
     job.rows.start * job.plan.matrix.2..job.rows.end * job.plan.matrix.2
 }

@@ -10,12 +10,14 @@ use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
 
 pub use self::image::{Image, Piece, Places};
+use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
 use crate::coder::{BLOCK_COLS, Coder, Filter, LANES, Layout, TILE_ROWS};
-use crate::decode::Parts;
+use crate::decode::TensorBytes;
 use crate::error::{Error, Result};
 use crate::scheme::int8::Granularity;
+use crate::stored::StoredTensor;
 use crate::tensor::Dtype;
 
 /// How a tensor is decoded.
@@ -37,10 +39,7 @@ pub enum Method {
 /// What the kernels are told about a plane in tiles.
 #[derive(Clone, Debug)]
 pub struct TilesPlan {
-    pub coder: Coder,
-    pub layout: Layout,
-    pub shift: u32,
-    pub filter: Filter,
+    pub tiling: Tiling,
     pub geometry: TileGeometry,
     pub max_chunk: usize,
     /// Number of its table in the container, which with the layout names the device's table.
@@ -51,100 +50,76 @@ pub struct TilesPlan {
 /// A tensor, planned.
 #[derive(Clone, Debug)]
 pub struct TensorPlan {
-    pub name: String,
-    pub dtype: Dtype,
-    pub elements: usize,
-    /// Matrices, rows, columns.
+    pub tensor: Arc<StoredTensor>,
+    /// Matrices, rows, columns: see [`StoredTensor::rows_view`].
     pub matrix: (usize, usize, usize),
-    /// Entries of the tensor's first dimension.
-    pub entries: usize,
-    pub transposed: bool,
-    pub granularity: Option<Granularity>,
     pub image: Image,
     pub method: Method,
-    pub data_offset: u64,
 }
 
 impl TensorPlan {
-    /// Plans the decoding of a tensor whose parts were checked.
-    pub fn new(parts: &Parts) -> Result<Self> {
-        let (count, rows, cols) = parts.matrix;
+    /// Plans the decoding of a tensor whose bytes were checked.
+    pub fn new(bytes: &TensorBytes) -> Result<Self> {
+        let tensor = &bytes.tensor;
+        let (stored, plane) = (tensor.plane(), bytes.plane());
+        let matrix = tensor.rows_view();
+        let (count, rows, cols) = matrix;
         let too_large = || {
             Error::unsupported("a matrix with more rows or columns than the kernels count")
-                .tensor(&parts.name)
+                .tensor(&tensor.name)
                 .advice("decode it on the CPU")
         };
         if count.checked_mul(rows).is_none_or(|n| n >= 1 << 31) || cols >= 1 << 31 {
             return Err(too_large());
         }
-        let method = match parts.coder {
-            Coder::Rans | Coder::Huffman => {
-                let (table_number, table) =
-                    parts.table.clone().ok_or_else(|| Error::format("a plane without 'table'"))?;
-                let geometry = TileGeometry::new(count, rows, cols, parts.tile)?;
+        let method = match stored.form.coding {
+            Coding::Tiles(tiling) => {
+                let (Some(table_number), Some(table)) = (stored.table, plane.table.clone()) else {
+                    return Err(Error::format("a plane without 'table'").tensor(&tensor.name));
+                };
+                let geometry = TileGeometry::new(count, rows, cols, tiling.tile)?;
                 let blocks = geometry.padded_elements() / (TILE_ROWS * BLOCK_COLS);
-                if blocks >= 1 << 31 || parts.data.len() / OFFSET_UNIT >= u32::MAX as usize {
+                if blocks >= 1 << 31 || plane.data.len() / OFFSET_UNIT >= u32::MAX as usize {
                     return Err(too_large());
                 }
-                Method::Tiles(TilesPlan {
-                    coder: parts.coder,
-                    layout: parts.layout,
-                    shift: parts.shift,
-                    filter: parts.filter,
-                    geometry,
-                    max_chunk: parts.max_chunk,
-                    table_number,
-                    table,
-                })
+                Method::Tiles(TilesPlan { tiling, geometry, max_chunk: stored.form.max_chunk, table_number, table })
             }
-            Coder::Zstd => Method::Zstd {
-                chunk: parts.zstd_chunk,
-                frames: parts.elements.div_ceil(parts.zstd_chunk.max(1)),
-                filter: parts.filter,
-            },
-            Coder::Raw => Method::Raw,
+            Coding::Zstd { chunk, filter } => Method::Zstd { chunk, frames: stored.chunks, filter },
+            Coding::Raw => Method::Raw,
         };
-        Ok(Self {
-            name: parts.name.clone(),
-            dtype: parts.dtype,
-            elements: parts.elements,
-            matrix: parts.matrix,
-            entries: parts.entries,
-            transposed: parts.transposed,
-            granularity: parts.granularity,
-            image: Image::new([parts.scales.len(), parts.offsets.len(), parts.data.len(), parts.side.len()]),
-            method,
-            data_offset: parts.data_offset,
-        })
+        let image = Image::of(tensor);
+        Ok(Self { tensor: tensor.clone(), matrix, image, method })
     }
 
-    /// Whether the elements are symbols with scales.
-    pub fn quantized(&self) -> bool {
-        self.granularity.is_some()
+    /// The tensor's name.
+    pub fn name(&self) -> &str {
+        &self.tensor.name
+    }
+
+    /// Symbols, or bytes where elements are wider than 8 bits.
+    pub fn elements(&self) -> usize {
+        self.tensor.plane().elements
+    }
+
+    /// What shares a scale, where the elements are symbols with scales.
+    pub fn granularity(&self) -> Option<Granularity> {
+        self.tensor.symbol_scales().map(|s| s.granularity)
     }
 
     /// The kind of output that gives this tensor as `dtype`; `I8` stands for the symbols of a quantized tensor.
     pub fn output(&self, dtype: Dtype) -> Result<OutputKind> {
-        match (self.quantized(), dtype) {
-            (true, Dtype::F16) => Ok(OutputKind::F16),
-            (true, Dtype::BF16) => Ok(OutputKind::BF16),
-            (true, Dtype::F32) => Ok(OutputKind::F32),
-            (true, Dtype::I8) => Ok(OutputKind::Int8),
-            (false, d) if d == self.dtype => Ok(OutputKind::Int8),
-            (true, d) => {
-                Err(Error::input(format!("scheme int8 decodes to F32, F16, BF16 or, as symbols, to I8, not {d}"))
-                    .tensor(&self.name)
-                    .advice("leave dtype out, or ask for one of these"))
-            }
-            (false, d) => Err(Error::input(format!("a {} tensor of scheme raw cannot be read as {d}", self.dtype))
-                .tensor(&self.name)
-                .advice("leave dtype out, and convert it afterwards")),
-        }
+        self.tensor.check_dtype(dtype, true).map_err(|e| e.tensor(self.name()))?;
+        Ok(match (self.tensor.scheme.makes_symbols(), dtype) {
+            (true, Dtype::F16) => OutputKind::F16,
+            (true, Dtype::BF16) => OutputKind::BF16,
+            (true, Dtype::F32) => OutputKind::F32,
+            _ => OutputKind::Int8,
+        })
     }
 
     /// Bytes that decoding to `kind` writes.
     pub fn output_bytes(&self, kind: OutputKind) -> usize {
-        self.elements * kind.bytes()
+        self.elements() * kind.bytes()
     }
 
     /// Rows of all matrices.
@@ -157,15 +132,15 @@ impl TensorPlan {
     /// # Errors
     /// There are no such entries, or they are not rows.
     pub fn rows_of(&self, first: Range<usize>) -> Result<Range<usize>> {
-        let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(&self.name).advice(advice));
-        let (all, rows) = (self.entries, self.rows());
+        let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(self.name()).advice(advice));
+        let (all, rows) = (self.tensor.entries(), self.rows());
         if first.start > first.end || first.end > all {
             return refuse(format!("rows {first:?} of a tensor with {all} rows"), "ask for rows that it has");
         }
         if first == (0..all) {
             return Ok(0..rows);
         }
-        if self.transposed || all == 0 || !rows.is_multiple_of(all) {
+        if self.tensor.transposed() || all == 0 || !rows.is_multiple_of(all) {
             let what = "it is not stored by rows, so that a GPU cannot decode some of them";
             return refuse(what.to_owned(), "decode it as a whole");
         }
@@ -197,7 +172,7 @@ impl TensorPlan {
 
     /// Elements from one row of the output to the next, and from one column to the next.
     pub fn strides(&self) -> (usize, usize) {
-        if self.transposed { (1, self.matrix.1) } else { (self.matrix.2, 1) }
+        if self.tensor.transposed() { (1, self.matrix.1) } else { (self.matrix.2, 1) }
     }
 
     /// Bytes from one row of the output to the next.
@@ -215,8 +190,8 @@ impl TensorPlan {
             row_stride: row_stride as u64,
             column_stride: column_stride as u64,
             scales: if quantized { image.scales } else { 0 },
-            scales_per_row: self.granularity.map_or(0, |g| g.scales_per_row(cols)) as u32,
-            scale_columns: self.granularity.map_or(cols.max(1), |g| g.columns(cols)) as u32,
+            scales_per_row: self.granularity().map_or(0, |g| g.scales_per_row(cols)) as u32,
+            scale_columns: self.granularity().map_or(cols.max(1), |g| g.columns(cols)) as u32,
         }
     }
 
@@ -224,7 +199,7 @@ impl TensorPlan {
     /// eight rows in 32 bits.
     pub fn is_vector(&self, out: u64, kind: OutputKind) -> bool {
         let row = self.matrix.2 * kind.bytes();
-        !self.transposed && out.is_multiple_of(16) && row.is_multiple_of(16) && row < 1 << 29
+        !self.tensor.transposed() && out.is_multiple_of(16) && row.is_multiple_of(16) && row < 1 << 29
     }
 }
 
@@ -242,8 +217,8 @@ pub enum Mode {
 impl TilesPlan {
     /// The most special kernel that decodes this plane.
     pub fn mode(&self) -> Mode {
-        match (self.layout, self.shift) {
-            _ if self.filter != Filter::None || self.table.bits() != 12 => Mode::General,
+        match (self.tiling.layout, self.tiling.shift) {
+            _ if self.tiling.filter != Filter::None || self.table.bits() != 12 => Mode::General,
             (Layout::Byte, _) => Mode::Byte,
             (Layout::Pair, 3) => Mode::Pair,
             _ => Mode::General,
@@ -252,14 +227,14 @@ impl TilesPlan {
 
     /// The module of its kernels.
     pub fn module(&self) -> Module {
-        if self.coder == Coder::Rans { Module::Rans } else { Module::Huffman }
+        if self.tiling.coder == Coder::Rans { Module::Rans } else { Module::Huffman }
     }
 
     /// Room behind a chunk, bytes, into which a damaged stream may run on. rANS: four steps of 32 words, from two
     /// bytes behind the end. Huffman: 12 bits for each symbol of a lane, and the window.
     fn slack(&self) -> usize {
         let blocks = self.geometry.tile() / BLOCK_COLS;
-        match (self.coder, self.layout) {
+        match (self.tiling.coder, self.tiling.layout) {
             (Coder::Rans, _) => 4 * LANES * 2 + 16,
             (_, Layout::Byte) => (blocks * 32 * 12).div_ceil(32) * 4 + 16,
             (_, Layout::Pair) => (blocks * 16 * 12).div_ceil(32) * 4 + 16,
@@ -315,9 +290,9 @@ impl TilesJob<'_> {
             blocks: blocks as u32,
             last_blocks: (g.position(g.tiles() - 1).width / BLOCK_COLS) as u32,
             bits: t.table.bits() as u16,
-            layout: if t.layout == Layout::Pair { 1 } else { 0 },
-            shift: t.shift as u8,
-            filter: filter_code(t.filter),
+            layout: if t.tiling.layout == Layout::Pair { 1 } else { 0 },
+            shift: t.tiling.shift as u8,
+            filter: filter_code(t.tiling.filter),
             vector: u8::from(self.tensor.is_vector(self.out, self.kind)),
             block_begin: 0,
             block_end: 0,

@@ -74,11 +74,11 @@ impl TimedDecoder {
         let mut output_bytes = Vec::with_capacity(names.len());
         let mut stored_bytes = 0;
         for name in &names {
-            let info = container.info(name)?;
-            let dtype = if info.scheme == "int8" { dtype } else { info.dtype };
+            let tensor = container.stored(name)?;
+            let dtype = if tensor.scheme.makes_symbols() { dtype } else { tensor.dtype };
             dtypes.push(dtype);
             output_bytes.push(decoder.output_bytes(name, dtype)?);
-            stored_bytes += container.reader().tensor(name)?.segments().map(|(_, s)| s.length).sum::<u64>();
+            stored_bytes += tensor.stored_bytes;
         }
         let output = DeviceBuffer::new(device, output_bytes.iter().copied().max().unwrap_or(0))?;
         let batches = names

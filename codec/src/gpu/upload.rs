@@ -8,7 +8,7 @@ use super::device::Device;
 use super::plan::TensorPlan;
 use super::stream::{Event, Stream};
 use crate::cancel::Cancel;
-use crate::decode::{Container, DecodeOptions, Parts};
+use crate::decode::{Container, DecodeOptions, TensorBytes};
 use crate::error::Result;
 use crate::pool::Pool;
 
@@ -21,7 +21,7 @@ const PIECE: usize = 2 << 20;
 
 /// Tensors that were read, whose images follow each other.
 pub struct Images<'a> {
-    tensors: Vec<(TensorPlan, Parts)>,
+    tensors: Vec<(TensorPlan, TensorBytes)>,
     /// Where each image begins, and where the last one ends.
     begins: Vec<usize>,
     pool: &'a Pool,
@@ -76,7 +76,7 @@ pub fn read_plans(
     let read = DecodeOptions { threads: options.threads, isa: None, verify, cancel: options.cancel.clone() };
     let pool: Arc<Pool> = container.pool(options.threads)?;
     let one = |name: &String| {
-        let parts = container.parts(name, &read)?;
+        let parts = container.bytes_of(name, &read)?;
         let plan = TensorPlan::new(&parts).map_err(|e| container.reader().name(e))?;
         Ok((plan, parts))
     };
@@ -166,15 +166,15 @@ mod tests {
             let sizes = crate::gpu::Sizes::new(&container, &names).unwrap();
             let mut whole = Vec::new();
             for name in &names {
-                let parts = container.parts(name, &DecodeOptions::default()).unwrap();
+                let parts = container.bytes_of(name, &DecodeOptions::default()).unwrap();
                 let image = TensorPlan::new(&parts).unwrap().image;
                 let begin = whole.len();
                 whole.resize(begin + image.len, 0xEE);
                 let out = &mut whole[begin..];
-                for (place, bytes) in [(&image.scales, &parts.scales), (&image.side, &parts.side)] {
+                for (place, bytes) in [(&image.scales, &parts.scales), (&image.side, &parts.plane().side)] {
                     out[place.clone()].copy_from_slice(bytes);
                 }
-                for (place, bytes) in [(&image.offsets, &parts.offsets), (&image.data, &parts.data)] {
+                for (place, bytes) in [(&image.offsets, &parts.plane().offsets), (&image.data, &parts.plane().data)] {
                     out[place.clone()].copy_from_slice(bytes);
                 }
                 let used = [&image.scales, &image.offsets, &image.data, &image.side];

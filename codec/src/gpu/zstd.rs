@@ -41,13 +41,13 @@ impl Frames {
         let elements = elements_of(job);
         let first = elements.start / chunk;
         let last = elements.end.div_ceil(chunk).min(frames);
-        let whole = elements.len() == job.plan.elements;
+        let whole = elements.len() == job.plan.elements();
         Ok(Self {
             item: abi::Frames {
                 data: job.image.data,
                 offsets: job.image.offsets,
                 output: 0,
-                decoded: job.plan.elements as u64,
+                decoded: job.plan.elements() as u64,
                 status: job.status,
                 frame_begin: first as u64,
                 frames: u32::try_from(last - first)
@@ -56,11 +56,11 @@ impl Frames {
                 first: 0,
                 reserved: 0,
             },
-            direct: (whole && job.kind == OutputKind::Int8 && !job.plan.transposed).then_some(job.out),
+            direct: (whole && job.kind == OutputKind::Int8 && !job.plan.tensor.transposed()).then_some(job.out),
             symbols: symbols_item(job, 0, elements),
             filter,
             cols: job.plan.matrix.2,
-            elements: job.plan.elements,
+            elements: job.plan.elements(),
         })
     }
 

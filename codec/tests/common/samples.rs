@@ -190,19 +190,20 @@ pub fn assert_coverage(samples: &[Sample]) {
             }
         }
         for t in container.infos().unwrap() {
-            let layout = t.layout.unwrap_or_default();
-            let shift = t.shift.map_or_else(String::new, |s| format!(" {s}"));
-            seen.insert(format!("{} {layout}{shift}", t.coder));
-            seen.insert(format!("filter {} {}", t.filter, t.coder));
-            if t.tile.is_some() {
-                let chunks = (0..t.chunks).map(|i| container.chunk(&t.name, i).unwrap());
+            let plane = &t.planes[0];
+            let layout = plane.layout.clone().unwrap_or_default();
+            let shift = plane.shift.map_or_else(String::new, |s| format!(" {s}"));
+            seen.insert(format!("{} {layout}{shift}", t.coder()));
+            seen.insert(format!("filter {} {}", plane.filter, t.coder()));
+            if plane.tile.is_some() {
+                let chunks = (0..t.chunks()).map(|i| container.chunk(&t.name, i).unwrap());
                 // A full tile of 64 columns; and a count of patches before the first chunk.
                 if layout == "byte" && chunks.into_iter().any(|c| c.length == 1024) {
-                    seen.insert(format!("raw chunk {}", t.coder));
+                    seen.insert(format!("raw chunk {}", t.coder()));
                 }
                 let data = t.segments.iter().find(|s| s.role == "data").unwrap().offset as usize;
-                if t.shift.is_some_and(|s| s < 3) && s.bytes[data] > 1 {
-                    seen.insert(format!("patches {}", t.coder));
+                if plane.shift.is_some_and(|s| s < 3) && s.bytes[data] > 1 {
+                    seen.insert(format!("patches {}", t.coder()));
                 }
             }
             seen.insert(t.scales.unwrap_or_default().into());

@@ -83,7 +83,7 @@ fn damaged(rng: &mut Rng, original: &[u8], infos: &[TensorInfo]) -> Vec<u8> {
         };
         if let Some(table) = segment("table").filter(|_| tables) {
             // Two symbols change places: the table is as valid as before.
-            let size = if info.coder == "rans" { 2 } else { 1 };
+            let size = if info.coder() == "rans" { 2 } else { 1 };
             let table = &mut bytes[table];
             let (a, b) = (rng.below(256) * size, rng.below(256) * size);
             (0..size).for_each(|i| table.swap(a + i, b + i));
@@ -132,7 +132,7 @@ fn cases() -> usize {
 }
 
 fn tiled(container: &Container) -> Vec<TensorInfo> {
-    container.infos().unwrap().into_iter().filter(|t| matches!(t.coder.as_str(), "rans" | "huffman")).collect()
+    container.infos().unwrap().into_iter().filter(|t| matches!(t.coder(), "rans" | "huffman")).collect()
 }
 
 #[test]
@@ -222,12 +222,12 @@ fn damage_outside_of_a_slice_is_not_reported() {
         let original = samples::encode(&source, &options);
         let intact = Container::from_bytes(original.clone()).unwrap();
         let info = intact.info("w").unwrap();
-        assert_eq!(info.coder, coder.name());
+        assert_eq!(info.coder(), coder.name());
         let whole = expected(&intact, &info, Dtype::BF16, true).unwrap();
         let row = 256 * 2;
         for _ in 0..20 {
             // A chunk in the strip of rows 32 to 48.
-            let chunk = 2 * info.chunks / 6 + rig.rng.below(info.chunks / 6);
+            let chunk = 2 * info.chunks() / 6 + rig.rng.below(info.chunks() / 6);
             let place = intact.chunk("w", chunk).unwrap();
             let mut bytes = original.clone();
             let at = (place.offset as usize)..(place.offset + place.length) as usize;

@@ -43,7 +43,8 @@ fn filters_are_undone_in_every_batch() {
             ..Default::default()
         };
         let container = data::encode(&data::features(rows, cols, &mut rig.rng), &options);
-        let filters: Vec<String> = container.infos().unwrap().into_iter().map(|t| t.filter.into()).collect();
+        let filters: Vec<String> =
+            container.infos().unwrap().into_iter().map(|t| t.planes[0].filter.to_string()).collect();
         assert!(["left", "up"].iter().any(|f| filters.iter().any(|x| x == f)), "{filters:?}");
         for zstd_scratch in BUDGETS {
             let gpu = GpuOptions { zstd_scratch: Some(zstd_scratch), ..Default::default() };

@@ -113,8 +113,8 @@ impl Rig {
     /// Tensors of `container`, without those of coder `zstd` where there is no nvCOMP.
     pub fn decodable(&self, container: &Container) -> Vec<TensorInfo> {
         let infos = container.infos().unwrap();
-        let zstd = infos.iter().any(|t| t.coder == "zstd") && self.has_nvcomp();
-        infos.into_iter().filter(|t| zstd || t.coder != "zstd").collect()
+        let zstd = infos.iter().any(|t| t.coder() == "zstd") && self.has_nvcomp();
+        infos.into_iter().filter(|t| zstd || t.coder() != "zstd").collect()
     }
 }
 

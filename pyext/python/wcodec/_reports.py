@@ -28,6 +28,31 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class PlaneInfo:
+    """A plane of a tensor: an array that is stored by itself."""
+
+    bits: tuple[int, int] | None
+    """The lowest bit that it holds of each element (of each symbol, for scheme ``int8``), and how many; ``None`` where
+    the scheme is one that this version does not know."""
+    coder: str
+    layout: str | None
+    """``byte`` or ``pair``, for coders ``rans`` and ``huffman``."""
+    shift: int | None
+    """Uncoded low bits of layout ``pair``."""
+    filter: str
+    tile: int | None
+    """Width of a tile in columns, for coders ``rans`` and ``huffman``."""
+    frame: int | None
+    """Decoded bytes of a frame, for coder ``zstd``."""
+    chunks: int
+    """Chunks that can be decoded by themselves."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        return {**asdict(self), "bits": None if self.bits is None else list(self.bits)}
+
+
+@dataclass(frozen=True)
 class TensorInfo:
     """What a container's index says about one tensor.
 
@@ -41,11 +66,8 @@ class TensorInfo:
     scheme: str
     scale: str | None
     """``row``, ``tensor`` or ``block N`` for scheme ``int8``."""
-    coder: str
-    layout: str | None
-    shift: int | None
-    filter: str
-    tile: int | None
+    planes: tuple[PlaneInfo, ...]
+    """What its elements, or the symbols that the scheme makes of them, are stored as."""
     count: int
     rows: int
     cols: int
@@ -53,7 +75,6 @@ class TensorInfo:
     cut: int
     """Entries of the first dimension that are decoded together: rows can be had from any multiple of it on, up to
     another one or the end. 0 where only the whole can be had, as of a tensor that is stored transposed."""
-    chunks: int
     elements: int
     original_bytes: int
     stored_bytes: int
@@ -71,6 +92,8 @@ class TensorInfo:
                 facts, place = source
                 if name == "segments":
                     known = {name: tuple(Segment(*segment) for segment in facts.segments(place))}
+                elif name == "planes":
+                    known = {name: tuple(PlaneInfo(*plane) for plane in facts.planes(place))}
                 else:
                     known = facts.record(place)
                 # What was said when it was made stays: the name of a tied tensor is its own.
@@ -88,6 +111,36 @@ class TensorInfo:
         return info
 
     @property
+    def coder(self) -> str:
+        """How its first plane is coded: ``rans``, ``huffman``, ``zstd`` or ``raw``."""
+        return self.planes[0].coder if self.planes else ""
+
+    @property
+    def layout(self) -> str | None:
+        """The layout of its first plane: see :class:`PlaneInfo`."""
+        return self.planes[0].layout if self.planes else None
+
+    @property
+    def shift(self) -> int | None:
+        """The shift of its first plane: see :class:`PlaneInfo`."""
+        return self.planes[0].shift if self.planes else None
+
+    @property
+    def filter(self) -> str:
+        """The filter of its first plane: ``none``, ``left`` or ``up``."""
+        return self.planes[0].filter if self.planes else "none"
+
+    @property
+    def tile(self) -> int | None:
+        """The width of tiles of its first plane: see :class:`PlaneInfo`."""
+        return self.planes[0].tile if self.planes else None
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of all planes."""
+        return sum(plane.chunks for plane in self.planes)
+
+    @property
     def ratio(self) -> float | None:
         """Original bytes per stored byte; ``None`` where nothing is stored."""
         return fmt.ratio(self.original_bytes, self.stored_bytes)
@@ -101,6 +154,7 @@ class TensorInfo:
         """Plain values, as in the command's JSON."""
         record = {f.name: getattr(self, f.name) for f in fields(TensorInfo)}
         record["shape"] = list(self.shape)
+        record["planes"] = [p.to_dict() for p in self.planes]
         record["segments"] = [asdict(s) for s in self.segments]
         return {**record, "ratio": self.ratio, "bits_per_weight": self.bits_per_weight}
 
@@ -111,6 +165,8 @@ class TensorInfo:
         out = {k: v for k, v in record.items() if k in known}
         out["scale"] = record["scales"]
         out["shape"] = tuple(record["shape"])
+        planes = [{**p, "bits": None if p["bits"] is None else tuple(p["bits"])} for p in record["planes"]]
+        out["planes"] = tuple(PlaneInfo(**p) for p in planes)
         out["segments"] = tuple(Segment(s["role"], s["offset"], s["length"], s["hash"]) for s in record["segments"])
         return TensorInfo(**out)
 
@@ -123,7 +179,7 @@ def table_row(info: TensorInfo) -> tuple[str, ...]:
     """One line of the tables of tensors."""
     scheme = info.scheme if info.scale is None else f"{info.scheme}/{info.scale}"
     coder = info.coder if info.layout is None else f"{info.coder}/{info.layout}"
-    if info.filter not in ("", "none"):
+    if info.filter != "none":
         coder += f"/{info.filter}"
     return (
         info.name,

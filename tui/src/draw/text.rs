@@ -110,7 +110,7 @@ pub fn scheme(t: &TensorInfo) -> String {
 
 /// How symbols became bytes, and in which layout: `rans pair`.
 pub fn coder(t: &TensorInfo) -> String {
-    joined(&t.coder, t.layout.as_deref())
+    joined(t.coder(), t.layout())
 }
 
 fn joined(first: &str, second: Option<&str>) -> String {

@@ -1,8 +1,8 @@
 //! Two files, tensor by tensor: worked out once from their indexes, nothing is decoded.
 
-use wcodec::TensorInfo;
 use wcodec::container::{Hash, Index, Segment, TensorEntry};
 use wcodec::names::natural;
+use wcodec::{SchemeKind, TensorInfo};
 
 use super::FileModel;
 use super::totals::Totals;
@@ -154,7 +154,7 @@ fn relation(index_a: &Index, a: usize, index_b: &Index, b: usize) -> Relation {
 fn same_values(x: &TensorEntry, y: &TensorEntry) -> bool {
     let scales = |t: &TensorEntry| t.scales.as_ref().map(|s| (s.per.clone(), s.block, s.data.hash));
     let planes = x.planes.iter().map(|p| p.hash).eq(y.planes.iter().map(|p| p.hash));
-    let matrix = x.scheme != "int8" || x.matrix == y.matrix;
+    let matrix = !SchemeKind::from_name(&x.scheme).is_ok_and(SchemeKind::makes_symbols) || x.matrix == y.matrix;
     planes && matrix && x.dtype == y.dtype && x.shape == y.shape && x.scheme == y.scheme && scales(x) == scales(y)
 }
 

@@ -133,7 +133,7 @@ impl FileMap {
         }
         map.regions = regions;
         map.schemes = sums(&file.tensors, |t| (&t.scheme, t.scales.as_deref()));
-        map.coders = sums(&file.tensors, |t| (&t.coder, t.layout.as_deref()));
+        map.coders = sums(&file.tensors, |t| (t.coder(), t.layout()));
         map.dtypes = sums(&file.tensors, |t| (t.dtype.name(), None));
         map
     }

@@ -105,7 +105,7 @@ pub fn sort(tensors: &[TensorInfo], rows: &mut [usize], sort: Sort, entropy: imp
             Column::Shape => x.elements.cmp(&y.elements),
             Column::Dtype => x.dtype.name().cmp(y.dtype.name()),
             Column::Scheme => x.scheme.cmp(&y.scheme).then_with(|| x.scales.cmp(&y.scales)),
-            Column::Coder => x.coder.cmp(&y.coder),
+            Column::Coder => x.coder().cmp(y.coder()),
             Column::Original => x.original_bytes.cmp(&y.original_bytes),
             Column::Stored => x.stored_bytes.cmp(&y.stored_bytes),
             Column::Ratio => x.ratio().total_cmp(&y.ratio()),

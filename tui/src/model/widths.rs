@@ -35,7 +35,7 @@ impl Widths {
             most.shape = most.shape.max(shape);
             most.dtype = most.dtype.max(t.dtype.name().len());
             most.scheme = most.scheme.max(joined(&t.scheme, t.scales.as_deref()));
-            most.coder = most.coder.max(joined(&t.coder, t.layout.as_deref()));
+            most.coder = most.coder.max(joined(t.coder(), t.layout()));
         }
         most.label = tree.nodes.iter().map(|n| 2 * n.depth + 2 + width(&safe(&n.label))).max().unwrap_or(0);
         most

@@ -23,14 +23,14 @@ pub fn compute(
     let (Some(entry), Some(info)) = (entry, file.tensors.get(tensor)) else {
         return Err(Error::input("there is no such tensor"));
     };
-    let has_symbols = info.scheme == "int8" || info.dtype.size() == 1;
+    let has_symbols = info.has_symbols();
     let passes = u64::from(has_symbols) + u64::from(reference.is_some());
     control.expect(info.elements.saturating_mul(passes));
     control.check()?;
-    let mut stats = LayerStats { chunks: super::chunks::chunks(&file.container, entry, info)?, ..Default::default() };
+    let mut stats = LayerStats { chunks: file.container.chunk_sizes(&info.name)?, ..Default::default() };
     stats.ratios = ratios(&stats, info);
     if has_symbols {
-        let scales = if info.scheme == "int8" { file.container.scales(&info.name)? } else { Vec::new() };
+        let scales = if info.makes_symbols() { file.container.scales(&info.name)? } else { Vec::new() };
         let mut groups = Groups::new(entry, info, scales.len());
         let mut counts = [0u64; 256];
         pieces(&file.container, info, Want::Symbols, control, &mut |first, bytes| {
@@ -39,7 +39,7 @@ pub fn compute(
             Ok(())
         })?;
         stats.symbols = Some(SymbolStats::of_bytes(&counts));
-        stats.scales = (info.scheme == "int8").then(|| groups.stats(&scales));
+        stats.scales = (info.makes_symbols()).then(|| groups.stats(&scales));
     }
     if let Some(reference) = reference {
         super::error::compare(file, tensor, reference, control, &mut stats)?;

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::{Coding, PlaneForm, Tiling};
 use crate::cancel::Cancel;
 use crate::coder::chunk::{Chunk, ChunkDecoder, ChunkFormat, Scratch, TOGETHER};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
 use crate::coder::zstd::Frames;
-use crate::coder::{Coder, Filter, Isa, Layout, TILE_ROWS, filter, zstd};
+use crate::coder::{Filter, Isa, TILE_ROWS, filter};
 use crate::error::{Error, Result};
 
 /// Symbols of a piece of a raw plane.
@@ -18,37 +19,16 @@ const RAW_PIECE: usize = 1 << 16;
 /// The stored bytes of a plane and what the index says of them.
 #[derive(Clone, Copy)]
 pub struct PlaneSource<'a> {
-    /// Coder.
-    pub coder: Coder,
-    /// Filter.
-    pub filter: Filter,
-    /// Matrices, rows, columns. Planes that are not matrices are one row.
-    pub matrix: (usize, usize, usize),
+    /// What is stored.
+    pub form: PlaneForm,
     /// Segment of chunks.
     pub data: &'a [u8],
     /// Segment of chunk offsets.
     pub offsets: &'a [u8],
-    /// Decoded bytes of a chunk of `zstd`.
-    pub zstd_chunk: usize,
-    /// Length of the longest chunk, bytes.
-    pub max_chunk: usize,
-    /// `rans` and `huffman`: the rest.
-    pub tiles: Option<TileFields<'a>>,
-}
-
-/// What a plane of `rans` or `huffman` has more.
-#[derive(Clone, Copy)]
-pub struct TileFields<'a> {
-    /// Layout.
-    pub layout: Layout,
-    /// Shift of layout `pair`.
-    pub shift: u32,
-    /// Width of a tile, columns.
-    pub tile: usize,
-    /// Table.
-    pub table: &'a Table,
-    /// Segment of the side plane.
+    /// Segment of the side plane, for tiles of layout `pair`.
     pub side: &'a [u8],
+    /// Table, for tiles.
+    pub table: Option<&'a Table>,
 }
 
 /// A plane whose structure was checked, ready to decode piece by piece: a piece is a strip of 16 rows (tiles), a frame
@@ -79,29 +59,24 @@ impl<'a> Plane<'a> {
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) or [`ErrorKind::Format`](crate::ErrorKind::Format): they do not; a
     /// place is counted from the start of `data`.
     pub fn new(source: PlaneSource<'a>, isa: Isa) -> Result<Self> {
-        let (count, rows, cols) = source.matrix;
-        let elements = crate::tensor::element_count(&[count, rows, cols])?;
-        let kind = match (source.coder, source.tiles) {
-            (Coder::Raw, _) => {
+        let PlaneForm { matrix: (_, _, cols), coding, max_chunk } = source.form;
+        let elements = source.form.elements()?;
+        source.form.chunks()?;
+        let kind = match coding {
+            Coding::Raw => {
                 if source.data.len() != elements {
                     let n = source.data.len();
                     return Err(Error::corrupt(format!("{n} bytes in a raw plane of {elements}")));
                 }
                 Kind::Raw(bytemuck::cast_slice(source.data))
             }
-            (Coder::Zstd, _) => {
-                if !zstd::filter_allowed(source.filter, source.zstd_chunk, cols) {
-                    return Err(Error::format("filter 'up' needs chunks of whole rows"));
-                }
-                let frames = Frames::new(source.data, source.offsets, source.zstd_chunk, elements)?;
+            Coding::Zstd { chunk, filter } => {
+                let frames = Frames::new(source.data, source.offsets, chunk, elements)?;
                 let longest = (0..frames.count()).map(|i| frames.range(i).1).max();
-                check_longest(longest.unwrap_or(0), source.max_chunk)?;
-                Kind::Zstd { frames, cols, filter: source.filter }
+                check_longest(longest.unwrap_or(0), max_chunk)?;
+                Kind::Zstd { frames, cols, filter }
             }
-            (Coder::Rans | Coder::Huffman, Some(tiles)) => Kind::Tiles(Tiles::new(&source, tiles, isa)?),
-            (coder, None) => {
-                return Err(Error::format(format!("a plane of coder {coder} without layout and table")));
-            }
+            Coding::Tiles(tiling) => Kind::Tiles(Tiles::new(&source, tiling, isa)?),
         };
         Ok(Self(kind))
     }
@@ -226,17 +201,17 @@ fn check_longest(longest: usize, max_chunk: usize) -> Result<()> {
 }
 
 impl<'a> Tiles<'a> {
-    fn new(source: &PlaneSource<'a>, fields: TileFields<'a>, isa: Isa) -> Result<Self> {
-        let (count, rows, cols) = source.matrix;
-        let TileFields { layout, shift, tile, table, side } = fields;
+    fn new(source: &PlaneSource<'a>, tiling: Tiling, isa: Isa) -> Result<Self> {
+        let (count, rows, cols) = source.form.matrix;
+        let Tiling { coder, layout, shift, tile, filter } = tiling;
         let geometry = TileGeometry::new(count, rows, cols, tile)?;
-        if table.coder() != source.coder {
-            return Err(Error::format(format!("a plane of coder {} names a {} table", source.coder, table.coder())));
+        let Some(table) = source.table else {
+            return Err(Error::format(format!("a plane of coder {coder} without a table")));
+        };
+        if table.coder() != coder {
+            return Err(Error::format(format!("a plane of coder {coder} names a {} table", table.coder())));
         }
-        if shift > 3 {
-            return Err(Error::format(format!("shift {shift} is not 0 to 3")));
-        }
-        let format = ChunkFormat { coder: source.coder, layout, shift };
+        let format = ChunkFormat { coder, layout, shift };
         let offsets = source.offsets.as_chunks::<4>().0;
         if !source.offsets.len().is_multiple_of(4) || offsets.len().checked_sub(1) != Some(geometry.chunks()) {
             let (n, chunks) = (source.offsets.len(), geometry.chunks());
@@ -244,12 +219,12 @@ impl<'a> Tiles<'a> {
         }
         let side_per_strip =
             (0..geometry.tiles()).map(|t| format.side_bytes(geometry.position(t).width)).sum::<usize>();
-        if side_per_strip.checked_mul(geometry.strips()) != Some(side.len()) {
-            return Err(Error::corrupt(format!("{} bytes of side plane", side.len())));
+        if side_per_strip.checked_mul(geometry.strips()) != Some(source.side.len()) {
+            return Err(Error::corrupt(format!("{} bytes of side plane", source.side.len())));
         }
         let decoder = ChunkDecoder::new(format, table, isa);
         let tiles =
-            Self { geometry, format, filter: source.filter, decoder, offsets, data: source.data, side, side_per_strip };
+            Self { geometry, format, filter, decoder, offsets, data: source.data, side: source.side, side_per_strip };
         let (mut end, mut longest) = (0, 0);
         for i in 0..geometry.chunks() {
             let r = tiles.chunk_range(i);
@@ -264,7 +239,7 @@ impl<'a> Tiles<'a> {
         if end != source.data.len() {
             return Err(Error::corrupt(format!("chunks end at {end} of {}", source.data.len())));
         }
-        check_longest(longest, source.max_chunk)?;
+        check_longest(longest, source.form.max_chunk)?;
         Ok(tiles)
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::{EncodedPlane, EncodedTiles, PlaneOptions, Symbols, TableChoice};
+use super::{Coding, EncodedPlane, PlaneForm, PlaneOptions, Symbols, TableChoice, Tiling};
 use crate::cancel::Cancel;
 use crate::coder::chunk::{ChunkEncoder, ChunkFormat};
 use crate::coder::filter;
@@ -174,7 +174,7 @@ impl Draft {
                 }
             }
         }
-        Ok(best.filter(|b| b.stored_bytes() < symbols.data.len()).unwrap_or_else(EncodedPlane::raw))
+        Ok(best.filter(|b| b.stored_bytes() < symbols.data.len()).unwrap_or_else(|| EncodedPlane::raw(symbols)))
     }
 }
 
@@ -332,15 +332,13 @@ fn encode_zstd(
         at += length;
         longest = longest.max(*length);
     }
+    let coding = Coding::Zstd { chunk, filter };
     Ok(EncodedPlane {
-        coder: Coder::Zstd,
-        filter,
-        zstd_chunk: Some(chunk),
-        chunks: frames,
-        max_chunk: longest,
+        form: PlaneForm { matrix: symbols.matrix(), coding, max_chunk: longest },
+        table: None,
         offsets,
         data: joined(parts.iter_mut().map(|p| std::mem::take(&mut p.data)), pool, cancel)?,
-        ..EncodedPlane::raw()
+        side: Vec::new(),
     })
 }
 
@@ -372,16 +370,9 @@ fn encode_tiles(
             }
             let side = joined(parts.iter_mut().map(|p| std::mem::take(&mut p.side)), pool, cancel)?;
             let data = joined(parts.iter_mut().map(|p| std::mem::take(&mut p.data)), pool, cancel)?;
-            return Ok(EncodedPlane {
-                coder,
-                filter,
-                tiles: Some(EncodedTiles { layout, shift, tile: geometry.tile(), table, side }),
-                zstd_chunk: None,
-                chunks: geometry.chunks(),
-                max_chunk: longest,
-                offsets,
-                data,
-            });
+            let tiling = Tiling { coder, layout, shift, tile: geometry.tile(), filter };
+            let form = PlaneForm { matrix: symbols.matrix(), coding: Coding::Tiles(tiling), max_chunk: longest };
+            return Ok(EncodedPlane { form, table: Some(table), offsets, data, side });
         }
     }
     unreachable!("the last shift has no patches")

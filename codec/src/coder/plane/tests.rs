@@ -1,7 +1,7 @@
 use super::*;
 use crate::cancel::Cancel;
 use crate::coder::histogram::{count_bytes, entropy};
-use crate::coder::{Isa, LANES};
+use crate::coder::{Filter, Isa, LANES};
 use crate::error::Result;
 use crate::pool::Pool;
 use proptest::prelude::*;
@@ -98,7 +98,7 @@ fn every_tile_width_and_table_size_round_trips() {
                 for table_bits in [11, 12] {
                     let o = PlaneOptions { tile: Some(tile), table_bits, ..options(coder, layout) };
                     let plane = check_round_trip(&symbols, &o);
-                    assert_eq!(plane.coder, coder);
+                    assert_eq!(plane.coder(), coder);
                 }
             }
         }
@@ -125,7 +125,7 @@ fn narrow_distributions_take_a_small_shift_and_outliers_become_patches() {
         let symbols = Symbols { count: 1, rows: 64, cols: 1024, data: &data };
         for coder in [Coder::Rans, Coder::Huffman] {
             let plane = check_round_trip(&symbols, &options(coder, Layout::Pair));
-            assert_eq!(plane.tiles.unwrap().shift, want, "spread {spread}, {coder}");
+            assert_eq!(tiling(&plane).shift, want, "spread {spread}, {coder}");
         }
     }
 }
@@ -138,8 +138,8 @@ fn dense_outliers_fall_back_to_the_shift_that_always_fits() {
     data[..16 * 256].iter_mut().for_each(|q| *q = rng.random());
     let symbols = Symbols { count: 1, rows: 16 * 400, cols: 256, data: &data };
     let plane = check_round_trip(&symbols, &options(Coder::Rans, Layout::Pair));
-    assert_eq!(plane.tiles.as_ref().unwrap().shift, 3);
-    assert!(plane.max_chunk <= 16 * 256);
+    assert_eq!(tiling(&plane).shift, 3);
+    assert!(plane.form.max_chunk <= 16 * 256);
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn noise_is_stored_raw_and_raw_chunks_lie_among_coded_ones() {
         for &layout in Layout::ALL {
             let o = PlaneOptions { tile: Some(256), ..options(coder, layout) };
             let symbols = |data| Symbols { count: 1, rows: 64, cols: 512, data };
-            assert_eq!(check_round_trip(&symbols(&noise), &o).coder, Coder::Raw);
+            assert_eq!(check_round_trip(&symbols(&noise), &o).coder(), Coder::Raw);
             let plane = check_round_trip(&symbols(&mixed), &o);
-            assert_eq!(plane.coder, coder);
+            assert_eq!(plane.coder(), coder);
         }
     }
 }
@@ -178,19 +178,23 @@ fn filters_are_used_where_they_pay_and_round_trip() {
         for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
             for &layout in Layout::ALL {
                 let plane = check_round_trip(&symbols, &options(coder, layout));
-                assert_eq!(plane.filter, if left { Filter::Left } else { Filter::Up }, "{coder} {rows} x {cols}");
+                assert_eq!(
+                    plane.form.coding.filter(),
+                    if left { Filter::Left } else { Filter::Up },
+                    "{coder} {rows} x {cols}"
+                );
             }
         }
         // A chunk that begins within a row restarts `left` there and cannot use `up`.
         let o = PlaneOptions { zstd_chunk: Some(333), ..options(Coder::Zstd, Layout::Byte) };
-        assert_ne!(check_round_trip(&symbols, &o).filter, Filter::Up);
+        assert_ne!(check_round_trip(&symbols, &o).form.coding.filter(), Filter::Up);
     }
     let random = weights(100 * 100, 40.0, 8);
     let plane = check_round_trip(
         &Symbols { count: 1, rows: 100, cols: 100, data: &random },
         &options(Coder::Rans, Layout::Pair),
     );
-    assert_eq!(plane.filter, Filter::None);
+    assert_eq!(plane.form.coding.filter(), Filter::None);
 }
 
 #[test]
@@ -203,7 +207,7 @@ fn later_planes_share_a_table_where_that_is_smaller() {
         let mut choice = |symbols: &Symbols<'_>| {
             let mut draft = Draft::new(symbols, &o, &pool, &go).unwrap();
             draft.choose(&mut shared);
-            draft.encode(symbols, &pool, &go, &AtomicUsize::new(0)).unwrap().tiles.unwrap().table
+            draft.encode(symbols, &pool, &go, &AtomicUsize::new(0)).unwrap().table.unwrap()
         };
         let first = choice(&symbols);
         assert_eq!((first.place, first.is_new), (Some(0), true));
@@ -281,7 +285,7 @@ fn stored_size_stays_close_to_the_entropy() {
             for &layout in Layout::ALL {
                 let plane = encode_new(&symbols, &options(coder, layout));
                 let over = (plane.stored_bytes() as f64 / bound - 1.0) * 100.0;
-                println!("{rows} x 2048 {coder} {layout}: {over:.2} % over entropy, W = {}", plane.tiles.unwrap().tile);
+                println!("{rows} x 2048 {coder} {layout}: {over:.2} % over entropy, W = {}", tiling(&plane).tile);
                 // `pair` is the default. `byte` codes bits that are noise too, and pays a little more a lane.
                 let limit = if layout == Layout::Pair { limit } else { limit + 1.0 };
                 assert!(over < limit, "{rows} rows, {coder} {layout}: {over:.2} % over entropy");
@@ -321,10 +325,17 @@ fn instruction_sets_agree_on_damaged_chunks() {
         for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
             for &layout in Layout::ALL {
                 let mut plane = encode_new(&symbols, &PlaneOptions { tile: Some(128), ..options(coder, layout) });
-                assert_eq!(plane.coder, coder);
+                assert_eq!(plane.coder(), coder);
                 agree_on_damage(&symbols, &mut plane, &mut rng, 60);
             }
         }
+    }
+}
+
+fn tiling(plane: &EncodedPlane) -> Tiling {
+    match plane.form.coding {
+        Coding::Tiles(tiling) => tiling,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -334,7 +345,7 @@ fn contradicting_parts_are_refused() {
     let symbols = Symbols { count: 1, rows: 40, cols: 300, data: &data };
     for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
         let plane = encode_new(&symbols, &options(coder, Layout::Pair));
-        assert_eq!(plane.coder, coder);
+        assert_eq!(plane.coder(), coder);
         let good = source(&symbols, &plane);
         let refuse = |what: &str, s: PlaneSource<'_>| {
             let e = decode(s, Isa::Scalar).expect_err(what);
@@ -344,27 +355,33 @@ fn contradicting_parts_are_refused() {
         refuse("no data", PlaneSource { data: &[], ..good });
         refuse("fewer offsets", PlaneSource { offsets: &good.offsets[..good.offsets.len() - 4], ..good });
         refuse("no offsets", PlaneSource { offsets: &[], ..good });
-        refuse("more rows", PlaneSource { matrix: (1, 57, 300), ..good });
-        refuse("huge", PlaneSource { matrix: (1 << 30, 1 << 30, 1 << 30), ..good });
-        refuse("smaller bound", PlaneSource { max_chunk: good.max_chunk - 4, ..good });
+        let with = |matrix, coding, max_chunk| PlaneSource { form: PlaneForm { matrix, coding, max_chunk }, ..good };
+        let PlaneForm { matrix, coding, max_chunk } = good.form;
+        refuse("more rows", with((1, 57, 300), coding, max_chunk));
+        refuse("huge", with((1 << 30, 1 << 30, 1 << 30), coding, max_chunk));
+        refuse("smaller bound", with(matrix, coding, max_chunk - 4));
         for i in 0..good.offsets.len() {
             let mut offsets = good.offsets.to_vec();
             offsets[i] ^= 0x41;
             refuse("other offset", PlaneSource { offsets: &offsets, ..good });
         }
-        if let Some(tiles) = good.tiles {
-            let with = |t| PlaneSource { tiles: t, ..good };
-            refuse("no tiles", with(None));
-            refuse("less side", with(Some(TileFields { side: &tiles.side[1..], ..tiles })));
-            refuse("other tile", with(Some(TileFields { tile: 64, ..tiles })));
-            refuse("odd tile", with(Some(TileFields { tile: 100, ..tiles })));
-            refuse("other shift", with(Some(TileFields { shift: 7, ..tiles })));
-            let other = if coder == Coder::Rans { Coder::Huffman } else { Coder::Rans };
-            refuse("other coder", PlaneSource { coder: other, ..good });
-        } else {
-            refuse("chunk of nothing", PlaneSource { zstd_chunk: 0, ..good });
-            refuse("other chunk", PlaneSource { zstd_chunk: 100, ..good });
-            refuse("up within rows", PlaneSource { zstd_chunk: 1000, filter: Filter::Up, ..good });
+        let coded = |coding| with(matrix, coding, max_chunk);
+        let zstd = |chunk, filter| coded(Coding::Zstd { chunk, filter });
+        match coding {
+            Coding::Tiles(tiling) => {
+                refuse("no table", PlaneSource { table: None, ..good });
+                refuse("less side", PlaneSource { side: &good.side[1..], ..good });
+                refuse("other tile", coded(Coding::Tiles(Tiling { tile: 64, ..tiling })));
+                refuse("odd tile", coded(Coding::Tiles(Tiling { tile: 100, ..tiling })));
+                refuse("other shift", coded(Coding::Tiles(Tiling { shift: 7, ..tiling })));
+                let other = if coder == Coder::Rans { Coder::Huffman } else { Coder::Rans };
+                refuse("other coder", coded(Coding::Tiles(Tiling { coder: other, ..tiling })));
+            }
+            _ => {
+                refuse("chunk of nothing", zstd(0, Filter::None));
+                refuse("other chunk", zstd(100, Filter::None));
+                refuse("up within rows", zstd(1000, Filter::Up));
+            }
         }
     }
 }
@@ -411,7 +428,7 @@ fn states_cost_what_the_format_says() {
     let symbols = Symbols { count: 1, rows: 16, cols: 64, data: &data };
     let o = PlaneOptions { tile: Some(64), ..options(Coder::Rans, Layout::Byte) };
     let plane = encode_new(&symbols, &o);
-    if plane.coder == Coder::Rans {
+    if plane.coder() == Coder::Rans {
         assert!(plane.data.len() >= 4 * LANES && plane.data.len() < 4 * LANES + 16);
     }
 }

@@ -4,9 +4,12 @@ use std::ops::Range;
 
 use super::{Method, TensorPlan};
 use crate::coder::TILE_ROWS;
+use crate::coder::plane::Coding;
 use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::frame_place;
-use crate::decode::{Outline, OutlineCoding, Parts};
+use crate::container::Segment;
+use crate::decode::TensorBytes;
+use crate::stored::StoredTensor;
 
 /// Parts of an image begin at multiples of this: bulk copies want 16, and whole sectors of 32 bytes are read faster.
 const ALIGN: usize = 128;
@@ -56,14 +59,20 @@ impl Image {
         Self { scales, offsets, data, side, len }
     }
 
+    /// The image of a tensor, by what the index says of its parts.
+    pub fn of(tensor: &StoredTensor) -> Self {
+        Self::new(lengths(tensor))
+    }
+
     /// Writes what the image of `parts` has from `begin` on to `out`, which ends where it ends or before.
-    pub fn fill(&self, parts: &Parts, begin: usize, out: &mut [u8]) {
+    pub fn fill(&self, parts: &TensorBytes, begin: usize, out: &mut [u8]) {
         let end = begin + out.len();
+        let plane = parts.plane();
         let all = [
             (&self.scales, &parts.scales),
-            (&self.offsets, &parts.offsets),
-            (&self.data, &parts.data),
-            (&self.side, &parts.side),
+            (&self.offsets, &plane.offsets),
+            (&self.data, &plane.data),
+            (&self.side, &plane.side),
         ];
         let mut at = begin;
         for (place, bytes) in all {
@@ -102,7 +111,7 @@ impl Piece {
             return piece;
         }
         let (offsets, data, side) = ranges(plan, image, rows);
-        let scales = match plan.granularity.map_or(0, |g| 4 * g.scales_per_row(plan.matrix.2)) {
+        let scales = match plan.granularity().map_or(0, |g| 4 * g.scales_per_row(plan.matrix.2)) {
             0 => 0..parts.scales.len(),
             per_row => rows.start * per_row..rows.end * per_row,
         };
@@ -135,26 +144,34 @@ impl Piece {
         if fits > first { upto(fits) } else { None }
     }
 
-    /// Bytes that the piece for any one strip has at most: what of a tensor cannot be cut.
-    pub fn bound_of_strip(outline: &Outline) -> usize {
-        let [scales, _, data, side] = outline.lengths;
-        let scales = if outline.scales_per_row == 0 { scales } else { TILE_ROWS * outline.scales_per_row };
-        let decoded = TILE_ROWS.saturating_mul(outline.matrix.2);
-        let (offsets, chunks, side) = match outline.coding {
-            OutlineCoding::Raw => (0, decoded, 0),
-            OutlineCoding::Zstd { chunk, longest, .. } => {
+    /// Bytes that the piece for any one strip has at most: what of a tensor cannot be cut. By what the index says of it.
+    pub fn bound_of_strip(tensor: &StoredTensor) -> usize {
+        let (plane, lengths) = (tensor.plane(), lengths(tensor));
+        let (count, rows, cols) = tensor.rows_view();
+        let [scales, _, data, side] = lengths;
+        let scales = match tensor.symbol_scales().map_or(0, |s| 4 * s.granularity.scales_per_row(cols)) {
+            0 => scales,
+            per_row => TILE_ROWS * per_row,
+        };
+        let decoded = TILE_ROWS.saturating_mul(cols);
+        let longest = plane.form.max_chunk;
+        let (offsets, chunks, side) = match plane.form.coding {
+            Coding::Raw => (0, decoded, 0),
+            Coding::Zstd { chunk, .. } => {
                 // A strip may begin and end within a frame; frames begin at multiples of 8.
                 let frames = decoded / chunk + 2;
                 (8 * frames, frames.saturating_mul(longest + 8), 0)
             }
-            OutlineCoding::Tiles { tiles, strips, longest, .. } => {
+            Coding::Tiles(_) => {
+                let strips = count * rows.div_ceil(TILE_ROWS);
+                let tiles = plane.chunks / strips.max(1);
                 (4 * (tiles + 1), tiles.saturating_mul(longest), side / strips.max(1))
             }
         };
         // Each part is widened to whole units on both sides, and by what kernels read behind it.
         let parts = [scales, offsets, chunks.min(data), side];
         let bound: usize = parts.iter().map(|n| n + 3 * ALIGN).sum();
-        bound.next_multiple_of(ALIGN).min(Image::new(outline.lengths).len)
+        bound.next_multiple_of(ALIGN).min(Image::new(lengths).len)
     }
 
     /// Puts a range of a part behind what is there; the place at which the part would begin.
@@ -209,4 +226,12 @@ fn ranges(plan: &TensorPlan, image: &[u8], rows: &Range<usize>) -> (Range<usize>
         }
         Method::Raw => (0..0, elements, 0..0),
     }
+}
+
+/// Lengths of scales, offsets, data and side plane, bytes. They are only claims until the parts are read.
+fn lengths(tensor: &StoredTensor) -> [usize; 4] {
+    let plane = tensor.plane();
+    let scales = tensor.symbol_scales().map(|s| &s.segment);
+    [scales, plane.offsets.as_ref(), Some(&plane.data), plane.side.as_ref()]
+        .map(|s: Option<&Segment>| usize::try_from(s.map_or(0, |s| s.length)).unwrap_or(usize::MAX))
 }

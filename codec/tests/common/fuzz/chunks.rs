@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
 
 use wcodec::coder::histogram::count_bytes;
-use wcodec::coder::plane::{Draft, Plane, PlaneOptions, PlaneSource, Scratch, Symbols, TileFields};
+use wcodec::coder::plane::{Coding, Draft, Plane, PlaneForm, PlaneOptions, PlaneSource, Scratch, Symbols, Tiling};
 use wcodec::coder::table::Table;
 use wcodec::coder::tile::{OFFSET_UNIT, TileGeometry};
 use wcodec::{Cancel, Coder, Filter, Isa, Layout, Pool};
@@ -55,15 +55,20 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
             parts.fit(&geometry, coder, layout, shift);
         }
     }
+    let coding = match coder {
+        Coder::Raw => Coding::Raw,
+        Coder::Zstd => {
+            let chunk = u32::from_le_bytes([head[12], head[13], head[14], head[15]]) as usize;
+            Coding::Zstd { chunk, filter }
+        }
+        Coder::Rans | Coder::Huffman => Coding::Tiles(Tiling { coder, layout, shift, tile, filter }),
+    };
     let source = PlaneSource {
-        coder,
-        filter,
-        matrix,
+        form: PlaneForm { matrix, coding, max_chunk: longest_chunk(coder, &parts.offsets) },
         data: &parts.data,
         offsets: &parts.offsets,
-        zstd_chunk: u32::from_le_bytes([head[12], head[13], head[14], head[15]]) as usize,
-        max_chunk: longest_chunk(coder, &parts.offsets),
-        tiles: table.as_ref().map(|table| TileFields { layout, shift, tile, table, side: &parts.side }),
+        side: &parts.side,
+        table: table.as_ref(),
     };
     let outcomes: Vec<_> = Isa::available().into_iter().map(|isa| all_pieces(source, isa)).collect();
     assert!(outcomes.windows(2).all(|w| w[0] == w[1]), "{coder} {layout} {filter}: instruction sets disagree");
@@ -79,7 +84,7 @@ fn all_pieces(source: PlaneSource<'_>, isa: Isa) -> Option<(Vec<bool>, Vec<i8>)>
     let good: Vec<bool> = (0..plane.pieces()).map(piece).collect();
     // What is in a piece that cannot be decoded is nobody's business here.
     good.iter().enumerate().filter(|(_, good)| !**good).for_each(|(i, _)| out[plane.piece(i)].fill(0));
-    row_is_of_its_piece(&plane, source.matrix.2, &good, &out);
+    row_is_of_its_piece(&plane, source.form.matrix.2, &good, &out);
     Some((good, out))
 }
 
@@ -227,25 +232,27 @@ fn seeds() -> Vec<Vec<u8>> {
 /// Input for a plane, with its own table or with counts of one byte, which any bytes decode by.
 fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
     let place = |found: Option<usize>| found.unwrap() as u8;
-    let mut first = place(Coder::ALL.iter().position(|c| *c == source.coder));
-    first |= place(Filter::ALL.iter().position(|f| *f == source.filter)) << 3;
-    let (mut shift, mut tile, mut side, mut table) = (0, 64, &[][..], Vec::new());
-    if let Some(t) = source.tiles {
+    let PlaneForm { matrix, coding, .. } = source.form;
+    let mut first = place(Coder::ALL.iter().position(|c| *c == coding.coder()));
+    first |= place(Filter::ALL.iter().position(|f| *f == coding.filter())) << 3;
+    let (mut shift, mut tile, mut table) = (0, 64, Vec::new());
+    if let (Coding::Tiles(t), Some(own)) = (coding, source.table) {
         first |= place(Layout::ALL.iter().position(|l| *l == t.layout)) << 2 | BITS_12;
-        (shift, tile, side) = (t.shift, t.tile, t.side);
+        (shift, tile) = (t.shift, t.tile);
         table = count_bytes(source.data).map(|n| n.clamp(1, 255) as u8).to_vec();
         if stored_table {
             first |= STORED_TABLE;
-            table = t.table.to_bytes();
+            table = own.to_bytes();
         }
     }
-    let (count, rows, cols) = source.matrix;
+    let (count, rows, cols) = matrix;
+    let zstd_chunk = if let Coding::Zstd { chunk, .. } = coding { chunk } else { 0 };
     let mut out = vec![first, shift as u8, (tile / 64 - 1) as u8, count as u8];
-    for n in [rows, cols, source.offsets.len(), side.len()] {
+    for n in [rows, cols, source.offsets.len(), source.side.len()] {
         out.extend_from_slice(&(n as u16).to_le_bytes());
     }
-    out.extend_from_slice(&(source.zstd_chunk as u32).to_le_bytes());
-    [&out, &table[..], source.offsets, side, source.data].concat()
+    out.extend_from_slice(&(zstd_chunk as u32).to_le_bytes());
+    [&out, &table[..], source.offsets, source.side, source.data].concat()
 }
 
 /// Half of the mutations are of what comes after the table, or near it.

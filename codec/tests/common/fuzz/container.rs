@@ -147,7 +147,7 @@ fn parts_can_be_asked_for(container: &Container, info: &TensorInfo) {
     let name = &info.name;
     container.scales(name).ok();
     container.read_as(name, Dtype::F16, &checked(false)).ok();
-    for chunk in [0, info.chunks / 2, info.chunks.saturating_sub(1), info.chunks, usize::MAX] {
+    for chunk in [0, info.chunks() / 2, info.chunks().saturating_sub(1), info.chunks(), usize::MAX] {
         container.chunk(name, chunk).ok();
         container.read_chunk(name, chunk, &checked(false)).ok();
     }

@@ -1,8 +1,8 @@
 //! Planes of coder `zstd`: frames of any blocks.
 
-use wcodec::coder::plane::{Plane, PlaneSource, Scratch};
+use wcodec::coder::plane::{Coding, Plane, PlaneForm, PlaneSource, Scratch};
 use wcodec::coder::zstd::{Compressor, frame_entry};
-use wcodec::{Cancel, Coder, Filter, Isa};
+use wcodec::{Cancel, Filter, Isa};
 
 use super::mutate::mutate_from;
 use super::{LARGEST, Target};
@@ -60,17 +60,8 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
         frames.push(frame);
     }
     let max_chunk = frames.iter().map(Vec::len).max().unwrap_or(0);
-    let matrix = (1, rows, cols);
-    let source = PlaneSource {
-        coder: Coder::Zstd,
-        filter,
-        matrix,
-        data: &data,
-        offsets: &offsets,
-        zstd_chunk: chunk,
-        max_chunk,
-        tiles: None,
-    };
+    let form = PlaneForm { matrix: (1, rows, cols), coding: Coding::Zstd { chunk, filter }, max_chunk };
+    let source = PlaneSource { form, data: &data, offsets: &offsets, side: &[], table: None };
     let Ok(plane) = Plane::new(source, Isa::Scalar) else { return Vec::new() };
     let mut scratch = Scratch::default();
     let mut piece = |i: usize| {

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from .._errors import FileError
 from .._native import safe, safe_lines
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the JSON documents; it grows when a key changes its meaning or goes away, not when one is added."""
 
 

@@ -22,8 +22,8 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
         fact("dtype", t.dtype.name().to_owned()),
         fact("scheme", scheme(t)),
         fact("coder", coder(t)),
-        fact("filter", t.filter.to_string()),
-        fact("chunks", chunks(state, tensor, t)),
+        fact("filter", t.planes.first().map_or_else(String::new, |p| p.filter.to_string())),
+        fact("chunks", chunks(t)),
     ];
     if t.count > 1 || t.row_axis == 1 {
         let view = format!("{} of {}x{}", text::count(t.count as u64), t.rows, t.cols);
@@ -49,7 +49,7 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
         Fact { label: "ratio", value: format!("{:.3}", t.ratio()), style: strong },
         fact("bits/weight", format!("{bits:.3}")),
     ];
-    match (state.entropy(tensor), has_symbols(t)) {
+    match (state.entropy(tensor), t.has_symbols()) {
         (Some(entropy), _) => {
             facts.push(fact("entropy", format!("{entropy:.4} bits, order 0")));
             let over = bits - entropy;
@@ -104,11 +104,6 @@ pub fn wait(state: &State, tensor: usize) -> String {
     }
 }
 
-/// Whether a tensor is stored as 8-bit symbols.
-pub fn has_symbols(t: &TensorInfo) -> bool {
-    t.scheme == "int8" || t.dtype.size() == 1
-}
-
 fn shape(t: &TensorInfo) -> String {
     text::shape(&t.shape)
 }
@@ -125,24 +120,22 @@ fn scheme(t: &TensorInfo) -> String {
 }
 
 fn coder(t: &TensorInfo) -> String {
-    let mut words = t.coder.to_string();
-    if let Some(layout) = &t.layout {
+    let mut words = t.coder().to_owned();
+    if let Some(layout) = t.layout() {
         words.push_str(&format!(", layout {layout}"));
     }
-    if let Some(shift) = t.shift.filter(|_| t.layout.as_deref() == Some("pair")) {
+    if let Some(shift) = t.planes.first().and_then(|p| p.shift).filter(|_| t.layout() == Some("pair")) {
         words.push_str(&format!(", shift {shift}"));
     }
     words
 }
 
 /// How many chunks there are, and of what size.
-fn chunks(state: &State, tensor: usize, t: &TensorInfo) -> String {
-    let entry = state.file.container.reader().index().tensors.get(tensor);
-    let frame = entry.and_then(|e| e.planes.first()?.chunk);
-    let of = match (t.tile, frame) {
-        (Some(tile), _) => format!(", tiles of 16x{tile}"),
-        (None, Some(bytes)) if t.coder == "zstd" => format!(", frames of {}", text::size(bytes as u64)),
+fn chunks(t: &TensorInfo) -> String {
+    let of = match t.planes.first().map(|p| (p.tile, p.frame)) {
+        Some((Some(tile), _)) => format!(", tiles of 16x{tile}"),
+        Some((None, Some(bytes))) if t.coder() == "zstd" => format!(", frames of {}", text::size(bytes as u64)),
         _ => String::new(),
     };
-    format!("{}{of}", text::count(t.chunks as u64))
+    format!("{}{of}", text::count(t.chunks() as u64))
 }

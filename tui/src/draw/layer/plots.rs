@@ -1,14 +1,14 @@
 //! Histograms of scales and symbols, and the ratio of each chunk.
 
-use wcodec::TensorInfo;
+use wcodec::{ChunkSize, TensorInfo};
 
 use super::chart::{Chart, room};
-use super::facts::{has_symbols, stats_of, wait};
+use super::facts::{stats_of, wait};
 use super::page::{Page, digits, short_count};
 use crate::draw::text;
 use crate::state::State;
 use crate::stats::histogram::{Axis, bins};
-use crate::stats::{ChunkStats, Fetch, LayerStats, ScaleStats, SymbolStats};
+use crate::stats::{Fetch, LayerStats, ScaleStats, SymbolStats};
 
 /// Rows of everything but the bars of both histograms, so that what is left of a screen can be given to these.
 pub const FIXED: usize = 16 + STRIP;
@@ -34,7 +34,7 @@ fn nothing(page: &mut Page, state: &State, tensor: usize, rows: usize) {
 
 fn scales(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
     let look = page.look;
-    if t.scheme != "int8" {
+    if !t.makes_symbols() {
         page.heading("Scales", "none", look.dim());
         page.sentence(&format!("scheme {} has no scales", text::clean(look, &t.scheme)), look.dim());
         return;
@@ -103,14 +103,14 @@ fn scale_items(found: &ScaleStats, t: &TensorInfo) -> Vec<(&'static str, String)
 
 fn symbols(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
     let look = page.look;
-    if !has_symbols(t) {
+    if !t.has_symbols() {
         page.heading("Symbols", "none", look.dim());
         let bits = 8 * t.dtype.size();
         page.sentence(&format!("elements of {bits} bits are stored as they are"), look.dim());
         return;
     }
     let (step, bars) = symbol_bins(room(page));
-    let note = match (step, t.scheme == "int8") {
+    let note = match (step, t.makes_symbols()) {
         (1, true) => "each symbol".to_owned(),
         (n, true) => format!("{n} symbols a bar"),
         (_, false) => format!("bytes as signed numbers, {step} a bar"),
@@ -174,9 +174,9 @@ fn symbol_items(found: &SymbolStats) -> Vec<(&'static str, String)> {
 
 fn chunks(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>) {
     let look = page.look;
-    page.heading("Ratio per chunk", &text::plural(t.chunks, "chunk"), look.dim());
+    page.heading("Ratio per chunk", &text::plural(t.chunks(), "chunk"), look.dim());
     let Some(stats) = stats else {
-        let rows = if t.chunks > 1 { Chart::rows(STRIP) + 1 } else { 1 };
+        let rows = if t.chunks() > 1 { Chart::rows(STRIP) + 1 } else { 1 };
         return nothing(page, state, tensor, rows);
     };
     let Some(spread) = stats.ratios else {
@@ -206,12 +206,12 @@ fn chunks(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: 
 }
 
 /// Ratios of so many runs of neighbouring chunks.
-fn strip(chunks: &[ChunkStats], bars: usize, size: usize) -> Vec<f64> {
+fn strip(chunks: &[ChunkSize], bars: usize, size: usize) -> Vec<f64> {
     let bars = bars.max(1);
     let border = |i: usize| (i as u128 * chunks.len() as u128 / bars as u128) as usize;
     let ratio = |i: usize| {
         let run = chunks.get(border(i)..border(i + 1)).unwrap_or_default();
-        let sum = |f: fn(&ChunkStats) -> u64| run.iter().fold(0u64, |sum, c| sum.saturating_add(f(c)));
+        let sum = |f: fn(&ChunkSize) -> u64| run.iter().fold(0u64, |sum, c| sum.saturating_add(f(c)));
         let (bytes, elements) = (sum(|c| c.bytes), sum(|c| c.elements));
         elements as f64 * size as f64 / bytes.max(1) as f64
     };
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn strips_hold_every_chunk() {
-        let chunks: Vec<ChunkStats> = (1..=10).map(|i| ChunkStats { bytes: i, elements: 10 * i }).collect();
+        let chunks: Vec<ChunkSize> = (1..=10).map(|i| ChunkSize { bytes: i, elements: 10 * i }).collect();
         for bars in 1..=10 {
             assert_eq!(strip(&chunks, bars, 2), vec![20.0; bars]);
         }

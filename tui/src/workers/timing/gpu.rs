@@ -40,7 +40,7 @@ impl GpuTimer {
         let device = Device::new(ordinal).map_err(text)?;
         let options = GpuOptions { nvcomp_folders: nvcomp_folders.to_vec(), ..GpuOptions::default() };
         let infos: Vec<_> = places.iter().filter_map(|&i| file.tensors.get(i)).collect();
-        let zstd: Vec<usize> = (0..infos.len()).filter(|&slot| infos[slot].coder == "zstd").collect();
+        let zstd: Vec<usize> = (0..infos.len()).filter(|&slot| infos[slot].coder() == "zstd").collect();
         if !zstd.is_empty()
             && let Err(e) = Nvcomp::load_for(&device, None, &options.nvcomp_folders)
         {

@@ -1,0 +1,113 @@
+//! What there is to know of a plane besides its bytes.
+
+use crate::coder::tile::TileGeometry;
+use crate::coder::{Coder, Filter, Layout, zstd};
+use crate::error::{Error, Result};
+
+/// How symbols become bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// They are stored as they are.
+    Raw,
+    /// Independent frames of zstd.
+    Zstd {
+        /// Decoded bytes of a frame; the last one may have fewer.
+        chunk: usize,
+        /// Filter to undo after decoding.
+        filter: Filter,
+    },
+    /// Tiles of `rans` or `huffman`.
+    Tiles(Tiling),
+}
+
+/// How tiles are cut and coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// `rans` or `huffman`.
+    pub coder: Coder,
+    /// What a coded symbol stands for.
+    pub layout: Layout,
+    /// Uncoded low bits of layout `pair`, 0 to 3; 0 in layout `byte`.
+    pub shift: u32,
+    /// Width of a tile, columns.
+    pub tile: usize,
+    /// Filter to undo after decoding.
+    pub filter: Filter,
+}
+
+impl Coding {
+    /// The coder.
+    pub fn coder(&self) -> Coder {
+        match self {
+            Coding::Raw => Coder::Raw,
+            Coding::Zstd { .. } => Coder::Zstd,
+            Coding::Tiles(t) => t.coder,
+        }
+    }
+
+    /// The filter.
+    pub fn filter(&self) -> Filter {
+        match *self {
+            Coding::Raw => Filter::None,
+            Coding::Zstd { filter, .. } | Coding::Tiles(Tiling { filter, .. }) => filter,
+        }
+    }
+}
+
+/// A plane's symbols, and how they are coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaneForm {
+    /// Matrices, rows, columns. Planes that are not matrices are one row.
+    pub matrix: (usize, usize, usize),
+    /// How symbols become bytes.
+    pub coding: Coding,
+    /// Length of the longest chunk, bytes; 0 in a plane that is not coded.
+    pub max_chunk: usize,
+}
+
+impl PlaneForm {
+    /// Symbols.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): more than can be counted.
+    pub fn elements(&self) -> Result<usize> {
+        let (count, rows, cols) = self.matrix;
+        crate::tensor::element_count(&[count, rows, cols])
+    }
+
+    /// How the matrices are cut into tiles; `None` where they are not.
+    ///
+    /// # Errors
+    /// A width that tiles do not have, or matrices that are too large.
+    pub fn geometry(&self) -> Result<Option<TileGeometry>> {
+        let (count, rows, cols) = self.matrix;
+        match self.coding {
+            Coding::Tiles(t) => TileGeometry::new(count, rows, cols, t.tile).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Checks that the parts fit each other, and counts the chunks: what can be decoded by itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): they do not.
+    pub fn chunks(&self) -> Result<usize> {
+        match self.coding {
+            Coding::Raw => Ok(1),
+            Coding::Zstd { chunk, filter } => {
+                zstd::check_chunk(chunk)?;
+                if !zstd::filter_allowed(filter, chunk, self.matrix.2) {
+                    return Err(Error::format("filter 'up' needs chunks of whole rows"));
+                }
+                Ok(self.elements()?.div_ceil(chunk))
+            }
+            Coding::Tiles(t) => {
+                if t.shift > 3 {
+                    return Err(Error::format(format!("shift {} is not 0 to 3", t.shift)));
+                }
+                let (count, rows, cols) = self.matrix;
+                Ok(TileGeometry::new(count, rows, cols, t.tile)?.chunks())
+            }
+        }
+    }
+}

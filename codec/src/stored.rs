@@ -1,0 +1,296 @@
+//! A tensor as its container stores it: what the index says of it, parsed and checked at one place. Decoding on CPUs and GPUs, sizes,
+//! chunks and descriptions all go by this.
+
+use crate::coder::plane::{Coding, PlaneForm, Tiling};
+use crate::coder::{Coder, Filter, Layout};
+use crate::container::{Hash, MatrixEntry, PlaneEntry, ScalesEntry, Segment, TensorEntry};
+use crate::error::{Error, Result};
+use crate::scheme::SchemeKind;
+use crate::scheme::int8::Granularity;
+use crate::tensor::{Dtype, element_count};
+
+/// Decoded bytes that one stored byte can stand for at most (`FORMAT.md` section 10): what is more is refused before
+/// memory is asked for.
+const MAX_EXPANSION: usize = 131_072;
+
+/// A tensor: what it is, and where its bytes lie. Nothing of it has been read.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredTensor {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub scheme: SchemeKind,
+    /// How the tensor is seen as matrices, where it is.
+    pub matrix: Option<MatrixEntry>,
+    pub scales: Option<StoredScales>,
+    /// In the order of the scheme.
+    pub planes: Vec<StoredPlane>,
+    /// Stored bytes, tables aside.
+    pub stored_bytes: u64,
+}
+
+/// The scales of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredScales {
+    /// What shares one.
+    pub granularity: Granularity,
+    pub segment: Segment,
+}
+
+/// A plane of a tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredPlane {
+    pub form: PlaneForm,
+    /// Symbols, or bytes where elements are wider than 8 bits.
+    pub elements: usize,
+    /// What can be decoded by itself.
+    pub chunks: usize,
+    /// Number of its table in the container, for tiles.
+    pub table: Option<usize>,
+    pub offsets: Option<Segment>,
+    pub data: Segment,
+    pub side: Option<Segment>,
+    /// Of all that it decodes to.
+    pub hash: Hash,
+}
+
+impl StoredTensor {
+    /// Parses the entry of a tensor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format), [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): it contradicts itself or what
+    /// the format demands. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): a later version can read it.
+    pub fn new(entry: &TensorEntry) -> Result<Self> {
+        let dtype = Dtype::from_name(&entry.dtype)?;
+        let elements = element_count(&entry.shape)?;
+        let scheme =
+            SchemeKind::from_name(&entry.scheme).map_err(|_| upgrade(format!("unknown scheme '{}'", entry.scheme)))?;
+        let [plane] = &entry.planes[..] else {
+            return Err(Error::format(format!("scheme {scheme} has one plane, not {}", entry.planes.len())));
+        };
+        let too_large = || Error::format("the tensor is too large");
+        let bytes = elements.checked_mul(dtype.size()).ok_or_else(too_large)?;
+        let in_plane = match scheme {
+            SchemeKind::Int8 if dtype.is_quantizable() => elements,
+            SchemeKind::Int8 => return Err(Error::format(format!("scheme int8 for a tensor of {dtype}"))),
+            SchemeKind::Raw => bytes,
+        };
+        if plane.fields.is_some() {
+            return Err(upgrade("a plane of parts of elements".to_owned()));
+        }
+        let coder = Coder::from_name(&plane.coder).map_err(|e| upgrade(e.message().to_owned()))?;
+        if in_plane == 0 && (scheme != SchemeKind::Raw || coder != Coder::Raw) {
+            return Err(Error::format("an empty tensor is stored with scheme raw and coder raw"));
+        }
+        if plane.data.length.saturating_mul(MAX_EXPANSION as u64) < in_plane as u64 {
+            let length = plane.data.length;
+            return Err(Error::corrupt(format!("{length} stored bytes cannot hold {in_plane} symbols"))
+                .offset(plane.data.offset));
+        }
+        let matrix = match entry.matrix {
+            Some(m) => {
+                check_view(m, entry, scheme, elements, in_plane)?;
+                (m.count, m.rows, m.cols)
+            }
+            None if scheme == SchemeKind::Int8 || matches!(coder, Coder::Rans | Coder::Huffman) => {
+                return Err(Error::format(format!("scheme {scheme} with coder {coder} needs 'matrix'")));
+            }
+            None if plane.filter.is_some() && coder == Coder::Zstd => {
+                return Err(Error::format("a filter needs 'matrix'"));
+            }
+            None => (1, 1, in_plane),
+        };
+        let scales = match (&entry.scales, entry.matrix) {
+            (Some(s), Some(m)) => Some(StoredScales::new(s, m)?),
+            _ if scheme == SchemeKind::Int8 => return Err(Error::format("scheme int8 needs 'scales' and 'matrix'")),
+            _ => None,
+        };
+        Ok(Self {
+            name: entry.name.clone(),
+            dtype,
+            shape: entry.shape.clone(),
+            scheme,
+            matrix: entry.matrix,
+            scales,
+            planes: vec![StoredPlane::new(plane, coder, matrix, in_plane)?],
+            stored_bytes: entry.segments().map(|(_, s)| s.length).sum(),
+        })
+    }
+
+    /// The plane of schemes that have one, which all of format 1.0 are.
+    pub fn plane(&self) -> &StoredPlane {
+        &self.planes[0]
+    }
+
+    /// Whether the matrix is the transpose of the tensor.
+    pub fn transposed(&self) -> bool {
+        self.matrix.is_some_and(|m| m.row_axis == 1)
+    }
+
+    /// The scales that symbols are multiplied by; `None` where the elements themselves are stored.
+    pub fn symbol_scales(&self) -> Option<&StoredScales> {
+        self.scales.as_ref().filter(|_| self.scheme.makes_symbols())
+    }
+
+    /// Whether there are symbols to be had: those of the scheme, or elements of 8 bits.
+    pub fn has_symbols(&self) -> bool {
+        self.scheme.makes_symbols() || self.dtype.size() == 1
+    }
+
+    /// Entries of the first dimension; 1 for a scalar.
+    pub fn entries(&self) -> usize {
+        self.shape.first().copied().unwrap_or(1)
+    }
+
+    /// Matrices, rows, columns of what is decoded; of a tensor that is not seen as matrices its first dimension, and the bytes of an
+    /// entry of that.
+    pub fn rows_view(&self) -> (usize, usize, usize) {
+        let plane = self.plane();
+        match self.matrix {
+            None if plane.elements > 0 => (1, self.entries(), plane.elements / self.entries()),
+            _ => plane.form.matrix,
+        }
+    }
+
+    /// Bytes of an element as `dtype`: what the scheme makes of symbols, or the element itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): it cannot be had as `dtype`. `I8` stands for symbols, where `symbols` are wanted.
+    pub fn check_dtype(&self, dtype: Dtype, symbols: bool) -> Result<()> {
+        match (self.scheme.makes_symbols(), dtype) {
+            (true, Dtype::F32 | Dtype::F16 | Dtype::BF16) => Ok(()),
+            (true, Dtype::I8) if symbols => Ok(()),
+            (true, other) => {
+                let what = if symbols { "F32, F16, BF16 or, as symbols, to I8" } else { "F32, F16 or BF16" };
+                Err(Error::input(format!("scheme {} decodes to {what}, not {other}", self.scheme))
+                    .advice("leave dtype out, or ask for one of these"))
+            }
+            (false, own) if own == self.dtype => Ok(()),
+            (false, other) => Err(Error::input(format!(
+                "a {} tensor of scheme {} cannot be read as {other}",
+                self.dtype, self.scheme
+            ))
+            .advice("leave dtype out, and convert it afterwards")),
+        }
+    }
+}
+
+fn upgrade(what: String) -> Error {
+    Error::unsupported(what).advice("upgrade wcodec")
+}
+
+fn check_view(m: MatrixEntry, entry: &TensorEntry, scheme: SchemeKind, elements: usize, in_plane: usize) -> Result<()> {
+    let n = m.elements()?;
+    let transposed = m.row_axis == 1 && m.count == 1 && entry.shape == [m.cols, m.rows];
+    if n != elements || !(m.row_axis == 0 || transposed) {
+        let view = [m.count, m.rows, m.cols, m.row_axis];
+        return Err(Error::format(format!("the matrix view {view:?} does not fit shape {:?}", entry.shape)));
+    }
+    if in_plane != elements {
+        let dtype = &entry.dtype;
+        return Err(Error::format(format!("a matrix view of raw {dtype} elements, which have more than 8 bits")));
+    }
+    if scheme == SchemeKind::Raw && m.row_axis != 0 {
+        return Err(Error::format("a transposed matrix view in scheme raw"));
+    }
+    Ok(())
+}
+
+impl StoredScales {
+    fn new(entry: &ScalesEntry, m: MatrixEntry) -> Result<Self> {
+        let granularity = match (entry.per.as_str(), entry.block) {
+            ("row", None) => Granularity::Row,
+            ("tensor", None) => Granularity::Tensor,
+            ("block", Some(n)) => Granularity::Block(n).check()?,
+            (per, block) => {
+                return Err(Error::format(format!("scales per '{per}' with block {block:?}")));
+            }
+        };
+        // Checked as a product, since nothing has compared the matrix with the file yet.
+        let want = match granularity {
+            Granularity::Tensor => Some(4),
+            _ => (m.count * m.rows).checked_mul(granularity.scales_per_row(m.cols)).and_then(|n| n.checked_mul(4)),
+        };
+        let segment = entry.data;
+        if want.map(|n| n as u64) != Some(segment.length) {
+            return Err(
+                Error::format(format!("{} bytes of scales per {granularity}", segment.length)).offset(segment.offset)
+            );
+        }
+        Ok(Self { granularity, segment })
+    }
+
+    /// How the index names what shares a scale.
+    pub fn entry(granularity: Granularity, data: Segment) -> ScalesEntry {
+        let (per, block) = match granularity {
+            Granularity::Row => ("row", None),
+            Granularity::Tensor => ("tensor", None),
+            Granularity::Block(n) => ("block", Some(n)),
+        };
+        ScalesEntry { per: per.into(), block, data }
+    }
+}
+
+fn need<T: Copy>(value: Option<T>, key: &str) -> Result<T> {
+    value.ok_or_else(|| Error::format(format!("a plane without '{key}'")))
+}
+
+impl StoredPlane {
+    fn new(p: &PlaneEntry, coder: Coder, matrix: (usize, usize, usize), elements: usize) -> Result<Self> {
+        let filter = || p.filter.as_deref().map_or(Ok(Filter::None), Filter::from_name);
+        let (coding, table) = match coder {
+            Coder::Raw => (Coding::Raw, None),
+            Coder::Zstd => (Coding::Zstd { chunk: need(p.chunk, "chunk")?, filter: filter()? }, None),
+            Coder::Rans | Coder::Huffman => {
+                let layout = Layout::from_name(p.layout.as_deref().ok_or_else(|| no("layout"))?)?;
+                let shift = if layout == Layout::Pair { need(p.shift, "shift")? } else { 0 };
+                let tiling = Tiling { coder, layout, shift, tile: need(p.tile, "tile")?, filter: filter()? };
+                (Coding::Tiles(tiling), Some(need(p.table, "table")?))
+            }
+        };
+        let coded = coding != Coding::Raw;
+        let max_chunk = if coded { need(p.max_chunk, "max_chunk")? } else { 0 };
+        let form = PlaneForm { matrix, coding, max_chunk };
+        let chunks = form.chunks()?;
+        let said = if coded { need(p.chunks, "chunks")? } else { chunks };
+        if said != chunks {
+            return Err(Error::format(format!("the index says {said} chunks, and there are {chunks}")));
+        }
+        if !coded && p.data.length != elements as u64 {
+            let what = format!("{} bytes in a raw plane of {elements}", p.data.length);
+            return Err(Error::corrupt(what).offset(p.data.offset));
+        }
+        Ok(Self { form, elements, chunks, table, offsets: p.offsets, data: p.data, side: p.side, hash: p.hash })
+    }
+
+    /// The index's entry of a plane.
+    pub fn entry(&self) -> PlaneEntry {
+        let coded = self.form.coding != Coding::Raw;
+        let filter = self.form.coding.filter();
+        let (tiling, chunk) = match self.form.coding {
+            Coding::Raw => (None, None),
+            Coding::Zstd { chunk, .. } => (None, Some(chunk)),
+            Coding::Tiles(tiling) => (Some(tiling), None),
+        };
+        PlaneEntry {
+            coder: self.form.coding.coder().name().into(),
+            fields: None,
+            filter: (filter != Filter::None).then(|| filter.name().into()),
+            layout: tiling.map(|t| t.layout.name().into()),
+            shift: tiling.filter(|t| t.layout == Layout::Pair).map(|t| t.shift),
+            tile: tiling.map(|t| t.tile),
+            chunk,
+            table: self.table,
+            chunks: coded.then_some(self.chunks),
+            max_chunk: coded.then_some(self.form.max_chunk),
+            offsets: self.offsets,
+            data: self.data,
+            side: self.side,
+            hash: self.hash,
+        }
+    }
+}
+
+fn no(key: &str) -> Error {
+    Error::format(format!("a plane without '{key}'"))
+}
