@@ -17,7 +17,7 @@ import pytest
 import torch
 import wcodec
 from test_nn_plans_gpu import space  # noqa: F401
-from wcodec import _format, _gpu, _host, _options
+from wcodec import _format, _gpu_decoder, _host, _options
 from wcodec.nn import CompressedEmbedding, CompressedLayer, CompressedLinear, _cached, _plans
 from wcodec.nn._placement import (
     Unit,
@@ -403,7 +403,7 @@ made: list[Any] = []
 @pytest.fixture
 def gpu(space: Any, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
     made.clear()
-    monkeypatch.setattr(_gpu, "GpuDecoder", Resident)
+    monkeypatch.setattr(_gpu_decoder, "GpuDecoder", Resident)
     monkeypatch.setattr(_host, "HostDecoder", Streamed)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(CompressedLinear, "_check_place", lambda self, x: None)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _api, _gpu, _native, _torch
+from . import _api, _devices, _gpu_decoder, _native, _torch
 from . import _format as fmt
 from ._container import Container
 from ._errors import DeviceError, WcodecError
@@ -121,7 +121,7 @@ def doctor() -> DoctorReport:
     cpu, problem = _tried(_native.instruction_sets)
     driver, driver_problem = _tried(_native.gpu_driver)
     devices, _ = _tried(lambda: json.loads(_native.gpu_devices()))
-    nvcomp, nvcomp_problem = _tried(lambda: json.loads(_native.nvcomp_info(None, _gpu.nvcomp_folders())))
+    nvcomp, nvcomp_problem = _tried(lambda: json.loads(_native.nvcomp_info(None, _devices.nvcomp_folders())))
     if nvcomp:
         nvcomp["cuda"] = ".".join(map(str, nvcomp["cuda"])) if nvcomp["cuda"] else "unknown"
     return DoctorReport(
@@ -152,7 +152,7 @@ def _torch_facts() -> dict[str, Any]:
         torch = _torch.require()
         facts |= {"version": torch.__version__, "cuda": torch.version.cuda}
         _native.gpu_available()
-        facts["problem"] = _gpu.torch_problem(torch)
+        facts["problem"] = _devices.torch_problem(torch)
     except DeviceError:
         # Without a GPU nothing is wrong with torch.
         facts["cuda"] = facts["cuda"] or "not built in"
@@ -181,7 +181,7 @@ def _try_cpu() -> None:
 def _try_gpu(number: int, *coders: str) -> None:
     for coder in coders:
         container, _ = _sample(coder)
-        found = _native.verify_on_gpu(container._open, ["w"], number, _gpu.gpu_options(), None)
+        found = _native.verify_on_gpu(container._open, ["w"], number, _gpu_decoder.gpu_options(), None)
         for tensor in json.loads(found):
             if tensor["status"] != "ok":
                 raise WcodecError(f"{coder}: {tensor['detail']} (report this, with the output of the command)")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import _api, _gpu, _host, _native, _torch
+from .. import _api, _gpu_decoder, _host, _native, _torch
 from .. import _format as fmt
 from .._container import Container, TensorEntry
 from .._errors import InputError
@@ -263,7 +263,7 @@ class Store:
                 if chosen:
                     ring = ring_bytes(max(unit.held for unit in chosen)) if on_host else None
                     which = [places[name] for unit in chosen for name in unit.names]
-                    total += sizes.total(which, on_host, device.index, _gpu.gpu_options(ring=ring))
+                    total += sizes.total(which, on_host, device.index, _gpu_decoder.gpu_options(ring=ring))
             return total
 
         return takes
@@ -349,7 +349,7 @@ class Store:
             resident = [n for n in dict.fromkeys(wanted) if n not in placed.streamed]
             streamed = [n for n in dict.fromkeys(wanted) if n in placed.streamed]
             if resident:
-                decoders.append(_gpu.GpuDecoder(self.container, resident, device))
+                decoders.append(_gpu_decoder.GpuDecoder(self.container, resident, device))
             if streamed:
                 decoders.append(_host.HostDecoder(self.container, streamed, device, ring=self._ring(streamed)))
             return next(decoder for decoder in decoders if name in decoder.names)
