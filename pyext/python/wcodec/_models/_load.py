@@ -16,8 +16,9 @@ from .._errors import FileMissingError, FormatError, InputError, UnsupportedErro
 from .._foreign import by_transformers, config_of, read_json, said
 from .._options import path_of, patterns, shown
 from .._progress import ProgressCallback
+from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings
-from ..nn._store import Store, computing_dtype
+from ..nn._store import Store
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find, groups, routed
 from ._names import Match, check, match, shared_names, tie
