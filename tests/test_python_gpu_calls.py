@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _devices, _dtypes, _gpu_load, _native
+from wcodec import _devices, _gpu_load, _native, _torch
 from wcodec._options import decode_options
 
 torch = pytest.importorskip("torch")
@@ -55,7 +55,7 @@ class Native:
             if rows is not None:
                 row = len(data) // entry.shape[0]
                 data = data[rows[0] * row : rows[1] * row]
-            assert address % _dtypes.SIZES[dtype] == 0
+            assert address % _torch.dtype_of(dtype).itemsize == 0
             ctypes.memmove(address, data, len(data))
 
     def check(self, stream: int) -> None:

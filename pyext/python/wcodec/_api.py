@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
 from ._container import Container
+from ._decodable import CONVERTIBLE
 from ._errors import InputError
 from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options, path_of
 from ._progress import ProgressCallback, reporter
@@ -241,7 +242,7 @@ def load_file(
             stored = container.stored
             done, total = 0, sum(t.original_bytes for t in stored)
             for entry in stored:
-                wanted = dtype if entry.dtype in ("F32", "F16", "BF16", "F64") else None
+                wanted = dtype if entry.dtype in CONVERTIBLE else None
                 out[entry.name] = getattr(entry, chosen)(wanted, threads=threads)
                 done += entry.original_bytes
                 if callback:

@@ -17,6 +17,7 @@ from . import _format as fmt
 from ._container import Container
 from ._errors import DeviceError, WcodecError
 from ._native import safe
+from ._options import CODERS
 
 # Large enough for several strips and tiles, with an odd end.
 _SHAPE = (83, 1040)
@@ -171,7 +172,7 @@ def _sample(coder: str) -> tuple[Container, npt.NDArray[np.float32]]:
 
 
 def _try_cpu() -> None:
-    for coder in ("rans", "huffman", "zstd", "raw"):
+    for coder in CODERS:
         container, weights = _sample(coder)
         error = np.abs(container["w"].numpy() - weights) - container["w"].scales() * 0.5001
         if error.max() > 0:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import torch
 
 FORMATS = ("container", "legacy")
-# A legacy blob begins with the little-endian u32 0x5A535444, a container with its own magic.
-_LEGACY_MAGIC = (0x5A535444).to_bytes(4, "little")
 
 
 class Encoder:
@@ -116,7 +114,7 @@ class Decoder:
         The symbols are an int8 array of NumPy or, with a GPU, an int8 tensor of torch.
         """
         stored = bytes(data)
-        legacy = stored.startswith(_LEGACY_MAGIC)
+        legacy = _native.is_legacy(stored)
         begin = time.perf_counter()
         if self.device != "cpu":
             return self._decode_on_gpu(stored, legacy, (rows, cols), begin)
