@@ -159,6 +159,12 @@ class Store:
         here = self._devices.get(device)
         return None if here is None else here.placement
 
+    def _planned(self, name: str, device: torch.device, dtype: torch.dtype) -> Plan | None:
+        """The plan of a stored tensor, if there is one. Who waited with ``_devices[device]`` at hand would keep
+        decoders that others have let go of."""
+        here = self._devices.get(device)
+        return None if here is None else here.plans.get((name, dtype))
+
     def residency_of(self, names: Iterable[str], device: torch.device) -> str:
         """Where the compressed bytes of a layer are, ``device`` or ``host``: ``host`` if some are streamed. With
         ``auto`` it is ``auto`` until that is settled, by the first weight that is decoded on a GPU."""
@@ -174,8 +180,7 @@ class Store:
     def decoded(self, name: str, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         """A new tensor with the decoded weight, for whoever wants to keep it."""
         name = self.entry(name).name
-        here = self._devices.get(device)
-        plan = None if here is None else here.plans.get((name, dtype))
+        plan = self._planned(name, device, dtype)
         if isinstance(plan, CachedPlan):
             return plan.weights()[plan.names.index(name)].clone()
         if device.type != "cuda" or name in self.placement(device).cached:
