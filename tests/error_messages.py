@@ -125,7 +125,7 @@ LEGACY = "codec/src/legacy.rs"
 # Places whose text is another message's, by file and code: why nothing is lost, and the messages that change their
 # class there.
 PASSED_ON: dict[tuple[str, str], tuple[str, list[str]]] = {
-    ("pyext/python/wcodec/_gpu.py", "DeviceError(problem)"): ("DeviceInfo::supported or torch_problem says it", []),
+    ("pyext/python/wcodec/_devices.py", "DeviceError(problem)"): ("DeviceInfo::supported or torch_problem says it", []),
     ("pyext/python/wcodec/_models/_model.py", "AttributeError(name)"): ("Python's own way to say it", []),
     ("pyext/python/wcodec/_doctor.py", _DOCTOR_DETAIL): ("of a report", []),
     ("codec/src/coder/plane/encode.rs", "Error::input(e.message().to_owned())"): (

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import wcodec
-from wcodec import _gpu, _native
+from wcodec import _devices, _native
 
 REQUIRED = os.environ.get("WCODEC_REQUIRE_GPU") == "1"
 
@@ -36,7 +36,7 @@ CODERS = ("rans", "huffman", "zstd", "raw")
 
 def _no_gpu() -> str | None:
     try:
-        _gpu.torch_device(_gpu.CURRENT)
+        _devices.torch_device(_devices.CURRENT)
     except wcodec.DeviceError as error:
         return str(error)
     return None
@@ -44,7 +44,7 @@ def _no_gpu() -> str | None:
 
 def _no_nvcomp() -> str | None:
     try:
-        _native.nvcomp_info(None, _gpu.nvcomp_folders())
+        _native.nvcomp_info(None, _devices.nvcomp_folders())
     except wcodec.DeviceError as error:
         return str(error)
     return None

@@ -17,7 +17,7 @@ import pytest
 import torch
 import wcodec
 from test_nn_plans_gpu import space  # noqa: F401
-from wcodec import _format, _gpu, _host, _options
+from wcodec import _format, _gpu_decoder, _host, _options
 from wcodec.nn import CompressedEmbedding, CompressedLayer, CompressedLinear, _cached, _plans
 from wcodec.nn._placement import (
     Unit,
@@ -277,7 +277,7 @@ def test_experts_that_are_used_seldom_are_cached_last() -> None:
     wcodec.compress_(model, cache="100KB", progress=False)
     logits(model)
     store = store_of(model)
-    assert set(store.routed.values()) == {0.5}
+    assert set(store.catalogue.routed.values()) == {0.5}
     cached = store.placement(torch.device("cpu")).cached
     assert cached and not any("experts" in name for name in cached)
 
@@ -305,7 +305,10 @@ def test_copies_keep_settings_and_no_weights() -> None:
     wanted = logits(model)
     clone = pickle.loads(pickle.dumps(model))
     assert store_of(clone).settings == {"residency": "auto", "vram_budget": 10**9, "cache": 5 * MB}
-    assert cached_part(clone) == 0 < cached_part(model) and store_of(clone)._others == store_of(model)._others > 0
+    assert (
+        cached_part(clone) == 0 < cached_part(model)
+        and store_of(clone)._budget.others == store_of(model)._budget.others > 0
+    )
     assert len(pickle.dumps(model)) < 1.1 * len(pickle.dumps(clone))
     assert torch.equal(logits(clone), wanted) and cached_part(clone) == cached_part(model)
     twin = copy.deepcopy(model)
@@ -403,7 +406,7 @@ made: list[Any] = []
 @pytest.fixture
 def gpu(space: Any, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
     made.clear()
-    monkeypatch.setattr(_gpu, "GpuDecoder", Resident)
+    monkeypatch.setattr(_gpu_decoder, "GpuDecoder", Resident)
     monkeypatch.setattr(_host, "HostDecoder", Streamed)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(CompressedLinear, "_check_place", lambda self, x: None)
@@ -429,8 +432,7 @@ def to_gpu(model: Any) -> Any:
 
 
 def units_of(model: Any) -> list[Unit]:
-    store = store_of(model)
-    return store._units(GPU, store._dtypes_on(GPU))
+    return store_of(model)._needs(GPU).units
 
 
 def needs(model: Any, streamed: bool) -> int:
@@ -443,7 +445,7 @@ def needed(model: Any, units: list[Unit], streamed: list[Unit], cached: list[Uni
     """What the model takes, by what decoders say of themselves."""
     store = store_of(model)
     resident = [u for u in units if u not in streamed and u not in cached]
-    return store._others + device_bytes(resident, streamed, store._takes(GPU, units), cached)
+    return store._budget.others + device_bytes(resident, streamed, store._needs(GPU).takes(), cached)
 
 
 def compressed(name: str = "llama", **options: Any) -> Any:
@@ -531,7 +533,7 @@ def test_what_is_cached_is_in_no_decoder(name: str, residency: str, gpu: Any) ->
     for _ in range(2):
         assert torch.equal(logits(model), wanted)
     cached = store.placement(GPU).cached
-    kept = [d for decoders in store._decoders.values() for d in decoders]
+    kept = store._all_decoders()
     assert cached and 0 < store.cached_bytes(GPU) <= 300_000
     names = [n for d in kept for n in d.names]
     assert len(names) == len(set(names)) and not set(cached) & set(names)
@@ -589,7 +591,7 @@ def test_layers_that_come_later_and_go(gpu: Any) -> None:
     for layer in layers_of(model):
         layer._device, layer._plan = torch.device("cpu"), None
         store.moved(GPU, torch.device("cpu"))
-    assert not store._decoders and not store.cached_bytes(GPU) and GPU not in store._placements
+    assert GPU not in store._devices and not store.cached_bytes(GPU)
     made.clear()
     gc.collect()
     assert not [d for d in gc.get_objects() if type(d) in (Resident, Streamed)]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _gpu, _native, cli
+from wcodec import _devices, _gpu_decoder, _gpu_load, _native, cli
 
 
 def without_gpu() -> str | None:
@@ -108,7 +108,7 @@ def test_groups_bound_memory() -> None:
         return [SimpleNamespace(stored_bytes=n) for n in sizes]
 
     def cut(*sizes: int) -> list[list[int]]:
-        return [[t.stored_bytes for t in group] for group in _gpu.groups(tensors(*sizes), 10)]
+        return [[t.stored_bytes for t in group] for group in _gpu_load.groups(tensors(*sizes), 10)]
 
     assert cut() == []
     assert cut(4, 6, 1, 0, 11, 3) == [[4, 6], [1, 0], [11], [3]]
@@ -122,7 +122,7 @@ def test_torch_that_cannot_use_the_gpu_is_explained(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(_native, "gpu_devices", lambda: json.dumps([{"name": "NVIDIA T4"}]))
         version = SimpleNamespace(cuda=cuda, hip=hip)
         cuda_module = SimpleNamespace(is_available=lambda: works)
-        return _gpu.torch_problem(SimpleNamespace(__version__="2.9", version=version, cuda=cuda_module))
+        return _devices.torch_problem(SimpleNamespace(__version__="2.9", version=version, cuda=cuda_module))
 
     assert problem("12.8", works=True) is None
     assert "without CUDA" in problem(None) and "NVIDIA T4" in problem(None) and "whl/cu128" in problem(None)
@@ -134,7 +134,7 @@ def test_torch_that_cannot_use_the_gpu_is_explained(monkeypatch: pytest.MonkeyPa
 def test_nvcomp_is_looked_for_in_pythons_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvidia").mkdir()
     monkeypatch.setattr(sys, "path", ["", "relative", str(tmp_path / "none"), str(tmp_path)])
-    assert _gpu.nvcomp_folders() == _gpu.gpu_options()["nvcomp_folders"] == [str(tmp_path)]
+    assert _devices.nvcomp_folders() == _gpu_decoder.gpu_options()["nvcomp_folders"] == [str(tmp_path)]
     library = tmp_path / "nvidia" / "libnvcomp" / "lib64" / "libnvcomp.so.5"
     library.parent.mkdir(parents=True)
     library.write_text("no library")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _dtypes, _gpu, _native
+from wcodec import _devices, _gpu_load, _native, _torch
 from wcodec._options import decode_options
 
 torch = pytest.importorskip("torch")
@@ -55,7 +55,7 @@ class Native:
             if rows is not None:
                 row = len(data) // entry.shape[0]
                 data = data[rows[0] * row : rows[1] * row]
-            assert address % _dtypes.SIZES[dtype] == 0
+            assert address % _torch.dtype_of(dtype).itemsize == 0
             ctypes.memmove(address, data, len(data))
 
     def check(self, stream: int) -> None:
@@ -91,7 +91,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     recorded: list[Any] = []
     Native.made, Native.failures = [], []
     monkeypatch.setattr(_native, "TensorDecoder", Native)
-    monkeypatch.setattr(_gpu, "torch_device", lambda number: torch.device("cpu"))
+    monkeypatch.setattr(_devices, "torch_device", lambda number: torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=STREAM))
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append(tensor))
     return recorded
@@ -128,7 +128,7 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("dtype", [None, "float32", torch.bfloat16])
 @pytest.mark.parametrize("limit", [1, 1 << 30])
 def test_load_file(dtype: Any, limit: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_gpu, "GROUP_BYTES", limit)
+    monkeypatch.setattr(_gpu_load, "GROUP_BYTES", limit)
     expected = wcodec.load_file(path, "torch", dtype=dtype)
     seen: list[tuple[str, int, int]] = []
     loaded = wcodec.load_file(path, device="cuda", dtype=dtype, progress=lambda *a: seen.append(a))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import importlib.metadata
@@ -58,6 +59,41 @@ def test_what_is_not_used_is_not_imported(tmp_path: Path) -> None:
     code = f"import sys, wcodec.cli; wcodec.cli.main(['inspect', {str(path)!r}]); print({heavy!r} & set(sys.modules))"
     done = run(sys.executable, "-c", code, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+def test_no_modules_import_each_other() -> None:
+    """What is imported at once. Within functions, and for types alone, modules may."""
+    imported = {name: imports_of(name) for name in ["wcodec", *MODULES]}
+    # What imports nothing that is left goes, again and again. Circles stay, and what imports them.
+    while free := {name for name, others in imported.items() if not others & imported.keys()}:
+        imported = {name: others for name, others in imported.items() if name not in free}
+    assert not imported, imported
+
+
+def imports_of(name: str) -> set[str]:
+    """The modules of the package that a module imports when it is imported itself."""
+    folder = PACKAGE.joinpath(*name.split(".")[1:])
+    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    if not path.exists():
+        return set()
+    here = name.split(".") if folder.is_dir() else name.split(".")[:-1]
+    found: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: len(here) + 1 - node.level] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            inner = {f"{module}.{alias.name}" for alias in node.names}
+            # What is no module is a name of the package.
+            found.update(inner & set(MODULES) or {module})
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            nodes += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            nodes += ast.iter_child_nodes(node)
+    return found & {"wcodec", *MODULES} - {name}
 
 
 def test_version_is_one() -> None:

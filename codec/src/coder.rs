@@ -6,6 +6,7 @@
 use crate::named::named;
 
 mod chunk;
+mod chunk_format;
 pub mod filter;
 pub mod histogram;
 mod huffman;

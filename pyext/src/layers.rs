@@ -48,6 +48,12 @@ pub fn layer_decode<'py>(py: Python<'py>, data: &[u8], trusted: bool, options: D
     Ok((rows, cols, array(py, symbols)?))
 }
 
+/// Whether these bytes begin as a legacy blob does.
+#[pyfunction]
+pub fn is_legacy(data: &[u8]) -> bool {
+    wcodec::legacy::is_legacy(data)
+}
+
 /// Encodes row-major symbols as a legacy blob.
 #[pyfunction]
 pub fn legacy_encode<'py>(

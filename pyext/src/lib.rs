@@ -36,12 +36,16 @@ mod _native {
         ring_slots, verify_on_gpu,
     };
     #[pymodule_export]
-    use crate::layers::{instruction_sets, layer_decode, layer_encode, legacy_decode, legacy_encode};
+    use crate::layers::{instruction_sets, is_legacy, layer_decode, layer_encode, legacy_decode, legacy_encode};
+    #[pymodule_export]
+    use crate::options::encoding_facts;
     #[pymodule_export]
     use crate::text::{ascii_json, safe, safe_lines};
     #[pymodule_export]
     use crate::tui::tui_main;
 
+    #[pymodule_export]
+    const REST_KEY: &str = wcodec::REST_KEY;
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "the name that Python expects")]
     const __version__: &str = env!("CARGO_PKG_VERSION");

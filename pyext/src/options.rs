@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
+use wcodec::scheme::int8::DEFAULT_BLOCK;
 use wcodec::{Cancel, Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, OpenOptions, Result, Scheme};
 
 /// How to encode; the keys of the dictionary are the fields.
@@ -58,6 +59,26 @@ impl Encode {
             cancel,
             metadata: self.metadata,
         })
+    }
+}
+
+/// What can be asked for when encoding, and what is done where nothing is said: a dictionary.
+#[derive(IntoPyObject)]
+pub struct EncodingFacts {
+    coders: Vec<&'static str>,
+    layouts: Vec<&'static str>,
+    block: usize,
+    level: i32,
+}
+
+/// The crate's names and figures, so that Python has none of its own.
+#[pyfunction]
+pub fn encoding_facts() -> EncodingFacts {
+    EncodingFacts {
+        coders: Coder::ALL.iter().map(|c| c.name()).collect(),
+        layouts: Layout::ALL.iter().map(|l| l.name()).collect(),
+        block: DEFAULT_BLOCK,
+        level: EncodeOptions::default().zstd_level,
     }
 }
 

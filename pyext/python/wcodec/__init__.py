@@ -53,7 +53,7 @@ if _TYPE_CHECKING:
         UnsupportedError,
         WcodecError,
     )
-    from ._gpu import DecodeBatch, GpuDecoder
+    from ._gpu_decoder import DecodeBatch, GpuDecoder
     from ._host import HostDecoder
     from ._layers import Decoder, Encoder
     from ._measure import (
@@ -116,7 +116,7 @@ _MODULES = {
         "UnsupportedError",
         "WcodecError",
     ),
-    "._gpu": ("DecodeBatch", "GpuDecoder"),
+    "._gpu_decoder": ("DecodeBatch", "GpuDecoder"),
     "._host": ("HostDecoder",),
     "._layers": ("Decoder", "Encoder"),
     "._measure": (

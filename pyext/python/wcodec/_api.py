@@ -8,8 +8,9 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _gpu, _native, _torch
+from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
 from ._container import Container
+from ._decodable import CONVERTIBLE
 from ._errors import InputError
 from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options, path_of
 from ._progress import ProgressCallback, reporter
@@ -219,7 +220,7 @@ def load_file(
     :param trusted: as in :func:`open`.
     :raises DeviceError: if a GPU is asked for and it, its driver or nvCOMP (for coder ``zstd``) is missing.
     """
-    number = _gpu.parse(device)
+    number = _devices.parse(device)
     chosen = choice("framework", framework or ("numpy" if number is None else "torch"), FRAMEWORKS)
     if number is not None and chosen != "torch":
         raise InputError(f"framework={chosen!r} does not go with device={str(device)!r} (leave framework out)")
@@ -236,12 +237,12 @@ def load_file(
                 stacklevel=2,
             )
         if number is not None:
-            out.update(_gpu.load(container, device, dtype, threads, callback))
+            out.update(_gpu_load.load(container, device, dtype, threads, callback))
         else:
             stored = container.stored
             done, total = 0, sum(t.original_bytes for t in stored)
             for entry in stored:
-                wanted = dtype if entry.dtype in ("F32", "F16", "BF16", "F64") else None
+                wanted = dtype if entry.dtype in CONVERTIBLE else None
                 out[entry.name] = getattr(entry, chosen)(wanted, threads=threads)
                 done += entry.original_bytes
                 if callback:
@@ -278,8 +279,8 @@ def verify(
     :param trusted: as in :func:`open`.
     :raises DeviceError: if a GPU is asked for and it, its driver or nvCOMP (for coder ``zstd``) is missing.
     """
-    number = _gpu.parse(device)
-    gpu = None if number is None else _gpu.ordinal(number)
+    number = _devices.parse(device)
+    gpu = None if number is None else _devices.ordinal(number)
     other = None if against is None else native_source(against)
     label = None if against is None else ("tensors in memory" if isinstance(against, Mapping) else path_of(against))
     with Container.open(path, trusted=trusted) as container:
@@ -291,7 +292,7 @@ def verify(
         stored = {t.name for t in container.stored}
         sound = [t.name for t in report.tensors if t.name in stored and t.status in ("ok", "differs")]
         with reporter(progress, f"verify on GPU {gpu}") as callback:
-            text = _native.verify_on_gpu(container._open, sound, gpu, _gpu.gpu_options(threads), callback)
+            text = _native.verify_on_gpu(container._open, sound, gpu, _gpu_decoder.gpu_options(threads), callback)
         return report._with_gpu(f"cuda:{gpu}", json.loads(text))
 
 

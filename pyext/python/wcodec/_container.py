@@ -93,21 +93,21 @@ class TensorEntry(TensorInfo):
         On ``device="cuda"`` the GPU decodes, straight into the new tensor, in torch's current stream. Each call reads
         the tensor, sends it there and waits: for decoding again and again see :class:`GpuDecoder`.
         """
-        from . import _gpu, _torch
+        from . import _decodable, _devices, _gpu_decoder, _torch
 
-        number = _gpu.parse(device)
+        number = _devices.parse(device)
         if number is not None:
-            decoder = _gpu.GpuDecoder(self._container, [self._stored_name], device, threads=threads)
+            decoder = _gpu_decoder.GpuDecoder(self._container, [self._stored_name], device, threads=threads)
             out = decoder.decode(self._stored_name, dtype)
             decoder.check()
             return out
-        wanted = None if dtype is None else _gpu.wanted_dtype(self, dtype)
+        wanted = None if dtype is None else _decodable.wanted_dtype(self, dtype)
         if wanted == "I8" and self.scheme == "int8":
             symbols = _dtypes.bytes_of(self.symbols(threads=threads))
             return _torch.from_bytes(symbols, "I8", self.shape)
         if wanted is None or self.scheme == "int8":
             return _torch.from_bytes(self._bytes(wanted, threads), wanted or self.dtype, self.shape)
-        decoded = _gpu.decoded_dtype(self, wanted)
+        decoded = _decodable.decoded_dtype(self, wanted)
         tensor = _torch.from_bytes(self._bytes(None, threads), decoded, self.shape)
         return tensor if wanted == decoded else _torch.cast(tensor, wanted)
 
@@ -141,13 +141,13 @@ class TensorEntry(TensorInfo):
 
         :param dtype: as in :meth:`torch`; int8 for the symbols of scheme ``int8``.
         """
-        from . import _gpu, _torch
+        from . import _decodable, _torch
 
         shape = self._shape_of_rows(begin, end)
-        wanted = None if dtype is None else _gpu.wanted_dtype(self, dtype)
+        wanted = None if dtype is None else _decodable.wanted_dtype(self, dtype)
         if wanted is None or self.scheme == "int8":
             return _torch.from_bytes(self._bytes_of_rows(begin, end, wanted, threads), wanted or self.dtype, shape)
-        decoded = _gpu.decoded_dtype(self, wanted)
+        decoded = _decodable.decoded_dtype(self, wanted)
         tensor = _torch.from_bytes(self._bytes_of_rows(begin, end, None, threads), decoded, shape)
         return tensor if wanted == decoded else _torch.cast(tensor, wanted)
 
@@ -160,14 +160,14 @@ class TensorEntry(TensorInfo):
             weight = torch.empty(entry.shape, dtype=torch.bfloat16, device="cuda")
             entry.decode_into(weight)
         """
-        from . import _gpu, _torch
+        from . import _decodable, _devices, _gpu_decoder, _torch
 
         name = _torch.check_output(out, self.name, self.shape)
-        if _gpu.parse(out.device) is None:
-            _gpu.decoded_dtype(self, name)
+        if _devices.parse(out.device) is None:
+            _decodable.decoded_dtype(self, name)
             _torch.overwrite(out, self.torch(out.dtype, threads=threads))
         else:
-            decoder = _gpu.GpuDecoder(self._container, [self._stored_name], out.device, threads=threads)
+            decoder = _gpu_decoder.GpuDecoder(self._container, [self._stored_name], out.device, threads=threads)
             decoder.decode(self._stored_name, out=out)
             decoder.check()
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _api, _gpu, _native, _torch
+from . import _api, _devices, _gpu_decoder, _native, _torch
 from . import _format as fmt
 from ._container import Container
 from ._errors import DeviceError, WcodecError
 from ._native import safe
+from ._options import CODERS
 
 # Large enough for several strips and tiles, with an odd end.
 _SHAPE = (83, 1040)
@@ -121,7 +122,7 @@ def doctor() -> DoctorReport:
     cpu, problem = _tried(_native.instruction_sets)
     driver, driver_problem = _tried(_native.gpu_driver)
     devices, _ = _tried(lambda: json.loads(_native.gpu_devices()))
-    nvcomp, nvcomp_problem = _tried(lambda: json.loads(_native.nvcomp_info(None, _gpu.nvcomp_folders())))
+    nvcomp, nvcomp_problem = _tried(lambda: json.loads(_native.nvcomp_info(None, _devices.nvcomp_folders())))
     if nvcomp:
         nvcomp["cuda"] = ".".join(map(str, nvcomp["cuda"])) if nvcomp["cuda"] else "unknown"
     return DoctorReport(
@@ -152,7 +153,7 @@ def _torch_facts() -> dict[str, Any]:
         torch = _torch.require()
         facts |= {"version": torch.__version__, "cuda": torch.version.cuda}
         _native.gpu_available()
-        facts["problem"] = _gpu.torch_problem(torch)
+        facts["problem"] = _devices.torch_problem(torch)
     except DeviceError:
         # Without a GPU nothing is wrong with torch.
         facts["cuda"] = facts["cuda"] or "not built in"
@@ -171,7 +172,7 @@ def _sample(coder: str) -> tuple[Container, npt.NDArray[np.float32]]:
 
 
 def _try_cpu() -> None:
-    for coder in ("rans", "huffman", "zstd", "raw"):
+    for coder in CODERS:
         container, weights = _sample(coder)
         error = np.abs(container["w"].numpy() - weights) - container["w"].scales() * 0.5001
         if error.max() > 0:
@@ -181,7 +182,7 @@ def _try_cpu() -> None:
 def _try_gpu(number: int, *coders: str) -> None:
     for coder in coders:
         container, _ = _sample(coder)
-        found = _native.verify_on_gpu(container._open, ["w"], number, _gpu.gpu_options(), None)
+        found = _native.verify_on_gpu(container._open, ["w"], number, _gpu_decoder.gpu_options(), None)
         for tensor in json.loads(found):
             if tensor["status"] != "ok":
                 raise WcodecError(f"{coder}: {tensor['detail']} (report this, with the output of the command)")

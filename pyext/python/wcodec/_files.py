@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from . import _native
 from ._options import path_of
 
-REST_KEY = "wcodec.rest"
-"""Key of a container's metadata: the name of the file beside it with the tensors of the model that it has not."""
-
 
 @contextmanager
 def output(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import _format as fmt
 from ._container import Container
-from ._gpu import Decoder, gpu_options
+from ._gpu_decoder import Decoder, gpu_options
 
 if TYPE_CHECKING:
     import torch

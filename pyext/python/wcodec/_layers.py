@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _gpu, _native, _torch
+from . import _devices, _gpu_decoder, _native, _torch
 from ._container import Container
 from ._errors import InputError, UnsupportedError
 from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import torch
 
 FORMATS = ("container", "legacy")
-# A legacy blob begins with the little-endian u32 0x5A535444, a container with its own magic.
-_LEGACY_MAGIC = (0x5A535444).to_bytes(4, "little")
 
 
 class Encoder:
@@ -103,10 +101,10 @@ class Decoder:
     ) -> None:
         self._options = decode_options(threads, isa, check)
         self._trusted = bool(trusted)
-        number = _gpu.parse(device)
+        number = _devices.parse(device)
         if number is not None and isa is not None:
             raise InputError(f"isa={isa!r} is of the CPU, and does not go with device={str(device)!r} (leave it out)")
-        self.device = "cpu" if number is None else str(_gpu.torch_device(number))
+        self.device = "cpu" if number is None else str(_devices.torch_device(number))
 
     def decode_layer(
         self, data: bytes | bytearray | memoryview, rows: int | None = None, cols: int | None = None
@@ -116,7 +114,7 @@ class Decoder:
         The symbols are an int8 array of NumPy or, with a GPU, an int8 tensor of torch.
         """
         stored = bytes(data)
-        legacy = stored.startswith(_LEGACY_MAGIC)
+        legacy = _native.is_legacy(stored)
         begin = time.perf_counter()
         if self.device != "cpu":
             return self._decode_on_gpu(stored, legacy, (rows, cols), begin)
@@ -142,7 +140,7 @@ class Decoder:
             n, m = entry.shape
             _expect((n, m), expected)
             options: dict[str, Any] = {"threads": self._options["threads"], "check": self._options["verify"]}
-            decoder = _gpu.GpuDecoder(container, device=self.device, **options)
+            decoder = _gpu_decoder.GpuDecoder(container, device=self.device, **options)
         layer = decoder.decode(entry.name)
         decoder.check()
         return layer, LayerStats(n, m, n * m, len(stored), FORMATS[0], time.perf_counter() - begin)

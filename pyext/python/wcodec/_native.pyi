@@ -15,6 +15,7 @@ __all__ = [
     "DeviceSizes",
     "Facts",
     "Output",
+    "REST_KEY",
     "TensorDecoder",
     "__version__",
     "ascii_json",
@@ -23,6 +24,7 @@ __all__ = [
     "encode",
     "encode_to_bytes",
     "encode_to_container",
+    "encoding_facts",
     "gpu_available",
     "gpu_capture",
     "gpu_devices",
@@ -31,6 +33,7 @@ __all__ = [
     "gpu_keep",
     "gpu_kernels",
     "instruction_sets",
+    "is_legacy",
     "layer_decode",
     "layer_encode",
     "legacy_decode",
@@ -42,6 +45,7 @@ __all__ = [
     "tui_main",
     "verify_on_gpu",
 ]
+REST_KEY: str
 __version__: str
 
 _Path: TypeAlias = str | PathLike[str]
@@ -71,6 +75,12 @@ class _EncodeOptions(TypedDict):
     threads: int | None
     overwrite: bool
     metadata: dict[str, str]
+
+class _EncodingFacts(TypedDict):
+    coders: list[str]
+    layouts: list[str]
+    block: int
+    level: int
 
 class _DecodeOptions(TypedDict):
     threads: int | None
@@ -178,10 +188,12 @@ class DeviceMemory:
 def encode(source: _Source, dst: _Path, options: _EncodeOptions, progress: _Progress) -> str: ...
 def encode_to_bytes(source: _Source, options: _EncodeOptions, progress: _Progress) -> tuple[bytes, str]: ...
 def encode_to_container(source: _Source, options: _EncodeOptions, progress: _Progress) -> Container: ...
+def encoding_facts() -> _EncodingFacts: ...
 def checkpoint(path: _Path, rest: bool) -> tuple[list[tuple[str, Any]], list[Any]]: ...
 def compare(a: Container, b: Container) -> Comparison: ...
 def layer_encode(symbols: npt.NDArray[np.int8], rows: int, cols: int, options: _EncodeOptions) -> bytes: ...
 def layer_decode(data: bytes, trusted: bool, options: _DecodeOptions) -> _Layer: ...
+def is_legacy(data: bytes) -> bool: ...
 def legacy_encode(symbols: npt.NDArray[np.int8], rows: int, cols: int, level: int) -> bytes: ...
 def legacy_decode(data: bytes, trusted: bool) -> _Layer: ...
 def safe(text: str) -> str: ...

@@ -9,18 +9,20 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._errors import InputError
+from ._native import encoding_facts
 
 if TYPE_CHECKING:
     from ._native import _DecodeOptions, _EncodeOptions
 
+_FACTS = encoding_facts()
 SCHEMES = ("int8", "raw")
 SCALES = ("row", "tensor", "block")
-CODERS = ("rans", "huffman", "zstd", "raw")
-LAYOUTS = ("byte", "pair")
+CODERS = tuple(_FACTS["coders"])
+LAYOUTS = tuple(_FACTS["layouts"])
 DTYPES = ("float32", "float16", "bfloat16")
 """What models compute in, and what a cache can keep keys and values in."""
-DEFAULT_BLOCK = 128
-DEFAULT_LEVEL = 3
+DEFAULT_BLOCK = _FACTS["block"]
+DEFAULT_LEVEL = _FACTS["level"]
 _LONGEST_SHOWN = 200
 
 

@@ -1,20 +1,23 @@
-"""What touches torch, besides :mod:`._gpu`. torch is imported only where its tensors come in or are asked for."""
+"""What is asked of torch and its tensors. It is imported only where its tensors come in or are asked for."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ._dtypes import no_such_shape
-from ._errors import InputError, UnsupportedError
+from ._errors import DeviceError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
 
     from ._native import _OnDevice
+
+T = TypeVar("T")
 
 _NAMES = {
     "BOOL": "bool",
@@ -167,3 +170,17 @@ def changed(out: torch.Tensor) -> None:
     increment = getattr(require().autograd.graph, "increment_version", None)
     if increment is not None and not out.is_inference():
         increment(out)
+
+
+def with_spare(device: torch.device, take: Callable[[], T]) -> T:
+    """What ``take`` gives, which takes memory of the GPU. Where that is short, torch gives back what it only keeps in
+    store."""
+    try:
+        return take()
+    except DeviceError:
+        cuda = require().cuda
+        spare = cuda.memory_reserved(device) - cuda.memory_allocated(device)
+        if spare <= 0 or cuda.is_current_stream_capturing():
+            raise
+        cuda.empty_cache()
+        return take()

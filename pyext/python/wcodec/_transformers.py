@@ -123,8 +123,9 @@ def _put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     from ._models._names import match, tie
     from ._models._replace import replace
     from .nn import CompressedLayer
+    from .nn._layer import computing_dtype
     from .nn._placement import checked_settings
-    from .nn._store import Store, computing_dtype
+    from .nn._store import Store
 
     files = options.get("checkpoint_files") or []
     if not files:

@@ -6,7 +6,8 @@ use rayon::prelude::*;
 
 use super::{Coding, PlaneForm, Tiling};
 use crate::cancel::Cancel;
-use crate::coder::chunk::{Chunk, ChunkDecoder, ChunkFormat, Scratch, TOGETHER};
+use crate::coder::chunk::{Chunk, ChunkDecoder, Scratch, TOGETHER};
+use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
 use crate::coder::zstd::Frames;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{Coding, EncodedPlane, PlaneForm, PlaneOptions, Symbols, TableChoice, Tiling};
 use crate::cancel::Cancel;
-use crate::coder::chunk::{ChunkEncoder, ChunkFormat};
+use crate::coder::chunk::ChunkEncoder;
+use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::filter;
 use crate::coder::histogram::{Histogram, PairHistogram, count_bytes_with, entropy};
 use crate::coder::table::Table;

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{Decoder, Ending, LOW, copy_words, split_body};
-use crate::coder::chunk::ChunkFormat;
+use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::pair::{low_mask, side_places};
 use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
 use crate::error::Result;

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::{Decoder, Ending, LOW, copy_words, split_body};
-use crate::coder::chunk::{ChunkFormat, Scratch};
+use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::pair::{low_mask, side_places};
 use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
 use crate::error::Result;
@@ -30,10 +30,10 @@ struct State {
 
 /// Decodes `N` neighbouring tiles of equal `width` at once into `out`, which begins at the first one's first element
 /// and has rows `stride` apart. Several at a time hide the latency of table look-ups. Answers whether each stream ends as a valid
-/// one; an error means that nothing was decoded.
+/// one; an error means that nothing was decoded. `copies` is scratch, of `N` at least.
 ///
 /// # Panics
-/// AVX-512 is missing, or `out` or a side plane is too short.
+/// AVX-512 is missing, or `out`, a side plane or `copies` is too short.
 pub fn decode<const N: usize>(
     decoder: &Decoder,
     format: ChunkFormat,
@@ -41,7 +41,7 @@ pub fn decode<const N: usize>(
     width: usize,
     out: &mut [i8],
     stride: usize,
-    scratch: &mut Scratch,
+    copies: &mut [Vec<u16>],
 ) -> Result<[Result<()>; N]> {
     assert!(crate::coder::Isa::Avx512.is_available());
     assert!(out.len() >= (TILE_ROWS - 1) * stride + N * width && stride >= N * width);
@@ -52,9 +52,9 @@ pub fn decode<const N: usize>(
         let (x, words) = split_body(jobs[i].body)?;
         states[i] = x;
         ends[i] = words.len();
-        copy_words(words, format.layout, &mut scratch.words[i]);
+        copy_words(words, format.layout, &mut copies[i]);
     }
-    let words: [&[u16]; N] = std::array::from_fn(|i| &scratch.words[i][..]);
+    let words: [&[u16]; N] = std::array::from_fn(|i| &copies[i][..]);
     // SAFETY: AVX-512 F, BW and VL are there, and the lengths that the function relies on were checked above: each
     // `words[i]` has the words of a block after `ends[i]`, `out` holds 16 rows of N tiles, and `side` is as long as the format says.
     Ok(unsafe {

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .. import _gpu, _torch
+from .. import _devices, _torch
 from . import _models
 from ._reports import MemoryPart, MemoryReport
 
@@ -71,8 +71,8 @@ def _device(model: Any, device: Any) -> torch.device:
             device = _models.device_of(model)
         else:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-    number = _gpu.parse(device)
-    return torch.device("cpu") if number is None else _gpu.torch_device(number)
+    number = _devices.parse(device)
+    return torch.device("cpu") if number is None else _devices.torch_device(number)
 
 
 def _parts(model: Any) -> Iterator[MemoryPart]:

@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
-from .. import _api, _gpu
+from .. import _api, _decodable, _devices
 from .._container import Container, TensorEntry
 from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
 from .._foreign import by_transformers, config_of, read_json, said
 from .._options import path_of, patterns, shown
 from .._progress import ProgressCallback
+from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings
-from ..nn._store import Store, computing_dtype
+from ..nn._store import Store
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find, groups, routed
 from ._names import Match, check, match, shared_names, tie
@@ -81,8 +82,8 @@ def load_model(
     # Before anything is read.
     path = path_of(path)
     checked_settings(residency or "auto", vram_budget, cache)
-    number = _gpu.parse(device or "cpu")
-    where = torch.device("cpu") if number is None else _gpu.torch_device(number)
+    number = _devices.parse(device or "cpu")
+    where = torch.device("cpu") if number is None else _devices.torch_device(number)
     folder, file = _located(path, trust_remote_code)
     settings = _settings(folder, residency, vram_budget, cache)
     config = _config(folder, file, trusted, trust_remote_code)
@@ -190,7 +191,7 @@ def _runs(entry: TensorEntry, dtype: torch.dtype) -> bool:
         return False
     if entry.scheme == "int8":
         return True
-    return entry.coder != "raw" and _gpu.wanted_dtype(entry, dtype) == entry.dtype
+    return entry.coder != "raw" and _decodable.wanted_dtype(entry, dtype) == entry.dtype
 
 
 def set_parameters(model: Any, found: Match, read: Callable[[str], torch.Tensor], device: torch.device) -> None:

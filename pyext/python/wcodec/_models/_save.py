@@ -13,7 +13,7 @@ import torch
 
 from .. import _native
 from .._errors import InputError, OutputExistsError
-from .._files import REST_KEY, output
+from .._files import output
 from .._sources import tensor_source
 from ..nn import CompressedLayer
 from ._load import quantization_of
@@ -87,7 +87,7 @@ def save_pretrained(
 
         outputs = [begin(FILE), begin(REST)]
         names = list(dict.fromkeys(name for layer in layers for name in layer.tensors))
-        outputs[0].write_extract(layers[0]._store.container._open, names, {REST_KEY: REST})
+        outputs[0].write_extract(layers[0]._store.container._open, names, {_native.REST_KEY: REST})
         outputs[1].write_tensors(tensor_source(_rest(model), {"format": "pt"}))
         # The config comes last: without it a folder is no model.
         for name in sorted(small, key=lambda n: n == _CONFIG):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import _gpu
+from .. import _gpu_decoder
 from ._plans import ALIGN, Plan, Product, decoded_bytes, is_sliced, joined, slices
 from ._workspace import is_capturing, keep_in_graph, memory
 
@@ -121,7 +121,7 @@ def decode_apart(
     while they are decoded."""
     if device.type != "cuda":
         return tuple(store.rows(name, dtype, None).to(device) for name in names)
-    decoder = _gpu.GpuDecoder(store.container, list(names), device)
+    decoder = _gpu_decoder.GpuDecoder(store.container, list(names), device)
     places = outs or [None] * len(names)
     weights = tuple(decoder.decode(name, dtype, out) for name, out in zip(names, places, strict=True))
     # Waits, so that every stream finds them decoded.

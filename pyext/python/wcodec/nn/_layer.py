@@ -12,7 +12,7 @@ from .._container import TensorEntry
 from .._errors import InputError
 from . import _ops
 from ._plans import Plan
-from ._store import Store, computing_dtype
+from ._store import Store
 
 # The key of a layer's compressed weight in a state dict, behind the layer's name.
 STATE_KEY = "wcodec"
@@ -229,3 +229,11 @@ def contents(entry: TensorEntry) -> tuple[Any, ...]:
     """Equal for tensors that are stored alike."""
     facts = (entry.dtype, entry.shape, entry.scheme, entry.scale, entry.coder, entry.layout, entry.shift, entry.tile)
     return (*facts, *((s.role, s.length, s.hash) for s in entry.segments))
+
+
+def computing_dtype(dtype: Any) -> torch.dtype:
+    """A dtype that layers compute in."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if found not in (torch.float32, torch.float16, torch.bfloat16):
+        raise InputError(f"compressed layers compute in float32, float16 or bfloat16, not in {dtype} (use one of them)")
+    return found

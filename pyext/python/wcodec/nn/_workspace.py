@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _format as fmt
-from .. import _gpu, _native
+from .. import _native, _torch
 from .._errors import DeviceError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def memory(device: torch.device, size: int) -> torch.Tensor:
     """
     if not size:
         return torch.empty(0, dtype=torch.uint8, device=device)
-    taken = _gpu.with_spare(device, lambda: _native.DeviceMemory(device.index, size))
+    taken = _torch.with_spare(device, lambda: _native.DeviceMemory(device.index, size))
     return torch.as_tensor(taken, device=device)
 
 

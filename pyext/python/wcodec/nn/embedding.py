@@ -7,10 +7,11 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 
+from .._api import compress_in_memory
 from . import _ops
 from ._layer import CompressedLayer
 from ._plans import Plan, has_rows, slices, stacked
-from ._store import Store, compress_tensors
+from ._store import Store
 from ._workspace import is_capturing, workspace
 
 # Up to so many rows, Python finds their strips in less time than torch's operators take to be called.
@@ -81,7 +82,7 @@ class CompressedEmbedding(CompressedLayer):
         :param options: others of :func:`wcodec.compress`.
         """
         weight = embedding.weight.detach()
-        container = compress_tensors({"weight": weight}, scheme=scheme, coder=coder, **options)
+        container = compress_in_memory({"weight": weight}, scheme=scheme, coder=coder, **options)
         place = {"dtype": weight.dtype, "device": weight.device}
         count, width = weight.shape
         return cls(Store(container), "weight", count, width, embedding.padding_idx, **place)

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 
+from .._api import compress_in_memory
 from . import _ops
 from ._layer import CompressedLayer
 from ._plans import Product
-from ._store import Store, compress_tensors
+from ._store import Store
 
 _is_compiling = torch.compiler.is_compiling
 _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
@@ -69,7 +70,7 @@ class CompressedLinear(CompressedLayer):
         :param options: others of :func:`wcodec.compress`, such as ``scale``, ``block`` and ``layout``.
         """
         weight = linear.weight.detach()
-        container = compress_tensors({"weight": weight}, scheme=scheme, coder=coder, **options)
+        container = compress_in_memory({"weight": weight}, scheme=scheme, coder=coder, **options)
         place = {"dtype": weight.dtype, "device": weight.device}
         return cls(Store(container), "weight", linear.in_features, linear.out_features, linear.bias, **place)
 
@@ -161,7 +162,7 @@ class CompressedConv1D(CompressedLinear):
         """
         weight = conv.weight.detach()
         options = {"transpose": "weight", **options}
-        container = compress_tensors({"weight": weight}, scheme=scheme, coder=coder, **options)
+        container = compress_in_memory({"weight": weight}, scheme=scheme, coder=coder, **options)
         place = {"dtype": weight.dtype, "device": weight.device}
         return cls(Store(container), "weight", weight.shape[0], weight.shape[1], conv.bias, **place)
 

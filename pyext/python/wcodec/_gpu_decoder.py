@@ -6,113 +6,23 @@ Nothing is decoded on the CPU instead: where a GPU, its driver or a library is m
 
 from __future__ import annotations
 
-import json
-import operator
 import os
-import re
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import _dtypes, _native, _torch
+from . import _devices, _native, _torch
 from . import _format as fmt
 from ._container import Container
-from ._errors import DeviceError, InputError, TensorNotFoundError
-from ._options import count, path_of, shown
+from ._decodable import checked_rows, decoded_dtype, shape_of, wanted_dtype
+from ._errors import InputError, TensorNotFoundError
+from ._options import count, path_of
 from ._reports import TensorInfo
 
 if TYPE_CHECKING:
     import torch
 
     from ._native import _GpuOptions
-
-T = TypeVar("T")
-
-# Compressed bytes that loading a file keeps on the GPU at once, besides the tensors. A single tensor may take more.
-GROUP_BYTES = 1 << 30
-# "cuda" without a number: torch's current device.
-CURRENT = -1
-# What a tensor of floats that is stored raw can be converted to, and from.
-_CONVERTIBLE = (*_dtypes.FLOATS, "F64")
-
-
-def parse(device: Any) -> int | None:
-    """The number of a GPU, ``CURRENT`` for the current one, ``None`` for the CPU.
-
-    >>> parse("cpu"), parse("cuda"), parse("cuda:1")
-    (None, -1, 1)
-    """
-    text = str(device)
-    found = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", text)
-    if found:
-        return CURRENT if found[1] is None else int(found[1])
-    if re.fullmatch(r"cpu(:0)?", text):
-        return None
-    raise InputError(f"cannot decode to device {shown(text)} (use 'cpu', 'cuda' or 'cuda:N')")
-
-
-def ordinal(number: int) -> int:
-    """The number of a GPU that can be used, without torch; raises what is missing."""
-    devices = json.loads(_native.gpu_devices())
-    chosen = max(number, 0)
-    if chosen >= len(devices):
-        raise _no_such_gpu(chosen, len(devices))
-    problem = devices[chosen]["problem"]
-    if problem:
-        raise DeviceError(problem)
-    return chosen
-
-
-def torch_device(number: int) -> torch.device:
-    """torch's device of that number; raises what is missing."""
-    _native.gpu_available()
-    torch = _torch.require()
-    problem = torch_problem(torch)
-    if problem:
-        raise DeviceError(problem)
-    found = torch.cuda.device_count()
-    if number >= found:
-        raise _no_such_gpu(number, found)
-    return torch.device("cuda", torch.cuda.current_device() if number == CURRENT else number)
-
-
-def _no_such_gpu(number: int, found: int) -> InputError:
-    return InputError(
-        f"there is no GPU {number} (the last one is GPU {found - 1}; CUDA_VISIBLE_DEVICES may hide others)"
-    )
-
-
-def torch_problem(torch: Any) -> str | None:
-    """Why torch cannot use the GPU that is there, and what to do; ``None`` if it can."""
-    with warnings.catch_warnings():
-        # It warns of a driver that is too old; the text below says so with what to do.
-        warnings.simplefilter("ignore")
-        if torch.cuda.is_available() and not torch.version.hip:
-            return None
-    major, minor = _native.gpu_driver()
-    name = json.loads(_native.gpu_devices())[0]["name"]
-    index = next((w for v, w in (((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 6), "cu126")) if (major, minor) >= v),
-                 "cu124")  # fmt: skip
-    install = f"pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}"
-    built = torch.version.cuda
-    if built is None:
-        return f"there is a GPU ({name}), but torch {torch.__version__} is built without CUDA ({install})"
-    if int(built.split(".")[0]) > major:
-        return (
-            f"there is a GPU ({name}), but torch {torch.__version__} is built for CUDA {built}, and the driver "
-            f"implements {major}.{minor} (update the driver, or {install})"
-        )
-    return (
-        f"there is a GPU ({name}), but torch {torch.__version__} cannot use it (see what "
-        "`python -c 'import torch; torch.cuda.init()'` says)"
-    )
-
-
-def nvcomp_folders() -> list[str]:
-    """Folders of Python's path that have packages of NVIDIA, where nvCOMP may be one."""
-    return [p for p in sys.path if os.path.isabs(p) and os.path.isdir(os.path.join(p, "nvidia"))]
 
 
 def gpu_options(
@@ -129,46 +39,8 @@ def gpu_options(
         "zstd_scratch": count("scratch", scratch, 0),
         "ring": count("ring", ring, 0),
         "nvcomp": None if nvcomp is None else path_of(nvcomp),
-        "nvcomp_folders": nvcomp_folders(),
+        "nvcomp_folders": _devices.nvcomp_folders(),
     }
-
-
-def decoded_dtype(info: TensorInfo, name: str) -> str:
-    """The dtype to decode to, for a result of dtype ``name``: the same, or one to convert from."""
-    if info.scheme == "int8" and name in (*_dtypes.FLOATS, "I8"):
-        return name
-    if info.scheme != "int8" and (name == info.dtype or (info.dtype in _CONVERTIBLE and name in _dtypes.FLOATS)):
-        return info.dtype
-    if info.scheme == "int8":
-        choices = "float32, float16, bfloat16 or, for its symbols, int8"
-    else:
-        choices = "float32, float16 or bfloat16" if info.dtype in _CONVERTIBLE else f"its own, {info.dtype}"
-    raise InputError(f"tensor '{info.name}': it does not decode to {name} (use {choices})", tensor=info.name)
-
-
-def wanted_dtype(info: TensorInfo, dtype: Any) -> str:
-    """The name of a dtype that a user asks for; its own if none is."""
-    if dtype is None or str(dtype) == _torch.word_of(info.dtype):
-        return info.dtype
-    return "I8" if str(dtype) in ("torch.int8", "int8", "I8") else _dtypes.requested(str(dtype))
-
-
-def checked_rows(info: TensorInfo, rows: tuple[int, int]) -> tuple[int, int] | None:
-    """Rows of a tensor's first dimension that a decoder can have by themselves; ``None`` for all."""
-
-    def refuse(what: str, advice: str) -> InputError:
-        return InputError(f"tensor '{info.name}': {what} ({advice})", tensor=info.name)
-
-    begin, end = (operator.index(row) for row in rows)
-    if not info.shape or not 0 <= begin <= end <= info.shape[0]:
-        has = f"it has {info.shape[0]:,}" if info.shape else "a scalar has none"
-        raise refuse(f"rows {begin} to {end}", has)
-    if (begin, end) == (0, info.shape[0]):
-        return None
-    if not info.cut:
-        how = "transposed" if info.row_axis == 1 else "as it is, and not by rows"
-        raise refuse(f"it is stored {how}, so that a GPU cannot decode some of its rows", "decode it as a whole")
-    return begin, end
 
 
 @dataclass(frozen=True)
@@ -266,14 +138,14 @@ class Decoder:
         device: str | torch.device,
         options: _GpuOptions,
     ) -> None:
-        number = parse(device)
+        number = _devices.parse(device)
         if number is None:
             kind = type(self).__name__
             raise InputError(f"a {kind} decodes on a GPU (use device='cuda', or Container for the CPU)")
         opened = container if isinstance(container, Container) else Container.open(container)
         try:
             chosen = _chosen(opened, names)
-            self._device = torch_device(number)
+            self._device = _devices.torch_device(number)
             self._native = _send(opened, list(chosen), self._device, options, self._on_host)
             # Plain facts: an entry would keep the container open.
             self._infos = {name: _plain(entry) for name, entry in chosen.items()}
@@ -359,14 +231,14 @@ class Decoder:
 
     def _empty(self, info: TensorInfo, name: str, rows: tuple[int, int] | None = None) -> torch.Tensor:
         decoded_dtype(info, name)
-        return _torch.require().empty(_shape(info, rows), dtype=_torch.dtype_of(name), device=self._device)
+        return _torch.require().empty(shape_of(info, rows), dtype=_torch.dtype_of(name), device=self._device)
 
     def _plan(self, targets: list[tuple[TensorInfo, torch.Tensor, tuple[int, int] | None]]) -> _Plan:
         plan = _Plan([], [], [])
         for info, out, rows in targets:
             place = out
             stored = None if rows is None else checked_rows(info, rows)
-            name = _torch.check_output(out, info.name, _shape(info, rows), self._device)
+            name = _torch.check_output(out, info.name, shape_of(info, rows), self._device)
             decoded = decoded_dtype(info, name)
             if decoded != name:
                 place = self._empty(info, decoded, rows)
@@ -445,14 +317,6 @@ class GpuDecoder(Decoder):
         self._read(container, names, device, options)
 
 
-def _shape(info: TensorInfo, rows: tuple[int, int] | None) -> tuple[int, ...]:
-    """The shape of a tensor, or of some rows of it."""
-    if rows is None:
-        return info.shape
-    checked_rows(info, rows)
-    return (rows[1] - rows[0], *info.shape[1:])
-
-
 def _chosen(container: Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
     """The stored tensors that hold the data of these."""
     if names is None:
@@ -473,60 +337,6 @@ def _send(
     container: Container, names: list[str], device: Any, options: _GpuOptions, on_host: bool
 ) -> _native.TensorDecoder:
     """The native decoder."""
-    return with_spare(device, lambda: _native.TensorDecoder(container._open, names, device.index, options, on_host))
-
-
-def with_spare(device: torch.device, take: Callable[[], T]) -> T:
-    """What ``take`` gives, which takes memory of the GPU. Where that is short, torch gives back what it only keeps in
-    store."""
-    try:
-        return take()
-    except DeviceError:
-        cuda = _torch.require().cuda
-        spare = cuda.memory_reserved(device) - cuda.memory_allocated(device)
-        if spare <= 0 or cuda.is_current_stream_capturing():
-            raise
-        cuda.empty_cache()
-        return take()
-
-
-def groups(tensors: Iterable[TensorInfo], limit: int) -> Iterator[list[TensorInfo]]:
-    """The tensors in order, at most ``limit`` stored bytes at a time (but at least one)."""
-    group: list[TensorInfo] = []
-    held = 0
-    for tensor in tensors:
-        if group and held + tensor.stored_bytes > limit:
-            yield group
-            group, held = [], 0
-        group.append(tensor)
-        held += tensor.stored_bytes
-    if group:
-        yield group
-
-
-def load(
-    container: Container,
-    device: str | torch.device,
-    dtype: Any,
-    threads: int | None,
-    callback: Callable[[str, int, int], object] | None,
-) -> dict[str, torch.Tensor]:
-    """Every stored tensor, decoded on a GPU, whose memory holds them and one group of compressed ones."""
-    torch_device(CURRENT)  # Also a file without tensors needs a GPU.
-    stored = container.stored
-    out: dict[str, torch.Tensor] = {}
-    done, total = 0, sum(t.original_bytes for t in stored)
-    for group in groups(stored, GROUP_BYTES):
-        decoder = GpuDecoder(container, [t.name for t in group], device, threads=threads)
-        for info in group:
-            wanted = dtype if info.dtype in _CONVERTIBLE else None
-            out[info.name] = decoder._empty(info, wanted_dtype(info, wanted))
-        decoder.decode_batch({t.name: out[t.name] for t in group})
-        decoder.check()
-        # Before the next group needs the memory.
-        del decoder
-        for info in group:
-            done += info.original_bytes
-            if callback:
-                callback(info.name, done, total)
-    return out
+    return _torch.with_spare(
+        device, lambda: _native.TensorDecoder(container._open, names, device.index, options, on_host)
+    )

@@ -1,0 +1,124 @@
+//! Encoding a chunk.
+
+use super::patches;
+use crate::coder::chunk_format::{ChunkFormat, word_at};
+use crate::coder::pair::{pack_side, split};
+use crate::coder::table::Table;
+use crate::coder::tile::{raw_body_bytes, symbols_per_block};
+use crate::coder::{BLOCK_COLS, Coder, LANES, Layout, huffman, rans};
+
+enum Encoder {
+    Rans(Box<rans::Encoder>),
+    Huffman(Box<huffman::Encoder>),
+}
+
+/// Encodes the chunks of a plane, with buffers that it reuses.
+pub struct ChunkEncoder {
+    format: ChunkFormat,
+    encoder: Encoder,
+    symbols: Vec<u8>,
+    words: Vec<u16>,
+    body: Vec<u8>,
+}
+
+impl ChunkEncoder {
+    pub fn new(format: ChunkFormat, table: &Table) -> Self {
+        let encoder = match table {
+            Table::Rans(t) => Encoder::Rans(Box::new(rans::Encoder::new(t))),
+            Table::Huffman(t) => Encoder::Huffman(Box::new(huffman::Encoder::new(t))),
+        };
+        Self { format, encoder, symbols: Vec::new(), words: Vec::new(), body: Vec::new() }
+    }
+
+    /// Appends the chunk of `tile` (row-major, 16 rows of `width` columns) to `out` and its part of the side plane to
+    /// `side`. `false`, with nothing usable appended, where the patches do not fit.
+    pub fn encode(&mut self, tile: &[i8], width: usize, out: &mut Vec<u8>, side: &mut Vec<u8>) -> bool {
+        let begin = out.len();
+        if self.format.has_patches() {
+            patches::put(tile, width, self.format.shift, out);
+        }
+        let mut tails = [0; LANES];
+        self.symbols.resize(self.format.steps(width) * LANES, 0);
+        match self.format.layout {
+            Layout::Byte => self.split_bytes(tile, width),
+            Layout::Pair => self.split_pairs(tile, width, side, &mut tails),
+        }
+        let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
+        self.body.clear();
+        match &self.encoder {
+            Encoder::Huffman(e) => e.encode(&self.symbols, &mut self.body),
+            Encoder::Rans(e) => {
+                let coded = self.symbols.len() - self.format.symbols_in_tail() * LANES;
+                let (coded, last) = self.symbols.split_at(coded);
+                if let [a, b, c, d] = last.as_chunks::<LANES>().0 {
+                    tails = std::array::from_fn(|l| u32::from_le_bytes([a[l], b[l], c[l], d[l]]));
+                }
+                e.encode(coded, &tails, &mut self.words, &mut self.body);
+            }
+        }
+        if self.body.len() >= raw_length {
+            self.body.clear();
+            let half = symbols_per_block(self.format.layout) / 2;
+            for steps in self.symbols.chunks_exact(half * LANES) {
+                for lane in 0..LANES {
+                    self.body.extend((0..half).map(|i| steps[i * LANES + lane]));
+                }
+            }
+            if self.body.len() < raw_length {
+                tails.iter().for_each(|t| self.body.extend_from_slice(&t.to_le_bytes()));
+            }
+        }
+        out.extend_from_slice(&self.body);
+        out.len() - begin <= ChunkFormat::longest(width)
+    }
+
+    /// The coded symbols of `tile`, `[step][lane]`, in layout `byte`.
+    fn split_bytes(&mut self, tile: &[i8], width: usize) {
+        for (half, steps) in self.symbols.chunks_exact_mut(16 * LANES).enumerate() {
+            for lane in 0..LANES {
+                let run = &tile[word_at(half / 2, half % 2 * 4, lane, width)..][..16];
+                for (i, &q) in run.iter().enumerate() {
+                    steps[i * LANES + lane] = q as u8;
+                }
+            }
+        }
+    }
+
+    /// The coded symbols of `tile`, `[step][lane]`, in layout `pair`; appends its part of the side plane to `side`.
+    fn split_pairs(&mut self, tile: &[i8], width: usize, side: &mut Vec<u8>, tails: &mut [u32; LANES]) {
+        let ChunkFormat { coder, shift, .. } = self.format;
+        let (blocks, words) = (width / BLOCK_COLS, shift as usize + 1);
+        for (block, steps) in self.symbols.chunks_exact_mut(16 * LANES).enumerate() {
+            // Signs and low bits, by word and lane: loops over lanes vectorize.
+            let mut rest = [[0u32; LANES]; 8];
+            for (k, rest) in rest.iter_mut().enumerate() {
+                let elements: [u32; LANES] = std::array::from_fn(|lane| {
+                    let at = word_at(block, k, lane, width);
+                    let four: &[i8; 4] = tile[at..].first_chunk().expect("within the tile");
+                    u32::from_le_bytes(bytemuck::cast(*four))
+                });
+                let (first, second) = steps[2 * k * LANES..][..2 * LANES].split_at_mut(LANES);
+                for lane in 0..LANES {
+                    let (symbols, a) = split(elements[lane], shift);
+                    first[lane] = symbols as u8;
+                    second[lane] = (symbols >> 16) as u8;
+                    rest[lane] = a;
+                }
+            }
+            let mut packed = [[0u32; LANES]; 4];
+            for lane in 0..LANES {
+                let side = pack_side(&std::array::from_fn(|k| rest[k][lane]), shift);
+                for word in 0..4 {
+                    packed[word][lane] = side[word];
+                }
+            }
+            for (word, lanes) in packed.iter().enumerate().take(words) {
+                if coder == Coder::Rans && block + 1 == blocks && word + 1 == words {
+                    *tails = *lanes;
+                } else {
+                    side.extend_from_slice(bytemuck::cast_slice(&lanes.map(u32::to_le)));
+                }
+            }
+        }
+    }
+}

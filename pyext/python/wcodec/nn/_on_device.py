@@ -1,0 +1,95 @@
+"""What a store keeps for one device: decoders, plans for each dtype, weights that stay decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import _gpu_decoder, _host
+from ._cached import CachedPlan, Shelf
+from ._catalogue import Catalogue
+from ._needs import ring_of
+from ._placement import Placement
+from ._plans import CpuPlan, Plan, SlicedPlan, is_sliced
+from ._plans_gpu import Chain, GpuPlan, GpuSlicedPlan
+
+if TYPE_CHECKING:
+    from ._store import Store
+
+# Batches that are copied to the device ahead of the one that computes.
+_AHEAD = 2
+
+
+class OnDevice:
+    """Whoever changes it has the store's lock. It does not know the store: then a model that is gone would keep memory
+    of a GPU until Python looks for circles."""
+
+    def __init__(self, catalogue: Catalogue, device: torch.device) -> None:
+        self._catalogue, self._device = catalogue, device
+        # None until it is settled. Replaced as a whole, so that threads need no lock to read it.
+        self.placement: Placement | None = None
+        self.plans: dict[tuple[str, torch.dtype], Plan] = {}
+        self.decoders: list[Any] = []
+        self.chain = Chain(_AHEAD)
+        self._shelves: dict[tuple[str, ...], Shelf] = {}
+
+    def new_plan(self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]) -> Plan:
+        """Makes the plan for a stored tensor in that dtype, and for what is decoded with it.
+
+        :param cut: as in :meth:`Store.plan`.
+        :param cached: what stays decoded, each with its decoded bytes.
+        """
+        found = self._new_plan(store, name, dtype, cut, cached)
+        self.plans.update(((n, dtype), found) for n in found.names)
+        return found
+
+    def _new_plan(self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]) -> Plan:
+        entry, device = self._catalogue.entry, self._device
+        gpu = device.type == "cuda"
+        large = is_sliced(entry(name), dtype)
+        if large and cut and name not in cached:
+            return GpuSlicedPlan(store, name, device, dtype) if gpu else SlicedPlan(store, name, dtype)
+        members = (name,) if large else self._catalogue.group_of(name)
+        stored = dict.fromkeys(entry(n).name for n in members)
+        whole = tuple(n for n in stored if n == name or not is_sliced(entry(n), dtype))
+        whole = tuple(n for n in whole if (n in cached) == (name in cached))
+        if name in cached:
+            shelf = self._shelves.setdefault(whole, Shelf(sum(cached[n] for n in whole)))
+            return CachedPlan(store, whole, device, dtype, shelf, cut)
+        return GpuPlan(store, whole, device, dtype) if gpu else CpuPlan(store, whole, dtype)
+
+    def decoder(self, name: str) -> Any:
+        """The decoder that has this stored tensor; none if there is none yet."""
+        for decoder in self.decoders:
+            if name in decoder.names:
+                return decoder
+        return None
+
+    def make_decoders(self, name: str, names: Iterable[str], placed: Placement) -> Any:
+        """Makes decoders for a stored tensor and for those of ``names`` that have none and need one; the one of
+        ``name``."""
+        has = {n for decoder in self.decoders for n in decoder.names}
+        wanted = [n for n in (name, *names) if n not in has and (n == name or n not in placed.cached)]
+        resident = [n for n in dict.fromkeys(wanted) if n not in placed.streamed]
+        streamed = [n for n in dict.fromkeys(wanted) if n in placed.streamed]
+        container, device = self._catalogue.container, self._device
+        if resident:
+            self.decoders.append(_gpu_decoder.GpuDecoder(container, resident, device))
+        if streamed:
+            ring = ring_of(self._catalogue, streamed)
+            self.decoders.append(_host.HostDecoder(container, streamed, device, ring=ring))
+        return next(decoder for decoder in self.decoders if name in decoder.names)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Memory that weights take which stay decoded."""
+        return sum(shelf.bytes for shelf in self._shelves.values())
+
+    def clear_shelves(self, names: Iterable[str]) -> None:
+        """Drops what stays decoded of any of these weights."""
+        wanted = set(names)
+        for shelved, shelf in self._shelves.items():
+            if not wanted.isdisjoint(shelved):
+                shelf.held = None
