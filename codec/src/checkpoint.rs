@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::file::{InputFile, folder_of};
 use crate::pool::Pool;
 use crate::rest;
+use crate::scheme::Importance;
 use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 /// A tensor that a [`Source`] has.
@@ -59,6 +60,10 @@ pub trait Source: Sync {
     /// The tensor cannot be read.
     fn read(&self, index: usize) -> Result<SourceBytes<'_>> {
         self.read_with(index, &Pool::new(None)?, &Cancel::new())
+    }
+    /// How much the weights of a tensor matter, where that was measured: for schemes that go by it.
+    fn importance(&self, _index: usize) -> Option<&Importance> {
+        None
     }
     /// Text that belongs to the whole.
     fn metadata(&self) -> BTreeMap<String, String> {

@@ -8,6 +8,7 @@ mod memory;
 mod names;
 mod reader;
 mod segment;
+pub(crate) mod texts;
 mod writer;
 
 pub use header::{HEADER_BYTES, Header, MAGIC, VERSION};

@@ -10,9 +10,9 @@ use crate::cancel::Cancel;
 use crate::coder::Coder;
 use crate::coder::Isa;
 use crate::coder::table::Table;
+use crate::container::texts::IndexTexts;
 use crate::container::{Index, Reader};
 use crate::error::{Error, Result};
-use crate::extract::IndexTexts;
 use crate::info::{TensorInfo, TensorInfos};
 use crate::pool::Pool;
 use crate::stored::StoredTensor;
@@ -25,7 +25,6 @@ mod parts;
 mod rows;
 mod stream;
 mod tensor;
-mod values;
 mod whole;
 
 pub use checkpoint::{decode, write_safetensors};
@@ -33,7 +32,6 @@ pub use chunk::{ChunkInfo, ChunkSize};
 #[cfg(test)]
 pub(crate) use parts::PlaneBytes;
 pub(crate) use parts::TensorBytes;
-pub(crate) use values::Scales;
 pub(crate) use whole::Pass;
 
 /// Bytes of a container that one thread copies at once.

@@ -28,7 +28,7 @@ mod tensor;
 use pipeline::{Naming, Pipeline};
 use tensor::Workers;
 
-pub(crate) use tensor::quantize_like;
+pub(crate) use tensor::symbols_like;
 
 /// Threads that read, at most: writing to new memory is bound by one core, and so is copying from the page cache.
 const READERS: usize = 8;
@@ -53,6 +53,8 @@ pub struct EncodeOptions {
     pub tile: Option<usize>,
     /// log2 of the slots of a table, 11 or 12.
     pub table_bits: u32,
+    /// What to do with some of the weights instead: the first rule counts whose pattern matches a name.
+    pub rules: Vec<Rule>,
     /// Patterns (`*`, `?`, `[..]`, `{a,b}`) of names to encode; all where empty. Others are stored `raw`.
     pub include: Vec<String>,
     /// Patterns of names to store `raw`.
@@ -71,6 +73,17 @@ pub struct EncodeOptions {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// How weights whose names match a pattern are encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Of whole names, as in [`EncodeOptions::include`].
+    pub pattern: String,
+    /// Scheme of these weights.
+    pub scheme: Scheme,
+    /// Their coder.
+    pub coder: Coder,
+}
+
 impl Default for EncodeOptions {
     fn default() -> Self {
         Self {
@@ -81,6 +94,7 @@ impl Default for EncodeOptions {
             zstd_chunk: None,
             tile: None,
             table_bits: 12,
+            rules: Vec::new(),
             include: Vec::new(),
             exclude: Vec::new(),
             skip: Vec::new(),
@@ -261,14 +275,18 @@ fn not_valid(pattern: &str, why: &str) -> Error {
         .advice("write [[] for a bracket and [{] for a brace that is meant itself")
 }
 
-struct Plan {
+/// What is to be done with which tensors.
+struct Choices {
     include: Option<GlobSet>,
     exclude: GlobSet,
     skip: GlobSet,
     transpose: GlobSet,
+    /// With the scheme and the coder for what matches.
+    rules: Vec<(GlobSet, (Scheme, Coder))>,
+    otherwise: (Scheme, Coder),
 }
 
-impl Plan {
+impl Choices {
     fn new(options: &EncodeOptions, tensors: &[SourceTensor]) -> Result<Self> {
         let compile = |patterns: &[String]| -> Result<GlobSet> {
             let mut set = GlobSetBuilder::new();
@@ -292,7 +310,21 @@ impl Plan {
             exclude: compile(&options.exclude)?,
             skip: compile(&options.skip)?,
             transpose: compile(&options.transpose)?,
+            rules: options
+                .rules
+                .iter()
+                .map(|rule| Ok((compile(std::slice::from_ref(&rule.pattern))?, (rule.scheme, rule.coder))))
+                .collect::<Result<_>>()?,
+            otherwise: (options.scheme, options.coder),
         })
+    }
+
+    /// The scheme and the coder for a tensor.
+    fn way(&self, name: &str) -> (Scheme, Coder) {
+        if !self.is_encoded(name) {
+            return (Scheme::Raw, Coder::Raw);
+        }
+        self.rules.iter().find(|(names, _)| names.is_match(name)).map_or(self.otherwise, |(_, way)| *way)
     }
 
     fn is_encoded(&self, name: &str) -> bool {
@@ -301,7 +333,7 @@ impl Plan {
 
     /// Whether two tensors are to be stored in the same way, so that one can stand for the other.
     fn treats_alike(&self, a: &str, b: &str) -> bool {
-        self.is_encoded(a) == self.is_encoded(b) && self.transpose.is_match(a) == self.transpose.is_match(b)
+        self.way(a) == self.way(b) && self.transpose.is_match(a) == self.transpose.is_match(b)
     }
 }
 
@@ -314,14 +346,17 @@ fn encode_into<W: Sink + Send>(
 ) -> Result<(EncodeReport, W)> {
     let begin = Instant::now();
     let advice = "leave block out, or use 16, 32, 64, 128 or such";
-    options.scheme.check().map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
-    if options.coder == Coder::Zstd {
-        zstd::check_level(options.zstd_level)?;
+    let ways = options.rules.iter().map(|rule| (rule.scheme, rule.coder));
+    for (scheme, coder) in [(options.scheme, options.coder)].into_iter().chain(ways) {
+        scheme.check().map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
+        if coder == Coder::Zstd {
+            zstd::check_level(options.zstd_level)?;
+        }
     }
     let tensors = source.tensors();
     check_source(tensors)?;
-    let plan = Plan::new(options, tensors)?;
-    let kept: Vec<usize> = (0..tensors.len()).filter(|&i| !plan.skip.is_match(&tensors[i].name)).collect();
+    let choices = Choices::new(options, tensors)?;
+    let kept: Vec<usize> = (0..tensors.len()).filter(|&i| !choices.skip.is_match(&tensors[i].name)).collect();
     let total = kept.iter().fold(0u64, |sum, &i| sum.saturating_add(bytes_of(&tensors[i])));
     let largest = kept.iter().map(|&i| bytes_of(&tensors[i])).max().unwrap_or(0);
     let pool = Pool::new(options.threads)?.unless_inside()?;
@@ -350,7 +385,7 @@ fn encode_into<W: Sink + Send>(
                 let tensor = &tensors[i];
                 let length = bytes_of(tensor);
                 tell(&pipeline)?;
-                if let Some(target) = tied_to(tensor, &plan).map_err(|e| naming.of(&tensor.name, e))? {
+                if let Some(target) = tied_to(tensor, &choices).map_err(|e| naming.of(&tensor.name, e))? {
                     aliases.insert(tensor.name.clone(), target);
                     pipeline.skip(length);
                     continue;
@@ -360,7 +395,7 @@ fn encode_into<W: Sink + Send>(
                 }
                 // What fails here is told in its turn, after what fails of tensors before it.
                 let bytes = read(i).and_then(|bytes| match bytes.len() {
-                    got if got as u64 == length => Ok((twins.find(source, i, &bytes, &plan, &read, &look)?, bytes)),
+                    got if got as u64 == length => Ok((twins.find(source, i, &bytes, &choices, &read, &look)?, bytes)),
                     got => Err(Error::input(format!("the source gives {got} bytes for {:?}", tensor.shape))),
                 });
                 let bytes = match bytes.map_err(|e| naming.of(&tensor.name, e)) {
@@ -373,12 +408,13 @@ fn encode_into<W: Sink + Send>(
                     Err(e) => Err(e),
                 };
                 original_bytes += length;
-                let encoded = plan.is_encoded(&tensor.name);
+                let (scheme, coder) = choices.way(&tensor.name);
                 let job = tensor::Job {
                     tensor,
-                    scheme: if encoded { options.scheme } else { Scheme::Raw },
-                    transposed: plan.transpose.is_match(&tensor.name),
-                    plane: options.plane(if encoded { options.coder } else { Coder::Raw }),
+                    importance: source.importance(i),
+                    scheme,
+                    transposed: choices.transpose.is_match(&tensor.name),
+                    plane: options.plane(coder),
                 };
                 if pipeline.push(i, job, bytes).is_err() {
                     break;
@@ -416,12 +452,12 @@ fn bytes_of(tensor: &SourceTensor) -> u64 {
 }
 
 /// The name that an alias stands for, where both are to be stored in the same way; else it is stored by itself.
-fn tied_to(tensor: &SourceTensor, plan: &Plan) -> Result<Option<String>> {
+fn tied_to(tensor: &SourceTensor, choices: &Choices) -> Result<Option<String>> {
     match &tensor.alias_of {
-        Some(target) if plan.skip.is_match(target) => {
+        Some(target) if choices.skip.is_match(target) => {
             Err(Error::input(format!("it is tied to '{target}', which is skipped")).advice("skip both or none"))
         }
-        Some(target) if plan.treats_alike(&tensor.name, target) => Ok(Some(target.clone())),
+        Some(target) if choices.treats_alike(&tensor.name, target) => Ok(Some(target.clone())),
         _ => Ok(None),
     }
 }
@@ -464,7 +500,7 @@ impl Twins {
         source: &dyn Source,
         i: usize,
         bytes: &[u8],
-        plan: &Plan,
+        choices: &Choices,
         read: &dyn Fn(usize) -> Result<SourceBytes<'a>>,
         fingerprint: &dyn Fn(&[u8]) -> Result<u128>,
     ) -> Result<Option<String>> {
@@ -481,7 +517,7 @@ impl Twins {
         };
         let other = &source.tensors()[twin];
         let same = (other.dtype, &other.shape) == (tensor.dtype, &tensor.shape)
-            && plan.treats_alike(&other.name, &tensor.name)
+            && choices.treats_alike(&other.name, &tensor.name)
             && read(twin)?[..] == *bytes;
         Ok(same.then(|| other.name.clone()))
     }
@@ -500,11 +536,35 @@ mod tests {
     use super::*;
     use crate::{Dtype, ErrorKind, MemorySource};
 
-    fn plan(pattern: &str) -> Result<bool> {
+    fn excluded(pattern: &str) -> Result<bool> {
         let mut source = MemorySource::new();
         source.push("a.{b}.weight".into(), Dtype::U8, vec![1], vec![0].into())?;
         let options = EncodeOptions { exclude: vec![pattern.to_owned()], ..Default::default() };
-        Plan::new(&options, source.tensors()).map(|plan| !plan.is_encoded("a.{b}.weight"))
+        Choices::new(&options, source.tensors()).map(|choices| !choices.is_encoded("a.{b}.weight"))
+    }
+
+    #[test]
+    fn rules_choose_for_some_names() {
+        let weights: Vec<f32> = (0..64 * 256).map(|i| ((i * i % 101) as f32 - 50.0).powi(3)).collect();
+        let mut source = MemorySource::new();
+        for name in ["up", "down", "head"] {
+            source.push(name.into(), Dtype::F32, vec![64, 256], bytemuck::cast_slice(&weights).into()).unwrap();
+        }
+        let rule = |pattern: &str, scheme, coder| Rule { pattern: pattern.into(), scheme, coder };
+        let block = Scheme::Int8(Granularity::Block(32));
+        let rules = vec![rule("d*", block, Coder::Huffman), rule("{head,down}", Scheme::Raw, Coder::Zstd)];
+        let options = EncodeOptions { rules, ..Default::default() };
+        let report = encode_to_vec(&source, &options, &mut |_| Ok(())).unwrap().1;
+        let found: Vec<_> =
+            report.tensors.iter().map(|t| (t.scheme.as_str(), t.scales.as_deref(), t.coder())).collect();
+        let want = [("int8", Some("row"), "rans"), ("int8", Some("block 32"), "huffman"), ("raw", None, "zstd")];
+        assert_eq!(found, want);
+        let refused = |rule| {
+            let options = EncodeOptions { rules: vec![rule], ..Default::default() };
+            encode_to_vec(&source, &options, &mut |_| Ok(())).expect_err("refused").to_string()
+        };
+        assert!(refused(rule("nothing", Scheme::Raw, Coder::Raw)).contains("matches no tensor"));
+        assert!(refused(rule("*", Scheme::Int8(Granularity::Block(7)), Coder::Rans)).contains("multiple of 16"));
     }
 
     /// Each of them ended the process, by a panic or for want of stack.
@@ -512,15 +572,15 @@ mod tests {
     fn patterns_of_any_kind_give_errors() {
         let nested = |n: usize| "{".repeat(n) + "a*" + &"}".repeat(n);
         for bad in [nested(5000), nested(200), nested(33), "{".repeat(5000), "*".repeat(1 << 20), "a[".to_owned()] {
-            let e = plan(&bad).expect_err("refused");
+            let e = excluded(&bad).expect_err("refused");
             assert_eq!(e.kind(), ErrorKind::Input, "{e}");
         }
         for good in [nested(32), "a.[{]b[}].weight".to_owned(), r"a.\{b\}.weight".to_owned(), "?".repeat(12)] {
-            assert!(plan(&good).unwrap(), "{good}");
+            assert!(excluded(&good).unwrap(), "{good}");
         }
         // As long as patterns may be, and of what makes them large.
         for text in ["?", "*", "[a-zA-Z]", "*a"] {
-            let e = plan(&text.repeat(PATTERN / text.len())).err();
+            let e = excluded(&text.repeat(PATTERN / text.len())).err();
             assert!(e.is_none_or(|e| e.kind() == ErrorKind::Input));
         }
         assert_eq!(nesting(b"{[{]{[]{]}}[!{]{[^]{]{"), 2);

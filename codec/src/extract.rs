@@ -1,106 +1,19 @@
 //! Some tensors of a container as a container of their own, without decoding them.
 
-use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::io::{Cursor, Seek, Write};
 use std::path::Path;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde::ser::{Serialize, Serializer};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 
+use crate::container::texts::{Object, bad_entry, raw};
 use crate::container::{HEADER_BYTES, Segment, Writer};
 use crate::decode::{Container, DecodeOptions};
 use crate::error::{Error, Result};
 use crate::file::OutputFile;
 use crate::rest::REST_KEY;
 use crate::tensor::out_of_memory;
-
-/// The index as text, cut so that an entry can be taken out without parsing the others: a model may be taken apart tensor
-/// by tensor, and have 50,000 of them.
-#[derive(Debug)]
-pub(crate) struct IndexTexts {
-    /// What concerns the file as a whole, without lists of what it holds.
-    whole: Box<RawValue>,
-    tables: Vec<Box<RawValue>>,
-    tensors: Vec<Box<RawValue>>,
-}
-
-impl IndexTexts {
-    /// Cuts the text of an index that was read before, and so is known to be one.
-    pub(crate) fn new(json: &str) -> Result<Self> {
-        let mut whole = Object::parse(json)?;
-        let list = |key: &str| match whole.get(key) {
-            Some(text) => serde_json::from_str::<Vec<Box<RawValue>>>(text.get()).map_err(bad_entry),
-            None => Err(Error::format(format!("an index without '{key}'"))),
-        };
-        let (tables, tensors) = (list("tables")?, list("tensors")?);
-        whole.0.retain(|(key, _)| !matches!(&*key.0, "tables" | "tensors" | "aliases" | "model"));
-        Ok(Self { whole: raw(&whole)?, tables, tensors })
-    }
-}
-
-/// A JSON object whose values stay text: what is under keys that nobody here knows may be anything, and large.
-#[derive(Default)]
-struct Object<'a>(Vec<(Key<'a>, Cow<'a, RawValue>)>);
-
-#[derive(serde::Deserialize, serde::Serialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
-
-impl<'a> Object<'a> {
-    fn parse(text: &'a str) -> Result<Self> {
-        serde_json::from_str(text).map_err(bad_entry)
-    }
-
-    fn get(&self, key: &str) -> Option<&RawValue> {
-        self.0.iter().find(|(k, _)| k.0 == key).map(|(_, value)| &**value)
-    }
-
-    fn set(&mut self, key: &'a str, value: &impl Serialize) -> Result<()> {
-        let value = Cow::Owned(raw(value)?);
-        match self.0.iter_mut().find(|(k, _)| k.0 == key) {
-            Some((_, old)) => *old = value,
-            None => self.0.push((Key(key.into()), value)),
-        }
-        Ok(())
-    }
-}
-
-impl<'de> Deserialize<'de> for Object<'de> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Object<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-                let mut object = Object::default();
-                while let Some((key, value)) = access.next_entry::<Key<'de>, &'de RawValue>()? {
-                    object.0.push((key, Cow::Borrowed(value)));
-                }
-                Ok(object)
-            }
-        }
-        d.deserialize_map(Entries)
-    }
-}
-
-impl Serialize for Object<'_> {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map(self.0.iter().map(|(key, value)| (key, value)))
-    }
-}
-
-fn bad_entry(e: serde_json::Error) -> Error {
-    Error::format(format!("an entry of the index: {e}"))
-}
-
-fn raw(value: &impl Serialize) -> Result<Box<RawValue>> {
-    to_raw_value(value).map_err(|e| Error::format(format!("the index cannot be written: {e}")))
-}
 
 /// A complete container that holds the tensors `names` and no others.
 ///
@@ -193,7 +106,7 @@ fn copy<W: Write + Seek>(
         let mut copy = |segment: &Segment| -> Result<Segment> {
             writer.segment(&reader.segment_with(segment, true, &options.cancel).map_err(named)?)
         };
-        let mut text = Object::parse(text_at(&texts.tensors, place)?).map_err(named)?;
+        let mut text = Object::parse(texts.tensor(place)?).map_err(named)?;
         text.set("name", &names[0])?;
         if let (Some(scales), Some(old)) = (&entry.scales, text.get("scales")) {
             let old = old.to_owned();
@@ -208,7 +121,7 @@ fn copy<W: Write + Seek>(
                 let new = match numbers.entry(number) {
                     Entry::Occupied(new) => *new.get(),
                     Entry::Vacant(new) => {
-                        let mut table = Object::parse(text_at(&texts.tables, number)?).map_err(named)?;
+                        let mut table = Object::parse(texts.table(number)?).map_err(named)?;
                         table.set("data", &copy(&index.tables[number].data)?)?;
                         tables.push(table);
                         *new.insert(tables.len() - 1)
@@ -229,7 +142,7 @@ fn copy<W: Write + Seek>(
         aliases.extend(names[1..].iter().map(|alias| ((*alias).to_owned(), names[0].to_owned())));
     }
 
-    let mut whole = Object::parse(texts.whole.get())?;
+    let mut whole = Object::parse(texts.whole())?;
     whole.set("tables", &tables)?;
     whole.set("tensors", &tensors)?;
     whole.set("aliases", &aliases)?;
@@ -237,12 +150,6 @@ fn copy<W: Write + Seek>(
     let metadata: BTreeMap<_, _> = kept.chain(metadata).collect();
     whole.set("metadata", &metadata)?;
     writer.finish_with(reader.header().version, raw(&whole)?.get().as_bytes())
-}
-
-/// The text of an entry, which is there as long as the file is the one that was opened.
-fn text_at(texts: &[Box<RawValue>], place: usize) -> Result<&str> {
-    let text = texts.get(place).ok_or_else(|| Error::format("the index has fewer entries than when it was opened"))?;
-    Ok(text.get())
 }
 
 /// An empty vector with room for the tensors at `places`, and an error where there is none: segments, their padding and

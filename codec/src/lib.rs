@@ -64,7 +64,7 @@ pub use cancel::Cancel;
 pub use checkpoint::{Checkpoint, MemorySource, Source, SourceBytes, SourceTensor};
 pub use coder::{Coder, Filter, Isa, Layout};
 pub use decode::{ChunkInfo, ChunkSize, Container, DecodeOptions, decode, write_safetensors};
-pub use encode::{EncodeOptions, EncodeReport, encode, encode_to_container, encode_to_vec};
+pub use encode::{EncodeOptions, EncodeReport, Rule, encode, encode_to_container, encode_to_vec};
 pub use error::{Error, ErrorKind, Result};
 pub use extract::{extract, extract_to};
 pub use file::{OutputFile, OutputKind};
@@ -73,7 +73,7 @@ pub use pool::Pool;
 pub use progress::{Progress, ProgressEvent};
 pub use rest::REST_KEY;
 pub use scheme::int8::Granularity;
-pub use scheme::{Scheme, SchemeKind};
+pub use scheme::{Importance, Scheme, SchemeKind};
 pub use tensor::{AlignedBytes, Dtype, TensorView};
 pub use trust::OpenOptions;
 pub use verify::{

@@ -4,8 +4,10 @@
 
 use int8::Granularity;
 
-use crate::error::Result;
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
 use crate::named::named;
+use crate::pool::Pool;
 use crate::tensor::Dtype;
 
 pub mod int8;
@@ -30,6 +32,60 @@ impl SchemeKind {
     pub fn bits(self, dtype: Dtype) -> u32 {
         if self.makes_symbols() { 8 } else { 8 * dtype.size() as u32 }
     }
+}
+
+/// What makes two tensors equal for [`verify`](crate::verify()).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Equality {
+    /// What is decoded is the source, bit for bit.
+    Bits,
+    /// The scheme is a function of the weights alone: encoding the source again gives the same symbols and scales.
+    Again,
+}
+
+impl SchemeKind {
+    /// What a tensor has to be equal in to the source that it was made from.
+    pub fn equality(self) -> Equality {
+        match self {
+            SchemeKind::Int8 => Equality::Again,
+            SchemeKind::Raw => Equality::Bits,
+        }
+    }
+}
+
+/// What is known of how much the weights of a layer matter, from running the model: statistics for schemes that go by them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Importance {
+    /// Mean square of each input, one for each column; empty where it is not known.
+    pub inputs: Vec<f32>,
+    /// Mean square of the gradient of each output, one for each row; empty where it is not known.
+    pub outputs: Vec<f32>,
+}
+
+/// A matrix of floats to encode, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights<'a> {
+    /// Element type: `F32`, `F16` or `BF16`.
+    pub dtype: Dtype,
+    /// Elements, little-endian.
+    pub bytes: &'a [u8],
+    /// Rows (output channels), those of all matrices of a stack.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Whether `bytes` has columns one after the other, and not rows.
+    pub transposed: bool,
+    /// How much the weights matter, where the source says so.
+    pub importance: Option<&'a Importance>,
+}
+
+/// What a scheme makes of a matrix: planes to be coded, and what turns them back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Symbols {
+    /// Symbols of each plane, row by row.
+    pub planes: Vec<Vec<i8>>,
+    /// Factors of the symbols and what shares one, in the order of [`Granularity::scales`].
+    pub scales: Option<(Granularity, Vec<f32>)>,
 }
 
 /// How weights are encoded.
@@ -57,5 +113,37 @@ impl Scheme {
             granularity.check()?;
         }
         Ok(self)
+    }
+
+    /// Whether it makes symbols of tensors of this kind; others are stored as they are.
+    pub fn takes(self, dtype: Dtype, shape: &[usize]) -> bool {
+        match self {
+            Scheme::Int8(_) => shape.len() >= 2 && dtype.is_quantizable() && !shape.contains(&0),
+            Scheme::Raw => false,
+        }
+    }
+
+    /// Makes symbols of a matrix that it [takes](Self::takes).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): weights that it has no symbols for, such as those that are not finite. Memory or
+    /// threads that the operating system does not give; or `cancel` was used.
+    ///
+    /// ```
+    /// use wcodec::scheme::{Scheme, Weights};
+    /// use wcodec::{Cancel, Dtype, Granularity, Pool};
+    /// let floats = [0.5f32, -1.0, 0.0, 0.0];
+    /// let bytes = bytemuck::cast_slice(&floats);
+    /// let weights = Weights { dtype: Dtype::F32, bytes, rows: 2, cols: 2, transposed: false, importance: None };
+    /// let made = Scheme::Int8(Granularity::Row).symbols(&weights, &Pool::new(None)?, &Cancel::new())?;
+    /// assert_eq!(made.planes, [[64, -127, 0, 0]]);
+    /// assert_eq!(made.scales, Some((Granularity::Row, vec![1.0 / 127.0, 1.0])));
+    /// # Ok::<(), wcodec::Error>(())
+    /// ```
+    pub fn symbols(self, weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Result<Symbols> {
+        match self {
+            Scheme::Int8(granularity) => int8::symbols(weights, granularity, pool, cancel),
+            Scheme::Raw => Err(Error::input("scheme raw makes no symbols").advice("store the bytes as they are")),
+        }
     }
 }

@@ -5,8 +5,8 @@ use crate::coder::plane::{Coding, PlaneForm, Tiling};
 use crate::coder::{Coder, Filter, Layout};
 use crate::container::{Hash, MatrixEntry, PlaneEntry, ScalesEntry, Segment, TensorEntry};
 use crate::error::{Error, Result};
-use crate::scheme::SchemeKind;
 use crate::scheme::int8::Granularity;
+use crate::scheme::{Scheme, SchemeKind};
 use crate::tensor::{Dtype, element_count};
 
 /// Decoded bytes that one stored byte can stand for at most (`FORMAT.md` section 10): what is more is refused before
@@ -125,6 +125,14 @@ impl StoredTensor {
     /// Whether the matrix is the transpose of the tensor.
     pub fn transposed(&self) -> bool {
         self.matrix.is_some_and(|m| m.row_axis == 1)
+    }
+
+    /// The scheme with its parameters: how the tensor would be encoded again.
+    pub fn scheme(&self) -> Option<Scheme> {
+        match self.scheme {
+            SchemeKind::Int8 => self.scales.map(|s| Scheme::Int8(s.granularity)),
+            SchemeKind::Raw => Some(Scheme::Raw),
+        }
     }
 
     /// The scales that symbols are multiplied by; `None` where the elements themselves are stored.

@@ -50,6 +50,7 @@ impl Encode {
             zstd_chunk: self.frame,
             tile: self.tile,
             table_bits: self.table_bits.unwrap_or(defaults.table_bits),
+            rules: Vec::new(),
             include: self.include,
             exclude: self.exclude,
             skip: self.skip,

@@ -8,7 +8,6 @@ use rayon::prelude::*;
 
 use super::stream::is_wide;
 use super::tensor::{placed, scales_in};
-use super::values::Scales;
 use super::{Container, DecodeOptions};
 use crate::cancel::Cancel;
 use crate::coder::plane::{Coding, Plane, PlaneForm, PlaneSource, Scratch, Tiling};
@@ -16,7 +15,7 @@ use crate::coder::tile::{OFFSET_UNIT, TileGeometry, side_bytes};
 use crate::coder::zstd::{ALIGN, Frames, frame_place};
 use crate::coder::{Filter, TILE_ROWS};
 use crate::error::{Error, Result};
-use crate::scheme::int8::{Granularity, Weight};
+use crate::scheme::int8::{Granularity, Scales, Weight};
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{AlignedBytes, Dtype, element_count, reserve, split};
 use crate::trust;

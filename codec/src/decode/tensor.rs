@@ -5,14 +5,13 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::values::Scales;
 use super::{Container, DecodeOptions};
 use crate::coder::Isa;
 use crate::coder::plane::{Plane, PlaneSource, Scratch};
 use crate::coder::table::Table;
 use crate::container::{Hash, Segment, hash};
 use crate::error::{Error, ErrorKind, Result};
-use crate::scheme::int8::Weight;
+use crate::scheme::int8::{Scales, Weight};
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{AlignedBytes, Dtype, split, try_vec};
 use crate::trust;

@@ -4,10 +4,9 @@ use half::{bf16, f16};
 
 use super::stream::Sink;
 use super::tensor::OpenPlane;
-use super::values::Scales;
 use super::{Container, DecodeOptions};
 use crate::error::Result;
-use crate::scheme::int8::Weight;
+use crate::scheme::int8::{Scales, Weight};
 use crate::stored::StoredTensor;
 use crate::tensor::{AlignedBytes, Dtype};
 use crate::trust;

@@ -4,27 +4,27 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 
 use half::{bf16, f16};
-use ndarray::{ArrayView2, ShapeBuilder};
 
 use super::pipeline::Naming;
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::histogram::{count_bytes_with, entropy};
-use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, Symbols, TableChoice};
+use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, Symbols as PlaneSymbols, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Layout};
 use crate::container::{Bytes, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash};
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE, Quantized, Weight, quantize_with};
-use crate::scheme::{Scheme, SchemeKind};
+use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE};
+use crate::scheme::{Importance, Scheme, SchemeKind, Symbols, Weights};
 use crate::stored::{StoredPlane, StoredScales};
-use crate::tensor::{AlignedBytes, Dtype, try_vec};
+use crate::tensor::{Dtype, try_vec};
 
 /// A tensor and what to do with it.
 pub struct Job<'a> {
     pub tensor: &'a SourceTensor,
+    pub importance: Option<&'a Importance>,
     pub scheme: Scheme,
     pub transposed: bool,
     pub plane: PlaneOptions,
@@ -42,20 +42,10 @@ pub struct Prepared<'a> {
     job: Job<'a>,
     bytes: SourceBytes<'a>,
     matrix: MatrixEntry,
-    /// Where the tensor is to be quantized.
-    int8: Option<Int8>,
-    plane: Draft,
-    /// Of what the plane decodes to.
-    hash: Hash,
-}
-
-/// A quantized tensor.
-struct Int8 {
-    granularity: Granularity,
-    symbols: Vec<i8>,
-    scales: Vec<f32>,
-    /// Of the symbols, bits.
-    entropy: f64,
+    /// What the scheme made of it, and the entropy of that in bits; nothing where the tensor is stored as it is.
+    symbols: Option<(Symbols, f64)>,
+    /// How each plane is going to be encoded, and the hash of what it decodes to.
+    planes: Vec<(Draft, Hash)>,
 }
 
 /// An encoded tensor, ready to be written.
@@ -65,9 +55,15 @@ pub struct Encoded<'a> {
     matrix: Option<MatrixEntry>,
     scales: Option<(Granularity, Vec<f32>)>,
     quality: Option<Quality>,
+    planes: Vec<ReadyPlane<'a>>,
+}
+
+/// An encoded plane, ready to be written.
+struct ReadyPlane<'a> {
     plane: EncodedPlane,
     data: Stored<'a>,
     side: Option<Stored<'a>>,
+    /// Of what it decodes to.
     hash: Hash,
 }
 
@@ -139,19 +135,20 @@ impl<'a> Job<'a> {
         // Stored without a matrix view, whatever the other dimensions.
         let nothing = MatrixEntry { count: 1, rows: 0, cols: 0, row_axis: 0 };
         let matrix = if bytes.is_empty() { nothing } else { self.matrix()? };
-        let weights = self.tensor.shape.len() >= 2 && self.tensor.dtype.is_quantizable() && !bytes.is_empty();
-        let (Scheme::Int8(granularity), true) = (self.scheme, weights) else {
+        if !self.scheme.takes(self.tensor.dtype, &self.tensor.shape) {
             return self.prepare_raw(bytes, matrix, workers);
-        };
+        }
         let Workers { pool, cancel } = workers;
-        let quantized = quantize_bytes(self.tensor.dtype, &bytes, &matrix, granularity, workers);
-        let Quantized { symbols, scales } = quantized.map_err(|e| self.in_its_own_terms(e, &bytes, &matrix))?;
-        let (symbols, scales) = (symbols.into_raw_vec_and_offset().0, scales.into_raw_vec_and_offset().0);
-        let entropy = entropy(&count_bytes_with(bytemuck::cast_slice(&symbols), pool, cancel)?);
-        let plane = Draft::new(&symbols_of(&matrix, &symbols), &self.plane, pool, cancel)?;
-        let hash = hash(bytemuck::cast_slice(&symbols));
-        let int8 = Some(Int8 { granularity, symbols, scales, entropy });
-        Ok(Prepared { job: self, bytes, matrix, int8, plane, hash })
+        let weights = weights_of(self.tensor.dtype, &bytes, &matrix, self.importance);
+        let symbols = self.scheme.symbols(&weights, pool, cancel);
+        let symbols = symbols.map_err(|e| self.in_its_own_terms(e, &bytes, &matrix))?;
+        let (mut planes, mut bits) = (Vec::with_capacity(symbols.planes.len()), 0.0);
+        for plane in &symbols.planes {
+            bits += entropy(&count_bytes_with(bytemuck::cast_slice(plane), pool, cancel)?);
+            let draft = Draft::new(&plane_of(&matrix, plane), &self.plane, pool, cancel)?;
+            planes.push((draft, hash(bytemuck::cast_slice(plane))));
+        }
+        Ok(Prepared { job: self, bytes, matrix, symbols: Some((symbols, bits)), planes })
     }
 
     /// Of an element that is not finite, the place that its owner knows it by.
@@ -181,65 +178,62 @@ impl<'a> Job<'a> {
             }
             MatrixEntry { count: 1, rows: 1, cols: bytes.len(), row_axis: matrix.row_axis }
         };
-        let symbols = symbols_of(&matrix, bytemuck::cast_slice(&bytes));
-        let plane = Draft::new(&symbols, &options, workers.pool, workers.cancel)?;
-        let hash = hash(&bytes);
-        Ok(Prepared { job: self, bytes, matrix, int8: None, plane, hash })
+        let plane = plane_of(&matrix, bytemuck::cast_slice(&bytes));
+        let draft = Draft::new(&plane, &options, workers.pool, workers.cancel)?;
+        let planes = vec![(draft, hash(&bytes))];
+        Ok(Prepared { job: self, bytes, matrix, symbols: None, planes })
     }
 }
 
 impl<'a> Prepared<'a> {
-    /// Chooses its table; see [`Draft::choose`].
+    /// Chooses its tables; see [`Draft::choose`].
     pub fn choose(&mut self, shared: &mut Vec<Table>) {
-        self.plane.choose(shared);
+        self.planes.iter_mut().for_each(|(draft, _)| draft.choose(shared));
     }
 
     /// Encodes it; `done` counts its elements that are encoded.
     pub fn encode(self, workers: Workers<'_>, done: &AtomicUsize) -> Result<Encoded<'a>> {
-        let Self { job, bytes, matrix, int8, plane, hash } = self;
+        let Self { job, bytes, matrix, symbols, planes: drafts } = self;
         let Workers { pool, cancel } = workers;
-        let Some(int8) = int8 else {
-            let symbols = symbols_of(&matrix, bytemuck::cast_slice(&bytes));
-            let plane = plane.encode(&symbols, pool, cancel, done)?;
-            let matrix =
-                (job.tensor.dtype.size() == 1 && matrix.row_axis == 0 && plane.coder() != Coder::Raw).then_some(matrix);
-            let raw = Stored::tensor(bytes, hash);
-            return Ok(Encoded::new(&job, plane, raw, hash, SchemeKind::Raw, matrix));
+        let tensor = job.tensor;
+        let mut planes = Vec::with_capacity(drafts.len());
+        let Some((Symbols { planes: symbols, scales }, entropy)) = symbols else {
+            let bytewise = tensor.dtype.size() == 1 && matrix.row_axis == 0;
+            let (draft, hash) = drafts.into_iter().next().expect("bytes are one plane");
+            let plane = draft.encode(&plane_of(&matrix, bytemuck::cast_slice(&bytes)), pool, cancel, done)?;
+            let matrix = (bytewise && plane.coder() != Coder::Raw).then_some(matrix);
+            planes.push(ReadyPlane::new(plane, Stored::tensor(bytes, hash), hash));
+            return Ok(Encoded { tensor, scheme: SchemeKind::Raw, matrix, scales: None, quality: None, planes });
         };
-        let plane = plane.encode(&symbols_of(&matrix, &int8.symbols), pool, cancel, done)?;
-        let coded = plane.coder() != Coder::Raw;
-        let stored = if coded { plane.stored_bytes() } else { int8.symbols.len() };
-        if stored + int8.scales.len() * size_of::<f32>() >= bytes.len() {
+        let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * size_of::<f32>());
+        for ((draft, hash), symbols) in drafts.into_iter().zip(symbols) {
+            let plane = draft.encode(&plane_of(&matrix, &symbols), pool, cancel, done)?;
+            stored += if plane.coder() == Coder::Raw { symbols.len() } else { plane.stored_bytes() };
+            let raw = Stored { bytes: Held::Ours(Bytes::Plain(bytemuck::cast_vec(symbols))), hash };
+            planes.push(ReadyPlane::new(plane, raw, hash));
+        }
+        if stored >= bytes.len() {
             // Floats share no tables, so that nothing is to be chosen.
             return job.prepare_raw(bytes, matrix, workers)?.encode(workers, done);
         }
-        let raw = Stored { bytes: Held::Ours(Bytes::Plain(bytemuck::cast_vec(int8.symbols))), hash };
-        Ok(Encoded {
-            scales: Some((int8.granularity, int8.scales)),
-            // Rounded: the figure is for people, and digits cost bytes.
-            quality: Some(Quality { entropy: Some((int8.entropy * 1e4).round() / 1e4) }),
-            ..Encoded::new(&job, plane, raw, hash, SchemeKind::Int8, Some(matrix))
-        })
+        // Rounded: the figure is for people, and digits cost bytes.
+        let quality = Some(Quality { entropy: Some((entropy * 1e4).round() / 1e4) });
+        Ok(Encoded { tensor, scheme: job.scheme.kind(), matrix: Some(matrix), scales, quality, planes })
     }
 }
 
-impl<'a> Encoded<'a> {
-    /// Of a plane; `raw` is what it stores where it is not coded, `hash` that of what it decodes to.
-    fn new(
-        job: &Job<'a>,
-        mut plane: EncodedPlane,
-        raw: Stored<'a>,
-        hash: Hash,
-        scheme: SchemeKind,
-        matrix: Option<MatrixEntry>,
-    ) -> Self {
+impl<'a> ReadyPlane<'a> {
+    /// `raw` is what is stored where the plane is not coded, `hash` that of what it decodes to.
+    fn new(mut plane: EncodedPlane, raw: Stored<'a>, hash: Hash) -> Self {
         let coded = plane.coder() != Coder::Raw;
         let data = if coded { Stored::made(std::mem::take(&mut plane.data)) } else { raw };
         let has_side = matches!(plane.form.coding, Coding::Tiles(t) if t.layout == Layout::Pair);
         let side = has_side.then(|| Stored::made(std::mem::take(&mut plane.side)));
-        Self { tensor: job.tensor, scheme, matrix, scales: None, quality: None, plane, data, side, hash }
+        Self { plane, data, side, hash }
     }
+}
 
+impl Encoded<'_> {
     /// Writes the tensor's segments, and its entry.
     pub fn write<W: Sink>(self, writer: &mut Writer<W>, tables: &mut Tables, naming: Naming<'_>) -> Result<()> {
         let name = &self.tensor.name;
@@ -253,7 +247,7 @@ impl<'a> Encoded<'a> {
                 Some(StoredScales::entry(granularity, writer.segment(&little_endian(scales)?)?))
             }
         };
-        let planes = vec![write_plane(writer, tables, self.plane, self.data, self.side, self.hash)?];
+        let planes = self.planes.into_iter().map(|plane| plane.write(writer, tables)).collect::<Result<_>>()?;
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),
@@ -268,8 +262,19 @@ impl<'a> Encoded<'a> {
     }
 }
 
-fn symbols_of<'a>(matrix: &MatrixEntry, data: &'a [i8]) -> Symbols<'a> {
-    Symbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data }
+fn plane_of<'a>(matrix: &MatrixEntry, data: &'a [i8]) -> PlaneSymbols<'a> {
+    PlaneSymbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data }
+}
+
+/// The bytes of a tensor that is seen as `matrix`, for a scheme.
+fn weights_of<'a>(
+    dtype: Dtype,
+    bytes: &'a [u8],
+    matrix: &MatrixEntry,
+    importance: Option<&'a Importance>,
+) -> Weights<'a> {
+    let (rows, cols) = (matrix.count * matrix.rows, matrix.cols);
+    Weights { dtype, bytes, rows, cols, transposed: matrix.row_axis != 0, importance }
 }
 
 /// The bytes of scales as they are stored.
@@ -315,86 +320,42 @@ fn first_not_finite(dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Option<Vec<u
     })
 }
 
-/// Quantizes the bytes of a tensor that is seen as `matrix`.
-fn quantize_bytes(
-    dtype: Dtype,
-    bytes: &[u8],
-    matrix: &MatrixEntry,
-    granularity: Granularity,
-    workers: Workers<'_>,
-) -> Result<Quantized> {
-    match dtype {
-        Dtype::F32 => quantize_as::<f32>(bytes, matrix, granularity, workers),
-        Dtype::F16 => quantize_as::<f16>(bytes, matrix, granularity, workers),
-        Dtype::BF16 => quantize_as::<bf16>(bytes, matrix, granularity, workers),
-        other => Err(Error::input(format!("int8 does not take {other}"))),
-    }
-}
-
-fn quantize_as<T: Weight>(
-    bytes: &[u8],
-    matrix: &MatrixEntry,
-    granularity: Granularity,
-    workers: Workers<'_>,
-) -> Result<Quantized> {
-    let copy;
-    let weights: &[T] = match bytemuck::try_cast_slice(bytes) {
-        Ok(weights) => weights,
-        // Misaligned in the caller's memory.
-        Err(_) => {
-            copy = AlignedBytes::copy_of(bytes)?;
-            bytemuck::cast_slice(&copy)
-        }
-    };
-    let shape = (matrix.count * matrix.rows, matrix.cols);
-    let view = match matrix.row_axis {
-        0 => ArrayView2::from_shape(shape, weights),
-        _ => ArrayView2::from_shape(shape.f(), weights),
-    };
-    let view = view.map_err(|e| Error::input(e.to_string()))?;
-    quantize_with(view, granularity, workers.pool, workers.cancel)
-}
-
-/// Quantizes `bytes` as the container says that the tensor `name` was.
-pub(crate) fn quantize_like(
+/// What encoding `bytes` gives as the container says that the tensor `name` was encoded.
+pub(crate) fn symbols_like(
     container: &Container,
     name: &str,
     bytes: &[u8],
     pool: &Pool,
     cancel: &Cancel,
-) -> Result<Quantized> {
+) -> Result<Symbols> {
     let tensor = container.stored(name)?;
-    let (Some(matrix), Some(scales)) = (tensor.matrix, tensor.symbol_scales()) else {
+    let (Some(matrix), Some(scheme)) = (tensor.matrix, tensor.scheme()) else {
         return Err(Error::format("a tensor of symbols without 'matrix' and 'scales'").tensor(name));
     };
-    quantize_bytes(tensor.dtype, bytes, &matrix, scales.granularity, Workers { pool, cancel })
+    scheme.symbols(&weights_of(tensor.dtype, bytes, &matrix, None), pool, cancel)
 }
 
-/// Writes the segments of `plane`; `hash` is that of what it decodes to.
-fn write_plane<W: Sink>(
-    writer: &mut Writer<W>,
-    tables: &mut Tables,
-    plane: EncodedPlane,
-    data: Stored<'_>,
-    side: Option<Stored<'_>>,
-    hash: Hash,
-) -> Result<PlaneEntry> {
-    let table = plane.table.as_ref().map(|choice| tables.number(choice, writer)).transpose()?;
-    // In the order in which a GPU wants them.
-    let offsets = if plane.coder() == Coder::Raw { None } else { Some(writer.segment(&plane.offsets)?) };
-    let data = data.write(writer)?;
-    let side = side.map(|side| side.write(writer)).transpose()?;
-    Ok(StoredPlane {
-        form: plane.form,
-        elements: plane.form.elements()?,
-        chunks: plane.form.chunks()?,
-        table,
-        offsets,
-        data,
-        side,
-        hash,
+impl ReadyPlane<'_> {
+    /// Writes its segments.
+    fn write<W: Sink>(self, writer: &mut Writer<W>, tables: &mut Tables) -> Result<PlaneEntry> {
+        let plane = self.plane;
+        let table = plane.table.as_ref().map(|choice| tables.number(choice, writer)).transpose()?;
+        // In the order in which a GPU wants them.
+        let offsets = if plane.coder() == Coder::Raw { None } else { Some(writer.segment(&plane.offsets)?) };
+        let data = self.data.write(writer)?;
+        let side = self.side.map(|side| side.write(writer)).transpose()?;
+        let stored = StoredPlane {
+            form: plane.form,
+            elements: plane.form.elements()?,
+            chunks: plane.form.chunks()?,
+            table,
+            offsets,
+            data,
+            side,
+            hash: self.hash,
+        };
+        Ok(stored.entry())
     }
-    .entry())
 }
 
 impl Tables {

@@ -10,8 +10,11 @@ use ndarray::{Array1, Array2};
 use crate::error::{Error, Result};
 
 mod quantize;
+mod values;
 
+pub(super) use quantize::symbols;
 pub use quantize::{quantize, quantize_with};
+pub(crate) use values::Scales;
 
 /// Largest symbol.
 pub const MAX_SYMBOL: f32 = 127.0;

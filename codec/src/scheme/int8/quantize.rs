@@ -1,12 +1,14 @@
 //! Weights become symbols and scales.
 
-use ndarray::{Array1, Array2, ArrayView2};
+use half::{bf16, f16};
+use ndarray::{Array1, Array2, ArrayView2, ShapeBuilder};
 
 use super::{Granularity, MAX_SYMBOL, NOT_FINITE_ADVICE, Quantized, Weight, scale_of};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::tensor::{out_of_memory, try_vec};
+use crate::scheme::{Symbols, Weights};
+use crate::tensor::{AlignedBytes, Dtype, out_of_memory, try_vec};
 
 /// Columns that are looked at together: what the inner cache holds as f32, so that what is read twice is fetched once.
 const RUN: usize = 1 << 14;
@@ -220,4 +222,45 @@ fn round_all(weights: &[f32], scale: f32, symbols: &mut [i8]) {
 fn round(value: f32) -> i8 {
     const MAGIC: f32 = 12_582_912.0;
     (value.clamp(-MAX_SYMBOL, MAX_SYMBOL) + MAGIC).to_bits() as i8
+}
+
+/// [`quantize_with`], for weights as bytes.
+pub(in crate::scheme) fn symbols(
+    weights: &Weights<'_>,
+    granularity: Granularity,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<Symbols> {
+    let Quantized { symbols, scales } = match weights.dtype {
+        Dtype::F32 => quantize_bytes::<f32>(weights, granularity, pool, cancel),
+        Dtype::F16 => quantize_bytes::<f16>(weights, granularity, pool, cancel),
+        Dtype::BF16 => quantize_bytes::<bf16>(weights, granularity, pool, cancel),
+        other => Err(Error::input(format!("int8 does not take {other}"))),
+    }?;
+    let (symbols, scales) = (symbols.into_raw_vec_and_offset().0, scales.into_raw_vec_and_offset().0);
+    Ok(Symbols { planes: vec![symbols], scales: Some((granularity, scales)) })
+}
+
+fn quantize_bytes<T: Weight>(
+    weights: &Weights<'_>,
+    granularity: Granularity,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<Quantized> {
+    let copy;
+    let elements: &[T] = match bytemuck::try_cast_slice(weights.bytes) {
+        Ok(elements) => elements,
+        // Misaligned in the caller's memory.
+        Err(_) => {
+            copy = AlignedBytes::copy_of(weights.bytes)?;
+            bytemuck::cast_slice(&copy)
+        }
+    };
+    let shape = (weights.rows, weights.cols);
+    let view = match weights.transposed {
+        false => ArrayView2::from_shape(shape, elements),
+        true => ArrayView2::from_shape(shape.f(), elements),
+    };
+    let view = view.map_err(|e| Error::input(e.to_string()))?;
+    quantize_with(view, granularity, pool, cancel)
 }

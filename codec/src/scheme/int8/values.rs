@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
+use super::{Granularity, Weight, dequantize_run};
 use crate::error::{Error, Result};
-use crate::scheme::int8::{Granularity, Weight, dequantize_run};
 
 /// Elements that one task dequantizes.
 const TASK: usize = 1 << 16;

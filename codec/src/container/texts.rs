@@ -1,0 +1,120 @@
+//! The index as text: what nobody here knows of it is kept when a part of it is copied.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::error::{Error, Result};
+
+/// The index as text, cut so that an entry can be taken out without parsing the others: a model may be taken apart tensor
+/// by tensor, and have 50,000 of them.
+#[derive(Debug)]
+pub struct IndexTexts {
+    /// What concerns the file as a whole, without lists of what it holds.
+    whole: Box<RawValue>,
+    tables: Vec<Box<RawValue>>,
+    tensors: Vec<Box<RawValue>>,
+}
+
+impl IndexTexts {
+    /// Cuts the text of an index that was read before, and so is known to be one.
+    pub fn new(json: &str) -> Result<Self> {
+        let mut whole = Object::parse(json)?;
+        let list = |key: &str| match whole.get(key) {
+            Some(text) => serde_json::from_str::<Vec<Box<RawValue>>>(text.get()).map_err(bad_entry),
+            None => Err(Error::format(format!("an index without '{key}'"))),
+        };
+        let (tables, tensors) = (list("tables")?, list("tensors")?);
+        whole.0.retain(|(key, _)| !matches!(&*key.0, "tables" | "tensors" | "aliases" | "model"));
+        Ok(Self { whole: raw(&whole)?, tables, tensors })
+    }
+
+    /// What concerns the file as a whole.
+    pub fn whole(&self) -> &str {
+        self.whole.get()
+    }
+
+    /// The entry of a table.
+    pub fn table(&self, number: usize) -> Result<&str> {
+        text_at(&self.tables, number)
+    }
+
+    /// The entry of a tensor.
+    pub fn tensor(&self, place: usize) -> Result<&str> {
+        text_at(&self.tensors, place)
+    }
+}
+
+/// The text of an entry, which is there as long as the file is the one that was opened.
+fn text_at(texts: &[Box<RawValue>], place: usize) -> Result<&str> {
+    let text = texts.get(place).ok_or_else(|| Error::format("the index has fewer entries than when it was opened"))?;
+    Ok(text.get())
+}
+
+/// A JSON object whose values stay text: what is under keys that nobody here knows may be anything, and large.
+#[derive(Default)]
+pub struct Object<'a>(Vec<(Key<'a>, Cow<'a, RawValue>)>);
+
+#[derive(serde::Deserialize, serde::Serialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'a> Object<'a> {
+    /// Cuts the text of an object.
+    pub fn parse(text: &'a str) -> Result<Self> {
+        serde_json::from_str(text).map_err(bad_entry)
+    }
+
+    /// The value under a key, as text.
+    pub fn get(&self, key: &str) -> Option<&RawValue> {
+        self.0.iter().find(|(k, _)| k.0 == key).map(|(_, value)| &**value)
+    }
+
+    /// Puts a value under a key.
+    pub fn set(&mut self, key: &'a str, value: &impl Serialize) -> Result<()> {
+        let value = Cow::Owned(raw(value)?);
+        match self.0.iter_mut().find(|(k, _)| k.0 == key) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((Key(key.into()), value)),
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Object<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+                let mut object = Object::default();
+                while let Some((key, value)) = access.next_entry::<Key<'de>, &'de RawValue>()? {
+                    object.0.push((key, Cow::Borrowed(value)));
+                }
+                Ok(object)
+            }
+        }
+        d.deserialize_map(Entries)
+    }
+}
+
+impl Serialize for Object<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+/// What serde says of an entry.
+pub fn bad_entry(e: serde_json::Error) -> Error {
+    Error::format(format!("an entry of the index: {e}"))
+}
+
+/// A value as text.
+pub fn raw(value: &impl Serialize) -> Result<Box<RawValue>> {
+    to_raw_value(value).map_err(|e| Error::format(format!("the index cannot be written: {e}")))
+}
