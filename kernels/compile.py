@@ -29,8 +29,8 @@ CUDA = HERE / "cuda"
 IMAGES = HERE / "images"
 RECORD = HERE / "images.txt"
 HEADING = """\
-# Made by compile.py --write (`make kernels`); not to be edited. SHA-256 of what the compilers were given, and of what they
-# made of it: module, image, compiler, bytes. images/ has the images, compressed by zstd.
+# Made by compile.py --write (`make kernels`); not to be edited. SHA-256 of what the compilers were given, and of what
+# they made of it: module, image, compiler, bytes. images/ has the images, compressed by zstd.
 """
 
 
@@ -149,7 +149,7 @@ class Nvrtc:
         return buffer.raw[: size.value]
 
     def compile(self, module, image, *options):
-        """What an image is made of, and the log. NVRTC knows headers by name alone: nothing depends on where they are."""
+        """An image, and the log. NVRTC knows headers by name alone: nothing depends on where they are."""
         text = (CUDA / module.source).read_bytes()
         paths = headers()
         texts = (ctypes.c_char_p * len(paths))(*(path.read_bytes() for path in paths))

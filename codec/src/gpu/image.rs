@@ -12,9 +12,6 @@ use super::driver;
 use super::info::DeviceInfo;
 use crate::error::{Error, Result};
 
-/// `ptx` in it leaves machine code alone, to see whether that is at fault, and for tests.
-const VARIABLE: &str = "WCODEC_KERNELS";
-
 /// GPUs whose driver has refused machine code. The next module need not try again, and reports say what is used.
 static REFUSED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
@@ -65,9 +62,9 @@ impl DeviceInfo {
     }
 }
 
-/// What the environment wishes.
+/// What the environment wishes: `ptx` leaves machine code alone, to see whether that is at fault, and for tests.
 fn wish() -> Option<String> {
-    env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned()).filter(|v| !v.is_empty())
+    env::var_os("WCODEC_KERNELS").map(|v| v.to_string_lossy().into_owned()).filter(|v| !v.is_empty())
 }
 
 /// The image of `module` for a GPU: its machine code, unless its driver has refused some or PTX is wished for.
@@ -76,7 +73,7 @@ fn choose_by(wish: Option<&str>, info: &DeviceInfo, module: Module) -> Result<&'
     let code = match wish {
         Some("ptx") => None,
         Some(other) => {
-            return Err(Error::input(format!("{VARIABLE} is '{other}'")).advice("unset it, or set it to ptx"));
+            return Err(Error::input(format!("WCODEC_KERNELS is '{other}'")).advice("unset it, or set it to ptx"));
         }
         None if refused => None,
         None => wcodec_kernels::cubin(module, info.compute_capability),

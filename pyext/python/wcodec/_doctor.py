@@ -46,7 +46,7 @@ class DoctorReport:
     devices: tuple[dict[str, Any], ...]
     """Every GPU that the driver shows; ``problem`` says why one cannot be used, ``kernels`` which of ours it uses."""
     kernels: tuple[str, ...]
-    """What this package has kernels as: machine code (``cubin``) for some GPUs, PTX that the driver compiles for others."""
+    """What this package has kernels as: machine code (``cubin``) of some GPUs, PTX that drivers compile for others."""
     torch: dict[str, Any]
     """Its ``version``, the version of ``cuda`` that it is built for, or the ``problem``."""
     nvcomp: dict[str, Any]
