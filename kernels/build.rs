@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A row `module` or `test` of modules.txt.
 struct Unit {
     name: String,
-    /// What it is compiled for with `emulate`, and why it might not be used.
+    /// File in cuda/. Like `define` for the emulator only: images are compiled by compile.py.
     #[cfg_attr(not(feature = "emulate"), allow(dead_code))]
     source: String,
     /// Tells it from another with the same source.
