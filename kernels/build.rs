@@ -1,29 +1,105 @@
-//! With the feature `emulate`: compiles the kernels' source for the CPU.
+//! Makes Rust of the list of modules, and of the record of their images. With the feature `emulate`, compiles the kernels'
+//! source for the CPU.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// A row `module` or `test` of modules.txt.
+struct Unit {
+    name: String,
+    /// File in cuda/. Like `define` for the emulator only: images are compiled by compile.py.
+    #[cfg_attr(not(feature = "emulate"), allow(dead_code))]
+    source: String,
+    /// Tells it from another with the same source.
+    #[cfg_attr(not(feature = "emulate"), allow(dead_code))]
+    define: Option<String>,
+    about: String,
+    shipped: bool,
+}
+
+/// A row `image` of modules.txt.
+struct Image {
+    kind: String,
+    major: u32,
+    minor: u32,
+}
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=modules.txt");
+    println!("cargo:rerun-if-changed=images.txt");
+    let (units, images) = list(&read("modules.txt"));
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    std::fs::write(out.join("modules.rs"), rust(&units, &images, &read("images.txt"))).expect("OUT_DIR can be written");
     #[cfg(feature = "emulate")]
-    emulator::build();
+    emulator::build(&units, &out);
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(name).unwrap_or_else(|e| panic!("kernels/{name}: {e}"))
+}
+
+/// What modules.txt says.
+fn list(text: &str) -> (Vec<Unit>, Vec<Image>) {
+    let (mut units, mut images) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [] => {}
+            [first, ..] if first.starts_with('#') => {}
+            ["compiler", ..] => {}
+            [what @ ("module" | "test"), name, source, define, _, ..] => units.push(Unit {
+                name: name.to_owned(),
+                source: source.to_owned(),
+                define: (define != "-").then(|| define.to_owned()),
+                about: words[4..].join(" "),
+                shipped: what == "module",
+            }),
+            ["image", kind @ ("cubin" | "ptx"), capability, _] => {
+                let (major, minor) = capability
+                    .split_once('.')
+                    .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
+                    .unwrap_or_else(|| panic!("kernels/modules.txt: {line}"));
+                images.push(Image { kind: kind.to_owned(), major, minor });
+            }
+            _ => panic!("kernels/modules.txt: {line}"),
+        }
+    }
+    (units, images)
+}
+
+/// A call of the macro `modules` with everything that is shipped.
+fn rust(units: &[Unit], images: &[Image], record: &str) -> String {
+    let mut code = String::from("modules! {\n");
+    for Unit { name, about, .. } in units.iter().filter(|u| u.shipped) {
+        let variant = format!("{}{}", name[..1].to_uppercase(), &name[1..]);
+        let _ = writeln!(code, "    {variant}, {name:?}, simt_run_{name}, {about:?}, [");
+        for Image { kind, major, minor } in images {
+            let (file, bytes) =
+                (format!("sm_{major}{minor}.{kind}"), format!("images/{name}.sm_{major}{minor}.{kind}.zst"));
+            let row = record.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+            let len = row
+                .filter(|words| words.starts_with(&["image", name, &file]))
+                .find_map(|words| words.get(4)?.parse::<usize>().ok())
+                .filter(|_| Path::new(&bytes).is_file())
+                .unwrap_or_else(|| panic!("module {name} has not been compiled to {file}: make kernels"));
+            let kind = if kind == "ptx" { "Ptx" } else { "Cubin" };
+            let _ = writeln!(
+                code,
+                "        Image {{ kind: Kind::{kind}, capability: ({major}, {minor}), len: {len}, \
+                 zstd: include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{bytes}\")) }},"
+            );
+        }
+        code.push_str("    ];\n");
+    }
+    code + "}\n"
 }
 
 #[cfg(feature = "emulate")]
 mod emulator {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
-    /// A module, as it is compiled.
-    struct Unit {
-        name: &'static str,
-        source: &'static str,
-        /// Tells it from another with the same source.
-        coder: Option<&'static str>,
-    }
-
-    const UNITS: [Unit; 4] = [
-        Unit { name: "rans", source: "decode.cu", coder: Some("0") },
-        Unit { name: "huffman", source: "decode.cu", coder: Some("1") },
-        Unit { name: "util", source: "util.cu", coder: None },
-        Unit { name: "selftest", source: "selftest.cu", coder: None },
-    ];
+    use super::Unit;
 
     const MISSING: &str = "\
 The feature `emulate` of wcodec-kernels compiles the GPU kernels for the CPU and needs a C++17 compiler, which is not
@@ -34,10 +110,9 @@ there. Install one:
   macOS:          xcode-select --install
 or set CXX to the path of one.";
 
-    pub fn build() {
+    pub fn build(units: &[Unit], out: &Path) {
         println!("cargo:rerun-if-changed=cuda");
-        let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-        for Unit { name, source, coder } in UNITS {
+        for Unit { name, source, define, .. } in units {
             let mut build = cc::Build::new();
             build
                 .cpp(true)
@@ -46,7 +121,7 @@ or set CXX to the path of one.";
                 .opt_level(2) // even in debug builds: a test decodes megabytes, one thread after the other
                 .out_dir(out.join(name))
                 .include("cuda")
-                .define("SIMT_MODULE", name)
+                .define("SIMT_MODULE", name.as_str())
                 // Floating point as on the GPU: each operation rounded by itself.
                 .flag("-ffp-contract=off")
                 // Calls into cuda/simt_undefined.h where a GPU and this CPU may compute different things.
@@ -56,8 +131,9 @@ or set CXX to the path of one.";
                 .flag_if_supported("-Wno-unknown-pragmas")
                 .flag_if_supported("-Wno-unused-function")
                 .flag_if_supported("-Wno-unused-parameter");
-            if let Some(coder) = coder {
-                build.define("WCODEC_CODER", coder);
+            if let Some(define) = define {
+                let (define, value) = define.split_once('=').unwrap_or((define, "1"));
+                build.define(define, value);
             }
             // The compiler goes by the ending of the name, which is CUDA's.
             build.flag("-xc++").file(PathBuf::from("cuda").join(source));

@@ -1,75 +1,140 @@
 #!/usr/bin/env python3
-"""Compiles the GPU kernels with NVRTC: cuda/*.cu -> ptx/*.ptx.
+"""Compiles the GPU kernels with NVRTC: cuda/ -> images/ and images.txt, by the list in modules.txt.
 
-  --write    writes ptx/ with NVRTC 12.4, whose PTX drivers from 550 on take
-  --check    compares ptx/ with what the source gives now, byte for byte, and compiles every kernel with NVRTC 13 to
-             machine code for every supported GPU
-  --report   prints registers, stack and spills of every kernel, as NVRTC 13 compiles it (--module, --cc choose)
+  --install  puts the compilers that modules.txt names into the folder --nvrtc: wheels of PyPI, nothing else of CUDA
+  --write    compiles everything; writes images/*.zst and images.txt, which has the hashes of sources and images
+  --check    compiles everything, and compares sources, images and images.txt with what is in the tree
+  --report   prints registers, stack and spills of every kernel (--module, --cc choose)
 
-Both versions come as Python wheels, and can be installed side by side; nothing else of CUDA is needed:
-
-  pip install nvidia-cuda-nvrtc-cu12==12.4.127 nvidia-cuda-nvrtc==13.5.37
-
-They are found in this Python's site-packages, or below the directory that --nvrtc12 / --nvrtc13 or the environment
-variables WCODEC_NVRTC12 / WCODEC_NVRTC13 name.
+--nvrtc is target/nvrtc of the repository, or what the environment variable WCODEC_NVRTC names. --write and --check need
+Python's package zstandard (not from Python 3.14 on).
 """
 
 import argparse
 import ctypes
+import hashlib
 import os
 import re
+import shutil
+import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+LIST = HERE / "modules.txt"
 CUDA = HERE / "cuda"
-
-# Name of a module, its source, what tells it from another with the same source.
-SHIPPED = [
-    ("rans", "decode.cu", ["-DWCODEC_CODER=0"]),
-    ("huffman", "decode.cu", ["-DWCODEC_CODER=1"]),
-    ("util", "util.cu", []),
-]
-# Tests the emulator, and here that the primitives compile; not shipped.
-SELFTEST = ("selftest", "selftest.cu", [])
-
-TARGETS = [75, 80, 90]
-DEVICES = [75, 80, 86, 89, 90, 120]
-PACKAGES = {12: "nvidia-cuda-nvrtc-cu12==12.4.127", 13: "nvidia-cuda-nvrtc==13.5.37"}
-# PTX is compared byte for byte, so the one that writes it is fixed. Machine code is not kept.
-WRITER = (12, 4)
+IMAGES = HERE / "images"
+RECORD = HERE / "images.txt"
+HEADING = """\
+# Made by compile.py --write (`make kernels`); not to be edited. SHA-256 of what the compilers were given, and of what
+# they made of it: module, image, compiler, bytes. images/ has the images, compressed by zstd.
+"""
 
 
 class Failure(Exception):
     """Something that the user must see, without a traceback."""
 
 
-class Nvrtc:
-    """The library, of one major version."""
+@dataclass(frozen=True)
+class Module:
+    """A row `module` or `test` of modules.txt."""
 
-    def __init__(self, major, directory):
-        path = self.find(major, directory)
-        self.lib = ctypes.CDLL(str(path))
+    name: str
+    source: str
+    define: str
+    shipped: bool
+
+    @property
+    def options(self):
+        return [] if self.define == "-" else [f"-D{self.define}"]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A row `image` of modules.txt."""
+
+    kind: str
+    capability: str
+    compiler: str
+
+    @property
+    def target(self):
+        return f"sm_{self.capability.replace('.', '')}"
+
+    def name(self, module):
+        return f"{module.name}.{self.target}.{self.kind}"
+
+
+class List:
+    """What modules.txt says."""
+
+    def __init__(self):
+        self.modules, self.compilers, self.images = [], {}, []
+        for number, line in enumerate(LIST.read_text().splitlines(), 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            if words[0] in ("module", "test") and len(words) > 4:
+                self.modules.append(Module(*words[1:4], words[0] == "module"))
+            elif words[0] == "compiler" and len(words) == 3:
+                self.compilers[words[1]] = words[2]
+            elif words[0] == "image" and len(words) == 4 and words[1] in ("cubin", "ptx"):
+                self.images.append(Image(*words[1:]))
+            else:
+                raise Failure(f"{LIST.name}, line {number}: {line}")
+        if unknown := {image.compiler for image in self.images} - set(self.compilers):
+            raise Failure(f"{LIST.name}: no compiler {', '.join(sorted(unknown))}")
+
+
+def zstd():
+    """Functions that compress and decompress."""
+    try:
+        from compression import zstd
+    except ImportError:
+        pass
+    else:
+        return (lambda data: zstd.compress(data, level=22)), zstd.decompress
+    try:
+        import zstandard
+    except ImportError:
+        raise Failure("Python's package zstandard is missing: pip install zstandard") from None
+    # The decompressor would trust a frame that says how large it is.
+    return zstandard.ZstdCompressor(level=22).compress, zstandard.ZstdDecompressor().decompress
+
+
+def headers():
+    """The headers that the compilers are given. Those named simt_*.h are the emulator's: only C++ includes them."""
+    return sorted(path for path in CUDA.glob("*.h") if not path.name.startswith("simt_"))
+
+
+def sources(modules):
+    """All that images are made from, in order."""
+    units = {CUDA / module.source for module in modules if module.shipped}
+    return [*sorted([*headers(), *units]), LIST]
+
+
+class Nvrtc:
+    """The library, of one version."""
+
+    def __init__(self, version, directory):
+        self.lib = ctypes.CDLL(str(self.find(version, directory)))
         self.lib.nvrtcGetErrorString.restype = ctypes.c_char_p
         numbers = ctypes.c_int(), ctypes.c_int()
         self.call("nvrtcVersion", *map(ctypes.byref, numbers))
-        self.version = tuple(n.value for n in numbers)
+        found = ".".join(str(n.value) for n in numbers)
+        # Images are compared byte for byte, so the one that makes them is fixed.
+        if found != version:
+            raise Failure(f"NVRTC {found} in {directory / version}, whose images differ from those of {version}")
 
     @staticmethod
-    def find(major, directory):
-        name = f"libnvrtc.so.{major}"
-        where = directory or os.environ.get(f"WCODEC_NVRTC{major}")
-        places = [where] if where else sys.path
-        below = ["", "lib", "nvidia/cuda_nvrtc/lib", f"nvidia/cu{major}/lib"]
-        for place in places:
-            for part in below:
-                path = Path(place) / part / name
-                if path.is_file():
-                    return path
-        found = f"below {where}" if where else "in this Python's site-packages"
-        raise Failure(f"no {name} {found}: pip install {PACKAGES[major]}")
+    def find(version, directory):
+        name = f"libnvrtc.so.{version.partition('.')[0]}"
+        for path in sorted((directory / version).rglob(name)):
+            return path
+        raise Failure(f"no {name} below {directory / version}: python kernels/compile.py --install")
 
     def call(self, name, *arguments):
         status = getattr(self.lib, name)(*arguments)
@@ -83,48 +148,113 @@ class Nvrtc:
         self.call(f"nvrtcGet{name}", program, buffer)
         return buffer.raw[: size.value]
 
-    def compile(self, source, options, machine_code):
-        """PTX or machine code, and the log. NVRTC knows headers by name alone: no text depends on where they are."""
-        text = (CUDA / source).read_bytes()
-        headers = sorted(CUDA.glob("*.h"))
-        texts = (ctypes.c_char_p * len(headers))(*(h.read_bytes() for h in headers))
-        names = (ctypes.c_char_p * len(headers))(*(h.name.encode() for h in headers))
+    def compile(self, module, image, *options):
+        """An image, and the log. NVRTC knows headers by name alone: nothing depends on where they are."""
+        text = (CUDA / module.source).read_bytes()
+        paths = headers()
+        texts = (ctypes.c_char_p * len(paths))(*(path.read_bytes() for path in paths))
+        names = (ctypes.c_char_p * len(paths))(*(path.name.encode() for path in paths))
         program = ctypes.c_void_p()
-        self.call("nvrtcCreateProgram", ctypes.byref(program), text, source.encode(), len(headers), texts, names)
+        self.call("nvrtcCreateProgram", ctypes.byref(program), text, module.source.encode(), len(paths), texts, names)
         try:
+            target = image.target if image.kind == "cubin" else image.target.replace("sm_", "compute_")
             # 186: a loop that a template's argument leaves empty.
-            flags = ["-std=c++17", "--diag-suppress=186", *options]
+            flags = ["-std=c++17", "--diag-suppress=186", f"--gpu-architecture={target}", *module.options, *options]
             array = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
             status = self.lib.nvrtcCompileProgram(program, len(flags), array)
             log = self.text("ProgramLog", program).rstrip(b"\0").decode().strip()
             if status != 0:
-                raise Failure(f"{source} {' '.join(flags)}:\n{log}")
-            return self.text("CUBIN" if machine_code else "PTX", program), log
+                raise Failure(f"{module.source} {' '.join(flags)}:\n{log}")
+            # Of PTX with the zero at its end, which the driver wants to see.
+            data = self.text("CUBIN" if image.kind == "cubin" else "PTX", program)
         finally:
             self.lib.nvrtcDestroyProgram(ctypes.byref(program))
+        good = data.startswith(b"\x7fELF") if image.kind == "cubin" else data.endswith(b"\0")
+        if not good:
+            raise Failure(f"{image.name(module)}: NVRTC {image.compiler} made no {image.kind}")
+        for path in (str(HERE), str(Path.home())):
+            if len(path) > 3 and path.encode() in data:
+                raise Failure(f"{image.name(module)} contains a path of this machine: {path}")
+        return data, log
 
 
 @cache
-def load(major, directory):
-    return Nvrtc(major, directory)
+def load(version, directory):
+    return Nvrtc(version, directory)
 
 
-def ptx_path(name, target):
-    return HERE / "ptx" / f"{name}.sm_{target}.ptx"
+def job(directory, module, image, options):
+    """One compilation, in a process of its own: NVRTC compiles one program at a time."""
+    return load(image.compiler, directory).compile(module, image, *options)
 
 
-def make_ptx(nvrtc, module, target):
-    _, source, options = module
-    text, log = nvrtc.compile(source, [f"--gpu-architecture=compute_{target}", *options], False)
-    if log:
-        print(log, file=sys.stderr)
-    text = text.rstrip(b"\0").decode()
-    # The compiler's own heading says less than ours.
-    text = re.sub(r"\A(?:[ \t]*//[^\n]*\n|\s*\n)*", "", text)
-    if str(HERE) in text or str(Path.home()) in text:
-        raise Failure(f"{source} for {target}: the PTX contains a path of this machine")
-    name, version = module[0], ".".join(map(str, nvrtc.version))
-    return f"// Made by compile.py with NVRTC {version} from cuda/{source} ({name}).\n{text.rstrip()}\n"
+def in_parallel(pool, directory, modules, images, *options):
+    """(module, image, data, log) of all, in order."""
+    pairs = [(module, image) for module in modules for image in images]
+    results = [pool.submit(job, directory, *pair, options) for pair in pairs]
+    try:
+        return [(*pair, *result.result()) for pair, result in zip(pairs, results, strict=True)]
+    except Failure:
+        pool.shutdown(cancel_futures=True)
+        raise
+
+
+def source_rows(modules):
+    return [f"source  {path.name:12} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in sources(modules)]
+
+
+def image_row(module, image, data):
+    name = image.name(module).removeprefix(f"{module.name}.")
+    digest = hashlib.sha256(data).hexdigest()
+    return f"image   {module.name:12} {name:12} {image.compiler:6} {len(data):8} {digest}"
+
+
+def stored(name, decompress):
+    """What an image in the tree decompresses to, if there is one."""
+    try:
+        return decompress((IMAGES / f"{name}.zst").read_bytes())
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        print(f"images/{name}.zst: {error}", file=sys.stderr)
+        return None
+
+
+def write(results, modules):
+    compress, decompress = zstd()
+    IMAGES.mkdir(exist_ok=True)
+    names = {f"{image.name(module)}.zst" for module, image, _, _ in results}
+    for path in IMAGES.iterdir():
+        if path.name not in names:
+            path.unlink()
+    for module, image, data, _ in results:
+        name = image.name(module)
+        # Another version of zstd compresses otherwise, which is no change.
+        if stored(name, decompress) != data:
+            (IMAGES / f"{name}.zst").write_bytes(compress(data))
+            print(f"images/{name}.zst: {(IMAGES / f'{name}.zst').stat().st_size:,} of {len(data):,} bytes")
+    rows = [*source_rows(modules), *(image_row(*result[:3]) for result in results)]
+    RECORD.write_text("\n".join([HEADING.rstrip(), *rows, ""]))
+    total = sum(path.stat().st_size for path in IMAGES.iterdir())
+    print(f"images/ has {len(names)} images of {total:,} bytes")
+
+
+def check(results, modules, everything):
+    _, decompress = zstd()
+    there = RECORD.read_text().splitlines() if RECORD.is_file() else []
+    stale = [row.split()[1] for row in source_rows(modules) if row not in there]
+    for module, image, data, _ in results:
+        if image_row(module, image, data) not in there or stored(image.name(module), decompress) != data:
+            stale.append(image.name(module))
+    if everything:
+        rows = [*source_rows(modules), *(image_row(*result[:3]) for result in results)]
+        names = {f"{image.name(module)}.zst" for module, image, _, _ in results}
+        stale += [path.name for path in sorted(IMAGES.glob("*")) if path.name not in names]
+        if not stale and there != [*HEADING.splitlines(), *rows]:
+            stale.append(RECORD.name)
+    if stale:
+        raise Failure(f"not what the source gives now: {', '.join(stale)}; run make kernels")
+    print(f"images/: {len(results)} images are what the source gives")
 
 
 def ptxas_lines(log):
@@ -141,90 +271,73 @@ def ptxas_lines(log):
     return rows
 
 
-def assemble(nvrtc, module, device):
-    """The log of compiling to machine code."""
-    _, source, options = module
-    flags = [f"--gpu-architecture=sm_{device}", "--ptxas-options=--verbose", *options]
-    code, log = nvrtc.compile(source, flags, True)
-    if not code.startswith(b"\x7fELF"):
-        raise Failure(f"{source} for {device}: no machine code")
-    return log
-
-
-def job(make, major, directory, module, target):
-    """One compilation, in a process of its own: NVRTC compiles one program at a time."""
-    return make(load(major, directory), module, target)
-
-
-def in_parallel(pool, make, major, directory, modules, targets):
-    """(module, target, result) of all, in order."""
-    pairs = [(module, target) for module in modules for target in targets]
-    results = [pool.submit(job, make, major, directory, *pair) for pair in pairs]
-    try:
-        return [(*pair, result.result()) for pair, result in zip(pairs, results, strict=True)]
-    except Failure:
-        pool.shutdown(cancel_futures=True)
-        raise
-
-
-def write(pool, directory, modules):
-    for module, target, text in in_parallel(pool, make_ptx, 12, directory, modules, TARGETS):
-        path = ptx_path(module[0], target)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        print(f"{path.relative_to(HERE)}: {len(text):,} bytes")
-
-
-def check(pool, directories, modules, devices):
-    stale = []
-    for module, target, text in in_parallel(pool, make_ptx, 12, directories[12], modules, TARGETS):
-        path = ptx_path(module[0], target)
-        if module[0] != SELFTEST[0] and (not path.is_file() or path.read_text() != text):
-            stale.append(str(path.relative_to(HERE)))
-    in_parallel(pool, assemble, 13, directories[13], modules, devices)
-    if stale:
-        raise Failure(f"not what the source gives: {', '.join(stale)}\nrun compile.py --write")
-    print(f"{len(modules)} modules: PTX for {len(TARGETS)} targets, machine code for {len(devices)} devices")
-
-
-def report(pool, directory, modules, devices):
+def report(results):
     print(f"{'module':10} {'device':>6}  {'kernel':36} {'registers':>9} {'stack':>6} {'stored':>7} {'loaded':>7}")
-    for module, device, log in in_parallel(pool, assemble, 13, directory, modules, devices):
+    for module, image, _, log in results:
         for kernel, registers, stack, stores, loads in ptxas_lines(log):
-            print(f"{module[0]:10} {device:>6}  {kernel:36} {registers:>9} {stack:>6} {stores:>7} {loads:>7}")
+            row = f"{kernel:36} {registers:>9} {stack:>6} {stores:>7} {loads:>7}"
+            print(f"{module.name:10} {image.target:>6}  {row}")
+
+
+def install(compilers, directory):
+    for version, wheel in compilers.items():
+        place = directory / version
+        if (place / wheel).is_file():
+            continue
+        shutil.rmtree(place, ignore_errors=True)
+        print(f"installing {wheel} into {place}")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        done = subprocess.run([*pip, "--only-binary", ":all:", "--target", str(place), wheel], check=False)
+        if done.returncode != 0:
+            raise Failure(f"pip does not install {wheel}")
+        (place / wheel).touch()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write ptx/")
-    parser.add_argument("--check", action="store_true", help="compare ptx/ with the source; compile for every GPU")
+    parser.add_argument("--install", action="store_true", help="install the compilers")
+    parser.add_argument("--write", action="store_true", help="write images/ and images.txt")
+    parser.add_argument("--check", action="store_true", help="compare images/ and images.txt with the source")
     parser.add_argument("--report", action="store_true", help="print registers and spills (bytes) of every kernel")
-    parser.add_argument("--module", action="append", help="only this module; repeatable")
-    parser.add_argument("--cc", action="append", type=int, help="machine code only for this GPU, as in 86; repeatable")
-    parser.add_argument("--nvrtc12", metavar="DIR", help="where NVRTC 12.4 is")
-    parser.add_argument("--nvrtc13", metavar="DIR", help="where NVRTC 13 is")
+    parser.add_argument("--module", action="append", help="only this module, unless it writes; repeatable")
+    parser.add_argument("--cc", action="append", help="only for this compute capability, as in 8.6; repeatable")
+    parser.add_argument("--nvrtc", metavar="DIR", help="where the compilers are")
     options = parser.parse_args()
+    if not (options.install or options.write or options.check or options.report):
+        parser.error("one of --install, --write, --check, --report")
+    everything = not (options.module or options.cc)
+    if options.write and not everything:
+        parser.error("--write makes everything, so that images.txt is of one source: no --module, no --cc")
+    there = List()
+    names = [module.name for module in there.modules]
+    if unknown := set(options.module or []) - set(names):
+        parser.error(f"no module {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    known = sorted({image.capability for image in there.images}, key=float)
+    if unknown := set(options.cc or []) - set(known):
+        parser.error(f"no images for {', '.join(sorted(unknown))}; there are some for {', '.join(known)}")
+    modules = [m for m in there.modules if m.name in (options.module or names)]
+    images = [i for i in there.images if i.capability in (options.cc or known)]
+    directory = Path(options.nvrtc or os.environ.get("WCODEC_NVRTC") or HERE.parent / "target/nvrtc").resolve()
+    if options.install:
+        install(there.compilers, directory)
     if not (options.write or options.check or options.report):
-        parser.error("one of --write, --check, --report")
-    known = [*SHIPPED, SELFTEST]
-    if unknown := set(options.module or []) - {module[0] for module in known}:
-        parser.error(f"no module {', '.join(sorted(unknown))}; there are {', '.join(module[0] for module in known)}")
-    modules = [m for m in known if not options.module or m[0] in options.module]
-    devices = options.cc or DEVICES
-    directories = {12: options.nvrtc12, 13: options.nvrtc13}
-    if options.write or options.check:
-        version = load(12, options.nvrtc12).version
-        if version != WRITER:
-            raise Failure(f"NVRTC {version[0]}.{version[1]} writes other PTX: pip install {PACKAGES[12]}")
-    if options.check or options.report:
-        load(13, options.nvrtc13)
+        return
+    for image in images:
+        load(image.compiler, directory)
     with ProcessPoolExecutor() as pool:
-        if options.write:
-            write(pool, options.nvrtc12, [m for m in modules if m is not SELFTEST])
-        if options.check:
-            check(pool, directories, modules, devices)
+        if options.write or options.check:
+            results = in_parallel(pool, directory, modules, images)
+            for module, image, _, log in results:
+                if log:
+                    print(f"{image.name(module)}: {log}", file=sys.stderr)
+            shipped = [result for result in results if result[0].shipped]
+            if options.write:
+                write(shipped, there.modules)
+            if options.check:
+                check(shipped, there.modules, everything)
         if options.report:
-            report(pool, options.nvrtc13, modules, devices)
+            cubins = [image for image in images if image.kind == "cubin"]
+            report(in_parallel(pool, directory, modules, cubins, "--ptxas-options=--verbose"))
 
 
 if __name__ == "__main__":

@@ -146,8 +146,14 @@ def test_nvcomp_is_looked_for_in_pythons_path(tmp_path: Path, monkeypatch: pytes
         _native.nvcomp_info(str(tmp_path / "none"), [])
 
 
+KERNELS = [
+    *(f"cubin sm_{target}" for target in (75, 80, 86, 89, 90, 100, 120)),
+    *(f"PTX sm_{target}" for target in (75, 80, 90)),
+]
+
+
 def test_kernels_are_shipped() -> None:
-    assert _native.gpu_kernels() == ["sm_75", "sm_80", "sm_90"]
+    assert _native.gpu_kernels() == KERNELS
 
 
 # The doctor
@@ -163,7 +169,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["schema_version"] == 2 and report["command"] == "doctor" and report["ok"] is True
-    assert report["version"] == wcodec.__version__ and report["kernels"] == ["sm_75", "sm_80", "sm_90"]
+    assert report["version"] == wcodec.__version__ and report["kernels"] == KERNELS
     assert report["cpu"]["used"] in report["cpu"]["instruction_sets"]
     assert report["checks"][0] == {"name": "encode and decode on the CPU", "ok": True, "detail": ""}
     if NO_GPU:
@@ -183,7 +189,7 @@ def test_doctor_report() -> None:
 def test_doctor_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def device(ordinal: int, problem: str | None) -> dict[str, Any]:
         return {"ordinal": ordinal, "name": "NVIDIA T4", "compute_capability": [7, 5], "memory": 16 << 30,
-                "problem": problem, "kernels": "sm_75"}  # fmt: skip
+                "problem": problem, "kernels": None if problem else "cubin sm_75"}  # fmt: skip
 
     def verify(container: object, names: list[str], ordinal: int, options: object, progress: object) -> str:
         if ordinal == 1:
@@ -196,7 +202,7 @@ def test_doctor_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     report = wcodec.doctor()
     assert report.ok and not report.gpu and report.driver == {"cuda": "12.8", "problem": None}
     text = str(report)
-    assert "NVIDIA T4, compute capability 7.5, 16.00 GiB, kernels sm_75" in text and "GPU 1 is too old" in text
+    assert "NVIDIA T4, compute capability 7.5, 16.00 GiB, kernels cubin sm_75" in text and "GPU 1 is too old" in text
     results = {c.name: c for c in report.checks}
     assert results["decode rans, huffman and raw on GPU 0"].ok and results["decode zstd on GPU 0"].ok
     assert results["decode zstd on GPU 1"].detail == "GPU 1 is too old (use another)"

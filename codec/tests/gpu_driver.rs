@@ -382,6 +382,11 @@ fn our_modules_load() {
         let e = device.kernel(module, "no such kernel").unwrap_err();
         assert!(e.message().contains("cuModuleGetFunction"), "{}: {e}", module.name());
     }
+    // The driver has taken what was meant for it.
+    let (module, capability) = (wcodec_kernels::Module::Util, device.compute_capability());
+    let code = wcodec_kernels::cubin(module, capability).filter(|_| std::env::var_os("WCODEC_KERNELS").is_none());
+    let meant = code.unwrap_or_else(|| wcodec_kernels::ptx(module, capability));
+    assert_eq!(device.info().kernels().unwrap().to_string(), meant.to_string());
 }
 
 #[test]

@@ -170,9 +170,7 @@ impl<'a> Launch<'a> {
         // have the addresses as numbers.
         let result = unsafe {
             match self.unit {
-                Unit::Module(Module::Rans) => simt_run_rans(&launch),
-                Unit::Module(Module::Huffman) => simt_run_huffman(&launch),
-                Unit::Module(Module::Util) => simt_run_util(&launch),
+                Unit::Module(module) => entry(module)(&launch),
                 #[cfg(test)]
                 Unit::SelfTest => simt_run_selftest(&launch),
             }
@@ -202,10 +200,23 @@ struct RawLaunch<'a> {
     races: u32,
 }
 
+macro_rules! modules {
+    ($($variant:ident, $name:literal, $emulated:ident, $about:literal, [$($image:expr,)*];)*) => {
+        unsafe extern "C" {
+            $(fn $emulated(launch: *const RawLaunch<'_>) -> c_int;)*
+        }
+
+        /// What runs the kernels of a module.
+        fn entry(module: Module) -> unsafe extern "C" fn(*const RawLaunch<'_>) -> c_int {
+            match module {
+                $(Module::$variant => $emulated,)*
+            }
+        }
+    };
+}
+include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+
+#[cfg(test)]
 unsafe extern "C" {
-    fn simt_run_rans(launch: *const RawLaunch<'_>) -> c_int;
-    fn simt_run_huffman(launch: *const RawLaunch<'_>) -> c_int;
-    fn simt_run_util(launch: *const RawLaunch<'_>) -> c_int;
-    #[cfg(test)]
     fn simt_run_selftest(launch: *const RawLaunch<'_>) -> c_int;
 }

@@ -10,7 +10,7 @@ use libloading::Library;
 
 use crate::error::{Error, Result};
 
-/// The oldest driver, by the version of CUDA that it implements: the kernels are PTX ISA 8.4.
+/// The oldest driver, by the version of CUDA that it implements: that of the compiler of the kernels' images.
 const OLDEST: (u32, u32) = (12, 4);
 
 /// Every function of the driver that is called here. All of them are in the oldest driver. cudarc looks a function up

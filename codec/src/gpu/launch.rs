@@ -57,9 +57,9 @@ pub(super) fn checked_rows(plan: &TensorPlan, rows: Option<&Range<usize>>) -> Re
 /// Work that only needs to be launched.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    tiles: Vec<(super::module::Kernel, TilesLaunch)>,
+    tiles: Vec<(super::kernel::Kernel, TilesLaunch)>,
     raw: Vec<(u64, u64, usize)>,
-    symbols: Vec<(super::module::Kernel, Box<abi::SymbolsBatch>, u32)>,
+    symbols: Vec<(super::kernel::Kernel, Box<abi::SymbolsBatch>, u32)>,
     frames: Vec<Frames>,
 }
 

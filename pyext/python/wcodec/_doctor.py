@@ -45,9 +45,9 @@ class DoctorReport:
     driver: dict[str, Any]
     """The version of ``cuda`` that NVIDIA's driver implements, or the ``problem``."""
     devices: tuple[dict[str, Any], ...]
-    """Every GPU that the driver shows; ``problem`` says why one cannot be used."""
+    """Every GPU that the driver shows; ``problem`` says why one cannot be used, ``kernels`` which of ours it uses."""
     kernels: tuple[str, ...]
-    """The targets that this package has kernels for. GPUs take the last one that is not newer than they are."""
+    """What this package has kernels as: machine code (``cubin``) of some GPUs, PTX that drivers compile for others."""
     torch: dict[str, Any]
     """Its ``version``, the version of ``cuda`` that it is built for, or the ``problem``."""
     nvcomp: dict[str, Any]
@@ -122,6 +122,9 @@ def doctor() -> DoctorReport:
     cpu, problem = _tried(_native.instruction_sets)
     driver, driver_problem = _tried(_native.gpu_driver)
     devices, _ = _tried(lambda: json.loads(_native.gpu_devices()))
+    checks = tuple(_checks(devices or [], driver_problem))
+    # Once more, as a driver that refuses machine code does so in the checks.
+    devices, _ = _tried(lambda: json.loads(_native.gpu_devices()))
     nvcomp, nvcomp_problem = _tried(lambda: json.loads(_native.nvcomp_info(None, _devices.nvcomp_folders())))
     if nvcomp:
         nvcomp["cuda"] = ".".join(map(str, nvcomp["cuda"])) if nvcomp["cuda"] else "unknown"
@@ -135,7 +138,7 @@ def doctor() -> DoctorReport:
         kernels=tuple(_native.gpu_kernels()),
         torch=_torch_facts(),
         nvcomp={**dict.fromkeys(("path", "version", "family", "cuda")), **(nvcomp or {}), "problem": nvcomp_problem},
-        checks=tuple(_checks(devices or [], driver_problem)),
+        checks=checks,
     )
 
 

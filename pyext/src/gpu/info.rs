@@ -22,7 +22,7 @@ pub fn gpu_driver(py: Python<'_>) -> PyResult<(u32, u32)> {
     detached(py, driver_version)
 }
 
-/// Every GPU that the driver shows, as JSON; `problem` says why one cannot be used.
+/// Every GPU that the driver shows, as JSON; `problem` says why one cannot be used, `kernels` which image it gets.
 #[pyfunction]
 pub fn gpu_devices(py: Python<'_>) -> PyResult<String> {
     let infos = detached(py, device_infos)?;
@@ -30,29 +30,19 @@ pub fn gpu_devices(py: Python<'_>) -> PyResult<String> {
         .iter()
         .map(|i| {
             let mut record = json!(i);
-            record["problem"] = json!(i.supported().err().map(|e| e.to_string()));
-            record["kernels"] = json!(target(wcodec_kernels::ptx(Module::Util, i.compute_capability)));
+            let kernels = i.supported().and_then(|()| i.kernels());
+            record["problem"] = json!(kernels.as_ref().err().map(|e| e.to_string()));
+            record["kernels"] = json!(kernels.ok().map(|image| image.to_string()));
             record
         })
         .collect();
     Ok(json!(records).to_string())
 }
 
-/// The targets that kernels are shipped for, such as `sm_80`.
+/// What kernels are shipped as, such as `cubin sm_80` and `PTX sm_80`.
 #[pyfunction]
-pub fn gpu_kernels() -> Vec<&'static str> {
-    let mut found: Vec<_> = (7..=12)
-        .flat_map(|major| [(major, 0), (major, 5), (major, 9)])
-        .filter_map(|capability| target(wcodec_kernels::ptx(Module::Util, capability)))
-        .collect();
-    found.dedup();
-    found
-}
-
-/// The word behind `.target` in PTX.
-fn target(ptx: &'static str) -> Option<&'static str> {
-    let (_, rest) = ptx.split_once(".target ")?;
-    rest.split(|c: char| c == ',' || c.is_whitespace()).next()
+pub fn gpu_kernels() -> Vec<String> {
+    wcodec_kernels::images(Module::Util).iter().map(ToString::to_string).collect()
 }
 
 /// The nvCOMP that would be used, as JSON, or raises why there is none.
