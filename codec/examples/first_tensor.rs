@@ -91,7 +91,7 @@ fn run(file: &str, tensor: Option<&str>, started: u128) -> Result<()> {
             .tensors()
             .all()?
             .into_iter()
-            .find(|t| t.coder == "rans" || t.coder == "huffman")
+            .find(|t| t.coder() == "rans" || t.coder() == "huffman")
             .map(|t| t.name)
             .ok_or("the file has no tensor of coder rans or huffman")?,
     };
