@@ -106,7 +106,6 @@ pub struct Launch<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Unit {
     Module(Module),
-    #[cfg(test)]
     SelfTest,
 }
 
@@ -114,6 +113,11 @@ impl<'a> Launch<'a> {
     /// One block of one warp without shared memory.
     pub fn new(module: Module, kernel: &'a str) -> Launch<'a> {
         Launch::of(Unit::Module(module), kernel)
+    }
+
+    /// A kernel of `cuda/selftest.cu`, which is not shipped: tests compare the emulator with a GPU by it.
+    pub fn selftest(kernel: &'a str) -> Launch<'a> {
+        Launch::of(Unit::SelfTest, kernel)
     }
 
     fn of(unit: Unit, kernel: &'a str) -> Launch<'a> {
@@ -173,7 +177,6 @@ impl<'a> Launch<'a> {
                 Unit::Module(Module::Rans) => simt_run_rans(&launch),
                 Unit::Module(Module::Huffman) => simt_run_huffman(&launch),
                 Unit::Module(Module::Util) => simt_run_util(&launch),
-                #[cfg(test)]
                 Unit::SelfTest => simt_run_selftest(&launch),
             }
         };
@@ -206,6 +209,5 @@ unsafe extern "C" {
     fn simt_run_rans(launch: *const RawLaunch<'_>) -> c_int;
     fn simt_run_huffman(launch: *const RawLaunch<'_>) -> c_int;
     fn simt_run_util(launch: *const RawLaunch<'_>) -> c_int;
-    #[cfg(test)]
     fn simt_run_selftest(launch: *const RawLaunch<'_>) -> c_int;
 }
