@@ -4,6 +4,7 @@
   --write    writes ptx/ with NVRTC 12.4, whose PTX drivers from 550 on take
   --check    compares ptx/ with what the source gives now, byte for byte, and compiles every kernel with NVRTC 13 to
              machine code for every supported GPU
+  --selftest DIR  writes the PTX of kernels that only tests use to DIR, for those on a GPU
   --report   prints registers, stack and spills of every kernel, as NVRTC 13 compiles it (--module, --cc choose)
 
 Both versions come as Python wheels, and can be installed side by side; nothing else of CUDA is needed:
@@ -198,21 +199,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write ptx/")
     parser.add_argument("--check", action="store_true", help="compare ptx/ with the source; compile for every GPU")
+    parser.add_argument("--selftest", type=Path, metavar="DIR", help="write the PTX of the tests' own kernels to DIR")
     parser.add_argument("--report", action="store_true", help="print registers and spills (bytes) of every kernel")
     parser.add_argument("--module", action="append", help="only this module; repeatable")
     parser.add_argument("--cc", action="append", type=int, help="machine code only for this GPU, as in 86; repeatable")
     parser.add_argument("--nvrtc12", metavar="DIR", help="where NVRTC 12.4 is")
     parser.add_argument("--nvrtc13", metavar="DIR", help="where NVRTC 13 is")
     options = parser.parse_args()
-    if not (options.write or options.check or options.report):
-        parser.error("one of --write, --check, --report")
+    if not (options.write or options.check or options.report or options.selftest):
+        parser.error("one of --write, --check, --report, --selftest")
     known = [*SHIPPED, SELFTEST]
     if unknown := set(options.module or []) - {module[0] for module in known}:
         parser.error(f"no module {', '.join(sorted(unknown))}; there are {', '.join(module[0] for module in known)}")
     modules = [m for m in known if not options.module or m[0] in options.module]
     devices = options.cc or DEVICES
     directories = {12: options.nvrtc12, 13: options.nvrtc13}
-    if options.write or options.check:
+    if options.write or options.check or options.selftest:
         version = load(12, options.nvrtc12).version
         if version != WRITER:
             raise Failure(f"NVRTC {version[0]}.{version[1]} writes other PTX: pip install {PACKAGES[12]}")
@@ -221,6 +223,10 @@ def main():
     with ProcessPoolExecutor() as pool:
         if options.write:
             write(pool, options.nvrtc12, [m for m in modules if m is not SELFTEST])
+        if options.selftest:
+            options.selftest.mkdir(parents=True, exist_ok=True)
+            for _, target, text in in_parallel(pool, make_ptx, 12, options.nvrtc12, [SELFTEST], TARGETS):
+                (options.selftest / f"selftest.sm_{target}.ptx").write_text(text)
         if options.check:
             check(pool, directories, modules, devices)
         if options.report:
