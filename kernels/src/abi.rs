@@ -90,6 +90,7 @@ macro_rules! structures {
                 name: stringify!($field),
                 kind: stringify!($type),
                 offset: std::mem::offset_of!($name, $field),
+                bytes: size_of::<$type>(),
                 what: concat!($($what),*),
             }),*],
         }),*];

@@ -17,6 +17,7 @@ pub(super) struct Field {
     pub name: &'static str,
     pub kind: &'static str,
     pub offset: usize,
+    pub bytes: usize,
     pub what: &'static str,
 }
 
@@ -29,6 +30,17 @@ impl Field {
         }
     }
 }
+
+const LIES_AT: &str = "\
+#ifdef __CUDACC__
+// NVRTC has no offsetof. The fields' sizes add up to the structure's, so that they leave no gaps.
+#define LIES_AT(structure, field, offset, bytes) static_assert(sizeof(structure::field) == bytes, \"differs from abi.rs\");
+#else
+#define LIES_AT(structure, field, offset, bytes)                                                             \\
+  static_assert(__builtin_offsetof(structure, field) == offset && sizeof(structure::field) == bytes, \\
+                \"differs from abi.rs\");
+#endif
+";
 
 fn header() -> String {
     let mut text = String::from(
@@ -55,11 +67,12 @@ fn header() -> String {
     }
     text.push_str("\n// Every compiler of this text lays the structures out as Rust does.\n");
     writeln!(text, "static_assert(TABLE_AT == {TABLE_AT}, \"differs from abi.rs\");").unwrap();
-    text.push_str("#define LIES_AT(structure, field, offset) \\\n");
-    text.push_str("  static_assert(__builtin_offsetof(structure, field) == offset, \"differs from abi.rs\");\n");
+    text.push_str(LIES_AT);
     for s in STRUCTURES {
         writeln!(text, "static_assert(sizeof({}) == {}, \"differs from abi.rs\");", s.name, s.bytes).unwrap();
-        s.fields.iter().for_each(|f| writeln!(text, "LIES_AT({}, {}, {})", s.name, f.name, f.offset).unwrap());
+        s.fields
+            .iter()
+            .for_each(|f| writeln!(text, "LIES_AT({}, {}, {}, {})", s.name, f.name, f.offset, f.bytes).unwrap());
     }
     text.push_str("#undef LIES_AT\n");
     text
