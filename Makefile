@@ -55,6 +55,12 @@ nvrtc: $(VENV)/tools
 	@$(BIN)/python -c 'import zstandard' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'zstandard>=0.22'
 	@$(BIN)/python kernels/compile.py --install --nvrtc $(NVRTC)
 
+# Kernels that only tests on a GPU use.
+SELFTEST := target/selftest
+$(SELFTEST)/made: $(wildcard kernels/cuda/*) kernels/compile.py kernels/modules.txt | nvrtc
+	@$(BIN)/python kernels/compile.py --selftest $(SELFTEST) --nvrtc $(NVRTC)
+	@touch $@
+
 # Of a wheel only the library is kept: all else is headers and documentation.
 UNPACK := import glob, zipfile; \
 	[w.extractall(members=[n for n in w.namelist() if "/libnvcomp.so" in n]) for w in map(zipfile.ZipFile, glob.glob("*.whl"))]
@@ -102,7 +108,8 @@ test-python: build $(VENV)/test-tools
 # What is skipped has not been tested: without a GPU, nvCOMP or torch with CUDA these tests fail.
 test-gpu: export WCODEC_REQUIRE_GPU := 1
 test-gpu: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
-test-gpu: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) ## Tests on a GPU: the driver's layer, decoding, torch
+test-gpu: export WCODEC_SELFTEST ?= $(abspath $(SELFTEST))
+test-gpu: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) $(SELFTEST)/made ## Tests on a GPU: the driver's layer, decoding, torch
 	cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
 	WCODEC_KERNELS=ptx cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
 	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/test_gpu_torch.py tests/test_gpu_host.py tests/test_gpu_models.py \

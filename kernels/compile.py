@@ -4,6 +4,7 @@
   --install  puts the compilers that modules.txt names into the folder --nvrtc: wheels of PyPI, nothing else of CUDA
   --write    compiles everything; writes images/*.zst and images.txt, which has the hashes of sources and images
   --check    compiles everything, and compares sources, images and images.txt with what is in the tree
+  --selftest DIR  writes the PTX of modules that only tests use to DIR, for those on a GPU
   --report   prints registers, stack and spills of every kernel (--module, --cc choose)
 
 --nvrtc is target/nvrtc of the repository, or what the environment variable WCODEC_NVRTC names. --write and --check need
@@ -298,13 +299,15 @@ def main():
     parser.add_argument("--install", action="store_true", help="install the compilers")
     parser.add_argument("--write", action="store_true", help="write images/ and images.txt")
     parser.add_argument("--check", action="store_true", help="compare images/ and images.txt with the source")
+    parser.add_argument("--selftest", type=Path, metavar="DIR", help="write the PTX of the tests' own modules to DIR")
     parser.add_argument("--report", action="store_true", help="print registers and spills (bytes) of every kernel")
     parser.add_argument("--module", action="append", help="only this module, unless it writes; repeatable")
     parser.add_argument("--cc", action="append", help="only for this compute capability, as in 8.6; repeatable")
     parser.add_argument("--nvrtc", metavar="DIR", help="where the compilers are")
     options = parser.parse_args()
-    if not (options.install or options.write or options.check or options.report):
-        parser.error("one of --install, --write, --check, --report")
+    jobs = options.write or options.check or options.report or options.selftest
+    if not (options.install or jobs):
+        parser.error("one of --install, --write, --check, --selftest, --report")
     everything = not (options.module or options.cc)
     if options.write and not everything:
         parser.error("--write makes everything, so that images.txt is of one source: no --module, no --cc")
@@ -320,7 +323,7 @@ def main():
     directory = Path(options.nvrtc or os.environ.get("WCODEC_NVRTC") or HERE.parent / "target/nvrtc").resolve()
     if options.install:
         install(there.compilers, directory)
-    if not (options.write or options.check or options.report):
+    if not jobs:
         return
     for image in images:
         load(image.compiler, directory)
@@ -335,6 +338,12 @@ def main():
                 write(shipped, there.modules)
             if options.check:
                 check(shipped, there.modules, everything)
+        if options.selftest:
+            options.selftest.mkdir(parents=True, exist_ok=True)
+            tests = [module for module in modules if not module.shipped]
+            texts = [image for image in images if image.kind == "ptx"]
+            for module, image, data, _ in in_parallel(pool, directory, tests, texts):
+                (options.selftest / image.name(module)).write_bytes(data.rstrip(b"\0"))
         if options.report:
             cubins = [image for image in images if image.kind == "cubin"]
             report(in_parallel(pool, directory, modules, cubins, "--ptxas-options=--verbose"))

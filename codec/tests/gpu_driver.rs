@@ -9,6 +9,7 @@ use wcodec::gpu::{
     Device, DeviceBuffer, Event, Fetcher, Kernel, PinnedBuffer, Stream, device_infos, devices, driver_version,
 };
 use wcodec::{Cancel, ErrorKind, Pool};
+use wcodec_kernels::emulate;
 
 mod common;
 
@@ -475,4 +476,97 @@ fn threads_share_a_device() {
     let stream = std::thread::scope(|s| s.spawn(|| Stream::new(&device).unwrap()).join()).unwrap();
     let raw: *mut c_void = stream.raw();
     assert!(!raw.is_null());
+}
+
+/// The PTX of the kernels that only tests use, for this device. `make test-gpu` writes it and says where.
+fn selftest(device: &Device) -> Option<&'static str> {
+    let Some(folder) = std::env::var_os("WCODEC_SELFTEST") else {
+        assert!(std::env::var("WCODEC_REQUIRE_GPU").as_deref() != Ok("1"), "WCODEC_SELFTEST names no folder");
+        return None;
+    };
+    let target = match device.compute_capability() {
+        (9.., _) => 90,
+        (8, _) => 80,
+        _ => 75,
+    };
+    let path = std::path::Path::new(&folder).join(format!("selftest.sm_{target}.ptx"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    // Modules are told apart by their address, and kept as long as the device.
+    static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    Some(TEXT.get_or_init(|| text))
+}
+
+/// What a kernel of `selftest.cu` makes of `input` in one block, on the GPU and in the emulator: `outputs` words for each of 128 threads.
+fn on_both(device: &Device, ptx: &'static str, name: &str, mode: u32, input: &[u32], outputs: usize) -> [Vec<u32>; 2] {
+    const THREADS: u32 = 128;
+    let (stream, kernel) = (Stream::new(device).unwrap(), device.kernel_in(ptx, name).unwrap());
+    let bytes: Vec<u8> = input.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let source = DeviceBuffer::new(device, bytes.len()).unwrap();
+    let output = DeviceBuffer::new(device, THREADS as usize * outputs * 4).unwrap();
+    source.upload(0, &bytes, &stream).unwrap();
+    output.fill(0xEE, &stream).unwrap();
+    let params = |input: u64, output: u64| {
+        let mut params = [input, output].map(u64::to_le_bytes).concat();
+        params.extend([mode, 0].map(u32::to_le_bytes).concat());
+        params
+    };
+    // SAFETY: The buffers are as large as the kernel's threads take, and outlive `numbers`, which waits.
+    unsafe { kernel.launch(1, THREADS, 0, &params(source.ptr(), output.ptr()), &stream, false) }.unwrap();
+    let on_gpu = numbers(&output, &stream);
+
+    let (source, mut output) = (emulate::Buffer::from(&bytes[..]), emulate::Buffer::new(output.len()));
+    output.fill(0xEE);
+    let params = params(source.address(), output.address());
+    let memory = [emulate::Range::read::<u8>(&source), emulate::Range::write::<u8>(&mut output)];
+    emulate::Launch::selftest(name).threads(THREADS).run(&params, &memory).unwrap();
+    [on_gpu, output.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()]
+}
+
+fn words(count: usize, seed: u64) -> Vec<u32> {
+    pattern(4 * count, seed).chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+#[test]
+fn primitives_of_the_kernels_are_those_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    for seed in 0..8 {
+        let input = words(128, seed);
+        let [gpu, emulated] = on_both(&device, ptx, "primitives", 0, &input, 16);
+        for (i, (g, e)) in gpu.into_iter().zip(emulated).enumerate() {
+            // The bits of a NaN that a product gives are anyone's.
+            let nan = i % 16 == 9 && f32::from_bits(g).is_nan() && f32::from_bits(e).is_nan();
+            assert!(g == e || nan, "word {} of thread {}, {:08x}: {g:08x}, not {e:08x}", i % 16, i / 16, input[i / 16]);
+        }
+    }
+}
+
+#[test]
+fn products_of_matrices_are_those_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    let modes = if device.compute_capability() >= (8, 0) { 2 } else { 1 };
+    for (mode, seed) in (0..modes).flat_map(|mode| (0..8).map(move |seed| (mode, seed))) {
+        // Normal numbers of either sign, from 2^-8 to 2^8.
+        let pair = |v: u32| {
+            let of = |v: u32| match mode {
+                0 => v & 0x83FF | (7 + (v >> 10 & 15)) << 10,
+                _ => v & 0x807F | (119 + (v >> 7 & 15)) << 7,
+            };
+            of(v & 0xFFFF) | of(v >> 16) << 16
+        };
+        let input: Vec<u32> = (words(1280, 100 + seed).into_iter().enumerate())
+            .map(|(i, v)| if i % 10 < 6 { pair(v) } else { ((v as i32 >> 8) as f32 / 256.0).to_bits() })
+            .collect();
+        // Of the sizes: what the sum of a product's terms without their signs is.
+        let sizes: Vec<u32> =
+            (input.iter().enumerate()).map(|(i, v)| v & if i % 10 < 6 { 0x7FFF_7FFF } else { 0x7FFF_FFFF }).collect();
+        let [gpu, emulated] = on_both(&device, ptx, "products", mode, &input, 4);
+        let [_, sizes] = on_both(&device, ptx, "products", mode, &sizes, 4);
+        for (i, ((g, e), size)) in gpu.into_iter().zip(emulated).zip(sizes).enumerate() {
+            let [g, e, size] = [g, e, size].map(|v| f64::from(f32::from_bits(v)));
+            // Each of 17 terms may lose its bits below 2^-23 of the largest on the GPU, and half of that in the emulator.
+            assert!((g - e).abs() <= size * 32.0 * 2f64.powi(-23), "mode {mode}, word {i}: {g}, not {e} (size {size})");
+        }
+    }
 }

@@ -1,8 +1,8 @@
-// What the host hands to the kernels. `kernels/src/abi.rs` owns these structures; a test compares sizes and offsets.
+// What the host hands to the kernels. Made from kernels/src/abi.rs, which says how.
 #pragma once
 #include "simt.h"
 
-// Items of one launch: the linears of a decoder block. Parameters are copied with each launch, so that they are kept short.
+// Items of one launch.
 #define MAX_ITEMS 24
 
 // Output types.
@@ -16,132 +16,245 @@
 #define FILTER_LEFT 1
 #define FILTER_UP 2
 
-// Where an element of the output lies: element (row, column), rows counted through all matrices from the first row of
-// the item, is at `out + row * row_stride + column * column_stride` elements.
+// Where an element of the output lies: element (row, column), rows counted through all matrices from the first row of the item, is at
+// `out + row * row_stride + column * column_stride` elements.
 struct Output {
-  u64 out;            // address
-  u64 row_stride;     // elements
-  u64 column_stride;  // elements
-  u64 scales;         // address of f32; 0 for int8 output
-  u32 scales_per_row; // 0: one for the tensor
-  u32 scale_columns;  // columns that share a scale
+  u64 out;             // Address.
+  u64 row_stride;      // Elements.
+  u64 column_stride;   // Elements.
+  u64 scales;          // Address of f32; 0 for int8 output.
+  u32 scales_per_row;  // 0: one for the tensor.
+  u32 scale_columns;   // Columns that share a scale.
 };
 
-// How to divide what is below 2^31 by a number that the host knows: n / d is (2 n * factor >> 32) >> shift.
+// How a kernel divides numbers below 2^31 by one that the host knows: `n / d` is `(2 n * factor >> 32) >> shift`.
 struct Divisor {
-  u32 factor;  // ceil(2^(31 + shift) / d)
-  u32 shift;   // ceil(log2 d)
+  u32 factor;  // ceil(2^(31 + shift) / d).
+  u32 shift;   // ceil(log2 d).
 };
 
 // A coded plane, or a range of its strips. FORMAT.md section 3 defines the words.
 struct Tiles {
-  u64 data;           // address of the chunks, a multiple of 16
-  u64 offsets;        // address of the chunk offsets
-  u64 side;           // address of the side plane
-  u64 table;          // address of the decoding table, 2^bits words
-  u64 status;         // address of the plane's status: the smallest chunk found damaged, or all ones
-  u64 row_begin;      // row, counted through all matrices, that the output begins with
-  Output output;
-  u32 data_units;     // length of the chunks in units of 4 bytes
-  u32 cost_begin;     // sum of the costs of the items before this one; a chunk costs `blocks`
-  u32 chunk_begin;    // first chunk
-  u32 chunk_end;      // behind the last chunk
-  u32 max_chunk;      // bytes
-  u32 strips;         // per matrix
-  u32 rows;           // per matrix
-  u32 cols;
-  u32 tiles;          // per strip
-  u32 blocks;         // of 64 columns, in a tile
-  u32 last_blocks;    // in the last tile of a strip
-  u16 bits;           // log2 of the slots of the table
-  u8 layout;          // 0 byte, 1 pair
-  u8 shift;           // of layout pair
-  u8 filter;
-  u8 vector;          // rows of the output begin at multiples of 16 bytes and are below 2^29 long, columns follow each other
-  u16 block_begin;    // first block of threads that has chunks of this item only
-  u16 block_end;      // behind the last one
-  u16 reserved;
-  Divisor by_tiles;   // how to divide by `tiles`
-  Divisor by_strips;  // and by `strips`
-  u32 shared_begin;   // first chunk of those blocks
-  u32 shared_end;     // behind the last one
+  u64 data;           // Address of the chunks, a multiple of 16.
+  u64 offsets;        // Address of the chunk offsets.
+  u64 side;           // Address of the side plane.
+  u64 table;          // Address of the decoding table, 2^bits words.
+  u64 status;         // Address of the plane's status: the smallest chunk found damaged, or all ones.
+  u64 row_begin;      // Row, counted through all matrices, that the output begins with.
+  Output output;      // Where the elements go.
+  u32 data_units;     // Length of the chunks in units of 4 bytes.
+  u32 cost_begin;     // Sum of the costs of the items before this one; a chunk costs `blocks`.
+  u32 chunk_begin;    // First chunk.
+  u32 chunk_end;      // Behind the last chunk.
+  u32 max_chunk;      // Bytes.
+  u32 strips;         // Per matrix.
+  u32 rows;           // Per matrix.
+  u32 cols;           // Of each matrix.
+  u32 tiles;          // Per strip.
+  u32 blocks;         // Of 64 columns, in a tile.
+  u32 last_blocks;    // In the last tile of a strip.
+  u16 bits;           // log2 of the slots of the table.
+  u8 layout;          // 0 byte, 1 pair.
+  u8 shift;           // Of layout pair.
+  u8 filter;          // FILTER_*.
+  u8 vector;          // Rows of the output begin at multiples of 16 bytes, are below 2^29 long, columns follow each other.
+  u16 block_begin;    // First block of threads that has chunks of this item only.
+  u16 block_end;      // Behind the last one.
+  u16 reserved;       // 0.
+  Divisor by_tiles;   // How to divide by `tiles`.
+  Divisor by_strips;  // And by `strips`.
+  u32 shared_begin;   // First chunk of those blocks.
+  u32 shared_end;     // Behind the last one.
 };
 
+// Parameters of the decoding kernels.
 struct TilesBatch {
-  u32 count;
-  u32 cost;           // of all items together
-  u32 barriers;       // address in shared memory; the decoding table lies before them, at TABLE_AT
-  u32 buffers;        // address in shared memory of the first buffer
-  u32 buffer_bytes;   // of one buffer: a chunk, and what a damaged one may make a decoder read beyond
-  u32 buffers_per_warp;  // 1 or 2
-  u32 reserved[2];
-  Tiles items[MAX_ITEMS];
+  u32 count;               // Items.
+  u32 cost;                // Of all items together.
+  u32 barriers;            // Address in shared memory; the decoding table lies before them, at TABLE_AT.
+  u32 buffers;             // Address in shared memory of the first buffer.
+  u32 buffer_bytes;        // Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+  u32 buffers_per_warp;    // 1 or 2.
+  u32 reserved[2];         // 0.
+  Tiles items[MAX_ITEMS];  // `count` of them.
 };
 
 // Symbols of a plane, row-major without padding, to write as what they stand for.
 struct Symbols {
-  u64 symbols;        // address at which the plane's first symbol would lie
-  u64 begin;          // first element
-  u64 end;            // behind the last element
-  u64 cols;
-  u64 row_begin;      // row that the output begins with
-  Output output;
-  u64 cost_begin;     // groups of 16 elements in the items before this one
-  u32 kind;           // OUT_*
-  u32 vector;         // groups of 16 lie in one row, and are multiples of 16 bytes in symbols and output
+  u64 symbols;     // Address at which the plane's first symbol would lie.
+  u64 begin;       // First element.
+  u64 end;         // Behind the last element.
+  u64 cols;        // Of each row.
+  u64 row_begin;   // Row that the output begins with.
+  Output output;   // Where the elements go.
+  u64 cost_begin;  // Groups of 16 elements in the items before this one.
+  u32 kind;        // OUT_*.
+  u32 vector;      // Groups of 16 lie in one row, and are multiples of 16 bytes in symbols and output.
 };
+
+// Parameters of `wcodec_dequantize`.
 struct SymbolsBatch {
-  u32 count;
-  u32 reserved;
-  u64 cost;
-  Symbols items[MAX_ITEMS];
+  u32 count;                 // Items.
+  u32 reserved;              // 0.
+  u64 cost;                  // Groups of all items together.
+  Symbols items[MAX_ITEMS];  // `count` of them.
 };
 
 // Rows of a plane of coder `zstd` on which a filter was used.
 struct Filtered {
-  u64 symbols;        // address at which the plane's first symbol would lie
-  u64 elements;       // of the plane
-  u64 cols;
-  u64 chunk;          // decoded bytes of a frame: the filter restarts at each
-  u64 chunk_begin;    // first frame
-  u64 cost_begin;     // warps that the items before this one take
-  u32 filter;
-  u32 reserved;
+  u64 symbols;      // Address at which the plane's first symbol would lie.
+  u64 elements;     // Of the plane.
+  u64 cols;         // Of each row.
+  u64 chunk;        // Decoded bytes of a frame: the filter restarts at each.
+  u64 chunk_begin;  // First frame.
+  u64 cost_begin;   // Warps that the items before this one take.
+  u32 filter;       // FILTER_*.
+  u32 reserved;     // 0.
 };
+
+// Parameters of `wcodec_unfilter`.
 struct FilteredBatch {
-  u32 count;
-  u32 reserved;
-  u64 cost;           // warps
-  Filtered items[MAX_ITEMS];
+  u32 count;                  // Items.
+  u32 reserved;               // 0.
+  u64 cost;                   // Warps.
+  Filtered items[MAX_ITEMS];  // `count` of them.
 };
 
 // Frames of a plane of coder `zstd`, as nvCOMP wants them: arrays of pointers and sizes.
 struct Frames {
-  u64 data;           // address of the frames
-  u64 offsets;        // address of pairs of u32: start in units of 8 bytes, length
-  u64 output;         // address of the decoded bytes
-  u64 decoded;        // of the whole plane, bytes
-  u64 status;         // address of the plane's status
-  u64 frame_begin;    // first frame
-  u32 frames;
-  u32 chunk;          // decoded bytes of a frame
-  u32 first;          // place of the first frame in the arrays
-  u32 reserved;
-};
-struct FramesBatch {
-  u32 count;
-  u32 frames;         // of all items together
-  u64 compressed;     // the arrays, of `frames` entries each: addresses of frames
-  u64 compressed_bytes;
-  u64 capacity;
-  u64 actual;
-  u64 outputs;
-  u64 statuses;       // of i32
-  Frames items[MAX_ITEMS];
+  u64 data;         // Address of the frames.
+  u64 offsets;      // Address of pairs of u32: start in units of 8 bytes, length.
+  u64 output;       // Address of the decoded bytes.
+  u64 decoded;      // Of the whole plane, bytes.
+  u64 status;       // Address of the plane's status.
+  u64 frame_begin;  // First frame.
+  u32 frames;       // How many.
+  u32 chunk;        // Decoded bytes of a frame.
+  u32 first;        // Place of the first frame in the arrays.
+  u32 reserved;     // 0.
 };
 
-// abi.rs asserts the same sizes.
-static_assert(sizeof(Tiles) == 168 && sizeof(TilesBatch) == 32 + MAX_ITEMS * 168, "differs from abi.rs");
-static_assert(sizeof(Symbols) == 96 && sizeof(SymbolsBatch) == 16 + MAX_ITEMS * 96, "differs from abi.rs");
-static_assert(sizeof(Filtered) == 56 && sizeof(FilteredBatch) == 16 + MAX_ITEMS * 56, "differs from abi.rs");
-static_assert(sizeof(Frames) == 64 && sizeof(FramesBatch) == 56 + MAX_ITEMS * 64, "differs from abi.rs");
+// Parameters of `wcodec_frames` and `wcodec_frames_check`.
+struct FramesBatch {
+  u32 count;                // Items.
+  u32 frames;               // Of all items together.
+  u64 compressed;           // The arrays, of `frames` entries each: addresses of frames.
+  u64 compressed_bytes;     // Their bytes.
+  u64 capacity;             // Bytes that they may decode to.
+  u64 actual;               // Bytes that they decoded to.
+  u64 outputs;              // Addresses of decoded bytes.
+  u64 statuses;             // Of i32.
+  Frames items[MAX_ITEMS];  // `count` of them.
+};
+
+// Every compiler of this text lays the structures out as Rust does.
+static_assert(TABLE_AT == 1024, "differs from abi.rs");
+#ifdef __CUDACC__
+// NVRTC has no offsetof. The fields' sizes add up to the structure's, so that they leave no gaps.
+#define LIES_AT(structure, field, offset, bytes) static_assert(sizeof(structure::field) == bytes, "differs from abi.rs");
+#else
+#define LIES_AT(structure, field, offset, bytes)                                                             \
+  static_assert(__builtin_offsetof(structure, field) == offset && sizeof(structure::field) == bytes, \
+                "differs from abi.rs");
+#endif
+static_assert(sizeof(Output) == 40, "differs from abi.rs");
+LIES_AT(Output, out, 0, 8)
+LIES_AT(Output, row_stride, 8, 8)
+LIES_AT(Output, column_stride, 16, 8)
+LIES_AT(Output, scales, 24, 8)
+LIES_AT(Output, scales_per_row, 32, 4)
+LIES_AT(Output, scale_columns, 36, 4)
+static_assert(sizeof(Divisor) == 8, "differs from abi.rs");
+LIES_AT(Divisor, factor, 0, 4)
+LIES_AT(Divisor, shift, 4, 4)
+static_assert(sizeof(Tiles) == 168, "differs from abi.rs");
+LIES_AT(Tiles, data, 0, 8)
+LIES_AT(Tiles, offsets, 8, 8)
+LIES_AT(Tiles, side, 16, 8)
+LIES_AT(Tiles, table, 24, 8)
+LIES_AT(Tiles, status, 32, 8)
+LIES_AT(Tiles, row_begin, 40, 8)
+LIES_AT(Tiles, output, 48, 40)
+LIES_AT(Tiles, data_units, 88, 4)
+LIES_AT(Tiles, cost_begin, 92, 4)
+LIES_AT(Tiles, chunk_begin, 96, 4)
+LIES_AT(Tiles, chunk_end, 100, 4)
+LIES_AT(Tiles, max_chunk, 104, 4)
+LIES_AT(Tiles, strips, 108, 4)
+LIES_AT(Tiles, rows, 112, 4)
+LIES_AT(Tiles, cols, 116, 4)
+LIES_AT(Tiles, tiles, 120, 4)
+LIES_AT(Tiles, blocks, 124, 4)
+LIES_AT(Tiles, last_blocks, 128, 4)
+LIES_AT(Tiles, bits, 132, 2)
+LIES_AT(Tiles, layout, 134, 1)
+LIES_AT(Tiles, shift, 135, 1)
+LIES_AT(Tiles, filter, 136, 1)
+LIES_AT(Tiles, vector, 137, 1)
+LIES_AT(Tiles, block_begin, 138, 2)
+LIES_AT(Tiles, block_end, 140, 2)
+LIES_AT(Tiles, reserved, 142, 2)
+LIES_AT(Tiles, by_tiles, 144, 8)
+LIES_AT(Tiles, by_strips, 152, 8)
+LIES_AT(Tiles, shared_begin, 160, 4)
+LIES_AT(Tiles, shared_end, 164, 4)
+static_assert(sizeof(TilesBatch) == 4064, "differs from abi.rs");
+LIES_AT(TilesBatch, count, 0, 4)
+LIES_AT(TilesBatch, cost, 4, 4)
+LIES_AT(TilesBatch, barriers, 8, 4)
+LIES_AT(TilesBatch, buffers, 12, 4)
+LIES_AT(TilesBatch, buffer_bytes, 16, 4)
+LIES_AT(TilesBatch, buffers_per_warp, 20, 4)
+LIES_AT(TilesBatch, reserved, 24, 8)
+LIES_AT(TilesBatch, items, 32, 4032)
+static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
+LIES_AT(Symbols, symbols, 0, 8)
+LIES_AT(Symbols, begin, 8, 8)
+LIES_AT(Symbols, end, 16, 8)
+LIES_AT(Symbols, cols, 24, 8)
+LIES_AT(Symbols, row_begin, 32, 8)
+LIES_AT(Symbols, output, 40, 40)
+LIES_AT(Symbols, cost_begin, 80, 8)
+LIES_AT(Symbols, kind, 88, 4)
+LIES_AT(Symbols, vector, 92, 4)
+static_assert(sizeof(SymbolsBatch) == 2320, "differs from abi.rs");
+LIES_AT(SymbolsBatch, count, 0, 4)
+LIES_AT(SymbolsBatch, reserved, 4, 4)
+LIES_AT(SymbolsBatch, cost, 8, 8)
+LIES_AT(SymbolsBatch, items, 16, 2304)
+static_assert(sizeof(Filtered) == 56, "differs from abi.rs");
+LIES_AT(Filtered, symbols, 0, 8)
+LIES_AT(Filtered, elements, 8, 8)
+LIES_AT(Filtered, cols, 16, 8)
+LIES_AT(Filtered, chunk, 24, 8)
+LIES_AT(Filtered, chunk_begin, 32, 8)
+LIES_AT(Filtered, cost_begin, 40, 8)
+LIES_AT(Filtered, filter, 48, 4)
+LIES_AT(Filtered, reserved, 52, 4)
+static_assert(sizeof(FilteredBatch) == 1360, "differs from abi.rs");
+LIES_AT(FilteredBatch, count, 0, 4)
+LIES_AT(FilteredBatch, reserved, 4, 4)
+LIES_AT(FilteredBatch, cost, 8, 8)
+LIES_AT(FilteredBatch, items, 16, 1344)
+static_assert(sizeof(Frames) == 64, "differs from abi.rs");
+LIES_AT(Frames, data, 0, 8)
+LIES_AT(Frames, offsets, 8, 8)
+LIES_AT(Frames, output, 16, 8)
+LIES_AT(Frames, decoded, 24, 8)
+LIES_AT(Frames, status, 32, 8)
+LIES_AT(Frames, frame_begin, 40, 8)
+LIES_AT(Frames, frames, 48, 4)
+LIES_AT(Frames, chunk, 52, 4)
+LIES_AT(Frames, first, 56, 4)
+LIES_AT(Frames, reserved, 60, 4)
+static_assert(sizeof(FramesBatch) == 1592, "differs from abi.rs");
+LIES_AT(FramesBatch, count, 0, 4)
+LIES_AT(FramesBatch, frames, 4, 4)
+LIES_AT(FramesBatch, compressed, 8, 8)
+LIES_AT(FramesBatch, compressed_bytes, 16, 8)
+LIES_AT(FramesBatch, capacity, 24, 8)
+LIES_AT(FramesBatch, actual, 32, 8)
+LIES_AT(FramesBatch, outputs, 40, 8)
+LIES_AT(FramesBatch, statuses, 48, 8)
+LIES_AT(FramesBatch, items, 56, 1536)
+#undef LIES_AT

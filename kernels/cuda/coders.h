@@ -3,15 +3,10 @@
 // A body lies in shared memory. Corrupt bytes may make a decoder run on behind it: the host (`TilesPlan::slack`) knows how far, and
 // sizes the buffers by it. What lies there is of other chunks, and no matter: who took bits from there is found damaged at the end.
 #pragma once
-#include "simt.h"
+#include "chunk.h"
 
 #define RANS 0
 #define HUFFMAN 1
-
-struct Body {
-  u32 begin;  // address in shared memory, a multiple of 4
-  u32 end;
-};
 
 template <u32 CODER, u32 BITS>
 struct Coder;

@@ -1,4 +1,5 @@
 // Kernels that test the emulator: each primitive, and each mistake that it must find. Not shipped.
+#include "product.h"
 #include "simt.h"
 
 struct SelfTest {
@@ -34,6 +35,22 @@ KERNEL(primitives, 1024, 1, SelfTest) {
   if (lane == 0) atomic_min(out + 14, 5);
   if (lane == 1) atomic_min(out + 14, 15);
   overlap_start();
+}
+
+// c += A B of matrices of f16 (mode 0) or bf16 (mode 1): of each lane four words of A, two of B and four of c come in, and its c goes out.
+KERNEL(products, 1024, 1, SelfTest) {
+  const u32 thread = block_index() * block_threads() + thread_index();
+  const u32* const in = (const u32*)params.input + (u64)thread * 10;
+  u32 a[4], b[2];
+  float c[4];
+  for (u32 i = 0; i < 4; i++) a[i] = ldg32(in + i);
+  for (u32 i = 0; i < 2; i++) b[i] = ldg32(in + 4 + i);
+  for (u32 i = 0; i < 4; i++) c[i] = bits_f32(ldg32(in + 6 + i));
+  if (params.mode == 0) mma_f16(c, a, b);
+#if MMA_BF16
+  else mma_bf16(c, a, b);
+#endif
+  for (u32 i = 0; i < 4; i++) stg32((u32*)params.output + (u64)thread * 4 + i, f32_bits(c[i]));
 }
 
 // Vectors, and a reversal of a block's words through shared memory.
@@ -111,6 +128,18 @@ KERNEL(loads, 1024, 1, SelfTest) {
   for (u32 i = 0; i < params.n; i++) at = lds32(at);
   stg32((u32*)params.output + thread_index(), at);
 }
+
+// The product of a matrix in tiles with 8 vectors, through a sink.
+#define PRODUCT(name, coder, mode)                                                               \
+  KERNEL(name, 1024, 1, ProductTest) {                                                           \
+    walk<Tile<coder, mode>, Product>(params.batch, {(const u8*)params.x, params.x_cols, (u8*)params.out, {}, false}); \
+  }
+PRODUCT(product_rans_byte, RANS, MODE_BYTE)
+PRODUCT(product_rans_pair, RANS, MODE_PAIR)
+PRODUCT(product_rans_general, RANS, MODE_GENERAL)
+PRODUCT(product_huffman_byte, HUFFMAN, MODE_BYTE)
+PRODUCT(product_huffman_pair, HUFFMAN, MODE_PAIR)
+PRODUCT(product_huffman_general, HUFFMAN, MODE_GENERAL)
 
 #ifndef __CUDACC__
 // One mistake each. A GPU would hang, fault or compute rubbish, so these are for the emulator alone; the numbers are
@@ -249,6 +278,12 @@ KERNEL(mistakes, 1024, 1, SelfTest) {
     }
     case 42: stg32(out, lane / params.n); break;
     case 43: stg32(out, (u32)((i32)params.n + 1)); break;
+    case 44:
+      if (lane < 16) {
+        float c[4] = {};
+        mma_f16(c, {1, 2, 3, 4}, {5, 6});
+      }
+      break;
     default: break;
   }
 }

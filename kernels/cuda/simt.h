@@ -227,6 +227,62 @@ DEVICE void copy_wait(u32 barrier, u32 parity) {
 #endif
 #endif  // __CUDACC__
 
+// Matrix products of a warp, which all of its lanes call together: c += A B, where A has 16 rows and 16 columns and B 16 rows and 8
+// columns, of f16 or bf16, and c is f32. What each lane holds of them (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point
+// type"), with g = lane / 4 and t = lane % 4:
+//
+//   | register | lower half, or float | upper half         |
+//   |----------|----------------------|--------------------|
+//   | a[0]     | A[g][2t]             | A[g][2t + 1]       |
+//   | a[1]     | A[g + 8][2t]         | A[g + 8][2t + 1]   |
+//   | a[2]     | A[g][2t + 8]         | A[g][2t + 9]       |
+//   | a[3]     | A[g + 8][2t + 8]     | A[g + 8][2t + 9]   |
+//   | b[0]     | B[2t][g]             | B[2t + 1][g]       |
+//   | b[1]     | B[2t + 8][g]         | B[2t + 9][g]       |
+//   | c[0]     | C[g][2t]             |                    |
+//   | c[1]     | C[g][2t + 1]         |                    |
+//   | c[2]     | C[g + 8][2t]         |                    |
+//   | c[3]     | C[g + 8][2t + 1]     |                    |
+//
+// Products are exact and sums are f32, but nobody says in which order a GPU adds, or how it rounds: results differ from one device to the
+// next, and from the emulator's, which adds the products to c by ascending column of A, each sum rounded to nearest even.
+#ifdef __CUDACC__
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  // Columns 0 to 7 of A, then 8 to 15: their fragments are halves of the whole's.
+#pragma unroll
+  for (u32 k = 0; k < 2; k++) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[2 * k]), "r"(a[2 * k + 1]), "r"(b[k]));
+  }
+#endif
+}
+#if __CUDA_ARCH__ >= 800
+#define MMA_BF16 1
+DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#else
+#define MMA_BF16 0
+// Who calls it asks `#if MMA_BF16` before.
+template <bool THERE = false>
+DEVICE void mma_bf16(float (&)[4], const u32 (&)[4], const u32 (&)[2]) {
+  static_assert(THERE, "matrix products of bf16 need compute capability 8.0");
+}
+#endif
+#else
+#define MMA_BF16 1
+#endif
+
 // Copies for a warp. All lanes call these with the same arguments.
 //
 // `warp_copy` begins to copy `bytes` (a multiple of 16, both places aligned to 16) from global to shared memory;

@@ -62,8 +62,8 @@ struct At {
   u32 line;
 };
 
-enum Op : u8 { BALLOT, SHFL, SHFL_UP, SYNCWARP, SYNCTHREADS, COPY_WAIT };
-inline const char* const OP_NAMES[] = {"ballot", "shfl", "shfl_up", "syncwarp", "syncthreads", "copy_wait"};
+enum Op : u8 { BALLOT, SHFL, SHFL_UP, SYNCWARP, SYNCTHREADS, COPY_WAIT, MMA };
+inline const char* const OP_NAMES[] = {"ballot", "shfl", "shfl_up", "syncwarp", "syncthreads", "copy_wait", "mma"};
 
 struct Meeting {
   At at;

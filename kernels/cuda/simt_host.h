@@ -158,5 +158,44 @@ inline u32 bf16_of(float value) {
 DEVICE u32 pack_f16(float lo, float hi) { return simt::f16_of(lo) | simt::f16_of(hi) << 16; }
 DEVICE u32 pack_bf16(float lo, float hi) { return simt::bf16_of(lo) | simt::bf16_of(hi) << 16; }
 
+namespace simt {
+inline float f32_of_f16(u32 h) {
+  const u32 sign = (h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3FF;
+  if (exponent == 0) {
+    const float size = (float)mantissa * 0x1p-24f;
+    return sign ? -size : size;
+  }
+  return bits_f32(sign | (exponent == 31 ? 255 : exponent + 112) << 23 | mantissa << 13);
+}
+inline float f32_of_bf16(u32 h) { return bits_f32(h << 16); }
+
+// c += A B, as simt.h says. The lanes meet once for each register of the operands.
+template <float (*WIDEN)(u32)>
+inline void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], At at) {
+  const u32 lane = grid->now->index, g = lane / 4, t = lane % 4;
+  float rows[2][16], columns[2][16];  // of A: g and g + 8; of B: 2t and 2t + 1
+  for (u32 r = 0; r < 4; r++) {
+    const Meeting* const m = meet(MMA, a[r], false, at);
+    for (u32 i = 0; i < 8; i++) rows[r % 2][r / 2 * 8 + i] = WIDEN(m->values[g * 4 + i / 2] >> (i % 2 * 16) & 0xFFFF);
+  }
+  for (u32 r = 0; r < 2; r++) {
+    const Meeting* const m = meet(MMA, b[r], false, at);
+    for (u32 n = 0; n < 2; n++) {
+      for (u32 i = 0; i < 8; i++) columns[n][r * 8 + i] = WIDEN(m->values[(2 * t + n) * 4 + i / 2] >> (i % 2 * 16) & 0xFFFF);
+    }
+  }
+  for (u32 i = 0; i < 4; i++) {
+    for (u32 k = 0; k < 16; k++) c[i] += rows[i / 2][k] * columns[i % 2][k];
+  }
+}
+}  // namespace simt
+
+DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], SIMT_AT) {
+  simt::multiply<simt::f32_of_f16>(c, a, b, SIMT_HERE);
+}
+DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], SIMT_AT) {
+  simt::multiply<simt::f32_of_bf16>(c, a, b, SIMT_HERE);
+}
+
 DEVICE void overlap_wait() {}
 DEVICE void overlap_start() {}

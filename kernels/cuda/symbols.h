@@ -42,7 +42,16 @@ DEVICE u32 merge_any(u32 high, const u32* side, u32 shift, u32 k) {
   return unfold(m | (high >> back & (0x78787878u >> back)));
 }
 
-// The 32 elements of a lane and block: words 0 to 3 of row g, words 4 to 7 of row g + 8.
+// The weights of a block of 16 rows and 64 columns that a lane holds, as int8: of two rows the 16 columns that are four words. With
+// g = lane / 4 and t = lane % 4, byte i of word j is
+//
+//   | word     | row   | column               |
+//   |----------|-------|----------------------|
+//   | j = 0..3 | g     | 16 t + 4 j + i       |
+//   | j = 4..7 | g + 8 | 16 t + 4 (j - 4) + i |
+//
+// The rows are those of a tensor core's operand A (simt.h, `mma_f16`): with its columns taken in the order 4 j to 4 j + 3 of each t, words
+// j and j + 4 are one operand.
 struct Block {
   u32 q[8];
 };

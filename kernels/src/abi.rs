@@ -1,7 +1,11 @@
-//! What the kernels are launched with: the structures of `cuda/abi.h`, field for field.
+//! What the kernels are launched with. `cuda/abi.h` is made from this file: `cargo test --package wcodec-kernels abi -- --ignored` writes it,
+//! and a test compares.
 //!
 //! All addresses are of device memory, as integers. A launch takes one batch by value, at most 4,096 bytes, so that it
 //! needs no memory of its own and a CUDA graph keeps it.
+
+#[cfg(test)]
+mod header;
 
 /// Items of one launch: the linears of a decoder block. Parameters are copied with each launch, so that they are kept
 /// short.
@@ -59,29 +63,264 @@ pub const FILTER_UP: u8 = 2;
 /// Value of a plane's status where no chunk was found damaged.
 pub const STATUS_GOOD: u32 = u32::MAX;
 
-/// Where the elements of an output lie, and what scales them.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct Output {
-    pub out: u64,
-    pub row_stride: u64,
-    pub column_stride: u64,
-    pub scales: u64,
-    pub scales_per_row: u32,
-    pub scale_columns: u32,
+macro_rules! structures {
+    ($(
+        $(#[doc = $about:literal])*
+        pub struct $name:ident {
+            $($(#[doc = $what:literal])* pub $field:ident: $type:ty,)*
+        }
+    )*) => {
+        $(
+            $(#[doc = $about])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            #[repr(C)]
+            pub struct $name {
+                $($(#[doc = $what])* pub $field: $type,)*
+            }
+            // No padding, so that all of its bytes are initialized; and what a launch may have of parameters.
+            const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())* && size_of::<$name>() <= 4096);
+        )*
+        /// What `cuda/abi.h` is made of.
+        #[cfg(test)]
+        const STRUCTURES: &[header::Structure] = &[$(header::Structure {
+            name: stringify!($name),
+            about: &[$($about),*],
+            bytes: size_of::<$name>(),
+            fields: &[$(header::Field {
+                name: stringify!($field),
+                kind: stringify!($type),
+                offset: std::mem::offset_of!($name, $field),
+                bytes: size_of::<$type>(),
+                what: concat!($($what),*),
+            }),*],
+        }),*];
+    };
 }
 
-/// How a kernel divides numbers below 2^31 by one that is known before: `n / d` is `(2 n * factor >> 32) >> shift`.
-///
-/// `factor` exceeds 2^(31 + shift) / d by less than 1, so the product is too large by less than `2 n`, which 2^(32 + shift) / d exceeds
-/// (T. Granlund and P. Montgomery, "Division by Invariant Integers using Multiplication", 1994).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct Divisor {
-    pub factor: u32,
-    pub shift: u32,
+structures! {
+    /// Where an element of the output lies: element (row, column), rows counted through all matrices from the first row of the item, is at
+    /// `out + row * row_stride + column * column_stride` elements.
+    pub struct Output {
+        /// Address.
+        pub out: u64,
+        /// Elements.
+        pub row_stride: u64,
+        /// Elements.
+        pub column_stride: u64,
+        /// Address of f32; 0 for int8 output.
+        pub scales: u64,
+        /// 0: one for the tensor.
+        pub scales_per_row: u32,
+        /// Columns that share a scale.
+        pub scale_columns: u32,
+    }
+
+    /// How a kernel divides numbers below 2^31 by one that the host knows: `n / d` is `(2 n * factor >> 32) >> shift`.
+    ///
+    /// `factor` exceeds 2^(31 + shift) / d by less than 1, so the product is too large by less than `2 n`, which 2^(32 + shift) / d exceeds
+    /// (T. Granlund and P. Montgomery, "Division by Invariant Integers using Multiplication", 1994).
+    pub struct Divisor {
+        /// ceil(2^(31 + shift) / d).
+        pub factor: u32,
+        /// ceil(log2 d).
+        pub shift: u32,
+    }
+
+    /// A coded plane, or a range of its strips. FORMAT.md section 3 defines the words.
+    pub struct Tiles {
+        /// Address of the chunks, a multiple of 16.
+        pub data: u64,
+        /// Address of the chunk offsets.
+        pub offsets: u64,
+        /// Address of the side plane.
+        pub side: u64,
+        /// Address of the decoding table, 2^bits words.
+        pub table: u64,
+        /// Address of the plane's status: the smallest chunk found damaged, or all ones.
+        pub status: u64,
+        /// Row, counted through all matrices, that the output begins with.
+        pub row_begin: u64,
+        /// Where the elements go.
+        pub output: Output,
+        /// Length of the chunks in units of 4 bytes.
+        pub data_units: u32,
+        /// Sum of the costs of the items before this one; a chunk costs `blocks`.
+        pub cost_begin: u32,
+        /// First chunk.
+        pub chunk_begin: u32,
+        /// Behind the last chunk.
+        pub chunk_end: u32,
+        /// Bytes.
+        pub max_chunk: u32,
+        /// Per matrix.
+        pub strips: u32,
+        /// Per matrix.
+        pub rows: u32,
+        /// Of each matrix.
+        pub cols: u32,
+        /// Per strip.
+        pub tiles: u32,
+        /// Of 64 columns, in a tile.
+        pub blocks: u32,
+        /// In the last tile of a strip.
+        pub last_blocks: u32,
+        /// log2 of the slots of the table.
+        pub bits: u16,
+        /// 0 byte, 1 pair.
+        pub layout: u8,
+        /// Of layout pair.
+        pub shift: u8,
+        /// FILTER_*.
+        pub filter: u8,
+        /// Rows of the output begin at multiples of 16 bytes, are below 2^29 long, columns follow each other.
+        pub vector: u8,
+        /// First block of threads that has chunks of this item only.
+        pub block_begin: u16,
+        /// Behind the last one.
+        pub block_end: u16,
+        /// 0.
+        pub reserved: u16,
+        /// How to divide by `tiles`.
+        pub by_tiles: Divisor,
+        /// And by `strips`.
+        pub by_strips: Divisor,
+        /// First chunk of those blocks.
+        pub shared_begin: u32,
+        /// Behind the last one.
+        pub shared_end: u32,
+    }
+
+    /// Parameters of the decoding kernels.
+    pub struct TilesBatch {
+        /// Items.
+        pub count: u32,
+        /// Of all items together.
+        pub cost: u32,
+        /// Address in shared memory; the decoding table lies before them, at TABLE_AT.
+        pub barriers: u32,
+        /// Address in shared memory of the first buffer.
+        pub buffers: u32,
+        /// Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+        pub buffer_bytes: u32,
+        /// 1 or 2.
+        pub buffers_per_warp: u32,
+        /// 0.
+        pub reserved: [u32; 2],
+        /// `count` of them.
+        pub items: [Tiles; MAX_ITEMS],
+    }
+
+    /// Symbols of a plane, row-major without padding, to write as what they stand for.
+    pub struct Symbols {
+        /// Address at which the plane's first symbol would lie.
+        pub symbols: u64,
+        /// First element.
+        pub begin: u64,
+        /// Behind the last element.
+        pub end: u64,
+        /// Of each row.
+        pub cols: u64,
+        /// Row that the output begins with.
+        pub row_begin: u64,
+        /// Where the elements go.
+        pub output: Output,
+        /// Groups of 16 elements in the items before this one.
+        pub cost_begin: u64,
+        /// OUT_*.
+        pub kind: u32,
+        /// Groups of 16 lie in one row, and are multiples of 16 bytes in symbols and output.
+        pub vector: u32,
+    }
+
+    /// Parameters of `wcodec_dequantize`.
+    pub struct SymbolsBatch {
+        /// Items.
+        pub count: u32,
+        /// 0.
+        pub reserved: u32,
+        /// Groups of all items together.
+        pub cost: u64,
+        /// `count` of them.
+        pub items: [Symbols; MAX_ITEMS],
+    }
+
+    /// Rows of a plane of coder `zstd` on which a filter was used.
+    pub struct Filtered {
+        /// Address at which the plane's first symbol would lie.
+        pub symbols: u64,
+        /// Of the plane.
+        pub elements: u64,
+        /// Of each row.
+        pub cols: u64,
+        /// Decoded bytes of a frame: the filter restarts at each.
+        pub chunk: u64,
+        /// First frame.
+        pub chunk_begin: u64,
+        /// Warps that the items before this one take.
+        pub cost_begin: u64,
+        /// FILTER_*.
+        pub filter: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+
+    /// Parameters of `wcodec_unfilter`.
+    pub struct FilteredBatch {
+        /// Items.
+        pub count: u32,
+        /// 0.
+        pub reserved: u32,
+        /// Warps.
+        pub cost: u64,
+        /// `count` of them.
+        pub items: [Filtered; MAX_ITEMS],
+    }
+
+    /// Frames of a plane of coder `zstd`, as nvCOMP wants them: arrays of pointers and sizes.
+    pub struct Frames {
+        /// Address of the frames.
+        pub data: u64,
+        /// Address of pairs of u32: start in units of 8 bytes, length.
+        pub offsets: u64,
+        /// Address of the decoded bytes.
+        pub output: u64,
+        /// Of the whole plane, bytes.
+        pub decoded: u64,
+        /// Address of the plane's status.
+        pub status: u64,
+        /// First frame.
+        pub frame_begin: u64,
+        /// How many.
+        pub frames: u32,
+        /// Decoded bytes of a frame.
+        pub chunk: u32,
+        /// Place of the first frame in the arrays.
+        pub first: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+
+    /// Parameters of `wcodec_frames` and `wcodec_frames_check`.
+    pub struct FramesBatch {
+        /// Items.
+        pub count: u32,
+        /// Of all items together.
+        pub frames: u32,
+        /// The arrays, of `frames` entries each: addresses of frames.
+        pub compressed: u64,
+        /// Their bytes.
+        pub compressed_bytes: u64,
+        /// Bytes that they may decode to.
+        pub capacity: u64,
+        /// Bytes that they decoded to.
+        pub actual: u64,
+        /// Addresses of decoded bytes.
+        pub outputs: u64,
+        /// Of i32.
+        pub statuses: u64,
+        /// `count` of them.
+        pub items: [Frames; MAX_ITEMS],
+    }
 }
 
 impl Divisor {
@@ -97,144 +336,6 @@ impl Divisor {
     }
 }
 
-/// Strips of a plane in tiles.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct Tiles {
-    pub data: u64,
-    pub offsets: u64,
-    pub side: u64,
-    pub table: u64,
-    pub status: u64,
-    pub row_begin: u64,
-    pub output: Output,
-    pub data_units: u32,
-    pub cost_begin: u32,
-    pub chunk_begin: u32,
-    pub chunk_end: u32,
-    pub max_chunk: u32,
-    pub strips: u32,
-    pub rows: u32,
-    pub cols: u32,
-    pub tiles: u32,
-    pub blocks: u32,
-    pub last_blocks: u32,
-    pub bits: u16,
-    pub layout: u8,
-    pub shift: u8,
-    pub filter: u8,
-    pub vector: u8,
-    pub block_begin: u16,
-    pub block_end: u16,
-    pub reserved: u16,
-    pub by_tiles: Divisor,
-    pub by_strips: Divisor,
-    pub shared_begin: u32,
-    pub shared_end: u32,
-}
-
-/// Parameters of the decoding kernels.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct TilesBatch {
-    pub count: u32,
-    pub cost: u32,
-    pub barriers: u32,
-    pub buffers: u32,
-    pub buffer_bytes: u32,
-    pub buffers_per_warp: u32,
-    pub reserved: [u32; 2],
-    pub items: [Tiles; MAX_ITEMS],
-}
-
-/// Symbols to write as what they stand for.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct Symbols {
-    pub symbols: u64,
-    pub begin: u64,
-    pub end: u64,
-    pub cols: u64,
-    pub row_begin: u64,
-    pub output: Output,
-    pub cost_begin: u64,
-    pub kind: u32,
-    pub vector: u32,
-}
-
-/// Parameters of `wcodec_dequantize`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct SymbolsBatch {
-    pub count: u32,
-    pub reserved: u32,
-    pub cost: u64,
-    pub items: [Symbols; MAX_ITEMS],
-}
-
-/// A filtered plane of coder `zstd`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct Filtered {
-    pub symbols: u64,
-    pub elements: u64,
-    pub cols: u64,
-    pub chunk: u64,
-    pub chunk_begin: u64,
-    pub cost_begin: u64,
-    pub filter: u32,
-    pub reserved: u32,
-}
-
-/// Parameters of `wcodec_unfilter`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct FilteredBatch {
-    pub count: u32,
-    pub reserved: u32,
-    pub cost: u64,
-    pub items: [Filtered; MAX_ITEMS],
-}
-
-/// Frames of a plane of coder `zstd`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct Frames {
-    pub data: u64,
-    pub offsets: u64,
-    pub output: u64,
-    pub decoded: u64,
-    pub status: u64,
-    pub frame_begin: u64,
-    pub frames: u32,
-    pub chunk: u32,
-    pub first: u32,
-    pub reserved: u32,
-}
-
-/// Parameters of `wcodec_frames` and `wcodec_frames_check`.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct FramesBatch {
-    pub count: u32,
-    pub frames: u32,
-    pub compressed: u64,
-    pub compressed_bytes: u64,
-    pub capacity: u64,
-    pub actual: u64,
-    pub outputs: u64,
-    pub statuses: u64,
-    pub items: [Frames; MAX_ITEMS],
-}
-
 /// Structures that a kernel takes as its one parameter.
 ///
 /// # Safety
@@ -247,24 +348,10 @@ pub unsafe trait Parameters: Copy {
     }
 }
 
-/// Whether fields of these sizes leave no gap in a structure, and fill it.
 macro_rules! parameters {
-    ($($name:ident = $bytes:expr;)*) => {$(
-        const _: () = assert!(size_of::<$name>() == $bytes && size_of::<$name>() <= 4096);
-        // SAFETY: its size is the sum of its fields' sizes.
+    ($($name:ident)*) => {$(
+        // SAFETY: `structures` compares its size with the sum of its fields' sizes.
         unsafe impl Parameters for $name {}
     )*};
 }
-
-const OUTPUT: usize = 4 * 8 + 2 * 4;
-const TILES: usize = 6 * 8 + OUTPUT + 11 * 4 + 2 + 4 + 3 * 2 + 6 * 4;
-const SYMBOLS: usize = 6 * 8 + OUTPUT + 2 * 4;
-const FILTERED: usize = 6 * 8 + 2 * 4;
-const FRAMES: usize = 6 * 8 + 4 * 4;
-
-parameters! {
-    TilesBatch = 8 * 4 + MAX_ITEMS * TILES;
-    SymbolsBatch = 2 * 4 + 8 + MAX_ITEMS * SYMBOLS;
-    FilteredBatch = 2 * 4 + 8 + MAX_ITEMS * FILTERED;
-    FramesBatch = 2 * 4 + 6 * 8 + MAX_ITEMS * FRAMES;
-}
+parameters!(TilesBatch SymbolsBatch FilteredBatch FramesBatch);

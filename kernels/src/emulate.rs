@@ -106,7 +106,6 @@ pub struct Launch<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Unit {
     Module(Module),
-    #[cfg(test)]
     SelfTest,
 }
 
@@ -114,6 +113,11 @@ impl<'a> Launch<'a> {
     /// One block of one warp without shared memory.
     pub fn new(module: Module, kernel: &'a str) -> Launch<'a> {
         Launch::of(Unit::Module(module), kernel)
+    }
+
+    /// A kernel of `cuda/selftest.cu`, which is not shipped: tests compare the emulator with a GPU by it.
+    pub fn selftest(kernel: &'a str) -> Launch<'a> {
+        Launch::of(Unit::SelfTest, kernel)
     }
 
     fn of(unit: Unit, kernel: &'a str) -> Launch<'a> {
@@ -171,7 +175,6 @@ impl<'a> Launch<'a> {
         let result = unsafe {
             match self.unit {
                 Unit::Module(module) => entry(module)(&launch),
-                #[cfg(test)]
                 Unit::SelfTest => simt_run_selftest(&launch),
             }
         };
@@ -216,7 +219,6 @@ macro_rules! modules {
 }
 include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
-#[cfg(test)]
 unsafe extern "C" {
     fn simt_run_selftest(launch: *const RawLaunch<'_>) -> c_int;
 }

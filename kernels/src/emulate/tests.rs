@@ -1,6 +1,6 @@
 //! The kernels of `cuda/selftest.cu`: each primitive, and each mistake that the emulator must find.
 
-use super::{Buffer, Launch, Range, Unit};
+use super::{Buffer, Launch, Range};
 
 struct SelfTest {
     input: Buffer,
@@ -24,7 +24,7 @@ impl SelfTest {
 }
 
 fn launch(kernel: &str) -> Launch<'_> {
-    Launch::of(Unit::SelfTest, kernel)
+    Launch::selftest(kernel)
 }
 
 /// Numbers with a known stream, among them special floats.
@@ -136,6 +136,84 @@ fn primitives_give_what_a_gpu_gives() {
     }
 }
 
+/// Where the elements of the matrices of `mma_f16` are: (row, column) of register `r` of a lane, lower or upper half.
+fn place_in_a(lane: usize, r: usize, half: usize) -> (usize, usize) {
+    (lane / 4 + r % 2 * 8, lane % 4 * 2 + r / 2 * 8 + half)
+}
+
+fn place_in_b(lane: usize, r: usize, half: usize) -> (usize, usize) {
+    (lane % 4 * 2 + r * 8 + half, lane / 4)
+}
+
+fn place_in_c(lane: usize, r: usize) -> (usize, usize) {
+    (lane / 4 + r / 2 * 8, lane % 4 * 2 + r % 2)
+}
+
+#[test]
+fn products_of_matrices_are_those_of_the_reals() {
+    let widen = [
+        |h: u16| {
+            let (exponent, mantissa) = (i32::from(h >> 10 & 31), f64::from(h & 0x3FF));
+            let size =
+                if exponent == 0 { mantissa * 2f64.powi(-24) } else { (1024.0 + mantissa) * 2f64.powi(exponent - 25) };
+            if h >> 15 == 1 { -size } else { size }
+        },
+        |h: u16| f32::from_bits(u32::from(h) << 16).into(),
+    ];
+    // Of f16 every finite number, of bf16 sizes from 2^-7 to 2^9, so that sums stay finite.
+    let draw = [
+        |v: u32| if v >> 10 & 31 == 31 { v as u16 & 0xBFFF } else { v as u16 },
+        |v: u32| (v & 0x807F | (120 + (v >> 16 & 15)) << 7) as u16,
+    ];
+    let warps = 6;
+    let random = numbers(warps * (16 * 16 + 16 * 8 + 16 * 8));
+    for mode in 0..2 {
+        for seed in [0, 1, 6] {
+            let mut matrices = Vec::new();
+            let mut input = Vec::new();
+            for words in random.chunks(512) {
+                let a: Vec<u16> = words[..256].iter().map(|&v| draw[mode](v)).collect();
+                let b: Vec<u16> = words[256..384].iter().map(|&v| draw[mode](v >> 3)).collect();
+                let c: Vec<f32> = words[384..].iter().map(|&v| (v >> 8) as f32 / 65536.0 - 100.0).collect();
+                for lane in 0..32 {
+                    let pair = |at: &dyn Fn(usize) -> u16| u32::from(at(0)) | u32::from(at(1)) << 16;
+                    let of_a = |r, half| {
+                        let (row, col) = place_in_a(lane, r, half);
+                        a[row * 16 + col]
+                    };
+                    let of_b = |r, half| {
+                        let (row, col) = place_in_b(lane, r, half);
+                        b[row * 8 + col]
+                    };
+                    input.extend((0..4).map(|r| pair(&|half| of_a(r, half))));
+                    input.extend((0..2).map(|r| pair(&|half| of_b(r, half))));
+                    input.extend((0..4).map(|r| {
+                        let (row, col) = place_in_c(lane, r);
+                        c[row * 8 + col].to_bits()
+                    }));
+                }
+                matrices.push((a, b, c));
+            }
+            let mut test = SelfTest::new(&input, warps * 32 * 4);
+            test.mode = mode as u32;
+            let output = test.run(&launch("products").grid(3).threads(64).seed(seed)).unwrap();
+            for (i, &bits) in output.iter().enumerate() {
+                let (a, b, c) = &matrices[i / 128];
+                let (row, col) = place_in_c(i / 4 % 32, i % 4);
+                let terms = |k: usize| widen[mode](a[row * 16 + k]) * widen[mode](b[k * 8 + col]);
+                let (mut sum, mut size) = (f64::from(c[row * 8 + col]), f64::from(c[row * 8 + col].abs()));
+                for k in 0..16 {
+                    sum += terms(k);
+                    size += terms(k).abs();
+                }
+                let error = (f64::from(f32::from_bits(bits)) - sum).abs();
+                // Sixteen additions, each to the nearest f32.
+                assert!(error <= size * 16.0 * 2f64.powi(-24), "mode {mode}, word {i}: {error} of {sum}, {size}");
+            }
+        }
+    }
+}
+
 #[test]
 fn blocks_reverse_through_shared_memory() {
     let (grid, threads) = (2, 1024);
@@ -233,6 +311,7 @@ fn each_mistake_is_found() {
         (41, 4, 32, "an index outside of an array"),
         (42, 0, 32, "a division by zero"),
         (43, i32::MAX as u32, 32, "a signed addition overflows"),
+        (44, 0, 32, "divergence: this lane has ended while lanes 0000ffff wait at mma"),
     ];
     for (mode, n, threads, expected) in cases {
         for seed in [0, 3, 4] {

@@ -1,0 +1,119 @@
+// What becomes of decoded weights.
+//
+// A warp makes a sink for each chunk, and gives it the chunk's blocks from left to right; all lanes call its members together. Which
+// weights of a block a lane holds says `Block` (symbols.h). A sink is a type with
+//
+//   State                         what a thread keeps beyond a chunk, or until its end, as sums. The kernel makes it
+//     end(t, c, lane, good)       after the last block of a chunk: whether the chunk was valid. Not called for one that broke off before
+//                                 its first block
+//   enum : bool { WAITS = ... }   whether the walk waits for the launch before this one (`overlap_wait`) and lets the next one begin
+//                                 (`overlap_start`) ahead of the first chunk. If not, the sink does both, before it touches what other
+//                                 launches may write, or may still read
+//   Sink(State&, const Tiles&, const Chunk&, u32 lane)
+//                                 before the first block. The chunk's place is one of the plane; its bytes may be damaged
+//   bool takes_whole() const      whether `whole` can be used; the same for all lanes
+//   void begin_whole()            all blocks of this chunk will be whole
+//   void whole(Block&)            the next block, all of whose weights are of the matrix. The sink may change the registers
+//   void any(const Block&)        the next block, of whose rows and columns some or all may lie beyond the matrix's edge
+//
+// The blocks of a chunk go all to `whole` or all to `any`; a sink to which that is the same lets one call the other. It is handed on by
+// value: with a reference the compiler spent more registers on some of the kernels.
+#pragma once
+#include "chunk.h"
+#include "emit.h"
+
+DEVICE float scale_at(const Tiles& t, u32 row, u32 col) {
+  const float* scales = (const float*)t.output.scales;
+  return bits_f32(ldg32(scales + (u64)row * t.output.scales_per_row + col / t.output.scale_columns));
+}
+
+// Writes weights to global memory, as int8 or multiplied by their scales (OUT_*).
+template <u32 OUT>
+struct Store {
+  struct State {
+    DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
+  };
+  enum : bool { WAITS = true };  // no variable, which would be one of the module
+
+  const Tiles& t;
+  u32 lane;
+  u8* to;        // element of row g and the lane's first column, in the block that comes next
+  u32 row;       // row g, counted through all matrices
+  u32 col;       // first column of the lane in the block that comes next
+  u32 rows;      // bit 0: row g is one of the matrix; bit 1: row g + 8 is
+  float s, s8;   // scales of the two rows, at `col`
+  u32 row8;      // where blocks are whole: bytes from row g to row g + 8
+  bool several;  // and whether a row has several scales
+
+  DEVICE_MEMBER Store(State&, const Tiles& t, const Chunk& c, u32 lane) : t(t), lane(lane) {
+    const u32 matrix = divide(c.strip, t.by_strips);
+    const u32 in_matrix = (c.strip - matrix * t.strips) * TILE_ROWS + lane / 4;
+    row = matrix * t.rows + in_matrix;
+    col = c.tile * t.blocks * BLOCK_COLS + (lane & 3) * 16;
+    rows = (in_matrix < t.rows ? 1 : 0) | (in_matrix + 8 < t.rows ? 2 : 0);
+    to = (u8*)t.output.out +
+         ((row - t.row_begin) * t.output.row_stride + col * t.output.column_stride) * Element<OUT>::bytes();
+    float a = 0, b = 0;
+    if (OUT != OUT_INT8) load_scales(a, b);
+    s = a;
+    s8 = b;
+  }
+
+  DEVICE_MEMBER bool takes_whole() const { return t.vector; }
+
+  DEVICE_MEMBER void begin_whole() {
+    row8 = 8 * (u32)t.output.row_stride * Element<OUT>::bytes();
+    several = rescales();
+    to = to - (lane & 3) * (16 * Element<OUT>::bytes()) + exchanged_place<OUT>(lane);
+  }
+
+  DEVICE_MEMBER void whole(Block& b) {
+    exchange<OUT>(b.q, lane);
+    exchange<OUT>(b.q + 4, lane);
+    float scales[4] = {s, s, s, s}, scales8[4] = {s8, s8, s8, s8};
+    if (several) {
+      // Of the groups of 16 columns whose elements the lane has now: with 2 bytes those of its pair, with 4 bytes all four.
+      const u32 first = col - (lane & (OUT == OUT_F32 ? 3 : 1)) * 16;
+#pragma unroll
+      for (u32 j = 0; j < (OUT == OUT_F32 ? 4 : 2); j++) {
+        scales[j] = scale_at(t, row, first + 16 * j);
+        scales8[j] = scale_at(t, row + 8, first + 16 * j);
+      }
+    }
+    emit_exchanged<OUT>(to, b.q, scales);
+    emit_exchanged<OUT>(to + row8, b.q + 4, scales8);
+    to += Element<OUT>::bytes() * BLOCK_COLS;
+    col += BLOCK_COLS;
+  }
+
+  DEVICE_MEMBER void any(const Block& b) {
+    if (rescales()) load_scales(s, s8);
+    if (t.vector && col + 16 <= t.cols) {
+      if (rows & 1) emit16<OUT>(to, b.q, s);
+      if (rows & 2) emit16<OUT>(to + 8 * t.output.row_stride * Element<OUT>::bytes(), b.q + 4, s8);
+    } else {
+      edge(b);
+    }
+    to += t.output.column_stride * (Element<OUT>::bytes() * BLOCK_COLS);
+    col += BLOCK_COLS;
+  }
+
+ private:
+  // Whether a row has several scales.
+  DEVICE_MEMBER bool rescales() const { return OUT != OUT_INT8 && t.output.scales_per_row > 1; }
+
+  DEVICE_MEMBER void load_scales(float& s, float& s8) const {
+    if (col >= t.cols) return;
+    if (rows & 1) s = scale_at(t, row, col);
+    if (rows & 2) s8 = scale_at(t, row + 8, col);
+  }
+
+  // Writes a block at the edge of the matrix, or where rows are not aligned.
+  DEVICE_MEMBER void edge(const Block& b) const {
+    if (col >= t.cols) return;
+    const u32 count = t.cols - col < 16 ? t.cols - col : 16;
+    const u64 column = t.output.column_stride * Element<OUT>::bytes();
+    if (rows & 1) emit_some<OUT>(to, b.q, s, count, column);
+    if (rows & 2) emit_some<OUT>(to + 8 * t.output.row_stride * Element<OUT>::bytes(), b.q + 4, s8, count, column);
+  }
+};

@@ -1,0 +1,163 @@
+// The walk of a launch over the chunks of its planes: who decodes which, and how chunks and tables come into shared memory.
+//
+// A block of threads takes a share of the launch's chunks, measured by cost; within it, warps take the chunks of an item in turn. Each
+// warp copies its next chunk into shared memory while it decodes the one it has. Blocks change the table where their share crosses from
+// one plane into another.
+//
+// How a chunk is decoded is Tile's business (tile.h), what becomes of its weights that of Sink (sinks.h); the walk only hands the one to
+// the other. A Tile is the state of a warp from one chunk of a plane to the next:
+//
+//   void expect(t, c, lane)   the warp's first chunk of a plane, while its bytes are on their way
+//   bool decode<Sink>(state, t, c, a, buffer, lane, following, more)
+//                             a chunk whose bytes have arrived; `following` is the warp's next one, if there are `more`. Whether it was
+//                             valid: the walk reports those that were not in the plane's status
+//   void forget()             the chunk before was not valid, or not even decoded
+//
+// Offsets are not trusted: a chunk that does not lie inside its plane, or is larger than a buffer, is not decoded.
+#pragma once
+#include "chunk.h"
+
+// Both ends in one register: even lanes hold the first, odd lanes the second.
+DEVICE u32 load_arrival(const Tiles& t, u32 chunk, u32 lane) { return ldg32((const u32*)t.offsets + chunk + (lane & 1)); }
+DEVICE Arrival arrival_of(u32 held) { return {shfl(held, 0), shfl(held, 1)}; }
+
+// Whether a chunk lies inside its plane and fits a buffer.
+DEVICE bool is_sound(const Tiles& t, Arrival a) {
+  return a.from <= a.to && a.to <= t.data_units && a.to - a.from <= t.max_chunk / 4;
+}
+
+DEVICE void start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) {
+  // Whole 16 bytes around the chunk; an unsound chunk is not copied, but something must complete the barrier's phase.
+  const u32 first = a.from & ~3u, last = (a.to + 3) & ~3u;
+  const bool sound = is_sound(t, a) && first < last;
+  warp_copy(buffer, (const u8*)t.data + (u64)(sound ? first : 0) * 4, sound ? (last - first) * 4 : 16, barrier, lane);
+}
+
+// A warp's state over all of its chunks.
+struct Warp {
+  u32 lane;
+  u32 barrier;  // the first of its two
+  u32 buffer;   // the first of its one or two
+  u32 parity;   // bit b: parity of the next phase of barrier b
+};
+
+// Every `step`th chunk of a plane, from `chunk` to `last`.
+template <class Tile, class Sink>
+DEVICE void walk_plane(typename Sink::State& state, const TilesBatch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
+                       bool new_table, u32& table_parity, bool& waited) {
+  const bool two = batch.buffers_per_warp == 2;
+  Tile tile;
+  Arrival now = {0, 0};
+  u32 next = 0;
+  u32 which = 0;
+  if (chunk < last) {
+    now = arrival_of(load_arrival(t, chunk, w.lane));
+    start(t, now, w.buffer, w.barrier, w.lane);
+    if (chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
+    tile.expect(t, chunk_at(t, chunk), w.lane);
+  }
+  if (new_table) {
+    // The barriers were made, and nobody reads the table that was there.
+    syncthreads();
+#if defined(__CUDACC__) && !defined(COPY_BULK)
+    if (thread_index() < LANES) warp_copy_wait(batch.barriers, table_parity, chunk < last);
+    syncthreads();
+#else
+    warp_copy_wait(batch.barriers, table_parity, 0);
+#endif
+    table_parity ^= 1;
+  }
+  if (Sink::WAITS && !waited) {
+    overlap_wait();
+    // Not before: the kernel after the next one would come too, and take the place of the next one's blocks.
+    overlap_start();
+    waited = true;
+  }
+#pragma unroll 1
+  while (chunk < last) {
+    const u32 after = chunk + step;
+    const bool more = after < last;
+    const u32 other = which ^ 1;
+    if (two && more) start(t, arrival_of(next), w.buffer + other * batch.buffer_bytes, w.barrier + other * 8, w.lane);
+    u32 later = 0;
+    if (more && after + step < last) later = load_arrival(t, after + step, w.lane);
+    warp_copy_wait(w.barrier + which * 8, w.parity >> which & 1, two && more);
+    w.parity ^= 1u << which;
+    const Chunk c = chunk_at(t, chunk), following = chunk_at(t, more ? after : chunk);
+    const u32 buffer = w.buffer + which * batch.buffer_bytes;
+    const bool good =
+        is_sound(t, now) && tile.template decode<Sink>(state, t, c, now, buffer, w.lane, following, more);
+    if (!good) {
+      tile.forget();
+      if (w.lane == 0) atomic_min((u32*)t.status, chunk);
+    }
+    // The buffer was read before the next copy into it.
+    copy_fence();
+    syncwarp();
+    if (!two && more) start(t, arrival_of(next), w.buffer, w.barrier, w.lane);
+    if (two) which = other;
+    now = arrival_of(next);
+    next = later;
+    chunk = after;
+  }
+  // Every plane begins with the first buffer, whose barrier has its own count of phases.
+}
+
+// All of the launch.
+template <class Tile, class Sink>
+DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
+  if (!table_fits()) {
+    // The host does not launch on such devices. What nobody decodes must not pass for good.
+    for (u32 i = 0; i < batch.count; i++) atomic_min((u32*)batch.items[i].status, batch.items[i].chunk_begin);
+    return;
+  }
+  const u32 warp = thread_index() / LANES;
+  Warp w;
+  w.lane = thread_index() % LANES;
+  const u32 barriers = batch.barriers;
+  w.barrier = barriers + 8 + warp * 16;
+  w.buffer = batch.buffers + warp * batch.buffers_per_warp * batch.buffer_bytes;
+  w.parity = 0;
+  u32 table_parity = 0;
+  bool waited = false;
+  if (w.lane == 0) {
+    if (warp == 0) copy_init(barriers);
+    copy_init(w.barrier);
+    copy_init(w.barrier + 8);
+    copy_fence();
+  }
+  syncwarp();
+  const u32 begin = (u32)((u64)batch.cost * block_index() / grid_blocks());
+  const u32 end = (u32)((u64)batch.cost * (block_index() + 1) / grid_blocks());
+  u64 table = 0;
+#pragma unroll 1
+  for (u32 i = 0; i < batch.count; i++) {
+    const Tiles& t = batch.items[i];
+    if (t.cost_begin >= end) break;
+    const u32 chunks = t.chunk_end - t.chunk_begin, warps = block_threads() / LANES;
+    if (t.cost_begin + chunks * t.blocks <= begin) continue;
+    u32 first, last, step = warps;
+    if (t.block_begin <= block_index() && block_index() < t.block_end) {
+      // Blocks that have nothing but this item share their chunks in turns: what all of them work on at a time lies close together.
+      first = t.shared_begin + (block_index() - t.block_begin) * warps;
+      last = t.shared_end;
+      step *= t.block_end - t.block_begin;
+    } else {
+      // Rounded up at both ends, so that blocks which follow each other leave nothing out.
+      first = begin > t.cost_begin ? (begin - t.cost_begin + t.blocks - 1) / t.blocks : 0;
+      last = (end - t.cost_begin + t.blocks - 1) / t.blocks;
+      if (first > chunks) first = chunks;
+      if (last > chunks) last = chunks;
+      first += t.chunk_begin;
+      last += t.chunk_begin;
+    }
+    if (first >= last) continue;
+    const bool new_table = t.table != table;
+    if (new_table) {
+      if (table != 0) syncthreads();
+      if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, barriers, w.lane);
+      table = t.table;
+    }
+    walk_plane<Tile, Sink>(state, batch, t, w, first + warp, step, last, new_table, table_parity, waited);
+  }
+}

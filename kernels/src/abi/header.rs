@@ -1,0 +1,95 @@
+//! Makes `cuda/abi.h`, and compares it with what is there.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use super::{FILTER_LEFT, FILTER_NONE, FILTER_UP, MAX_ITEMS, OutputKind, STRUCTURES, TABLE_AT};
+
+pub(super) struct Structure {
+    pub name: &'static str,
+    /// Its documentation, line by line; what follows an empty line is for Rust alone.
+    pub about: &'static [&'static str],
+    pub bytes: usize,
+    pub fields: &'static [Field],
+}
+
+pub(super) struct Field {
+    pub name: &'static str,
+    pub kind: &'static str,
+    pub offset: usize,
+    pub bytes: usize,
+    pub what: &'static str,
+}
+
+impl Field {
+    /// As C declares it.
+    fn declaration(&self) -> String {
+        match self.kind.strip_prefix('[').and_then(|k| k.strip_suffix(']')).and_then(|k| k.split_once(';')) {
+            Some((kind, count)) => format!("{} {}[{}];", kind.trim(), self.name, count.trim()),
+            None => format!("{} {};", self.kind, self.name),
+        }
+    }
+}
+
+const LIES_AT: &str = "\
+#ifdef __CUDACC__
+// NVRTC has no offsetof. The fields' sizes add up to the structure's, so that they leave no gaps.
+#define LIES_AT(structure, field, offset, bytes) static_assert(sizeof(structure::field) == bytes, \"differs from abi.rs\");
+#else
+#define LIES_AT(structure, field, offset, bytes)                                                             \\
+  static_assert(__builtin_offsetof(structure, field) == offset && sizeof(structure::field) == bytes, \\
+                \"differs from abi.rs\");
+#endif
+";
+
+fn header() -> String {
+    let mut text = String::from(
+        "// What the host hands to the kernels. Made from kernels/src/abi.rs, which says how.\n#pragma once\n#include \"simt.h\"\n",
+    );
+    let mut define = |about: &str, names: &[(&str, usize)]| {
+        writeln!(text, "\n// {about}").unwrap();
+        names.iter().for_each(|(name, value)| writeln!(text, "#define {name} {value}").unwrap());
+    };
+    define("Items of one launch.", &[("MAX_ITEMS", MAX_ITEMS)]);
+    let kinds = OutputKind::ALL.map(|kind| (format!("OUT_{}", kind.name().to_uppercase()), kind as usize));
+    define("Output types.", &kinds.each_ref().map(|(name, value)| (name.as_str(), *value)));
+    let filters = [("FILTER_NONE", FILTER_NONE), ("FILTER_LEFT", FILTER_LEFT), ("FILTER_UP", FILTER_UP)];
+    define("Filters.", &filters.map(|(name, value)| (name, value.into())));
+    for s in STRUCTURES {
+        text.push('\n');
+        s.about.iter().take_while(|line| !line.is_empty()).for_each(|line| writeln!(text, "//{line}").unwrap());
+        writeln!(text, "struct {} {{", s.name).unwrap();
+        let width = s.fields.iter().map(|f| f.declaration().len()).max().unwrap_or(0);
+        for f in s.fields {
+            writeln!(text, "  {:width$}  //{}", f.declaration(), f.what).unwrap();
+        }
+        text.push_str("};\n");
+    }
+    text.push_str("\n// Every compiler of this text lays the structures out as Rust does.\n");
+    writeln!(text, "static_assert(TABLE_AT == {TABLE_AT}, \"differs from abi.rs\");").unwrap();
+    text.push_str(LIES_AT);
+    for s in STRUCTURES {
+        writeln!(text, "static_assert(sizeof({}) == {}, \"differs from abi.rs\");", s.name, s.bytes).unwrap();
+        s.fields
+            .iter()
+            .for_each(|f| writeln!(text, "LIES_AT({}, {}, {}, {})", s.name, f.name, f.offset, f.bytes).unwrap());
+    }
+    text.push_str("#undef LIES_AT\n");
+    text
+}
+
+fn place() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/abi.h")
+}
+
+#[test]
+fn the_header_is_what_this_module_gives() {
+    let there = std::fs::read_to_string(place()).unwrap();
+    assert!(there == header(), "write cuda/abi.h: cargo test --package wcodec-kernels abi -- --ignored");
+}
+
+#[test]
+#[ignore = "writes cuda/abi.h"]
+fn the_header_is_written() {
+    std::fs::write(place(), header()).unwrap();
+}
