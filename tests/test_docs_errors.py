@@ -116,8 +116,6 @@ WITHOUT_ADVICE = {
     # Nobody has so much, and metadata is checked before.
     "the container would be larger than 2^64 bytes",
     "metadata cannot be written: …",
-    # Of an encoder's own matrices.
-    "scheme int8 needs 'matrix'",
 }
 
 

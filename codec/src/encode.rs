@@ -409,7 +409,7 @@ fn encode_into<W: Sink + Send>(
                 };
                 original_bytes += length;
                 let (scheme, coder) = choices.way(&tensor.name);
-                let job = tensor::Job {
+                let job = tensor::TensorTask {
                     tensor,
                     importance: source.importance(i),
                     scheme,

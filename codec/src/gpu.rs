@@ -52,6 +52,7 @@ mod plan;
 mod ring;
 mod stream;
 mod table;
+mod task;
 mod timing;
 mod upload;
 mod zstd;

@@ -81,8 +81,8 @@ pub struct Weights<'a> {
 
 /// What a scheme makes of a matrix: planes to be coded, and what turns them back.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Symbols {
-    /// Symbols of each plane, row by row.
+pub struct SymbolPlanes {
+    /// SymbolPlanes of each plane, row by row.
     pub planes: Vec<Vec<i8>>,
     /// Factors of the symbols and what shares one, in the order of [`Granularity::scales`].
     pub scales: Option<(Granularity, Vec<f32>)>,
@@ -140,7 +140,7 @@ impl Scheme {
     /// assert_eq!(made.scales, Some((Granularity::Row, vec![1.0 / 127.0, 1.0])));
     /// # Ok::<(), wcodec::Error>(())
     /// ```
-    pub fn symbols(self, weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Result<Symbols> {
+    pub fn symbols(self, weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
         match self {
             Scheme::Int8(granularity) => int8::symbols(weights, granularity, pool, cancel),
             Scheme::Raw => Err(Error::input("scheme raw makes no symbols").advice("store the bytes as they are")),

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::int8::{Scales, Weight};
-use crate::scheme::{Equality, SchemeKind, Symbols};
+use crate::scheme::{Equality, SchemeKind, SymbolPlanes};
 use crate::tensor::Dtype;
 
 /// What was found of a tensor.
@@ -66,7 +66,7 @@ impl VerifyReport {
 
 /// Decodes every tensor and compares all hashes; with `against`, compares the values with the source too.
 ///
-/// Symbols and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's. Values that are
+/// SymbolPlanes and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's. Values that are
 /// not finite are damage: scheme `int8` takes none.
 ///
 /// Memory is bounded by the stored bytes of a tensor and some tens of MB, whatever they decode to; a source's tensor, and what it is
@@ -231,10 +231,12 @@ fn compare_values(
 fn compare_symbols<T: Weight>(
     pass: &Pass<'_>,
     original: &[u8],
-    expected: &Symbols,
+    expected: &SymbolPlanes,
     options: &DecodeOptions,
 ) -> Result<Comparison> {
-    let scales = pass.scales().ok_or_else(|| Error::format("a tensor of symbols without scales"))?;
+    let scales = pass
+        .scales()
+        .ok_or_else(|| Error::format("a tensor of symbols without scales").advice("encode the model again"))?;
     let (_, rows, cols) = pass.tensor().plane().form.matrix;
     let wanted = expected.planes.first().map_or(&[][..], Vec::as_slice);
     let suspects = scales.suspects::<T>();

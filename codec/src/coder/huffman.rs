@@ -58,7 +58,7 @@ impl Encoder {
 }
 
 /// Decodes bodies with one table.
-pub struct Decoder {
+pub struct HuffmanDecoder {
     /// Symbol and length for the next [`INDEX_BITS`] bits, whatever the longest code.
     lookup: Box<[u16; 1 << INDEX_BITS]>,
 }
@@ -66,7 +66,7 @@ pub struct Decoder {
 /// Longest code of any table, so that an index into the look-up needs no check.
 const INDEX_BITS: u32 = 12;
 
-impl Decoder {
+impl HuffmanDecoder {
     /// Prepares `table`.
     pub fn new(table: &CodeTable) -> Self {
         let (entries, mask) = (table.lookup(), (1 << table.bits()) - 1);
@@ -178,7 +178,7 @@ mod tests {
         CodeTable::from_histogram(bits, &h)
     }
 
-    fn decode_both(d: &Decoder, body: &[u8], n: usize) -> (Vec<u8>, [usize; LANES]) {
+    fn decode_both(d: &HuffmanDecoder, body: &[u8], n: usize) -> (Vec<u8>, [usize; LANES]) {
         let (mut a, mut b) = (vec![0; n], vec![1; n]);
         let (ends, fast) = (d.decode_reference(body, &mut a).unwrap(), d.decode(body, &mut b).unwrap());
         assert_eq!(a, b);
@@ -194,7 +194,7 @@ mod tests {
             let table = table_of(&symbols, bits);
             let mut body = Vec::new();
             Encoder::new(&table).encode(&symbols, &mut body);
-            let (got, ends) = decode_both(&Decoder::new(&table), &body, symbols.len());
+            let (got, ends) = decode_both(&HuffmanDecoder::new(&table), &body, symbols.len());
             prop_assert_eq!(got, symbols);
             check_ends(&body, &ends).unwrap();
         }
@@ -204,7 +204,7 @@ mod tests {
             let mut body: Vec<u8> = body.iter().cycle().take(body.len() * 4).copied().collect();
             body[2..4].copy_from_slice(&[wide, 0]);
             let table = table_of(&body, 12);
-            decode_both(&Decoder::new(&table), &body, steps * LANES);
+            decode_both(&HuffmanDecoder::new(&table), &body, steps * LANES);
         }
     }
 
@@ -220,11 +220,11 @@ mod tests {
         let mut body = Vec::new();
         Encoder::new(&table).encode(&symbols, &mut body);
         assert_eq!(body[2..4], [1, 0]);
-        let (got, ends) = decode_both(&Decoder::new(&table), &body, symbols.len());
+        let (got, ends) = decode_both(&HuffmanDecoder::new(&table), &body, symbols.len());
         assert_eq!(got, symbols);
         check_ends(&body, &ends).unwrap();
         body[2] = 2;
-        assert!(Decoder::new(&table).decode(&body, &mut symbols).is_err());
+        assert!(HuffmanDecoder::new(&table).decode(&body, &mut symbols).is_err());
     }
 
     #[test]
@@ -237,12 +237,12 @@ mod tests {
             let mut bad = good.clone();
             bad[at] ^= if at == good.len() - 1 { 0x80 } else { 1 };
             let mut out = vec![0; symbols.len()];
-            let ends = Decoder::new(&table).decode(&bad, &mut out).unwrap();
+            let ends = HuffmanDecoder::new(&table).decode(&bad, &mut out).unwrap();
             assert!(check_ends(&bad, &ends).is_err(), "byte {at}");
         }
         let mut long = good.clone();
         long.extend([0; 4]);
-        let (_, ends) = decode_both(&Decoder::new(&table), &long, symbols.len());
+        let (_, ends) = decode_both(&HuffmanDecoder::new(&table), &long, symbols.len());
         assert!(check_ends(&long, &ends).is_err());
     }
 }

@@ -94,14 +94,14 @@ impl Encoder {
 }
 
 /// Decodes bodies with one table.
-pub struct Decoder {
+pub struct RansDecoder {
     bits: u32,
     /// Per slot: frequency in bits 0 to 11, symbol in bits 12 to 19, slot - start in bits 20 to 31. The two numbers are at
     /// the ends, where one instruction each takes them out.
     lookup: Vec<u32>,
 }
 
-impl Decoder {
+impl RansDecoder {
     /// Prepares `table`.
     pub fn new(table: &FrequencyTable) -> Self {
         let mut lookup = Vec::with_capacity(1 << table.bits());
@@ -214,7 +214,7 @@ mod tests {
             let mut body = Vec::new();
             Encoder::new(&table).encode(&symbols, &tails, &mut Vec::new(), &mut body);
             let mut got = vec![0; symbols.len()];
-            let end = Decoder::new(&table).decode(&body, &mut got).unwrap();
+            let end = RansDecoder::new(&table).decode(&body, &mut got).unwrap();
             prop_assert_eq!(&got, &symbols);
             let (got, verdict) = end.tails(&body);
             prop_assert_eq!(got, tails);
@@ -239,7 +239,7 @@ mod tests {
         let table = FrequencyTable::from_histogram(12, &histogram(&symbols));
         let mut body = Vec::new();
         Encoder::new(&table).encode(&symbols, &[0; LANES], &mut Vec::new(), &mut body);
-        let decoder = Decoder::new(&table);
+        let decoder = RansDecoder::new(&table);
         let verdict = |body: &[u8]| {
             let mut out = vec![0; symbols.len()];
             decoder.decode(body, &mut out).and_then(|e| e.tails(body).1)

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use super::tensor::{Encoded, Job, Tables, Workers};
+use super::tensor::{Encoded, Tables, TensorTask, Workers};
 use crate::checkpoint::SourceBytes;
 use crate::coder::table::Table;
 use crate::container::{Sink, Writer};
@@ -47,7 +47,7 @@ impl Naming<'_> {
 
 /// A tensor to encode.
 struct Ticket<'a> {
-    job: Job<'a>,
+    job: TensorTask<'a>,
     bytes: SourceBytes<'a>,
     done: Arc<AtomicUsize>,
     /// The shared tables, as they are once the tensor before this one has chosen, and where they go then.
@@ -252,7 +252,7 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
     }
 
     /// Puts a tensor on its way: its bytes, or the error that there are none, which ends the operation when it is its turn.
-    pub fn push(&mut self, index: usize, job: Job<'a>, bytes: Result<SourceBytes<'a>>) -> Result<(), Ended> {
+    pub fn push(&mut self, index: usize, job: TensorTask<'a>, bytes: Result<SourceBytes<'a>>) -> Result<(), Ended> {
         let (reply, replied) = channel();
         let ticket = match bytes {
             Err(e) => {

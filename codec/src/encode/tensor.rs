@@ -9,7 +9,7 @@ use super::pipeline::Naming;
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::histogram::{count_bytes_with, entropy};
-use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, Symbols as PlaneSymbols, TableChoice};
+use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, Symbols, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Layout};
 use crate::container::{Bytes, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash};
@@ -17,12 +17,12 @@ use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE};
-use crate::scheme::{Importance, Scheme, SchemeKind, Symbols, Weights};
+use crate::scheme::{Importance, Scheme, SchemeKind, SymbolPlanes, Weights};
 use crate::stored::{StoredPlane, StoredScales};
 use crate::tensor::{Dtype, try_vec};
 
 /// A tensor and what to do with it.
-pub struct Job<'a> {
+pub struct TensorTask<'a> {
     pub tensor: &'a SourceTensor,
     pub importance: Option<&'a Importance>,
     pub scheme: Scheme,
@@ -39,11 +39,11 @@ pub struct Workers<'a> {
 
 /// A tensor that was looked at: what is left is to choose its table, in the order of the file, and to encode it.
 pub struct Prepared<'a> {
-    job: Job<'a>,
+    job: TensorTask<'a>,
     bytes: SourceBytes<'a>,
     matrix: MatrixEntry,
     /// What the scheme made of it, and the entropy of that in bits; nothing where the tensor is stored as it is.
-    symbols: Option<(Symbols, f64)>,
+    symbols: Option<(SymbolPlanes, f64)>,
     /// How each plane is going to be encoded, and the hash of what it decodes to.
     planes: Vec<(Draft, Hash)>,
 }
@@ -110,7 +110,7 @@ pub struct Tables(HashMap<usize, usize>);
 /// of expert matrices `[experts, out, in]`; below, it is taken for the kernel of a convolution `[out, in, kernel]`.
 const STACK_COLS: usize = 64;
 
-impl<'a> Job<'a> {
+impl<'a> TensorTask<'a> {
     /// How a tensor that is not empty is seen as matrices.
     fn matrix(&self) -> Result<MatrixEntry> {
         let shape = &self.tensor.shape;
@@ -197,7 +197,7 @@ impl<'a> Prepared<'a> {
         let Workers { pool, cancel } = workers;
         let tensor = job.tensor;
         let mut planes = Vec::with_capacity(drafts.len());
-        let Some((Symbols { planes: symbols, scales }, entropy)) = symbols else {
+        let Some((SymbolPlanes { planes: symbols, scales }, entropy)) = symbols else {
             let bytewise = tensor.dtype.size() == 1 && matrix.row_axis == 0;
             let (draft, hash) = drafts.into_iter().next().expect("bytes are one plane");
             let plane = draft.encode(&plane_of(&matrix, bytemuck::cast_slice(&bytes)), pool, cancel, done)?;
@@ -262,8 +262,8 @@ impl Encoded<'_> {
     }
 }
 
-fn plane_of<'a>(matrix: &MatrixEntry, data: &'a [i8]) -> PlaneSymbols<'a> {
-    PlaneSymbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data }
+fn plane_of<'a>(matrix: &MatrixEntry, data: &'a [i8]) -> Symbols<'a> {
+    Symbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data }
 }
 
 /// The bytes of a tensor that is seen as `matrix`, for a scheme.
@@ -327,10 +327,12 @@ pub(crate) fn symbols_like(
     bytes: &[u8],
     pool: &Pool,
     cancel: &Cancel,
-) -> Result<Symbols> {
+) -> Result<SymbolPlanes> {
     let tensor = container.stored(name)?;
     let (Some(matrix), Some(scheme)) = (tensor.matrix, tensor.scheme()) else {
-        return Err(Error::format("a tensor of symbols without 'matrix' and 'scales'").tensor(name));
+        return Err(Error::format("a tensor of symbols without 'matrix' and 'scales'")
+            .tensor(name)
+            .advice("encode the model again"));
     };
     scheme.symbols(&weights_of(tensor.dtype, bytes, &matrix, None), pool, cancel)
 }

@@ -10,11 +10,12 @@ use wcodec_kernels::abi;
 use super::buffer::DeviceBuffer;
 use super::device::Device;
 use super::footprint::Sizes;
-use super::launch::{Job, Launcher, Work, checked_rows};
+use super::launch::{Launcher, Work};
 use super::nvcomp::Nvcomp;
 use super::plan::{Method, Places, TensorPlan};
 use super::stream::Stream;
 use super::table::device_table;
+use super::task::{DecodeTask, checked_rows};
 use super::upload::{Stage, read_plans};
 use super::zstd::{self, Demand, Zstd};
 use crate::cancel::Cancel;
@@ -147,7 +148,7 @@ impl Shared {
     }
 
     /// The job that does `target`, whose image is at what `image` says of the tensor's number.
-    pub fn job(&self, target: &Target, image: impl Fn(usize) -> Places) -> Result<Job<'_>> {
+    pub fn job(&self, target: &Target, image: impl Fn(usize) -> Places) -> Result<DecodeTask<'_>> {
         let i = self.find(&target.name)?;
         let plan = &self.plans[i];
         let kind = plan.output(target.dtype)?;
@@ -157,7 +158,7 @@ impl Shared {
                 .tensor(plan.name())
                 .advice("outputs begin at multiples of their elements' size"));
         }
-        Ok(Job {
+        Ok(DecodeTask {
             plan,
             image: image(i),
             table: self.table_at[i].map_or(0, |at| self.tables.ptr() + at as u64),
@@ -168,7 +169,7 @@ impl Shared {
         })
     }
 
-    pub fn prepare(&self, jobs: &[Job<'_>]) -> Result<Work> {
+    pub fn prepare(&self, jobs: &[DecodeTask<'_>]) -> Result<Work> {
         self.launcher.prepare(jobs)
     }
 

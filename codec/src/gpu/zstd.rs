@@ -10,10 +10,10 @@ use super::buffer::DeviceBuffer;
 use super::decoder::GpuOptions;
 use super::device::Device;
 use super::kernel::Kernel;
-use super::launch::{Job, UTIL_THREADS, elements_of, grid_for, symbols_batch, symbols_item};
 use super::nvcomp::{DeviceBatch, Nvcomp};
 use super::plan::{Limits, Method, filter_code};
 use super::stream::{Event, Stream};
+use super::task::{DecodeTask, UTIL_THREADS, elements_of, grid_for, symbols_batch, symbols_item};
 use crate::coder::Filter;
 use crate::error::{Error, Result};
 
@@ -24,7 +24,7 @@ const ENTRY: usize = 5 * 8 + 4;
 
 /// The frames of a tensor, or of some of its rows, and what becomes of them.
 #[derive(Clone, Debug)]
-pub(super) struct Frames {
+pub(super) struct FrameRun {
     /// Addresses as in [`abi::Frames`]; `output` and `first` are set when frames are put into a batch.
     item: abi::Frames,
     /// Where decoded bytes go themselves; otherwise to scratch, and from there by `symbols`.
@@ -35,8 +35,8 @@ pub(super) struct Frames {
     elements: usize,
 }
 
-impl Frames {
-    pub fn new(job: &Job<'_>) -> Result<Self> {
+impl FrameRun {
+    pub fn new(job: &DecodeTask<'_>) -> Result<Self> {
         let Method::Zstd { chunk, frames, filter } = job.plan.method else { unreachable!("a plane of coder zstd") };
         let elements = elements_of(job);
         let first = elements.start / chunk;
@@ -125,7 +125,7 @@ impl Turn {
 pub(super) struct Demand {
     /// Decoded bytes of all.
     pub bytes: usize,
-    /// Frames of all.
+    /// FrameRun of all.
     pub frames: usize,
     /// Largest decoded frame.
     pub longest: usize,
@@ -235,7 +235,7 @@ impl Zstd {
     ///
     /// # Safety
     /// As for `Launcher::launch`.
-    pub unsafe fn launch(&self, all: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
+    pub unsafe fn launch(&self, all: &[FrameRun], limits: Limits, stream: &Stream) -> Result<()> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let Turns { streams, captured } = &mut *turns;
         let run = |scratch: &DeviceBuffer| {
@@ -278,8 +278,8 @@ impl Batches<'_> {
 
     /// # Safety
     /// As for `Launcher::launch`; and nothing else uses this scratch meanwhile.
-    unsafe fn launch(&self, all: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
-        let mut batch: Vec<Frames> = Vec::new();
+    unsafe fn launch(&self, all: &[FrameRun], limits: Limits, stream: &Stream) -> Result<()> {
+        let mut batch: Vec<FrameRun> = Vec::new();
         let (mut frames, mut bytes) = (0u64, 0u64);
         for whole in all {
             let mut left = whole.clone();
@@ -315,7 +315,7 @@ impl Batches<'_> {
     }
 
     /// How many of these frames fit the batch still.
-    fn fitting(&self, left: &Frames, frames: u64, bytes: u64) -> u64 {
+    fn fitting(&self, left: &FrameRun, frames: u64, bytes: u64) -> u64 {
         let room = self.zstd.most_bytes.saturating_sub(bytes);
         let chunk = u64::from(left.item.chunk);
         let all = u64::from(left.item.frames);
@@ -323,7 +323,7 @@ impl Batches<'_> {
         by_bytes.min(self.zstd.most_frames - frames)
     }
 
-    unsafe fn launch_batch(&self, parts: &[Frames], bytes: u64, limits: Limits, stream: &Stream) -> Result<()> {
+    unsafe fn launch_batch(&self, parts: &[FrameRun], bytes: u64, limits: Limits, stream: &Stream) -> Result<()> {
         let Some(last) = parts.last() else { return Ok(()) };
         debug_assert!(bytes <= self.zstd.most_bytes.next_multiple_of(16) && self.zstd.longest > 0);
         let groups: Vec<_> = parts.chunks(abi::MAX_ITEMS).map(|group| self.frames_batch(group)).collect();
@@ -364,7 +364,7 @@ impl Batches<'_> {
     }
 
     /// What fills, and checks, the entries of at most [`abi::MAX_ITEMS`] planes.
-    fn frames_batch(&self, parts: &[Frames]) -> Box<abi::FramesBatch> {
+    fn frames_batch(&self, parts: &[FrameRun]) -> Box<abi::FramesBatch> {
         let (first, last) = (parts[0].item.first, parts[parts.len() - 1].item);
         let mut batch = Box::new(abi::FramesBatch {
             count: parts.len() as u32,
@@ -383,7 +383,7 @@ impl Batches<'_> {
         batch
     }
 
-    fn launch_filters(&self, parts: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
+    fn launch_filters(&self, parts: &[FrameRun], limits: Limits, stream: &Stream) -> Result<()> {
         let mut batch = Box::new(abi::FilteredBatch::default());
         for part in parts.iter().filter(|p| p.filter != Filter::None) {
             let (cols, chunk) = (part.cols as u64, u64::from(part.item.chunk));
@@ -420,7 +420,7 @@ impl Batches<'_> {
         }
     }
 
-    fn launch_symbols(&self, parts: &[Frames], limits: Limits, stream: &Stream) -> Result<()> {
+    fn launch_symbols(&self, parts: &[FrameRun], limits: Limits, stream: &Stream) -> Result<()> {
         let items: Vec<abi::Symbols> = parts
             .iter()
             .filter(|p| p.direct.is_none())

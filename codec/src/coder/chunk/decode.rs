@@ -8,15 +8,15 @@ use crate::coder::tile::{raw_body_bytes, symbols_per_block};
 use crate::coder::{BLOCK_COLS, Coder, Isa, LANES, Layout, huffman, rans};
 use crate::error::{Error, Result};
 
-enum Decoder {
-    Rans(rans::Decoder),
-    Huffman(huffman::Decoder),
+enum CoderDecoder {
+    Rans(rans::RansDecoder),
+    Huffman(huffman::HuffmanDecoder),
 }
 
 /// Decodes the chunks of a plane. Shared by threads.
 pub struct ChunkDecoder {
     format: ChunkFormat,
-    decoder: Decoder,
+    decoder: CoderDecoder,
     isa: Isa,
 }
 
@@ -33,7 +33,7 @@ pub struct Scratch {
 }
 
 /// A chunk taken apart.
-struct Parts<'a> {
+struct ChunkParts<'a> {
     patches: &'a [[u8; 4]],
     body: &'a [u8],
     is_raw: bool,
@@ -50,13 +50,13 @@ pub struct Chunk<'a> {
 impl ChunkDecoder {
     pub fn new(format: ChunkFormat, table: &Table, isa: Isa) -> Self {
         let decoder = match table {
-            Table::Rans(t) => Decoder::Rans(rans::Decoder::new(t)),
-            Table::Huffman(t) => Decoder::Huffman(huffman::Decoder::new(t)),
+            Table::Rans(t) => CoderDecoder::Rans(rans::RansDecoder::new(t)),
+            Table::Huffman(t) => CoderDecoder::Huffman(huffman::HuffmanDecoder::new(t)),
         };
         Self { format, decoder, isa }
     }
 
-    fn split<'a>(&self, chunk: &Chunk<'a>) -> Result<Parts<'a>> {
+    fn split<'a>(&self, chunk: &Chunk<'a>) -> Result<ChunkParts<'a>> {
         let Chunk { bytes, side, width } = *chunk;
         if side.len() != self.format.side_bytes(width) {
             return Err(Error::corrupt(format!("{} bytes of side plane for a tile of {width} columns", side.len())));
@@ -77,7 +77,7 @@ impl ChunkDecoder {
         if body.len() > raw_length {
             return Err(Error::corrupt(format!("a chunk body of {} bytes where {raw_length} are raw", body.len())));
         }
-        Ok(Parts { patches: patches.as_chunks::<4>().0, body, is_raw: body.len() == raw_length })
+        Ok(ChunkParts { patches: patches.as_chunks::<4>().0, body, is_raw: body.len() == raw_length })
     }
 
     /// Decodes `chunk` into the tile that begins at `out[0]` and whose rows are `stride` apart; all 16 rows and
@@ -90,8 +90,8 @@ impl ChunkDecoder {
         let parts = self.split(chunk)?;
         let coded = match &self.decoder {
             _ if parts.is_raw => self.decode_raw(&parts, chunk, out, stride, scratch),
-            Decoder::Rans(d) => self.decode_rans(d, &parts, chunk, out, stride, scratch),
-            Decoder::Huffman(d) => {
+            CoderDecoder::Rans(d) => self.decode_rans(d, &parts, chunk, out, stride, scratch),
+            CoderDecoder::Huffman(d) => {
                 scratch.symbols.resize(self.format.steps(chunk.width) * LANES, 0);
                 let ends = if self.isa == Isa::Scalar {
                     d.decode_reference(parts.body, &mut scratch.symbols)?
@@ -151,7 +151,7 @@ impl ChunkDecoder {
         scratch: &mut Scratch,
         verdicts: &mut [Result<()>; TOGETHER],
     ) -> bool {
-        let (Decoder::Rans(decoder), Isa::Avx512) = (&self.decoder, self.isa) else { return false };
+        let (CoderDecoder::Rans(decoder), Isa::Avx512) = (&self.decoder, self.isa) else { return false };
         let width = chunks[0].width;
         // A chunk that cannot be taken apart leaves the others to be decoded one by one, as on every other machine.
         let parts = chunks.map(|c| self.split(c).ok().filter(|p| !p.is_raw && c.width == width));
@@ -159,7 +159,7 @@ impl ChunkDecoder {
             return false;
         }
         let parts = parts.map(|p| p.expect("checked above"));
-        let jobs = std::array::from_fn(|i| rans::avx512::Job { body: parts[i].body, side: chunks[i].side });
+        let jobs = std::array::from_fn(|i| rans::avx512::ChunkStreams { body: parts[i].body, side: chunks[i].side });
         let Ok(streams) = rans::avx512::decode::<N>(decoder, self.format, jobs, width, out, stride, &mut scratch.words)
         else {
             return false;
@@ -173,7 +173,7 @@ impl ChunkDecoder {
 
     fn decode_raw(
         &self,
-        parts: &Parts<'_>,
+        parts: &ChunkParts<'_>,
         chunk: &Chunk<'_>,
         out: &mut [i8],
         stride: usize,
@@ -198,8 +198,8 @@ impl ChunkDecoder {
 
     fn decode_rans(
         &self,
-        decoder: &rans::Decoder,
-        parts: &Parts<'_>,
+        decoder: &rans::RansDecoder,
+        parts: &ChunkParts<'_>,
         chunk: &Chunk<'_>,
         out: &mut [i8],
         stride: usize,
@@ -208,7 +208,7 @@ impl ChunkDecoder {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         match self.isa {
             Isa::Avx512 => {
-                let job = rans::avx512::Job { body: parts.body, side: chunk.side };
+                let job = rans::avx512::ChunkStreams { body: parts.body, side: chunk.side };
                 let [verdict] =
                     rans::avx512::decode(decoder, self.format, [job], chunk.width, out, stride, &mut scratch.words)?;
                 return verdict;

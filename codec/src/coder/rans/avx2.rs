@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Decoder, Ending, LOW, copy_words, split_body};
+use super::{Ending, LOW, RansDecoder, copy_words, split_body};
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::pair::{low_mask, side_places};
 use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
@@ -37,7 +37,7 @@ static EXPAND: [[u8; WIDE]; 256] = {
 /// AVX2 is missing, or `out` or the side plane is too short.
 #[allow(clippy::too_many_arguments)]
 pub fn decode(
-    decoder: &Decoder,
+    decoder: &RansDecoder,
     format: ChunkFormat,
     body: &[u8],
     side: &[u8],
@@ -61,7 +61,7 @@ pub fn decode(
 #[target_feature(enable = "avx2,popcnt,bmi2")]
 #[allow(clippy::too_many_arguments)]
 unsafe fn decode_with_avx2(
-    decoder: &Decoder,
+    decoder: &RansDecoder,
     format: ChunkFormat,
     body: &[u8],
     states: [u32; LANES],

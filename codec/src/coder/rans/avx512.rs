@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Decoder, Ending, LOW, copy_words, split_body};
+use super::{Ending, LOW, RansDecoder, copy_words, split_body};
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::pair::{low_mask, side_places};
 use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
@@ -11,7 +11,7 @@ use crate::error::Result;
 
 /// One chunk to decode.
 #[derive(Clone, Copy)]
-pub struct Job<'a> {
+pub struct ChunkStreams<'a> {
     pub body: &'a [u8],
     pub side: &'a [u8],
 }
@@ -35,9 +35,9 @@ struct State {
 /// # Panics
 /// AVX-512 is missing, or `out`, a side plane or `copies` is too short.
 pub fn decode<const N: usize>(
-    decoder: &Decoder,
+    decoder: &RansDecoder,
     format: ChunkFormat,
-    jobs: [Job<'_>; N],
+    jobs: [ChunkStreams<'_>; N],
     width: usize,
     out: &mut [i8],
     stride: usize,
@@ -85,8 +85,8 @@ pub fn decode<const N: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt,bmi2")]
 #[allow(clippy::too_many_arguments)]
 unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>(
-    decoder: &Decoder,
-    jobs: [Job<'_>; N],
+    decoder: &RansDecoder,
+    jobs: [ChunkStreams<'_>; N],
     states: [[u32; LANES]; N],
     words: [&[u16]; N],
     ends: [usize; N],

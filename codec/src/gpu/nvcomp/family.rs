@@ -42,7 +42,7 @@ pub enum Family {
 
 /// Which of the functions that differ between families a library has, for one format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Symbols {
+pub(super) struct ExportedSymbols {
     /// `..DecompressGetTempSizeEx`.
     pub ex: bool,
     /// `..DecompressGetTempSizeAsync`.
@@ -53,7 +53,7 @@ pub(super) struct Symbols {
     pub synchronous: bool,
 }
 
-impl Symbols {
+impl ExportedSymbols {
     /// The suffixes of `nvcompBatched{format}DecompressGetTempSize`, in the order of the fields.
     pub const SUFFIXES: [&str; 4] = ["Ex", "Async", "", "Sync"];
 
@@ -72,7 +72,7 @@ impl Symbols {
 
 /// The family of a library, or why it is refused. `version` is absent where the library has no `nvcompGetProperties`;
 /// `symbols` are those of the formats that are used.
-pub(super) fn decide(version: Option<Version>, symbols: &[Symbols]) -> Result<Family, String> {
+pub(super) fn decide(version: Option<Version>, symbols: &[ExportedSymbols]) -> Result<Family, String> {
     let family = match version {
         None => Family::A,
         Some(v) => match v.major {
@@ -85,7 +85,7 @@ pub(super) fn decide(version: Option<Version>, symbols: &[Symbols]) -> Result<Fa
             _ => return Err(format!("nvCOMP {v} is too old: 3.0 to 6.x are known")),
         },
     };
-    if symbols.iter().all(|s| *s == Symbols::of(family)) {
+    if symbols.iter().all(|s| *s == ExportedSymbols::of(family)) {
         return Ok(family);
     }
     let says = version.map_or("does not say its version".to_owned(), |v| format!("says it is nvCOMP {v}"));
@@ -134,7 +134,7 @@ mod tests {
         for (number, name, family) in RELEASES {
             let version = number.map(Version::from_number);
             assert_eq!(version.unwrap_or(Version::SILENT).to_string(), name);
-            assert_eq!(decide(version, &[Symbols::of(family); 2]), Ok(family), "{name}");
+            assert_eq!(decide(version, &[ExportedSymbols::of(family); 2]), Ok(family), "{name}");
         }
     }
 
@@ -142,12 +142,14 @@ mod tests {
     fn version_and_functions_must_agree() {
         for (number, name, family) in RELEASES {
             for set in 0..16u32 {
-                let other = Symbols::new([0, 1, 2, 3].map(|bit| set >> bit & 1 != 0));
-                if other == Symbols::of(family) {
+                let other = ExportedSymbols::new([0, 1, 2, 3].map(|bit| set >> bit & 1 != 0));
+                if other == ExportedSymbols::of(family) {
                     continue;
                 }
                 // Also where only one of two formats differs.
-                for symbols in [[other, other], [Symbols::of(family), other], [other, Symbols::of(family)]] {
+                for symbols in
+                    [[other, other], [ExportedSymbols::of(family), other], [other, ExportedSymbols::of(family)]]
+                {
                     let e = decide(number.map(Version::from_number), &symbols).expect_err(name);
                     assert!(e.contains("has not that version's functions"), "{e}");
                     assert!(number.is_none() || e.contains(name), "{e}");
@@ -160,7 +162,8 @@ mod tests {
     fn unknown_versions_are_refused_whatever_they_have() {
         for number in [7000, 7100, 8000, 10_000, u32::MAX, 0, 2600] {
             for family in [Family::A, Family::B, Family::C] {
-                let e = decide(Some(Version::from_number(number)), &[Symbols::of(family)]).expect_err("refused");
+                let e =
+                    decide(Some(Version::from_number(number)), &[ExportedSymbols::of(family)]).expect_err("refused");
                 assert!(e.contains(if number < 3000 { "too old" } else { "newer" }), "{e}");
             }
         }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use libloading::Library;
 
-use super::family::{Family, Symbols};
+use super::family::{ExportedSymbols, Family};
 
 /// `nvcompProperties_t`.
 #[repr(C)]
@@ -145,8 +145,8 @@ unsafe fn function<T: Copy>(library: &Library, name: &str) -> Result<T, String> 
 }
 
 /// What tells the families apart.
-pub fn symbols(library: &Library, format: &str) -> Symbols {
-    Symbols::new(Symbols::SUFFIXES.map(|suffix| {
+pub fn symbols(library: &Library, format: &str) -> ExportedSymbols {
+    ExportedSymbols::new(ExportedSymbols::SUFFIXES.map(|suffix| {
         let name = format!("nvcompBatched{format}DecompressGetTempSize{suffix}");
         // SAFETY: the address is not used.
         unsafe { function::<*const c_void>(library, &name) }.is_ok()

@@ -7,7 +7,7 @@ use super::{Granularity, MAX_SYMBOL, NOT_FINITE_ADVICE, Quantized, Weight, scale
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::scheme::{Symbols, Weights};
+use crate::scheme::{SymbolPlanes, Weights};
 use crate::tensor::{AlignedBytes, Dtype, out_of_memory, try_vec};
 
 /// Columns that are looked at together: what the inner cache holds as f32, so that what is read twice is fetched once.
@@ -230,7 +230,7 @@ pub(in crate::scheme) fn symbols(
     granularity: Granularity,
     pool: &Pool,
     cancel: &Cancel,
-) -> Result<Symbols> {
+) -> Result<SymbolPlanes> {
     let Quantized { symbols, scales } = match weights.dtype {
         Dtype::F32 => quantize_bytes::<f32>(weights, granularity, pool, cancel),
         Dtype::F16 => quantize_bytes::<f16>(weights, granularity, pool, cancel),
@@ -238,7 +238,7 @@ pub(in crate::scheme) fn symbols(
         other => Err(Error::input(format!("int8 does not take {other}"))),
     }?;
     let (symbols, scales) = (symbols.into_raw_vec_and_offset().0, scales.into_raw_vec_and_offset().0);
-    Ok(Symbols { planes: vec![symbols], scales: Some((granularity, scales)) })
+    Ok(SymbolPlanes { planes: vec![symbols], scales: Some((granularity, scales)) })
 }
 
 fn quantize_bytes<T: Weight>(

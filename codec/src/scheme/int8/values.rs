@@ -1,4 +1,4 @@
-//! Symbols and scales become values.
+//! SymbolPlanes and scales become values.
 
 use rayon::prelude::*;
 

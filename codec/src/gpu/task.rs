@@ -1,0 +1,93 @@
+//! One tensor's decoding: what is to be done, and what kernels of module `util` are told about it.
+
+use std::ops::Range;
+
+use wcodec_kernels::abi::{self, OutputKind};
+
+use super::plan::{Limits, Places, TensorPlan};
+use crate::coder::TILE_ROWS;
+use crate::error::{Error, Result};
+
+/// A tensor to decode: which, from where, to where. All addresses are the device's.
+#[derive(Clone, Debug)]
+pub(super) struct DecodeTask<'a> {
+    pub plan: &'a TensorPlan,
+    /// Where the tensor's image is.
+    pub image: Places,
+    /// Address of its decoding table; 0 where it has none.
+    pub table: u64,
+    /// Address of its status.
+    pub status: u64,
+    /// Address of the output's first element.
+    pub out: u64,
+    pub kind: OutputKind,
+    /// Rows of all matrices.
+    pub rows: Range<usize>,
+}
+
+/// Rows of a target as the kernels can decode them: whole strips.
+pub(super) fn checked_rows(plan: &TensorPlan, rows: Option<&Range<usize>>) -> Result<Range<usize>> {
+    let all = 0..plan.rows();
+    let Some(rows) = rows else { return Ok(all) };
+    let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(plan.name()).advice(advice));
+    if rows.start > rows.end || rows.end > all.end {
+        return refuse(format!("rows {rows:?} of a tensor with {} rows", all.end), "ask for rows that it has");
+    }
+    if plan.tensor.transposed() {
+        return refuse("rows of a transposed matrix".to_owned(), "decode it as a whole");
+    }
+    if *rows == all {
+        return Ok(all);
+    }
+    let per = plan.matrix.1.max(1);
+    let edge = |row: usize| row == all.end || (row % per).is_multiple_of(TILE_ROWS);
+    if !(edge(rows.start) && edge(rows.end)) {
+        let what = format!("rows {rows:?} do not begin and end at strips of {TILE_ROWS} rows of a matrix");
+        return refuse(what, "widen the range");
+    }
+    Ok(rows.clone())
+}
+
+/// Threads of the kernels in module `util`.
+pub(super) const UTIL_THREADS: u32 = 256;
+
+/// Elements of the plane that a task writes.
+pub(super) fn elements_of(task: &DecodeTask<'_>) -> Range<usize> {
+    if task.rows.len() == task.plan.rows() {
+        return 0..task.plan.elements();
+    }
+    task.rows.start * task.plan.matrix.2..task.rows.end * task.plan.matrix.2
+}
+
+/// An item of `wcodec_dequantize`: `symbols` is the address at which element 0 of the plane would lie.
+pub(super) fn symbols_item(task: &DecodeTask<'_>, symbols: u64, elements: Range<usize>) -> abi::Symbols {
+    let cols = task.plan.matrix.2;
+    let aligned = cols.is_multiple_of(16) && symbols.is_multiple_of(16) && elements.start.is_multiple_of(16);
+    abi::Symbols {
+        symbols,
+        begin: elements.start as u64,
+        end: elements.end as u64,
+        cols: cols as u64,
+        row_begin: task.rows.start as u64,
+        output: task.plan.place(&task.image, task.out, task.kind),
+        cost_begin: 0,
+        kind: task.kind as u32,
+        vector: u32::from(aligned && elements.len().is_multiple_of(16) && task.plan.is_vector(task.out, task.kind)),
+    }
+}
+
+/// A launch of `wcodec_dequantize`, and its grid.
+pub(super) fn symbols_batch(items: &[abi::Symbols], limits: Limits) -> (Box<abi::SymbolsBatch>, u32) {
+    let mut batch = Box::new(abi::SymbolsBatch { count: items.len() as u32, ..Default::default() });
+    for (to, item) in batch.items.iter_mut().zip(items) {
+        *to = abi::Symbols { cost_begin: batch.cost, ..*item };
+        batch.cost += (item.end - item.begin).div_ceil(16);
+    }
+    let grid = grid_for(batch.cost, limits);
+    (batch, grid)
+}
+
+/// Blocks of [`UTIL_THREADS`] threads for so many threads' worth of work, as many as the device holds at most.
+pub(super) fn grid_for(threads: u64, limits: Limits) -> u32 {
+    threads.div_ceil(u64::from(UTIL_THREADS)).clamp(1, limits.multiprocessors as u64 * 8) as u32
+}
