@@ -61,6 +61,8 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// `int8` or `raw`.
     pub scheme: CompactString,
+    /// Whether the scheme makes symbols, which become values, and is known to this version; if not, the elements are stored.
+    pub makes_symbols: bool,
     /// `row`, `tensor` or `block 128`, for `int8`.
     pub scales: Option<CompactString>,
     /// What its elements, or the symbols that the scheme makes of them, are stored as.
@@ -108,14 +110,9 @@ impl TensorInfo {
         self.planes.iter().map(|p| p.chunks).sum()
     }
 
-    /// Whether the scheme makes symbols, which become values, and is known to this version.
-    pub fn makes_symbols(&self) -> bool {
-        SchemeKind::from_name(&self.scheme).is_ok_and(SchemeKind::makes_symbols)
-    }
-
     /// Whether there are symbols to be had: those of the scheme, or elements of 8 bits.
     pub fn has_symbols(&self) -> bool {
-        self.makes_symbols() || self.dtype.size() == 1
+        self.makes_symbols || self.dtype.size() == 1
     }
 
     /// Original bytes / stored bytes: larger is better.
@@ -258,6 +255,7 @@ impl TensorInfos {
             dtype,
             shape: t.shape.clone(),
             scheme: t.scheme.clone(),
+            makes_symbols: SchemeKind::from_name(&t.scheme).is_ok_and(SchemeKind::makes_symbols),
             scales: t.scales.as_ref().map(|s| match s.block {
                 Some(n) => Granularity::Block(n).to_compact_string(),
                 None => s.per.clone(),

@@ -282,6 +282,7 @@ impl Facts {
         record.set_item(intern!(py, "shape"), PyTuple::new(py, &t.shape)?)?;
         record.set_item(intern!(py, "scheme"), t.scheme.as_str())?;
         record.set_item(intern!(py, "scale"), t.scales.as_deref())?;
+        record.set_item(intern!(py, "makes_symbols"), t.makes_symbols)?;
         record.set_item(intern!(py, "count"), t.count)?;
         record.set_item(intern!(py, "rows"), t.rows)?;
         record.set_item(intern!(py, "cols"), t.cols)?;

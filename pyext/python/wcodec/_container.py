@@ -73,7 +73,7 @@ class TensorEntry(TensorInfo):
         rounds once to what was asked for, so float32 then has more digits than a bf16 tensor.
         """
         name = None if dtype is None else _dtypes.requested(dtype)
-        if name is None or self.scheme == "int8":
+        if name is None or self.makes_symbols:
             return _dtypes.view_bytes(self._bytes(name, threads), name or self.dtype, self.shape)
         self._must_be_float()
         target = _dtypes.numpy_dtype(name)
@@ -102,10 +102,10 @@ class TensorEntry(TensorInfo):
             decoder.check()
             return out
         wanted = None if dtype is None else _decodable.wanted_dtype(self, dtype)
-        if wanted == "I8" and self.scheme == "int8":
+        if wanted == "I8" and self.makes_symbols:
             symbols = _dtypes.bytes_of(self.symbols(threads=threads))
             return _torch.from_bytes(symbols, "I8", self.shape)
-        if wanted is None or self.scheme == "int8":
+        if wanted is None or self.makes_symbols:
             return _torch.from_bytes(self._bytes(wanted, threads), wanted or self.dtype, self.shape)
         decoded = _decodable.decoded_dtype(self, wanted)
         tensor = _torch.from_bytes(self._bytes(None, threads), decoded, self.shape)
@@ -123,7 +123,7 @@ class TensorEntry(TensorInfo):
         """
         name = None if dtype is None else _dtypes.requested(dtype)
         shape = self._shape_of_rows(begin, end)
-        if name is None or self.scheme == "int8":
+        if name is None or self.makes_symbols:
             return _dtypes.view_bytes(self._bytes_of_rows(begin, end, name, threads), name or self.dtype, shape)
         self._must_be_float()
         target = _dtypes.numpy_dtype(name)
@@ -145,7 +145,7 @@ class TensorEntry(TensorInfo):
 
         shape = self._shape_of_rows(begin, end)
         wanted = None if dtype is None else _decodable.wanted_dtype(self, dtype)
-        if wanted is None or self.scheme == "int8":
+        if wanted is None or self.makes_symbols:
             return _torch.from_bytes(self._bytes_of_rows(begin, end, wanted, threads), wanted or self.dtype, shape)
         decoded = _decodable.decoded_dtype(self, wanted)
         tensor = _torch.from_bytes(self._bytes_of_rows(begin, end, None, threads), decoded, shape)

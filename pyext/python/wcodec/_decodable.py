@@ -15,11 +15,11 @@ CONVERTIBLE = (*_dtypes.FLOATS, "F64")
 
 def decoded_dtype(info: TensorInfo, name: str) -> str:
     """The dtype to decode to, for a result of dtype ``name``: the same, or one to convert from."""
-    if info.scheme == "int8" and name in (*_dtypes.FLOATS, "I8"):
+    if info.makes_symbols and name in (*_dtypes.FLOATS, "I8"):
         return name
-    if info.scheme != "int8" and (name == info.dtype or (info.dtype in CONVERTIBLE and name in _dtypes.FLOATS)):
+    if not info.makes_symbols and (name == info.dtype or (info.dtype in CONVERTIBLE and name in _dtypes.FLOATS)):
         return info.dtype
-    if info.scheme == "int8":
+    if info.makes_symbols:
         choices = "float32, float16, bfloat16 or, for its symbols, int8"
     else:
         choices = "float32, float16 or bfloat16" if info.dtype in CONVERTIBLE else f"its own, {info.dtype}"

@@ -66,6 +66,8 @@ class TensorInfo:
     scheme: str
     scale: str | None
     """``row``, ``tensor`` or ``block N`` for scheme ``int8``."""
+    makes_symbols: bool
+    """Whether the scheme makes symbols, which become values, as ``int8`` does; if not, the elements are stored."""
     planes: tuple[PlaneInfo, ...]
     """What its elements, or the symbols that the scheme makes of them, are stored as."""
     count: int

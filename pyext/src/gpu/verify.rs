@@ -59,7 +59,7 @@ fn compare(container: &Container, info: &TensorInfo, stream: &Stream, options: &
         cancel: options.cancel.clone(),
         ..DecodeOptions::default()
     };
-    if info.scheme == "int8" {
+    if info.makes_symbols {
         let symbols = in_shape(&container.symbols(name, &cpu)?, info);
         let found = decode(&decoder, name, Dtype::I8, stream)?;
         if let Some(difference) = first(&symbols, &found, 1, "symbols") {
@@ -69,7 +69,7 @@ fn compare(container: &Container, info: &TensorInfo, stream: &Stream, options: &
     let values = container.read(name, &cpu)?;
     let found = decode(&decoder, name, info.dtype, stream)?;
     let (size, what) = match usize::try_from(info.elements) {
-        Ok(n) if n > 0 && info.scheme == "int8" => (values.len() / n, "values"),
+        Ok(n) if n > 0 && info.makes_symbols => (values.len() / n, "values"),
         _ => (1, "bytes"),
     };
     Ok(first(&values, &found, size, what))

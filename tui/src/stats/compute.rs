@@ -30,7 +30,7 @@ pub fn compute(
     let mut stats = LayerStats { chunks: file.container.chunk_sizes(&info.name)?, ..Default::default() };
     stats.ratios = ratios(&stats, info);
     if has_symbols {
-        let scales = if info.makes_symbols() { file.container.scales(&info.name)? } else { Vec::new() };
+        let scales = if info.makes_symbols { file.container.scales(&info.name)? } else { Vec::new() };
         let mut groups = Groups::new(entry, info, scales.len());
         let mut counts = [0u64; 256];
         pieces(&file.container, info, Want::Symbols, control, &mut |first, bytes| {
@@ -39,7 +39,7 @@ pub fn compute(
             Ok(())
         })?;
         stats.symbols = Some(SymbolStats::of_bytes(&counts));
-        stats.scales = (info.makes_symbols()).then(|| groups.stats(&scales));
+        stats.scales = (info.makes_symbols).then(|| groups.stats(&scales));
     }
     if let Some(reference) = reference {
         super::error::compare(file, tensor, reference, control, &mut stats)?;

@@ -32,7 +32,7 @@ pub fn pieces(
     work: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<()> {
     let options = DecodeOptions { verify: false, ..DecodeOptions::default() };
-    let int8 = info.makes_symbols();
+    let int8 = info.makes_symbols;
     control.check()?;
     let Some((&rows, rest)) = info.shape.split_first() else {
         work(0, &container.read(&info.name, &options)?)?;

@@ -177,7 +177,7 @@ def _check(
         if got_kind != kind:
             _note(differences, name, "shape", f"{got_kind}, not {kind}")
             return
-    if entry.scheme == "raw":
+    if not entry.makes_symbols:
         if not np.array_equal(source.data(name), restored.data(name)):
             _note(differences, name, "bytes", _first(source.data(name), restored.data(name)))
         return

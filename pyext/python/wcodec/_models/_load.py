@@ -189,7 +189,7 @@ def _runs(entry: TensorEntry, dtype: torch.dtype) -> bool:
     """Whether a layer can run from a stored tensor, and saves memory by that."""
     if len(entry.shape) != 2 or entry.count != 1:
         return False
-    if entry.scheme == "int8":
+    if entry.makes_symbols:
         return True
     return entry.coder != "raw" and _decodable.wanted_dtype(entry, dtype) == entry.dtype
 

@@ -34,7 +34,7 @@ fn nothing(page: &mut Page, state: &State, tensor: usize, rows: usize) {
 
 fn scales(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
     let look = page.look;
-    if !t.makes_symbols() {
+    if !t.makes_symbols {
         page.heading("Scales", "none", look.dim());
         page.sentence(&format!("scheme {} has no scales", text::clean(look, &t.scheme)), look.dim());
         return;
@@ -110,7 +110,7 @@ fn symbols(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats:
         return;
     }
     let (step, bars) = symbol_bins(room(page));
-    let note = match (step, t.makes_symbols()) {
+    let note = match (step, t.makes_symbols) {
         (1, true) => "each symbol".to_owned(),
         (n, true) => format!("{n} symbols a bar"),
         (_, false) => format!("bytes as signed numbers, {step} a bar"),
