@@ -250,7 +250,7 @@ impl StoredPlane {
             Coder::Raw => (Coding::Raw, None),
             Coder::Zstd => (Coding::Zstd { chunk: need(p.chunk, "chunk")?, filter: filter()? }, None),
             Coder::Rans | Coder::Huffman => {
-                let layout = Layout::from_name(p.layout.as_deref().ok_or_else(|| no("layout"))?)?;
+                let layout = Layout::from_name(need(p.layout.as_deref(), "layout")?)?;
                 let shift = if layout == Layout::Pair { need(p.shift, "shift")? } else { 0 };
                 let tiling = Tiling { coder, layout, shift, tile: need(p.tile, "tile")?, filter: filter()? };
                 (Coding::Tiles(tiling), Some(need(p.table, "table")?))
@@ -297,8 +297,4 @@ impl StoredPlane {
             hash: self.hash,
         }
     }
-}
-
-fn no(key: &str) -> Error {
-    Error::format(format!("a plane without '{key}'"))
 }
