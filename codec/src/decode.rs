@@ -19,19 +19,19 @@ use crate::stored::StoredTensor;
 use crate::tensor::{AlignedBytes, Dtype};
 use crate::trust::{self, OpenOptions};
 
+mod bytes;
 mod checkpoint;
 mod chunk;
-mod parts;
 mod rows;
 mod stream;
 mod tensor;
 mod whole;
 
+#[cfg(test)]
+pub(crate) use bytes::PlaneBytes;
+pub(crate) use bytes::TensorBytes;
 pub use checkpoint::{decode, write_safetensors};
 pub use chunk::{ChunkInfo, ChunkSize};
-#[cfg(test)]
-pub(crate) use parts::PlaneBytes;
-pub(crate) use parts::TensorBytes;
 pub(crate) use whole::Pass;
 
 /// Bytes of a container that one thread copies at once.

@@ -409,14 +409,14 @@ fn encode_into<W: Sink + Send>(
                 };
                 original_bytes += length;
                 let (scheme, coder) = choices.way(&tensor.name);
-                let job = tensor::TensorTask {
+                let task = tensor::TensorTask {
                     tensor,
                     importance: source.importance(i),
                     scheme,
                     transposed: choices.transpose.is_match(&tensor.name),
                     plane: options.plane(coder),
                 };
-                if pipeline.push(i, job, bytes).is_err() {
+                if pipeline.push(i, task, bytes).is_err() {
                     break;
                 }
             }

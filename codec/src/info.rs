@@ -238,7 +238,8 @@ impl TensorInfos {
         let segments = t.segments().chain(self.charged(place, t).map(|s| ("table", s)));
         let segments: Vec<_> =
             segments.map(|(role, s)| SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash }).collect();
-        let bits = SchemeKind::from_name(&t.scheme).ok().map(|scheme| [0, scheme.bits(dtype)]);
+        let scheme = SchemeKind::from_name(&t.scheme).ok();
+        let bits = scheme.map(|scheme| [0, scheme.bits(dtype)]);
         let plane = |p: &PlaneEntry| PlaneInfo {
             bits: bits.filter(|_| t.planes.len() == 1 && p.fields.is_none()),
             coder: p.coder.clone(),
@@ -255,7 +256,7 @@ impl TensorInfos {
             dtype,
             shape: t.shape.clone(),
             scheme: t.scheme.clone(),
-            makes_symbols: SchemeKind::from_name(&t.scheme).is_ok_and(SchemeKind::makes_symbols),
+            makes_symbols: scheme.is_some_and(SchemeKind::makes_symbols),
             scales: t.scales.as_ref().map(|s| match s.block {
                 Some(n) => Granularity::Block(n).to_compact_string(),
                 None => s.per.clone(),

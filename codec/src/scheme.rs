@@ -22,18 +22,6 @@ named! {
     }
 }
 
-impl SchemeKind {
-    /// Whether what is stored are symbols that become values, and not the elements themselves.
-    pub fn makes_symbols(self) -> bool {
-        self == SchemeKind::Int8
-    }
-
-    /// Bits of what a plane of all of an element holds: of a symbol, or of the element itself.
-    pub fn bits(self, dtype: Dtype) -> u32 {
-        if self.makes_symbols() { 8 } else { 8 * dtype.size() as u32 }
-    }
-}
-
 /// What makes two tensors equal for [`verify`](crate::verify()).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Equality {
@@ -44,6 +32,16 @@ pub enum Equality {
 }
 
 impl SchemeKind {
+    /// Whether what is stored are symbols that become values, and not the elements themselves.
+    pub fn makes_symbols(self) -> bool {
+        self == SchemeKind::Int8
+    }
+
+    /// Bits of what a plane of all of an element holds: of a symbol, or of the element itself.
+    pub fn bits(self, dtype: Dtype) -> u32 {
+        if self.makes_symbols() { 8 } else { 8 * dtype.size() as u32 }
+    }
+
     /// What a tensor has to be equal in to the source that it was made from.
     pub fn equality(self) -> Equality {
         match self {
@@ -82,7 +80,7 @@ pub struct Weights<'a> {
 /// What a scheme makes of a matrix: planes to be coded, and what turns them back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SymbolPlanes {
-    /// SymbolPlanes of each plane, row by row.
+    /// Those of each plane, row by row.
     pub planes: Vec<Vec<i8>>,
     /// Factors of the symbols and what shares one, in the order of [`Granularity::scales`].
     pub scales: Option<(Granularity, Vec<f32>)>,

@@ -66,7 +66,7 @@ impl VerifyReport {
 
 /// Decodes every tensor and compares all hashes; with `against`, compares the values with the source too.
 ///
-/// SymbolPlanes and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's. Values that are
+/// Symbols and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's. Values that are
 /// not finite are damage: scheme `int8` takes none.
 ///
 /// Memory is bounded by the stored bytes of a tensor and some tens of MB, whatever they decode to; a source's tensor, and what it is
@@ -196,35 +196,40 @@ fn compare_values(
         let got = original.len();
         return Err(Error::input(format!("the source gives {got} bytes for {:?}", info.shape)).tensor(name));
     }
-    if container.stored(name)?.scheme.equality() == Equality::Bits {
-        let mut differs = None;
-        container.pass(name, options, |pass| {
-            pass.symbols(options, &mut |begin, bytes| {
-                let here = bytemuck::cast_slice::<_, u8>(bytes).iter().zip(&original[begin..]);
-                differs = differs.or_else(|| here.into_iter().position(|(a, b)| a != b).map(|at| begin + at));
-                Ok(())
-            })
-        })?;
-        let difference = differs.map(|at| format!("byte {at} of the tensor differs from the source"));
-        return Ok(Comparison { difference, errors: info.dtype.is_quantizable().then_some((0.0, 0.0)) });
-    }
-    container.pass(name, options, |pass| {
-        // What encoding the source would give: the one definition of the scheme.
-        let expected = match crate::encode::symbols_like(container, name, original, pool, &options.cancel) {
-            Ok(expected) => expected,
-            // A source that could not have been encoded is not what this was made from; but this may be damaged as well.
-            Err(e) if e.kind() == ErrorKind::Input => {
-                pass.check(options)?;
-                return Ok(Comparison { difference: Some(format!("in the source: {}", e.message())), errors: None });
-            }
-            Err(e) => return Err(e),
-        };
-        match info.dtype {
-            Dtype::F16 => compare_symbols::<f16>(pass, original, &expected, options),
-            Dtype::BF16 => compare_symbols::<bf16>(pass, original, &expected, options),
-            _ => compare_symbols::<f32>(pass, original, &expected, options),
-        }
+    container.pass(name, options, |pass| match pass.tensor().scheme.equality() {
+        Equality::Bits => compare_bits(pass, original, options),
+        Equality::Again => compare_with_encoding(pass, original, options, pool),
     })
+}
+
+/// Compares what is decoded with the source, bit for bit.
+fn compare_bits(pass: &Pass<'_>, original: &[u8], options: &DecodeOptions) -> Result<Comparison> {
+    let mut differs = None;
+    pass.symbols(options, &mut |begin, bytes| {
+        let here = bytemuck::cast_slice::<_, u8>(bytes).iter().zip(&original[begin..]);
+        differs = differs.or_else(|| here.into_iter().position(|(a, b)| a != b).map(|at| begin + at));
+        Ok(())
+    })?;
+    let difference = differs.map(|at| format!("byte {at} of the tensor differs from the source"));
+    Ok(Comparison { difference, errors: pass.tensor().dtype.is_quantizable().then_some((0.0, 0.0)) })
+}
+
+/// Compares what is stored with what encoding the source would give: the one definition of the scheme.
+fn compare_with_encoding(pass: &Pass<'_>, original: &[u8], options: &DecodeOptions, pool: &Pool) -> Result<Comparison> {
+    let expected = match crate::encode::symbols_like(pass.tensor(), original, pool, &options.cancel) {
+        Ok(expected) => expected,
+        // A source that could not have been encoded is not what this was made from; but this may be damaged as well.
+        Err(e) if e.kind() == ErrorKind::Input => {
+            pass.check(options)?;
+            return Ok(Comparison { difference: Some(format!("in the source: {}", e.message())), errors: None });
+        }
+        Err(e) => return Err(e),
+    };
+    match pass.tensor().dtype {
+        Dtype::F16 => compare_symbols::<f16>(pass, original, &expected, options),
+        Dtype::BF16 => compare_symbols::<bf16>(pass, original, &expected, options),
+        _ => compare_symbols::<f32>(pass, original, &expected, options),
+    }
 }
 
 /// Compares symbols and scales with those that the source gives, and values with the source's.

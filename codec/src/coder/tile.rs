@@ -102,6 +102,12 @@ impl TileGeometry {
         let col = tile * self.tile;
         TilePosition { strip, col, width: self.tile.min(self.padded_cols() - col) }
     }
+    /// The matrix that chunk `index` is in, and which of its rows and columns it holds, padding left out.
+    pub fn cells(&self, index: usize) -> (usize, Range<usize>, Range<usize>) {
+        let TilePosition { strip, col, width } = self.position(index);
+        let (matrix, row) = (strip / self.strips_per_matrix(), strip % self.strips_per_matrix() * TILE_ROWS);
+        (matrix, row..(row + TILE_ROWS).min(self.rows), col..(col + width).min(self.cols))
+    }
     /// Elements of `strip` in the row-major array of all matrices, without padding.
     pub fn strip_elements(&self, strip: usize) -> Range<usize> {
         let (matrix, s) = (strip / self.strips_per_matrix(), strip % self.strips_per_matrix());

@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use super::{Container, DecodeOptions};
-use crate::coder::TILE_ROWS;
 use crate::coder::plane::{Coding, Scratch};
-use crate::coder::tile::{OFFSET_UNIT, side_bytes};
+use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::frame_place;
 use crate::error::{Error, Result};
 use crate::stored::StoredTensor;
@@ -66,18 +65,16 @@ impl Container {
                 Ok(sizes.collect())
             }
             Coding::Tiles(tiling) => {
-                let Some(g) = plane.form.geometry()? else { return Ok(Vec::new()) };
+                let g = tiling.geometry(plane.form.matrix)?;
                 let entries = self.entries::<4>(plane, 0..plane.chunks + 1, plane.chunks + 1, true)?;
                 let at = |i: usize| u64::from(u32::from_le_bytes(entries[i])) * OFFSET_UNIT as u64;
                 (0..plane.chunks)
                     .map(|i| {
                         let coded = at(i + 1).checked_sub(at(i));
                         let coded = coded.ok_or_else(|| Error::corrupt("chunk offsets do not ascend"))?;
-                        let p = g.position(i);
-                        let row = p.strip % g.strips_per_matrix() * TILE_ROWS;
-                        let (rows, cols) = ((g.rows() - row).min(TILE_ROWS), (g.cols() - p.col).min(p.width));
-                        let side = side_bytes(tiling.coder, tiling.layout, tiling.shift, p.width) as u64;
-                        Ok(ChunkSize { bytes: coded + side, elements: (rows * cols) as u64 })
+                        let (_, rows, cols) = g.cells(i);
+                        let side = tiling.side_bytes(g.position(i).width) as u64;
+                        Ok(ChunkSize { bytes: coded + side, elements: (rows.len() * cols.len()) as u64 })
                     })
                     .collect()
             }
@@ -94,7 +91,6 @@ impl Container {
 
     fn chunk_info(&self, t: &StoredTensor, index: usize) -> Result<ChunkInfo> {
         let plane = t.plane();
-        let (_, rows, cols) = plane.form.matrix;
         let bytes = plane.elements;
         if index >= plane.chunks {
             let has = plane.chunks;
@@ -103,39 +99,34 @@ impl Container {
                 _ => Error::input(format!("no chunk {index}: the tensor has {has}")),
             });
         }
-        let (range, side) = match plane.form.coding {
-            Coding::Raw => (0..plane.data.length, 0),
-            Coding::Zstd { .. } => {
+        // Of what are no tiles, elements in the order of the rows.
+        let run = |elements: Range<usize>| {
+            let cols = plane.form.matrix.2;
+            let rows = elements.start / cols.max(1)..elements.end.div_ceil(cols.max(1));
+            let first = rows.start * cols;
+            let held = if rows.len() <= 1 { elements.start - first..elements.end - first } else { 0..cols };
+            (0, rows, held, elements.len())
+        };
+        let (range, side, (matrix, rows, cols, decoded)) = match plane.form.coding {
+            Coding::Raw => (0..plane.data.length, 0, run(0..bytes)),
+            Coding::Zstd { chunk, .. } => {
                 let (start, length) = frame_place(self.entries::<8>(plane, index..index + 1, plane.chunks, true)?[0]);
-                (start as u64..(start + length) as u64, 0)
+                let begin = index.saturating_mul(chunk).min(bytes);
+                let elements = begin..begin.saturating_add(chunk).min(bytes);
+                (start as u64..(start + length) as u64, 0, run(elements))
             }
             Coding::Tiles(tiling) => {
                 let entries = self.entries::<4>(plane, index..index + 2, plane.chunks + 1, true)?;
                 let at = |i: usize| u64::from(u32::from_le_bytes(entries[i])) * OFFSET_UNIT as u64;
-                let width = plane.form.geometry()?.map_or(0, |g| g.position(index).width);
-                (at(0)..at(1), side_bytes(tiling.coder, tiling.layout, tiling.shift, width) as u64)
+                let g = tiling.geometry(plane.form.matrix)?;
+                let (matrix, rows, cols) = g.cells(index);
+                let decoded = rows.len() * cols.len();
+                (at(0)..at(1), tiling.side_bytes(g.position(index).width) as u64, (matrix, rows, cols, decoded))
             }
         };
         if range.start > range.end || range.end > plane.data.length {
             return Err(Error::corrupt(format!("chunk {index} lies at {range:?} of {}", plane.data.length)));
         }
-        let (matrix, rows, cols, decoded) = match (plane.form.geometry()?, plane.form.coding) {
-            (Some(g), _) => {
-                let p = g.position(index);
-                let (m, s) = (p.strip / g.strips_per_matrix(), p.strip % g.strips_per_matrix());
-                let (r, c) = (s * TILE_ROWS..((s + 1) * TILE_ROWS).min(rows), p.col..(p.col + p.width).min(cols));
-                let n = r.len() * c.len();
-                (m, r, c, n)
-            }
-            (None, coding) => {
-                let chunk = if let Coding::Zstd { chunk, .. } = coding { chunk } else { bytes };
-                let start = index.saturating_mul(chunk).min(bytes);
-                let run = start..start.saturating_add(chunk).min(bytes);
-                let (first, last) = (run.start / cols.max(1), run.end.div_ceil(cols.max(1)));
-                let c = if last - first <= 1 { run.start - first * cols..run.end - first * cols } else { 0..cols };
-                (0, first..last, c, run.len())
-            }
-        };
         Ok(ChunkInfo {
             index,
             matrix,

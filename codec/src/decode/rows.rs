@@ -11,7 +11,7 @@ use super::tensor::{placed, scales_in};
 use super::{Container, DecodeOptions};
 use crate::cancel::Cancel;
 use crate::coder::plane::{Coding, Plane, PlaneForm, PlaneSource, Scratch, Tiling};
-use crate::coder::tile::{OFFSET_UNIT, TileGeometry, side_bytes};
+use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::{ALIGN, Frames, frame_place};
 use crate::coder::{Filter, TILE_ROWS};
 use crate::error::{Error, Result};
@@ -130,9 +130,8 @@ impl Container {
         range: Range<usize>,
         options: &DecodeOptions,
     ) -> Result<AlignedBytes> {
-        let (count, rows, cols) = plane.form.matrix;
-        let Tiling { coder, layout, shift, tile, .. } = tiling;
-        let g = TileGeometry::new(count, rows, cols, tile)?;
+        let (_, rows, cols) = plane.form.matrix;
+        let g = tiling.geometry(plane.form.matrix)?;
         let table = plane.table.map(|number| self.table(number, options.verify)).transpose()?;
 
         let strip = |row: usize| row / rows * g.strips_per_matrix() + row % rows / TILE_ROWS;
@@ -145,7 +144,7 @@ impl Container {
         }
         let (base, end) = (offsets[0], offsets[offsets.len() - 1]);
         let data = self.reader.part(&plane.data, base as u64..end as u64, &options.cancel)?;
-        let per_strip: usize = (0..g.tiles()).map(|t| side_bytes(coder, layout, shift, g.position(t).width)).sum();
+        let per_strip: usize = (0..g.tiles()).map(|t| tiling.side_bytes(g.position(t).width)).sum();
         let stored = plane.side.as_ref().map_or(0, |s| s.length);
         if per_strip.checked_mul(g.strips()).map(|n| n as u64) != Some(stored) {
             return Err(Error::corrupt(format!("{stored} bytes of side plane")).offset(plane.data.offset));

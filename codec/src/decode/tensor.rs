@@ -1,14 +1,12 @@
 //! Decoding one tensor.
 
-use std::sync::Arc;
-
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use super::bytes::PlaneBytes;
 use super::{Container, DecodeOptions};
 use crate::coder::Isa;
-use crate::coder::plane::{Plane, PlaneSource, Scratch};
-use crate::coder::table::Table;
+use crate::coder::plane::{Plane, Scratch};
 use crate::container::{Hash, Segment, hash};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scheme::int8::{Scales, Weight};
@@ -17,13 +15,10 @@ use crate::tensor::{AlignedBytes, Dtype, split, try_vec};
 use crate::trust;
 
 /// A plane whose segments were read.
-pub struct OpenPlane<'a> {
+pub(crate) struct OpenPlane<'a> {
     pub stored: &'a StoredPlane,
+    pub bytes: PlaneBytes,
     isa: Isa,
-    pub data: AlignedBytes,
-    pub offsets: AlignedBytes,
-    pub side: AlignedBytes,
-    pub table: Option<Arc<Table>>,
 }
 
 impl Container {
@@ -34,14 +29,14 @@ impl Container {
             Some(s) => self.reader.segment_with(s, verify, &options.cancel),
             None => Ok(AlignedBytes::default()),
         };
-        Ok(OpenPlane {
-            stored,
-            isa: options.isa()?,
+        let isa = options.isa()?;
+        let bytes = PlaneBytes {
             table: stored.table.map(|t| self.table(t, verify)).transpose()?,
             data: self.reader.segment_with(&stored.data, verify, &options.cancel)?,
             offsets: read(&stored.offsets)?,
             side: read(&stored.side)?,
-        })
+        };
+        Ok(OpenPlane { stored, bytes, isa })
     }
 
     /// Reads scales.
@@ -105,14 +100,7 @@ pub(super) fn scales_in(bytes: &[u8]) -> Vec<f32> {
 impl OpenPlane<'_> {
     /// The plane, its structure checked.
     pub fn plane(&self) -> Result<Plane<'_>> {
-        let source = PlaneSource {
-            form: self.stored.form,
-            data: &self.data,
-            offsets: &self.offsets,
-            side: &self.side,
-            table: self.table.as_deref(),
-        };
-        Plane::new(source, self.isa).map_err(|e| self.at_data(e))
+        Plane::new(self.bytes.source(self.stored.form), self.isa).map_err(|e| self.at_data(e))
     }
 
     /// The error of a coder, with its place in the file.

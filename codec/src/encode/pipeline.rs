@@ -47,7 +47,7 @@ impl Naming<'_> {
 
 /// A tensor to encode.
 struct Ticket<'a> {
-    job: TensorTask<'a>,
+    task: TensorTask<'a>,
     bytes: SourceBytes<'a>,
     done: Arc<AtomicUsize>,
     /// The shared tables, as they are once the tensor before this one has chosen, and where they go then.
@@ -252,7 +252,7 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
     }
 
     /// Puts a tensor on its way: its bytes, or the error that there are none, which ends the operation when it is its turn.
-    pub fn push(&mut self, index: usize, job: TensorTask<'a>, bytes: Result<SourceBytes<'a>>) -> Result<(), Ended> {
+    pub fn push(&mut self, index: usize, task: TensorTask<'a>, bytes: Result<SourceBytes<'a>>) -> Result<(), Ended> {
         let (reply, replied) = channel();
         let ticket = match bytes {
             Err(e) => {
@@ -260,13 +260,13 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
                 None
             }
             Ok(bytes) => {
-                let (length, elements) = (bytes.len() as u64, bytes.len() / job.tensor.dtype.size());
+                let (length, elements) = (bytes.len() as u64, bytes.len() / task.tensor.dtype.size());
                 let done = Arc::new(AtomicUsize::new(0));
                 let (next, chosen) = channel();
                 let tables = std::mem::replace(&mut self.tables, chosen);
                 self.held += length;
                 self.under_way.push_back(Way { index, length, elements, done: done.clone() });
-                Some(Ticket { job, bytes, done, tables, next, reply })
+                Some(Ticket { task, bytes, done, tables, next, reply })
             }
         };
         let failed = ticket.is_none();
@@ -320,10 +320,10 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
 impl Ticket<'_> {
     /// Does the work, and replies.
     fn encode(self, workers: Workers<'_>, naming: Naming<'_>) {
-        let Self { job, bytes, done, tables, next, reply } = self;
-        let tensor = job.tensor;
+        let Self { task, bytes, done, tables, next, reply } = self;
+        let tensor = task.tensor;
         let encode = || {
-            let mut prepared = job.prepare(bytes, workers)?;
+            let mut prepared = task.prepare(bytes, workers)?;
             // Where the tensor before this one failed, its error comes first.
             let mut tables = tables.recv().map_err(|_| Error::cancelled())?;
             prepared.choose(&mut tables);

@@ -13,12 +13,11 @@ use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, Symbols, Ta
 use crate::coder::table::Table;
 use crate::coder::{Coder, Layout};
 use crate::container::{Bytes, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash};
-use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE};
 use crate::scheme::{Importance, Scheme, SchemeKind, SymbolPlanes, Weights};
-use crate::stored::{StoredPlane, StoredScales};
+use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{Dtype, try_vec};
 
 /// A tensor and what to do with it.
@@ -39,7 +38,7 @@ pub struct Workers<'a> {
 
 /// A tensor that was looked at: what is left is to choose its table, in the order of the file, and to encode it.
 pub struct Prepared<'a> {
-    job: TensorTask<'a>,
+    task: TensorTask<'a>,
     bytes: SourceBytes<'a>,
     matrix: MatrixEntry,
     /// What the scheme made of it, and the entropy of that in bits; nothing where the tensor is stored as it is.
@@ -148,7 +147,7 @@ impl<'a> TensorTask<'a> {
             let draft = Draft::new(&plane_of(&matrix, plane), &self.plane, pool, cancel)?;
             planes.push((draft, hash(bytemuck::cast_slice(plane))));
         }
-        Ok(Prepared { job: self, bytes, matrix, symbols: Some((symbols, bits)), planes })
+        Ok(Prepared { task: self, bytes, matrix, symbols: Some((symbols, bits)), planes })
     }
 
     /// Of an element that is not finite, the place that its owner knows it by.
@@ -181,7 +180,7 @@ impl<'a> TensorTask<'a> {
         let plane = plane_of(&matrix, bytemuck::cast_slice(&bytes));
         let draft = Draft::new(&plane, &options, workers.pool, workers.cancel)?;
         let planes = vec![(draft, hash(&bytes))];
-        Ok(Prepared { job: self, bytes, matrix, symbols: None, planes })
+        Ok(Prepared { task: self, bytes, matrix, symbols: None, planes })
     }
 }
 
@@ -193,9 +192,9 @@ impl<'a> Prepared<'a> {
 
     /// Encodes it; `done` counts its elements that are encoded.
     pub fn encode(self, workers: Workers<'_>, done: &AtomicUsize) -> Result<Encoded<'a>> {
-        let Self { job, bytes, matrix, symbols, planes: drafts } = self;
+        let Self { task, bytes, matrix, symbols, planes: drafts } = self;
         let Workers { pool, cancel } = workers;
-        let tensor = job.tensor;
+        let tensor = task.tensor;
         let mut planes = Vec::with_capacity(drafts.len());
         let Some((SymbolPlanes { planes: symbols, scales }, entropy)) = symbols else {
             let bytewise = tensor.dtype.size() == 1 && matrix.row_axis == 0;
@@ -214,11 +213,11 @@ impl<'a> Prepared<'a> {
         }
         if stored >= bytes.len() {
             // Floats share no tables, so that nothing is to be chosen.
-            return job.prepare_raw(bytes, matrix, workers)?.encode(workers, done);
+            return task.prepare_raw(bytes, matrix, workers)?.encode(workers, done);
         }
         // Rounded: the figure is for people, and digits cost bytes.
         let quality = Some(Quality { entropy: Some((entropy * 1e4).round() / 1e4) });
-        Ok(Encoded { tensor, scheme: job.scheme.kind(), matrix: Some(matrix), scales, quality, planes })
+        Ok(Encoded { tensor, scheme: task.scheme.kind(), matrix: Some(matrix), scales, quality, planes })
     }
 }
 
@@ -320,19 +319,10 @@ fn first_not_finite(dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Option<Vec<u
     })
 }
 
-/// What encoding `bytes` gives as the container says that the tensor `name` was encoded.
-pub(crate) fn symbols_like(
-    container: &Container,
-    name: &str,
-    bytes: &[u8],
-    pool: &Pool,
-    cancel: &Cancel,
-) -> Result<SymbolPlanes> {
-    let tensor = container.stored(name)?;
+/// What encoding `bytes` gives as `tensor` was encoded.
+pub(crate) fn symbols_like(tensor: &StoredTensor, bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
     let (Some(matrix), Some(scheme)) = (tensor.matrix, tensor.scheme()) else {
-        return Err(Error::format("a tensor of symbols without 'matrix' and 'scales'")
-            .tensor(name)
-            .advice("encode the model again"));
+        return Err(Error::format("a tensor of symbols without 'matrix' and 'scales'").advice("encode the model again"));
     };
     scheme.symbols(&weights_of(tensor.dtype, bytes, &matrix, None), pool, cancel)
 }

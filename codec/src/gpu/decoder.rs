@@ -367,7 +367,7 @@ impl Batch {
 /// The tensors that hold the data of `names`, each once; all of the container where no name is given.
 pub(super) fn stored_names(container: &Container, names: &[String]) -> Result<Vec<String>> {
     if names.is_empty() {
-        return Ok(container.infos()?.into_iter().map(|i| i.name).collect());
+        return Ok(container.names().into_iter().map(str::to_owned).collect());
     }
     let mut seen = HashSet::new();
     let stored = names.iter().map(|n| container.resolve(n)).collect::<Result<Vec<_>>>()?;

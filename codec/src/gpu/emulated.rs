@@ -451,19 +451,8 @@ fn damage(rng: &mut StdRng, bytes: &mut [u8]) {
 
 /// What the oracle makes of bytes that may be damaged: symbols, or that it noticed.
 fn oracle_of(bytes: &TensorBytes) -> Option<Vec<u8>> {
-    use crate::coder::plane::{Plane, PlaneSource, Scratch};
-    let plane = bytes.plane();
-    let plane = Plane::new(
-        PlaneSource {
-            form: bytes.tensor.plane().form,
-            data: &plane.data,
-            offsets: &plane.offsets,
-            side: &plane.side,
-            table: plane.table.as_deref(),
-        },
-        Isa::Scalar,
-    )
-    .ok()?;
+    use crate::coder::plane::{Plane, Scratch};
+    let plane = Plane::new(bytes.plane().source(bytes.tensor.plane().form), Isa::Scalar).ok()?;
     let mut out = vec![0i8; plane.elements()];
     for i in 0..plane.pieces() {
         plane.decode_piece(i, &mut out[plane.piece(i)], &mut Scratch::default()).ok()?;

@@ -77,7 +77,7 @@ impl TensorPlan {
                 let (Some(table_number), Some(table)) = (stored.table, plane.table.clone()) else {
                     return Err(Error::format("a plane without 'table'").tensor(&tensor.name));
                 };
-                let geometry = TileGeometry::new(count, rows, cols, tiling.tile)?;
+                let geometry = tiling.geometry(matrix)?;
                 let blocks = geometry.padded_elements() / (TILE_ROWS * BLOCK_COLS);
                 if blocks >= 1 << 31 || plane.data.len() / OFFSET_UNIT >= u32::MAX as usize {
                     return Err(too_large());

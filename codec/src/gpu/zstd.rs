@@ -125,7 +125,7 @@ impl Turn {
 pub(super) struct Demand {
     /// Decoded bytes of all.
     pub bytes: usize,
-    /// FrameRun of all.
+    /// Frames of all.
     pub frames: usize,
     /// Largest decoded frame.
     pub longest: usize,

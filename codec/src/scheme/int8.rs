@@ -141,7 +141,7 @@ impl Weight for bf16 {
 /// A quantized matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantized {
-    /// SymbolPlanes, `[rows, cols]`.
+    /// Symbols, `[rows, cols]`.
     pub symbols: Array2<i8>,
     /// Scales, row by row; see [`Granularity::scales`].
     pub scales: Array1<f32>,

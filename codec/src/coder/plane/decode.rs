@@ -203,9 +203,8 @@ fn check_longest(longest: usize, max_chunk: usize) -> Result<()> {
 
 impl<'a> Tiles<'a> {
     fn new(source: &PlaneSource<'a>, tiling: Tiling, isa: Isa) -> Result<Self> {
-        let (count, rows, cols) = source.form.matrix;
-        let Tiling { coder, layout, shift, tile, filter } = tiling;
-        let geometry = TileGeometry::new(count, rows, cols, tile)?;
+        let Tiling { coder, layout, shift, filter, .. } = tiling;
+        let geometry = tiling.geometry(source.form.matrix)?;
         let Some(table) = source.table else {
             return Err(Error::format(format!("a plane of coder {coder} without a table")));
         };

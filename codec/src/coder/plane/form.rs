@@ -1,6 +1,6 @@
 //! What there is to know of a plane besides its bytes.
 
-use crate::coder::tile::TileGeometry;
+use crate::coder::tile::{TileGeometry, side_bytes};
 use crate::coder::{Coder, Filter, Layout, zstd};
 use crate::error::{Error, Result};
 
@@ -33,6 +33,21 @@ pub struct Tiling {
     pub tile: usize,
     /// Filter to undo after decoding.
     pub filter: Filter,
+}
+
+impl Tiling {
+    /// How matrices, given by their number, rows and columns, are cut.
+    ///
+    /// # Errors
+    /// A width that tiles do not have, or matrices that are too large.
+    pub fn geometry(&self, (count, rows, cols): (usize, usize, usize)) -> Result<TileGeometry> {
+        TileGeometry::new(count, rows, cols, self.tile)
+    }
+
+    /// Bytes of the side plane that belong to a tile of `width` columns.
+    pub fn side_bytes(&self, width: usize) -> usize {
+        side_bytes(self.coder, self.layout, self.shift, width)
+    }
 }
 
 impl Coding {
@@ -75,18 +90,6 @@ impl PlaneForm {
         crate::tensor::element_count(&[count, rows, cols])
     }
 
-    /// How the matrices are cut into tiles; `None` where they are not.
-    ///
-    /// # Errors
-    /// A width that tiles do not have, or matrices that are too large.
-    pub fn geometry(&self) -> Result<Option<TileGeometry>> {
-        let (count, rows, cols) = self.matrix;
-        match self.coding {
-            Coding::Tiles(t) => TileGeometry::new(count, rows, cols, t.tile).map(Some),
-            _ => Ok(None),
-        }
-    }
-
     /// Checks that the parts fit each other, and counts the chunks: what can be decoded by itself.
     ///
     /// # Errors
@@ -105,8 +108,7 @@ impl PlaneForm {
                 if t.shift > 3 {
                     return Err(Error::format(format!("shift {} is not 0 to 3", t.shift)));
                 }
-                let (count, rows, cols) = self.matrix;
-                Ok(TileGeometry::new(count, rows, cols, t.tile)?.chunks())
+                Ok(t.geometry(self.matrix)?.chunks())
             }
         }
     }

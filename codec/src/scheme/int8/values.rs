@@ -1,4 +1,4 @@
-//! SymbolPlanes and scales become values.
+//! Symbols and scales become values.
 
 use rayon::prelude::*;
 

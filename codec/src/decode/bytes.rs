@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Container, DecodeOptions};
 use crate::coder::Coder;
+use crate::coder::plane::{PlaneForm, PlaneSource};
 use crate::coder::table::Table;
 use crate::error::Result;
 use crate::stored::StoredTensor;
@@ -19,12 +20,19 @@ pub(crate) struct TensorBytes {
     pub planes: Vec<PlaneBytes>,
 }
 
-/// The bytes of a plane.
+/// The bytes of a plane, and its table.
 pub(crate) struct PlaneBytes {
     pub table: Option<Arc<Table>>,
     pub offsets: AlignedBytes,
     pub data: AlignedBytes,
     pub side: AlignedBytes,
+}
+
+impl PlaneBytes {
+    /// The plane as the coders take it.
+    pub fn source(&self, form: PlaneForm) -> PlaneSource<'_> {
+        PlaneSource { form, data: &self.data, offsets: &self.offsets, side: &self.side, table: self.table.as_deref() }
+    }
 }
 
 impl TensorBytes {
@@ -64,8 +72,7 @@ impl Container {
                 opened.stream(&checked, &options, &mut |_, _| Ok(()))?;
             }
             drop(checked);
-            let (table, offsets, data, side) = (opened.table, opened.offsets, opened.data, opened.side);
-            planes.push(PlaneBytes { table, offsets, data, side });
+            planes.push(opened.bytes);
         }
         let scales = tensor.scales.as_ref().map(|s| self.read_scales(s, options)).transpose()?;
         let scales = scales.filter(|_| tensor.symbol_scales().is_some()).unwrap_or_default();
