@@ -1,0 +1,55 @@
+//! Which table a plane is encoded with: one of its own, or one that planes before it wanted.
+
+use crate::coder::histogram::Histogram;
+use crate::coder::plane::TableChoice;
+use crate::coder::table::Table;
+use crate::coder::{Coder, Layout};
+
+/// How many of the latest tables are tried before a plane gets its own.
+const TABLES_TRIED: usize = 16;
+
+/// What tables of a plane have to be like.
+#[derive(Clone, Copy)]
+pub struct TableKind {
+    pub coder: Coder,
+    pub layout: Layout,
+    /// log2 of the slots.
+    pub bits: u32,
+}
+
+impl TableKind {
+    /// The table for symbols that occur so often: of `shared` or a new one, whichever makes the plane smaller.
+    pub fn choose(self, histogram: &Histogram, shared: &[Table]) -> TableChoice {
+        let exact = Table::from_histogram(self.coder, self.bits, histogram);
+        let shareable = Table::from_histogram(self.coder, self.bits, &with_neighbours(self.layout, histogram));
+        let table_bits = exact.to_bytes().len() as f64 * 8.0;
+        let cost = |t: &Table| t.cost(histogram).expect("made for it");
+        // Small planes are dominated by their table. A little more for this one lets the next ones do without.
+        let own = if cost(&shareable) < cost(&exact) + table_bits / 4.0 { shareable } else { exact };
+        let own_bits = cost(&own) + table_bits;
+        shared
+            .iter()
+            .enumerate()
+            .rev()
+            .take(TABLES_TRIED)
+            .filter(|(_, t)| t.coder() == self.coder && t.bits() == self.bits)
+            .filter_map(|(i, t)| t.cost(histogram).map(|bits| (i, t, bits)))
+            .min_by(|a, b| a.2.total_cmp(&b.2))
+            .filter(|&(_, _, bits)| bits <= own_bits)
+            .map_or(TableChoice { table: own, place: None, is_new: true }, |(i, table, _)| TableChoice {
+                table: table.clone(),
+                place: Some(i),
+                is_new: false,
+            })
+    }
+}
+
+/// `histogram` with symbols that did not occur but are no larger than those that did: the next plane may have them.
+fn with_neighbours(layout: Layout, histogram: &Histogram) -> Histogram {
+    let size = |s: usize| match layout {
+        Layout::Byte => usize::from((s as u8 as i8).unsigned_abs()),
+        Layout::Pair => (s & 15).max(s >> 4),
+    };
+    let largest = (0..256).filter(|&s| histogram[s] > 0).map(size).max().unwrap_or(0);
+    std::array::from_fn(|s| if size(s) <= largest { histogram[s].max(1) } else { histogram[s] })
+}

@@ -1,0 +1,226 @@
+//! Planes of tiles: geometry, filters and shifts to try, and the chunks.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::filters;
+use super::parts::{Part, joined, reserved};
+use super::tables::TableKind;
+use crate::cancel::Cancel;
+use crate::coder::chunk::ChunkEncoder;
+use crate::coder::chunk_format::ChunkFormat;
+use crate::coder::filter;
+use crate::coder::histogram::{Histogram, PairHistogram, count_bytes_with, entropy};
+use crate::coder::plane::{Coding, EncodedPlane, PlaneForm, PlaneOptions, Symbols, TableChoice, Tiling};
+use crate::coder::table::Table;
+use crate::coder::tile::{OFFSET_UNIT, TileGeometry, default_tile};
+use crate::coder::{Filter, Layout, TILE_ROWS};
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+
+/// Padding beyond which tiles are not tried: they could not win, and would take many times the memory and the time.
+const MOST_PADDING: usize = 4;
+
+/// How tiles are going to be encoded.
+pub struct TilesDraft {
+    geometry: TileGeometry,
+    kind: TableKind,
+    /// What to try, without a filter first.
+    attempts: Vec<Attempt>,
+}
+
+/// One way to encode tiles.
+struct Attempt {
+    filter: Filter,
+    /// The best shift, and one that has no patches: too many of them make a chunk decline the first.
+    tries: Vec<Try>,
+}
+
+struct Try {
+    shift: u32,
+    histogram: Histogram,
+    table: Option<TableChoice>,
+}
+
+impl TilesDraft {
+    /// Counts what tables are made for; `None` where tiles could not win.
+    pub fn new(symbols: &Symbols<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Option<Self>> {
+        let PlaneOptions { coder, layout, table_bits, .. } = *options;
+        let tile = options.tile.unwrap_or_else(|| default_tile(coder, symbols.rows, symbols.cols));
+        if !matches!(table_bits, 11 | 12) {
+            return Err(
+                Error::input(format!("tables have 11 or 12 bits, not {table_bits}")).advice("leave table_bits out")
+            );
+        }
+        let advice = if options.tile.is_some() { "leave tile out" } else { "use coder raw for this tensor" };
+        let geometry = TileGeometry::new(symbols.count, symbols.rows, symbols.cols, tile)
+            .map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
+        if geometry.padded_elements() / MOST_PADDING > symbols.data.len() {
+            return Ok(None);
+        }
+        let mut attempts = Vec::new();
+        for filter in [Filter::None].into_iter().chain(filters::worth_trying(symbols, options.filters, pool, cancel)?) {
+            let filtered;
+            let mut data = symbols.data;
+            if filter != Filter::None {
+                filtered = filters::filtered_tiles(symbols, &geometry, filter, pool, cancel)?;
+                data = &filtered;
+            }
+            attempts.push(Attempt { filter, tries: tries(data, &geometry, layout, pool, cancel)? });
+        }
+        Ok(Some(Self { geometry, kind: TableKind { coder, layout, bits: table_bits }, attempts }))
+    }
+
+    /// Chooses tables; see [`Draft::choose`](super::Draft::choose).
+    pub fn choose(&mut self, shared: &mut Vec<Table>) {
+        let known = shared.len();
+        for (attempt, tries) in self.attempts.iter_mut().map(|a| &mut a.tries).enumerate() {
+            for (i, one) in tries.iter_mut().enumerate() {
+                let mut choice = self.kind.choose(&one.histogram, &shared[..known]);
+                // What is unlikely to be used is nothing to share.
+                if choice.is_new && (attempt, i) == (0, 0) {
+                    choice.place = Some(shared.len());
+                    shared.push(choice.table.clone());
+                }
+                one.table = Some(choice);
+            }
+        }
+    }
+
+    /// Encodes `symbols` in every way that is to be tried. The first counts what is `done`: further attempts are no progress.
+    pub fn encode(
+        self,
+        symbols: &Symbols<'_>,
+        pool: &Pool,
+        cancel: &Cancel,
+        done: &AtomicUsize,
+    ) -> Result<Option<EncodedPlane>> {
+        let Self { geometry, kind, attempts } = self;
+        let again = AtomicUsize::new(0);
+        filters::best(attempts.into_iter().enumerate().map(|(i, attempt)| {
+            let done = if i == 0 { done } else { &again };
+            attempt.encode(symbols, &geometry, kind, pool, cancel, done)
+        }))
+    }
+}
+
+impl Attempt {
+    /// Encodes `symbols` with the first shift whose patches fit.
+    fn encode(
+        self,
+        symbols: &Symbols<'_>,
+        geometry: &TileGeometry,
+        kind: TableKind,
+        pool: &Pool,
+        cancel: &Cancel,
+        done: &AtomicUsize,
+    ) -> Result<EncodedPlane> {
+        let TableKind { coder, layout, .. } = kind;
+        let filter = self.filter;
+        for Try { shift, table, .. } in self.tries {
+            let table = table.expect("chosen before");
+            let tiles =
+                Tiles { symbols, geometry, filter, format: ChunkFormat { coder, layout, shift }, table: &table.table };
+            if let Some(mut parts) = tiles.encode(pool, cancel, done)? {
+                let mut offsets = reserved(4 * (geometry.chunks() + 1))?;
+                offsets.extend_from_slice(&[0; 4]);
+                let (mut end, mut longest) = (0, 0);
+                for &length in parts.iter().flat_map(|p| &p.lengths) {
+                    longest = longest.max(length);
+                    end += length / OFFSET_UNIT;
+                    let end = u32::try_from(end).map_err(|_| {
+                        Error::input("a plane of more than 16 GiB").advice("split the tensor, or use coder raw")
+                    })?;
+                    offsets.extend_from_slice(&end.to_le_bytes());
+                }
+                let side = joined(parts.iter_mut().map(|p| std::mem::take(&mut p.side)), pool, cancel)?;
+                let data = joined(parts.iter_mut().map(|p| std::mem::take(&mut p.data)), pool, cancel)?;
+                let tiling = Tiling { coder, layout, shift, tile: geometry.tile(), filter };
+                let form = PlaneForm { matrix: symbols.matrix(), coding: Coding::Tiles(tiling), max_chunk: longest };
+                return Ok(EncodedPlane { form, table: Some(table), offsets, data, side });
+            }
+        }
+        unreachable!("the last shift has no patches")
+    }
+}
+
+/// Counts of coded symbols at the shifts worth trying, best first and a safe one last.
+fn tries(data: &[i8], geometry: &TileGeometry, layout: Layout, pool: &Pool, cancel: &Cancel) -> Result<Vec<Try>> {
+    let padding = (geometry.padded_elements() - data.len()) as u64;
+    if layout == Layout::Byte {
+        let mut histogram = count_bytes_with(bytemuck::cast_slice(data), pool, cancel)?;
+        histogram[0] += padding;
+        return Ok(vec![Try { shift: 0, histogram, table: None }]);
+    }
+    let mut pairs = PairHistogram::count(data, geometry.cols(), pool, cancel)?;
+    let counted = data.len() / geometry.cols().max(1) * geometry.cols().div_ceil(2);
+    pairs.add_padding((geometry.padded_elements() / 2 - counted) as u64);
+    let mut choices: Vec<(f64, Try)> = (0..4)
+        .map(|shift| {
+            let (histogram, patches) = pairs.symbols(shift);
+            let n: u64 = histogram.iter().sum();
+            let lists = if shift < 3 { geometry.chunks() as f64 } else { 0.0 };
+            let side = f64::from(shift + 1) * geometry.padded_elements() as f64;
+            let cost = entropy(&histogram) * n as f64 + side + 32.0 * (patches as f64 + lists);
+            (cost, Try { shift, histogram, table: None })
+        })
+        .collect();
+    choices.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let best = choices[0].1.shift;
+    let kept = choices.into_iter().map(|c| c.1).filter(|t| t.shift == best || t.shift == 3);
+    Ok(kept.take(if best == 3 { 1 } else { 2 }).collect())
+}
+
+/// Tiles to encode.
+struct Tiles<'a> {
+    symbols: &'a Symbols<'a>,
+    geometry: &'a TileGeometry,
+    filter: Filter,
+    format: ChunkFormat,
+    table: &'a Table,
+}
+
+impl Tiles<'_> {
+    /// Encodes all chunks; `None` where the patches of one do not fit.
+    fn encode(&self, pool: &Pool, cancel: &Cancel, done: &AtomicUsize) -> Result<Option<Vec<Part>>> {
+        let chunks = self.geometry.chunks();
+        let step = (pool.piece(self.geometry.padded_elements()) / (TILE_ROWS * self.geometry.tile())).max(1);
+        let hopeless = AtomicBool::new(false);
+        let parts = pool.each((0..chunks).step_by(step), cancel, |first| {
+            if hopeless.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let part = self.encode_part(first..chunks.min(first + step), done)?;
+            hopeless.fetch_or(part.is_none(), Ordering::Relaxed);
+            Ok(part)
+        })?;
+        Ok(parts.into_iter().collect())
+    }
+
+    fn encode_part(&self, chunks: std::ops::Range<usize>, done: &AtomicUsize) -> Result<Option<Part>> {
+        let Self { symbols, geometry, filter, format, .. } = *self;
+        let most = chunks.len() * TILE_ROWS * geometry.tile();
+        let mut part = Part { data: reserved(most)?, side: reserved(most / 2)?, lengths: Vec::new() };
+        let mut encoder = ChunkEncoder::new(format, self.table);
+        let mut tile = Vec::new();
+        for chunk in chunks {
+            let position = geometry.position(chunk);
+            let rows = &symbols.data[geometry.strip_elements(position.strip)];
+            // Padding is 0, the commonest symbol of weights.
+            tile.clear();
+            tile.resize(TILE_ROWS * position.width, 0);
+            let cols = (position.col + position.width).min(geometry.cols()) - position.col;
+            let lines = rows.len() / geometry.cols();
+            for (to, from) in tile.chunks_exact_mut(position.width).zip(rows.chunks_exact(geometry.cols())) {
+                to[..cols].copy_from_slice(&from[position.col..position.col + cols]);
+            }
+            filter::apply(filter, &mut tile[..lines * position.width], position.width, cols);
+            let begin = part.data.len();
+            if !encoder.encode(&tile, position.width, &mut part.data, &mut part.side) {
+                return Ok(None);
+            }
+            part.lengths.push(part.data.len() - begin);
+            done.fetch_add(lines * cols, Ordering::Relaxed);
+        }
+        Ok(Some(part))
+    }
+}
