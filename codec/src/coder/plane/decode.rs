@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::{Coding, PlaneForm, Tiling};
+use super::form::{Coding, PlaneForm, Tiling};
 use crate::cancel::Cancel;
 use crate::coder::chunk::{Chunk, ChunkDecoder, Scratch, TOGETHER};
 use crate::coder::chunk_format::ChunkFormat;
