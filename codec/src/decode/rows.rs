@@ -6,9 +6,10 @@ use std::sync::PoisonError;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use super::container::Container;
+use super::options::DecodeOptions;
 use super::stream::is_wide;
 use super::tensor::{placed, scales_in};
-use super::{Container, DecodeOptions};
 use crate::cancel::Cancel;
 use crate::coder::plane::{Coding, Plane, PlaneForm, PlaneSource, Scratch, Tiling};
 use crate::coder::tile::OFFSET_UNIT;
