@@ -112,6 +112,19 @@ impl Container {
         Ok(&self.reader.tensor(name)?.name)
     }
 
+    /// The tensors that hold the data of `names`, each once; all that there are where no name is given.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub(crate) fn stored_names(&self, names: &[String]) -> Result<Vec<String>> {
+        if names.is_empty() {
+            return Ok(self.names().into_iter().map(str::to_owned).collect());
+        }
+        let mut seen = HashSet::new();
+        let stored = names.iter().map(|n| self.resolve(n)).collect::<Result<Vec<_>>>()?;
+        Ok(stored.into_iter().filter(|n| seen.insert(*n)).map(str::to_owned).collect())
+    }
+
     /// What the index says of a tensor.
     ///
     /// # Errors
