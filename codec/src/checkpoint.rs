@@ -8,9 +8,13 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::{InputFile, folder_of};
 use crate::pool::Pool;
-use crate::rest;
 use crate::scheme::Importance;
 use crate::tensor::{AlignedBytes, Dtype, TensorView};
+
+mod config;
+
+use config::{CONFIG, read_model};
+pub(crate) use config::{REST_FILE, container_of};
 
 /// A tensor that a [`Source`] has.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,7 +121,7 @@ impl Checkpoint {
     /// the file.
     pub fn open(path: &Path) -> Result<Self> {
         let checkpoint = Self::open_rest(path)?;
-        rest::refuse(&checkpoint)?;
+        refuse_rest(&checkpoint)?;
         Ok(checkpoint)
     }
 
@@ -300,39 +304,17 @@ fn find_shards(folder: &Path) -> Result<Shards> {
     }
 }
 
-/// A model's configuration.
-const CONFIG: &str = "config.json";
-
-/// What `config.json` says; its text, where that is no JSON. None where there is no such file.
-pub(crate) fn config_of(folder: &Path) -> Option<serde_json::Value> {
-    let text = std::fs::read(folder.join(CONFIG)).ok()?;
-    // Python writes Infinity and NaN, which are no JSON: such a configuration is kept as text.
-    let as_text = |_| serde_json::Value::String(String::from_utf8_lossy(&text).into_owned());
-    Some(serde_json::from_slice(&text).unwrap_or_else(as_text))
-}
-
-/// `config.json` and the names of the files beside it that a model needs.
-fn read_model(folder: &Path) -> Result<Option<(serde_json::Value, Vec<String>)>> {
-    let Some(config) = config_of(folder) else { return Ok(None) };
-    let mut files: Vec<String> = std::fs::read_dir(folder)
-        .map_err(|e| Error::io("list the folder", folder, e))?
-        .flatten()
-        .filter_map(|e| e.file_name().into_string().ok())
-        .filter(|n| {
-            let known = [
-                "generation_config",
-                "tokenizer",
-                "vocab",
-                "merges",
-                "special_tokens",
-                "added_tokens",
-                "chat_template",
-            ];
-            known.iter().any(|k| n.starts_with(k))
-        })
-        .collect();
-    files.sort();
-    Ok(Some((config, files)))
+/// Refuses a checkpoint that is the rest of a model: most of the model would be left out silently.
+fn refuse_rest(checkpoint: &Checkpoint) -> Result<()> {
+    for path in checkpoint.shards().filter(|p| p.file_name().is_some_and(|n| n == REST_FILE)) {
+        if let Some(name) = container_of(folder_of(path)) {
+            let what = format!("it has only what is not compressed of a model, whose other weights are in '{name}'");
+            return Err(Error::input(what)
+                .file(path)
+                .advice("name the original checkpoint, or decode that file first"));
+        }
+    }
+    Ok(())
 }
 
 impl Source for Checkpoint {

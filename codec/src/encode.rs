@@ -22,10 +22,12 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::Scheme;
 use crate::scheme::int8::Granularity;
 
+mod naming;
 mod pipeline;
 mod tensor;
 
-use pipeline::{Naming, Pipeline};
+use naming::Naming;
+use pipeline::Pipeline;
 use tensor::Workers;
 
 pub(crate) use tensor::symbols_like;

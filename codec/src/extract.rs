@@ -9,10 +9,9 @@ use serde_json::value::RawValue;
 
 use crate::container::texts::{Object, bad_entry, raw};
 use crate::container::{HEADER_BYTES, Segment, Writer};
-use crate::decode::{Container, DecodeOptions};
+use crate::decode::{Container, DecodeOptions, REST_KEY};
 use crate::error::{Error, Result};
 use crate::file::OutputFile;
-use crate::rest::REST_KEY;
 use crate::tensor::out_of_memory;
 
 /// A complete container that holds the tensors `names` and no others.

@@ -11,6 +11,9 @@ use crate::pool::Pool;
 use crate::tensor::Dtype;
 
 pub mod int8;
+mod matrix;
+
+pub use matrix::{Importance, SymbolPlanes, Weights};
 
 named! {
     /// What a scheme is called in files.
@@ -49,41 +52,6 @@ impl SchemeKind {
             SchemeKind::Raw => Equality::Bits,
         }
     }
-}
-
-/// What is known of how much the weights of a layer matter, from running the model: statistics for schemes that go by them.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Importance {
-    /// Mean square of each input, one for each column; empty where it is not known.
-    pub inputs: Vec<f32>,
-    /// Mean square of the gradient of each output, one for each row; empty where it is not known.
-    pub outputs: Vec<f32>,
-}
-
-/// A matrix of floats to encode, and what is known of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Weights<'a> {
-    /// Element type: `F32`, `F16` or `BF16`.
-    pub dtype: Dtype,
-    /// Elements, little-endian.
-    pub bytes: &'a [u8],
-    /// Rows (output channels), those of all matrices of a stack.
-    pub rows: usize,
-    /// Columns.
-    pub cols: usize,
-    /// Whether `bytes` has columns one after the other, and not rows.
-    pub transposed: bool,
-    /// How much the weights matter, where the source says so.
-    pub importance: Option<&'a Importance>,
-}
-
-/// What a scheme makes of a matrix: planes to be coded, and what turns them back.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SymbolPlanes {
-    /// Those of each plane, row by row.
-    pub planes: Vec<Vec<i8>>,
-    /// Factors of the symbols and what shares one, in the order of [`Granularity::scales`].
-    pub scales: Option<(Granularity, Vec<f32>)>,
 }
 
 /// How weights are encoded.

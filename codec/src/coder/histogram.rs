@@ -6,18 +6,21 @@ use crate::error::Result;
 use crate::pool::Pool;
 use crate::tensor::try_vec;
 
-/// Occurrences of each 8-bit symbol.
-pub type Histogram = [u64; 256];
+/// How many symbols of 8 bits there are.
+pub const SYMBOLS: usize = 256;
+
+/// Occurrences of each of them.
+pub type Histogram = [u64; SYMBOLS];
 
 /// Elements counted at once: few enough for 32-bit counts.
 const PART: usize = 1 << 20;
 
 /// Counts bytes.
 pub fn count_bytes(bytes: &[u8]) -> Histogram {
-    let mut sum = [0; 256];
+    let mut sum = [0; SYMBOLS];
     for part in bytes.chunks(PART) {
         // Four tables, since runs of one symbol would wait for their own stores.
-        let mut h = [[0u32; 256]; 4];
+        let mut h = [[0u32; SYMBOLS]; 4];
         let mut quads = part.chunks_exact(4);
         for q in &mut quads {
             for (t, &b) in h.iter_mut().zip(q) {
@@ -35,7 +38,7 @@ pub fn count_bytes(bytes: &[u8]) -> Histogram {
 /// [`count_bytes`] by all threads.
 pub(crate) fn count_bytes_with(bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Result<Histogram> {
     let parts = pool.each(bytes.chunks(pool.piece(bytes.len())), cancel, |part| Ok(count_bytes(part)))?;
-    let mut sum = [0; 256];
+    let mut sum = [0; SYMBOLS];
     parts.iter().for_each(|part| sum.iter_mut().zip(part).for_each(|(n, more)| *n += more));
     Ok(sum)
 }
@@ -97,7 +100,7 @@ impl PairHistogram {
 
     /// Counts of the coded symbols at `shift`, and how many elements need a patch.
     pub fn symbols(&self, shift: u32) -> (Histogram, u64) {
-        let (mut h, mut patches) = ([0; 256], 0);
+        let (mut h, mut patches) = ([0; SYMBOLS], 0);
         for (i, &n) in self.0.iter().enumerate().filter(|(_, n)| **n > 0) {
             let (h0, h1) = ((i / SIDE) >> shift, (i % SIDE) >> shift);
             h[h0.min(15) | h1.min(15) << 4] += n;

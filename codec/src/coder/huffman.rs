@@ -1,7 +1,8 @@
 //! Coder `huffman`: a canonical prefix code, one bit stream per lane. `FORMAT.md` section 7.
 
 use super::LANES;
-use super::table::{CodeTable, SYMBOLS};
+use super::histogram::SYMBOLS;
+use super::table::CodeTable;
 use crate::error::{Error, Result};
 
 /// Bytes at the start of a body that say how the lanes' lengths follow.

@@ -1,7 +1,7 @@
 //! Instruction sets that a decoder can use.
 
-use super::named;
 use crate::error::{Error, Result};
+use crate::named::named;
 
 named! {
     /// Instruction set of the CPU decoders. All of them decode the same bytes.

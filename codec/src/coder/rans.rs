@@ -1,7 +1,8 @@
 //! Coder `rans`: 32 interleaved rANS states sharing one stream of 16-bit words. `FORMAT.md` section 6.
 
 use super::LANES;
-use super::table::{FrequencyTable, SYMBOLS};
+use super::histogram::SYMBOLS;
+use super::table::FrequencyTable;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::{Layout, tile::symbols_per_block};
 use crate::error::{Error, Result};

@@ -6,6 +6,8 @@ mod frequency;
 pub use code::CodeTable;
 pub use frequency::FrequencyTable;
 
+pub use super::histogram::SYMBOLS;
+
 use super::Coder;
 use super::histogram::Histogram;
 use crate::error::{Error, Result};
@@ -18,9 +20,6 @@ pub enum Table {
     /// Code lengths of coder `huffman`.
     Huffman(CodeTable),
 }
-
-/// Symbols of a table.
-pub const SYMBOLS: usize = 256;
 
 impl Table {
     /// The table of `coder` that suits `histogram` best. `bits` is 11 or 12.

@@ -147,7 +147,7 @@ pub fn frame_place(entry: [u8; 8]) -> (usize, usize) {
 }
 
 /// The frames of a plane, checked.
-pub struct Frames<'a> {
+pub struct PlaneFrames<'a> {
     data: &'a [u8],
     entries: &'a [[u8; 8]],
     /// Decoded bytes of a chunk, and of all.
@@ -157,7 +157,7 @@ pub struct Frames<'a> {
     first: usize,
 }
 
-impl<'a> Frames<'a> {
+impl<'a> PlaneFrames<'a> {
     /// Checks `offsets` against `data` for a plane of `bytes` decoded bytes.
     pub fn new(data: &'a [u8], offsets: &'a [u8], chunk: usize, bytes: usize) -> Result<Self> {
         Self::part(data, offsets, chunk, bytes, 0)

@@ -1,6 +1,6 @@
 //! The first 64 bytes.
 
-use super::hash;
+use super::hash::hash;
 use crate::error::{Error, Result};
 
 /// Bytes of the header.

@@ -8,49 +8,14 @@ use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::Segment;
+use super::hash::Hash;
+use super::segment::Segment;
 use crate::error::{Error, Result};
 
 /// Value of `format`.
 const FORMAT: &str = "wcodec";
 /// Features that this crate knows. Version 1.0 defines none.
 const KNOWN_FEATURES: &[&str] = &[];
-
-/// A 64-bit hash; 16 hexadecimal digits in the index, since JSON numbers lose the last bits in many readers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Hash(pub u64);
-
-impl std::fmt::Display for Hash {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl Serialize for Hash {
-    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Hash {
-    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl serde::de::Visitor<'_> for Visitor {
-            type Value = Hash;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("16 lower-case hexadecimal digits")
-            }
-            fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Hash, E> {
-                let digits = s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-                match u64::from_str_radix(s, 16) {
-                    Ok(n) if digits && s.len() == 16 => Ok(Hash(n)),
-                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(s), &self)),
-                }
-            }
-        }
-        d.deserialize_str(Visitor)
-    }
-}
 
 /// Reads a type from a JSON object alone. What serde derives takes a list of the values as well, in the order of the fields, which
 /// is no index (`FORMAT.md` section 2), and nothing that handles entries by their keys.

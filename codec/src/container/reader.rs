@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::MemoryFile;
+use super::hash::hash;
 use super::header::{HEADER_BYTES, Header};
 use super::index::{Index, TensorEntry};
+use super::memory::MemoryFile;
 use super::names::Names;
 use super::segment::{Segment, check_layout};
-use super::{Hash, hash};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::InputFile;
@@ -350,18 +350,5 @@ impl Storage {
                 Ok(bytes)
             }
         }
-    }
-}
-
-impl Hash {
-    /// Compares this hash with the one that decoded bytes have.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt).
-    pub fn check(self, found: Hash) -> Result<()> {
-        if found == self {
-            return Ok(());
-        }
-        Err(Error::corrupt("the decoded bytes do not match their hash").advice("encode the model again"))
     }
 }

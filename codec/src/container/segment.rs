@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Hash;
+use super::hash::Hash;
 use super::header::HEADER_BYTES;
 use crate::error::{Error, Result};
 

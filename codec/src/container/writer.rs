@@ -3,10 +3,11 @@
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
+use super::hash::{Hash, hash};
 use super::header::{HEADER_BYTES, Header, VERSION};
 use super::index::{Index, TableEntry, TensorEntry};
+use super::memory::{Bytes, Sink};
 use super::segment::{SMALL_ALIGN, Segment, align_up, place};
-use super::{Bytes, Hash, Sink, hash};
 use crate::error::{Error, Result};
 use crate::file::NamedWriter;
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Container, DecodeOptions};
+use super::container::Container;
+use super::options::DecodeOptions;
 use crate::coder::Coder;
 use crate::coder::plane::{PlaneForm, PlaneSource};
 use crate::coder::table::Table;

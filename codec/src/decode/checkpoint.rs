@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Metadata, TensorInfo};
 
+use super::container::Container;
+use super::options::DecodeOptions;
+use super::rest::REST_KEY;
 use super::whole::Bytes;
-use super::{Container, DecodeOptions};
 use crate::cancel::Cancel;
 use crate::checkpoint::Source;
 use crate::error::{Error, Result};
 use crate::file::{NamedWriter, OutputFile, OutputKind};
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
-use crate::rest::REST_KEY;
 use crate::tensor::{Dtype, check_bytes};
 
 /// Writes all tensors of `container` to the `.safetensors` file `dst`, dequantized, in their own dtypes. Tied tensors are

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Container, DecodeOptions};
+use super::container::Container;
+use super::options::DecodeOptions;
 use crate::coder::plane::{Coding, Scratch};
 use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::frame_place;

@@ -6,13 +6,14 @@ use std::sync::PoisonError;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
+use super::container::Container;
+use super::options::DecodeOptions;
 use super::stream::is_wide;
 use super::tensor::{placed, scales_in};
-use super::{Container, DecodeOptions};
 use crate::cancel::Cancel;
 use crate::coder::plane::{Coding, Plane, PlaneForm, PlaneSource, Scratch, Tiling};
 use crate::coder::tile::OFFSET_UNIT;
-use crate::coder::zstd::{ALIGN, Frames, frame_place};
+use crate::coder::zstd::{ALIGN, PlaneFrames, frame_place};
 use crate::coder::{Filter, TILE_ROWS};
 use crate::error::{Error, Result};
 use crate::scheme::int8::{Granularity, Scales, Weight};
@@ -215,7 +216,7 @@ impl Container {
         let placed = |e: Error| placed(plane, base, e);
         let begin = frames.start * chunk;
         let held = frames.end.saturating_mul(chunk).min(plane.elements) - begin;
-        let part = Frames::part(&data, &rebased, chunk, held, frames.start).map_err(placed)?;
+        let part = PlaneFrames::part(&data, &rebased, chunk, held, frames.start).map_err(placed)?;
 
         // Memory is asked for once the frames are known to fit its size.
         let mut out = AlignedBytes::zeroed(range.len())?;

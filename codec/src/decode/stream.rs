@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
-use super::DecodeOptions;
+use super::options::DecodeOptions;
 use super::tensor::OpenPlane;
 use crate::coder::TILE_ROWS;
 use crate::coder::plane::{Plane, Scratch};

@@ -4,7 +4,8 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::bytes::PlaneBytes;
-use super::{Container, DecodeOptions};
+use super::container::Container;
+use super::options::DecodeOptions;
 use crate::coder::Isa;
 use crate::coder::plane::{Plane, Scratch};
 use crate::container::{Hash, Segment, hash};
@@ -22,6 +23,52 @@ pub(crate) struct OpenPlane<'a> {
 }
 
 impl Container {
+    /// Symbols of a tensor, matrix after matrix, row-major: scheme `int8`, or `raw` where elements have 8 bits.
+    ///
+    /// # Errors
+    /// The tensor has no symbols, is damaged, or would take more memory than a file that is not
+    /// [trusted](crate::OpenOptions::trusted) may ask for.
+    pub fn symbols(&self, name: &str, options: &DecodeOptions) -> Result<Vec<i8>> {
+        self.with_tensor(name, options, |t| {
+            if !t.has_symbols() {
+                return Err(Error::input(format!("a {} tensor of scheme {} has no symbols", t.dtype, t.scheme))
+                    .advice("read its values"));
+            }
+            self.check_decoded(t, t.plane().elements, trust::OR_TO_A_FILE)?;
+            self.open_plane(t.plane(), options)?.symbols(options)
+        })
+    }
+
+    /// Scales of a tensor of scheme `int8`: one per row, block or tensor.
+    ///
+    /// # Errors
+    /// The tensor has no scales, or they are damaged.
+    pub fn scales(&self, name: &str) -> Result<Vec<f32>> {
+        self.with_tensor(name, &DecodeOptions::default(), |t| match &t.scales {
+            Some(scales) => self.read_scales(scales, &DecodeOptions::default()),
+            None => {
+                Err(Error::input(format!("a tensor of scheme {} has no scales", t.scheme)).advice("read its values"))
+            }
+        })
+    }
+
+    /// The tensor in its own dtype and shape, row-major little-endian; dequantized where it was quantized.
+    ///
+    /// # Errors
+    /// The tensor is damaged, or would take more memory than a file that is not [trusted](crate::OpenOptions::trusted) may ask for.
+    pub fn read(&self, name: &str, options: &DecodeOptions) -> Result<AlignedBytes> {
+        self.with_tensor(name, options, |t| self.read_tensor(t, t.dtype, options))
+    }
+
+    /// The tensor as another dtype: `F32`, `F16` or `BF16` for scheme `int8`.
+    ///
+    /// # Errors
+    /// The tensor cannot be had as `dtype`, is damaged, or would take more memory than a file that is not
+    /// [trusted](crate::OpenOptions::trusted) may ask for.
+    pub fn read_as(&self, name: &str, dtype: Dtype, options: &DecodeOptions) -> Result<AlignedBytes> {
+        self.with_tensor(name, options, |t| self.read_tensor(t, dtype, options))
+    }
+
     /// Reads a plane's segments.
     pub(super) fn open_plane<'a>(&self, stored: &'a StoredPlane, options: &DecodeOptions) -> Result<OpenPlane<'a>> {
         let verify = options.verify;
@@ -49,12 +96,7 @@ impl Container {
         trust::check_decoded(self.trusted(), tensor.stored_bytes, decoded as u64, advice)
     }
 
-    pub(super) fn read_tensor(
-        &self,
-        tensor: &StoredTensor,
-        dtype: Dtype,
-        options: &DecodeOptions,
-    ) -> Result<AlignedBytes> {
+    fn read_tensor(&self, tensor: &StoredTensor, dtype: Dtype, options: &DecodeOptions) -> Result<AlignedBytes> {
         tensor.check_dtype(dtype, false)?;
         let size = if tensor.scheme.makes_symbols() { dtype.size() } else { 1 };
         let bytes = tensor.plane().elements.checked_mul(size);

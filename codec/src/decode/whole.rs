@@ -2,9 +2,10 @@
 
 use half::{bf16, f16};
 
+use super::container::Container;
+use super::options::DecodeOptions;
 use super::stream::Sink;
 use super::tensor::OpenPlane;
-use super::{Container, DecodeOptions};
 use crate::error::Result;
 use crate::scheme::int8::{Scales, Weight};
 use crate::stored::StoredTensor;

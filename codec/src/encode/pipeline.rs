@@ -6,7 +6,6 @@
 //! not depend on it: the only choice that depends on other tensors, that of a table, is made in the order of the file.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -14,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
+use super::naming::Naming;
 use super::tensor::{Encoded, Tables, TensorTask, Workers};
 use crate::checkpoint::SourceBytes;
 use crate::coder::table::Table;
@@ -24,26 +24,6 @@ use crate::error::{Error, Result};
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes of tensors that are under way for each thread, beside the largest tensor.
 const AHEAD: u64 = 32 << 20;
-
-/// What adds to an error which tensor it is about.
-#[derive(Clone, Copy)]
-pub struct Naming<'a> {
-    /// Where the tensors come from.
-    pub source: Option<&'a Path>,
-    pub output: &'a Path,
-}
-
-impl Naming<'_> {
-    /// The error of that tensor.
-    pub fn of(self, tensor: &str, e: Error) -> Error {
-        match (e.file_path(), self.source) {
-            // Errors of the output name it already, and come late: they are not about this tensor.
-            (Some(file), _) if file == self.output => e,
-            (_, Some(source)) => e.tensor(tensor).file(source),
-            (_, None) => e.tensor(tensor),
-        }
-    }
-}
 
 /// A tensor to encode.
 struct Ticket<'a> {

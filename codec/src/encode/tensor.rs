@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use half::{bf16, f16};
 
-use super::pipeline::Naming;
+use super::naming::Naming;
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::histogram::{count_bytes_with, entropy};

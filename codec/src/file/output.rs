@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf, is_separator};
 use tempfile::NamedTempFile;
 
 use super::behind::WriteBehind;
-use super::{folder_of, temporary};
+use super::folder::folder_of;
+use super::temporary;
 use crate::error::{Error, Result};
 
 /// What an output is: it decides which endings its name may have.

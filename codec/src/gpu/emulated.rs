@@ -7,7 +7,8 @@ use rand::{RngExt, SeedableRng};
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
-use super::plan::{Limits, Method, Piece, Places, TensorPlan, TilesJob, tiles_launches};
+use super::piece::Piece;
+use super::plan::{Limits, Method, Places, TensorPlan, TilesJob, tiles_launches};
 use super::table::device_table;
 use crate::coder::plane::Coding;
 use crate::decode::{PlaneBytes, TensorBytes};

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use super::decoder::{GpuOptions, stored_names};
 use super::device::Device;
 use super::nvcomp::Nvcomp;
-use super::plan::{Image, Piece};
+use super::options::GpuOptions;
+use super::piece::Piece;
+use super::plan::Image;
 use super::ring::SLOTS;
 use super::zstd::{self, Demand};
 use crate::coder::Layout;
@@ -72,7 +73,7 @@ impl Sizes {
     /// # Errors
     /// There is no such tensor, or its entry contradicts itself.
     pub fn new(container: &Container, names: &[String]) -> Result<Self> {
-        let names = stored_names(container, names)?;
+        let names = container.stored_names(names)?;
         let mut found = Self { images: Vec::with_capacity(names.len()), tensors: Vec::with_capacity(names.len()) };
         for name in &names {
             let tensor = container.stored(name)?;

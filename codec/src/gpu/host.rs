@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::buffer::{DeviceBuffer, PinnedBuffer};
-use super::decoder::{GpuOptions, Shared, Target, stored_names};
 use super::device::Device;
 use super::footprint::Sizes;
-use super::launch::Work;
-use super::plan::Piece;
+use super::options::GpuOptions;
+use super::piece::Piece;
 use super::ring::{SLOTS, Slots};
+use super::shared::{Shared, Work};
 use super::stream::{Event, Stream};
-use super::task::checked_rows;
+use super::task::{Target, checked_rows};
 use super::upload::read_plans;
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -101,7 +101,7 @@ impl HostDecoder {
     /// # Errors
     /// Memory is too small, a tensor is damaged, or nvCOMP is needed and not there.
     pub fn new(device: &Device, container: &Container, names: &[String], options: &GpuOptions) -> Result<Self> {
-        let names = stored_names(container, names)?;
+        let names = container.stored_names(names)?;
         let sizes = Sizes::new(container, &names)?;
         let mut images = PinnedBuffer::new(device, sizes.images().iter().sum())?;
         let mut image_at = Vec::with_capacity(names.len());
@@ -240,17 +240,17 @@ impl Inner {
             return Ok(work);
         }
         let base = self.ring[slot].buffer.ptr();
-        let jobs = group
+        let tasks = group
             .pieces
             .iter()
             .map(|p| {
-                let mut job = self.shared.job(&p.target, |_| p.piece.at(base + p.at as u64))?;
-                job.out += ((p.rows.start - job.rows.start) * job.plan.row_bytes(job.kind)) as u64;
-                job.rows = p.rows.clone();
-                Ok(job)
+                let mut task = self.shared.task(&p.target, |_| p.piece.at(base + p.at as u64))?;
+                task.out += ((p.rows.start - task.rows.start) * task.plan.row_bytes(task.kind)) as u64;
+                task.rows = p.rows.clone();
+                Ok(task)
             })
             .collect::<Result<Vec<_>>>()?;
-        let work = self.shared.prepare(&jobs)?;
+        let work = self.shared.prepare(&tasks)?;
         Ok(group.work[slot].get_or_init(|| work))
     }
 

@@ -1,4 +1,4 @@
-//! Puts the decoding of planned tensors into a stream.
+//! Puts the decoding of planned tensors into a stream, but for planes of coder `zstd`, which is nvCOMP's.
 
 use cudarc::driver::result;
 use wcodec_kernels::Module;
@@ -9,16 +9,14 @@ use super::driver::DriverResult;
 use super::plan::{Limits, Method, TilesJob, TilesLaunch, tiles_launches};
 use super::stream::Stream;
 use super::task::{DecodeTask, UTIL_THREADS, elements_of, symbols_batch, symbols_item};
-use super::zstd::{FrameRun, Zstd};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
-/// Work that only needs to be launched.
+/// What only needs to be launched.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct Launches {
     tiles: Vec<(super::kernel::Kernel, TilesLaunch)>,
     raw: Vec<(u64, u64, usize)>,
     symbols: Vec<(super::kernel::Kernel, Box<abi::SymbolsBatch>, u32)>,
-    frames: Vec<FrameRun>,
 }
 
 /// What a device needs for launches.
@@ -42,36 +40,40 @@ impl Launcher {
         &self.device
     }
 
-    /// Turns jobs into launches. Loads the kernels that they need, so that launching neither allocates nor waits.
-    pub fn prepare(&self, jobs: &[DecodeTask<'_>]) -> Result<Work> {
-        let mut work = Work::default();
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Turns tasks, which are not empty, into launches, and loads their kernels.
+    pub fn prepare(&self, tasks: &[&DecodeTask<'_>]) -> Result<Launches> {
+        let mut work = Launches::default();
         let mut tiles = Vec::new();
         let mut symbols = Vec::new();
-        for job in jobs.iter().filter(|j| j.plan.elements() > 0 && !j.rows.is_empty()) {
-            match &job.plan.method {
+        for task in tasks {
+            match &task.plan.method {
                 Method::Tiles(t) => {
-                    let strips = (job.plan.strip_of(job.rows.start), job.plan.strip_of(job.rows.end));
-                    debug_assert_eq!(job.plan.first_row(strips.0), job.rows.start);
+                    let strips = (task.plan.strip_of(task.rows.start), task.plan.strip_of(task.rows.end));
+                    debug_assert_eq!(task.plan.first_row(strips.0), task.rows.start);
                     tiles.push(TilesJob {
-                        tensor: job.plan,
+                        tensor: task.plan,
                         tiles: t,
-                        image: job.image,
-                        table: job.table,
-                        status: job.status,
-                        out: job.out,
-                        kind: job.kind,
+                        image: task.image,
+                        table: task.table,
+                        status: task.status,
+                        out: task.out,
+                        kind: task.kind,
                         strips,
                     });
                 }
                 Method::Raw => {
-                    let (data, elements) = (job.image.data, elements_of(job));
-                    if job.kind == OutputKind::Int8 && !job.plan.tensor.transposed() {
-                        work.raw.push((job.out, data.wrapping_add(elements.start as u64), elements.len()));
+                    let (data, elements) = (task.image.data, elements_of(task));
+                    if task.kind == OutputKind::Int8 && !task.plan.tensor.transposed() {
+                        work.raw.push((task.out, data.wrapping_add(elements.start as u64), elements.len()));
                     } else {
-                        symbols.push(symbols_item(job, data, elements));
+                        symbols.push(symbols_item(task, data, elements));
                     }
                 }
-                Method::Zstd { .. } => work.frames.push(FrameRun::new(job)?),
+                Method::Zstd { .. } => unreachable!("a plane of coder zstd"),
             }
         }
         tiles.sort_by_key(TilesJob::key);
@@ -89,12 +91,11 @@ impl Launcher {
         Ok(work)
     }
 
-    /// Puts the work into the stream.
+    /// Puts launches into the stream.
     ///
     /// # Safety
-    /// The addresses of the jobs are of memory that is large enough and lives until the work is done, images are as
-    /// planned, and nothing else writes there meanwhile.
-    pub unsafe fn launch(&self, work: &Work, zstd: Option<&Zstd>, stream: &Stream, overlap: bool) -> Result<()> {
+    /// As for `Shared::launch`.
+    pub unsafe fn launch(&self, work: &Launches, stream: &Stream, overlap: bool) -> Result<()> {
         for (kernel, l) in &work.tiles {
             // SAFETY: as the caller promises; the kernels wait for the work before them.
             unsafe { kernel.launch(l.grid, l.threads, l.shared, l.params.as_bytes(), stream, overlap)? };
@@ -108,11 +109,6 @@ impl Launcher {
             // SAFETY: likewise.
             unsafe { result::memcpy_dtod_async(to, from, bytes, stream.for_device(&self.device)?) }
                 .named("cuMemcpyDtoDAsync")?;
-        }
-        if !work.frames.is_empty() {
-            let zstd = zstd.ok_or_else(|| Error::device("planes of coder zstd were planned without nvCOMP"))?;
-            // SAFETY: likewise.
-            unsafe { zstd.launch(&work.frames, self.limits, stream)? };
         }
         Ok(())
     }

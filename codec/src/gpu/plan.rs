@@ -9,7 +9,7 @@ use std::sync::Arc;
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
 
-pub use self::image::{Image, Piece, Places};
+pub use self::image::{Image, Places};
 use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};

@@ -1,4 +1,4 @@
-//! One tensor's decoding: what is to be done, and what kernels of module `util` are told about it.
+//! One tensor's decoding: what is asked for, what is to be done, and what kernels of module `util` are told about it.
 
 use std::ops::Range;
 
@@ -7,6 +7,23 @@ use wcodec_kernels::abi::{self, OutputKind};
 use super::plan::{Limits, Places, TensorPlan};
 use crate::coder::TILE_ROWS;
 use crate::error::{Error, Result};
+use crate::tensor::Dtype;
+
+/// A tensor to decode, and where to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Name of the tensor, or of an alias.
+    pub name: String,
+    /// Device address of the first element; the output is contiguous and row-major in the tensor's shape. Multiples of 16
+    /// bytes are faster.
+    pub out: u64,
+    /// What to write: `F32`, `F16` or `BF16` for scheme `int8`, `I8` for its symbols; the tensor's own dtype for scheme `raw`.
+    pub dtype: Dtype,
+    /// Rows to decode, counted through all matrices (of a tensor that is stored raw and not as matrices, entries of its first
+    /// dimension); all where absent. Ranges begin and end at multiples of 16 rows of a matrix, or at its end; `out` is then the
+    /// address of their first element.
+    pub rows: Option<Range<usize>>,
+}
 
 /// A tensor to decode: which, from where, to where. All addresses are the device's.
 #[derive(Clone, Debug)]

@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use super::buffer::{DeviceBuffer, PinnedBuffer};
-use super::decoder::{Batch, GpuDecoder, GpuOptions, Target, stored_names};
+use super::decoder::{Batch, GpuDecoder};
 use super::device::Device;
+use super::options::GpuOptions;
 use super::stream::{Event, Stream};
+use super::task::Target;
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -68,7 +70,7 @@ impl TimedDecoder {
         dtype: Dtype,
         options: &GpuOptions,
     ) -> Result<Self> {
-        let names = stored_names(container, names)?;
+        let names = container.stored_names(names)?;
         let decoder = GpuDecoder::new(device, container, &names, options)?;
         let mut dtypes = Vec::with_capacity(names.len());
         let mut output_bytes = Vec::with_capacity(names.len());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::buffer::{DeviceBuffer, PinnedBuffer};
-use super::decoder::GpuOptions;
 use super::device::Device;
+use super::options::GpuOptions;
 use super::plan::TensorPlan;
 use super::stream::{Event, Stream};
 use crate::cancel::Cancel;

@@ -7,10 +7,10 @@ use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 use super::buffer::DeviceBuffer;
-use super::decoder::GpuOptions;
 use super::device::Device;
 use super::kernel::Kernel;
 use super::nvcomp::{DeviceBatch, Nvcomp};
+use super::options::GpuOptions;
 use super::plan::{Limits, Method, filter_code};
 use super::stream::{Event, Stream};
 use super::task::{DecodeTask, UTIL_THREADS, elements_of, grid_for, symbols_batch, symbols_item};
@@ -36,19 +36,19 @@ pub(super) struct FrameRun {
 }
 
 impl FrameRun {
-    pub fn new(job: &DecodeTask<'_>) -> Result<Self> {
-        let Method::Zstd { chunk, frames, filter } = job.plan.method else { unreachable!("a plane of coder zstd") };
-        let elements = elements_of(job);
+    pub fn new(task: &DecodeTask<'_>) -> Result<Self> {
+        let Method::Zstd { chunk, frames, filter } = task.plan.method else { unreachable!("a plane of coder zstd") };
+        let elements = elements_of(task);
         let first = elements.start / chunk;
         let last = elements.end.div_ceil(chunk).min(frames);
-        let whole = elements.len() == job.plan.elements();
+        let whole = elements.len() == task.plan.elements();
         Ok(Self {
             item: abi::Frames {
-                data: job.image.data,
-                offsets: job.image.offsets,
+                data: task.image.data,
+                offsets: task.image.offsets,
                 output: 0,
-                decoded: job.plan.elements() as u64,
-                status: job.status,
+                decoded: task.plan.elements() as u64,
+                status: task.status,
                 frame_begin: first as u64,
                 frames: u32::try_from(last - first)
                     .map_err(|_| Error::unsupported("too many frames").advice("decode it on the CPU"))?,
@@ -56,11 +56,11 @@ impl FrameRun {
                 first: 0,
                 reserved: 0,
             },
-            direct: (whole && job.kind == OutputKind::Int8 && !job.plan.tensor.transposed()).then_some(job.out),
-            symbols: symbols_item(job, 0, elements),
+            direct: (whole && task.kind == OutputKind::Int8 && !task.plan.tensor.transposed()).then_some(task.out),
+            symbols: symbols_item(task, 0, elements),
             filter,
-            cols: job.plan.matrix.2,
-            elements: job.plan.elements(),
+            cols: task.plan.matrix.2,
+            elements: task.plan.elements(),
         })
     }
 
@@ -234,7 +234,7 @@ impl Zstd {
     /// Puts the decoding of all frames into the stream, behind what uses the scratch in others.
     ///
     /// # Safety
-    /// As for `Launcher::launch`.
+    /// As for `Shared::launch`.
     pub unsafe fn launch(&self, all: &[FrameRun], limits: Limits, stream: &Stream) -> Result<()> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let Turns { streams, captured } = &mut *turns;
@@ -277,7 +277,7 @@ impl Batches<'_> {
     }
 
     /// # Safety
-    /// As for `Launcher::launch`; and nothing else uses this scratch meanwhile.
+    /// As for `Shared::launch`; and nothing else uses this scratch meanwhile.
     unsafe fn launch(&self, all: &[FrameRun], limits: Limits, stream: &Stream) -> Result<()> {
         let mut batch: Vec<FrameRun> = Vec::new();
         let (mut frames, mut bytes) = (0u64, 0u64);

@@ -4,184 +4,23 @@
 //! torch repeat bit for bit. A scale is 1 where all weights are 0, at least the smallest normal f32, and small enough for
 //! `127 * scale` to be finite.
 
-use half::{bf16, f16};
-use ndarray::{Array1, Array2};
-
-use crate::error::{Error, Result};
-
+pub(super) mod granularity;
 mod quantize;
 mod values;
+mod weight;
 
+pub use granularity::{DEFAULT_BLOCK, Granularity};
+pub(crate) use quantize::NOT_FINITE_ADVICE;
 pub(super) use quantize::symbols;
-pub use quantize::{quantize, quantize_with};
+pub use quantize::{MAX_SYMBOL, Quantized, quantize, quantize_with, scale_of};
 pub(crate) use values::Scales;
-
-/// Largest symbol.
-pub const MAX_SYMBOL: f32 = 127.0;
-/// Columns of a block where none is asked for.
-pub const DEFAULT_BLOCK: usize = 128;
-
-/// What to do about weights that are not finite.
-pub(crate) const NOT_FINITE_ADVICE: &str =
-    "int8 needs finite weights: repair the checkpoint, or exclude the tensor so that it is stored raw";
-
-/// Which elements share a scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Granularity {
-    /// Those of a row (an output channel).
-    #[default]
-    Row,
-    /// All of the tensor.
-    Tensor,
-    /// So many neighbours in a row, a multiple of 16; the last block of a row may be shorter.
-    Block(usize),
-}
-
-impl Granularity {
-    /// # Errors
-    /// A block length that is not a positive multiple of 16.
-    pub fn check(self) -> Result<Self> {
-        match self {
-            Granularity::Block(n) if n == 0 || n % 16 != 0 => {
-                Err(Error::format(format!("blocks of scales have a multiple of 16 columns, not {n}")))
-            }
-            _ => Ok(self),
-        }
-    }
-
-    /// Scales of a row of `cols` columns; 0 where rows share one.
-    pub fn scales_per_row(self, cols: usize) -> usize {
-        match self {
-            Granularity::Row => 1,
-            Granularity::Tensor => 0,
-            Granularity::Block(n) => cols.div_ceil(n),
-        }
-    }
-
-    /// Scales of `rows` rows of `cols` columns.
-    pub fn scales(self, rows: usize, cols: usize) -> usize {
-        match self {
-            Granularity::Tensor => 1,
-            _ => rows * self.scales_per_row(cols),
-        }
-    }
-
-    /// Columns that share a scale.
-    pub fn columns(self, cols: usize) -> usize {
-        match self {
-            Granularity::Block(n) => n,
-            _ => cols.max(1),
-        }
-    }
-}
-
-impl std::fmt::Display for Granularity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Granularity::Row => f.write_str("row"),
-            Granularity::Tensor => f.write_str("tensor"),
-            Granularity::Block(n) => write!(f, "block {n}"),
-        }
-    }
-}
-
-mod private {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
-}
-
-/// Element types that the scheme takes: `f32`, [`half::f16`], [`half::bf16`].
-pub trait Weight: private::Sealed + Copy + Send + Sync + bytemuck::Pod {
-    /// Exactly the same value.
-    fn to_f32(self) -> f32;
-    /// The nearest value, ties to even.
-    fn from_f32(value: f32) -> Self;
-}
-
-impl Weight for f32 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self
-    }
-    #[inline(always)]
-    fn from_f32(value: f32) -> Self {
-        value
-    }
-}
-
-impl Weight for f16 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self.to_f32()
-    }
-    #[inline(always)]
-    fn from_f32(value: f32) -> Self {
-        f16::from_f32(value)
-    }
-}
-
-impl Weight for bf16 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
-    }
-    #[inline(always)]
-    fn from_f32(value: f32) -> Self {
-        let bits = value.to_bits();
-        // A scale from a damaged file may be NaN. Rounding could carry that to infinity, so it is cut off and made quiet.
-        let nan = u32::from(value.is_nan()).wrapping_neg();
-        let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
-        let quiet = bits >> 16 | 0x40;
-        bf16::from_bits(((rounded & !nan) | (quiet & nan)) as u16)
-    }
-}
-
-/// A quantized matrix.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Quantized {
-    /// Symbols, `[rows, cols]`.
-    pub symbols: Array2<i8>,
-    /// Scales, row by row; see [`Granularity::scales`].
-    pub scales: Array1<f32>,
-}
-
-/// The scale for elements whose largest magnitude is `largest`, which is finite.
-///
-/// ```
-/// use wcodec::scheme::int8::scale_of;
-/// assert_eq!(scale_of(127.0), 1.0);
-/// // The nearest quotient would make infinity of the largest weights.
-/// assert_eq!(scale_of(f32::MAX), (f32::MAX / 127.0).next_down());
-/// ```
-#[inline]
-pub fn scale_of(largest: f32) -> f32 {
-    if largest == 0.0 {
-        return 1.0;
-    }
-    let scale = (largest / MAX_SYMBOL).max(f32::MIN_POSITIVE);
-    if (scale * MAX_SYMBOL).is_finite() { scale } else { scale.next_down() }
-}
-
-/// Writes `symbols[i] * scale` for a run of a row that begins at column `col`, into elements of the target type.
-///
-/// `scales` are those of the row (or the tensor's one), `columns` as [`Granularity::columns`] says.
-#[inline]
-pub fn dequantize_run<T: Weight>(symbols: &[i8], col: usize, scales: &[f32], columns: usize, out: &mut [T]) {
-    let mut done = 0;
-    while done < symbols.len() {
-        let block = (col + done) / columns;
-        let end = ((block + 1) * columns - col).min(symbols.len());
-        let scale = scales[block];
-        out[done..end].iter_mut().zip(&symbols[done..end]).for_each(|(o, &q)| *o = T::from_f32(f32::from(q) * scale));
-        done = end;
-    }
-}
+pub use values::dequantize_run;
+pub use weight::Weight;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::{bf16, f16};
     use ndarray::{Array2, array};
     use proptest::prelude::*;
 

@@ -48,7 +48,7 @@ struct Queue {
     over: bool,
 }
 
-/// A job that a thread is at.
+/// What a thread is at.
 #[derive(Clone, Debug)]
 struct Running {
     tensor: usize,
@@ -57,8 +57,8 @@ struct Running {
     stop: Arc<AtomicBool>,
 }
 
-/// A job and what it is about.
-struct Job {
+/// Work for a thread, and what it is about.
+struct StatsTask {
     running: Running,
     file: Arc<FileModel>,
     generation: u64,
@@ -198,9 +198,9 @@ impl Queue {
         let _ = self.sender.send(Action::Report(Report::Stats(report)));
     }
 
-    fn start(&self, tensor: usize, patient: bool) -> Job {
+    fn start(&self, tensor: usize, patient: bool) -> StatsTask {
         let running = Running { tensor, patient, stop: Arc::default() };
-        Job { running, file: self.file.clone(), generation: self.generation }
+        StatsTask { running, file: self.file.clone(), generation: self.generation }
     }
 }
 
@@ -210,20 +210,20 @@ impl Shared {
     }
 
     /// Waits for something to do; none when all is over.
-    fn next(&self, mut find: impl FnMut(&mut Queue) -> Option<Job>) -> Option<Job> {
+    fn next(&self, mut find: impl FnMut(&mut Queue) -> Option<StatsTask>) -> Option<StatsTask> {
         let mut queue = self.lock();
         loop {
             if queue.over {
                 return None;
             }
-            if let Some(job) = find(&mut queue) {
-                return Some(job);
+            if let Some(task) = find(&mut queue) {
+                return Some(task);
             }
             queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Speaks of a job, unless it was stopped: what was said of it then is the last word.
+    /// Speaks of a task, unless it was stopped: what was said of it then is the last word.
     fn speak(&self, running: &Running, say: impl FnOnce(&mut Queue)) {
         let mut queue = self.lock();
         if !running.is_stopped() {
@@ -238,11 +238,11 @@ impl Shared {
                 Some(tensor) => (tensor, false),
                 None => (queue.later.pop_front()?, true),
             };
-            let job = queue.start(tensor, patient);
-            queue.computing = Some(job.running.clone());
-            Some(job)
+            let task = queue.start(tensor, patient);
+            queue.computing = Some(task.running.clone());
+            Some(task)
         };
-        while let Some(Job { running, file, generation }) = self.next(find) {
+        while let Some(StatsTask { running, file, generation }) = self.next(find) {
             let tensor = running.tensor;
             let mut progress = every(PAUSE, |part| {
                 self.speak(&running, |queue| queue.report_stats(generation, tensor, Fetch::Running(part)));
@@ -267,11 +267,11 @@ impl Shared {
     fn verify(&self) {
         let find = |queue: &mut Queue| {
             let tensor = queue.to_verify.pop_front()?;
-            let job = queue.start(tensor, true);
-            queue.verifying = Some(job.running.clone());
-            Some(job)
+            let task = queue.start(tensor, true);
+            queue.verifying = Some(task.running.clone());
+            Some(task)
         };
-        while let Some(Job { running, file, generation }) = self.next(find) {
+        while let Some(StatsTask { running, file, generation }) = self.next(find) {
             let tensor = running.tensor;
             let mut progress = every(PAUSE, |part| {
                 self.speak(&running, |queue| queue.report_verdict(generation, tensor, Fetch::Running(part)));

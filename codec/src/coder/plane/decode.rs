@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::{Coding, PlaneForm, Tiling};
+use super::form::{Coding, PlaneForm, Tiling};
 use crate::cancel::Cancel;
 use crate::coder::chunk::{Chunk, ChunkDecoder, Scratch, TOGETHER};
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
-use crate::coder::zstd::Frames;
+use crate::coder::zstd::PlaneFrames;
 use crate::coder::{Filter, Isa, TILE_ROWS, filter};
 use crate::error::{Error, Result};
 
@@ -38,7 +38,7 @@ pub struct Plane<'a>(Kind<'a>);
 
 enum Kind<'a> {
     Raw(&'a [i8]),
-    Zstd { frames: Frames<'a>, cols: usize, filter: Filter },
+    Zstd { frames: PlaneFrames<'a>, cols: usize, filter: Filter },
     Tiles(Tiles<'a>),
 }
 
@@ -72,7 +72,7 @@ impl<'a> Plane<'a> {
                 Kind::Raw(bytemuck::cast_slice(source.data))
             }
             Coding::Zstd { chunk, filter } => {
-                let frames = Frames::new(source.data, source.offsets, chunk, elements)?;
+                let frames = PlaneFrames::new(source.data, source.offsets, chunk, elements)?;
                 let longest = (0..frames.count()).map(|i| frames.range(i).1).max();
                 check_longest(longest.unwrap_or(0), max_chunk)?;
                 Kind::Zstd { frames, cols, filter }

@@ -417,7 +417,8 @@ proptest! {
             let at = rng.random_range(0..data.len());
             data[at] = rng.random();
         }
-        check_round_trip(&Symbols { count, rows, cols, data: &data }, &PlaneOptions { tile, ..options(coder, layout) });
+        let symbols = Symbols { count, rows, cols, data: &data };
+        check_round_trip(&symbols, &PlaneOptions { tile, ..options(coder, layout) });
     }
 }
 

@@ -1,7 +1,6 @@
 //! Code lengths of coder `huffman`.
 
-use super::SYMBOLS;
-use crate::coder::histogram::Histogram;
+use crate::coder::histogram::{Histogram, SYMBOLS};
 use crate::error::{Error, Result};
 
 /// Lengths of a complete, length-limited canonical prefix code.

@@ -1,7 +1,6 @@
 //! Frequencies of coder `rans`.
 
-use super::SYMBOLS;
-use crate::coder::histogram::Histogram;
+use crate::coder::histogram::{Histogram, SYMBOLS};
 use crate::error::{Error, Result};
 
 /// Frequencies that add up to 2^bits.

@@ -15,7 +15,7 @@ use super::result::check;
 use super::sys::{self, Decoder, Encoder, Options};
 use crate::coder::zstd::MAX_CHUNK;
 use crate::error::{Error, Result};
-use crate::gpu::Device;
+use crate::gpu::device::Device;
 
 /// nvCOMP's "take the type from the data", the default of ANS from 6.0 on.
 const TYPE_FROM_DATA: u32 = 0xFF;

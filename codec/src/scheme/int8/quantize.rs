@@ -3,17 +3,34 @@
 use half::{bf16, f16};
 use ndarray::{Array1, Array2, ArrayView2, ShapeBuilder};
 
-use super::{Granularity, MAX_SYMBOL, NOT_FINITE_ADVICE, Quantized, Weight, scale_of};
+use super::granularity::Granularity;
+use super::weight::Weight;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::scheme::{SymbolPlanes, Weights};
+use crate::scheme::matrix::{SymbolPlanes, Weights};
 use crate::tensor::{AlignedBytes, Dtype, out_of_memory, try_vec};
+
+/// Largest symbol.
+pub const MAX_SYMBOL: f32 = 127.0;
+
+/// What to do about weights that are not finite.
+pub(crate) const NOT_FINITE_ADVICE: &str =
+    "int8 needs finite weights: repair the checkpoint, or exclude the tensor so that it is stored raw";
 
 /// Columns that are looked at together: what the inner cache holds as f32, so that what is read twice is fetched once.
 const RUN: usize = 1 << 14;
 /// Rows that are read together where memory has columns one after the other: whole cache lines.
 const PANEL: usize = 32;
+
+/// A quantized matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quantized {
+    /// Symbols, `[rows, cols]`.
+    pub symbols: Array2<i8>,
+    /// Scales, row by row; see [`Granularity::scales`].
+    pub scales: Array1<f32>,
+}
 
 /// Quantizes a matrix of any memory order, with all cores.
 ///
@@ -80,6 +97,23 @@ pub fn quantize_with<T: Weight>(
         Ok(())
     })?;
     Ok(assemble((rows, cols), symbols, scales))
+}
+
+/// The scale for elements whose largest magnitude is `largest`, which is finite.
+///
+/// ```
+/// use wcodec::scheme::int8::scale_of;
+/// assert_eq!(scale_of(127.0), 1.0);
+/// // The nearest quotient would make infinity of the largest weights.
+/// assert_eq!(scale_of(f32::MAX), (f32::MAX / 127.0).next_down());
+/// ```
+#[inline]
+pub fn scale_of(largest: f32) -> f32 {
+    if largest == 0.0 {
+        return 1.0;
+    }
+    let scale = (largest / MAX_SYMBOL).max(f32::MIN_POSITIVE);
+    if (scale * MAX_SYMBOL).is_finite() { scale } else { scale.next_down() }
 }
 
 fn assemble(shape: (usize, usize), symbols: Vec<i8>, scales: Vec<f32>) -> Quantized {

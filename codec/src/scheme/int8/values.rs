@@ -2,11 +2,27 @@
 
 use rayon::prelude::*;
 
-use super::{Granularity, Weight, dequantize_run};
+use super::granularity::Granularity;
+use super::weight::Weight;
 use crate::error::{Error, Result};
 
 /// Elements that one task dequantizes.
 const TASK: usize = 1 << 16;
+
+/// Writes `symbols[i] * scale` for a run of a row that begins at column `col`, into elements of the target type.
+///
+/// `scales` are those of the row (or the tensor's one), `columns` as [`Granularity::columns`] says.
+#[inline]
+pub fn dequantize_run<T: Weight>(symbols: &[i8], col: usize, scales: &[f32], columns: usize, out: &mut [T]) {
+    let mut done = 0;
+    while done < symbols.len() {
+        let block = (col + done) / columns;
+        let end = ((block + 1) * columns - col).min(symbols.len());
+        let scale = scales[block];
+        out[done..end].iter_mut().zip(&symbols[done..end]).for_each(|(o, &q)| *o = T::from_f32(f32::from(q) * scale));
+        done = end;
+    }
+}
 
 /// The scales of a matrix, or of some of its rows.
 pub struct Scales<'a> {

@@ -4,16 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{Checkpoint, Source, config_of};
-use crate::decode::Container;
+use super::container::Container;
+use crate::checkpoint::{Checkpoint, REST_FILE, Source, container_of};
 use crate::error::{Error, Result};
 use crate::file::folder_of;
 
 /// Key of a container's metadata: the name of the file beside it that has the model's other tensors.
 pub const REST_KEY: &str = "wcodec.rest";
-
-/// What that file is called in the folder of a model.
-const REST_FILE: &str = "model.safetensors";
 
 impl Container {
     /// Where the tensors of the model are that the container has not, if it is only a part of one. Whether the file is there is
@@ -52,28 +49,4 @@ impl Container {
         let is_whole = !rest.tensors().is_empty() && names.all(|name| self.reader().find(name).is_some());
         Ok((!is_whole).then_some(rest))
     }
-}
-
-/// Refuses a checkpoint that is the rest of a model: most of the model would be left out silently.
-pub(crate) fn refuse(checkpoint: &Checkpoint) -> Result<()> {
-    for path in checkpoint.shards().filter(|p| p.file_name().is_some_and(|n| n == REST_FILE)) {
-        if let Some(name) = container_of(folder_of(path)) {
-            let what = format!("it has only what is not compressed of a model, whose other weights are in '{name}'");
-            return Err(Error::input(what)
-                .file(path)
-                .advice("name the original checkpoint, or decode that file first"));
-        }
-    }
-    Ok(())
-}
-
-/// The name of the container that a folder's `config.json` says the model's weights are in.
-fn container_of(folder: &Path) -> Option<String> {
-    let config = config_of(folder)?;
-    let quantization = config.get("quantization_config")?;
-    if quantization.get("quant_method")?.as_str()? != "wcodec" {
-        return None;
-    }
-    let named = quantization.get("file").and_then(|f| f.as_str()).unwrap_or("model.wcodec");
-    Some(Path::new(named).file_name()?.to_string_lossy().into_owned())
 }

@@ -1,0 +1,54 @@
+//! What the folder of a model says of it.
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+
+/// A model's configuration.
+pub const CONFIG: &str = "config.json";
+
+/// What the file is called that has what is not compressed of a model, in the folder of one.
+pub const REST_FILE: &str = "model.safetensors";
+
+/// What `config.json` says; its text, where that is no JSON. None where there is no such file.
+fn config_of(folder: &Path) -> Option<serde_json::Value> {
+    let text = std::fs::read(folder.join(CONFIG)).ok()?;
+    // Python writes Infinity and NaN, which are no JSON: such a configuration is kept as text.
+    let as_text = |_| serde_json::Value::String(String::from_utf8_lossy(&text).into_owned());
+    Some(serde_json::from_slice(&text).unwrap_or_else(as_text))
+}
+
+/// `config.json` and the names of the files beside it that a model needs.
+pub fn read_model(folder: &Path) -> Result<Option<(serde_json::Value, Vec<String>)>> {
+    let Some(config) = config_of(folder) else { return Ok(None) };
+    let mut files: Vec<String> = std::fs::read_dir(folder)
+        .map_err(|e| Error::io("list the folder", folder, e))?
+        .flatten()
+        .filter_map(|e| e.file_name().into_string().ok())
+        .filter(|n| {
+            let known = [
+                "generation_config",
+                "tokenizer",
+                "vocab",
+                "merges",
+                "special_tokens",
+                "added_tokens",
+                "chat_template",
+            ];
+            known.iter().any(|k| n.starts_with(k))
+        })
+        .collect();
+    files.sort();
+    Ok(Some((config, files)))
+}
+
+/// The name of the container that a folder's `config.json` says the model's weights are in.
+pub fn container_of(folder: &Path) -> Option<String> {
+    let config = config_of(folder)?;
+    let quantization = config.get("quantization_config")?;
+    if quantization.get("quant_method")?.as_str()? != "wcodec" {
+        return None;
+    }
+    let named = quantization.get("file").and_then(|f| f.as_str()).unwrap_or("model.wcodec");
+    Some(Path::new(named).file_name()?.to_string_lossy().into_owned())
+}

@@ -1,0 +1,288 @@
+//! An open container: what it says of itself, and what is kept of it from one call to the next.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use serde_json::value::RawValue;
+
+use super::options::DecodeOptions;
+use crate::cancel::Cancel;
+use crate::coder::Coder;
+use crate::coder::table::Table;
+use crate::container::texts::IndexTexts;
+use crate::container::{Index, Reader};
+use crate::error::{Error, Result};
+use crate::info::{TensorInfo, TensorInfos};
+use crate::pool::Pool;
+use crate::stored::StoredTensor;
+use crate::trust::OpenOptions;
+
+/// Bytes of a container that one thread copies at once.
+const COPIED: usize = 2 << 20;
+
+/// An open container. Opening reads header and index only.
+///
+/// Shared by threads; each call reads what it needs.
+#[derive(Debug)]
+pub struct Container {
+    pub(super) reader: Reader,
+    /// Tables that were read already, and whether their hashes were compared.
+    tables: Mutex<HashMap<usize, (Arc<Table>, bool)>>,
+    pool: Mutex<Option<(Option<usize>, Arc<Pool>)>>,
+    infos: OnceLock<TensorInfos>,
+    texts: OnceLock<IndexTexts>,
+    /// Tensors, by their places, all of whose segments were compared with their hashes.
+    pub(super) sound: Mutex<HashSet<usize>>,
+}
+
+impl Container {
+    /// Opens a file that is not trusted.
+    ///
+    /// # Errors
+    /// It is not a container, damaged, or of a newer version; the message names the file and the place.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, &OpenOptions::default())
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and for an index that is too large for a file that is not trusted.
+    pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self> {
+        Reader::open_with(path, options).map(Self::new)
+    }
+
+    /// Opens a container in memory, which is not trusted.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
+        Self::from_bytes_with(bytes, &OpenOptions::default())
+    }
+
+    /// Opens a container in memory.
+    ///
+    /// # Errors
+    /// As for [`open_with`](Self::open_with).
+    pub fn from_bytes_with(bytes: Vec<u8>, options: &OpenOptions) -> Result<Self> {
+        Reader::from_bytes_with(bytes, options).map(Self::new)
+    }
+
+    pub(crate) fn new(reader: Reader) -> Self {
+        Self {
+            reader,
+            tables: Mutex::default(),
+            pool: Mutex::default(),
+            infos: OnceLock::new(),
+            texts: OnceLock::new(),
+            sound: Mutex::default(),
+        }
+    }
+
+    pub(super) fn index(&self) -> &Index {
+        self.reader.index()
+    }
+
+    /// The container beneath: header, index, segments.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// Whether it was opened as [trusted](OpenOptions::trusted). Who decodes to memory of his own, such as a GPU's, asks.
+    pub fn trusted(&self) -> bool {
+        self.reader.trusted()
+    }
+
+    /// Names of the stored tensors, in file order.
+    pub fn names(&self) -> Vec<&str> {
+        self.index().tensors.iter().map(|t| t.name.as_str()).collect()
+    }
+
+    /// Tied tensors and the ones that hold their data.
+    pub fn aliases(&self) -> &BTreeMap<String, String> {
+        &self.index().aliases
+    }
+
+    /// The name under which the data of `name` is stored: itself, or what it is an alias of.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn resolve(&self, name: &str) -> Result<&str> {
+        Ok(&self.reader.tensor(name)?.name)
+    }
+
+    /// The tensors that hold the data of `names`, each once; all that there are where no name is given.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub(crate) fn stored_names(&self, names: &[String]) -> Result<Vec<String>> {
+        if names.is_empty() {
+            return Ok(self.names().into_iter().map(str::to_owned).collect());
+        }
+        let mut seen = HashSet::new();
+        let stored = names.iter().map(|n| self.resolve(n)).collect::<Result<Vec<_>>>()?;
+        Ok(stored.into_iter().filter(|n| seen.insert(*n)).map(str::to_owned).collect())
+    }
+
+    /// What the index says of a tensor.
+    ///
+    /// # Errors
+    /// There is no such tensor, or its dtype is unknown.
+    pub fn info(&self, name: &str) -> Result<TensorInfo> {
+        let place = self.reader.place(name)?;
+        let info = self.tensors().get(place).map_err(|e| self.reader.name(e))?;
+        Ok(info.expect("a place of the index"))
+    }
+
+    /// What the index says of all tensors.
+    ///
+    /// # Errors
+    /// As for [`TensorInfos::all`].
+    pub fn infos(&self) -> Result<Vec<TensorInfo>> {
+        self.tensors().all().map_err(|e| self.reader.name(e))
+    }
+
+    /// The same, of each tensor when it is asked for; it outlives the container.
+    pub fn tensors(&self) -> &TensorInfos {
+        self.infos.get_or_init(|| TensorInfos::new(self.reader.shared_index()))
+    }
+
+    /// Text that belongs to the whole.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.index().metadata
+    }
+
+    /// `config` and `files` of the model, where the source had them. Parsed anew by each call.
+    ///
+    /// # Errors
+    /// The file has JSON there that cannot be read, for its depth or a number beyond all bounds.
+    pub fn model(&self) -> Result<Option<serde_json::Value>> {
+        let parse = |text: &RawValue| {
+            serde_json::from_str(text.get())
+                .map_err(|e| self.reader.name(Error::format(format!("the index's 'model' cannot be read: {e}"))))
+        };
+        self.index().model.as_deref().map(parse).transpose()
+    }
+
+    /// The index as stored.
+    pub fn index_json(&self) -> Result<String> {
+        self.reader.index_json()
+    }
+
+    /// The index as text, cut into entries.
+    pub(crate) fn index_texts(&self) -> Result<&IndexTexts> {
+        if let Some(texts) = self.texts.get() {
+            return Ok(texts);
+        }
+        let texts = IndexTexts::new(&self.index_json()?).map_err(|e| self.reader.name(e))?;
+        Ok(self.texts.get_or_init(|| texts))
+    }
+
+    /// Length of the file in bytes.
+    pub fn file_len(&self) -> u64 {
+        self.reader.header().file_length
+    }
+
+    /// Path of the file; `None` in memory.
+    pub fn path(&self) -> Option<&Path> {
+        self.reader.path()
+    }
+
+    /// Whether this process has encoded it, to memory that nobody else has: what is read of it needs no comparison with hashes.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.reader.is_ours()
+    }
+
+    /// Copies the container as it is to `out`, which has [`file_len`](Self::file_len) bytes, with all threads.
+    ///
+    /// # Errors
+    /// `out` is shorter or longer, the bytes cannot be read, or `cancel` was used.
+    ///
+    /// ```
+    /// use wcodec::{Cancel, Container, Dtype, EncodeOptions, MemorySource, encode_to_container, encode_to_vec};
+    /// let mut source = MemorySource::new();
+    /// source.push("w".into(), Dtype::I8, vec![64, 64], vec![5; 4096].into())?;
+    /// let (container, report) = encode_to_container(&source, &EncodeOptions::default(), &mut |_| Ok(()))?;
+    /// let mut bytes = vec![0; report.stored_bytes as usize];
+    /// container.copy_to(&mut bytes, &Cancel::new())?;
+    /// assert_eq!(bytes, encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(()))?.0);
+    /// # Ok::<(), wcodec::Error>(())
+    /// ```
+    pub fn copy_to(&self, out: &mut [u8], cancel: &Cancel) -> Result<()> {
+        let (has, wants) = (self.file_len(), out.len());
+        if wants as u64 != has {
+            return Err(Error::input(format!("a container of {has} bytes is to be copied to {wants}"))
+                .advice("copy it to as many bytes as it has"));
+        }
+        let copy = |(i, piece): (usize, &mut [u8])| self.reader.copy((i * COPIED) as u64, piece, cancel);
+        self.pool(None)?.each(out.chunks_mut(COPIED).enumerate(), cancel, copy).map(drop)
+    }
+
+    /// Major and minor version of the format.
+    pub fn version(&self) -> (u16, u16) {
+        self.reader.header().version
+    }
+
+    /// The program that wrote it.
+    pub fn writer(&self) -> &str {
+        &self.index().writer
+    }
+
+    /// Works on a tensor with the threads that `options` ask for; errors name the tensor and the file.
+    pub(super) fn with_tensor<R: Send>(
+        &self,
+        name: &str,
+        options: &DecodeOptions,
+        work: impl FnOnce(&StoredTensor) -> Result<R> + Send,
+    ) -> Result<R> {
+        let tensor = self.stored(name)?;
+        self.pool(options.threads)?.run(|| work(&tensor)).flatten().map_err(|e| self.reader.name(e.tensor(name)))
+    }
+
+    /// What a tensor is and where its bytes lie; nothing is read.
+    ///
+    /// # Errors
+    /// There is no such tensor, or its entry contradicts itself.
+    pub(crate) fn stored(&self, name: &str) -> Result<StoredTensor> {
+        let entry = self.reader.tensor(name)?;
+        StoredTensor::new(entry).map_err(|e| self.reader.name(e.tensor(name)))
+    }
+
+    /// The pool for so many threads. The last one is kept: a container may be read in thousands of small calls.
+    pub(crate) fn pool(&self, threads: Option<usize>) -> Result<Arc<Pool>> {
+        let mut last = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((n, pool)) if *n == threads => Ok(pool.clone()),
+            _ => {
+                let pool = Arc::new(Pool::new(threads)?);
+                *last = Some((threads, pool.clone()));
+                Ok(pool)
+            }
+        }
+    }
+
+    /// Table `number`. Tables are kept, and those whose hash was compared are remembered as such.
+    pub(crate) fn table(&self, number: usize, verify: bool) -> Result<Arc<Table>> {
+        let lock = || self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((t, verified)) = lock().get(&number)
+            && (*verified || !verify)
+        {
+            return Ok(t.clone());
+        }
+        let entry = &self.index().tables[number];
+        let coder =
+            Coder::from_name(&entry.coder).map_err(|e| Error::unsupported(e.message()).advice("upgrade wcodec"))?;
+        // Checked before it is read: a table is small.
+        let want = Table::stored_bytes(coder);
+        if want > 0 && entry.data.length != want {
+            let what = format!("a {coder} table has {want} bytes, not {}", entry.data.length);
+            return Err(Error::corrupt(what).offset(entry.data.offset));
+        }
+        let bytes = self.reader.segment(&entry.data, verify)?;
+        let table = Table::from_bytes(coder, entry.bits, &bytes).map_err(|e| e.offset(entry.data.offset))?;
+        let table = Arc::new(table);
+        lock().insert(number, (table.clone(), verify));
+        Ok(table)
+    }
+}

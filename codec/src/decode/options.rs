@@ -1,0 +1,31 @@
+//! What decoders on the CPU are told.
+
+use crate::cancel::Cancel;
+use crate::coder::Isa;
+use crate::error::Result;
+
+/// How to decode.
+#[derive(Clone, Debug)]
+pub struct DecodeOptions {
+    /// Threads; all cores where absent.
+    pub threads: Option<usize>,
+    /// Instruction set; the fastest where absent (see [`Isa::best`]).
+    pub isa: Option<Isa>,
+    /// Whether to compare hashes. Without, damage is found only where it breaks a stream.
+    pub verify: bool,
+    /// Stops the work, from another thread.
+    pub cancel: Cancel,
+}
+
+impl Default for DecodeOptions {
+    fn default() -> Self {
+        Self { threads: None, isa: None, verify: true, cancel: Cancel::new() }
+    }
+}
+
+impl DecodeOptions {
+    /// The instruction set to use.
+    pub(super) fn isa(&self) -> Result<Isa> {
+        self.isa.map_or_else(Isa::best, Isa::require)
+    }
+}

@@ -1,0 +1,177 @@
+//! What decoders on a device have in common, wherever compressed bytes are: tables, statuses, nvCOMP, and the way from targets to
+//! launches.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use wcodec_kernels::abi;
+
+use super::buffer::DeviceBuffer;
+use super::device::Device;
+use super::launch::{Launcher, Launches};
+use super::nvcomp::Nvcomp;
+use super::options::GpuOptions;
+use super::plan::{Method, Places, TensorPlan};
+use super::stream::Stream;
+use super::table::device_table;
+use super::task::{DecodeTask, Target, checked_rows};
+use super::zstd::{self, Demand, FrameRun, Zstd};
+use crate::coder::Layout;
+use crate::decode::Container;
+use crate::error::{Error, Result};
+use crate::tensor::Dtype;
+
+/// Work that only needs to be launched.
+#[derive(Debug)]
+pub(super) struct Work {
+    launches: Launches,
+    frames: Vec<FrameRun>,
+}
+
+/// What all tensors of a plan share on a device.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub plans: Vec<TensorPlan>,
+    names: HashMap<String, usize>,
+    tables: DeviceBuffer,
+    /// Place of each tensor's table in `tables`.
+    table_at: Vec<Option<usize>>,
+    statuses: DeviceBuffer,
+    launcher: Launcher,
+    zstd: Option<Zstd>,
+    overlap: bool,
+}
+
+impl Shared {
+    pub fn new(
+        device: &Device,
+        container: &Container,
+        plans: Vec<TensorPlan>,
+        options: &GpuOptions,
+        stream: &Stream,
+    ) -> Result<Self> {
+        let mut places: HashMap<(usize, Layout), usize> = HashMap::new();
+        let mut words: Vec<u32> = Vec::new();
+        let mut demand = Demand::default();
+        let table_at = plans
+            .iter()
+            .map(|p| match &p.method {
+                Method::Tiles(t) => Some(*places.entry((t.table_number, t.tiling.layout)).or_insert_with(|| {
+                    let at = words.len() * 4;
+                    words.extend(device_table(&t.table, t.tiling.layout));
+                    at
+                })),
+                Method::Zstd { chunk, frames, .. } => {
+                    demand.add(p.elements(), *chunk, *frames);
+                    None
+                }
+                Method::Raw => None,
+            })
+            .collect();
+        let zstd = if demand.frames > 0 {
+            let nvcomp = Nvcomp::load_for(device, options.nvcomp.as_deref(), &options.nvcomp_folders)?;
+            Some(Zstd::new(device, nvcomp, demand, zstd::budget(Some(device), options))?)
+        } else {
+            None
+        };
+        let tables = DeviceBuffer::new(device, words.len() * 4)?;
+        tables.upload(0, bytemuck::cast_slice(&words), stream)?;
+        let statuses = DeviceBuffer::new(device, plans.len() * 4)?;
+        statuses.fill(0xFF, stream)?;
+        let mut names: HashMap<String, usize> =
+            plans.iter().enumerate().map(|(i, p)| (p.name().to_owned(), i)).collect();
+        for (alias, name) in container.aliases() {
+            if let Some(&i) = names.get(name) {
+                names.insert(alias.clone(), i);
+            }
+        }
+        let launcher = Launcher::new(device);
+        Ok(Self { plans, names, tables, table_at, statuses, launcher, zstd, overlap: options.overlap })
+    }
+
+    pub fn find(&self, name: &str) -> Result<usize> {
+        self.names.get(name).copied().ok_or_else(|| {
+            Error::input(format!("no tensor '{name}' was planned for the device"))
+                .advice("name it when the decoder is made")
+        })
+    }
+
+    /// The task that does `target`, whose image is at what `image` says of the tensor's number.
+    pub fn task(&self, target: &Target, image: impl Fn(usize) -> Places) -> Result<DecodeTask<'_>> {
+        let i = self.find(&target.name)?;
+        let plan = &self.plans[i];
+        let kind = plan.output(target.dtype)?;
+        let rows = checked_rows(plan, target.rows.as_ref())?;
+        if !target.out.is_multiple_of(kind.bytes() as u64) {
+            return Err(Error::input(format!("an output at {:#x} for {}", target.out, target.dtype))
+                .tensor(plan.name())
+                .advice("outputs begin at multiples of their elements' size"));
+        }
+        Ok(DecodeTask {
+            plan,
+            image: image(i),
+            table: self.table_at[i].map_or(0, |at| self.tables.ptr() + at as u64),
+            status: self.statuses.ptr() + 4 * i as u64,
+            out: target.out,
+            kind,
+            rows,
+        })
+    }
+
+    /// Turns tasks into launches. Loads the kernels that they need, so that launching neither allocates nor waits.
+    pub fn prepare(&self, tasks: &[DecodeTask<'_>]) -> Result<Work> {
+        let some = tasks.iter().filter(|t| t.plan.elements() > 0 && !t.rows.is_empty());
+        let (frames, others): (Vec<_>, Vec<_>) = some.partition(|t| matches!(t.plan.method, Method::Zstd { .. }));
+        let frames = frames.into_iter().map(FrameRun::new).collect::<Result<_>>()?;
+        Ok(Work { launches: self.launcher.prepare(&others)?, frames })
+    }
+
+    /// Puts the work into the stream.
+    ///
+    /// # Safety
+    /// The addresses of the tasks are of memory that is large enough and lives until the work is done, images are as
+    /// planned, and nothing else writes there meanwhile.
+    pub unsafe fn launch(&self, work: &Work, stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.launcher.launch(&work.launches, stream, self.overlap)? };
+        if !work.frames.is_empty() {
+            let zstd = self.zstd.as_ref();
+            let zstd = zstd.ok_or_else(|| Error::device("planes of coder zstd were planned without nvCOMP"))?;
+            // SAFETY: likewise.
+            unsafe { zstd.launch(&work.frames, self.launcher.limits(), stream)? };
+        }
+        Ok(())
+    }
+
+    /// Waits for the stream, and reports what was found damaged since the last call.
+    pub fn check(&self, stream: &Stream) -> Result<()> {
+        let mut statuses = vec![abi::STATUS_GOOD; self.plans.len()];
+        self.statuses.download(0, bytemuck::cast_slice_mut(&mut statuses), stream)?;
+        let Some(bad) = statuses.iter().position(|&s| s != abi::STATUS_GOOD) else { return Ok(()) };
+        self.statuses.fill(0xFF, stream)?;
+        let plan = &self.plans[bad];
+        let others = statuses.iter().filter(|&&s| s != abi::STATUS_GOOD).count() - 1;
+        let more = if others > 0 { format!("; {others} other tensors are damaged too") } else { String::new() };
+        Err(Error::corrupt(format!("chunk {} does not decode on the GPU{more}", statuses[bad]))
+            .tensor(plan.name())
+            .offset(plan.tensor.plane().data.offset)
+            .advice("restore the file, or encode the model again"))
+    }
+
+    pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
+        let plan = &self.plans[self.find(name)?];
+        Ok(plan.output_bytes(plan.output(dtype)?))
+    }
+
+    pub fn rows_of(&self, name: &str, first: Range<usize>) -> Result<Range<usize>> {
+        self.plans[self.find(name)?].rows_of(first)
+    }
+
+    pub fn device_bytes(&self) -> usize {
+        self.tables.len() + self.statuses.len() + self.zstd.as_ref().map_or(0, Zstd::scratch_bytes)
+    }
+
+    pub fn device(&self) -> &Device {
+        self.launcher.device()
+    }
+}
