@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 
 use self::tiles::TilesDraft;
 use self::zstd::ZstdDraft;
-use super::{EncodedPlane, PlaneOptions, Symbols};
+use super::{EncodedPlane, PlaneOptions, SymbolMatrices};
 use crate::cancel::Cancel;
 use crate::coder::Coder;
 use crate::coder::table::Table;
@@ -26,10 +26,10 @@ mod zstd;
 /// Options that the format does not allow, too large a plane, memory that is not there, or `cancel` was used.
 ///
 /// ```
-/// use wcodec::coder::plane::{PlaneOptions, Symbols, encode};
+/// use wcodec::coder::plane::{PlaneOptions, SymbolMatrices, encode};
 /// use wcodec::{Cancel, Coder, Layout, Pool};
 /// let data: Vec<i8> = (0..64 * 256).map(|i| (i * i % 7) as i8).collect();
-/// let symbols = Symbols { count: 1, rows: 64, cols: 256, data: &data };
+/// let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data };
 /// let (coder, layout, tile) = (Coder::Rans, Layout::Pair, None);
 /// let options =
 ///     PlaneOptions { coder, layout, table_bits: 12, tile, zstd_level: 3, zstd_chunk: None, filters: true };
@@ -37,7 +37,12 @@ mod zstd;
 /// assert!(plane.stored_bytes() < data.len() / 2);
 /// # Ok::<(), wcodec::Error>(())
 /// ```
-pub fn encode(symbols: &Symbols<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<EncodedPlane> {
+pub fn encode(
+    symbols: &SymbolMatrices<'_>,
+    options: &PlaneOptions,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<EncodedPlane> {
     let mut draft = Draft::new(symbols, options, pool, cancel)?;
     draft.choose(&mut Vec::new());
     draft.encode(symbols, pool, cancel, &AtomicUsize::new(0))
@@ -57,7 +62,7 @@ impl Draft {
     ///
     /// # Errors
     /// As for [`encode`].
-    pub fn new(symbols: &Symbols<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
+    pub fn new(symbols: &SymbolMatrices<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
         Ok(Self(match options.coder {
             _ if symbols.data.is_empty() => Way::Raw,
             Coder::Raw => Way::Raw,
@@ -82,7 +87,7 @@ impl Draft {
     /// As for [`encode`].
     pub fn encode(
         self,
-        symbols: &Symbols<'_>,
+        symbols: &SymbolMatrices<'_>,
         pool: &Pool,
         cancel: &Cancel,
         done: &AtomicUsize,

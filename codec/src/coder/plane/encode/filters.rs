@@ -3,7 +3,7 @@
 use crate::cancel::Cancel;
 use crate::coder::filter;
 use crate::coder::histogram::{Histogram, entropy};
-use crate::coder::plane::{EncodedPlane, Symbols};
+use crate::coder::plane::{EncodedPlane, SymbolMatrices};
 use crate::coder::tile::TileGeometry;
 use crate::coder::{Filter, TILE_ROWS};
 use crate::error::Result;
@@ -34,7 +34,7 @@ pub fn best(planes: impl Iterator<Item = Result<EncodedPlane>>) -> Result<Option
 }
 
 /// Filters that make the entropy of a sample of strips smaller; none where they are not `allowed`.
-pub fn worth_trying(symbols: &Symbols<'_>, allowed: bool, pool: &Pool, cancel: &Cancel) -> Result<Vec<Filter>> {
+pub fn worth_trying(symbols: &SymbolMatrices<'_>, allowed: bool, pool: &Pool, cancel: &Cancel) -> Result<Vec<Filter>> {
     if !allowed {
         return Ok(Vec::new());
     }
@@ -59,7 +59,7 @@ pub fn worth_trying(symbols: &Symbols<'_>, allowed: bool, pool: &Pool, cancel: &
 
 /// `symbols` as `filter` makes them, tile by tile.
 pub fn filtered_tiles(
-    symbols: &Symbols<'_>,
+    symbols: &SymbolMatrices<'_>,
     geometry: &TileGeometry,
     filter: Filter,
     pool: &Pool,

@@ -10,7 +10,7 @@ use crate::coder::chunk::ChunkEncoder;
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::filter;
 use crate::coder::histogram::{Histogram, PairHistogram, count_bytes_with, entropy};
-use crate::coder::plane::{Coding, EncodedPlane, PlaneForm, PlaneOptions, Symbols, TableChoice, Tiling};
+use crate::coder::plane::{Coding, EncodedPlane, PlaneForm, PlaneOptions, SymbolMatrices, TableChoice, Tiling};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry, default_tile};
 use crate::coder::{Filter, Layout, TILE_ROWS};
@@ -43,7 +43,12 @@ struct Try {
 
 impl TilesDraft {
     /// Counts what tables are made for; `None` where tiles could not win.
-    pub fn new(symbols: &Symbols<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Option<Self>> {
+    pub fn new(
+        symbols: &SymbolMatrices<'_>,
+        options: &PlaneOptions,
+        pool: &Pool,
+        cancel: &Cancel,
+    ) -> Result<Option<Self>> {
         let PlaneOptions { coder, layout, table_bits, .. } = *options;
         let tile = options.tile.unwrap_or_else(|| default_tile(coder, symbols.rows, symbols.cols));
         if !matches!(table_bits, 11 | 12) {
@@ -89,7 +94,7 @@ impl TilesDraft {
     /// Encodes `symbols` in every way that is to be tried. The first counts what is `done`: further attempts are no progress.
     pub fn encode(
         self,
-        symbols: &Symbols<'_>,
+        symbols: &SymbolMatrices<'_>,
         pool: &Pool,
         cancel: &Cancel,
         done: &AtomicUsize,
@@ -107,7 +112,7 @@ impl Attempt {
     /// Encodes `symbols` with the first shift whose patches fit.
     fn encode(
         self,
-        symbols: &Symbols<'_>,
+        symbols: &SymbolMatrices<'_>,
         geometry: &TileGeometry,
         kind: TableKind,
         pool: &Pool,
@@ -172,7 +177,7 @@ fn tries(data: &[i8], geometry: &TileGeometry, layout: Layout, pool: &Pool, canc
 
 /// Tiles to encode.
 struct Tiles<'a> {
-    symbols: &'a Symbols<'a>,
+    symbols: &'a SymbolMatrices<'a>,
     geometry: &'a TileGeometry,
     filter: Filter,
     format: ChunkFormat,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::filters;
 use super::parts::{Part, joined, reserved};
 use crate::cancel::Cancel;
-use crate::coder::plane::{Coding, EncodedPlane, PlaneForm, PlaneOptions, Symbols};
+use crate::coder::plane::{Coding, EncodedPlane, PlaneForm, PlaneOptions, SymbolMatrices};
 use crate::coder::{Filter, zstd};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -24,7 +24,7 @@ pub struct ZstdDraft {
 }
 
 impl ZstdDraft {
-    pub fn new(symbols: &Symbols<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
+    pub fn new(symbols: &SymbolMatrices<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
         let default = || zstd::default_chunk(symbols.data.len(), symbols.cols);
         let chunk = options.zstd_chunk.unwrap_or_else(default);
         zstd::check_chunk(chunk).map_err(|e| Error::input(e.message().to_owned()).advice("leave frame out"))?;
@@ -37,7 +37,7 @@ impl ZstdDraft {
     /// Encodes `symbols` in every way that is to be tried. The first counts what is `done`: further attempts are no progress.
     pub fn encode(
         self,
-        symbols: &Symbols<'_>,
+        symbols: &SymbolMatrices<'_>,
         pool: &Pool,
         cancel: &Cancel,
         done: &AtomicUsize,
@@ -51,7 +51,7 @@ impl ZstdDraft {
 
     fn frames(
         &self,
-        symbols: &Symbols<'_>,
+        symbols: &SymbolMatrices<'_>,
         filter: Filter,
         pool: &Pool,
         cancel: &Cancel,
