@@ -10,7 +10,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StudentT};
 use serde_json::json;
 use wcodec::coder::histogram::{count_bytes, entropy};
-use wcodec::coder::plane::{Coding, EncodedPlane, Plane, PlaneOptions, Scratch, Symbols, encode};
+use wcodec::coder::plane::{Coding, EncodedPlane, Plane, PlaneOptions, Scratch, SymbolMatrices, encode};
 use wcodec::scheme::int8::{Granularity, quantize_with};
 use wcodec::{Cancel, Coder, Isa, Layout, Pool};
 
@@ -43,7 +43,7 @@ fn benches(c: &mut Criterion) {
     let quantized = quantize_with(weights.view(), Granularity::Row, &pool, &go).expect("finite");
     let data = quantized.symbols.as_slice().expect("contiguous");
     let bytes = Throughput::Bytes(data.len() as u64);
-    let symbols_of = |rows: usize| Symbols { count: 1, rows, cols: COLS, data: &data[..rows * COLS] };
+    let symbols_of = |rows: usize| SymbolMatrices { count: 1, rows, cols: COLS, data: &data[..rows * COLS] };
     let symbols = symbols_of(ROWS);
 
     let (mut planes, mut sizes) = (Vec::new(), Vec::new());

@@ -33,7 +33,7 @@ pub struct PlaneOptions {
 
 /// Symbols to encode: `count` matrices of `rows` x `cols`, row-major.
 #[derive(Clone, Copy, Debug)]
-pub struct Symbols<'a> {
+pub struct SymbolMatrices<'a> {
     /// Matrices.
     pub count: usize,
     /// Rows of each.
@@ -44,7 +44,7 @@ pub struct Symbols<'a> {
     pub data: &'a [i8],
 }
 
-impl Symbols<'_> {
+impl SymbolMatrices<'_> {
     /// Matrices, rows, columns.
     pub fn matrix(&self) -> (usize, usize, usize) {
         (self.count, self.rows, self.cols)
@@ -79,7 +79,7 @@ pub struct EncodedPlane {
 
 impl EncodedPlane {
     /// A plane that is stored as it is.
-    pub fn raw(symbols: &Symbols<'_>) -> Self {
+    pub fn raw(symbols: &SymbolMatrices<'_>) -> Self {
         let form = PlaneForm { matrix: symbols.matrix(), coding: Coding::Raw, max_chunk: 0 };
         Self { form, table: None, offsets: Vec::new(), data: Vec::new(), side: Vec::new() }
     }
@@ -90,7 +90,7 @@ impl EncodedPlane {
     }
 
     /// The plane as a reader finds it: what [`Plane::new`] takes. `symbols` are those that it was encoded from.
-    pub fn source<'a>(&'a self, symbols: &Symbols<'a>) -> PlaneSource<'a> {
+    pub fn source<'a>(&'a self, symbols: &SymbolMatrices<'a>) -> PlaneSource<'a> {
         PlaneSource {
             form: self.form,
             data: if self.coder() == Coder::Raw { bytemuck::cast_slice(symbols.data) } else { &self.data },

@@ -9,7 +9,7 @@ use super::naming::Naming;
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::histogram::{count_bytes_with, entropy};
-use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, Symbols, TableChoice};
+use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, SymbolMatrices, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Layout};
 use crate::container::{Bytes, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash};
@@ -261,8 +261,8 @@ impl Encoded<'_> {
     }
 }
 
-fn plane_of<'a>(matrix: &MatrixEntry, data: &'a [i8]) -> Symbols<'a> {
-    Symbols { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data }
+fn plane_of<'a>(matrix: &MatrixEntry, data: &'a [i8]) -> SymbolMatrices<'a> {
+    SymbolMatrices { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data }
 }
 
 /// The bytes of a tensor that is seen as `matrix`, for a scheme.

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::{Coding, EncodedPlane, PlaneForm, PlaneOptions, Symbols, TableChoice, Tiling};
+use super::{Coding, EncodedPlane, PlaneForm, PlaneOptions, SymbolMatrices, TableChoice, Tiling};
 use crate::cancel::Cancel;
 use crate::coder::chunk::ChunkEncoder;
 use crate::coder::chunk_format::ChunkFormat;
@@ -37,10 +37,10 @@ const COPY_PIECE: usize = 4 << 20;
 /// Options that the format does not allow, too large a plane, memory that is not there, or `cancel` was used.
 ///
 /// ```
-/// use wcodec::coder::plane::{PlaneOptions, Symbols, encode};
+/// use wcodec::coder::plane::{PlaneOptions, SymbolMatrices, encode};
 /// use wcodec::{Cancel, Coder, Layout, Pool};
 /// let data: Vec<i8> = (0..64 * 256).map(|i| (i * i % 7) as i8).collect();
-/// let symbols = Symbols { count: 1, rows: 64, cols: 256, data: &data };
+/// let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data };
 /// let (coder, layout, tile) = (Coder::Rans, Layout::Pair, None);
 /// let options =
 ///     PlaneOptions { coder, layout, table_bits: 12, tile, zstd_level: 3, zstd_chunk: None, filters: true };
@@ -48,7 +48,12 @@ const COPY_PIECE: usize = 4 << 20;
 /// assert!(plane.stored_bytes() < data.len() / 2);
 /// # Ok::<(), wcodec::Error>(())
 /// ```
-pub fn encode(symbols: &Symbols<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<EncodedPlane> {
+pub fn encode(
+    symbols: &SymbolMatrices<'_>,
+    options: &PlaneOptions,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<EncodedPlane> {
     let mut draft = Draft::new(symbols, options, pool, cancel)?;
     draft.choose(&mut Vec::new());
     draft.encode(symbols, pool, cancel, &AtomicUsize::new(0))
@@ -86,7 +91,7 @@ impl Draft {
     ///
     /// # Errors
     /// As for [`encode`].
-    pub fn new(symbols: &Symbols<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
+    pub fn new(symbols: &SymbolMatrices<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
         let draft = |form| Ok(Self { options: options.clone(), form });
         if symbols.data.is_empty() || options.coder == Coder::Raw {
             return draft(Form::Raw);
@@ -148,7 +153,7 @@ impl Draft {
     /// As for [`encode`].
     pub fn encode(
         self,
-        symbols: &Symbols<'_>,
+        symbols: &SymbolMatrices<'_>,
         pool: &Pool,
         cancel: &Cancel,
         done: &AtomicUsize,
@@ -181,7 +186,7 @@ impl Draft {
 
 /// Filters that make the entropy of a sample of strips smaller.
 fn filters_worth_trying(
-    symbols: &Symbols<'_>,
+    symbols: &SymbolMatrices<'_>,
     options: &PlaneOptions,
     pool: &Pool,
     cancel: &Cancel,
@@ -209,7 +214,7 @@ fn filters_worth_trying(
 }
 
 fn filter_tiles(
-    symbols: &Symbols<'_>,
+    symbols: &SymbolMatrices<'_>,
     geometry: &TileGeometry,
     filter: Filter,
     pool: &Pool,
@@ -297,7 +302,7 @@ fn with_neighbours(layout: Layout, histogram: &Histogram) -> Histogram {
 }
 
 fn encode_zstd(
-    symbols: &Symbols<'_>,
+    symbols: &SymbolMatrices<'_>,
     filter: Filter,
     chunk: usize,
     level: i32,
@@ -344,7 +349,7 @@ fn encode_zstd(
 }
 
 fn encode_tiles(
-    symbols: &Symbols<'_>,
+    symbols: &SymbolMatrices<'_>,
     geometry: &TileGeometry,
     options: &PlaneOptions,
     attempt: Attempt,
@@ -389,7 +394,7 @@ struct Part {
 
 /// Tiles to encode.
 struct Tiles<'a> {
-    symbols: &'a Symbols<'a>,
+    symbols: &'a SymbolMatrices<'a>,
     geometry: &'a TileGeometry,
     filter: Filter,
     format: ChunkFormat,

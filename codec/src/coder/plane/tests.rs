@@ -29,11 +29,11 @@ fn bell(n: usize, spread: f64, seed: u64) -> Vec<i8> {
     (0..n).map(|_| ((0..4).map(|_| rng.random::<f64>() - 0.5).sum::<f64>() * spread).round() as i8).collect()
 }
 
-fn encode_new(symbols: &Symbols<'_>, options: &PlaneOptions) -> EncodedPlane {
+fn encode_new(symbols: &SymbolMatrices<'_>, options: &PlaneOptions) -> EncodedPlane {
     encode(symbols, options, &Pool::new(None).unwrap(), &Cancel::new()).unwrap()
 }
 
-fn source<'a>(symbols: &Symbols<'a>, plane: &'a EncodedPlane) -> PlaneSource<'a> {
+fn source<'a>(symbols: &SymbolMatrices<'a>, plane: &'a EncodedPlane) -> PlaneSource<'a> {
     plane.source(symbols)
 }
 
@@ -51,7 +51,7 @@ fn decode(source: PlaneSource<'_>, isa: Isa) -> Result<Vec<i8>> {
     first_error.map_or(Ok(out), Err)
 }
 
-fn check_round_trip(symbols: &Symbols<'_>, options: &PlaneOptions) -> EncodedPlane {
+fn check_round_trip(symbols: &SymbolMatrices<'_>, options: &PlaneOptions) -> EncodedPlane {
     let plane = encode_new(symbols, options);
     for isa in Isa::available() {
         assert!(decode(source(symbols, &plane), isa).unwrap() == symbols.data, "{options:?} {isa}");
@@ -78,7 +78,7 @@ fn every_coder_layout_and_shape_round_trips() {
     for &(count, rows, cols) in SHAPES {
         for spread in [0.0, 3.0, 30.0, 300.0, 1e9] {
             let data = weights(count * rows * cols, spread, 1);
-            let symbols = Symbols { count, rows, cols, data: &data };
+            let symbols = SymbolMatrices { count, rows, cols, data: &data };
             for &coder in Coder::ALL {
                 for &layout in Layout::ALL {
                     check_round_trip(&symbols, &options(coder, layout));
@@ -91,7 +91,7 @@ fn every_coder_layout_and_shape_round_trips() {
 #[test]
 fn every_tile_width_and_table_size_round_trips() {
     let data = weights(47 * 1000, 20.0, 2);
-    let symbols = Symbols { count: 1, rows: 47, cols: 1000, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 47, cols: 1000, data: &data };
     for coder in [Coder::Rans, Coder::Huffman] {
         for &layout in Layout::ALL {
             for tile in [64, 128, 192, 256, 448, 512] {
@@ -109,7 +109,7 @@ fn every_tile_width_and_table_size_round_trips() {
 fn all_256_symbols_round_trip() {
     let mut data: Vec<i8> = weights(64 * 256, 20.0, 3);
     data[..256].iter_mut().enumerate().for_each(|(i, q)| *q = i as u8 as i8);
-    let symbols = Symbols { count: 1, rows: 64, cols: 256, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data };
     for &coder in Coder::ALL {
         for &layout in Layout::ALL {
             check_round_trip(&symbols, &options(coder, layout));
@@ -122,7 +122,7 @@ fn narrow_distributions_take_a_small_shift_and_outliers_become_patches() {
     for (spread, want) in [(6.0, 0), (15.0, 1), (19.0, 2), (63.0, 3)] {
         let mut data = bell(64 * 1024, spread, 4);
         data.iter_mut().step_by(9973).for_each(|q| *q = -128);
-        let symbols = Symbols { count: 1, rows: 64, cols: 1024, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows: 64, cols: 1024, data: &data };
         for coder in [Coder::Rans, Coder::Huffman] {
             let plane = check_round_trip(&symbols, &options(coder, Layout::Pair));
             assert_eq!(tiling(&plane).shift, want, "spread {spread}, {coder}");
@@ -136,7 +136,7 @@ fn dense_outliers_fall_back_to_the_shift_that_always_fits() {
     let mut data = weights(16 * 400 * 256, 1.0, 5);
     let mut rng = StdRng::seed_from_u64(5);
     data[..16 * 256].iter_mut().for_each(|q| *q = rng.random());
-    let symbols = Symbols { count: 1, rows: 16 * 400, cols: 256, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 16 * 400, cols: 256, data: &data };
     let plane = check_round_trip(&symbols, &options(Coder::Rans, Layout::Pair));
     assert_eq!(tiling(&plane).shift, 3);
     assert!(plane.form.max_chunk <= 16 * 256);
@@ -151,7 +151,7 @@ fn noise_is_stored_raw_and_raw_chunks_lie_among_coded_ones() {
     for &coder in Coder::ALL {
         for &layout in Layout::ALL {
             let o = PlaneOptions { tile: Some(256), ..options(coder, layout) };
-            let symbols = |data| Symbols { count: 1, rows: 64, cols: 512, data };
+            let symbols = |data| SymbolMatrices { count: 1, rows: 64, cols: 512, data };
             assert_eq!(check_round_trip(&symbols(&noise), &o).coder(), Coder::Raw);
             let plane = check_round_trip(&symbols(&mixed), &o);
             assert_eq!(plane.coder(), coder);
@@ -174,7 +174,7 @@ fn filters_are_used_where_they_pay_and_round_trip() {
                 data[r * cols + c] = before.wrapping_add(rng.random_range(-2..=2));
             }
         }
-        let symbols = Symbols { count: 1, rows, cols, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows, cols, data: &data };
         for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
             for &layout in Layout::ALL {
                 let plane = check_round_trip(&symbols, &options(coder, layout));
@@ -191,7 +191,7 @@ fn filters_are_used_where_they_pay_and_round_trip() {
     }
     let random = weights(100 * 100, 40.0, 8);
     let plane = check_round_trip(
-        &Symbols { count: 1, rows: 100, cols: 100, data: &random },
+        &SymbolMatrices { count: 1, rows: 100, cols: 100, data: &random },
         &options(Coder::Rans, Layout::Pair),
     );
     assert_eq!(plane.form.coding.filter(), Filter::None);
@@ -200,11 +200,11 @@ fn filters_are_used_where_they_pay_and_round_trip() {
 #[test]
 fn later_planes_share_a_table_where_that_is_smaller() {
     let data = weights(64 * 256, 60.0, 9);
-    let symbols = Symbols { count: 1, rows: 64, cols: 256, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data };
     for coder in [Coder::Rans, Coder::Huffman] {
         let o = options(coder, Layout::Pair);
         let (pool, go, mut shared) = (Pool::new(None).unwrap(), Cancel::new(), Vec::new());
-        let mut choice = |symbols: &Symbols<'_>| {
+        let mut choice = |symbols: &SymbolMatrices<'_>| {
             let mut draft = Draft::new(symbols, &o, &pool, &go).unwrap();
             draft.choose(&mut shared);
             draft.encode(symbols, &pool, &go, &AtomicUsize::new(0)).unwrap().table.unwrap()
@@ -212,11 +212,11 @@ fn later_planes_share_a_table_where_that_is_smaller() {
         let first = choice(&symbols);
         assert_eq!((first.place, first.is_new), (Some(0), true));
         let other = weights(64 * 256, 60.0, 10);
-        let second = choice(&Symbols { data: &other, ..symbols });
+        let second = choice(&SymbolMatrices { data: &other, ..symbols });
         assert_eq!((second.place, second.is_new), (Some(0), false));
         assert_eq!(second.table, first.table);
         let narrow = weights(640 * 256, 1.0, 11);
-        let third = choice(&Symbols { data: &narrow, rows: 640, ..symbols });
+        let third = choice(&SymbolMatrices { data: &narrow, rows: 640, ..symbols });
         assert_eq!((third.place, third.is_new), (Some(1), true));
         assert_eq!(shared, [first.table, third.table]);
     }
@@ -225,7 +225,7 @@ fn later_planes_share_a_table_where_that_is_smaller() {
 #[test]
 fn encoding_does_not_depend_on_threads() {
     let data = weights(200 * 3000, 60.0, 12);
-    let symbols = Symbols { count: 1, rows: 200, cols: 3000, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 200, cols: 3000, data: &data };
     let run = |threads| {
         let pool = Pool::new(Some(threads)).unwrap();
         encode(&symbols, &options(Coder::Rans, Layout::Pair), &pool, &Cancel::new()).unwrap()
@@ -239,7 +239,7 @@ fn symbols_are_counted_and_work_can_be_stopped() {
     // The second has outliers enough for two attempts at a shift, the third a filter that pays.
     let ramps: Vec<i8> = (0..100 * 300).map(|i| (i % 300 / 3) as i8).collect();
     for data in [weights(100 * 300, 60.0, 13), weights(100 * 300, 4000.0, 14), ramps] {
-        let symbols = Symbols { count: 1, rows: 100, cols: 300, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows: 100, cols: 300, data: &data };
         for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
             let (o, pool, go) = (options(coder, Layout::Pair), Pool::new(Some(2)).unwrap(), Cancel::new());
             let draft = || {
@@ -279,7 +279,7 @@ fn student_t(rows: usize, cols: usize) -> Vec<i8> {
 fn stored_size_stays_close_to_the_entropy() {
     for (rows, limits) in [(4096, [1.5, 2.2]), (256, [2.5, 3.5])] {
         let data = student_t(rows, 2048);
-        let symbols = Symbols { count: 1, rows, cols: 2048, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows, cols: 2048, data: &data };
         let bound = entropy(&count_bytes(bytemuck::cast_slice(&data))) * data.len() as f64 / 8.0;
         for (coder, limit) in [Coder::Rans, Coder::Huffman].into_iter().zip(limits) {
             for &layout in Layout::ALL {
@@ -295,7 +295,7 @@ fn stored_size_stays_close_to_the_entropy() {
 }
 
 /// Changes bytes and demands that every instruction set does the same with them.
-fn agree_on_damage(symbols: &Symbols<'_>, plane: &mut EncodedPlane, rng: &mut impl Rng, rounds: usize) {
+fn agree_on_damage(symbols: &SymbolMatrices<'_>, plane: &mut EncodedPlane, rng: &mut impl Rng, rounds: usize) {
     for _ in 0..rounds {
         let at = rng.random_range(0..plane.data.len());
         let before = plane.data[at];
@@ -321,7 +321,7 @@ fn instruction_sets_agree_on_damaged_chunks() {
     for spread in [5.0, 14.0, 30.0, 45.0] {
         let mut data = bell(47 * 700, spread, 16);
         data.iter_mut().step_by(977).for_each(|q| *q = 127);
-        let symbols = Symbols { count: 1, rows: 47, cols: 700, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows: 47, cols: 700, data: &data };
         for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
             for &layout in Layout::ALL {
                 let mut plane = encode_new(&symbols, &PlaneOptions { tile: Some(128), ..options(coder, layout) });
@@ -342,7 +342,7 @@ fn tiling(plane: &EncodedPlane) -> Tiling {
 #[test]
 fn contradicting_parts_are_refused() {
     let data = weights(40 * 300, 15.0, 17);
-    let symbols = Symbols { count: 1, rows: 40, cols: 300, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 40, cols: 300, data: &data };
     for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
         let plane = encode_new(&symbols, &options(coder, Layout::Pair));
         assert_eq!(plane.coder(), coder);
@@ -391,7 +391,7 @@ fn patches_that_point_elsewhere_are_refused() {
     let mut data = weights(16 * 64, 1.0, 18);
     data[5] = 100;
     data[9] = -100;
-    let symbols = Symbols { count: 1, rows: 16, cols: 64, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 16, cols: 64, data: &data };
     let good = encode_new(&symbols, &options(Coder::Rans, Layout::Pair));
     assert_eq!(good.data[..12], [2, 0, 0, 0, 5, 0, 100, 0, 9, 0, 156, 0]);
     for (at, value) in [(0, 1), (0, 255), (3, 1), (5, 4), (7, 1), (4, 9), (4, 10), (8, 5)] {
@@ -417,7 +417,7 @@ proptest! {
             let at = rng.random_range(0..data.len());
             data[at] = rng.random();
         }
-        let symbols = Symbols { count, rows, cols, data: &data };
+        let symbols = SymbolMatrices { count, rows, cols, data: &data };
         check_round_trip(&symbols, &PlaneOptions { tile, ..options(coder, layout) });
     }
 }
@@ -426,7 +426,7 @@ proptest! {
 fn states_cost_what_the_format_says() {
     // A tile of one symbol: nothing but states and an empty stream.
     let data = vec![3i8; 16 * 64];
-    let symbols = Symbols { count: 1, rows: 16, cols: 64, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 16, cols: 64, data: &data };
     let o = PlaneOptions { tile: Some(64), ..options(Coder::Rans, Layout::Byte) };
     let plane = encode_new(&symbols, &o);
     if plane.coder() == Coder::Rans {

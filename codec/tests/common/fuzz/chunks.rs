@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
 
 use wcodec::coder::histogram::count_bytes;
-use wcodec::coder::plane::{Coding, Draft, Plane, PlaneForm, PlaneOptions, PlaneSource, Scratch, Symbols, Tiling};
+use wcodec::coder::plane::{
+    Coding, Draft, Plane, PlaneForm, PlaneOptions, PlaneSource, Scratch, SymbolMatrices, Tiling,
+};
 use wcodec::coder::table::Table;
 use wcodec::coder::tile::{OFFSET_UNIT, TileGeometry};
 use wcodec::{Cancel, Coder, Filter, Isa, Layout, Pool};
@@ -207,7 +209,7 @@ fn seeds() -> Vec<Vec<u8>> {
         };
         let (pool, cancel) = (Pool::new(None).unwrap(), Cancel::new());
         let encoded = |rows, cols, data: &[i8], tables: &mut Vec<Table>| {
-            let symbols = Symbols { count: 1, rows, cols, data };
+            let symbols = SymbolMatrices { count: 1, rows, cols, data };
             let mut draft = Draft::new(&symbols, &options, &pool, &cancel).unwrap();
             draft.choose(tables);
             draft.encode(&symbols, &pool, &cancel, &AtomicUsize::new(0)).unwrap()
@@ -219,7 +221,7 @@ fn seeds() -> Vec<Vec<u8>> {
             for (rows, cols) in [(16, 64), (21, 130)] {
                 let small: Vec<i8> = large.chunks_exact(192).take(rows).flat_map(|row| &row[..cols]).copied().collect();
                 let plane = encoded(rows, cols, &small, &mut tables);
-                let source = plane.source(&Symbols { count: 1, rows, cols, data: &small });
+                let source = plane.source(&SymbolMatrices { count: 1, rows, cols, data: &small });
                 seeds.extend([input(&source, true), input(&source, false)]);
             }
         }
