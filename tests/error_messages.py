@@ -116,7 +116,7 @@ _DOCTOR_DETAIL = "WcodecError(f\"{coder}: {tensor['detail']} (report this, with 
 
 # Sources whose errors of these classes get their advice in one place, ``Error::of_container``, with the file's name.
 CONTAINER = re.compile(
-    r"codec/src/(container|decode|coder|scheme)[/.]|codec/src/(tensor|extract|file|stored|gpu/plan)\.rs"
+    r"codec/src/(container|decode|coder|scheme)[/.]|codec/src/(tensor|extract|file/input|stored|gpu/plan)\.rs"
 )
 OF_CONTAINER = ("FormatError", "CorruptError")
 # The same for legacy blobs: ``legacy::decode``.
@@ -140,7 +140,7 @@ PASSED_ON: dict[tuple[str, str], tuple[str, list[str]]] = {
         "the check of a file's number, of an option here",
         ["blocks of scales have a multiple of 16 columns, not …"],
     ),
-    ("codec/src/decode.rs", "Error::unsupported(e.message())"): ("Coder::from_name says it", []),
+    ("codec/src/decode/container.rs", "Error::unsupported(e.message())"): ("Coder::from_name says it", []),
     ("codec/src/stored.rs", "upgrade(e.message().to_owned())"): ("Coder::from_name says it", []),
     ("codec/src/decode/tensor.rs", "Error::new(error.kind(),error.message())"): ("the place is added", []),
     ("codec/src/scheme/int8/quantize.rs", "Error::input(e.to_string())"): (
