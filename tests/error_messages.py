@@ -128,13 +128,16 @@ PASSED_ON: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("pyext/python/wcodec/_devices.py", "DeviceError(problem)"): ("DeviceInfo::supported or torch_problem says it", []),
     ("pyext/python/wcodec/_models/_model.py", "AttributeError(name)"): ("Python's own way to say it", []),
     ("pyext/python/wcodec/_doctor.py", _DOCTOR_DETAIL): ("of a report", []),
-    ("codec/src/coder/plane/encode.rs", "Error::input(e.message().to_owned())"): (
+    ("codec/src/coder/plane/encode/tiles.rs", "Error::input(e.message().to_owned())"): (
         "the checks of a file's numbers, of an option here",
         [
-            "zstd chunks have 1 to … bytes, not …",
             "tile width … is not a multiple of 64 from 64 to 1024",
             "… matrices of … x … are too large",
         ],
+    ),
+    ("codec/src/coder/plane/encode/zstd.rs", "Error::input(e.message().to_owned())"): (
+        "the check of a file's number, of an option here",
+        ["zstd chunks have 1 to … bytes, not …"],
     ),
     ("codec/src/encode.rs", "Error::input(e.message().to_owned())"): (
         "the check of a file's number, of an option here",

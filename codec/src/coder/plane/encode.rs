@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 
 use self::tiles::TilesDraft;
 use self::zstd::ZstdDraft;
-use super::{EncodedPlane, PlaneOptions, SymbolMatrices};
+use super::encoded::{EncodedPlane, PlaneOptions, SymbolMatrices};
 use crate::cancel::Cancel;
 use crate::coder::Coder;
 use crate::coder::table::Table;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cancel::Cancel;
 use crate::coder::histogram::{count_bytes, entropy};
-use crate::coder::{Filter, Isa, LANES};
+use crate::coder::{Coder, Filter, Isa, LANES, Layout};
 use crate::error::Result;
 use crate::pool::Pool;
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 use crate::cancel::Cancel;
 use crate::coder::filter;
 use crate::coder::histogram::{Histogram, entropy};
-use crate::coder::plane::{EncodedPlane, SymbolMatrices};
+use crate::coder::plane::encoded::{EncodedPlane, SymbolMatrices};
 use crate::coder::tile::TileGeometry;
 use crate::coder::{Filter, TILE_ROWS};
 use crate::error::Result;

@@ -1,7 +1,7 @@
 //! Which table a plane is encoded with: one of its own, or one that planes before it wanted.
 
 use crate::coder::histogram::Histogram;
-use crate::coder::plane::TableChoice;
+use crate::coder::plane::encoded::TableChoice;
 use crate::coder::table::Table;
 use crate::coder::{Coder, Layout};
 
