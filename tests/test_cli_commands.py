@@ -44,7 +44,7 @@ def test_encode_reports(model: Path, tmp_path: Path, run: Cli) -> None:
     layer = tensors["model.layers.0.mlp.up_proj.weight"]
     (plane,) = layer["planes"]
     assert (layer["scale"], plane["coder"], plane["layout"], plane["tile"]) == ("block 64", "huffman", "byte", 192)
-    assert plane["bits"] == [0, 8]
+    assert plane["bits"] == [[0, 8]]
 
 
 def test_decode(encoded: Path, tmp_path: Path, run: Cli) -> None:

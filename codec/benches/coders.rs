@@ -43,7 +43,8 @@ fn benches(c: &mut Criterion) {
     let quantized = quantize_with(weights.view(), Granularity::Row, &pool, &go).expect("finite");
     let data = quantized.symbols.as_slice().expect("contiguous");
     let bytes = Throughput::Bytes(data.len() as u64);
-    let symbols_of = |rows: usize| SymbolMatrices { count: 1, rows, cols: COLS, data: &data[..rows * COLS] };
+    let symbols_of =
+        |rows: usize| SymbolMatrices { count: 1, rows, cols: COLS, data: &data[..rows * COLS], beside: &[] };
     let symbols = symbols_of(ROWS);
 
     let (mut planes, mut sizes) = (Vec::new(), Vec::new());

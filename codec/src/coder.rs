@@ -14,6 +14,7 @@ mod isa;
 mod pair;
 pub mod plane;
 mod rans;
+mod split;
 pub mod table;
 pub mod tile;
 pub mod zstd;
@@ -41,7 +42,14 @@ named! {
         Byte = "byte",
         /// The high parts of two neighbours; sign and low bits go uncoded into the side plane.
         Pair = "pair",
+        /// 8 bits of a wider element; its other bits go uncoded into the side plane.
+        Split = "split",
     }
+}
+
+impl Layout {
+    /// Those that encoding can be asked for; the others come with a scheme.
+    pub const CHOICES: &'static [Self] = &[Layout::Byte, Layout::Pair];
 }
 
 named! {

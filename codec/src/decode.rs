@@ -4,6 +4,7 @@ mod bytes;
 mod checkpoint;
 mod chunk;
 mod container;
+mod joined;
 mod options;
 mod rest;
 mod rows;

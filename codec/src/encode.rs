@@ -24,6 +24,7 @@ use crate::scheme::int8::Granularity;
 
 mod naming;
 mod pipeline;
+mod planes;
 mod tensor;
 
 use naming::Naming;

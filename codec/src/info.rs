@@ -30,9 +30,9 @@ pub struct SegmentInfo {
 /// A plane of a tensor: an array that is stored by itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlaneInfo {
-    /// The lowest bit that it holds of each element (of each symbol, where the scheme makes symbols), and how many; nothing where this
-    /// version does not know the scheme.
-    pub bits: Option<[u32; 2]>,
+    /// The bits that it holds of each element (of each symbol, where the scheme makes symbols), the most significant first: runs, each as
+    /// its lowest bit and its width. Nothing where this version does not know the scheme.
+    pub bits: Option<Vec<[u32; 2]>>,
     /// `rans`, `huffman`, `zstd` or `raw`.
     pub coder: CompactString,
     /// `byte` or `pair`, for `rans` and `huffman`.
@@ -239,9 +239,14 @@ impl TensorInfos {
         let segments: Vec<_> =
             segments.map(|(role, s)| SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash }).collect();
         let scheme = SchemeKind::from_name(&t.scheme).ok();
-        let bits = scheme.map(|scheme| [0, scheme.bits(dtype)]);
+        let whole = scheme.map(|scheme| vec![[0, scheme.bits(dtype)]]);
         let plane = |p: &PlaneEntry| PlaneInfo {
-            bits: bits.filter(|_| t.planes.len() == 1 && p.fields.is_none()),
+            bits: match &p.fields {
+                None => whole.clone().filter(|_| t.planes.len() == 1),
+                Some(fields) => {
+                    serde_json::from_str(fields.get()).ok().filter(|_| scheme == Some(SchemeKind::Lossless))
+                }
+            },
             coder: p.coder.clone(),
             layout: p.layout.clone(),
             shift: p.shift,

@@ -10,9 +10,13 @@ use crate::named::named;
 use crate::pool::Pool;
 use crate::tensor::Dtype;
 
+mod fields;
 pub mod int8;
+pub mod lossless;
 mod matrix;
 
+pub use fields::Fields;
+pub(crate) use fields::{check_planes, join};
 pub use matrix::{Importance, SymbolPlanes, Weights};
 
 named! {
@@ -20,6 +24,8 @@ named! {
     SchemeKind, "scheme" {
         /// Int8 symbols and scales.
         Int8 = "int8",
+        /// The bits of floats, sorted by how much they say.
+        Lossless = "lossless",
         /// The bytes as they are.
         Raw = "raw",
     }
@@ -49,7 +55,7 @@ impl SchemeKind {
     pub fn equality(self) -> Equality {
         match self {
             SchemeKind::Int8 => Equality::Again,
-            SchemeKind::Raw => Equality::Bits,
+            SchemeKind::Lossless | SchemeKind::Raw => Equality::Bits,
         }
     }
 }
@@ -59,6 +65,8 @@ impl SchemeKind {
 pub enum Scheme {
     /// Int8 symbols and scales.
     Int8(Granularity),
+    /// The bits of floats, sorted by how much they say.
+    Lossless,
     /// The bytes as they are.
     Raw,
 }
@@ -68,6 +76,7 @@ impl Scheme {
     pub fn kind(self) -> SchemeKind {
         match self {
             Scheme::Int8(_) => SchemeKind::Int8,
+            Scheme::Lossless => SchemeKind::Lossless,
             Scheme::Raw => SchemeKind::Raw,
         }
     }
@@ -85,6 +94,7 @@ impl Scheme {
     pub fn takes(self, dtype: Dtype, shape: &[usize]) -> bool {
         match self {
             Scheme::Int8(_) => shape.len() >= 2 && dtype.is_quantizable() && !shape.contains(&0),
+            Scheme::Lossless => shape.len() >= 2 && lossless::planes_of(dtype).is_some() && !shape.contains(&0),
             Scheme::Raw => false,
         }
     }
@@ -109,6 +119,7 @@ impl Scheme {
     pub fn symbols(self, weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
         match self {
             Scheme::Int8(granularity) => int8::symbols(weights, granularity, pool, cancel),
+            Scheme::Lossless => lossless::split(weights, pool, cancel),
             Scheme::Raw => Err(Error::input("scheme raw makes no symbols").advice("store the bytes as they are")),
         }
     }

@@ -6,7 +6,8 @@ use crate::coder::{Coder, Filter, Layout};
 use crate::container::{Hash, MatrixEntry, PlaneEntry, ScalesEntry, Segment, TensorEntry};
 use crate::error::{Error, Result};
 use crate::scheme::int8::Granularity;
-use crate::scheme::{Scheme, SchemeKind};
+use crate::scheme::lossless;
+use crate::scheme::{Fields, Scheme, SchemeKind, check_planes};
 use crate::tensor::{Dtype, element_count};
 
 /// Decoded bytes that one stored byte can stand for at most (`FORMAT.md` section 10): what is more is refused before
@@ -23,7 +24,7 @@ pub(crate) struct StoredTensor {
     /// How the tensor is seen as matrices, where it is.
     pub matrix: Option<MatrixEntry>,
     pub scales: Option<StoredScales>,
-    /// In the order of the scheme.
+    /// In the order of the file.
     pub planes: Vec<StoredPlane>,
     /// Stored bytes, tables aside.
     pub stored_bytes: u64,
@@ -41,7 +42,9 @@ pub(crate) struct StoredScales {
 #[derive(Clone, Debug)]
 pub(crate) struct StoredPlane {
     pub form: PlaneForm,
-    /// Symbols, or bytes where elements are wider than 8 bits.
+    /// The bits of an element that it holds; nothing where it holds all that there is.
+    pub fields: Option<Fields>,
+    /// Symbols, or bytes where a plane of all of an element is wider than 8 bits.
     pub elements: usize,
     /// What can be decoded by itself.
     pub chunks: usize,
@@ -65,46 +68,63 @@ impl StoredTensor {
         let elements = element_count(&entry.shape)?;
         let scheme =
             SchemeKind::from_name(&entry.scheme).map_err(|_| upgrade(format!("unknown scheme '{}'", entry.scheme)))?;
-        let [plane] = &entry.planes[..] else {
-            return Err(Error::format(format!("scheme {scheme} has one plane, not {}", entry.planes.len())));
-        };
+        let split = scheme == SchemeKind::Lossless && entry.planes.len() > 1;
+        if entry.planes.is_empty() || entry.planes.len() > if split { dtype.size() } else { 1 } {
+            let (has, n) = (
+                if split { format!("{} planes at most", dtype.size()) } else { "one plane".into() },
+                entry.planes.len(),
+            );
+            return Err(Error::format(format!("scheme {scheme} has {has}, not {n}")));
+        }
         let too_large = || Error::format("the tensor is too large");
         let bytes = elements.checked_mul(dtype.size()).ok_or_else(too_large)?;
         let in_plane = match scheme {
             SchemeKind::Int8 if dtype.is_quantizable() => elements,
             SchemeKind::Int8 => return Err(Error::format(format!("scheme int8 for a tensor of {dtype}"))),
+            SchemeKind::Lossless if lossless::planes_of(dtype).is_some() => elements,
+            SchemeKind::Lossless => return Err(Error::format(format!("scheme lossless for a tensor of {dtype}"))),
             SchemeKind::Raw => bytes,
         };
-        if plane.fields.is_some() {
-            return Err(upgrade("a plane of parts of elements".to_owned()));
-        }
-        let coder = Coder::from_name(&plane.coder).map_err(|e| upgrade(e.message().to_owned()))?;
-        if in_plane == 0 && (scheme != SchemeKind::Raw || coder != Coder::Raw) {
-            return Err(Error::format("an empty tensor is stored with scheme raw and coder raw"));
-        }
-        if plane.data.length.saturating_mul(MAX_EXPANSION as u64) < in_plane as u64 {
-            let length = plane.data.length;
-            return Err(Error::corrupt(format!("{length} stored bytes cannot hold {in_plane} symbols"))
-                .offset(plane.data.offset));
-        }
-        let matrix = match entry.matrix {
-            Some(m) => {
-                check_view(m, entry, scheme, elements, in_plane)?;
-                (m.count, m.rows, m.cols)
+        let mut coders = Vec::with_capacity(entry.planes.len());
+        for plane in &entry.planes {
+            if plane.fields.is_some() && scheme != SchemeKind::Lossless {
+                return Err(upgrade("a plane of parts of elements".to_owned()));
             }
-            None if scheme == SchemeKind::Int8 || matches!(coder, Coder::Rans | Coder::Huffman) => {
-                return Err(Error::format(format!("scheme {scheme} with coder {coder} needs 'matrix'")));
+            let coder = Coder::from_name(&plane.coder).map_err(|e| upgrade(e.message().to_owned()))?;
+            if in_plane == 0 && (scheme != SchemeKind::Raw || coder != Coder::Raw) {
+                return Err(Error::format("an empty tensor is stored with scheme raw and coder raw"));
             }
-            None if plane.filter.is_some() && coder == Coder::Zstd => {
-                return Err(Error::format("a filter needs 'matrix'"));
+            if plane.data.length.saturating_mul(MAX_EXPANSION as u64) < in_plane as u64 {
+                let length = plane.data.length;
+                return Err(Error::corrupt(format!("{length} stored bytes cannot hold {in_plane} symbols"))
+                    .offset(plane.data.offset));
             }
-            None => (1, 1, in_plane),
-        };
+            let matrix = match entry.matrix {
+                Some(m) => {
+                    check_view(m, entry, scheme, elements, in_plane)?;
+                    (m.count, m.rows, m.cols)
+                }
+                None if scheme != SchemeKind::Raw || matches!(coder, Coder::Rans | Coder::Huffman) => {
+                    return Err(Error::format(format!("scheme {scheme} with coder {coder} needs 'matrix'")));
+                }
+                None if plane.filter.is_some() && coder == Coder::Zstd => {
+                    return Err(Error::format("a filter needs 'matrix'"));
+                }
+                None => (1, 1, in_plane),
+            };
+            coders.push((coder, matrix));
+        }
         let scales = match (&entry.scales, entry.matrix) {
             (Some(s), Some(m)) => Some(StoredScales::new(s, m)?),
             _ if scheme == SchemeKind::Int8 => return Err(Error::format("scheme int8 needs 'scales' and 'matrix'")),
             _ => None,
         };
+        let planes = entry.planes.iter().zip(coders);
+        let planes = planes.map(|(plane, (coder, matrix))| StoredPlane::new(plane, coder, matrix, in_plane, scheme));
+        let planes: Vec<_> = planes.collect::<Result<_>>()?;
+        if scheme == SchemeKind::Lossless {
+            check_split(&planes, dtype)?;
+        }
         Ok(Self {
             name: entry.name.clone(),
             dtype,
@@ -112,14 +132,31 @@ impl StoredTensor {
             scheme,
             matrix: entry.matrix,
             scales,
-            planes: vec![StoredPlane::new(plane, coder, matrix, in_plane)?],
+            planes,
             stored_bytes: entry.segments().map(|(_, s)| s.length).sum(),
         })
     }
 
-    /// The plane of schemes that have one, which all of format 1.0 are.
+    /// The plane of schemes that have one, which all of format 1.0 are; of others the first.
     pub fn plane(&self) -> &StoredPlane {
         &self.planes[0]
+    }
+
+    /// Whether elements are put together of the bits of planes, which may lie in matrices of another order.
+    pub fn is_joined(&self) -> bool {
+        self.scheme == SchemeKind::Lossless
+    }
+
+    /// The bits of an element that each plane holds, where planes are parts of elements.
+    pub fn fields(&self) -> Vec<Fields> {
+        let whole = || lossless::planes_of(self.dtype).unwrap_or_default();
+        let given: Option<Vec<_>> = self.planes.iter().map(|p| p.fields.clone()).collect();
+        given.unwrap_or_else(whole)
+    }
+
+    /// Bytes that a symbol of a plane stands for, in a tensor that is decoded to `dtype`.
+    pub fn bytes_of_symbol(&self, dtype: Dtype) -> usize {
+        if self.scheme == SchemeKind::Raw { 1 } else { dtype.size() }
     }
 
     /// Whether the matrix is the transpose of the tensor.
@@ -131,6 +168,7 @@ impl StoredTensor {
     pub fn scheme(&self) -> Option<Scheme> {
         match self.scheme {
             SchemeKind::Int8 => self.scales.map(|s| Scheme::Int8(s.granularity)),
+            SchemeKind::Lossless => Some(Scheme::Lossless),
             SchemeKind::Raw => Some(Scheme::Raw),
         }
     }
@@ -185,6 +223,38 @@ impl StoredTensor {
 
 fn upgrade(what: String) -> Error {
     Error::unsupported(what).advice("upgrade wcodec")
+}
+
+/// Checks that planes together hold each bit of an element of `dtype`, and that what is decoded of them at a time is the same of each.
+fn check_split(planes: &[StoredPlane], dtype: Dtype) -> Result<()> {
+    if let [StoredPlane { fields: None, .. }] = planes {
+        return match dtype.size() {
+            1 => Ok(()),
+            _ => Err(Error::format(format!("one plane for the elements of {dtype}"))),
+        };
+    }
+    let fields: Option<Vec<Fields>> = planes.iter().map(|p| p.fields.clone()).collect();
+    check_planes(&fields.ok_or_else(|| Error::format("one of several planes without 'fields'"))?, dtype.size())?;
+    if let Some(p) =
+        planes.iter().find(|p| p.fields.as_ref().is_some_and(|f| f.bytes() != p.form.coding.element_bytes()))
+    {
+        let (bits, bytes) = (p.fields.as_ref().map_or(&[][..], |f| f.runs()), p.form.coding.element_bytes());
+        return Err(Error::format(format!("'fields' {bits:?} of a plane of {bytes} bytes an element")));
+    }
+    if planes.iter().any(|p| p.form.coding.filter() != Filter::None) {
+        return Err(Error::format("a filter in scheme lossless"));
+    }
+    let cut = |p: &StoredPlane| match p.form.coding {
+        Coding::Raw => None,
+        Coding::Zstd { chunk, .. } => Some((Coder::Zstd, chunk)),
+        Coding::Tiles(Tiling { tile, .. }) => Some((Coder::Rans, tile)),
+    };
+    let mut cuts = planes.iter().filter_map(cut);
+    let first = cuts.next();
+    if cuts.any(|cut| Some(cut) != first) {
+        return Err(Error::format("planes of one tensor that are cut differently"));
+    }
+    Ok(())
 }
 
 fn check_view(m: MatrixEntry, entry: &TensorEntry, scheme: SchemeKind, elements: usize, in_plane: usize) -> Result<()> {
@@ -244,19 +314,28 @@ fn need<T: Copy>(value: Option<T>, key: &str) -> Result<T> {
 }
 
 impl StoredPlane {
-    fn new(p: &PlaneEntry, coder: Coder, matrix: (usize, usize, usize), elements: usize) -> Result<Self> {
+    fn new(
+        p: &PlaneEntry,
+        coder: Coder,
+        matrix: (usize, usize, usize),
+        elements: usize,
+        scheme: SchemeKind,
+    ) -> Result<Self> {
         let filter = || p.filter.as_deref().map_or(Ok(Filter::None), Filter::from_name);
         let (coding, table) = match coder {
             Coder::Raw => (Coding::Raw, None),
             Coder::Zstd => (Coding::Zstd { chunk: need(p.chunk, "chunk")?, filter: filter()? }, None),
             Coder::Rans | Coder::Huffman => {
                 let layout = Layout::from_name(need(p.layout.as_deref(), "layout")?)?;
-                let shift = if layout == Layout::Pair { need(p.shift, "shift")? } else { 0 };
+                let shift = if layout == Layout::Byte { 0 } else { need(p.shift, "shift")? };
                 let tiling = Tiling { coder, layout, shift, tile: need(p.tile, "tile")?, filter: filter()? };
                 (Coding::Tiles(tiling), Some(need(p.table, "table")?))
             }
         };
-        let coded = coding != Coding::Raw;
+        if coding.element_bytes() > 1 && scheme != SchemeKind::Lossless {
+            return Err(Error::format(format!("layout split in scheme {scheme}")));
+        }
+        let coded = coder != Coder::Raw;
         let max_chunk = if coded { need(p.max_chunk, "max_chunk")? } else { 0 };
         let form = PlaneForm { matrix, coding, max_chunk };
         let chunks = form.chunks()?;
@@ -268,12 +347,17 @@ impl StoredPlane {
             let what = format!("{} bytes in a raw plane of {elements}", p.data.length);
             return Err(Error::corrupt(what).offset(p.data.offset));
         }
-        Ok(Self { form, elements, chunks, table, offsets: p.offsets, data: p.data, side: p.side, hash: p.hash })
+        let fields = p.fields.as_deref().filter(|_| scheme == SchemeKind::Lossless).map(|text| {
+            let runs = serde_json::from_str(text.get());
+            runs.map_err(|e| Error::format(format!("'fields' cannot be read: {e}"))).and_then(Fields::new)
+        });
+        let fields = fields.transpose()?;
+        Ok(Self { form, fields, elements, chunks, table, offsets: p.offsets, data: p.data, side: p.side, hash: p.hash })
     }
 
     /// The index's entry of a plane.
     pub fn entry(&self) -> PlaneEntry {
-        let coded = self.form.coding != Coding::Raw;
+        let coded = self.form.coding.coder() != Coder::Raw;
         let filter = self.form.coding.filter();
         let (tiling, chunk) = match self.form.coding {
             Coding::Raw => (None, None),
@@ -282,10 +366,10 @@ impl StoredPlane {
         };
         PlaneEntry {
             coder: self.form.coding.coder().name().into(),
-            fields: None,
+            fields: self.fields.as_ref().map(|f| serde_json::value::to_raw_value(f).expect("numbers")),
             filter: (filter != Filter::None).then(|| filter.name().into()),
             layout: tiling.map(|t| t.layout.name().into()),
-            shift: tiling.filter(|t| t.layout == Layout::Pair).map(|t| t.shift),
+            shift: tiling.filter(|t| t.layout != Layout::Byte).map(|t| t.shift),
             tile: tiling.map(|t| t.tile),
             chunk,
             table: self.table,

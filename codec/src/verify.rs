@@ -204,10 +204,11 @@ fn compare_values(
 
 /// Compares what is decoded with the source, bit for bit.
 fn compare_bits(pass: &Pass<'_>, original: &[u8], options: &DecodeOptions) -> Result<Comparison> {
-    let mut differs = None;
-    pass.symbols(options, &mut |begin, bytes| {
-        let here = bytemuck::cast_slice::<_, u8>(bytes).iter().zip(&original[begin..]);
+    let (mut differs, mut begin) = (None, 0);
+    pass.bytes(options, &mut |bytes| {
+        let here = bytes.iter().zip(&original[begin..]);
         differs = differs.or_else(|| here.into_iter().position(|(a, b)| a != b).map(|at| begin + at));
+        begin += bytes.len();
         Ok(())
     })?;
     let difference = differs.map(|at| format!("byte {at} of the tensor differs from the source"));

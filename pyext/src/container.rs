@@ -262,11 +262,20 @@ impl Facts {
         py: Python<'py>,
         place: usize,
     ) -> PyResult<
-        Vec<(Option<(u32, u32)>, String, Option<String>, Option<u32>, String, Option<usize>, Option<usize>, usize)>,
+        Vec<(
+            Option<Vec<(u32, u32)>>,
+            String,
+            Option<String>,
+            Option<u32>,
+            String,
+            Option<usize>,
+            Option<usize>,
+            usize,
+        )>,
     > {
         let tensor = self.at(py, place)?;
         let plane = |p: &PlaneInfo| {
-            let bits = p.bits.map(|[lowest, width]| (lowest, width));
+            let bits = p.bits.as_ref().map(|runs| runs.iter().map(|&[lowest, width]| (lowest, width)).collect());
             let layout = p.layout.as_ref().map(ToString::to_string);
             (bits, p.coder.to_string(), layout, p.shift, p.filter.to_string(), p.tile, p.frame, p.chunks)
         };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
+use wcodec::scheme::SchemeKind;
 use wcodec::scheme::int8::DEFAULT_BLOCK;
 use wcodec::{Cancel, Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, OpenOptions, Result, Scheme};
 
@@ -41,8 +42,9 @@ impl Encode {
         Ok(EncodeOptions {
             scheme: match self.scheme.as_str() {
                 "int8" => Scheme::Int8(granularity),
+                "lossless" => Scheme::Lossless,
                 "raw" => Scheme::Raw,
-                other => return Err(unknown("scheme", other, "int8 or raw")),
+                other => return Err(unknown("scheme", other, "int8, lossless or raw")),
             },
             coder: Coder::from_name(&self.coder)?,
             layout: Layout::from_name(&self.layout)?,
@@ -66,6 +68,7 @@ impl Encode {
 /// What can be asked for when encoding, and what is done where nothing is said: a dictionary.
 #[derive(IntoPyObject)]
 pub struct EncodingFacts {
+    schemes: Vec<&'static str>,
     coders: Vec<&'static str>,
     layouts: Vec<&'static str>,
     block: usize,
@@ -76,8 +79,9 @@ pub struct EncodingFacts {
 #[pyfunction]
 pub fn encoding_facts() -> EncodingFacts {
     EncodingFacts {
+        schemes: SchemeKind::ALL.iter().map(|s| s.name()).collect(),
         coders: Coder::ALL.iter().map(|c| c.name()).collect(),
-        layouts: Layout::ALL.iter().map(|l| l.name()).collect(),
+        layouts: Layout::CHOICES.iter().map(|l| l.name()).collect(),
         block: DEFAULT_BLOCK,
         level: EncodeOptions::default().zstd_level,
     }

@@ -4,5 +4,5 @@ mod decode;
 mod encode;
 mod patches;
 
-pub use decode::{Chunk, ChunkDecoder, Scratch, TOGETHER};
+pub use decode::{Chunk, ChunkDecoder, Scratch, TOGETHER, Tails};
 pub use encode::ChunkEncoder;

@@ -1,7 +1,7 @@
 //! What encoders and decoders of chunks, the vector code among them, know of one: its parts and their sizes, and where its elements are.
 //! `FORMAT.md` sections 3 and 6.
 
-use super::tile::{side_bytes, symbols_per_block};
+use super::tile::{raw_body_bytes, side_bytes, symbols_per_block};
 use super::{BLOCK_COLS, Coder, Layout, TILE_ROWS};
 
 /// What all chunks of a plane have in common.
@@ -33,9 +33,9 @@ impl ChunkFormat {
         side_bytes(self.coder, self.layout, self.shift, width)
     }
 
-    /// Longest chunk of a tile of `width` columns.
-    pub fn longest(width: usize) -> usize {
-        TILE_ROWS * width
+    /// Longest chunk of a tile of `width` columns: what is not coded, and patches only where they leave it shorter than that.
+    pub fn longest(self, width: usize) -> usize {
+        (TILE_ROWS * width).max(raw_body_bytes(self.coder, self.layout, width))
     }
 }
 

@@ -6,6 +6,7 @@ mod encoded;
 mod form;
 
 pub use super::chunk::Scratch;
+pub(crate) use super::split::elements;
 pub use decode::{Plane, PlaneSource};
 pub use encode::{Draft, encode};
 pub use encoded::{EncodedPlane, PlaneOptions, SymbolMatrices, TableChoice};

@@ -139,6 +139,11 @@ pub fn default_tile(coder: Coder, rows: usize, cols: usize) -> usize {
         _ if coder == Coder::Rans => 192,
         _ => 256,
     };
+    equal_tiles(cols, target)
+}
+
+/// The width of the fewest tiles of at most `target` columns, all about as wide.
+pub fn equal_tiles(cols: usize, target: usize) -> usize {
     // Equal tiles: 5 blocks under a target of 4 make 3 + 2 and not 4 + 1.
     let blocks = cols.div_ceil(BLOCK_COLS).max(1);
     let tiles = (blocks * BLOCK_COLS).div_ceil(target);
@@ -148,27 +153,32 @@ pub fn default_tile(coder: Coder, rows: usize, cols: usize) -> usize {
 /// Coded symbols of a lane and block.
 pub fn symbols_per_block(layout: Layout) -> usize {
     match layout {
-        Layout::Byte => 32,
+        Layout::Byte | Layout::Split => 32,
         Layout::Pair => 16,
+    }
+}
+
+/// Side words of a lane and block: as many as an element has bits that are not coded.
+pub fn side_words(layout: Layout, shift: u32) -> usize {
+    match layout {
+        Layout::Byte => 0,
+        Layout::Pair => shift as usize + 1,
+        Layout::Split => shift as usize,
     }
 }
 
 /// Bytes of the side plane that belong to a tile of `width` columns.
 pub fn side_bytes(coder: Coder, layout: Layout, shift: u32, width: usize) -> usize {
-    match layout {
-        Layout::Byte => 0,
-        Layout::Pair => {
-            let full = width / BLOCK_COLS * (shift as usize + 1) * LANES * 4;
-            // The tails of rANS: one word a lane.
-            full - if coder == Coder::Rans { LANES * 4 } else { 0 }
-        }
-    }
+    let full = width / BLOCK_COLS * side_words(layout, shift) * LANES * 4;
+    // The tails of rANS: one word a lane.
+    full.saturating_sub(if coder == Coder::Rans { LANES * 4 } else { 0 })
 }
 
 /// Length in bytes of the body of a tile that is not coded.
 pub fn raw_body_bytes(coder: Coder, layout: Layout, width: usize) -> usize {
     match (layout, coder) {
-        (Layout::Byte, _) => TILE_ROWS * width,
+        (Layout::Byte, _) | (Layout::Split, Coder::Huffman) => TILE_ROWS * width,
+        (Layout::Split, _) => TILE_ROWS * width + LANES * 4,
         (Layout::Pair, Coder::Rans) => TILE_ROWS * width / 2 + LANES * 4,
         (Layout::Pair, _) => TILE_ROWS * width / 2,
     }

@@ -7,8 +7,10 @@ use crate::error::{Error, Result};
 pub const HEADER_BYTES: usize = 64;
 /// First bytes of a container. Not text, and a line feed shows a transfer that mangled line ends.
 pub const MAGIC: [u8; 8] = *b"\x89WCODEC\n";
-/// Major and minor version that this crate writes.
+/// Major and minor version of what this crate writes, unless it uses what only later readers know.
 pub const VERSION: (u16, u16) = (1, 0);
+/// The version of files that do.
+pub const LATER_VERSION: (u16, u16) = (1, 1);
 
 /// The header of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

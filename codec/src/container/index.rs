@@ -14,8 +14,10 @@ use crate::error::{Error, Result};
 
 /// Value of `format`.
 const FORMAT: &str = "wcodec";
+/// The feature that files name which use what format 1.1 adds, as long as that may still change.
+pub const DRAFT: &str = "draft-1.1";
 /// Features that this crate knows. Version 1.0 defines none.
-const KNOWN_FEATURES: &[&str] = &[];
+const KNOWN_FEATURES: &[&str] = &[DRAFT];
 
 /// Reads a type from a JSON object alone. What serde derives takes a list of the values as well, in the order of the fields, which
 /// is no index (`FORMAT.md` section 2), and nothing that handles entries by their keys.

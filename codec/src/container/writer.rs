@@ -4,7 +4,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::hash::{Hash, hash};
-use super::header::{HEADER_BYTES, Header, VERSION};
+use super::header::{HEADER_BYTES, Header, LATER_VERSION, VERSION};
 use super::index::{Index, TableEntry, TensorEntry};
 use super::memory::{Bytes, Sink};
 use super::segment::{SMALL_ALIGN, Segment, align_up, place};
@@ -64,6 +64,14 @@ impl<W: Write + Seek> Writer<W> {
         self.index.tensors.push(entry);
     }
 
+    /// Says that readers must know `feature` to read the file.
+    pub fn need(&mut self, feature: &str) {
+        let features = &mut self.index.features;
+        if !features.iter().any(|f| f == feature) {
+            features.push(feature.to_owned());
+        }
+    }
+
     /// The index so far; metadata and aliases are set here.
     pub fn index(&mut self) -> &mut Index {
         &mut self.index
@@ -74,7 +82,8 @@ impl<W: Write + Seek> Writer<W> {
         let json =
             serde_json::to_vec(&self.index).map_err(|e| Error::input(format!("metadata cannot be written: {e}")))?;
         let index = std::mem::take(&mut self.index);
-        let (file_length, out) = self.close(VERSION, &json)?;
+        let version = if index.features.is_empty() { VERSION } else { LATER_VERSION };
+        let (file_length, out) = self.close(version, &json)?;
         Ok((index, file_length, out))
     }
 

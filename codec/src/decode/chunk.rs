@@ -8,7 +8,8 @@ use crate::coder::plane::{Coding, Scratch};
 use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::frame_place;
 use crate::error::{Error, Result};
-use crate::stored::StoredTensor;
+use crate::scheme::SchemeKind;
+use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::try_vec;
 
 /// A chunk of a tensor: what can be decoded by itself.
@@ -22,11 +23,11 @@ pub struct ChunkInfo {
     pub rows: Range<usize>,
     /// Columns that it touches; all of them where it holds more than one row without being a tile.
     pub cols: Range<usize>,
-    /// Where it begins, bytes from the start of the file.
+    /// Where it begins, bytes from the start of the file: that of the tensor's first plane.
     pub offset: u64,
     /// Stored bytes there.
     pub length: u64,
-    /// Bytes of the side plane that belong to it, for layout `pair`.
+    /// Bytes of the side plane, for layouts `pair` and `split`, and of the tensor's other planes that belong to it.
     pub side: u64,
     /// Decoded bytes, padding excluded.
     pub decoded: u64,
@@ -35,7 +36,7 @@ pub struct ChunkInfo {
 /// How much of a tensor a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSize {
-    /// Stored bytes, those in the side plane included.
+    /// Stored bytes, those in the side plane and in the tensor's other planes included.
     pub bytes: u64,
     /// Elements; one that goes over from a frame to the next counts where it ends.
     pub elements: u64,
@@ -51,8 +52,20 @@ impl Container {
     }
 
     fn sizes_of_chunks(&self, t: &StoredTensor) -> Result<Vec<ChunkSize>> {
-        let plane = t.plane();
-        let size = (t.scheme.bits(t.dtype) / 8) as u64;
+        let mut planes = t.planes.iter().map(|plane| self.sizes_in_plane(t, plane));
+        let mut sizes = planes.next().transpose()?.unwrap_or_default();
+        for (others, plane) in planes.zip(&t.planes[1..]) {
+            let others = others?;
+            for (i, size) in sizes.iter_mut().enumerate() {
+                // What is not cut lies beside chunks as they go.
+                size.bytes += if plane.form.coding == Coding::Raw { size.elements } else { others[i].bytes };
+            }
+        }
+        Ok(sizes)
+    }
+
+    fn sizes_in_plane(&self, t: &StoredTensor, plane: &StoredPlane) -> Result<Vec<ChunkSize>> {
+        let size = if t.scheme == SchemeKind::Raw { t.dtype.size() as u64 } else { 1 };
         match plane.form.coding {
             Coding::Raw => Ok(vec![ChunkSize { bytes: plane.data.length, elements: plane.elements as u64 / size }]),
             Coding::Zstd { chunk, .. } => {
@@ -128,6 +141,8 @@ impl Container {
         if range.start > range.end || range.end > plane.data.length {
             return Err(Error::corrupt(format!("chunk {index} lies at {range:?} of {}", plane.data.length)));
         }
+        let beside = t.planes[1..].iter().map(|p| self.beside(p, index, decoded));
+        let side = beside.sum::<Result<u64>>()? + side;
         Ok(ChunkInfo {
             index,
             matrix,
@@ -140,7 +155,23 @@ impl Container {
         })
     }
 
-    /// Decodes one chunk: its symbols (or bytes) without padding, row-major within the chunk.
+    /// Bytes in another plane of the same tensor of what is `decoded` symbols in chunk `index` of the first one.
+    fn beside(&self, plane: &StoredPlane, index: usize, decoded: usize) -> Result<u64> {
+        match plane.form.coding {
+            Coding::Raw => Ok(decoded as u64),
+            Coding::Zstd { .. } => {
+                Ok(frame_place(self.entries::<8>(plane, index..index + 1, plane.chunks, true)?[0]).1 as u64)
+            }
+            Coding::Tiles(_) => {
+                let entries = self.entries::<4>(plane, index..index + 2, plane.chunks + 1, true)?;
+                let at = |i: usize| u64::from(u32::from_le_bytes(entries[i])) * OFFSET_UNIT as u64;
+                at(1).checked_sub(at(0)).ok_or_else(|| Error::corrupt("chunk offsets do not ascend"))
+            }
+        }
+    }
+
+    /// Decodes one chunk: its symbols (or bytes) without padding, row-major within the chunk. Of a tensor of several planes it is the
+    /// first one's, and elements of layout `split` are their symbols and what lies beside them.
     ///
     /// Hashes are of whole segments, so the plane's are read for it; a tile is decoded with its strip.
     ///
@@ -152,14 +183,16 @@ impl Container {
             let opened = self.open_plane(t.plane(), options)?;
             let plane = opened.plane()?;
             let piece = |i: usize| -> Result<Vec<i8>> {
-                let mut out = try_vec(plane.piece(i).len())?;
+                let mut out = try_vec(plane.piece(i).len() * plane.element_bytes())?;
                 plane.decode_piece(i, &mut out, &mut Scratch::default()).map_err(|e| opened.at_data(e))?;
                 Ok(out)
             };
             match plane.geometry() {
                 Some(g) => {
                     let strip = piece(index / g.tiles())?;
-                    Ok(strip.chunks_exact(g.cols()).flat_map(|row| &row[info.cols.clone()]).copied().collect())
+                    let bytes = plane.element_bytes();
+                    let cols = info.cols.start * bytes..info.cols.end * bytes;
+                    Ok(strip.chunks_exact(g.cols() * bytes).flat_map(|row| &row[cols.clone()]).copied().collect())
                 }
                 None if plane.stored().is_some() => opened.symbols(options),
                 None => piece(index),

@@ -17,6 +17,7 @@ use crate::coder::zstd::{ALIGN, PlaneFrames, frame_place};
 use crate::coder::{Filter, TILE_ROWS};
 use crate::error::{Error, Result};
 use crate::scheme::int8::{Granularity, Scales, Weight};
+use crate::scheme::join;
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{AlignedBytes, Dtype, element_count, reserve, split};
 use crate::trust;
@@ -56,6 +57,9 @@ impl Container {
             if options.verify {
                 self.check_segments(place, options)?;
             }
+            if tensor.is_joined() {
+                return self.join_part(tensor, elements, options);
+            }
             let Some(scales) = tensor.symbol_scales() else {
                 return self.read_part(plane, elements.start * size..elements.end * size, options);
             };
@@ -94,6 +98,9 @@ impl Container {
     ) -> Result<AlignedBytes> {
         let plane = tensor.plane();
         self.check_decoded(tensor, plane.elements, trust::AS_TRUSTED)?;
+        if !tensor.scheme.makes_symbols() {
+            return self.open_joined(tensor, options)?.columns(columns.clone(), options);
+        }
         let (_, rows, cols) = plane.form.matrix;
         let symbols = self.open_plane(plane, options)?.symbols(options)?;
         let mut out = AlignedBytes::zeroed(columns.len() * rows * dtype.size())?;
@@ -114,7 +121,18 @@ impl Container {
         Ok(out)
     }
 
-    /// Symbols (or bytes) `range` of a plane in row-major order; the range is not empty.
+    /// Elements `range` of a tensor whose elements are spread over several planes; the range is not empty.
+    fn join_part(&self, tensor: &StoredTensor, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
+        let parts = tensor.planes.iter().map(|p| self.read_part(p, range.clone(), options));
+        let (parts, fields) = (parts.collect::<Result<Vec<_>>>()?, tensor.fields());
+        let parts: Vec<(&[i8], _)> = parts.iter().map(|p| bytemuck::cast_slice(p)).zip(&fields).collect();
+        let size = tensor.dtype.size();
+        let mut out = AlignedBytes::zeroed(range.len() * size)?;
+        join(&parts, size, &mut out);
+        Ok(out)
+    }
+
+    /// Elements `range` of a plane in row-major order, each a byte unless its layout is `split`; the range is not empty.
     fn read_part(&self, plane: &StoredPlane, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
         match plane.form.coding {
             Coding::Raw => self.reader.part(&plane.data, range.start as u64..range.end as u64, &options.cancel),
@@ -160,7 +178,8 @@ impl Container {
 
         let whole_strips = g.strip_elements(strips.start).start..g.strip_elements(strips.end - 1).end;
         let held = if is_wide(cols) { range.clone() } else { whole_strips };
-        let mut out = AlignedBytes::zeroed(held.len())?;
+        let bytes = plane.form.coding.element_bytes();
+        let mut out = AlignedBytes::zeroed(held.len() * bytes)?;
         let mut rest: &mut [i8] = bytemuck::cast_slice_mut(&mut out);
         let mut next = strips.start;
         while next < strips.end {
@@ -169,7 +188,7 @@ impl Container {
             let elements = g.strip_elements(next).start..g.strip_elements(last - 1).end;
             let own = &offsets[(next - strips.start) * g.tiles()..=(last - strips.start) * g.tiles()];
             let wanted = elements.start.max(held.start)..elements.end.min(held.end);
-            let (piece, others) = rest.split_at_mut(wanted.len());
+            let (piece, others) = rest.split_at_mut(wanted.len() * bytes);
             let rebased: Vec<u8> =
                 own.iter().flat_map(|at| (((at - own[0]) / OFFSET_UNIT) as u32).to_le_bytes()).collect();
             let matrix = (1, elements.len() / cols, cols);
@@ -186,7 +205,7 @@ impl Container {
             place.decode(&place.plane(source, options)?, wanted, piece, options)?;
             (rest, next) = (others, last);
         }
-        cut(out, range.start - held.start..range.end - held.start)
+        cut(out, (range.start - held.start) * bytes..(range.end - held.start) * bytes)
     }
 
     /// The frames that hold `range`, cut to it. Those at its ends are decoded beside it.
@@ -325,19 +344,19 @@ impl Place<'_> {
         Plane::new(source, options.isa()?).map_err(|e| self.placed(e))
     }
 
-    /// Decodes `elements` of the part into `out`, which has their number: all of them, unless strips are too wide to be held.
+    /// Decodes `elements` of the part into `out`, which has room for them: all of them, unless strips are too wide to be held.
     fn decode(&self, plane: &Plane<'_>, elements: Range<usize>, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
-        let cols = self.stored.form.matrix.2;
+        let (cols, bytes) = (self.stored.form.matrix.2, plane.element_bytes());
         if is_wide(cols) {
             let rows = elements.start / cols..elements.end.div_ceil(cols);
             let part = |row: usize| (row * cols).max(elements.start)..((row + 1) * cols).min(elements.end);
-            let pieces = split(out, rows.clone().map(|row| part(row).len()));
+            let pieces = split(out, rows.clone().map(|row| part(row).len() * bytes));
             return pieces.into_iter().zip(rows).try_for_each(|(out, row)| {
                 let cols = part(row).start - row * cols..part(row).end - row * cols;
                 plane.decode_row(row, cols, out, &options.cancel).map_err(|e| self.placed(e))
             });
         }
-        let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i).len()));
+        let pieces = split(out, (0..plane.pieces()).map(|i| plane.piece(i).len() * bytes));
         pieces.into_par_iter().enumerate().try_for_each_init(Scratch::default, |scratch, (i, piece)| {
             options.cancel.check()?;
             plane.decode_piece(i, piece, scratch).map_err(|e| self.placed(e))

@@ -30,43 +30,96 @@ enum Batch {
     Row(usize, Range<usize>),
 }
 
-impl OpenPlane<'_> {
-    /// Decodes the plane and gives all of it to `sink`, in order; while that is at work, what follows is decoded. With
-    /// [`verify`](DecodeOptions::verify) the plane's hash is compared, which is known after the end.
-    pub fn stream(&self, plane: &Plane<'_>, options: &DecodeOptions, sink: &mut Sink<'_>) -> Result<()> {
-        let mut hasher = Hasher::default();
-        let mut take = |begin: usize, symbols: &[i8]| {
-            options.cancel.check()?;
-            if options.verify {
-                hasher.update(bytemuck::cast_slice(symbols));
+/// Takes what several planes decode to, in order: the place of the first elements, and as many of each plane.
+pub type PlanesSink<'a> = dyn FnMut(usize, &[&[i8]]) -> Result<()> + Send + 'a;
+
+/// A plane whose segments were read, and its structure.
+pub type Opened<'a> = (&'a OpenPlane<'a>, &'a Plane<'a>);
+
+/// Decodes planes of one tensor, which are cut alike, and gives all of them to `sink`, in order; while that is at work, what follows is
+/// decoded. With [`verify`](DecodeOptions::verify) the planes' hashes are compared, which are known after the end.
+pub fn stream_planes(planes: &[Opened<'_>], options: &DecodeOptions, sink: &mut PlanesSink<'_>) -> Result<()> {
+    let mut hashers: Vec<Hasher> = planes.iter().map(|_| Hasher::default()).collect();
+    let mut take = |begin: usize, symbols: &[&[i8]]| {
+        options.cancel.check()?;
+        if options.verify {
+            hashers.iter_mut().zip(symbols).for_each(|(hasher, symbols)| hasher.update(bytemuck::cast_slice(symbols)));
+        }
+        sink(begin, symbols)
+    };
+    match planes.iter().find(|(_, plane)| plane.stored().is_none()) {
+        Some(&(_, leader)) => decode_batches(planes, leader, options, &mut take)?,
+        None => {
+            let length = planes.first().map_or(0, |(_, plane)| plane.elements());
+            for begin in (0..length).step_by(BATCH) {
+                let end = (begin + BATCH).min(length);
+                let stored = planes.iter().filter_map(|(_, plane)| plane.stored());
+                take(begin, &stored.map(|all| &all[begin..end]).collect::<Vec<_>>())?;
             }
-            sink(begin, symbols)
-        };
-        match plane.stored() {
-            Some(all) => all.chunks(BATCH).enumerate().try_for_each(|(i, symbols)| take(i * BATCH, symbols))?,
-            None => self.decode_batches(plane, options, &mut take)?,
         }
-        if options.verify { self.compare(hasher.hash()) } else { Ok(()) }
+    }
+    if options.verify {
+        planes.iter().zip(hashers).try_for_each(|((opened, _), hasher)| opened.compare(hasher.hash()))?;
+    }
+    Ok(())
+}
+
+/// Decodes what is coded, in batches of pieces of `leader`.
+fn decode_batches(
+    planes: &[Opened<'_>],
+    leader: &Plane<'_>,
+    options: &DecodeOptions,
+    take: &mut PlanesSink<'_>,
+) -> Result<()> {
+    let scratches = Mutex::default();
+    // Where a batch begins, and how much it is.
+    let decode = |batch: Batch, out: &mut [Vec<i8>]| -> Result<Range<usize>> {
+        let held = batch.elements(leader);
+        for ((opened, plane), out) in planes.iter().zip(out).filter(|((_, plane), _)| plane.stored().is_none()) {
+            opened.decode_batch(plane, &batch, out, &scratches, options)?;
+        }
+        Ok(held)
+    };
+    let mut batches = batches(leader);
+    let buffers = || vec![Vec::new(); planes.len()];
+    let (mut current, mut next) = (buffers(), buffers());
+    let mut ready = batches.next().map(|batch| decode(batch, &mut current)).transpose()?;
+    while let Some(held) = ready {
+        let following = batches.next();
+        let symbols: Vec<&[i8]> = planes
+            .iter()
+            .zip(&current)
+            .map(|((_, p), own)| p.stored().map_or(&own[..], |all| &all[held.clone()]))
+            .collect();
+        let (taken, decoded) =
+            rayon::join(|| take(held.start, &symbols), || following.map(|batch| decode(batch, &mut next)).transpose());
+        taken?;
+        ready = decoded?;
+        std::mem::swap(&mut current, &mut next);
+    }
+    Ok(())
+}
+
+impl Batch {
+    /// Which symbols of the plane, row by row, it holds.
+    fn elements(&self, plane: &Plane<'_>) -> Range<usize> {
+        match self {
+            Batch::Pieces(pieces) => plane.piece(pieces.start).start..plane.piece(pieces.end - 1).end,
+            Batch::Row(row, cols) => {
+                let begin = row * plane.geometry().map_or(0, |g| g.cols());
+                begin + cols.start..begin + cols.end
+            }
+        }
+    }
+}
+
+impl OpenPlane<'_> {
+    /// As [`stream_planes`], of a plane by itself.
+    pub fn stream(&self, plane: &Plane<'_>, options: &DecodeOptions, sink: &mut Sink<'_>) -> Result<()> {
+        stream_planes(&[(self, plane)], options, &mut |begin, symbols| sink(begin, symbols[0]))
     }
 
-    fn decode_batches(&self, plane: &Plane<'_>, options: &DecodeOptions, take: &mut Sink<'_>) -> Result<()> {
-        let scratches = Mutex::default();
-        let decode = |batch: Batch, out: &mut Vec<i8>| self.decode_batch(plane, &batch, out, &scratches, options);
-        let mut batches = batches(plane);
-        let (mut current, mut next) = (Vec::new(), Vec::new());
-        let mut ready = batches.next().map(|batch| decode(batch, &mut current)).transpose()?;
-        while let Some(begin) = ready {
-            let following = batches.next();
-            let (taken, decoded) =
-                rayon::join(|| take(begin, &current), || following.map(|batch| decode(batch, &mut next)).transpose());
-            taken?;
-            ready = decoded?;
-            std::mem::swap(&mut current, &mut next);
-        }
-        Ok(())
-    }
-
-    /// Decodes a batch into `out`, which takes its length, and returns where in the plane it begins.
+    /// Decodes a batch into `out`, which takes its length.
     fn decode_batch(
         &self,
         plane: &Plane<'_>,
@@ -74,10 +127,10 @@ impl OpenPlane<'_> {
         out: &mut Vec<i8>,
         scratches: &Mutex<Vec<Scratch>>,
         options: &DecodeOptions,
-    ) -> Result<usize> {
+    ) -> Result<()> {
         match batch {
             Batch::Pieces(pieces) => {
-                let lengths = pieces.clone().map(|i| plane.piece(i).len());
+                let lengths = pieces.clone().map(|i| plane.piece(i).len() * plane.element_bytes());
                 reserve(out, lengths.clone().sum())?;
                 let idle = || scratches.lock().unwrap_or_else(PoisonError::into_inner);
                 split(out, lengths).into_par_iter().zip(pieces.clone()).try_for_each(|(out, i)| {
@@ -86,13 +139,11 @@ impl OpenPlane<'_> {
                     let decoded = plane.decode_piece(i, out, &mut scratch);
                     idle().push(scratch);
                     decoded.map_err(|e| self.at_data(e))
-                })?;
-                Ok(plane.piece(pieces.start).start)
+                })
             }
             Batch::Row(row, cols) => {
-                reserve(out, cols.len())?;
-                plane.decode_row(*row, cols.clone(), out, &options.cancel).map_err(|e| self.at_data(e))?;
-                Ok(row * self.stored.form.matrix.2 + cols.start)
+                reserve(out, cols.len() * plane.element_bytes())?;
+                plane.decode_row(*row, cols.clone(), out, &options.cancel).map_err(|e| self.at_data(e))
             }
         }
     }

@@ -98,10 +98,12 @@ impl Container {
 
     fn read_tensor(&self, tensor: &StoredTensor, dtype: Dtype, options: &DecodeOptions) -> Result<AlignedBytes> {
         tensor.check_dtype(dtype, false)?;
-        let size = if tensor.scheme.makes_symbols() { dtype.size() } else { 1 };
-        let bytes = tensor.plane().elements.checked_mul(size);
+        let bytes = tensor.plane().elements.checked_mul(tensor.bytes_of_symbol(dtype));
         let bytes = bytes.ok_or_else(|| Error::format("the tensor is too large"))?;
         self.check_decoded(tensor, bytes, trust::OR_TO_A_FILE)?;
+        if tensor.is_joined() {
+            return self.open_joined(tensor, options)?.read(options);
+        }
         let opened = self.open_plane(tensor.plane(), options)?;
         // Read in any case: what nothing is multiplied by may be damaged, too.
         let scales = tensor.scales.as_ref().map(|s| self.read_scales(s, options)).transpose()?;

@@ -3,10 +3,11 @@
 use half::{bf16, f16};
 
 use super::container::Container;
+use super::joined::OpenJoined;
 use super::options::DecodeOptions;
 use super::stream::Sink;
 use super::tensor::OpenPlane;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::scheme::int8::{Scales, Weight};
 use crate::stored::StoredTensor;
 use crate::tensor::{AlignedBytes, Dtype};
@@ -56,7 +57,11 @@ impl Container {
         work: impl FnOnce(&Pass<'_>) -> Result<R> + Send,
     ) -> Result<R> {
         self.with_tensor(name, options, |tensor| {
-            let opened = self.open_plane(tensor.plane(), options)?;
+            let opened = if tensor.is_joined() {
+                Elements::Joined(self.open_joined(tensor, options)?)
+            } else {
+                Elements::Plane(self.open_plane(tensor.plane(), options)?)
+            };
             // Read in any case: what nothing is multiplied by may be damaged, too.
             let scales = tensor.scales.as_ref().map(|s| self.read_scales(s, options)).transpose()?;
             work(&Pass { container: self, tensor, opened, scales: scales.unwrap_or_default() })
@@ -68,8 +73,16 @@ impl Container {
 pub(crate) struct Pass<'a> {
     container: &'a Container,
     tensor: &'a StoredTensor,
-    opened: OpenPlane<'a>,
+    opened: Elements<'a>,
     scales: Vec<f32>,
+}
+
+/// Where a tensor's elements, or the symbols that become them, are.
+enum Elements<'a> {
+    /// In a plane of their own.
+    Plane(OpenPlane<'a>),
+    /// To be put together of planes.
+    Joined(OpenJoined<'a>),
 }
 
 impl Pass<'_> {
@@ -84,15 +97,24 @@ impl Pass<'_> {
         Some(Scales::new(stored.granularity, self.tensor.plane().form.matrix.2, &self.scales, 0))
     }
 
-    /// Gives all symbols (or bytes) to `sink`, in the order of the matrices.
+    /// Gives all symbols, where the scheme makes such, to `sink`, in the order of the matrices.
+    ///
+    /// # Errors
+    /// There are none, or they are damaged.
     pub fn symbols(&self, options: &DecodeOptions, sink: &mut Sink<'_>) -> Result<()> {
-        self.opened.stream(&self.opened.plane()?, options, sink)
+        match &self.opened {
+            Elements::Plane(opened) => opened.stream(&opened.plane()?, options, sink),
+            Elements::Joined(_) => Err(Error::input("a tensor without symbols").advice("read its values")),
+        }
     }
 
     /// As [`Container::check`].
     pub fn check(&self, options: &DecodeOptions) -> Result<()> {
         match (self.scales(), self.tensor.dtype) {
-            (None, _) => self.symbols(options, &mut |_, _| Ok(())),
+            (None, _) => match &self.opened {
+                Elements::Plane(_) => self.symbols(options, &mut |_, _| Ok(())),
+                Elements::Joined(joined) => joined.check(options),
+            },
             (Some(scales), Dtype::F16) => self.check_as::<f16>(&scales, options),
             (Some(scales), Dtype::BF16) => self.check_as::<bf16>(&scales, options),
             (Some(scales), _) => self.check_as::<f32>(&scales, options),
@@ -104,9 +126,13 @@ impl Pass<'_> {
         self.symbols(options, &mut |begin, symbols| suspects.check(begin, symbols))
     }
 
-    fn bytes(&self, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
+    /// Gives the tensor's bytes to `sink`, in its own order.
+    pub fn bytes(&self, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
         match (self.scales(), self.tensor.dtype) {
-            (None, _) => self.symbols(options, &mut |_, symbols| sink(bytemuck::cast_slice(symbols))),
+            (None, _) => match &self.opened {
+                Elements::Plane(_) => self.symbols(options, &mut |_, symbols| sink(bytemuck::cast_slice(symbols))),
+                Elements::Joined(joined) => joined.in_order(options, sink),
+            },
             (Some(scales), Dtype::F16) => self.values::<f16>(&scales, options, sink),
             (Some(scales), Dtype::BF16) => self.values::<bf16>(&scales, options, sink),
             (Some(scales), _) => self.values::<f32>(&scales, options, sink),
@@ -117,7 +143,10 @@ impl Pass<'_> {
         let (size, (_, rows, cols)) = (size_of::<T>(), self.tensor.plane().form.matrix);
         if self.tensor.transposed() {
             self.container.check_decoded(self.tensor, self.tensor.plane().elements, trust::AS_TRUSTED)?;
-            let symbols = self.opened.symbols(options)?;
+            let Elements::Plane(opened) = &self.opened else {
+                return Err(Error::format("symbols in several planes"));
+            };
+            let symbols = opened.symbols(options)?;
             let step = (SLICE / rows).clamp(1, cols);
             let mut buffer = AlignedBytes::zeroed(step * rows * size)?;
             return (0..cols).step_by(step).try_for_each(|col| {

@@ -6,17 +6,19 @@ use std::sync::atomic::AtomicUsize;
 use half::{bf16, f16};
 
 use super::naming::Naming;
+use super::planes::{PlaneInput, planes_of};
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
-use crate::coder::histogram::{count_bytes_with, entropy};
 use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, SymbolMatrices, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Layout};
-use crate::container::{Bytes, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash};
+use crate::container::{
+    Bytes, DRAFT, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash,
+};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE};
-use crate::scheme::{Importance, Scheme, SchemeKind, SymbolPlanes, Weights};
+use crate::scheme::{Fields, Importance, Scheme, SchemeKind, SymbolPlanes, Weights};
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{Dtype, try_vec};
 
@@ -41,10 +43,15 @@ pub struct Prepared<'a> {
     task: TensorTask<'a>,
     bytes: SourceBytes<'a>,
     matrix: MatrixEntry,
-    /// What the scheme made of it, and the entropy of that in bits; nothing where the tensor is stored as it is.
-    symbols: Option<(SymbolPlanes, f64)>,
-    /// How each plane is going to be encoded, and the hash of what it decodes to.
-    planes: Vec<(Draft, Hash)>,
+    content: Content,
+}
+
+/// What is stored of a tensor.
+enum Content {
+    /// Its bytes, as one plane: how that is going to be encoded, and the hash of them.
+    Bytes { draft: Draft, hash: Hash },
+    /// What the scheme made of it, and the fewest bits that an element takes.
+    Symbols { planes: Vec<PlaneInput>, scales: Option<(Granularity, Vec<f32>)>, entropy: f64 },
 }
 
 /// An encoded tensor, ready to be written.
@@ -64,6 +71,8 @@ struct ReadyPlane<'a> {
     side: Option<Stored<'a>>,
     /// Of what it decodes to.
     hash: Hash,
+    /// The bits of an element that it holds; nothing where it holds all that there is.
+    fields: Option<Fields>,
 }
 
 /// What becomes a segment, and the hash of it.
@@ -133,21 +142,23 @@ impl<'a> TensorTask<'a> {
     pub fn prepare(self, bytes: SourceBytes<'a>, workers: Workers<'_>) -> Result<Prepared<'a>> {
         // Stored without a matrix view, whatever the other dimensions.
         let nothing = MatrixEntry { count: 1, rows: 0, cols: 0, row_axis: 0 };
-        let matrix = if bytes.is_empty() { nothing } else { self.matrix()? };
+        let mut matrix = if bytes.is_empty() { nothing } else { self.matrix()? };
         if !self.scheme.takes(self.tensor.dtype, &self.tensor.shape) {
             return self.prepare_raw(bytes, matrix, workers);
         }
         let Workers { pool, cancel } = workers;
+        let mut options = self.plane.clone();
+        if self.scheme == Scheme::Lossless {
+            // Neither exponents nor whole bytes have a sign to be folded, or neighbours that they are like.
+            (options.layout, options.filters) = (Layout::Byte, false);
+            matrix = if matrix.row_axis == 0 { fold_narrow(matrix) } else { matrix };
+        }
         let weights = weights_of(self.tensor.dtype, &bytes, &matrix, self.importance);
         let symbols = self.scheme.symbols(&weights, pool, cancel);
-        let symbols = symbols.map_err(|e| self.in_its_own_terms(e, &bytes, &matrix))?;
-        let (mut planes, mut bits) = (Vec::with_capacity(symbols.planes.len()), 0.0);
-        for plane in &symbols.planes {
-            bits += entropy(&count_bytes_with(bytemuck::cast_slice(plane), pool, cancel)?);
-            let draft = Draft::new(&plane_of(&matrix, plane), &self.plane, pool, cancel)?;
-            planes.push((draft, hash(bytemuck::cast_slice(plane))));
-        }
-        Ok(Prepared { task: self, bytes, matrix, symbols: Some((symbols, bits)), planes })
+        let mut symbols = symbols.map_err(|e| self.in_its_own_terms(e, &bytes, &matrix))?;
+        let scales = symbols.scales.take();
+        let (planes, entropy) = planes_of(symbols, &matrix, &options, pool, cancel)?;
+        Ok(Prepared { task: self, bytes, matrix, content: Content::Symbols { planes, scales, entropy } })
     }
 
     /// Of an element that is not finite, the place that its owner knows it by.
@@ -179,40 +190,55 @@ impl<'a> TensorTask<'a> {
         };
         let plane = plane_of(&matrix, bytemuck::cast_slice(&bytes));
         let draft = Draft::new(&plane, &options, workers.pool, workers.cancel)?;
-        let planes = vec![(draft, hash(&bytes))];
-        Ok(Prepared { task: self, bytes, matrix, symbols: None, planes })
+        let hash = hash(&bytes);
+        Ok(Prepared { task: self, bytes, matrix, content: Content::Bytes { draft, hash } })
     }
 }
 
 impl<'a> Prepared<'a> {
     /// Chooses its tables; see [`Draft::choose`].
     pub fn choose(&mut self, shared: &mut Vec<Table>) {
-        self.planes.iter_mut().for_each(|(draft, _)| draft.choose(shared));
+        match &mut self.content {
+            Content::Bytes { draft, .. } => draft.choose(shared),
+            Content::Symbols { planes, .. } => planes.iter_mut().for_each(|p| p.draft.choose(shared)),
+        }
     }
 
     /// Encodes it; `done` counts its elements that are encoded.
     pub fn encode(self, workers: Workers<'_>, done: &AtomicUsize) -> Result<Encoded<'a>> {
-        let Self { task, bytes, matrix, symbols, planes: drafts } = self;
+        let Self { task, bytes, matrix, content } = self;
         let Workers { pool, cancel } = workers;
         let tensor = task.tensor;
-        let mut planes = Vec::with_capacity(drafts.len());
-        let Some((SymbolPlanes { planes: symbols, scales }, entropy)) = symbols else {
-            let bytewise = tensor.dtype.size() == 1 && matrix.row_axis == 0;
-            let (draft, hash) = drafts.into_iter().next().expect("bytes are one plane");
-            let plane = draft.encode(&plane_of(&matrix, bytemuck::cast_slice(&bytes)), pool, cancel, done)?;
-            let matrix = (bytewise && plane.coder() != Coder::Raw).then_some(matrix);
-            planes.push(ReadyPlane::new(plane, Stored::tensor(bytes, hash), hash));
-            return Ok(Encoded { tensor, scheme: SchemeKind::Raw, matrix, scales: None, quality: None, planes });
+        let (inputs, scales, entropy) = match content {
+            Content::Symbols { planes, scales, entropy } => (planes, scales, entropy),
+            Content::Bytes { draft, hash } => {
+                let bytewise = tensor.dtype.size() == 1 && matrix.row_axis == 0;
+                let plane = draft.encode(&plane_of(&matrix, bytemuck::cast_slice(&bytes)), pool, cancel, done)?;
+                let matrix = (bytewise && plane.coder() != Coder::Raw).then_some(matrix);
+                let planes = vec![ReadyPlane::new(plane, Stored::tensor(bytes, hash), hash, None)];
+                return Ok(Encoded { tensor, scheme: SchemeKind::Raw, matrix, scales: None, quality: None, planes });
+            }
         };
         let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * size_of::<f32>());
-        for ((draft, hash), symbols) in drafts.into_iter().zip(symbols) {
-            let plane = draft.encode(&plane_of(&matrix, &symbols), pool, cancel, done)?;
-            stored += if plane.coder() == Coder::Raw { symbols.len() } else { plane.stored_bytes() };
+        let (mut planes, mut lost) = (Vec::with_capacity(inputs.len()), false);
+        for input in inputs {
+            let PlaneInput { symbols, beside, fields, hash, draft } = input;
+            let &MatrixEntry { count, rows, cols, .. } = &matrix;
+            let elements = SymbolMatrices { count, rows, cols, data: &symbols, beside: &beside };
+            let plane = draft.encode(&elements, pool, cancel, done)?;
+            let raw = plane.coder() == Coder::Raw;
+            stored += if raw { elements.bytes() } else { plane.stored_bytes() };
+            lost |= raw && !beside.is_empty();
             let raw = Stored { bytes: Held::Ours(Bytes::Plain(bytemuck::cast_vec(symbols))), hash };
-            planes.push(ReadyPlane::new(plane, raw, hash));
+            planes.push(ReadyPlane::new(plane, raw, hash, fields));
         }
-        if stored >= bytes.len() {
-            // Floats share no tables, so that nothing is to be chosen.
+        // A plane that is not coded has no room for what lies beside its symbols.
+        if lost || stored >= bytes.len() {
+            // What shared tables would have had to choose one before.
+            let mut task = task;
+            if task.plane.coder != Coder::Zstd {
+                task.plane.coder = Coder::Raw;
+            }
             return task.prepare_raw(bytes, matrix, workers)?.encode(workers, done);
         }
         // Rounded: the figure is for people, and digits cost bytes.
@@ -222,13 +248,13 @@ impl<'a> Prepared<'a> {
 }
 
 impl<'a> ReadyPlane<'a> {
-    /// `raw` is what is stored where the plane is not coded, `hash` that of what it decodes to.
-    fn new(mut plane: EncodedPlane, raw: Stored<'a>, hash: Hash) -> Self {
+    /// `raw` is what is stored where the plane is not coded, `hash` that of what it decodes to, `fields` the bits that it holds.
+    fn new(mut plane: EncodedPlane, raw: Stored<'a>, hash: Hash, fields: Option<Fields>) -> Self {
         let coded = plane.coder() != Coder::Raw;
         let data = if coded { Stored::made(std::mem::take(&mut plane.data)) } else { raw };
-        let has_side = matches!(plane.form.coding, Coding::Tiles(t) if t.layout == Layout::Pair);
+        let has_side = matches!(plane.form.coding, Coding::Tiles(t) if t.layout != Layout::Byte);
         let side = has_side.then(|| Stored::made(std::mem::take(&mut plane.side)));
-        Self { plane, data, side, hash }
+        Self { plane, data, side, hash, fields }
     }
 }
 
@@ -247,6 +273,9 @@ impl Encoded<'_> {
             }
         };
         let planes = self.planes.into_iter().map(|plane| plane.write(writer, tables)).collect::<Result<_>>()?;
+        if self.scheme == SchemeKind::Lossless {
+            writer.need(DRAFT);
+        }
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),
@@ -262,7 +291,7 @@ impl Encoded<'_> {
 }
 
 fn plane_of<'a>(matrix: &MatrixEntry, data: &'a [i8]) -> SymbolMatrices<'a> {
-    SymbolMatrices { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data }
+    SymbolMatrices { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data, beside: &[] }
 }
 
 /// The bytes of a tensor that is seen as `matrix`, for a scheme.
@@ -338,6 +367,7 @@ impl ReadyPlane<'_> {
         let side = self.side.map(|side| side.write(writer)).transpose()?;
         let stored = StoredPlane {
             form: plane.form,
+            fields: self.fields,
             elements: plane.form.elements()?,
             chunks: plane.form.chunks()?,
             table,

@@ -61,6 +61,11 @@ impl TensorPlan {
     /// Plans the decoding of a tensor whose bytes were checked.
     pub fn new(bytes: &TensorBytes) -> Result<Self> {
         let tensor = &bytes.tensor;
+        if tensor.is_joined() {
+            return Err(Error::unsupported("scheme lossless on a GPU")
+                .tensor(&tensor.name)
+                .advice("decode it on the CPU"));
+        }
         let (stored, plane) = (tensor.plane(), bytes.plane());
         let matrix = tensor.rows_view();
         let (count, rows, cols) = matrix;
@@ -236,7 +241,7 @@ impl TilesPlan {
         let blocks = self.geometry.tile() / BLOCK_COLS;
         match (self.tiling.coder, self.tiling.layout) {
             (Coder::Rans, _) => 4 * LANES * 2 + 16,
-            (_, Layout::Byte) => (blocks * 32 * 12).div_ceil(32) * 4 + 16,
+            (_, Layout::Byte | Layout::Split) => (blocks * 32 * 12).div_ceil(32) * 4 + 16,
             (_, Layout::Pair) => (blocks * 16 * 12).div_ceil(32) * 4 + 16,
         }
     }

@@ -23,7 +23,7 @@ pub fn device_table(table: &Table, layout: Layout) -> Vec<u32> {
             .map(|entry| {
                 let (symbol, length) = (u32::from(entry >> 8), u32::from(entry & 0xFF));
                 match layout {
-                    Layout::Byte => length | symbol << 24,
+                    Layout::Byte | Layout::Split => length | symbol << 24,
                     Layout::Pair => length | (symbol & 15) << 19 | (symbol >> 4) << 27,
                 }
             })

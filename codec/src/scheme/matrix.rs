@@ -1,5 +1,6 @@
 //! What schemes are given, and what they make of it.
 
+use super::fields::Fields;
 use super::int8::granularity::Granularity;
 use crate::tensor::Dtype;
 
@@ -15,7 +16,7 @@ pub struct Importance {
 /// A matrix of floats to encode, and what is known of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights<'a> {
-    /// Element type: `F32`, `F16` or `BF16`.
+    /// Element type: one that the scheme takes.
     pub dtype: Dtype,
     /// Elements, little-endian.
     pub bytes: &'a [u8],
@@ -34,6 +35,8 @@ pub struct Weights<'a> {
 pub struct SymbolPlanes {
     /// Those of each plane, row by row.
     pub planes: Vec<Vec<i8>>,
+    /// The bits of an element that each plane holds; empty where one plane holds all that there is.
+    pub fields: Vec<Fields>,
     /// Factors of the symbols and what shares one, in the order of [`Granularity::scales`].
     pub scales: Option<(Granularity, Vec<f32>)>,
 }

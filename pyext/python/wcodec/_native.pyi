@@ -77,6 +77,7 @@ class _EncodeOptions(TypedDict):
     metadata: dict[str, str]
 
 class _EncodingFacts(TypedDict):
+    schemes: list[str]
     coders: list[str]
     layouts: list[str]
     block: int

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._native import _DecodeOptions, _EncodeOptions
 
 _FACTS = encoding_facts()
-SCHEMES = ("int8", "raw")
+SCHEMES = tuple(_FACTS["schemes"])
 SCALES = ("row", "tensor", "block")
 CODERS = tuple(_FACTS["coders"])
 LAYOUTS = tuple(_FACTS["layouts"])

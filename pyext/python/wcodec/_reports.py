@@ -31,14 +31,14 @@ class Segment:
 class PlaneInfo:
     """A plane of a tensor: an array that is stored by itself."""
 
-    bits: tuple[int, int] | None
-    """The lowest bit that it holds of each element (of each symbol, for scheme ``int8``), and how many; ``None`` where
-    the scheme is one that this version does not know."""
+    bits: tuple[tuple[int, int], ...] | None
+    """The bits that it holds of each element (of each symbol, for scheme ``int8``), the most significant first: runs, each
+    as its lowest bit and its width. ``None`` where the scheme is one that this version does not know."""
     coder: str
     layout: str | None
-    """``byte`` or ``pair``, for coders ``rans`` and ``huffman``."""
+    """``byte``, ``pair`` or ``split``, for coders ``rans`` and ``huffman``."""
     shift: int | None
-    """Uncoded low bits of layout ``pair``."""
+    """Uncoded low bits of layout ``pair``; uncoded bits of layout ``split``."""
     filter: str
     tile: int | None
     """Width of a tile in columns, for coders ``rans`` and ``huffman``."""
@@ -49,7 +49,7 @@ class PlaneInfo:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
-        return {**asdict(self), "bits": None if self.bits is None else list(self.bits)}
+        return {**asdict(self), "bits": None if self.bits is None else [list(run) for run in self.bits]}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class TensorInfo:
                 if name == "segments":
                     known = {name: tuple(Segment(*segment) for segment in facts.segments(place))}
                 elif name == "planes":
-                    known = {name: tuple(PlaneInfo(*plane) for plane in facts.planes(place))}
+                    known = {name: tuple(PlaneInfo(bits and tuple(bits), *rest) for bits, *rest in facts.planes(place))}
                 else:
                     known = facts.record(place)
                 # What was said when it was made stays: the name of a tied tensor is its own.
@@ -167,7 +167,7 @@ class TensorInfo:
         out = {k: v for k, v in record.items() if k in known}
         out["scale"] = record["scales"]
         out["shape"] = tuple(record["shape"])
-        planes = [{**p, "bits": None if p["bits"] is None else tuple(p["bits"])} for p in record["planes"]]
+        planes = [{**p, "bits": None if p["bits"] is None else tuple(map(tuple, p["bits"]))} for p in record["planes"]]
         out["planes"] = tuple(PlaneInfo(**p) for p in planes)
         out["segments"] = tuple(Segment(s["role"], s["offset"], s["length"], s["hash"]) for s in record["segments"])
         return TensorInfo(**out)

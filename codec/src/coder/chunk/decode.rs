@@ -27,10 +27,15 @@ pub const TOGETHER: usize = 4;
 #[derive(Default)]
 pub struct Scratch {
     symbols: Vec<u8>,
+    /// What is decoded of elements before the side plane is joined to it, for layout `split`.
+    pub(in crate::coder) coded: Vec<i8>,
     pub(in crate::coder) zstd: Option<zstd::bulk::Decompressor<'static>>,
     #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code))]
     words: [Vec<u16>; TOGETHER],
 }
+
+/// What the lanes' last states hold besides symbols.
+pub type Tails = [u32; LANES];
 
 /// A chunk taken apart.
 struct ChunkParts<'a> {
@@ -81,16 +86,23 @@ impl ChunkDecoder {
     }
 
     /// Decodes `chunk` into the tile that begins at `out[0]` and whose rows are `stride` apart; all 16 rows and
-    /// `chunk.width` columns of it are written.
+    /// `chunk.width` columns of it are written. In layout `split` these are the coded symbols, and `tails` becomes the lanes' tails.
     ///
     /// # Errors
     /// The chunk is damaged. What is in the tile then is the same for every [`Isa`] where the chunk's lengths were
     /// right, and untouched where they were not.
-    pub fn decode(&self, chunk: &Chunk<'_>, out: &mut [i8], stride: usize, scratch: &mut Scratch) -> Result<()> {
+    pub fn decode(
+        &self,
+        chunk: &Chunk<'_>,
+        out: &mut [i8],
+        stride: usize,
+        tails: &mut Tails,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         let parts = self.split(chunk)?;
         let coded = match &self.decoder {
-            _ if parts.is_raw => self.decode_raw(&parts, chunk, out, stride, scratch),
-            CoderDecoder::Rans(d) => self.decode_rans(d, &parts, chunk, out, stride, scratch),
+            _ if parts.is_raw => self.decode_raw(&parts, chunk, out, stride, tails, scratch),
+            CoderDecoder::Rans(d) => self.decode_rans(d, &parts, chunk, out, stride, tails, scratch),
             CoderDecoder::Huffman(d) => {
                 scratch.symbols.resize(self.format.steps(chunk.width) * LANES, 0);
                 let ends = if self.isa == Isa::Scalar {
@@ -115,6 +127,7 @@ impl ChunkDecoder {
         chunks: &[Chunk<'_>],
         out: &mut [i8],
         stride: usize,
+        tails: &mut [Tails; TOGETHER],
         scratch: &mut Scratch,
     ) -> Result<(), (usize, Error)> {
         let mut result = Ok(());
@@ -123,13 +136,14 @@ impl ChunkDecoder {
             let out = &mut out[chunks[..at].iter().map(|c| c.width).sum()..];
             let rest = &chunks[at..];
             let mut verdicts = [const { Ok(()) }; TOGETHER];
+            let tails = &mut tails[at..];
             let done = match rest {
                 #[cfg(all(target_arch = "x86_64", not(miri)))]
-                [a, b, c, d, ..] if self.decode_together([a, b, c, d], out, stride, scratch, &mut verdicts) => 4,
+                [a, b, c, d, ..] if self.decode_together([a, b, c, d], out, stride, tails, scratch, &mut verdicts) => 4,
                 #[cfg(all(target_arch = "x86_64", not(miri)))]
-                [a, b, ..] if self.decode_together([a, b], out, stride, scratch, &mut verdicts) => 2,
+                [a, b, ..] if self.decode_together([a, b], out, stride, tails, scratch, &mut verdicts) => 2,
                 _ => {
-                    verdicts[0] = self.decode(&rest[0], out, stride, scratch);
+                    verdicts[0] = self.decode(&rest[0], out, stride, &mut tails[0], scratch);
                     1
                 }
             };
@@ -148,6 +162,7 @@ impl ChunkDecoder {
         chunks: [&Chunk<'_>; N],
         out: &mut [i8],
         stride: usize,
+        tails: &mut [Tails],
         scratch: &mut Scratch,
         verdicts: &mut [Result<()>; TOGETHER],
     ) -> bool {
@@ -164,7 +179,8 @@ impl ChunkDecoder {
         else {
             return false;
         };
-        for (i, stream) in streams.into_iter().enumerate() {
+        for (i, (stream, end)) in streams.into_iter().enumerate() {
+            tails[i] = end;
             let patched = patches::apply(parts[i].patches, width, &mut out[i * width..], stride);
             verdicts[i] = patched.and(stream);
         }
@@ -177,6 +193,7 @@ impl ChunkDecoder {
         chunk: &Chunk<'_>,
         out: &mut [i8],
         stride: usize,
+        lanes: &mut Tails,
         scratch: &mut Scratch,
     ) -> Result<()> {
         let half = symbols_per_block(self.format.layout) / 2;
@@ -192,10 +209,12 @@ impl ChunkDecoder {
         }
         let tails = tails.as_chunks::<4>().0;
         let tails = std::array::from_fn(|l| tails.get(l).map_or(0, |t| u32::from_le_bytes(*t)));
+        *lanes = tails;
         self.place(&scratch.symbols, chunk, &tails, out, stride);
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what the vector code takes")]
     fn decode_rans(
         &self,
         decoder: &rans::RansDecoder,
@@ -203,20 +222,25 @@ impl ChunkDecoder {
         chunk: &Chunk<'_>,
         out: &mut [i8],
         stride: usize,
+        lanes: &mut Tails,
         scratch: &mut Scratch,
     ) -> Result<()> {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         match self.isa {
             Isa::Avx512 => {
                 let job = rans::avx512::ChunkStreams { body: parts.body, side: chunk.side };
-                let [verdict] =
+                let [(verdict, tails)] =
                     rans::avx512::decode(decoder, self.format, [job], chunk.width, out, stride, &mut scratch.words)?;
+                *lanes = tails;
                 return verdict;
             }
             Isa::Avx2 => {
                 let words = &mut scratch.words[0];
                 let (body, side) = (parts.body, chunk.side);
-                return rans::avx2::decode(decoder, self.format, body, side, chunk.width, out, stride, words);
+                let (verdict, tails) =
+                    rans::avx2::decode(decoder, self.format, body, side, chunk.width, out, stride, words)?;
+                *lanes = tails;
+                return verdict;
             }
             Isa::Scalar => {}
         }
@@ -230,6 +254,7 @@ impl ChunkDecoder {
                 *symbol = tail.to_le_bytes()[i];
             }
         }
+        *lanes = tails;
         self.place(&scratch.symbols, chunk, &tails, out, stride);
         verdict
     }
@@ -240,7 +265,7 @@ impl ChunkDecoder {
         let shift = self.format.shift;
         for block in 0..chunk.width / BLOCK_COLS {
             let side = match self.format.layout {
-                Layout::Byte => [[0; LANES]; 4],
+                Layout::Byte | Layout::Split => [[0; LANES]; 4],
                 Layout::Pair => side_words(self.format, chunk, block, tails),
             };
             // Elements by word and lane: loops over lanes vectorize.
@@ -248,7 +273,7 @@ impl ChunkDecoder {
             for (k, words) in words.iter_mut().enumerate() {
                 let steps = symbols[(block * 8 + k) * per_word * LANES..][..per_word * LANES].as_chunks::<LANES>().0;
                 match (self.format.layout, steps) {
-                    (Layout::Byte, [a, b, c, d]) => {
+                    (Layout::Byte | Layout::Split, [a, b, c, d]) => {
                         for lane in 0..LANES {
                             words[lane] = u32::from_le_bytes([a[lane], b[lane], c[lane], d[lane]]);
                         }

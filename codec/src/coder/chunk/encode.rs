@@ -2,10 +2,10 @@
 
 use super::patches;
 use crate::coder::chunk_format::{ChunkFormat, word_at};
-use crate::coder::pair::{pack_side, split};
+use crate::coder::pair::{pack_side, split as split_pair};
 use crate::coder::table::Table;
 use crate::coder::tile::{raw_body_bytes, symbols_per_block};
-use crate::coder::{BLOCK_COLS, Coder, LANES, Layout, huffman, rans};
+use crate::coder::{BLOCK_COLS, Coder, LANES, Layout, huffman, rans, split};
 
 enum Encoder {
     Rans(Box<rans::Encoder>),
@@ -31,8 +31,16 @@ impl ChunkEncoder {
     }
 
     /// Appends the chunk of `tile` (row-major, 16 rows of `width` columns) to `out` and its part of the side plane to
-    /// `side`. `false`, with nothing usable appended, where the patches do not fit.
-    pub fn encode(&mut self, tile: &[i8], width: usize, out: &mut Vec<u8>, side: &mut Vec<u8>) -> bool {
+    /// `side`. `rest` is what of the elements is not in `tile`, for layout `split`: a tile of bytes for each, the most significant first.
+    /// `false`, with nothing usable appended, where the patches do not fit.
+    pub fn encode(
+        &mut self,
+        tile: &[i8],
+        rest: &[Vec<i8>],
+        width: usize,
+        out: &mut Vec<u8>,
+        side: &mut Vec<u8>,
+    ) -> bool {
         let begin = out.len();
         if self.format.has_patches() {
             patches::put(tile, width, self.format.shift, out);
@@ -42,6 +50,10 @@ impl ChunkEncoder {
         match self.format.layout {
             Layout::Byte => self.split_bytes(tile, width),
             Layout::Pair => self.split_pairs(tile, width, side, &mut tails),
+            Layout::Split => {
+                self.split_bytes(tile, width);
+                split::put_rest(self.format.coder, rest, width, side, &mut tails);
+            }
         }
         let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
         self.body.clear();
@@ -69,7 +81,7 @@ impl ChunkEncoder {
             }
         }
         out.extend_from_slice(&self.body);
-        out.len() - begin <= ChunkFormat::longest(width)
+        out.len() - begin <= self.format.longest(width)
     }
 
     /// The coded symbols of `tile`, `[step][lane]`, in layout `byte`.
@@ -99,7 +111,7 @@ impl ChunkEncoder {
                 });
                 let (first, second) = steps[2 * k * LANES..][..2 * LANES].split_at_mut(LANES);
                 for lane in 0..LANES {
-                    let (symbols, a) = split(elements[lane], shift);
+                    let (symbols, a) = split_pair(elements[lane], shift);
                     first[lane] = symbols as u8;
                     second[lane] = (symbols >> 16) as u8;
                     rest[lane] = a;

@@ -6,13 +6,15 @@ use rayon::prelude::*;
 
 use super::form::{Coding, PlaneForm, Tiling};
 use crate::cancel::Cancel;
-use crate::coder::chunk::{Chunk, ChunkDecoder, Scratch, TOGETHER};
+use crate::coder::chunk::{Chunk, ChunkDecoder, Scratch, TOGETHER, Tails};
 use crate::coder::chunk_format::ChunkFormat;
+use crate::coder::split::{self, Cells, Rest};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
 use crate::coder::zstd::PlaneFrames;
-use crate::coder::{Filter, Isa, TILE_ROWS, filter};
+use crate::coder::{Filter, Isa, LANES, Layout, TILE_ROWS, filter};
 use crate::error::{Error, Result};
+use crate::tensor::reserve;
 
 /// Symbols of a piece of a raw plane.
 const RAW_PIECE: usize = 1 << 16;
@@ -51,6 +53,8 @@ struct Tiles<'a> {
     data: &'a [u8],
     side: &'a [u8],
     side_per_strip: usize,
+    /// See [`Coding::element_bytes`].
+    element_bytes: usize,
 }
 
 impl<'a> Plane<'a> {
@@ -109,7 +113,15 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Decodes piece `i` into `out`, which has its length.
+    /// Bytes that a symbol becomes: 1, or more in layout `split`, where an element is its symbol and what lies beside it.
+    pub fn element_bytes(&self) -> usize {
+        match &self.0 {
+            Kind::Tiles(t) => t.element_bytes,
+            Kind::Raw(_) | Kind::Zstd { .. } => 1,
+        }
+    }
+
+    /// Decodes piece `i` into `out`, which has room for its elements.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), with the place counted from the start of the data segment.
@@ -130,7 +142,7 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Decodes the columns `cols` of a row, counted through all matrices, into `out`, which has their number: tile by tile, for
+    /// Decodes the columns `cols` of a row, counted through all matrices, into `out`, which has room for them: tile by tile, for
     /// strips too wide to be held. Only for planes of tiles.
     ///
     /// # Errors
@@ -142,11 +154,11 @@ impl<'a> Plane<'a> {
         let row = row % g.rows() % TILE_ROWS;
         let tile_cols = |tile: usize| (tile * g.tile()).max(cols.start)..((tile + 1) * g.tile()).min(cols.end);
         let tiles = cols.start / g.tile()..cols.end.div_ceil(g.tile());
-        let parts = crate::tensor::split(out, tiles.clone().map(|tile| tile_cols(tile).len()));
+        let parts = crate::tensor::split(out, tiles.clone().map(|tile| tile_cols(tile).len() * t.element_bytes));
         parts.into_par_iter().zip(tiles).try_for_each_init(Default::default, |(buffer, scratch), (out, tile)| {
             cancel.check()?;
             let width = t.decode_tile(strip * g.tiles() + tile, buffer, scratch)?;
-            let first = row * width + tile_cols(tile).start - tile * g.tile();
+            let first = (row * width + tile_cols(tile).start - tile * g.tile()) * t.element_bytes;
             out.copy_from_slice(&buffer[first..first + out.len()]);
             Ok(())
         })
@@ -223,12 +235,13 @@ impl<'a> Tiles<'a> {
             return Err(Error::corrupt(format!("{} bytes of side plane", source.side.len())));
         }
         let decoder = ChunkDecoder::new(format, table, isa);
-        let tiles =
-            Self { geometry, format, filter, decoder, offsets, data: source.data, side: source.side, side_per_strip };
+        let element_bytes = source.form.coding.element_bytes();
+        let (data, side) = (source.data, source.side);
+        let tiles = Self { geometry, format, filter, decoder, offsets, data, side, side_per_strip, element_bytes };
         let (mut end, mut longest) = (0, 0);
         for i in 0..geometry.chunks() {
             let r = tiles.chunk_range(i);
-            let most = ChunkFormat::longest(geometry.position(i).width);
+            let most = format.longest(geometry.position(i).width);
             if r.start != end || r.end < r.start || r.len() > most {
                 let Range { start, end } = r;
                 return Err(Error::corrupt(format!("chunk {i} lies at {start}..{end}, at most {most} bytes long")));
@@ -257,6 +270,40 @@ impl<'a> Tiles<'a> {
     }
 
     fn decode_strip(&self, strip: usize, out: &mut [i8], scratch: &mut Scratch) -> Result<()> {
+        if self.format.layout == Layout::Split {
+            let mut coded = std::mem::take(&mut scratch.coded);
+            let decoded = self.decode_split(strip, &mut coded, out, scratch);
+            scratch.coded = coded;
+            return decoded;
+        }
+        self.decode_symbols(strip, out, &mut |_, _| (), scratch)
+    }
+
+    /// Decodes the strip's symbols into `coded`, and puts them together with what lies beside them.
+    fn decode_split(&self, strip: usize, coded: &mut Vec<i8>, out: &mut [i8], scratch: &mut Scratch) -> Result<()> {
+        let (g, bytes) = (&self.geometry, self.element_bytes);
+        reserve(coded, out.len() / bytes)?;
+        let mut tails: Vec<Tails> = vec![[0; LANES]; g.tiles()];
+        let decoded = self.decode_symbols(strip, coded, &mut |tile, lanes| tails[tile] = *lanes, scratch);
+        for (tile, tails) in tails.iter().enumerate() {
+            let Chunk { side, width, .. } = self.chunk(strip * g.tiles() + tile);
+            let col = tile * g.tile();
+            let (rows, cols) = (coded.len() / g.cols(), width.min(g.cols() - col));
+            let cells = Cells { rows, col, cols, stride: g.cols() };
+            let rest = Rest { coder: self.format.coder, side, tails, width };
+            split::join(coded, rest, bytes, cells, bytemuck::cast_slice_mut(out));
+        }
+        decoded
+    }
+
+    /// Decodes the strip's symbols, and tells each tile's tails.
+    fn decode_symbols(
+        &self,
+        strip: usize,
+        out: &mut [i8],
+        ended: &mut dyn FnMut(usize, &Tails),
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         let (g, cols) = (&self.geometry, self.geometry.cols());
         let first = strip * g.tiles();
         let whole = out.len() == TILE_ROWS * cols;
@@ -269,11 +316,15 @@ impl<'a> Tiles<'a> {
             for (i, chunk) in run.iter_mut().enumerate().take(n).skip(1) {
                 *chunk = self.chunk(first + t + i);
             }
-            let decoded = self.decoder.decode_run(&run[..n], &mut out[t * g.tile()..], cols, scratch);
+            let mut tails = [[0; LANES]; TOGETHER];
+            let decoded = self.decoder.decode_run(&run[..n], &mut out[t * g.tile()..], cols, &mut tails, scratch);
+            tails.iter().take(n).enumerate().for_each(|(i, tails)| ended(t + i, tails));
             decoded.map_err(|(i, e)| self.place(&e, first + t + i))?;
         }
         for t in inner..g.tiles() {
-            let decoded = self.decode_padded(&self.chunk(first + t), t * g.tile(), out, scratch);
+            let mut tails = [0; LANES];
+            let decoded = self.decode_padded(&self.chunk(first + t), t * g.tile(), out, &mut tails, scratch);
+            ended(t, &tails);
             decoded.map_err(|e| self.place(&e, first + t))?;
         }
         if self.filter != Filter::None {
@@ -287,18 +338,34 @@ impl<'a> Tiles<'a> {
     /// Decodes a tile by itself, padding and all, and returns its width.
     fn decode_tile(&self, i: usize, out: &mut Vec<i8>, scratch: &mut Scratch) -> Result<usize> {
         let chunk = self.chunk(i);
+        let (width, elements) = (chunk.width, TILE_ROWS * chunk.width);
+        let mut tails = [0; LANES];
         out.clear();
-        out.resize(TILE_ROWS * chunk.width, 0);
-        self.decoder.decode(&chunk, out, chunk.width, scratch).map_err(|e| self.place(&e, i))?;
-        filter::undo(self.filter, out, chunk.width, chunk.width);
-        Ok(chunk.width)
+        out.resize(elements, 0);
+        self.decoder.decode(&chunk, out, width, &mut tails, scratch).map_err(|e| self.place(&e, i))?;
+        filter::undo(self.filter, out, width, width);
+        if self.format.layout == Layout::Split {
+            let symbols = std::mem::take(out);
+            out.resize(elements * self.element_bytes, 0);
+            let cells = Cells { rows: TILE_ROWS, col: 0, cols: width, stride: width };
+            let rest = Rest { coder: self.format.coder, side: chunk.side, tails: &tails, width };
+            split::join(&symbols, rest, self.element_bytes, cells, bytemuck::cast_slice_mut(out));
+        }
+        Ok(width)
     }
 
     /// Decodes a tile that reaches beyond the matrix, and drops the padding.
-    fn decode_padded(&self, chunk: &Chunk<'_>, col: usize, out: &mut [i8], scratch: &mut Scratch) -> Result<()> {
+    fn decode_padded(
+        &self,
+        chunk: &Chunk<'_>,
+        col: usize,
+        out: &mut [i8],
+        tails: &mut Tails,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         let cols = self.geometry.cols();
         let mut tile = vec![0i8; TILE_ROWS * chunk.width];
-        let decoded = self.decoder.decode(chunk, &mut tile, chunk.width, scratch);
+        let decoded = self.decoder.decode(chunk, &mut tile, chunk.width, tails, scratch);
         let width = chunk.width.min(cols - col);
         for (to, from) in out.chunks_exact_mut(cols).zip(tile.chunks_exact(chunk.width)) {
             to[col..col + width].copy_from_slice(&from[..width]);

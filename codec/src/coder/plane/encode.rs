@@ -29,7 +29,7 @@ mod zstd;
 /// use wcodec::coder::plane::{PlaneOptions, SymbolMatrices, encode};
 /// use wcodec::{Cancel, Coder, Layout, Pool};
 /// let data: Vec<i8> = (0..64 * 256).map(|i| (i * i % 7) as i8).collect();
-/// let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data };
+/// let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data, beside: &[] };
 /// let (coder, layout, tile) = (Coder::Rans, Layout::Pair, None);
 /// let options =
 ///     PlaneOptions { coder, layout, table_bits: 12, tile, zstd_level: 3, zstd_chunk: None, filters: true };
@@ -81,7 +81,7 @@ impl Draft {
         }
     }
 
-    /// Encodes the symbols that the draft was made of. `done` counts those that are encoded.
+    /// Encodes the symbols that the draft was made of. A plane that is not coded has its symbols alone. `done` counts those that are encoded.
     ///
     /// # Errors
     /// As for [`encode`].
@@ -97,6 +97,6 @@ impl Draft {
             Way::Zstd(zstd) => zstd.encode(symbols, pool, cancel, done)?,
             Way::Tiles(tiles) => tiles.encode(symbols, pool, cancel, done)?,
         };
-        Ok(coded.filter(|c| c.stored_bytes() < symbols.data.len()).unwrap_or_else(|| EncodedPlane::raw(symbols)))
+        Ok(coded.filter(|c| c.stored_bytes() < symbols.bytes()).unwrap_or_else(|| EncodedPlane::raw(symbols)))
     }
 }

@@ -24,7 +24,7 @@ pub struct PlaneOptions {
     pub filters: bool,
 }
 
-/// Symbols to encode: `count` matrices of `rows` x `cols`, row-major.
+/// Symbols to encode, or elements of symbols and of what lies beside them: `count` matrices of `rows` x `cols`, row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct SymbolMatrices<'a> {
     /// Matrices.
@@ -35,9 +35,16 @@ pub struct SymbolMatrices<'a> {
     pub cols: usize,
     /// `count * rows * cols` symbols.
     pub data: &'a [i8],
+    /// For layout `split`, what elements have besides: as many bytes for each of up to three planes, the most significant first.
+    pub beside: &'a [Vec<i8>],
 }
 
 impl SymbolMatrices<'_> {
+    /// Bytes of all elements.
+    pub fn bytes(&self) -> usize {
+        self.data.len() * (1 + self.beside.len())
+    }
+
     /// Matrices, rows, columns.
     pub fn matrix(&self) -> (usize, usize, usize) {
         (self.count, self.rows, self.cols)

@@ -27,7 +27,7 @@ pub struct Tiling {
     pub coder: Coder,
     /// What a coded symbol stands for.
     pub layout: Layout,
-    /// Uncoded low bits of layout `pair`, 0 to 3; 0 in layout `byte`.
+    /// Uncoded low bits of layout `pair`, 0 to 3; uncoded bits of layout `split`, 8, 16 or 24; 0 in layout `byte`.
     pub shift: u32,
     /// Width of a tile, columns.
     pub tile: usize,
@@ -51,6 +51,14 @@ impl Tiling {
 }
 
 impl Coding {
+    /// Bytes that an element of the plane is decoded to: a symbol, and what lies beside it in layout `split`.
+    pub fn element_bytes(&self) -> usize {
+        match self {
+            Coding::Tiles(t) if t.layout == Layout::Split => 1 + t.shift as usize / 8,
+            _ => 1,
+        }
+    }
+
     /// The coder.
     pub fn coder(&self) -> Coder {
         match self {
@@ -90,6 +98,15 @@ impl PlaneForm {
         crate::tensor::element_count(&[count, rows, cols])
     }
 
+    /// Bytes that all of it is decoded to.
+    ///
+    /// # Errors
+    /// As for [`elements`](Self::elements).
+    pub fn decoded_bytes(&self) -> Result<usize> {
+        let bytes = self.elements()?.checked_mul(self.coding.element_bytes());
+        bytes.ok_or_else(|| Error::format("the plane is too large"))
+    }
+
     /// Checks that the parts fit each other, and counts the chunks: what can be decoded by itself.
     ///
     /// # Errors
@@ -105,8 +122,12 @@ impl PlaneForm {
                 Ok(self.elements()?.div_ceil(chunk))
             }
             Coding::Tiles(t) => {
-                if t.shift > 3 {
-                    return Err(Error::format(format!("shift {} is not 0 to 3", t.shift)));
+                let (fits, most) = match t.layout {
+                    Layout::Byte | Layout::Pair => (t.shift <= 3, "0 to 3"),
+                    Layout::Split => (matches!(t.shift, 8 | 16 | 24), "8, 16 or 24"),
+                };
+                if !fits {
+                    return Err(Error::format(format!("shift {} is not {most}", t.shift)));
                 }
                 Ok(t.geometry(self.matrix)?.chunks())
             }

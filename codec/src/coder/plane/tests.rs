@@ -78,9 +78,9 @@ fn every_coder_layout_and_shape_round_trips() {
     for &(count, rows, cols) in SHAPES {
         for spread in [0.0, 3.0, 30.0, 300.0, 1e9] {
             let data = weights(count * rows * cols, spread, 1);
-            let symbols = SymbolMatrices { count, rows, cols, data: &data };
+            let symbols = SymbolMatrices { count, rows, cols, data: &data, beside: &[] };
             for &coder in Coder::ALL {
-                for &layout in Layout::ALL {
+                for &layout in Layout::CHOICES {
                     check_round_trip(&symbols, &options(coder, layout));
                 }
             }
@@ -91,9 +91,9 @@ fn every_coder_layout_and_shape_round_trips() {
 #[test]
 fn every_tile_width_and_table_size_round_trips() {
     let data = weights(47 * 1000, 20.0, 2);
-    let symbols = SymbolMatrices { count: 1, rows: 47, cols: 1000, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 47, cols: 1000, data: &data, beside: &[] };
     for coder in [Coder::Rans, Coder::Huffman] {
-        for &layout in Layout::ALL {
+        for &layout in Layout::CHOICES {
             for tile in [64, 128, 192, 256, 448, 512] {
                 for table_bits in [11, 12] {
                     let o = PlaneOptions { tile: Some(tile), table_bits, ..options(coder, layout) };
@@ -109,9 +109,9 @@ fn every_tile_width_and_table_size_round_trips() {
 fn all_256_symbols_round_trip() {
     let mut data: Vec<i8> = weights(64 * 256, 20.0, 3);
     data[..256].iter_mut().enumerate().for_each(|(i, q)| *q = i as u8 as i8);
-    let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data, beside: &[] };
     for &coder in Coder::ALL {
-        for &layout in Layout::ALL {
+        for &layout in Layout::CHOICES {
             check_round_trip(&symbols, &options(coder, layout));
         }
     }
@@ -122,7 +122,7 @@ fn narrow_distributions_take_a_small_shift_and_outliers_become_patches() {
     for (spread, want) in [(6.0, 0), (15.0, 1), (19.0, 2), (63.0, 3)] {
         let mut data = bell(64 * 1024, spread, 4);
         data.iter_mut().step_by(9973).for_each(|q| *q = -128);
-        let symbols = SymbolMatrices { count: 1, rows: 64, cols: 1024, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows: 64, cols: 1024, data: &data, beside: &[] };
         for coder in [Coder::Rans, Coder::Huffman] {
             let plane = check_round_trip(&symbols, &options(coder, Layout::Pair));
             assert_eq!(tiling(&plane).shift, want, "spread {spread}, {coder}");
@@ -136,7 +136,7 @@ fn dense_outliers_fall_back_to_the_shift_that_always_fits() {
     let mut data = weights(16 * 400 * 256, 1.0, 5);
     let mut rng = StdRng::seed_from_u64(5);
     data[..16 * 256].iter_mut().for_each(|q| *q = rng.random());
-    let symbols = SymbolMatrices { count: 1, rows: 16 * 400, cols: 256, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 16 * 400, cols: 256, data: &data, beside: &[] };
     let plane = check_round_trip(&symbols, &options(Coder::Rans, Layout::Pair));
     assert_eq!(tiling(&plane).shift, 3);
     assert!(plane.form.max_chunk <= 16 * 256);
@@ -149,9 +149,9 @@ fn noise_is_stored_raw_and_raw_chunks_lie_among_coded_ones() {
     let mut mixed = weights(64 * 512, 10.0, 6);
     mixed[..16 * 512].copy_from_slice(&noise[..16 * 512]);
     for &coder in Coder::ALL {
-        for &layout in Layout::ALL {
+        for &layout in Layout::CHOICES {
             let o = PlaneOptions { tile: Some(256), ..options(coder, layout) };
-            let symbols = |data| SymbolMatrices { count: 1, rows: 64, cols: 512, data };
+            let symbols = |data| SymbolMatrices { count: 1, rows: 64, cols: 512, data, beside: &[] };
             assert_eq!(check_round_trip(&symbols(&noise), &o).coder(), Coder::Raw);
             let plane = check_round_trip(&symbols(&mixed), &o);
             assert_eq!(plane.coder(), coder);
@@ -174,9 +174,9 @@ fn filters_are_used_where_they_pay_and_round_trip() {
                 data[r * cols + c] = before.wrapping_add(rng.random_range(-2..=2));
             }
         }
-        let symbols = SymbolMatrices { count: 1, rows, cols, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows, cols, data: &data, beside: &[] };
         for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
-            for &layout in Layout::ALL {
+            for &layout in Layout::CHOICES {
                 let plane = check_round_trip(&symbols, &options(coder, layout));
                 assert_eq!(
                     plane.form.coding.filter(),
@@ -191,7 +191,7 @@ fn filters_are_used_where_they_pay_and_round_trip() {
     }
     let random = weights(100 * 100, 40.0, 8);
     let plane = check_round_trip(
-        &SymbolMatrices { count: 1, rows: 100, cols: 100, data: &random },
+        &SymbolMatrices { count: 1, rows: 100, cols: 100, data: &random, beside: &[] },
         &options(Coder::Rans, Layout::Pair),
     );
     assert_eq!(plane.form.coding.filter(), Filter::None);
@@ -200,7 +200,7 @@ fn filters_are_used_where_they_pay_and_round_trip() {
 #[test]
 fn later_planes_share_a_table_where_that_is_smaller() {
     let data = weights(64 * 256, 60.0, 9);
-    let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data, beside: &[] };
     for coder in [Coder::Rans, Coder::Huffman] {
         let o = options(coder, Layout::Pair);
         let (pool, go, mut shared) = (Pool::new(None).unwrap(), Cancel::new(), Vec::new());
@@ -225,7 +225,7 @@ fn later_planes_share_a_table_where_that_is_smaller() {
 #[test]
 fn encoding_does_not_depend_on_threads() {
     let data = weights(200 * 3000, 60.0, 12);
-    let symbols = SymbolMatrices { count: 1, rows: 200, cols: 3000, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 200, cols: 3000, data: &data, beside: &[] };
     let run = |threads| {
         let pool = Pool::new(Some(threads)).unwrap();
         encode(&symbols, &options(Coder::Rans, Layout::Pair), &pool, &Cancel::new()).unwrap()
@@ -239,7 +239,7 @@ fn symbols_are_counted_and_work_can_be_stopped() {
     // The second has outliers enough for two attempts at a shift, the third a filter that pays.
     let ramps: Vec<i8> = (0..100 * 300).map(|i| (i % 300 / 3) as i8).collect();
     for data in [weights(100 * 300, 60.0, 13), weights(100 * 300, 4000.0, 14), ramps] {
-        let symbols = SymbolMatrices { count: 1, rows: 100, cols: 300, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows: 100, cols: 300, data: &data, beside: &[] };
         for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
             let (o, pool, go) = (options(coder, Layout::Pair), Pool::new(Some(2)).unwrap(), Cancel::new());
             let draft = || {
@@ -279,10 +279,10 @@ fn student_t(rows: usize, cols: usize) -> Vec<i8> {
 fn stored_size_stays_close_to_the_entropy() {
     for (rows, limits) in [(4096, [1.5, 2.2]), (256, [2.5, 3.5])] {
         let data = student_t(rows, 2048);
-        let symbols = SymbolMatrices { count: 1, rows, cols: 2048, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows, cols: 2048, data: &data, beside: &[] };
         let bound = entropy(&count_bytes(bytemuck::cast_slice(&data))) * data.len() as f64 / 8.0;
         for (coder, limit) in [Coder::Rans, Coder::Huffman].into_iter().zip(limits) {
-            for &layout in Layout::ALL {
+            for &layout in Layout::CHOICES {
                 let plane = encode_new(&symbols, &options(coder, layout));
                 let over = (plane.stored_bytes() as f64 / bound - 1.0) * 100.0;
                 println!("{rows} x 2048 {coder} {layout}: {over:.2} % over entropy, W = {}", tiling(&plane).tile);
@@ -321,9 +321,9 @@ fn instruction_sets_agree_on_damaged_chunks() {
     for spread in [5.0, 14.0, 30.0, 45.0] {
         let mut data = bell(47 * 700, spread, 16);
         data.iter_mut().step_by(977).for_each(|q| *q = 127);
-        let symbols = SymbolMatrices { count: 1, rows: 47, cols: 700, data: &data };
+        let symbols = SymbolMatrices { count: 1, rows: 47, cols: 700, data: &data, beside: &[] };
         for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
-            for &layout in Layout::ALL {
+            for &layout in Layout::CHOICES {
                 let mut plane = encode_new(&symbols, &PlaneOptions { tile: Some(128), ..options(coder, layout) });
                 assert_eq!(plane.coder(), coder);
                 agree_on_damage(&symbols, &mut plane, &mut rng, 60);
@@ -342,7 +342,7 @@ fn tiling(plane: &EncodedPlane) -> Tiling {
 #[test]
 fn contradicting_parts_are_refused() {
     let data = weights(40 * 300, 15.0, 17);
-    let symbols = SymbolMatrices { count: 1, rows: 40, cols: 300, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 40, cols: 300, data: &data, beside: &[] };
     for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
         let plane = encode_new(&symbols, &options(coder, Layout::Pair));
         assert_eq!(plane.coder(), coder);
@@ -391,7 +391,7 @@ fn patches_that_point_elsewhere_are_refused() {
     let mut data = weights(16 * 64, 1.0, 18);
     data[5] = 100;
     data[9] = -100;
-    let symbols = SymbolMatrices { count: 1, rows: 16, cols: 64, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 16, cols: 64, data: &data, beside: &[] };
     let good = encode_new(&symbols, &options(Coder::Rans, Layout::Pair));
     assert_eq!(good.data[..12], [2, 0, 0, 0, 5, 0, 100, 0, 9, 0, 156, 0]);
     for (at, value) in [(0, 1), (0, 255), (3, 1), (5, 4), (7, 1), (4, 9), (4, 10), (8, 5)] {
@@ -408,7 +408,7 @@ proptest! {
     fn any_symbols_round_trip(
         count in 1usize..3, rows in 1usize..40, cols in 1usize..200,
         seed: u64, spread in 0.0f64..500.0, outliers in 0usize..40,
-        coder in prop::sample::select(Coder::ALL), layout in prop::sample::select(Layout::ALL),
+        coder in prop::sample::select(Coder::ALL), layout in prop::sample::select(Layout::CHOICES),
         tile in prop::sample::select(vec![None, Some(64), Some(128)]),
     ) {
         let mut data = weights(count * rows * cols, spread, seed);
@@ -417,7 +417,7 @@ proptest! {
             let at = rng.random_range(0..data.len());
             data[at] = rng.random();
         }
-        let symbols = SymbolMatrices { count, rows, cols, data: &data };
+        let symbols = SymbolMatrices { count, rows, cols, data: &data, beside: &[] };
         check_round_trip(&symbols, &PlaneOptions { tile, ..options(coder, layout) });
     }
 }
@@ -426,7 +426,7 @@ proptest! {
 fn states_cost_what_the_format_says() {
     // A tile of one symbol: nothing but states and an empty stream.
     let data = vec![3i8; 16 * 64];
-    let symbols = SymbolMatrices { count: 1, rows: 16, cols: 64, data: &data };
+    let symbols = SymbolMatrices { count: 1, rows: 16, cols: 64, data: &data, beside: &[] };
     let o = PlaneOptions { tile: Some(64), ..options(Coder::Rans, Layout::Byte) };
     let plane = encode_new(&symbols, &o);
     if plane.coder() == Coder::Rans {

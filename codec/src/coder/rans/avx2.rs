@@ -30,8 +30,8 @@ static EXPAND: [[u8; WIDE]; 256] = {
     table
 };
 
-/// Decodes a tile of `width` columns into `out`, whose rows are `stride` apart. `words` is scratch. An error that comes after the tile
-/// was written says that the stream does not end as a valid one.
+/// Decodes a tile of `width` columns into `out`, whose rows are `stride` apart. `words` is scratch. Answers whether the stream ends as a
+/// valid one, and the lanes' tails; an error means that nothing was decoded.
 ///
 /// # Panics
 /// AVX2 is missing, or `out` or the side plane is too short.
@@ -45,14 +45,14 @@ pub fn decode(
     out: &mut [i8],
     stride: usize,
     words: &mut Vec<u16>,
-) -> Result<()> {
+) -> Result<(Result<()>, [u32; LANES])> {
     assert!(crate::coder::Isa::Avx2.is_available());
     assert!(out.len() >= (TILE_ROWS - 1) * stride + width && stride >= width);
     assert!(side.len() == format.side_bytes(width));
     let (states, stream) = split_body(body)?;
     copy_words(stream, format.layout, words);
     // SAFETY: AVX2 is there, and the lengths that the function relies on were checked above.
-    unsafe { decode_with_avx2(decoder, format, body, states, words, stream.len(), side, width, out, stride) }
+    Ok(unsafe { decode_with_avx2(decoder, format, body, states, words, stream.len(), side, width, out, stride) })
 }
 
 /// # Safety
@@ -71,7 +71,7 @@ unsafe fn decode_with_avx2(
     width: usize,
     out: &mut [i8],
     stride: usize,
-) -> Result<()> {
+) -> (Result<()>, [u32; LANES]) {
     // Loops rather than closures that the standard library calls: those are compiled without AVX2, and would neither
     // be inlined nor keep vectors in registers.
     let mut x = load(&states);
@@ -131,9 +131,9 @@ unsafe fn decode_with_avx2(
                         quad[v] = _mm256_and_si256(spread, _mm256_set1_epi32(0x0F0F_0F0F));
                     }
                 }
-                Layout::Byte => {
-                    // The last four symbols of a tile are its tails.
-                    if last && k == 7 {
+                Layout::Byte | Layout::Split => {
+                    // In layout `byte` the last four symbols of a tile are its tails.
+                    if last && k == 7 && format.layout == Layout::Byte {
                         continue;
                     }
                     for _ in 0..4 {
@@ -179,7 +179,7 @@ unsafe fn decode_with_avx2(
             }
         }
     }
-    verdict
+    (verdict, tails)
 }
 
 /// 32 words in four vectors.

@@ -30,7 +30,7 @@ struct State {
 
 /// Decodes `N` neighbouring tiles of equal `width` at once into `out`, which begins at the first one's first element
 /// and has rows `stride` apart. Several at a time hide the latency of table look-ups. Answers whether each stream ends as a valid
-/// one; an error means that nothing was decoded. `copies` is scratch, of `N` at least.
+/// one, and its lanes' tails; an error means that nothing was decoded. `copies` is scratch, of `N` at least.
 ///
 /// # Panics
 /// AVX-512 is missing, or `out`, a side plane or `copies` is too short.
@@ -42,7 +42,7 @@ pub fn decode<const N: usize>(
     out: &mut [i8],
     stride: usize,
     copies: &mut [Vec<u16>],
-) -> Result<[Result<()>; N]> {
+) -> Result<[(Result<()>, [u32; LANES]); N]> {
     assert!(crate::coder::Isa::Avx512.is_available());
     assert!(out.len() >= (TILE_ROWS - 1) * stride + N * width && stride >= N * width);
     assert!(jobs.iter().all(|j| j.side.len() == format.side_bytes(width)));
@@ -60,23 +60,31 @@ pub fn decode<const N: usize>(
     Ok(unsafe {
         match (format.layout, format.shift) {
             (Layout::Byte, _) => {
-                decode_with_avx512::<N, false, 0>(decoder, jobs, states, words, ends, width, out, stride)
+                decode_with_avx512::<N, BYTE, 0>(decoder, jobs, states, words, ends, width, out, stride)
+            }
+            (Layout::Split, _) => {
+                decode_with_avx512::<N, SPLIT, 0>(decoder, jobs, states, words, ends, width, out, stride)
             }
             (Layout::Pair, 0) => {
-                decode_with_avx512::<N, true, 0>(decoder, jobs, states, words, ends, width, out, stride)
+                decode_with_avx512::<N, PAIR, 0>(decoder, jobs, states, words, ends, width, out, stride)
             }
             (Layout::Pair, 1) => {
-                decode_with_avx512::<N, true, 1>(decoder, jobs, states, words, ends, width, out, stride)
+                decode_with_avx512::<N, PAIR, 1>(decoder, jobs, states, words, ends, width, out, stride)
             }
             (Layout::Pair, 2) => {
-                decode_with_avx512::<N, true, 2>(decoder, jobs, states, words, ends, width, out, stride)
+                decode_with_avx512::<N, PAIR, 2>(decoder, jobs, states, words, ends, width, out, stride)
             }
             (Layout::Pair, _) => {
-                decode_with_avx512::<N, true, 3>(decoder, jobs, states, words, ends, width, out, stride)
+                decode_with_avx512::<N, PAIR, 3>(decoder, jobs, states, words, ends, width, out, stride)
             }
         }
     })
 }
+
+/// Layouts, as constants that a function can be made for.
+const BYTE: u8 = 0;
+const PAIR: u8 = 1;
+const SPLIT: u8 = 2;
 
 /// Layout and shift are constants, so that what depends on them is decided once and rotations have fixed distances.
 ///
@@ -84,7 +92,7 @@ pub fn decode<const N: usize>(
 /// See the call.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt,bmi2")]
 #[allow(clippy::too_many_arguments)]
-unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>(
+unsafe fn decode_with_avx512<const N: usize, const LAYOUT: u8, const SHIFT: u32>(
     decoder: &RansDecoder,
     jobs: [ChunkStreams<'_>; N],
     states: [[u32; LANES]; N],
@@ -93,11 +101,11 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
     width: usize,
     out: &mut [i8],
     stride: usize,
-) -> [Result<()>; N] {
+) -> [(Result<()>, [u32; LANES]); N] {
     // Loops and functions rather than closures that the standard library calls: those are compiled without AVX-512, and
     // would neither be inlined nor keep vectors in registers.
     let mut used = [0; N];
-    let mut verdicts = [const { Ok(()) }; N];
+    let mut endings = [const { (Ok(()), [0; LANES]) }; N];
     let mut tiles = [State { x: [_mm512_setzero_si512(); VECTORS], next: std::ptr::null() }; N];
     for i in 0..N {
         tiles[i].x = load(&states[i]);
@@ -123,7 +131,7 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
             tiles[i].next = first[i];
         }
         for k in 0..8 {
-            if PAIR {
+            if LAYOUT == PAIR {
                 let mut parts = [[[_mm512_setzero_si512(); VECTORS]; 2]; N];
                 for s in 0..2 {
                     for i in 0..N {
@@ -137,8 +145,8 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
                     }
                 }
             } else {
-                // The last four symbols of a tile are its tails.
-                if last && k == 7 {
+                // In layout `byte` the last four symbols of a tile are its tails.
+                if last && k == 7 && LAYOUT == BYTE {
                     continue;
                 }
                 for s in 0..4 {
@@ -159,11 +167,11 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
         for i in 0..N {
             // SAFETY: both are in `words[i]`.
             used[i] += unsafe { tiles[i].next.offset_from_unsigned(first[i]) };
-            let mut tails = [0; LANES];
             if last {
                 let ending = Ending { states: store(&tiles[i].x), words_used: used[i] };
-                (tails, verdicts[i]) = ending.tails(jobs[i].body);
-                if !PAIR {
+                let (tails, verdict) = ending.tails(jobs[i].body);
+                endings[i] = (verdict, tails);
+                if LAYOUT == BYTE {
                     quads[i][7] = load(&tails);
                 }
             }
@@ -172,8 +180,8 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
                 for k in 0..8 {
                     q[k] = quads[i][k][v];
                 }
-                if PAIR {
-                    let tails = if last { Some(&tails) } else { None };
+                if LAYOUT == PAIR {
+                    let tails = if last { Some(&endings[i].1) } else { None };
                     // SAFETY: the side plane has the length of the format.
                     let side = unsafe { load_side::<SHIFT>(jobs[i].side, block, v, tails) };
                     q = join::<SHIFT>(q, side);
@@ -190,7 +198,7 @@ unsafe fn decode_with_avx512<const N: usize, const PAIR: bool, const SHIFT: u32>
             }
         }
     }
-    verdicts
+    endings
 }
 
 /// 32 words in two vectors.

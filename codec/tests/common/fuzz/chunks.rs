@@ -33,14 +33,18 @@ fn body(input: &[u8]) {
 /// Decodes a plane: the first 16 bytes choose its form and how the rest is cut into segments.
 ///
 /// 0: coder (bits 0, 1), layout (2), filter (3, 4), whether offsets, side plane and data are left as they are (5) or fitted to each
-/// other, whether the table is there as it is stored (6), bits of the table (7); 1: shift; 2: tile / 64 - 1; 3: count; 4, 5: rows;
+/// other, whether the table is there as it is stored (6), bits of the table (7); 1: shift, where 8, 16 and 24
+/// make layout `split` of `byte`; 2: tile / 64 - 1; 3: count; 4, 5: rows;
 /// 6, 7: columns; 8, 9: bytes of offsets; 10, 11: bytes of side plane; 12 to 15: chunk of zstd. Then the table (or 256 symbol counts
 /// of one byte), offsets, side plane and data. Returns which pieces could be decoded; none where the parts do not fit each other.
 pub fn decode(input: &[u8]) -> Vec<bool> {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else { return Vec::new() };
     let short = |i: usize| usize::from(u16::from_le_bytes([head[i], head[i + 1]]));
     let coder = Coder::ALL[usize::from(head[0] & 3)];
-    let layout = Layout::ALL[usize::from(head[0] >> 2 & 1)];
+    let layout = match (head[0] >> 2 & 1, head[1]) {
+        (0, 8 | 16 | 24) => Layout::Split,
+        (choice, _) => Layout::CHOICES[usize::from(choice)],
+    };
     let filter = Filter::ALL[usize::from(head[0] >> 3 & 3) % 3];
     let matrix = (usize::from(head[3]), short(4), short(6));
     let fitted = head[0] & AS_IT_IS == 0;
@@ -80,12 +84,14 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
 /// Which pieces of a plane decode, and to what.
 fn all_pieces(source: PlaneSource<'_>, isa: Isa) -> Option<(Vec<bool>, Vec<i8>)> {
     let plane = Plane::new(source, isa).ok().filter(|p| p.elements() <= SYMBOLS)?;
-    let mut out = vec![0x55i8; plane.elements()];
+    let bytes = plane.element_bytes();
+    let mut out = vec![0x55i8; plane.elements() * bytes];
     let mut scratch = Scratch::default();
-    let piece = |i: usize| plane.decode_piece(i, &mut out[plane.piece(i)], &mut scratch).is_ok();
+    let held = |i: usize| plane.piece(i).start * bytes..plane.piece(i).end * bytes;
+    let piece = |i: usize| plane.decode_piece(i, &mut out[held(i)], &mut scratch).is_ok();
     let good: Vec<bool> = (0..plane.pieces()).map(piece).collect();
     // What is in a piece that cannot be decoded is nobody's business here.
-    good.iter().enumerate().filter(|(_, good)| !**good).for_each(|(i, _)| out[plane.piece(i)].fill(0));
+    good.iter().enumerate().filter(|(_, good)| !**good).for_each(|(i, _)| out[held(i)].fill(0));
     row_is_of_its_piece(&plane, source.form.matrix.2, &good, &out);
     Some((good, out))
 }
@@ -96,11 +102,11 @@ fn row_is_of_its_piece(plane: &Plane<'_>, cols: usize, good: &[bool], out: &[i8]
         return;
     };
     let row = plane.piece(i).end / cols - 1;
-    let range = cols / 3..cols;
-    let mut alone = vec![0x55; range.len()];
+    let (range, bytes) = (cols / 3..cols, plane.element_bytes());
+    let mut alone = vec![0x55; range.len() * bytes];
     let decoded = Pool::new(None).unwrap().run(|| plane.decode_row(row, range.clone(), &mut alone, &Cancel::new()));
     decoded.flatten().unwrap();
-    assert!(alone == out[row * cols..][range], "row {row} by itself");
+    assert!(alone == out[(row * cols + range.start) * bytes..(row * cols + range.end) * bytes], "row {row} by itself");
 }
 
 /// The table that begins `rest`, where the coder has one, and what follows it.
@@ -162,6 +168,7 @@ impl Segments {
         let side_bytes = |width: usize| match layout {
             Layout::Byte => 0,
             Layout::Pair => 128 * width / 64 * (shift as usize + 1) - last_word,
+            Layout::Split => 128 * width / 64 * shift as usize - last_word,
         };
         self.side.resize(widths().map(side_bytes).sum(), 0);
         let said: Vec<u32> = self.offsets.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
@@ -169,7 +176,8 @@ impl Segments {
         self.offsets = vec![0; OFFSET_UNIT];
         for (i, width) in widths().enumerate() {
             let there = (self.data.len() / OFFSET_UNIT) as u32;
-            let most = end + (16 * width / OFFSET_UNIT) as u32;
+            let tails = if layout == Layout::Split { last_word } else { 0 };
+            let most = end + ((16 * width + tails) / OFFSET_UNIT) as u32;
             end = said.get(i + 1).copied().unwrap_or(there).clamp(end, most);
             self.offsets.extend_from_slice(&end.to_le_bytes());
         }
@@ -192,8 +200,10 @@ fn seeds() -> Vec<Vec<u8>> {
     let kinds = [
         (Coder::Rans, Layout::Byte),
         (Coder::Rans, Layout::Pair),
+        (Coder::Rans, Layout::Split),
         (Coder::Huffman, Layout::Byte),
         (Coder::Huffman, Layout::Pair),
+        (Coder::Huffman, Layout::Split),
         (Coder::Zstd, Layout::Byte),
     ];
     let mut seeds = Vec::new();
@@ -208,8 +218,11 @@ fn seeds() -> Vec<Vec<u8>> {
             filters: true,
         };
         let (pool, cancel) = (Pool::new(None).unwrap(), Cancel::new());
+        // A byte of noise lies beside a symbol.
+        let planes = usize::from(layout == Layout::Split);
+        let beside = |n: usize| vec![(0..n).map(|i| (i * i / 7) as i8).collect::<Vec<i8>>(); planes];
         let encoded = |rows, cols, data: &[i8], tables: &mut Vec<Table>| {
-            let symbols = SymbolMatrices { count: 1, rows, cols, data };
+            let symbols = SymbolMatrices { count: 1, rows, cols, data, beside: &beside(data.len()) };
             let mut draft = Draft::new(&symbols, &options, &pool, &cancel).unwrap();
             draft.choose(tables);
             draft.encode(&symbols, &pool, &cancel, &AtomicUsize::new(0)).unwrap()
@@ -221,7 +234,7 @@ fn seeds() -> Vec<Vec<u8>> {
             for (rows, cols) in [(16, 64), (21, 130)] {
                 let small: Vec<i8> = large.chunks_exact(192).take(rows).flat_map(|row| &row[..cols]).copied().collect();
                 let plane = encoded(rows, cols, &small, &mut tables);
-                let source = plane.source(&SymbolMatrices { count: 1, rows, cols, data: &small });
+                let source = plane.source(&SymbolMatrices { count: 1, rows, cols, data: &small, beside: &[] });
                 seeds.extend([input(&source, true), input(&source, false)]);
             }
         }
@@ -239,7 +252,8 @@ fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
     first |= place(Filter::ALL.iter().position(|f| *f == coding.filter())) << 3;
     let (mut shift, mut tile, mut table) = (0, 64, Vec::new());
     if let (Coding::Tiles(t), Some(own)) = (coding, source.table) {
-        first |= place(Layout::ALL.iter().position(|l| *l == t.layout)) << 2 | BITS_12;
+        let layout = if t.layout == Layout::Split { Layout::Byte } else { t.layout };
+        first |= place(Layout::CHOICES.iter().position(|l| *l == layout)) << 2 | BITS_12;
         (shift, tile) = (t.shift, t.tile);
         table = count_bytes(source.data).map(|n| n.clamp(1, 255) as u8).to_vec();
         if stored_table {

@@ -39,6 +39,8 @@ struct Attempt {
 struct Try {
     shift: u32,
     histogram: Histogram,
+    /// What elements beyond the matrix are.
+    padding: i8,
     table: Option<TableChoice>,
 }
 
@@ -71,7 +73,7 @@ impl TilesDraft {
                 filtered = filters::filtered_tiles(symbols, &geometry, filter, pool, cancel)?;
                 data = &filtered;
             }
-            attempts.push(Attempt { filter, tries: tries(data, &geometry, layout, pool, cancel)? });
+            attempts.push(Attempt { filter, tries: tries(symbols, data, &geometry, layout, pool, cancel)? });
         }
         Ok(Some(Self { geometry, kind: TableKind { coder, layout, bits: table_bits }, attempts }))
     }
@@ -122,10 +124,10 @@ impl Attempt {
     ) -> Result<EncodedPlane> {
         let TableKind { coder, layout, .. } = kind;
         let filter = self.filter;
-        for Try { shift, table, .. } in self.tries {
+        for Try { shift, table, padding, .. } in self.tries {
             let table = table.expect("chosen before");
-            let tiles =
-                Tiles { symbols, geometry, filter, format: ChunkFormat { coder, layout, shift }, table: &table.table };
+            let format = ChunkFormat { coder, layout, shift };
+            let tiles = Tiles { symbols, geometry, filter, format, padding, table: &table.table };
             if let Some(mut parts) = tiles.encode(pool, cancel, done)? {
                 let mut offsets = reserved(4 * (geometry.chunks() + 1))?;
                 offsets.extend_from_slice(&[0; 4]);
@@ -150,12 +152,23 @@ impl Attempt {
 }
 
 /// Counts of coded symbols at the shifts worth trying, best first and a safe one last.
-fn tries(data: &[i8], geometry: &TileGeometry, layout: Layout, pool: &Pool, cancel: &Cancel) -> Result<Vec<Try>> {
+fn tries(
+    symbols: &SymbolMatrices<'_>,
+    data: &[i8],
+    geometry: &TileGeometry,
+    layout: Layout,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<Vec<Try>> {
     let padding = (geometry.padded_elements() - data.len()) as u64;
-    if layout == Layout::Byte {
+    if layout != Layout::Pair {
         let mut histogram = count_bytes_with(bytemuck::cast_slice(data), pool, cancel)?;
-        histogram[0] += padding;
-        return Ok(vec![Try { shift: 0, histogram, table: None }]);
+        // The commonest symbol is the cheapest; of quantized weights that is 0.
+        let commonest = (0..histogram.len()).max_by_key(|&s| histogram[s]).unwrap_or(0);
+        let symbol = if layout == Layout::Split { commonest } else { 0 };
+        histogram[symbol] += padding;
+        let shift = 8 * symbols.beside.len() as u32;
+        return Ok(vec![Try { shift, histogram, padding: symbol as u8 as i8, table: None }]);
     }
     let mut pairs = PairHistogram::count(data, geometry.cols(), pool, cancel)?;
     let counted = data.len() / geometry.cols().max(1) * geometry.cols().div_ceil(2);
@@ -167,7 +180,7 @@ fn tries(data: &[i8], geometry: &TileGeometry, layout: Layout, pool: &Pool, canc
             let lists = if shift < 3 { geometry.chunks() as f64 } else { 0.0 };
             let side = f64::from(shift + 1) * geometry.padded_elements() as f64;
             let cost = entropy(&histogram) * n as f64 + side + 32.0 * (patches as f64 + lists);
-            (cost, Try { shift, histogram, table: None })
+            (cost, Try { shift, histogram, padding: 0, table: None })
         })
         .collect();
     choices.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -182,6 +195,8 @@ struct Tiles<'a> {
     geometry: &'a TileGeometry,
     filter: Filter,
     format: ChunkFormat,
+    /// What elements beyond the matrix are.
+    padding: i8,
     table: &'a Table,
 }
 
@@ -205,23 +220,34 @@ impl Tiles<'_> {
     fn encode_part(&self, chunks: std::ops::Range<usize>, done: &AtomicUsize) -> Result<Option<Part>> {
         let Self { symbols, geometry, filter, format, .. } = *self;
         let most = chunks.len() * TILE_ROWS * geometry.tile();
-        let mut part = Part { data: reserved(most)?, side: reserved(most / 2)?, lengths: Vec::new() };
+        let mut part = Part {
+            data: reserved(most)?,
+            side: reserved((most / 2).max(most * symbols.beside.len()))?,
+            lengths: Vec::new(),
+        };
         let mut encoder = ChunkEncoder::new(format, self.table);
         let mut tile = Vec::new();
+        let mut beside = vec![Vec::new(); symbols.beside.len()];
         for chunk in chunks {
             let position = geometry.position(chunk);
-            let rows = &symbols.data[geometry.strip_elements(position.strip)];
-            // Padding is 0, the commonest symbol of weights.
-            tile.clear();
-            tile.resize(TILE_ROWS * position.width, 0);
+            let strip = geometry.strip_elements(position.strip);
             let cols = (position.col + position.width).min(geometry.cols()) - position.col;
-            let lines = rows.len() / geometry.cols();
-            for (to, from) in tile.chunks_exact_mut(position.width).zip(rows.chunks_exact(geometry.cols())) {
-                to[..cols].copy_from_slice(&from[position.col..position.col + cols]);
+            let lines = strip.len() / geometry.cols();
+            let cut = |plane: &[i8], padding: i8, tile: &mut Vec<i8>| {
+                tile.clear();
+                tile.resize(TILE_ROWS * position.width, padding);
+                let rows = plane[strip.clone()].chunks_exact(geometry.cols());
+                for (to, from) in tile.chunks_exact_mut(position.width).zip(rows) {
+                    to[..cols].copy_from_slice(&from[position.col..position.col + cols]);
+                }
+            };
+            cut(symbols.data, self.padding, &mut tile);
+            for (plane, tile) in symbols.beside.iter().zip(&mut beside) {
+                cut(plane, 0, tile);
             }
             filter::apply(filter, &mut tile[..lines * position.width], position.width, cols);
             let begin = part.data.len();
-            if !encoder.encode(&tile, position.width, &mut part.data, &mut part.side) {
+            if !encoder.encode(&tile, &beside, position.width, &mut part.data, &mut part.side) {
                 return Ok(None);
             }
             part.lengths.push(part.data.len() - begin);

@@ -1,0 +1,111 @@
+//! Tensors whose elements are put together of the bits of planes.
+
+use std::ops::Range;
+
+use super::container::Container;
+use super::options::DecodeOptions;
+use super::stream::{Opened, stream_planes};
+use super::tensor::OpenPlane;
+use super::whole::Bytes;
+use crate::coder::plane::Plane;
+use crate::error::Result;
+use crate::scheme::lossless::columns;
+use crate::scheme::{Fields, join};
+use crate::stored::StoredTensor;
+use crate::tensor::AlignedBytes;
+
+/// Elements that are put together at once, where they go to somebody else.
+const SLICE: usize = 1 << 20;
+
+/// Takes what planes decode to, in order, and which bits of an element that is: the place of the first elements, and as many of each plane.
+type PartsSink<'a> = dyn FnMut(usize, &[(&[i8], &Fields)]) -> Result<()> + Send + 'a;
+
+/// A tensor whose planes were read.
+pub(crate) struct OpenJoined<'a> {
+    tensor: &'a StoredTensor,
+    planes: Vec<OpenPlane<'a>>,
+    /// The bits that each plane holds.
+    fields: Vec<Fields>,
+}
+
+impl Container {
+    /// Reads the planes of a tensor whose elements are the bits of its planes.
+    pub(super) fn open_joined<'a>(&self, tensor: &'a StoredTensor, options: &DecodeOptions) -> Result<OpenJoined<'a>> {
+        let planes = tensor.planes.iter().map(|p| self.open_plane(p, options)).collect::<Result<_>>()?;
+        Ok(OpenJoined { tensor, planes, fields: tensor.fields() })
+    }
+}
+
+impl OpenJoined<'_> {
+    fn stream(&self, options: &DecodeOptions, sink: &mut PartsSink<'_>) -> Result<()> {
+        let planes: Vec<Plane<'_>> = self.planes.iter().map(OpenPlane::plane).collect::<Result<_>>()?;
+        let opened: Vec<Opened<'_>> = self.planes.iter().zip(&planes).collect();
+        stream_planes(&opened, options, &mut |begin, symbols| {
+            let parts: Vec<_> = symbols.iter().copied().zip(&self.fields).collect();
+            sink(begin, &parts)
+        })
+    }
+
+    /// All elements in the order of the matrices.
+    fn elements(&self, options: &DecodeOptions) -> Result<AlignedBytes> {
+        let size = self.tensor.dtype.size();
+        let mut out = AlignedBytes::zeroed(self.tensor.plane().elements * size)?;
+        self.stream(options, &mut |begin, parts| {
+            let n = parts[0].0.len() / parts[0].1.bytes();
+            join(parts, size, &mut out[begin * size..(begin + n) * size]);
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    /// The tensor, row-major in its own shape.
+    pub fn read(&self, options: &DecodeOptions) -> Result<AlignedBytes> {
+        if self.tensor.transposed() {
+            return self.columns(0..self.tensor.plane().form.matrix.2, options);
+        }
+        self.elements(options)
+    }
+
+    /// Some columns of the matrix, one after the other: rows of a tensor that is stored transposed.
+    pub fn columns(&self, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
+        let (size, (_, rows, cols)) = (self.tensor.dtype.size(), self.tensor.plane().form.matrix);
+        let elements = self.elements(options)?;
+        let mut out = AlignedBytes::zeroed(range.len() * rows * size)?;
+        columns(&elements, size, cols, range.start, &mut out);
+        Ok(out)
+    }
+
+    /// Goes through all planes, and compares their hashes.
+    pub fn check(&self, options: &DecodeOptions) -> Result<()> {
+        self.stream(options, &mut |_, _| Ok(()))
+    }
+
+    /// Gives the tensor's bytes to `sink`, in its own order. Of one that is stored transposed all elements are held meanwhile.
+    pub fn in_order(&self, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
+        let size = self.tensor.dtype.size();
+        if self.tensor.transposed() {
+            let (_, rows, cols) = self.tensor.plane().form.matrix;
+            let elements = self.elements(options)?;
+            let step = (SLICE / rows).clamp(1, cols);
+            let mut buffer = AlignedBytes::zeroed(step * rows * size)?;
+            return (0..cols).step_by(step).try_for_each(|col| {
+                let out = &mut buffer[..step.min(cols - col) * rows * size];
+                columns(&elements, size, cols, col, out);
+                sink(out)
+            });
+        }
+        let mut buffer = AlignedBytes::zeroed(SLICE.min(self.tensor.plane().elements) * size)?;
+        self.stream(options, &mut |_, parts| {
+            let n = parts[0].0.len() / parts[0].1.bytes();
+            (0..n).step_by(SLICE).try_for_each(|at| {
+                let end = n.min(at + SLICE);
+                let some =
+                    parts.iter().map(|&(held, fields)| (&held[at * fields.bytes()..end * fields.bytes()], fields));
+                let some: Vec<_> = some.collect();
+                let out = &mut buffer[..(end - at) * size];
+                join(&some, size, out);
+                sink(out)
+            })
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! Which planes become of what a scheme made of a tensor.
+
+use crate::cancel::Cancel;
+use crate::coder::histogram::{Histogram, count_bytes_with, entropy};
+use crate::coder::plane::{Draft, PlaneOptions, SymbolMatrices, elements};
+use crate::coder::tile::{MAX_TILE, equal_tiles};
+use crate::coder::{Coder, Layout};
+use crate::container::{Hash, Hasher, MatrixEntry, hash};
+use crate::error::Result;
+use crate::pool::Pool;
+use crate::scheme::{Fields, SymbolPlanes};
+
+/// Bits of entropy of a byte from which on it is noise: to code it would cost every decoder a pass, and save next to nothing.
+const NOISE: f64 = 7.75;
+
+/// A plane that is going to be encoded.
+pub struct PlaneInput {
+    pub symbols: Vec<i8>,
+    /// Bytes of the elements that lie beside the symbols.
+    pub beside: Vec<Vec<i8>>,
+    /// The bits of an element that it holds; nothing where it holds all that there is.
+    pub fields: Option<Fields>,
+    /// Of what it decodes to.
+    pub hash: Hash,
+    pub draft: Draft,
+}
+
+/// The planes of `made`, and the fewest bits that an element takes in them: the entropy of what is coded, and all of what is not.
+pub fn planes_of(
+    made: SymbolPlanes,
+    matrix: &MatrixEntry,
+    options: &PlaneOptions,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<(Vec<PlaneInput>, f64)> {
+    let count = |plane: &[i8]| count_bytes_with(bytemuck::cast_slice(plane), pool, cancel);
+    let mut planes = made.planes.into_iter();
+    let mut fields = made.fields.into_iter();
+    let first = planes.next().unwrap_or_default();
+    let mut bits = entropy(&count(&first)?);
+    let mut first_fields = fields.next();
+    let tiles = matches!(options.coder, Coder::Rans | Coder::Huffman);
+    let (mut beside, mut others) = (Vec::new(), Vec::new());
+    for (plane, fields) in planes.zip(fields) {
+        let histogram = count(&plane)?;
+        match kind_of(&histogram) {
+            // What no plane holds is 0.
+            Content::Zeros => {}
+            Content::Noise => {
+                bits += 8.0;
+                if tiles {
+                    first_fields = first_fields.map(|first| first.and([fields].into_iter()));
+                    beside.push(plane);
+                } else {
+                    others.push((plane, fields, Coder::Raw));
+                }
+            }
+            Content::Data => {
+                bits += entropy(&histogram);
+                others.push((plane, fields, options.coder));
+            }
+        }
+    }
+    // A plane of all that there is has no need to say so.
+    let whole = first_fields.as_ref().is_some_and(|f| f.runs() == [[0, 8]]) && others.is_empty() && beside.is_empty();
+    let layout = if beside.is_empty() { options.layout } else { Layout::Split };
+    // In layout `byte` the states of rANS hold whole symbols, which costs a chunk what these are short of 8 bits.
+    let tile = options
+        .tile
+        .or_else(|| (first_fields.is_some() && layout == Layout::Byte).then(|| equal_tiles(matrix.cols, MAX_TILE)));
+    let options = &PlaneOptions { tile, ..options.clone() };
+    let first_fields = first_fields.filter(|_| !whole);
+    let mut inputs =
+        vec![input(first, beside, first_fields, matrix, PlaneOptions { layout, ..options.clone() }, pool, cancel)?];
+    for (plane, fields, coder) in others {
+        let options = PlaneOptions { coder, ..options.clone() };
+        inputs.push(input(plane, Vec::new(), Some(fields), matrix, options, pool, cancel)?);
+    }
+    Ok((inputs, bits))
+}
+
+enum Content {
+    Zeros,
+    Noise,
+    Data,
+}
+
+fn kind_of(histogram: &Histogram) -> Content {
+    match entropy(histogram) {
+        _ if histogram[1..].iter().all(|&n| n == 0) => Content::Zeros,
+        bits if bits > NOISE => Content::Noise,
+        _ => Content::Data,
+    }
+}
+
+fn input(
+    symbols: Vec<i8>,
+    beside: Vec<Vec<i8>>,
+    fields: Option<Fields>,
+    matrix: &MatrixEntry,
+    options: PlaneOptions,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<PlaneInput> {
+    let hash = if beside.is_empty() {
+        hash(bytemuck::cast_slice(&symbols))
+    } else {
+        let mut hasher = Hasher::default();
+        elements(&symbols, &beside, &mut |bytes| hasher.update(bytes));
+        hasher.hash()
+    };
+    let &MatrixEntry { count, rows, cols, .. } = matrix;
+    let draft =
+        Draft::new(&SymbolMatrices { count, rows, cols, data: &symbols, beside: &beside }, &options, pool, cancel)?;
+    Ok(PlaneInput { symbols, beside, fields, hash, draft })
+}

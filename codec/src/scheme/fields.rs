@@ -1,0 +1,167 @@
+//! Which bits of an element a plane holds: elements taken apart, and put together. `FORMAT.md` section 2.
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Elements that are joined at once: what is read and written of them stays in a core's cache.
+const RUN: usize = 4096;
+
+/// The bits of an element that a plane holds: runs of them, the most significant bits of what the plane decodes to first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Fields(Vec<[u32; 2]>);
+
+impl Fields {
+    /// Runs of bits, each as its lowest bit and its width.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): they are not bits of an element, or not whole bytes of them in all.
+    pub fn new(runs: Vec<[u32; 2]>) -> Result<Self> {
+        let fields = Self(runs);
+        let mut bits = 0;
+        for &[lowest, width] in &fields.0 {
+            bits += match lowest.checked_add(width) {
+                Some(1..=64) if width > 0 => width,
+                _ => 64 + 1,
+            };
+            if bits > 64 {
+                break;
+            }
+        }
+        if bits == 0 || bits > 64 || bits % 8 != 0 {
+            return Err(Error::format(format!("'fields' {:?} are no whole bytes of an element", fields.0)));
+        }
+        Ok(fields)
+    }
+
+    /// Runs that are known to fit.
+    pub(super) fn known(runs: &[[u32; 2]]) -> Self {
+        Self(runs.to_vec())
+    }
+
+    /// Runs of bits: the lowest bit of each, and its width.
+    pub fn runs(&self) -> &[[u32; 2]] {
+        &self.0
+    }
+
+    /// Bytes that the bits are.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|&[_, width]| width as usize).sum::<usize>() / 8
+    }
+
+    /// These bits, and behind them those of others.
+    pub(crate) fn and(&self, others: impl Iterator<Item = Self>) -> Self {
+        let mut runs = self.0.clone();
+        for [lowest, width] in others.flat_map(|f| f.0) {
+            match runs.last_mut() {
+                // Neighbours are one run.
+                Some(last) if last[0] == lowest + width => *last = [lowest, last[1] + width],
+                _ => runs.push([lowest, width]),
+            }
+        }
+        Self(runs)
+    }
+
+    /// The bits as a mask of an element.
+    fn mask(&self) -> u64 {
+        self.0.iter().fold(0, |mask, &[lowest, width]| mask | u64::MAX >> (64 - width) << lowest)
+    }
+
+    /// Each run: its lowest bit in the element, its lowest bit in what the plane decodes to, and a mask of its width.
+    fn places(&self) -> impl Iterator<Item = (u32, u32, u64)> {
+        let mut above = 8 * self.bytes() as u32;
+        self.0.iter().map(move |&[lowest, width]| {
+            above -= width;
+            (lowest, above, u64::MAX >> (64 - width))
+        })
+    }
+}
+
+/// Checks that planes hold bits of elements of `bytes` bytes, and none twice. Bits that none holds are 0.
+///
+/// # Errors
+/// [`ErrorKind::Format`](crate::ErrorKind::Format): they do not.
+pub(crate) fn check_planes(planes: &[Fields], bytes: usize) -> Result<()> {
+    let all = u64::MAX >> (64 - 8 * bytes.clamp(1, 8));
+    let mut found = 0u64;
+    for plane in planes {
+        for &[lowest, width] in plane.runs() {
+            let run = Fields(vec![[lowest, width]]).mask();
+            if run & !all != 0 || found & run != 0 {
+                let what = format!("'fields' {:?} name a bit twice, or one that {bytes} bytes have not", plane.0);
+                return Err(Error::format(what));
+            }
+            found |= run;
+        }
+    }
+    Ok(())
+}
+
+macro_rules! elements {
+    ($gather:ident, $scatter:ident, $ty:ident) => {
+        fn $gather(elements: &[u8], fields: &Fields, symbols: &mut [i8]) {
+            for (lowest, place, mask) in fields.places() {
+                for (symbol, e) in symbols.iter_mut().zip(elements.as_chunks().0) {
+                    *symbol |= (((($ty::from_le_bytes(*e) >> lowest) as u8) & mask as u8) << place) as i8;
+                }
+            }
+        }
+
+        /// `N` bytes of a plane are of an element.
+        fn $scatter<const N: usize>(stored: &[u8], fields: &Fields, elements: &mut [u8]) {
+            for (lowest, place, mask) in fields.places() {
+                for (bytes, e) in stored.as_chunks::<N>().0.iter().zip(elements.as_chunks_mut().0) {
+                    let mut wide = [0; 8];
+                    wide[..N].copy_from_slice(bytes);
+                    let bits = (u64::from_le_bytes(wide) >> place & mask) << lowest;
+                    *e = ($ty::from_le_bytes(*e) | bits as $ty).to_le_bytes();
+                }
+            }
+        }
+    };
+}
+elements!(gather1, scatter1, u8);
+elements!(gather2, scatter2, u16);
+elements!(gather4, scatter4, u32);
+elements!(gather8, scatter8, u64);
+
+/// Writes the symbols of a plane: of each of `elements`, which have `bytes` bytes, the 8 bits of `fields`.
+pub(super) fn gather(elements: &[u8], bytes: usize, fields: &Fields, symbols: &mut [i8]) {
+    symbols.fill(0);
+    match bytes {
+        1 => gather1(elements, fields, symbols),
+        2 => gather2(elements, fields, symbols),
+        4 => gather4(elements, fields, symbols),
+        _ => gather8(elements, fields, symbols),
+    }
+}
+
+/// Puts elements of `bytes` bytes together, with the threads of the pool that it is called in: `planes` are what each plane decodes to and
+/// which bits of an element that is, `elements` has room for as many.
+pub(crate) fn join(planes: &[(&[i8], &Fields)], bytes: usize, elements: &mut [u8]) {
+    elements.par_chunks_mut(RUN * bytes).enumerate().for_each(|(i, elements)| {
+        elements.fill(0);
+        let run = i * RUN..i * RUN + elements.len() / bytes;
+        for (stored, fields) in planes {
+            let n = fields.bytes();
+            let stored = bytemuck::cast_slice(&stored[run.start * n..run.end * n]);
+            let scatter = match (bytes, n) {
+                (1, _) => scatter1::<1>,
+                (2, 1) => scatter2::<1>,
+                (2, _) => scatter2::<2>,
+                (4, 1) => scatter4::<1>,
+                (4, 2) => scatter4::<2>,
+                (4, 3) => scatter4::<3>,
+                (4, _) => scatter4::<4>,
+                (_, 1) => scatter8::<1>,
+                (_, 2) => scatter8::<2>,
+                (_, 3) => scatter8::<3>,
+                (_, 4) => scatter8::<4>,
+                _ => scatter8::<8>,
+            };
+            scatter(stored, fields, elements);
+        }
+    });
+}

@@ -1,0 +1,99 @@
+//! Scheme `lossless`: the bits of floats, sorted into planes of 8 bits by how much they say. `FORMAT.md` section 2.
+//!
+//! The exponents of trained weights hold about 2.6 bits of information, signs and mantissas all that they could. So the exponent is a
+//! plane that is coded, and the rest planes that a writer codes only where that pays, as in a checkpoint of bf16 that was saved as f32.
+
+use rayon::prelude::*;
+
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::scheme::fields::{Fields, gather};
+use crate::scheme::matrix::{SymbolPlanes, Weights};
+use crate::tensor::{Dtype, try_vec};
+
+/// Rows that are turned at once: each column gives a line of the cache to them.
+const TURNED_ROWS: usize = 64;
+/// Columns, likewise.
+const TURNED_COLS: usize = 32;
+
+/// The planes that elements of `dtype` become, the coded one first; `None` for dtypes that the scheme does not take.
+///
+/// ```
+/// use wcodec::{Dtype, scheme::lossless::planes_of};
+/// let planes = planes_of(Dtype::BF16).expect("floats");
+/// assert_eq!(planes[0].runs(), [[7, 8]]);
+/// assert_eq!(planes[1].runs(), [[15, 1], [0, 7]]);
+/// assert!(planes_of(Dtype::I32).is_none());
+/// ```
+pub fn planes_of(dtype: Dtype) -> Option<Vec<Fields>> {
+    let planes: &[&[[u32; 2]]] = match dtype {
+        // The exponent; sign and mantissa.
+        Dtype::BF16 => &[&[[7, 8]], &[[15, 1], [0, 7]]],
+        // Sign, exponent and two bits of the mantissa: these are not quite noise, and then all is whole bytes.
+        Dtype::F16 => &[&[[8, 8]], &[[0, 8]]],
+        Dtype::F32 => &[&[[23, 8]], &[[31, 1], [16, 7]], &[[8, 8]], &[[0, 8]]],
+        Dtype::F8_E4M3 | Dtype::F8_E5M2 | Dtype::F8_E4M3FNUZ | Dtype::F8_E5M2FNUZ => &[&[[0, 8]]],
+        _ => return None,
+    };
+    Some(planes.iter().map(|runs| Fields::known(runs)).collect())
+}
+
+/// Some columns of a matrix of `cols` columns, one after the other: `elements` of `bytes` bytes are its rows.
+pub(crate) fn columns(elements: &[u8], bytes: usize, cols: usize, first: usize, out: &mut [u8]) {
+    let rows = elements.len() / (cols * bytes);
+    out.par_chunks_mut(TURNED_COLS * rows * bytes).enumerate().for_each(|(i, out)| {
+        let col = first + i * TURNED_COLS;
+        for (row, elements) in elements.chunks_exact(cols * bytes).enumerate() {
+            for (column, e) in out.chunks_exact_mut(rows * bytes).zip(elements[col * bytes..].chunks_exact(bytes)) {
+                column[row * bytes..][..bytes].copy_from_slice(e);
+            }
+        }
+    });
+}
+
+/// The planes of elements, which are stored one after the other, or, where `transposed`, a column of `rows` after the other.
+///
+/// # Errors
+/// Memory or threads that the operating system does not give, or `cancel` was used.
+pub(super) fn split(weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
+    let Weights { dtype, bytes, rows, cols, transposed, .. } = *weights;
+    let fields = planes_of(dtype)
+        .ok_or_else(|| Error::input(format!("scheme lossless does not take {dtype}")).advice("use scheme raw"))?;
+    let size = dtype.size();
+    let turned;
+    let bytes = if transposed {
+        turned = transpose(bytes, size, rows, cols, pool, cancel)?;
+        &turned[..]
+    } else {
+        bytes
+    };
+    let planes = fields.iter().map(|fields| {
+        let mut symbols: Vec<i8> = try_vec(rows * cols)?;
+        let piece = pool.piece(rows * cols).max(1);
+        pool.each(symbols.chunks_mut(piece).zip(bytes.chunks(piece * size)), cancel, |(symbols, elements)| {
+            gather(elements, size, fields, symbols);
+            Ok(())
+        })?;
+        Ok(symbols)
+    });
+    let planes = planes.collect::<Result<_>>()?;
+    Ok(SymbolPlanes { planes, fields, scales: None })
+}
+
+/// Elements of `size` bytes, a column of `rows` after the other, row by row.
+fn transpose(bytes: &[u8], size: usize, rows: usize, cols: usize, pool: &Pool, cancel: &Cancel) -> Result<Vec<u8>> {
+    let mut out: Vec<u8> = try_vec(bytes.len())?;
+    let strip = TURNED_ROWS * cols * size;
+    pool.each(out.chunks_mut(strip.max(1)).enumerate(), cancel, |(i, strip)| {
+        let first = i * TURNED_ROWS;
+        for col in 0..cols {
+            let from = &bytes[(col * rows + first) * size..];
+            for (row, e) in strip.chunks_exact_mut(cols * size).zip(from.chunks_exact(size)) {
+                row[col * size..][..size].copy_from_slice(e);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(out)
+}
