@@ -11,7 +11,7 @@ use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, SymbolMatrices, TableChoice};
 use crate::coder::table::Table;
-use crate::coder::{Coder, Layout};
+use crate::coder::{BLOCK_COLS, Coder, Layout, TILE_ROWS};
 use crate::container::{
     Bytes, DRAFT, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash,
 };
@@ -151,7 +151,7 @@ impl<'a> TensorTask<'a> {
         if self.scheme == Scheme::Lossless {
             // Neither exponents nor whole bytes have a sign to be folded, or neighbours that they are like.
             (options.layout, options.filters) = (Layout::Byte, false);
-            matrix = if matrix.row_axis == 0 { fold_narrow(matrix) } else { matrix };
+            matrix = fold_padded(matrix);
         }
         let weights = weights_of(self.tensor.dtype, &bytes, &matrix, self.importance);
         let symbols = self.scheme.symbols(&weights, pool, cancel);
@@ -323,6 +323,17 @@ fn fold_narrow(matrix: MatrixEntry) -> MatrixEntry {
         return matrix;
     }
     let cols = (1024..=4096).rev().step_by(64).find(|c| n.is_multiple_of(*c) && n / c >= 16);
+    cols.map_or(matrix, |cols| MatrixEntry { count: 1, rows: n / cols, cols, row_axis: 0 })
+}
+
+/// Another view of matrices narrower than a block of a tile, which padding would make many times as large, such as those of
+/// convolutions: the widest one that needs no padding, where there is one. Others keep their rows, which can then be decoded by themselves.
+fn fold_padded(matrix: MatrixEntry) -> MatrixEntry {
+    let n = matrix.count * matrix.rows * matrix.cols;
+    if matrix.cols >= BLOCK_COLS || matrix.row_axis != 0 {
+        return matrix;
+    }
+    let cols = (1..=16).rev().map(|blocks| blocks * BLOCK_COLS).find(|c| n.is_multiple_of(c * TILE_ROWS));
     cols.map_or(matrix, |cols| MatrixEntry { count: 1, rows: n / cols, cols, row_axis: 0 })
 }
 
