@@ -151,7 +151,7 @@ impl<'a> TensorTask<'a> {
         if self.scheme == Scheme::Lossless {
             // Neither exponents nor whole bytes have a sign to be folded, or neighbours that they are like.
             (options.layout, options.filters) = (Layout::Byte, false);
-            matrix = fold_padded(matrix);
+            matrix = fold_padded(matrix, self.tensor.shape.len() == 2 || matrix.count > 1);
         }
         let weights = weights_of(self.tensor.dtype, &bytes, &matrix, self.importance);
         let symbols = self.scheme.symbols(&weights, pool, cancel);
@@ -326,15 +326,17 @@ fn fold_narrow(matrix: MatrixEntry) -> MatrixEntry {
     cols.map_or(matrix, |cols| MatrixEntry { count: 1, rows: n / cols, cols, row_axis: 0 })
 }
 
-/// Another view of matrices narrower than a block of a tile, which padding would make many times as large, such as those of
-/// convolutions: the widest one that needs no padding, where there is one. Others keep their rows, which can then be decoded by themselves.
-fn fold_padded(matrix: MatrixEntry) -> MatrixEntry {
+/// Another view of what tiles would pad, such as the weights of convolutions: the one that needs the least padding, and of those the widest.
+/// Matrices of layers, which are decoded by rows, keep their own unless they are narrower than a block.
+fn fold_padded(matrix: MatrixEntry, is_layer: bool) -> MatrixEntry {
     let n = matrix.count * matrix.rows * matrix.cols;
-    if matrix.cols >= BLOCK_COLS || matrix.row_axis != 0 {
+    if matrix.row_axis != 0 || is_layer && matrix.cols >= BLOCK_COLS {
         return matrix;
     }
-    let cols = (1..=16).rev().map(|blocks| blocks * BLOCK_COLS).find(|c| n.is_multiple_of(c * TILE_ROWS));
-    cols.map_or(matrix, |cols| MatrixEntry { count: 1, rows: n / cols, cols, row_axis: 0 })
+    let padded = |m: &MatrixEntry| m.count * m.rows.next_multiple_of(TILE_ROWS) * m.cols.next_multiple_of(BLOCK_COLS);
+    let folded = (1..=16).map(|blocks| blocks * BLOCK_COLS).filter(|cols| n.is_multiple_of(*cols));
+    let folded = folded.map(|cols| MatrixEntry { count: 1, rows: n / cols, cols, row_axis: 0 });
+    folded.rev().chain([matrix]).min_by_key(padded).unwrap_or(matrix)
 }
 
 /// Where the first element that is not finite is, as an index into the tensor.

@@ -32,8 +32,8 @@ class PlaneInfo:
     """A plane of a tensor: an array that is stored by itself."""
 
     bits: tuple[tuple[int, int], ...] | None
-    """The bits that it holds of each element (of each symbol, for scheme ``int8``), the most significant first: runs, each
-    as its lowest bit and its width. ``None`` where the scheme is one that this version does not know."""
+    """The bits that it holds of each element (of each symbol, for scheme ``int8``), the most significant first: runs,
+    each as its lowest bit and its width. ``None`` where the scheme is one that this version does not know."""
     coder: str
     layout: str | None
     """``byte``, ``pair`` or ``split``, for coders ``rans`` and ``huffman``."""

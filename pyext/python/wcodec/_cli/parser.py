@@ -181,7 +181,8 @@ def _encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .wcodec file to write")
     parser.add_argument("--scheme", choices=SCHEMES, default="int8",
-                        help="int8 quantizes floats, raw keeps every tensor as it is (default: int8)")  # fmt: skip
+                        help="int8 quantizes floats, lossless keeps every bit in two thirds of bfloat16's room, "
+                             "raw keeps every tensor as it is (default: int8)")  # fmt: skip
     parser.add_argument("--scale", choices=SCALES, default="row", help="what shares a scale (default: row)")
     parser.add_argument("--coder", choices=CODERS, default="rans", help="entropy coder (default: rans)")
     _tuning(parser)
@@ -238,6 +239,8 @@ def _choices(known: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 def _roundtrip(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
+    parser.add_argument("--scheme", choices=("int8", "lossless"), default="int8",
+                        help="int8 (default), or lossless, where --scale has no meaning")  # fmt: skip
     for name, known in (("coder", CODERS), ("scale", SCALES)):
         parser.add_argument(f"--{name}", type=_choices(known), default=list(known), metavar="LIST",
                             help=f"all (default), or some of {', '.join(known)}, with commas between")  # fmt: skip

@@ -20,7 +20,7 @@ from .._container import Container, TensorEntry
 from .._errors import CorruptError, FormatError
 from .._files import output
 from .._native import safe
-from .._options import DEFAULT_BLOCK
+from .._options import DEFAULT_BLOCK, SCHEMES
 from . import reference
 from .output import document, put, say, show_progress, tell
 
@@ -43,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace, report: _native.Output | None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="wcodec-roundtrip-"))
     try:
-        results = [result for scale in arguments.scale for result in _scale(arguments, scale, folder)]
+        # Without scales there is one way.
+        scales = arguments.scale if arguments.scheme == "int8" else ["row"]
+        results = [result for scale in scales for result in _scale(arguments, scale, folder)]
     finally:
         if arguments.keep:
             tell(f"wcodec: kept {safe(str(folder))}")
@@ -65,13 +67,18 @@ def _run(arguments: argparse.Namespace, report: _native.Output | None) -> int:
 def _print(results: list[dict[str, Any]], ok: bool, quiet: bool) -> None:
     for result in results:
         for d in result["differences"]:
-            say(safe(f"{result['coder']}, {result['scale']}: {d['tensor']}: {d['what']}: {d['detail']}"))
+            say(
+                safe(
+                    f"{result['coder']}, {result['scale'] or result['scheme']}: "
+                    f"{d['tensor']}: {d['what']}: {d['detail']}"
+                )
+            )
     if quiet:
         return
     rows = [
         (
             r["coder"],
-            r["scale"],
+            r["scale"] or "none",
             "equal" if r["ok"] else "DIFFERS",
             fmt.size(r["original_bytes"]),
             fmt.size(r["stored_bytes"]),
@@ -84,8 +91,10 @@ def _print(results: list[dict[str, Any]], ok: bool, quiet: bool) -> None:
     ]
     say(fmt.text_table(_HEADINGS, rows, left=3))
     first = results[0]
-    counts = f"{first['quantized']:,} quantized and {first['raw']:,} raw tensors"
-    say(f"{counts}: {'symbols, scales and values equal bit for bit' if ok else 'differences found'}")
+    what = "quantized" if first["scheme"] == "int8" else first["scheme"]
+    equal = "symbols, scales and values equal bit for bit" if first["scheme"] == "int8" else "equal bit for bit"
+    counts = f"{first[what]:,} {what} and {first['raw']:,} raw tensors"
+    say(f"{counts}: {equal if ok else 'differences found'}")
 
 
 def _scale(arguments: argparse.Namespace, scale: str, folder: Path) -> Iterator[dict[str, Any]]:
@@ -102,13 +111,13 @@ def _combination(
     encoded, decoded = folder / f"{coder}-{scale}.wcodec", folder / f"{coder}-{scale}.safetensors"
     progress = show_progress(a.quiet)
     report = _api.compress(
-        a.src, encoded, scale=scale, block=block if scale == "block" else None, coder=coder, layout=a.layout,
-        level=a.level, tile=a.tile, include=a.include, exclude=a.exclude, transpose=a.transpose, threads=a.threads,
-        progress=progress,
+        a.src, encoded, scheme=a.scheme, scale=scale, block=block if scale == "block" else None, coder=coder,
+        layout=a.layout, level=a.level, tile=a.tile, include=a.include, exclude=a.exclude, transpose=a.transpose,
+        threads=a.threads, progress=progress,
     )  # fmt: skip
     begin = time.perf_counter()
     differences: list[dict[str, str]] = []
-    counts = {"int8": 0, "raw": 0}
+    counts = dict.fromkeys(SCHEMES, 0)
     seconds = None
     try:
         _api.decompress(encoded, decoded, threads=a.threads, trusted=True, progress=progress)
@@ -130,10 +139,12 @@ def _combination(
         decoded.unlink(missing_ok=True)
     return {
         "coder": coder,
-        "scale": f"block {block}" if scale == "block" else scale,
+        "scheme": a.scheme,
+        "scale": (f"block {block}" if scale == "block" else scale) if a.scheme == "int8" else None,
         "ok": not differences,
         "tensors": len(report.tensors),
         "quantized": counts["int8"],
+        "lossless": counts["lossless"],
         "raw": counts["raw"],
         "original_bytes": report.original_bytes,
         "stored_bytes": report.stored_bytes,
