@@ -31,8 +31,7 @@ impl Container {
     pub fn symbols(&self, name: &str, options: &DecodeOptions) -> Result<Vec<i8>> {
         self.with_tensor(name, options, |t| {
             if !t.has_symbols() {
-                return Err(Error::input(format!("a {} tensor of scheme {} has no symbols", t.dtype, t.scheme))
-                    .advice("read its values"));
+                return Err(no_symbols(t));
             }
             self.check_decoded(t, t.plane().elements, trust::OR_TO_A_FILE)?;
             self.open_plane(t.plane(), options)?.symbols(options)
@@ -120,6 +119,12 @@ impl Container {
             _ => opened.dequantize::<bf16>(&scales, tensor.transposed(), options),
         }
     }
+}
+
+/// That there are none.
+pub(super) fn no_symbols(tensor: &StoredTensor) -> Error {
+    let StoredTensor { dtype, scheme, .. } = tensor;
+    Error::input(format!("a {dtype} tensor of scheme {scheme} has no symbols")).advice("read its values")
 }
 
 /// An error with its place in the file: coders count places from the start of what they are given, which begins at `base` of the data

@@ -6,8 +6,8 @@ use super::container::Container;
 use super::joined::OpenJoined;
 use super::options::DecodeOptions;
 use super::stream::Sink;
-use super::tensor::OpenPlane;
-use crate::error::{Error, Result};
+use super::tensor::{OpenPlane, no_symbols};
+use crate::error::Result;
 use crate::scheme::int8::{Scales, Weight};
 use crate::stored::StoredTensor;
 use crate::tensor::{AlignedBytes, Dtype};
@@ -104,7 +104,7 @@ impl Pass<'_> {
     pub fn symbols(&self, options: &DecodeOptions, sink: &mut Sink<'_>) -> Result<()> {
         match &self.opened {
             Elements::Plane(opened) => opened.stream(&opened.plane()?, options, sink),
-            Elements::Joined(_) => Err(Error::input("a tensor without symbols").advice("read its values")),
+            Elements::Joined(_) => Err(no_symbols(self.tensor)),
         }
     }
 
@@ -144,7 +144,7 @@ impl Pass<'_> {
         if self.tensor.transposed() {
             self.container.check_decoded(self.tensor, self.tensor.plane().elements, trust::AS_TRUSTED)?;
             let Elements::Plane(opened) = &self.opened else {
-                return Err(Error::format("symbols in several planes"));
+                return Err(no_symbols(self.tensor));
             };
             let symbols = opened.symbols(options)?;
             let step = (SLICE / rows).clamp(1, cols);
