@@ -25,17 +25,26 @@ LANES = 32
 #: safetensors dtype -> NumPy dtype of `values` (types that NumPy lacks are given as their bit patterns)
 DTYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
+    "F8_E4M3FNUZ": "u1", "F8_E5M2FNUZ": "u1",
     "U16": "<u2", "I16": "<i2", "F16": "<f2", "BF16": "<u2",
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8",
 }  # fmt: skip
-#: the keys of a plane that depend on its coder; those of another coder must be absent
-CHUNK_KEYS, TILE_KEYS, PAIR_KEYS = {"chunks", "offsets", "max_chunk"}, {"layout", "tile", "table"}, {"shift", "side"}
+#: minor version of the format -> names of features that a reader of it knows
+FEATURES = {0: (), 1: ("draft-1.1",)}
+#: minor version -> scheme -> dtypes
+SCHEMES = {0: {"int8": ("F32", "F16", "BF16"), "raw": tuple(DTYPES)}}
+SCHEMES[1] = SCHEMES[0] | {
+    "lossless": ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
+}
+#: the keys of a plane that depend on its coder; those of another coder are ignored
+CHUNK_KEYS, TILE_KEYS, SIDE_KEYS = {"chunks", "offsets", "max_chunk"}, {"layout", "tile", "table"}, {"shift", "side"}
 TILED = ("rans", "huffman")
 
 Array = np.ndarray
 Json = dict[str, Any]
 Segment = tuple[int, int, str]
 View = tuple[int, int, int, int]  # count, rows, cols, row_axis
+Runs = list[tuple[int, int]]  # lowest bit and width, the first on top
 
 
 class FormatReaderError(ValueError):
@@ -186,6 +195,18 @@ def join_pairs(symbols: Array, side: Array, shift: int) -> Array:
     return np.where(low & 0x80, ~v, v)
 
 
+def join_rests(symbols: Array, side: Array) -> Array:
+    """Elements of layout `split` as little-endian bytes, uint8 [chunks, 32, blocks, 32, 1 + R].
+
+    `symbols` is uint8 [chunks, 32, blocks, 32], `side` the side words, uint32 [chunks, blocks, 8 * R, 32].
+    """
+    chunks, nb, words, _ = side.shape
+    octets = np.ascontiguousarray(side.astype("<u4")).view(np.uint8).reshape(chunks, nb, words // 8, 8, LANES, 4)
+    # the side plane has the most significant byte of a rest first
+    rests = octets[:, :, ::-1].transpose(0, 4, 1, 3, 5, 2).reshape(*symbols.shape, words // 8)
+    return np.concatenate([rests, symbols[..., None]], axis=-1)
+
+
 def undo_filter(rows: Array, name: str | None) -> Array:
     """Undo a filter on uint8 [..., rows, columns] whose first row and column have nothing before them."""
     return rows if name is None else np.cumsum(rows, axis=-1 if name == "left" else -2, dtype=np.uint8)
@@ -193,9 +214,13 @@ def undo_filter(rows: Array, name: str | None) -> Array:
 
 class FormatReader:
     """One container. Header, index and the segments' places are checked when it is opened; hashes and contents of a
-    tensor's segments whenever that tensor is read, so that damage to one tensor leaves the others readable."""
+    tensor's segments whenever that tensor is read, so that damage to one tensor leaves the others readable.
 
-    def __init__(self, path_or_bytes: str | Path | bytes) -> None:
+    With `minor` 0 it is a reader of version 1.0, which knows nothing of what the page marks 1.1.
+    """
+
+    def __init__(self, path_or_bytes: str | Path | bytes, *, minor: int = 1) -> None:
+        self._features, self._schemes = FEATURES[minor], SCHEMES[minor]
         self._file = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).read_bytes()
         index_offset = self._read_header()
         self.index = self._read_index(self._file[index_offset:])
@@ -226,15 +251,16 @@ class FormatReader:
         for key, kind in {"features": list, "metadata": dict, "tables": list, "tensors": list, "aliases": dict}.items():
             require(isinstance(index.setdefault(key, kind()), kind), f"index: {key} is not a {kind.__name__}")
         require(all(isinstance(t, dict) for t in index["tables"]), "index: a table is not an object")
-        require(not index["features"], f"needs features that this reader does not know: {index['features']}")
+        unknown = [feature for feature in index["features"] if feature not in self._features]
+        require(not unknown, f"needs features that this reader does not know: {unknown}")
         require(all(isinstance(v, str) for v in index["metadata"].values()), "index: metadata are not strings")
         self._tensors: dict[str, Json] = {}
         for entry in index["tensors"]:
             name = entry.get("name") if isinstance(entry, dict) else None
             require(isinstance(name, str) and name, "index: a tensor without a name")
-            parts = [
-                p for p in (entry.get("scales"), entry.get("quality"), *(entry.get("planes") or [])) if p is not None
-            ]
+            planes = entry.get("planes")
+            parts = [entry.get("scales"), entry.get("quality"), *(planes if isinstance(planes, list) else [])]
+            parts = [p for p in parts if p is not None]
             require(all(isinstance(p, dict) for p in parts), f"index: a part of {name} is not an object")
             require(name not in self._tensors, f"index: two tensors named {name}")
             self._tensors[name] = entry
@@ -281,23 +307,24 @@ class FormatReader:
         shape, matrix, dtype, scheme = (entry.get(key) for key in ("shape", "matrix", "dtype", "scheme"))
         require(isinstance(shape, list) and all(map(is_size, shape)), f"{name}: shape is not a list of sizes")
         require((elements := math.prod(shape)) < 2**61, f"{name}: more bytes than 64 bits count")
-        require(scheme in ("int8", "raw"), f"{name}: unknown scheme {scheme!r}")
-        known = isinstance(dtype, str) and dtype in (("F32", "F16", "BF16") if scheme == "int8" else DTYPES)
+        require(isinstance(scheme, str) and scheme in self._schemes, f"{name}: unknown scheme {scheme!r}")
+        known = isinstance(dtype, str) and dtype in self._schemes[scheme]
         require(known, f"{name}: dtype {dtype!r} is unknown or not for {scheme}")
         require(elements or scheme == "raw", f"{name}: an empty tensor is raw")
         planes = entry.get("planes")
-        require(isinstance(planes, list) and len(planes) == 1 and isinstance(planes[0], dict), f"{name}: not one plane")
+        require(isinstance(planes, list) and planes and all(isinstance(p, dict) for p in planes), f"{name}: no planes")
+        require(len(planes) == 1 or scheme == "lossless", f"{name}: not one plane")
         if matrix is None:
-            require(scheme == "raw", f"{name}: int8 needs a matrix")
+            require(scheme == "raw", f"{name}: {scheme} needs a matrix")
             return entry, tuple(shape), None
         good = isinstance(matrix, list) and len(matrix) == 4 and all(map(is_size, matrix)) and matrix[3] < 2
         require(good, f"{name}: bad matrix {matrix!r}")
         count, rows, cols, axis = matrix
         require(math.prod(max(n, 1) for n in matrix[:3]) < 2**63, f"{name}: matrix {matrix} is too large")
         require(count * rows * cols == elements, f"{name}: matrix {matrix} contradicts shape {shape}")
-        fits = axis == 0 or (scheme == "int8" and count == 1 and shape == [cols, rows])
+        fits = axis == 0 or (scheme != "raw" and count == 1 and shape == [cols, rows])
         require(fits, f"{name}: row_axis 1 does not fit scheme {scheme} and shape {shape}")
-        narrow = scheme == "int8" or np.dtype(DTYPES[dtype]).itemsize == 1
+        narrow = scheme != "raw" or np.dtype(DTYPES[dtype]).itemsize == 1
         require(narrow, f"{name}: a matrix of raw elements of more than 8 bits")
         return entry, tuple(shape), (count, rows, cols, axis)
 
@@ -308,16 +335,80 @@ class FormatReader:
         tensor's bytes, uint8 [bytes].
         """
         entry, shape, view = self._checked(name)
+        require(entry["scheme"] != "lossless", f"{name}: has planes of bits, no symbols")
         plane = entry["planes"][0]
         width = 1 if entry["scheme"] == "int8" else np.dtype(DTYPES[entry["dtype"]]).itemsize
         out = self._decode_plane(name, plane, view, math.prod(shape) * width, width)
         require(hex_hash(out.tobytes()) == plane.get("hash"), f"{name}: plane hash does not match")
         return out.view(np.int8).reshape(view[:3]) if entry["scheme"] == "int8" and view else out
 
+    def fields(self, name: str) -> list[Runs]:
+        """The bits of an element that each plane of a lossless tensor holds, with all that section 2 says of them."""
+        entry, _, _ = self._checked(name)
+        require(entry["scheme"] == "lossless", f"{name}: has no planes of bits")
+        require("scales" not in entry, f"{name}: a lossless tensor with scales")
+        planes, width = entry["planes"], 8 * np.dtype(DTYPES[entry["dtype"]]).itemsize
+        tiles = {json.dumps(plane.get("tile")) for plane in planes if plane.get("coder") in TILED}
+        frames = {json.dumps(plane.get("chunk")) for plane in planes if plane.get("coder") == "zstd"}
+        require(len(tiles) <= 1, f"{name}: planes differ in their tile")
+        require(len(frames) <= 1, f"{name}: planes differ in their chunk")
+        require(not tiles or not frames, f"{name}: planes of tiles and of zstd")
+        found, used = [], 0
+        for plane in planes:
+            runs = plane.get("fields")
+            if runs is None:
+                require("fields" not in plane and len(planes) == 1 and width == 8, f"{name}: a plane without fields")
+                runs = [[0, 8]]
+            good = isinstance(runs, list) and all(isinstance(run, list) and len(run) == 2 for run in runs)
+            good = good and all(is_size(low) and is_size(bits, 1) and low + bits <= width for low, bits in runs)
+            require(good, f"{name}: fields {runs!r} are no bits of the element")
+            for low, bits in runs:
+                mask = (1 << bits) - 1 << low
+                require(not used & mask, f"{name}: a bit is in two planes, or twice in one")
+                used |= mask
+            split = plane.get("coder") in TILED and plane.get("layout") == "split"
+            rest = plane.get("shift") if split else 0
+            require(not split or (is_size(rest, 8, 24) and rest % 8 == 0), f"{name}: bad shift {rest!r} for split")
+            total = sum(bits for _, bits in runs)
+            require(total == 8 + rest, f"{name}: fields {runs!r} have {total} bits, not {8 + rest}")
+            found.append([(low, bits) for low, bits in runs])
+        return found
+
+    def planes(self, name: str) -> list[Array]:
+        """Decoded planes of a lossless tensor: uint8 [elements, bytes] in the order of the matrix view."""
+        entry, shape, view = self._checked(name)
+        out = []
+        for number, (plane, runs) in enumerate(zip(entry["planes"], self.fields(name), strict=True)):
+            octets = sum(bits for _, bits in runs) // 8
+            plain = self._decode_plane(f"{name}/{number}", plane, view, math.prod(shape) * octets, 1, lossless=True)
+            require(hex_hash(plain.tobytes()) == plane.get("hash"), f"{name}/{number}: plane hash does not match")
+            out.append(plain.reshape(-1, octets))
+        return out
+
+    def _join(self, name: str) -> Array:
+        """Elements of a lossless tensor in its own order, as unsigned integers; bits that no plane has are 0."""
+        entry, shape, view = self._checked(name)
+        assert view
+        planes = self.planes(name)  # before anything is allocated: they say whether there is data for so many elements
+        out = np.zeros(math.prod(shape), np.uint64)
+        for plane, runs in zip(planes, self.fields(name), strict=True):
+            value = np.zeros(out.size, np.uint64)
+            for byte in range(plane.shape[1]):
+                value |= plane[:, byte].astype(np.uint64) << np.uint64(8 * byte)
+            above = 8 * plane.shape[1]
+            for low, bits in runs:
+                above -= bits  # where the run is in the plane's own elements
+                out |= (value >> np.uint64(above) & np.uint64((1 << bits) - 1)) << np.uint64(low)
+        if view[3] == 1:
+            out = out.reshape(view[1], view[2]).T.reshape(-1)
+        return out.astype(f"<u{np.dtype(DTYPES[entry['dtype']]).itemsize}")
+
     def scales(self, name: str) -> Array:
         """Scales of an int8 tensor, float32: `row` [count, rows], `tensor` [1], `block` [count, rows, blocks]."""
         entry, _, view = self._checked(name)
-        require(view and isinstance(scales := entry.get("scales"), dict), f"{name}: has no scales")
+        has = view and entry["scheme"] == "int8" and isinstance(entry.get("scales"), dict)
+        require(has, f"{name}: has no scales")
+        scales = entry["scales"]
         per, block = scales.get("per"), scales.get("block")
         require(per in ("row", "tensor", "block"), f"{name}: scales per {per!r}")
         require(("block" in scales) == (per == "block"), f"{name}: a scale block without blocks, or none with them")
@@ -333,6 +424,8 @@ class FormatReader:
         dtype = entry["dtype"]
         if entry["scheme"] == "raw":
             return self.symbols(name).view(DTYPES[dtype]).reshape(shape)
+        if entry["scheme"] == "lossless":
+            return self._join(name).view(DTYPES[dtype]).reshape(shape)
         symbols, scales = self.symbols(name), self.scales(name)
         if entry["scales"]["per"] == "block":
             scales = scales[:, :, np.arange(view[2]) // min(entry["scales"]["block"], view[2])]
@@ -347,16 +440,20 @@ class FormatReader:
         """The tensor as a safetensors file stores it: little-endian, row-major, in its dtype."""
         return self.values(name).tobytes()
 
-    def _decode_plane(self, name: str, plane: Json, view: View | None, size: int, width: int) -> Array:
+    def _decode_plane(
+        self, name: str, plane: Json, view: View | None, size: int, width: int, *, lossless: bool = False
+    ) -> Array:
         """Decode a plane of `size` bytes, elements of `width` bytes: uint8 [size], tiled coders in matrix order."""
-        coder, filter_name = plane.get("coder"), plane.get("filter")
+        coder, layout, filter_name = plane.get("coder"), plane.get("layout"), plane.get("filter")
         require(coder in ("raw", "zstd", *TILED), f"{name}: unknown coder {coder!r}")
-        require("fields" not in plane, f"{name}: planes of fields are not known")
+        require(lossless or "fields" not in plane, f"{name}: fields in a plane that is not of a lossless tensor")
         expected = set() if coder == "raw" else CHUNK_KEYS | (TILE_KEYS if coder in TILED else {"chunk"})
-        expected = expected | (PAIR_KEYS if coder in TILED and plane.get("layout") == "pair" else set())
-        present = (CHUNK_KEYS | TILE_KEYS | PAIR_KEYS | {"chunk"}) & plane.keys()
-        require(present == expected, f"{name}: plane keys {sorted(present ^ expected)} missing or out of place")
+        expected = expected | (SIDE_KEYS if coder in TILED and layout in ("pair", "split") else set())
+        require(expected <= plane.keys(), f"{name}: plane keys {sorted(expected - plane.keys())} are missing")
         require("filter" not in plane or filter_name in ("left", "up"), f"{name}: unknown filter {filter_name!r}")
+        require(not lossless or filter_name is None, f"{name}: a filter in a lossless tensor")
+        layouts = ("byte", "split") if lossless else ("byte", "pair")
+        require(coder not in TILED or layout in layouts, f"{name}: bad layout {layout!r}")
         data = self._segment(plane.get("data"), f"{name}: data")
         require(size <= 131072 * len(data), f"{name}: {len(data)} bytes cannot hold {size}")
         if coder == "raw":
@@ -408,10 +505,9 @@ class FormatReader:
     def _decode_tiles(self, name: str, plane: Json, view: View, data: bytes) -> Array:
         """Sections 3 to 7: the bytes of all matrices, row-major, uint8 [count * rows * cols]."""
         count, rows, cols, _ = view
-        tile, shift = plane["tile"], plane.get("shift")
+        tile, layout, shift = plane["tile"], plane["layout"], plane.get("shift")
         require(is_size(tile, 64, 1024) and tile % 64 == 0, f"{name}: bad tile {tile!r}")
-        good = plane["layout"] == "byte" or (plane["layout"] == "pair" and is_size(shift, 0, 3))
-        require(good, f"{name}: bad layout {plane['layout']!r} or shift {shift!r}")
+        require(layout != "pair" or is_size(shift, 0, 3), f"{name}: bad shift {shift!r}")
         strips, padded_cols, tiles = -(-rows // 16), align(cols, 64), -(-align(cols, 64) // tile)
         chunks = count * strips * tiles
         begin, end = self._chunks(name, plane, data, chunks)
@@ -420,34 +516,37 @@ class FormatReader:
         # checked here because the output is allocated before bodies are looked at. No body of rans is shorter than 32
         # states and 2 bits of each tail, none of huffman than a header, 2 bits, and 16 codes of 1 bit in each lane
         shortest = 136 if plane["coder"] == "rans" else 104
-        require(((sizes >= shortest) & (sizes <= 16 * widths)).all(), f"{name}: a chunk is too short or too long")
+        longest = 16 * widths + (128 if layout == "split" and plane["coder"] == "rans" else 0)
+        require(((sizes >= shortest) & (sizes <= longest)).all(), f"{name}: a chunk is too short or too long")
         side: list[Array] = []
-        if shift is not None:
+        if layout != "byte":
             stored = np.frombuffer(self._segment(plane["side"], f"{name}: side"), np.uint8)
-            lengths = 128 * (widths // 64) * (shift + 1) - (128 if plane["coder"] == "rans" else 0)
+            lengths = 128 * (widths // 64) * side_words(plane) - (128 if plane["coder"] == "rans" else 0)
             require(stored.size == lengths.sum(), f"{name}: length of the side plane contradicts the shape")
             side = np.split(stored, np.cumsum(lengths)[:-1])
-        out = np.zeros((count * strips, 16, padded_cols), np.uint8)
+        octets = 1 + shift // 8 if layout == "split" else 1
+        out = np.zeros((count * strips, 16, padded_cols, octets), np.uint8)
         for w in np.unique(widths).tolist():
             ids = np.flatnonzero(widths == w)
             part = np.stack([side[i] for i in ids]) if side else None
             decoded = self._decode_group(plane, data, begin[ids], end[ids], w, part)
             for i, rectangle in zip(ids.tolist(), decoded, strict=True):
                 out[i // tiles, :, i % tiles * tile :][:, :w] = rectangle
-        return out.reshape(count, strips * 16, padded_cols)[:, :rows, :cols].reshape(-1)
+        return out.reshape(count, strips * 16, padded_cols, octets)[:, :rows, :cols].reshape(-1)
 
     def _decode_group(self, plane: Json, data: bytes, begin: Array, end: Array, w: int, side: Array | None) -> Array:
-        """Decode chunks of one width: byte ranges [begin, end) of `data`, side uint8 [chunks, bytes] for layout `pair`.
+        """Decode chunks of one width: byte ranges [begin, end) of `data`, side uint8 [chunks, bytes] where it has one.
 
-        Returns the bytes of the tiles with the filter undone, uint8 [chunks, 16, w].
+        Returns the elements of the tiles as bytes, with the filter undone, uint8 [chunks, 16, w, bytes].
         """
-        rans, shift, nb, chunks = plane["coder"] == "rans", plane.get("shift"), w // 64, begin.size
-        per_block = 32 if shift is None else 16  # coded symbols of a lane
+        rans, layout, shift = plane["coder"] == "rans", plane["layout"], plane.get("shift")
+        nb, chunks = w // 64, begin.size
+        per_block = 16 if layout == "pair" else 32  # coded symbols of a lane
         patches: list[Array] = []
-        if shift in (0, 1, 2):
+        if layout == "pair" and shift < 3:
             patches = [read_patches(data[b:e], 16 * w) for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
             begin = begin + np.array([4 + 4 * len(p) for p in patches])
-        raw_length = w * per_block // 2 + (128 if rans and shift is not None else 0)
+        raw_length = w * per_block // 2 + (128 if rans and layout != "byte" else 0)
         require((end - begin <= raw_length).all(), "a body is longer than its raw length")
         raw, coded = np.flatnonzero(end - begin == raw_length), np.flatnonzero(end - begin < raw_length)
         symbols = np.empty((chunks, LANES, nb * per_block), np.uint8)
@@ -456,9 +555,9 @@ class FormatReader:
         if coded.size and not rans:
             symbols[coded] = decode_huffman(data, begin[coded], end[coded], nb * per_block, table, bits)
         elif coded.size:
-            n = nb * per_block - (4 if shift is None else 0)
+            n = nb * per_block - (4 if layout == "byte" else 0)
             symbols[coded, :, :n], tail[coded] = decode_rans(data, begin[coded], end[coded], n, table, bits)
-            if shift is None:
+            if layout == "byte":
                 symbols[coded, :, n:] = tail[coded].astype("<u4").view(np.uint8).reshape(-1, LANES, 4)
         for i in raw.tolist():
             body = np.frombuffer(data, np.uint8)[begin[i] : end[i]]
@@ -466,20 +565,19 @@ class FormatReader:
             symbols[i] = stored.transpose(2, 0, 1, 3).reshape(LANES, -1)
             tail[i] = body[stored.size :].view("<u4") if body.size > stored.size else 0
         elements = symbols.reshape(chunks, LANES, nb, per_block)
-        if shift is not None and side is not None:
+        if side is not None:
             if rans:
                 # the tails are the last words, which the side plane leaves out
                 side = np.concatenate([side, tail.astype("<u4").view(np.uint8)], axis=1)
-            words = np.ascontiguousarray(side).view("<u4").reshape(chunks, nb, shift + 1, LANES)
-            elements = join_pairs(elements, words, shift)
+            words = np.ascontiguousarray(side).view("<u4").reshape(chunks, nb, side_words(plane), LANES)
+            elements = join_pairs(elements, words, shift) if layout == "pair" else join_rests(elements, words)
         # patches count elements in decoding order: block, lane, element
-        elements = np.ascontiguousarray(elements.transpose(0, 2, 1, 3))
+        elements = np.ascontiguousarray(elements.reshape(chunks, LANES, nb, 32, -1).transpose(0, 2, 1, 3, 4))
         for flat, patch in zip(elements.reshape(chunks, -1), patches, strict=False):
             flat[patch["position"]] = patch["value"]
-        elements = elements.transpose(0, 2, 1, 3)
         # lane 4g + t has rows g and g + 8 and columns 16t to 16t + 15 of each block
-        grid = elements.reshape(chunks, 8, 4, nb, 2, 16).transpose(0, 4, 1, 3, 2, 5).reshape(chunks, 16 * w).copy()
-        return undo_filter(grid.reshape(chunks, 16, w), plane.get("filter"))
+        grid = elements.reshape(chunks, nb, 8, 4, 2, 16, -1).transpose(0, 4, 2, 1, 3, 5, 6).reshape(chunks, 16, w, -1)
+        return undo_filter(grid[..., 0], plane["filter"])[..., None] if "filter" in plane else grid
 
     def _table(self, plane: Json) -> tuple[int, Array]:
         """Bits and 256 frequencies or code lengths, int64, of the plane's table."""
@@ -491,6 +589,11 @@ class FormatReader:
         data = self._segment(table.get("data"), f"table {number}")
         require(len(data) == (512 if plane["coder"] == "rans" else 256), f"table {number}: wrong length")
         return table["bits"], np.frombuffer(data, f"<u{len(data) // 256}").astype(np.int64)
+
+
+def side_words(plane: Json) -> int:
+    """Side words of a lane and block."""
+    return plane["shift"] + 1 if plane["layout"] == "pair" else plane["shift"]  # 8 R, where R = shift / 8
 
 
 def read_patches(chunk: bytes, elements: int) -> Array:

@@ -12,7 +12,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Tensor:
     """One tensor to write and how."""
 
     name: str
-    #: scheme `int8`: symbols, int8 [count, rows, cols] of the matrix view; scheme `raw`: the tensor's bytes, uint8 [n]
+    #: scheme `int8`: symbols, int8 [count, rows, cols] of the matrix view; others: the tensor's bytes, uint8 [n]
     data: np.ndarray
     shape: Sequence[int]
     dtype: str = "F32"
@@ -53,12 +53,16 @@ class Tensor:
     chunk: int = 1000
     #: tiled coders: these chunks are stored raw even where coding makes them shorter
     raw_chunks: Sequence[int] = ()
-    #: tiled coders: value of the elements beyond the matrix
+    #: tiled coders: value of the elements beyond the matrix (of all their bits, in layout `split`)
     pad: int = 0
     #: tensors with the same key, coder and bits share one table; "" shares with none
     table_key: str = ""
     #: coded chunks: an index into `VARIETIES`. None: chunk after chunk another, beginning with one that the name gives
     variety: int | None = None
+    #: scheme `lossless`: for each plane what differs from what this tensor says of `coder` and the like, and `fields`
+    planes: Sequence[Json] = ()
+    #: of a plane of a lossless tensor: runs of bits (lowest, width), the first on top; None leaves the key out
+    fields: Sequence[tuple[int, int]] | None = None
 
 
 @dataclass
@@ -68,7 +72,7 @@ class Chunk:
     width: int
     #: coded symbols of each lane
     symbols: list[list[int]]
-    #: side words [block][word][lane], layout `pair` only
+    #: side words [block][word][lane], layouts `pair` and `split` only
     side: list[list[list[int]]] = field(default_factory=list)
     #: (position, value), None where the chunk has no count
     patches: list[tuple[int, int]] | None = None
@@ -85,10 +89,10 @@ def hex_hash(data: bytes) -> str:
 
 
 def cut_tiles(matrices: np.ndarray, tile: int, pad: int) -> list[list[list[int]]]:
-    """Tiles of uint8 [count, rows, cols], in chunk order, each 16 lists of its width's bytes."""
+    """Tiles of unsigned [count, rows, cols], in chunk order, each 16 lists of its width's elements."""
     count, rows, cols = matrices.shape
     strips, padded_cols = align(rows, 16) // 16, align(cols, 64)
-    padded = np.full((count, strips * 16, padded_cols), pad, np.uint8)
+    padded = np.full((count, strips * 16, padded_cols), pad, matrices.dtype)
     padded[:, :rows, :cols] = matrices
     return [
         padded[m, 16 * s : 16 * s + 16, c : c + tile].tolist()
@@ -139,6 +143,15 @@ def side_words(elements: list[int], shift: int) -> list[int]:
     return words
 
 
+def rest_words(elements: list[int], shift: int) -> list[int]:
+    """The side words of 32 elements of 8 + shift bits of a lane and block, layout `split`."""
+    words = []
+    for r in range(shift // 8):
+        octets = bytes(e >> shift - 8 * (r + 1) & 0xFF for e in elements)  # r = 0 is the most significant
+        words += [int.from_bytes(octets[4 * k : 4 * k + 4], "little") for k in range(8)]
+    return words
+
+
 def magnitude(byte: int) -> int:
     """v of layout `pair`: q ^ (q >> 7) of a byte that stands for the int8 q."""
     return byte ^ 0xFF if byte & 0x80 else byte
@@ -151,6 +164,10 @@ def make_chunk(tensor: Tensor, tile: list[list[int]]) -> Chunk:
     if tensor.layout == "byte":
         return Chunk(width, lanes)
     s = tensor.shift
+    if tensor.layout == "split":
+        by_lane = [[rest_words(e[b : b + 32], s) for b in range(0, len(e), 32)] for e in lanes]
+        side = [[[by_lane[lane][b][j] for lane in LANES] for j in range(s)] for b in range(width // 64)]
+        return Chunk(width, [[e >> s for e in elements] for elements in lanes], side)
     symbols = []
     for elements in lanes:
         high = [min(magnitude(q) >> s, 15) for q in elements]
@@ -260,11 +277,11 @@ def chunk_bytes(tensor: Tensor, chunk: Chunk, table: list[int], index: int) -> b
     variety = tensor.variety
     if variety is None:
         variety = (xxhash.xxh3_64_intdigest(tensor.name.encode()) + index) % len(VARIETIES)
-    tails = chunk.side[-1][-1] if rans and pair else []
+    tails = chunk.side[-1][-1] if rans and chunk.side else []
     stored = raw_body(chunk, 8 if pair else 16, tails)
     if not rans:
         body = huffman_body(chunk.symbols, table, variety)
-    elif pair:
+    elif tails:
         body = rans_body(chunk.symbols, tails, table, tensor.bits, variety)
     else:
         last = [int.from_bytes(bytes(lane[-4:]), "little") for lane in chunk.symbols]
@@ -274,7 +291,7 @@ def chunk_bytes(tensor: Tensor, chunk: Chunk, table: list[int], index: int) -> b
     head = b""
     if chunk.patches is not None:
         head = struct.pack("<I", len(chunk.patches)) + b"".join(struct.pack("<HBB", p, q, 0) for p, q in chunk.patches)
-    if len(head + body) > 16 * chunk.width:
+    if pair and len(head + body) > 16 * chunk.width:
         raise ValueError(f"{tensor.name}: shift {tensor.shift} makes too many escapes for a chunk")
     return head + body
 
@@ -283,6 +300,33 @@ def side_bytes(tensor: Tensor, chunk: Chunk) -> bytes:
     """The side plane of a chunk; with rans the last words are left out: they are the tails."""
     words = [word for block in chunk.side for word in block]
     return b"".join(struct.pack("<32I", *word) for word in (words[:-1] if tensor.coder == "rans" else words))
+
+
+def planes_of(tensor: Tensor) -> list[Tensor]:
+    """What is coded for itself: the tensor, or its planes of bits as tensors of unsigned elements of 8 to 32 bits."""
+    if tensor.scheme != "lossless":
+        return [tensor]
+    assert tensor.matrix, "a lossless tensor needs a matrix"
+    count, rows, cols, axis = tensor.matrix
+    elements = tensor.data.reshape(-1).view(f"<u{tensor.data.nbytes // (count * rows * cols)}").astype(np.uint32)
+    view = elements.reshape(cols, rows).T[None] if axis else elements.reshape(count, rows, cols)
+    planes = []
+    for number, options in enumerate(tensor.planes):
+        plane = replace(tensor, name=f"{tensor.name}/{number}", planes=(), **options)
+        value, width = np.zeros_like(view), 0
+        for low, bits in plane.fields or [(0, 8)]:
+            value, width = value << bits | view >> low & (1 << bits) - 1, width + bits
+        data = np.ascontiguousarray(value).astype("<u4")
+        planes.append(replace(plane, data=data, shift=width - 8 if plane.layout == "split" else plane.shift))
+    return planes
+
+
+def plain_bytes(tensor: Tensor) -> bytes:
+    """What the hash of a plane is about, and what coders `zstd` and `raw` store."""
+    if tensor.scheme != "lossless":
+        return tensor.data.tobytes()
+    octets = 1 + (tensor.shift // 8 if tensor.layout == "split" else 0)
+    return tensor.data.reshape(-1).view(np.uint8).reshape(-1, 4)[:, :octets].tobytes()
 
 
 def zstd_plane(tensor: Tensor, plain: bytes) -> tuple[bytes, bytes, int]:
@@ -307,9 +351,11 @@ def zstd_plane(tensor: Tensor, plain: bytes) -> tuple[bytes, bytes, int]:
 
 
 def symbols_as_bytes(tensor: Tensor) -> np.ndarray:
-    """The matrices of a tiled coder, uint8 [count, rows, cols]."""
+    """The matrices of a tiled coder, uint8 [count, rows, cols]; of a lossless tensor's plane the elements, uint32."""
     assert tensor.matrix, "a tiled coder needs a matrix"
     count, rows, cols, axis = tensor.matrix
+    if tensor.scheme == "lossless":
+        return tensor.data
     flat = tensor.data.reshape(-1).view(np.uint8)
     if tensor.scheme == "raw" and axis == 1:
         return np.ascontiguousarray(flat.reshape(cols, rows).T)[None]
@@ -322,21 +368,26 @@ def write_container(
     *,
     metadata: dict[str, str] | None = None,
     aliases: dict[str, str] | None = None,
-    features: Sequence[str] = (),
-    version: tuple[int, int] = (1, 0),
+    features: Sequence[str] | None = None,
+    version: tuple[int, int] | None = None,
     edit_segment: Callable[[str, bytes], bytes] = lambda _, data: data,
     edit_index: Callable[[Json], None] = lambda _: None,
 ) -> bytes:
     """Write the tensors into a container; returns the file's bytes, and writes them to `path` unless it is None.
 
-    `edit_segment` is given every segment as ("tensor/data", bytes) - or `scales`, `offsets`, `side`, and "table i" -
-    and returns the bytes to store; `edit_index` may change the index. Hashes are taken afterwards.
+    `edit_segment` is given every segment as ("tensor/data", bytes) - or `scales`, `offsets`, `side`, and "table i"; of
+    lossless tensors "tensor/plane/data" - and returns the bytes to store; `edit_index` may change the index. Hashes are
+    taken afterwards. Without `features` and `version` they are what the tensors need.
     """
+    newer = any(t.scheme == "lossless" for t in tensors)
+    features = ["draft-1.1"] * newer if features is None else features
+    version = (1, int(newer)) if version is None else version
+    parts = [planes_of(t) for t in tensors]
     out = bytearray(64)
     tables: list[Json] = []
     chunks = {}
     counts: dict[tuple[str, str, int], Counter[int]] = {}
-    for t in tensors:
+    for t in (part for some in parts for part in some):
         if t.coder not in ("rans", "huffman"):
             continue
         tiles = cut_tiles(symbols_as_bytes(t), t.tile, t.pad)
@@ -362,16 +413,11 @@ def write_container(
         tables.append({"coder": coder, "bits": bits, "data": segment(f"table {number}", data)})
         built[key] = (number, table)
 
-    entries = []
-    for t in tensors:
-        entry: Json = {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "scheme": t.scheme}
-        if t.matrix is not None:
-            entry["matrix"] = list(t.matrix)
-        if t.scheme == "int8" and t.scales is not None:
-            scales = segment(f"{t.name}/scales", t.scales.astype("<f4").tobytes())
-            entry["scales"] = {"per": t.per, "data": scales} | ({"block": t.block} if t.per == "block" else {})
-        plain = t.data.tobytes()
+    def stored_plane(t: Tensor) -> Json:
+        plain = plain_bytes(t)
         plane: Json = {"coder": t.coder, "hash": hex_hash(plain)} | ({"filter": t.filter} if t.filter else {})
+        if t.fields is not None:
+            plane["fields"] = [list(run) for run in t.fields]
         if t.coder == "raw":
             data = plain
         elif t.coder == "zstd":
@@ -379,19 +425,29 @@ def write_container(
             plane |= {"chunk": t.chunk, "chunks": len(offsets) // 8, "max_chunk": longest}
         else:
             number, table = built[t.table_key or "=" + t.name, t.coder, t.bits]
-            parts = [chunk_bytes(t, c, table, i) for i, c in enumerate(chunks[t.name])]
-            data = b"".join(parts)
-            ends = [sum(map(len, parts[:i])) // 4 for i in range(len(parts) + 1)]
+            bodies = [chunk_bytes(t, c, table, i) for i, c in enumerate(chunks[t.name])]
+            data = b"".join(bodies)
+            ends = [sum(map(len, bodies[:i])) // 4 for i in range(len(bodies) + 1)]
             offsets = struct.pack(f"<{len(ends)}I", *ends)
             plane |= {"layout": t.layout, "tile": t.tile, "table": number}
-            plane |= {"chunks": len(parts), "max_chunk": max(map(len, parts))}
-            if t.layout == "pair":
+            plane |= {"chunks": len(bodies), "max_chunk": max(map(len, bodies))}
+            if t.layout != "byte":
                 side = b"".join(side_bytes(t, c) for c in chunks[t.name])
                 plane |= {"shift": t.shift, "side": segment(f"{t.name}/side", side)}
         if t.coder != "raw":
             plane["offsets"] = segment(f"{t.name}/offsets", offsets)
         plane["data"] = segment(f"{t.name}/data", data)
-        entries.append(entry | {"planes": [plane]})
+        return plane
+
+    entries = []
+    for t, planes in zip(tensors, parts, strict=True):
+        entry: Json = {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "scheme": t.scheme}
+        if t.matrix is not None:
+            entry["matrix"] = list(t.matrix)
+        if t.scheme == "int8" and t.scales is not None:
+            scales = segment(f"{t.name}/scales", t.scales.astype("<f4").tobytes())
+            entry["scales"] = {"per": t.per, "data": scales} | ({"block": t.block} if t.per == "block" else {})
+        entries.append(entry | {"planes": [stored_plane(plane) for plane in planes]})
 
     index = {"format": "wcodec", "features": list(features), "writer": "format_writer.py", "metadata": metadata or {}}
     index |= {"tables": tables, "tensors": entries, "aliases": aliases or {}}

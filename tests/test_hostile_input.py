@@ -16,8 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from format_writer import Tensor, reseal, write_container
-from hostile import STEERING, raw
+from format_writer import Tensor, hex_hash, reseal, write_container
+from hostile import (
+    LOSSLESS_CONTENTS,
+    LOSSLESS_EDITS,
+    LOSSLESS_FORBIDDEN,
+    STEERING,
+    changed_index,
+    forbidden_file,
+    lossless_tensors,
+    raw,
+    reindexed,
+)
 from wcodec import cli
 
 DIGITS = "9" * 5000
@@ -147,9 +157,21 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def lossless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small container of several kinds of lossless tensors."""
+    path = tmp_path_factory.mktemp("lossless") / "good.wcodec"
+    tensors = lossless_tensors()
+    write_container(path, tensors)
+    assert wcodec.verify(path, progress=False)
+    return path
+
+
 @pytest.mark.parametrize("seed", range(8))
-def test_containers(seed: int, good: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["good", "lossless"])
+def test_containers(kind: str, seed: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     rng = random.Random(seed)
+    good: Path = request.getfixturevalue(kind)
     data = good.read_bytes()
     begin = int.from_bytes(data[16:24], "little")
     for number in range(40):
@@ -169,6 +191,88 @@ def test_containers(seed: int, good: Path, tmp_path: Path) -> None:
         for arguments in (["inspect"], ["inspect", "--json"], ["verify", "-q"], ["compare", good]):
             command(*arguments, path)
         path.unlink()
+
+
+def refuses_one(path: Path) -> wcodec.WcodecError:
+    """The error about the one tensor that is wrong, or about the whole file; the others decode to what they are."""
+    expected = {t.name: t.data.tobytes() for t in lossless_tensors() if t.scheme != "int8"}
+    found: dict[str, wcodec.WcodecError] = {}
+    try:
+        container = wcodec.open(path)
+    except wcodec.FormatError as error:
+        return error
+    with container:
+        for name, entry in container.items():
+            try:
+                data = entry.numpy().tobytes()
+            except (wcodec.FormatError, wcodec.CorruptError, wcodec.UnsupportedError) as error:
+                found[name] = error
+                assert error.tensor == name
+            else:
+                assert data == expected.get(name, data)
+    report = wcodec.verify(path, progress=False)
+    assert len(found) == 1 and not report.ok
+    return next(iter(found.values()))
+
+
+@pytest.mark.parametrize(("place", "value", "_reason"), LOSSLESS_EDITS, ids=lambda value: str(value)[:40])
+def test_lossless_tensors_that_contradict_themselves(
+    place: str, value: Any, _reason: str, lossless: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.wcodec"
+    path.write_bytes(reindexed(lossless.read_bytes(), changed_index(place, value)))
+    assert len(str(refuses_one(path))) < 2000
+    explore(path, lossless, tmp_path)
+    assert command("verify", "-q", path) != 0
+    command("inspect", "--json", path)
+
+
+@pytest.mark.parametrize(("role", "edit", "_reason"), LOSSLESS_CONTENTS)
+def test_lossless_tensors_of_wrong_contents(
+    role: str, edit: Callable[[bytes], bytes], _reason: str, lossless: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.wcodec"
+    write_container(path, lossless_tensors(), edit_segment=lambda r, data: edit(data) if r == role else data)
+    error = refuses_one(path)
+    assert isinstance(error, wcodec.CorruptError) and role.startswith(error.tensor or "?")
+    explore(path, lossless, tmp_path)
+
+
+@pytest.mark.parametrize("what", LOSSLESS_FORBIDDEN)
+def test_lossless_tensors_that_no_writer_may_write(what: str, lossless: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.wcodec"
+    path.write_bytes(forbidden_file(what))
+    with wcodec.open(path) as container:
+        with pytest.raises((wcodec.FormatError, wcodec.UnsupportedError)):
+            container["w"].numpy()
+        assert container["r"].numpy().tolist() == [0, 1]
+    assert not wcodec.verify(path, progress=False).ok
+    explore(path, lossless, tmp_path)
+
+
+def test_more_runs_than_elements_have_bits(lossless: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.wcodec"
+    edit = changed_index("tensors/0/planes/1/fields", [[8, 1]] * 100_000)
+    path.write_bytes(reindexed(lossless.read_bytes(), edit))
+    assert len(str(refuses_one(path))) < 2000
+
+
+def test_lossless_tensors_without_end(lossless: Path, tmp_path: Path) -> None:
+    """More planes than elements have bits, and sizes that no data support."""
+    path = tmp_path / "x.wcodec"
+    plane = {"coder": "raw", "hash": hex_hash(b""), "data": [0, 0, hex_hash(b"")], "fields": [[0, 8]]}
+    planes = [plane] * 10_000
+    path.write_bytes(reindexed(lossless.read_bytes(), lambda index: index["tensors"][0]["planes"].extend(planes)))
+    assert len(str(refuses_one(path))) < 2000
+    for place, shape in ((0, (1 << 20, 1 << 20)), (1, (1 << 19, 1 << 20)), (2, (1, 1 << 40)), (0, (1 << 30, 1 << 30))):
+
+        def grow(index: dict[str, Any], place: int = place, shape: tuple[int, int] = shape) -> None:
+            index["tensors"][place] |= {"shape": [*shape], "matrix": [1, *shape, 0]}
+
+        path.write_bytes(reindexed(lossless.read_bytes(), grow))
+        with wcodec.open(path) as container, pytest.raises(wcodec.WcodecError):
+            container[list(container)[place]].numpy()
+        explore(path, lossless, tmp_path)
 
 
 SHAPES: list[tuple[int, ...]] = [

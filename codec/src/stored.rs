@@ -69,11 +69,9 @@ impl StoredTensor {
         let scheme =
             SchemeKind::from_name(&entry.scheme).map_err(|_| upgrade(format!("unknown scheme '{}'", entry.scheme)))?;
         let split = scheme == SchemeKind::Lossless && entry.planes.len() > 1;
-        if entry.planes.is_empty() || entry.planes.len() > if split { dtype.size() } else { 1 } {
-            let (has, n) = (
-                if split { format!("{} planes at most", dtype.size()) } else { "one plane".into() },
-                entry.planes.len(),
-            );
+        let (n, most) = (entry.planes.len(), if split { dtype.size() } else { 1 });
+        if n == 0 || n > most {
+            let has = if most == 1 { "one plane".to_owned() } else { format!("{most} planes at most") };
             return Err(Error::format(format!("scheme {scheme} has {has}, not {n}")));
         }
         let too_large = || Error::format("the tensor is too large");
@@ -225,34 +223,42 @@ fn upgrade(what: String) -> Error {
     Error::unsupported(what).advice("upgrade wcodec")
 }
 
-/// Checks that planes together hold each bit of an element of `dtype`, and that what is decoded of them at a time is the same of each.
+/// Checks planes that hold bits of elements of `dtype`: that none is held twice, and that what is decoded of each at a time is the same.
 fn check_split(planes: &[StoredPlane], dtype: Dtype) -> Result<()> {
-    if let [StoredPlane { fields: None, .. }] = planes {
-        return match dtype.size() {
-            1 => Ok(()),
-            _ => Err(Error::format(format!("one plane for the elements of {dtype}"))),
+    for plane in planes {
+        match plane.form.coding {
+            coding if coding.filter() != Filter::None => return Err(Error::format("a filter in scheme lossless")),
+            Coding::Tiles(Tiling { layout: Layout::Pair, .. }) => {
+                return Err(Error::format("layout pair in scheme lossless"));
+            }
+            _ => {}
+        }
+    }
+    if let [StoredPlane { fields: None, form, .. }] = planes {
+        return if dtype.size() == 1 && form.coding.element_bytes() == 1 {
+            Ok(())
+        } else {
+            Err(Error::format(format!("one plane for the elements of {dtype}")))
         };
     }
     let fields: Option<Vec<Fields>> = planes.iter().map(|p| p.fields.clone()).collect();
-    check_planes(&fields.ok_or_else(|| Error::format("one of several planes without 'fields'"))?, dtype.size())?;
-    if let Some(p) =
-        planes.iter().find(|p| p.fields.as_ref().is_some_and(|f| f.bytes() != p.form.coding.element_bytes()))
-    {
-        let (bits, bytes) = (p.fields.as_ref().map_or(&[][..], |f| f.runs()), p.form.coding.element_bytes());
-        return Err(Error::format(format!("'fields' {bits:?} of a plane of {bytes} bytes an element")));
-    }
-    if planes.iter().any(|p| p.form.coding.filter() != Filter::None) {
-        return Err(Error::format("a filter in scheme lossless"));
-    }
+    let fields = fields.ok_or_else(|| Error::format("one of several planes without 'fields'"))?;
+    check_planes(&fields, dtype.size())?;
     let cut = |p: &StoredPlane| match p.form.coding {
         Coding::Raw => None,
         Coding::Zstd { chunk, .. } => Some((Coder::Zstd, chunk)),
         Coding::Tiles(Tiling { tile, .. }) => Some((Coder::Rans, tile)),
     };
-    let mut cuts = planes.iter().filter_map(cut);
-    let first = cuts.next();
-    if cuts.any(|cut| Some(cut) != first) {
-        return Err(Error::format("planes of one tensor that are cut differently"));
+    let first = planes.iter().find_map(cut);
+    for (plane, fields) in planes.iter().zip(fields) {
+        let bytes = plane.form.coding.element_bytes();
+        if fields.bytes() != bytes {
+            let runs = fields.runs();
+            return Err(Error::format(format!("'fields' {runs:?} of a plane of {bytes} bytes an element")));
+        }
+        if cut(plane).is_some_and(|cut| Some(cut) != first) {
+            return Err(Error::format("planes of one tensor that are cut differently"));
+        }
     }
     Ok(())
 }

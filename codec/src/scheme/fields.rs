@@ -19,21 +19,18 @@ impl Fields {
     /// # Errors
     /// [`ErrorKind::Format`](crate::ErrorKind::Format): they are not bits of an element, or not whole bytes of them in all.
     pub fn new(runs: Vec<[u32; 2]>) -> Result<Self> {
-        let fields = Self(runs);
-        let mut bits = 0;
-        for &[lowest, width] in &fields.0 {
-            bits += match lowest.checked_add(width) {
-                Some(1..=64) if width > 0 => width,
-                _ => 64 + 1,
-            };
-            if bits > 64 {
-                break;
+        let bits = runs.iter().try_fold(0, |bits, &[lowest, width]| {
+            let fits = width > 0 && lowest.checked_add(width).is_some_and(|end| end <= 64);
+            Some(bits + if fits { width } else { 65 }).filter(|&bits| bits <= 64)
+        });
+        match bits {
+            Some(bits) if bits > 0 && bits % 8 == 0 => Ok(Self(runs)),
+            // There may be any number of them.
+            _ => {
+                let shown = &runs[..runs.len().min(8)];
+                Err(Error::format(format!("'fields' {shown:?} are no whole bytes of an element")))
             }
         }
-        if bits == 0 || bits > 64 || bits % 8 != 0 {
-            return Err(Error::format(format!("'fields' {:?} are no whole bytes of an element", fields.0)));
-        }
-        Ok(fields)
     }
 
     /// Runs that are known to fit.
