@@ -58,6 +58,14 @@ fn join_rest<const R: usize>(symbols: &[i8], rest: Rest<'_>, cells: Cells, eleme
             let n = (cells.cols - col).min(16);
             let at = row * cells.stride + cells.col + col;
             let out = &mut elements[at * (R + 1)..(at + n) * (R + 1)];
+            if let (Ok(symbols), Ok(out)) =
+                (<&[i8; 16]>::try_from(&symbols[at..at + n]), <&mut [u8; 32]>::try_from(&mut *out))
+            {
+                // Two bytes an element, and no edge: one vector.
+                let elements: [u16; 16] = std::array::from_fn(|i| u16::from_le_bytes([beside[0][i], symbols[i] as u8]));
+                out.copy_from_slice(bytemuck::cast_slice(&elements.map(u16::to_le)));
+                continue;
+            }
             for (i, (element, &symbol)) in out.chunks_exact_mut(R + 1).zip(&symbols[at..at + n]).enumerate() {
                 for (byte, beside) in element.iter_mut().zip(beside.iter().rev()) {
                     *byte = beside[i];

@@ -108,6 +108,16 @@ macro_rules! elements {
 
         /// `N` bytes of a plane are of an element.
         fn $scatter<const N: usize>(stored: &[u8], fields: &Fields, elements: &mut [u8]) {
+            if N == size_of::<$ty>() {
+                // As wide as the element: vectors of those.
+                for (lowest, place, mask) in fields.places() {
+                    for (bytes, e) in stored.as_chunks().0.iter().zip(elements.as_chunks_mut().0) {
+                        let bits = ($ty::from_le_bytes(*bytes) >> place & mask as $ty) << lowest;
+                        *e = ($ty::from_le_bytes(*e) | bits).to_le_bytes();
+                    }
+                }
+                return;
+            }
             for (lowest, place, mask) in fields.places() {
                 for (bytes, e) in stored.as_chunks::<N>().0.iter().zip(elements.as_chunks_mut().0) {
                     let mut wide = [0; 8];

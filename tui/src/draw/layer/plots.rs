@@ -106,7 +106,7 @@ fn symbols(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats:
     if !t.has_symbols() {
         page.heading("Symbols", "none", look.dim());
         let bits = 8 * t.dtype.size();
-        page.sentence(&format!("elements of {bits} bits are stored as they are"), look.dim());
+        page.sentence(&format!("elements of {bits} bits, which make no symbols"), look.dim());
         return;
     }
     let (step, bars) = symbol_bins(room(page));
