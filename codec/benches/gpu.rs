@@ -205,6 +205,25 @@ fn main() -> Result<()> {
             }
         }
     }
+    // The bits of bf16 itself: 2 bytes a weight are written, and 1.3 read.
+    if b.wants("lossless") {
+        let shapes = many("w", if quick { 32 } else { 128 }, 4096, 2048);
+        let n: usize = shapes.iter().map(|s| s.1 * s.2).sum();
+        let weights = data::normal(&shapes, 5);
+        let one = vec![("w".to_owned(), shapes.len() * 4096, 2048)];
+        let one_weights = vec![weights.concat()];
+        let small = many("w", 32, 2048, 2048);
+        let small_weights = data::normal(&small, 6);
+        for (coder, what) in [(Coder::Rans, "rans"), (Coder::Huffman, "huffman")] {
+            let what = format!("{what} lossless bf16");
+            let c = data::lossless(&one, &one_weights, coder, tile)?;
+            b.bulk(&c, "lossless, 1 GB, one matrix", &what, Dtype::BF16, n)?;
+            let c = data::lossless(&shapes, &weights, coder, tile)?;
+            b.bulk(&c, "lossless, 1 GB of 4096 x 2048", &what, Dtype::BF16, n)?;
+            let c = data::lossless(&small, &small_weights, coder, tile)?;
+            b.latency(&c, "lossless, one 2048 x 2048", &what, Dtype::BF16, 1)?;
+        }
+    }
     for (rows, copies) in [(256, 128), (2048, 32), (5632, 16)] {
         if !b.wants(&format!("one {rows} x 2048")) {
             continue;

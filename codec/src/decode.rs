@@ -12,9 +12,7 @@ mod stream;
 mod tensor;
 mod whole;
 
-#[cfg(test)]
-pub(crate) use bytes::PlaneBytes;
-pub(crate) use bytes::TensorBytes;
+pub(crate) use bytes::{PlaneBytes, TensorBytes};
 pub use checkpoint::{decode, write_safetensors};
 pub use chunk::{ChunkInfo, ChunkSize};
 pub use container::Container;

@@ -20,6 +20,8 @@ mod files;
 mod frames;
 #[path = "gpu_decode/host.rs"]
 mod host;
+#[path = "gpu_decode/lossless.rs"]
+mod lossless;
 #[path = "gpu_decode/order.rs"]
 mod order;
 #[path = "gpu_decode/outputs.rs"]

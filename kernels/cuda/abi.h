@@ -5,6 +5,9 @@
 // Items of one launch.
 #define MAX_ITEMS 24
 
+// Runs of bits of an element that a plane can hold.
+#define MAX_RUNS 14
+
 // Output types.
 #define OUT_INT8 0
 #define OUT_F16 1
@@ -54,8 +57,8 @@ struct Tiles {
   u32 blocks;         // Of 64 columns, in a tile.
   u32 last_blocks;    // In the last tile of a strip.
   u16 bits;           // log2 of the slots of the table.
-  u8 layout;          // 0 byte, 1 pair.
-  u8 shift;           // Of layout pair.
+  u8 layout;          // 0 byte, 1 pair, 2 split.
+  u8 shift;           // Of layouts pair and split.
   u8 filter;          // FILTER_*.
   u8 vector;          // Rows of the output begin at multiples of 16 bytes, are below 2^29 long, columns follow each other.
   u16 block_begin;    // First block of threads that has chunks of this item only.
@@ -67,7 +70,7 @@ struct Tiles {
   u32 shared_end;     // Behind the last one.
 };
 
-// Parameters of the decoding kernels.
+// Parameters of the decoding kernels, those named `fields` aside.
 struct TilesBatch {
   u32 count;               // Items.
   u32 cost;                // Of all items together.
@@ -77,6 +80,20 @@ struct TilesBatch {
   u32 buffers_per_warp;    // 1 or 2.
   u32 reserved[2];         // 0.
   Tiles items[MAX_ITEMS];  // `count` of them.
+};
+
+// Which bits of an element a plane holds. FORMAT.md section 2, scheme `lossless`.
+struct Fields {
+  u8 bytes;            // Of an element: 1, 2 or 4.
+  u8 adds;             // 1: the bits join those that other planes have left in the output. 0: they are all of an element.
+  u16 count;           // Runs of bits.
+  u16 runs[MAX_RUNS];  // `count` of them: lowest bit in the element (bits 0 to 4), lowest bit in what the plane decodes to (5 to 9), width - 1 (10 to 14).
+};
+
+// Parameters of the decoding kernels named `fields`.
+struct FieldsBatch {
+  TilesBatch tiles;  // Planes, all of which hold these bits.
+  Fields fields;     // The bits.
 };
 
 // Symbols of a plane, row-major without padding, to write as what they stand for.
@@ -98,6 +115,20 @@ struct SymbolsBatch {
   u32 reserved;              // 0.
   u64 cost;                  // Groups of all items together.
   Symbols items[MAX_ITEMS];  // `count` of them.
+};
+
+// Symbols of a plane that are bits of elements.
+struct FieldsSymbols {
+  Symbols symbols;  // The plane; `kind` is 0.
+  Fields fields;    // The bits.
+};
+
+// Parameters of `wcodec_fields`.
+struct FieldsSymbolsBatch {
+  u32 count;                       // Items, no two of them of one output.
+  u32 reserved;                    // 0.
+  u64 cost;                        // Groups of all items together.
+  FieldsSymbols items[MAX_ITEMS];  // `count` of them.
 };
 
 // Rows of a plane of coder `zstd` on which a filter was used.
@@ -207,6 +238,14 @@ LIES_AT(TilesBatch, buffer_bytes, 16, 4)
 LIES_AT(TilesBatch, buffers_per_warp, 20, 4)
 LIES_AT(TilesBatch, reserved, 24, 8)
 LIES_AT(TilesBatch, items, 32, 4032)
+static_assert(sizeof(Fields) == 32, "differs from abi.rs");
+LIES_AT(Fields, bytes, 0, 1)
+LIES_AT(Fields, adds, 1, 1)
+LIES_AT(Fields, count, 2, 2)
+LIES_AT(Fields, runs, 4, 28)
+static_assert(sizeof(FieldsBatch) == 4096, "differs from abi.rs");
+LIES_AT(FieldsBatch, tiles, 0, 4064)
+LIES_AT(FieldsBatch, fields, 4064, 32)
 static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
 LIES_AT(Symbols, symbols, 0, 8)
 LIES_AT(Symbols, begin, 8, 8)
@@ -222,6 +261,14 @@ LIES_AT(SymbolsBatch, count, 0, 4)
 LIES_AT(SymbolsBatch, reserved, 4, 4)
 LIES_AT(SymbolsBatch, cost, 8, 8)
 LIES_AT(SymbolsBatch, items, 16, 2304)
+static_assert(sizeof(FieldsSymbols) == 128, "differs from abi.rs");
+LIES_AT(FieldsSymbols, symbols, 0, 96)
+LIES_AT(FieldsSymbols, fields, 96, 32)
+static_assert(sizeof(FieldsSymbolsBatch) == 3088, "differs from abi.rs");
+LIES_AT(FieldsSymbolsBatch, count, 0, 4)
+LIES_AT(FieldsSymbolsBatch, reserved, 4, 4)
+LIES_AT(FieldsSymbolsBatch, cost, 8, 8)
+LIES_AT(FieldsSymbolsBatch, items, 16, 3072)
 static_assert(sizeof(Filtered) == 56, "differs from abi.rs");
 LIES_AT(Filtered, symbols, 0, 8)
 LIES_AT(Filtered, elements, 8, 8)

@@ -1,5 +1,8 @@
-// The kernels that decode tiles of one coder (WCODEC_CODER: 0 rANS, 1 Huffman): to int8, or dequantized in the same pass.
+// The kernels that decode tiles of one coder (WCODEC_CODER: 0 rANS, 1 Huffman): to int8, dequantized in the same pass,
+// or to elements of whose bits the symbols are some.
+#include "join.h"
 #include "sinks.h"
+#include "split.h"
 #include "tile.h"
 #include "walk.h"
 
@@ -22,3 +25,19 @@
 ALL_OUTPUTS(byte, 1024, 1, MODE_BYTE)
 ALL_OUTPUTS(pair, 1024, 1, MODE_PAIR)
 ALL_OUTPUTS(general, 1024, 1, MODE_GENERAL)
+
+// Elements that are put together, of the common kinds.
+#define JOIN(name, out) \
+  KERNEL(name, 1024, 1, TilesBatch) { walk<SplitTile<WCODEC_CODER, StoreJoined<out>::REST>, StoreJoined<out>>(params, {}); }
+JOIN(NAME(split, f16), OUT_F16)
+JOIN(NAME(split, bf16), OUT_BF16)
+JOIN(NAME(split, f32), OUT_F32)
+
+// And all others.
+#define JOIN_ANY(name) \
+  KERNEL(name, 1024, 1, FieldsBatch) { walk<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields>(params.tiles, {params.fields}); }
+#if WCODEC_CODER == RANS
+JOIN_ANY(wcodec_rans_fields)
+#else
+JOIN_ANY(wcodec_huffman_fields)
+#endif

@@ -58,7 +58,12 @@ KERNEL(reverse, 1024, 1, SelfTest) {
   const u32 threads = block_threads(), t = thread_index();
   const u8* const in = (const u8*)params.input + (u64)block_index() * threads * 16;
   u8* const out = (u8*)params.output + (u64)block_index() * threads * 16;
-  const Vec4 v = ldg128(in + t * 16);
+  // Loaded in every way that there is.
+  Vec4 v = t % 2 ? ldg128(in + t * 16) : ldg128_stream(in + t * 16);
+  if (t % 3 == 0) {
+    const Vec2 first = ldg64_stream(in + t * 16), second = ldg64_stream(in + t * 16 + 8);
+    v = {first.x, first.y, second.x, second.y};
+  }
   sts32(t * 16, v.w);
   sts32(t * 16 + 4, v.z);
   sts32(t * 16 + 8, v.y);

@@ -9,6 +9,9 @@ typedef unsigned long long u64;
 typedef signed char i8;
 typedef int i32;
 
+struct alignas(8) Vec2 {
+  u32 x, y;
+};
 struct alignas(16) Vec4 {
   u32 x, y, z, w;
 };
@@ -146,6 +149,16 @@ DEVICE Vec4 ldg128(const void* p) {
 DEVICE u32 ldg32_stream(const void* p) {
   u32 v;
   asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+DEVICE Vec2 ldg64_stream(const void* p) {
+  Vec2 v;
+  asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+DEVICE Vec4 ldg128_stream(const void* p) {
+  Vec4 v;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
 // Ordinary loads, of what the kernel itself or another that runs beside it may write.

@@ -99,6 +99,8 @@ DEVICE u32 ldg16(const void* p, SIMT_AT) { return simt::load_global<u16>(p, SIMT
 DEVICE u32 ldg8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE); }
 DEVICE Vec4 ldg128(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
 DEVICE u32 ldg32_stream(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE); }
+DEVICE Vec2 ldg64_stream(const void* p, SIMT_AT) { return simt::load_global<Vec2>(p, SIMT_HERE); }
+DEVICE Vec4 ldg128_stream(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
 // Ordinary loads, of what the kernel itself or another that runs beside it may write.
 DEVICE u32 load8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE, true); }
 DEVICE u32 load32(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE, true); }

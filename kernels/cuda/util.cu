@@ -1,6 +1,7 @@
-// What goes with planes that nvCOMP decodes or that are stored raw: arguments for nvCOMP, its answers, filters, scales.
+// What goes with planes that nvCOMP decodes or that are stored raw: arguments for nvCOMP, its answers, filters, scales, bits of elements.
 #include "abi.h"
 #include "emit.h"
+#include "join.h"
 #include "symbols.h"
 
 #define THREADS 256
@@ -143,5 +144,36 @@ KERNEL(wcodec_frames_check, THREADS, 4, FramesBatch) {
     const u64 actual = load64((u8*)params.actual + (u64)i * 8);
     const u32 status = load32((u8*)params.statuses + (u64)i * 4);
     if (status != 0 || actual != frame_bytes(f, frame)) atomic_min((u32*)f.status, (u32)frame);
+  }
+}
+
+// The plane that group `i` of the launch belongs to.
+DEVICE u32 plane_of(const FieldsSymbolsBatch& batch, u64 i) {
+  u32 item = 0;
+  while (item + 1 < batch.count && batch.items[item + 1].symbols.cost_begin <= i) item++;
+  return item;
+}
+
+// Symbols to the bits of elements that they are: 16 a thread.
+KERNEL(wcodec_fields, THREADS, 4, FieldsSymbolsBatch) {
+  overlap_start();
+  overlap_wait();
+  const u64 step = (u64)grid_blocks() * block_threads();
+  for (u64 i = (u64)block_index() * block_threads() + thread_index(); i < params.cost; i += step) {
+    const FieldsSymbols& item = params.items[plane_of(params, i)];
+    const Symbols& s = item.symbols;
+    const u64 at = s.begin + (i - s.cost_begin) * 16;
+    u64 row = at / s.cols, col = at - row * s.cols;
+    for (u64 e = at; e < at + 16 && e < s.end; e++) {
+      const u64 place = (row - s.row_begin) * s.output.row_stride + col * s.output.column_stride;
+      const u32 stored = ldg8((const u8*)s.symbols + e);
+      u32 element;
+      scatter<1>(item.fields, &stored, &element);
+      put(item.fields, (u8*)s.output.out + place * item.fields.bytes, element);
+      if (++col == s.cols) {
+        col = 0;
+        row++;
+      }
+    }
   }
 }

@@ -15,6 +15,9 @@ pub const MAX_ITEMS: usize = 24;
 /// a block's shared memory for themselves cannot run the kernels.
 pub const TABLE_AT: usize = 1024;
 
+/// Runs of bits of an element that a plane can hold.
+pub const MAX_RUNS: usize = 14;
+
 /// What the elements of an output are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
@@ -166,9 +169,9 @@ structures! {
         pub last_blocks: u32,
         /// log2 of the slots of the table.
         pub bits: u16,
-        /// 0 byte, 1 pair.
+        /// 0 byte, 1 pair, 2 split.
         pub layout: u8,
-        /// Of layout pair.
+        /// Of layouts pair and split.
         pub shift: u8,
         /// FILTER_*.
         pub filter: u8,
@@ -190,7 +193,7 @@ structures! {
         pub shared_end: u32,
     }
 
-    /// Parameters of the decoding kernels.
+    /// Parameters of the decoding kernels, those named `fields` aside.
     pub struct TilesBatch {
         /// Items.
         pub count: u32,
@@ -208,6 +211,26 @@ structures! {
         pub reserved: [u32; 2],
         /// `count` of them.
         pub items: [Tiles; MAX_ITEMS],
+    }
+
+    /// Which bits of an element a plane holds. FORMAT.md section 2, scheme `lossless`.
+    pub struct Fields {
+        /// Of an element: 1, 2 or 4.
+        pub bytes: u8,
+        /// 1: the bits join those that other planes have left in the output. 0: they are all of an element.
+        pub adds: u8,
+        /// Runs of bits.
+        pub count: u16,
+        /// `count` of them: lowest bit in the element (bits 0 to 4), lowest bit in what the plane decodes to (5 to 9), width - 1 (10 to 14).
+        pub runs: [u16; MAX_RUNS],
+    }
+
+    /// Parameters of the decoding kernels named `fields`.
+    pub struct FieldsBatch {
+        /// Planes, all of which hold these bits.
+        pub tiles: TilesBatch,
+        /// The bits.
+        pub fields: Fields,
     }
 
     /// Symbols of a plane, row-major without padding, to write as what they stand for.
@@ -242,6 +265,26 @@ structures! {
         pub cost: u64,
         /// `count` of them.
         pub items: [Symbols; MAX_ITEMS],
+    }
+
+    /// Symbols of a plane that are bits of elements.
+    pub struct FieldsSymbols {
+        /// The plane; `kind` is 0.
+        pub symbols: Symbols,
+        /// The bits.
+        pub fields: Fields,
+    }
+
+    /// Parameters of `wcodec_fields`.
+    pub struct FieldsSymbolsBatch {
+        /// Items, no two of them of one output.
+        pub count: u32,
+        /// 0.
+        pub reserved: u32,
+        /// Groups of all items together.
+        pub cost: u64,
+        /// `count` of them.
+        pub items: [FieldsSymbols; MAX_ITEMS],
     }
 
     /// Rows of a plane of coder `zstd` on which a filter was used.
@@ -354,4 +397,4 @@ macro_rules! parameters {
         unsafe impl Parameters for $name {}
     )*};
 }
-parameters!(TilesBatch SymbolsBatch FilteredBatch FramesBatch);
+parameters!(TilesBatch FieldsBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);

@@ -1,19 +1,28 @@
-//! What is decoded: Student-t rows (6 degrees of freedom) of 2,048 weights, int8 per row, in the codec's default tiles.
+//! What is decoded: Student-t rows (6 degrees of freedom) of 2,048 weights, int8 per row, in the codec's default tiles; for scheme
+//! `lossless` normal weights of a deviation of 0.02.
 
 use std::borrow::Cow;
 
 use half::bf16;
 use rand::{SeedableRng, rngs::StdRng};
-use rand_distr::{Distribution, StudentT};
+use rand_distr::{Distribution, Normal, StudentT};
 use rayon::prelude::*;
-use wcodec::{Coder, Container, Dtype, EncodeOptions, Layout, MemorySource, Result, encode_to_vec};
+use wcodec::{Coder, Container, Dtype, EncodeOptions, Layout, MemorySource, Result, Scheme, encode_to_vec};
 
 /// A tensor: name, rows, columns.
 pub type Shape = (String, usize, usize);
 
 /// Weights of all `shapes`, as bf16.
 pub fn weights(shapes: &[Shape], seed: u64) -> Vec<Vec<u8>> {
-    let t = StudentT::new(6.0f32).expect("valid");
+    drawn(shapes, seed, StudentT::new(6.0f32).expect("valid"))
+}
+
+/// Those of scheme `lossless`, whose size depends on how they are distributed.
+pub fn normal(shapes: &[Shape], seed: u64) -> Vec<Vec<u8>> {
+    drawn(shapes, seed, Normal::new(0.0, 0.02f32).expect("valid"))
+}
+
+fn drawn(shapes: &[Shape], seed: u64, of: impl Distribution<f32> + Sync) -> Vec<Vec<u8>> {
     shapes
         .iter()
         .enumerate()
@@ -22,7 +31,7 @@ pub fn weights(shapes: &[Shape], seed: u64) -> Vec<Vec<u8>> {
             bytes.par_chunks_mut(cols * 2).enumerate().for_each(|(row, out)| {
                 let mut rng = StdRng::seed_from_u64(seed << 40 | (i as u64) << 24 | row as u64);
                 for b in out.as_chunks_mut::<2>().0 {
-                    *b = bf16::from_f32(t.sample(&mut rng)).to_le_bytes();
+                    *b = bf16::from_f32(of.sample(&mut rng)).to_le_bytes();
                 }
             });
             bytes
@@ -38,11 +47,19 @@ pub fn container(
     layout: Layout,
     tile: Option<usize>,
 ) -> Result<Container> {
+    encoded(shapes, weights, EncodeOptions { coder, layout, tile, ..Default::default() })
+}
+
+/// Likewise, of scheme `lossless`.
+pub fn lossless(shapes: &[Shape], weights: &[Vec<u8>], coder: Coder, tile: Option<usize>) -> Result<Container> {
+    encoded(shapes, weights, EncodeOptions { scheme: Scheme::Lossless, coder, tile, ..Default::default() })
+}
+
+fn encoded(shapes: &[Shape], weights: &[Vec<u8>], options: EncodeOptions) -> Result<Container> {
     let mut source = MemorySource::new();
     for ((name, rows, cols), bytes) in shapes.iter().zip(weights) {
         source.push(name.clone(), Dtype::BF16, vec![*rows, *cols], Cow::Borrowed(bytes))?;
     }
-    let options = EncodeOptions { coder, layout, tile, ..Default::default() };
     Container::from_bytes(encode_to_vec(&source, &options, &mut |_| Ok(()))?.0)
 }
 

@@ -36,13 +36,6 @@ impl PlaneBytes {
     }
 }
 
-impl TensorBytes {
-    /// Those of the plane of schemes that have one.
-    pub fn plane(&self) -> &PlaneBytes {
-        &self.planes[0]
-    }
-}
-
 impl Container {
     /// Reads a tensor's bytes and checks everything but the coded bytes themselves.
     ///

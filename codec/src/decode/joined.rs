@@ -109,3 +109,43 @@ impl OpenJoined<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::container::{HEADER_BYTES, Header, hash};
+    use crate::tensor::Dtype;
+    use crate::{Coder, EncodeOptions, ErrorKind, MemorySource, Scheme, encode_to_vec};
+
+    /// The bytes of a container with some text of its index replaced, and the hashes that follow from that.
+    fn with_index(bytes: &[u8], changes: &[(&str, &str)]) -> Vec<u8> {
+        let container = Container::from_bytes(bytes.to_vec()).unwrap();
+        let (header, mut index) = (*container.reader().header(), container.reader().index_json().unwrap());
+        for (from, to) in changes {
+            assert!(index.contains(from), "{from} in {index}");
+            index = index.replace(from, to);
+        }
+        let mut body = bytes[..header.index_offset as usize].to_vec();
+        let file_length = (body.len() + index.len()) as u64;
+        let (index_length, index_hash) = (index.len() as u64, hash(index.as_bytes()).0);
+        let header = Header { index_length, index_hash, file_length, ..header };
+        body[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        [&body, index.as_bytes()].concat()
+    }
+
+    /// Elements of 8 bits have nothing beside their symbols, whatever the index says.
+    #[test]
+    fn a_plane_of_more_than_an_element_is_refused() {
+        let bytes: Vec<u8> = (0..64 * 512u32)
+            .flat_map(|i| (0x3C00 | (i.wrapping_mul(2_654_435_761) >> 16 & 0x80FF) as u16).to_le_bytes())
+            .collect();
+        let mut source = MemorySource::new();
+        source.push("w".into(), Dtype::BF16, vec![64, 512], bytes.into()).unwrap();
+        let options = EncodeOptions { scheme: Scheme::Lossless, coder: Coder::Rans, ..Default::default() };
+        let made = encode_to_vec(&source, &options, &mut |_| Ok(())).unwrap().0;
+        let changes = [("\"BF16\"", "\"F8_E4M3\""), ("\"fields\":[[7,8],[15,1],[0,7]],", "")];
+        let container = Container::from_bytes(with_index(&made, &changes)).unwrap();
+        let e = container.read("w", &DecodeOptions { verify: false, ..Default::default() }).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Format, "{e}");
+    }
+}

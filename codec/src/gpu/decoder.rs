@@ -96,10 +96,8 @@ impl GpuDecoder {
     /// Does what [`decode`](Self::decode) does before it launches, for targets that are decoded again and again.
     pub fn prepare(&self, targets: &[Target]) -> Result<Batch> {
         let Inner { shared, images, image_at } = &*self.0;
-        let tasks = targets
-            .iter()
-            .map(|t| shared.task(t, |i| shared.plans[i].image.at(images.ptr() + image_at[i] as u64)))
-            .collect::<Result<Vec<_>>>()?;
+        let image = |i: usize| shared.plans[i].image.at(images.ptr() + image_at[i] as u64);
+        let tasks = targets.iter().map(|t| shared.tasks(t, image)).collect::<Result<Vec<_>>>()?.concat();
         Ok(Batch { work: shared.prepare(&tasks)?, inner: self.0.clone() })
     }
 

@@ -4,15 +4,19 @@ use std::ops::Range;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
 use super::piece::Piece;
 use super::plan::{Limits, Method, Places, TensorPlan, TilesJob, tiles_launches};
 use super::table::device_table;
-use crate::coder::plane::Coding;
+use super::task::{DecodeTask, UTIL_THREADS, elements_of, part_item, parts_batches, symbols_item};
+use crate::coder::plane::{Coding, Plane, Scratch};
 use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
+
+mod lossless;
 
 /// A small device, so that blocks of threads have several chunks and cross from one plane into the next.
 const LIMITS: Limits = Limits { multiprocessors: 2, shared_per_block: 40 << 10, shared_per_multiprocessor: 64 << 10 };
@@ -20,24 +24,39 @@ const LIMITS: Limits = Limits { multiprocessors: 2, shared_per_block: 40 << 10, 
 const POISON: u8 = 0xA5;
 const GUARD: usize = 256;
 
-/// A tensor in memory that the emulator reads, with its table.
+/// A tensor in memory that the emulator reads, with its tables.
 struct Loaded {
     plan: TensorPlan,
     image: Buffer,
-    places: Places,
-    table: Vec<u32>,
-    status: [u32; 1],
+    places: Vec<Places>,
+    /// Of each plane.
+    tables: Vec<Vec<u32>>,
+    status: Vec<u32>,
+    /// What planes that are not in tiles decode to, which is nvCOMP's work.
+    symbols: Vec<Buffer>,
 }
 
 impl Loaded {
+    /// Nothing where kernels of ours have no work, or only that of scales.
     fn new(parts: &TensorBytes) -> Option<Self> {
         let plan = TensorPlan::new(parts).unwrap();
         let mut image = Buffer::new(plan.image.len);
         plan.image.fill(parts, 0, &mut image);
-        let Method::Tiles(tiles) = &plan.method else { return None };
-        let table = device_table(&tiles.table, tiles.tiling.layout);
-        let places = plan.image.at(image.address());
-        Some(Self { image, places, table, status: [abi::STATUS_GOOD], plan })
+        if let Method::Zstd { part: None, .. } | Method::Raw { part: None } = plan.planes[0] {
+            return None;
+        }
+        let table = |method: &Method| match method {
+            Method::Tiles(t) => device_table(&t.table, t.tiling.layout),
+            _ => Vec::new(),
+        };
+        let tables = plan.planes.iter().map(table).collect();
+        let symbols = (0..plan.planes.len()).map(|i| match plan.planes[i] {
+            Method::Tiles(_) => Buffer::new(0),
+            _ => Buffer::from(&symbols_of(parts, i).expect("it is intact")[..]),
+        });
+        let symbols = symbols.collect();
+        let (places, status) = (plan.image.at(image.address()), vec![abi::STATUS_GOOD; plan.planes.len()]);
+        Some(Self { image, places, tables, status, symbols, plan })
     }
 }
 
@@ -51,44 +70,71 @@ struct Decoded {
 
 /// Decodes strips of all `tensors` to `kind` in as few launches as the plans allow; outputs are poisoned and guarded.
 fn run(tensors: &mut [Loaded], kind: OutputKind, strips: &dyn Fn(usize) -> Range<usize>, seed: u64) -> Vec<Decoded> {
-    let tiles = |t: &TensorPlan| match &t.method {
-        Method::Tiles(tiles) => tiles.clone(),
-        _ => unreachable!(),
+    run_at(tensors, kind, strips, seed, 0)
+}
+
+/// Likewise, to addresses that are `off` bytes behind a multiple of 256.
+fn run_at(
+    tensors: &mut [Loaded],
+    kind: OutputKind,
+    strips: &dyn Fn(usize) -> Range<usize>,
+    seed: u64,
+    off: usize,
+) -> Vec<Decoded> {
+    let rows = |t: &TensorPlan| {
+        let s = strips(t.strips());
+        t.first_row(s.start)..t.first_row(s.end)
     };
     let sizes: Vec<usize> = tensors
         .iter()
         .map(|t| {
-            let s = strips(t.plan.strips());
-            let rows = t.plan.first_row(s.end) - t.plan.first_row(s.start);
             let (row, column) = t.plan.strides();
-            ((rows - 1) * row + (t.plan.matrix.2 - 1) * column + 1) * kind.bytes()
+            ((rows(&t.plan).len() - 1) * row + (t.plan.matrix.2 - 1) * column + 1) * kind.bytes()
         })
         .collect();
-    let mut outputs: Vec<Buffer> = sizes.iter().map(|n| Buffer::new(n + 2 * GUARD)).collect();
+    let mut outputs: Vec<Buffer> = sizes.iter().map(|n| Buffer::new(n + 2 * GUARD + off)).collect();
     outputs.iter_mut().for_each(|o| o.fill(POISON));
-    let plans: Vec<_> = tensors.iter().map(|t| tiles(&t.plan)).collect();
-    let mut jobs: Vec<TilesJob<'_>> = Vec::new();
-    for ((t, plan), out) in tensors.iter().zip(&plans).zip(&outputs) {
-        let s = strips(plan.geometry.strips());
-        jobs.push(TilesJob {
-            tensor: &t.plan,
-            tiles: plan,
-            image: t.places,
-            table: t.table.as_ptr().expose_provenance() as u64,
-            status: t.status.as_ptr().expose_provenance() as u64,
-            out: out.address() + GUARD as u64,
-            kind,
-            strips: (s.start, s.end),
-        });
+    let (mut jobs, mut parts): (Vec<TilesJob<'_>>, _) = (Vec::new(), Vec::new());
+    for (t, out) in tensors.iter().zip(&outputs) {
+        for (i, method) in t.plan.planes.iter().enumerate() {
+            let task = DecodeTask {
+                plan: &t.plan,
+                method,
+                image: t.places[i],
+                table: t.tables[i].as_ptr().expose_provenance() as u64,
+                status: t.status[i..].as_ptr().expose_provenance() as u64,
+                out: out.address() + (GUARD + off) as u64,
+                kind,
+                rows: rows(&t.plan),
+            };
+            match method {
+                Method::Tiles(tiles) => jobs.push(TilesJob {
+                    tensor: &t.plan,
+                    tiles,
+                    image: task.image,
+                    table: task.table,
+                    status: task.status,
+                    out: task.out,
+                    kind,
+                    strips: (t.plan.strip_of(task.rows.start), t.plan.strip_of(task.rows.end)),
+                }),
+                Method::Zstd { part, .. } | Method::Raw { part } => {
+                    let item = symbols_item(&task, t.symbols[i].address(), elements_of(&task));
+                    parts.push(part_item(part.expect("a part of elements"), kind, item));
+                }
+            }
+        }
     }
     jobs.sort_by_key(TilesJob::key);
     let launches: Vec<_> =
         jobs.chunk_by(|a, b| a.key() == b.key()).flat_map(|jobs| tiles_launches(jobs, LIMITS).unwrap()).collect();
-    let mut lent: Vec<&mut [u32; 1]> = Vec::new();
+    let parts = parts_batches(parts, LIMITS);
+    let mut lent: Vec<&mut Vec<u32>> = Vec::new();
     let mut memory = Vec::new();
     for t in tensors.iter_mut() {
         memory.push(Memory::read::<u8>(&t.image));
-        memory.push(Memory::read::<u32>(&t.table));
+        memory.extend(t.tables.iter().map(|table| Memory::read::<u32>(table)));
+        memory.extend(t.symbols.iter().map(|symbols| Memory::read::<u8>(symbols)));
         lent.push(&mut t.status);
     }
     memory.extend(lent.into_iter().map(|s| Memory::write::<u32>(s)));
@@ -102,12 +148,22 @@ fn run(tensors: &mut [Loaded], kind: OutputKind, strips: &dyn Fn(usize) -> Range
             .run(l.params.as_bytes(), &memory)
             .unwrap_or_else(|e| panic!("{}: {e}", l.kernel));
     }
+    for (batch, grid) in &parts {
+        Launch::new(Module::Util, "wcodec_fields")
+            .grid(*grid)
+            .threads(UTIL_THREADS)
+            .seed(seed)
+            .run(batch.as_bytes(), &memory)
+            .unwrap_or_else(|e| panic!("wcodec_fields: {e}"));
+    }
     drop(memory);
     let mut results = Vec::new();
     for ((t, out), n) in tensors.iter_mut().zip(&outputs).zip(sizes) {
-        assert!(out[..GUARD].iter().chain(&out[GUARD + n..]).all(|&b| b == POISON), "{}: wrote around", t.plan.name());
-        let status = std::mem::replace(&mut t.status, [abi::STATUS_GOOD])[0];
-        let bytes = out[GUARD..GUARD + n].to_vec();
+        let begin = GUARD + off;
+        assert!(out[..begin].iter().chain(&out[begin + n..]).all(|&b| b == POISON), "{}: wrote around", t.plan.name());
+        let status = *t.status.iter().min().expect("there are planes");
+        t.status.fill(abi::STATUS_GOOD);
+        let bytes = out[begin..begin + n].to_vec();
         results.push(Decoded { bytes, status: (status != abi::STATUS_GOOD).then_some(status) });
     }
     results
@@ -130,11 +186,14 @@ fn check_container(bytes: Vec<u8>, what: &str) -> usize {
             OutputKind::BF16 => Dtype::BF16,
             OutputKind::F32 => Dtype::F32,
         };
-        let (mut some, others): (Vec<_>, Vec<_>) =
-            tensors.into_iter().partition(|t| kind == OutputKind::Int8 || t.plan.output(dtype).is_ok());
+        let (mut some, others): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|t| match t.plan.tensor.is_joined() {
+            true => t.plan.output(t.plan.tensor.dtype).unwrap() == kind,
+            false => kind == OutputKind::Int8 || t.plan.output(dtype).is_ok(),
+        });
         let results = run_all(&mut some, kind);
         for (t, got) in some.iter().zip(results) {
             let want = match kind {
+                _ if t.plan.tensor.is_joined() => container.read(t.plan.name(), &oracle()).unwrap().to_vec(),
                 OutputKind::Int8 => symbols_as_stored(&container, &t.plan),
                 _ => container.read_as(t.plan.name(), dtype, &oracle()).unwrap().to_vec(),
             };
@@ -335,8 +394,14 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
                     for (range, place) in &piece.copies {
                         image[*place..place + range.len()].copy_from_slice(&whole.image[range.clone()]);
                     }
-                    let (places, table) = (piece.at(image.address()), whole.table.clone());
-                    let mut part = Loaded { plan: plan.clone(), image, places, table, status: [abi::STATUS_GOOD] };
+                    let mut part = Loaded {
+                        plan: plan.clone(),
+                        places: piece.at(image.address()),
+                        image,
+                        tables: whole.tables.clone(),
+                        status: whole.status.clone(),
+                        symbols: Vec::new(),
+                    };
                     let strips = plan.strip_of(rows.start)..plan.strip_of(rows.end);
                     let part = run(std::slice::from_mut(&mut part), OutputKind::F32, &|_| strips.clone(), 7).remove(0);
                     assert_eq!(part.status, None);
@@ -368,15 +433,15 @@ fn weights_can_be_multiplied_as_they_are_decoded() {
         for name in ["w0", "w1", "w2"] {
             let parts = container.bytes_of(name, &oracle()).unwrap();
             let Some(mut t) = Loaded::new(&parts) else { continue };
-            let Method::Tiles(tiles) = &t.plan.method else { unreachable!() };
+            let Method::Tiles(tiles) = &t.plan.planes[0] else { unreachable!() };
             let (count, rows, cols) = t.plan.matrix;
             let g = &tiles.geometry;
             let (strips, width) = (g.strips(), g.tiles() * g.tile());
             let job = TilesJob {
                 tensor: &t.plan,
                 tiles,
-                image: t.places,
-                table: t.table.as_ptr().expose_provenance() as u64,
+                image: t.places[0],
+                table: t.tables[0].as_ptr().expose_provenance() as u64,
                 status: t.status.as_ptr().expose_provenance() as u64,
                 out: 0,
                 kind: OutputKind::F32,
@@ -397,7 +462,7 @@ fn weights_can_be_multiplied_as_they_are_decoded() {
             let kernel = launch.kernel.replace("wcodec", "product").replace("_f32", "");
             let memory = [
                 Memory::read::<u8>(&t.image),
-                Memory::read::<u32>(&t.table),
+                Memory::read::<u32>(&t.tables[0]),
                 Memory::read::<u8>(&x),
                 Memory::write::<u32>(&mut t.status),
                 Memory::write::<u8>(&mut out),
@@ -450,13 +515,15 @@ fn damage(rng: &mut StdRng, bytes: &mut [u8]) {
     }
 }
 
-/// What the oracle makes of bytes that may be damaged: symbols, or that it noticed.
-fn oracle_of(bytes: &TensorBytes) -> Option<Vec<u8>> {
-    use crate::coder::plane::{Plane, Scratch};
-    let plane = Plane::new(bytes.plane().source(bytes.tensor.plane().form), Isa::Scalar).ok()?;
-    let mut out = vec![0i8; plane.elements()];
+/// What the oracle makes of a plane's bytes that may be damaged: what it decodes to, or that it noticed.
+fn symbols_of(bytes: &TensorBytes, plane: usize) -> Option<Vec<u8>> {
+    let (stored, source) = (&bytes.tensor.planes[plane], &bytes.planes[plane]);
+    let plane = Plane::new(source.source(stored.form), Isa::Scalar).ok()?;
+    let size = plane.element_bytes();
+    let mut out = vec![0i8; plane.elements() * size];
     for i in 0..plane.pieces() {
-        plane.decode_piece(i, &mut out[plane.piece(i)], &mut Scratch::default()).ok()?;
+        let piece = plane.piece(i);
+        plane.decode_piece(i, &mut out[piece.start * size..piece.end * size], &mut Scratch::default()).ok()?;
     }
     Some(out.into_iter().map(|q| q as u8).collect())
 }
@@ -520,7 +587,7 @@ fn damaged_chunks_are_found_as_the_oracle_finds_them() {
         let mut tensors = [loaded];
         let kind = if parts.tensor.scheme.makes_symbols() { OutputKind::ALL[case % 4] } else { OutputKind::Int8 };
         let got = run(&mut tensors, kind, &|n| 0..n, case as u64).remove(0);
-        match oracle_of(&damaged) {
+        match symbols_of(&damaged, 0) {
             None => {
                 noticed += 1;
                 assert!(got.status.is_some(), "case {case}: {coding:?} not reported");

@@ -23,7 +23,7 @@ pub struct Footprint {
     pub images: usize,
     /// The ring that tensors in the host's memory pass through.
     pub ring: usize,
-    /// Decoding tables, and a status for each tensor.
+    /// Decoding tables, and a status for each plane.
     pub tables: usize,
     /// What nvCOMP needs for planes of coder `zstd`.
     pub scratch: usize,
@@ -61,10 +61,11 @@ pub struct Sizes {
 struct TensorSize {
     /// What cannot be cut.
     strip: usize,
-    /// Number, layout and bits of its table.
-    table: Option<(usize, Layout, u32)>,
-    /// Decoded bytes, those of a frame, and frames.
-    zstd: Option<(usize, usize, usize)>,
+    planes: usize,
+    /// Number, layout and bits of its planes' tables.
+    tables: Vec<(usize, Layout, u32)>,
+    /// Decoded bytes, those of a frame, and frames of its planes of coder `zstd`.
+    zstd: Vec<(usize, usize, usize)>,
 }
 
 impl Sizes {
@@ -77,24 +78,25 @@ impl Sizes {
         let mut found = Self { images: Vec::with_capacity(names.len()), tensors: Vec::with_capacity(names.len()) };
         for name in &names {
             let tensor = container.stored(name)?;
-            let plane = tensor.plane();
-            let (table, zstd) = match plane.form.coding {
-                Coding::Tiles(tiling) => {
-                    let table = plane.table.map(|n| (n, tiling.layout, container.reader().index().tables[n].bits));
-                    (table, None)
+            let (mut tables, mut zstd) = (Vec::new(), Vec::new());
+            for plane in &tensor.planes {
+                match plane.form.coding {
+                    Coding::Tiles(tiling) => tables
+                        .extend(plane.table.map(|n| (n, tiling.layout, container.reader().index().tables[n].bits))),
+                    Coding::Zstd { chunk, .. } => zstd.push((plane.elements, chunk, plane.chunks)),
+                    Coding::Raw => {}
                 }
-                Coding::Zstd { chunk, .. } => (None, Some((plane.elements, chunk, plane.chunks))),
-                Coding::Raw => (None, None),
-            };
+            }
             found.images.push(Image::of(&tensor).len);
-            found.tensors.push(TensorSize { strip: Piece::bound_of_strip(&tensor), table, zstd });
+            let (strip, planes) = (Piece::bound_of_strip(&tensor), tensor.planes.len());
+            found.tensors.push(TensorSize { strip, planes, tables, zstd });
         }
         Ok(found)
     }
 
     /// Whether nvCOMP is needed to decode one of them.
     pub fn need_nvcomp(&self) -> bool {
-        self.tensors.iter().any(|t| t.zstd.is_some())
+        self.tensors.iter().any(|t| !t.zstd.is_empty())
     }
 
     /// Bytes that each tensor takes where it stays.
@@ -127,12 +129,15 @@ impl Sizes {
     ) -> Result<Footprint> {
         let which: Vec<usize> = which.into_iter().collect();
         let (mut demand, mut tables) = (Demand::default(), HashSet::new());
-        let mut found = Footprint { tables: 4 * which.len(), ..Footprint::default() };
+        let planes: usize = which.iter().map(|&i| self.tensors[i].planes).sum();
+        let mut found = Footprint { tables: 4 * planes, ..Footprint::default() };
         for t in which.iter().map(|&i| &self.tensors[i]) {
-            if let Some((.., bits)) = t.table.filter(|&(number, layout, _)| tables.insert((number, layout))) {
-                found.tables += 4 << bits.min(16);
+            for &(number, layout, bits) in &t.tables {
+                if tables.insert((number, layout)) {
+                    found.tables += 4 << bits.min(16);
+                }
             }
-            if let Some((elements, chunk, frames)) = t.zstd {
+            for &(elements, chunk, frames) in &t.zstd {
                 demand.add(elements, chunk, frames);
             }
         }

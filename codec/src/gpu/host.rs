@@ -240,16 +240,14 @@ impl Inner {
             return Ok(work);
         }
         let base = self.ring[slot].buffer.ptr();
-        let tasks = group
-            .pieces
-            .iter()
-            .map(|p| {
-                let mut task = self.shared.task(&p.target, |_| p.piece.at(base + p.at as u64))?;
+        let mut tasks = Vec::new();
+        for p in &group.pieces {
+            for mut task in self.shared.tasks(&p.target, |_| p.piece.at(base + p.at as u64))? {
                 task.out += ((p.rows.start - task.rows.start) * task.plan.row_bytes(task.kind)) as u64;
                 task.rows = p.rows.clone();
-                Ok(task)
-            })
-            .collect::<Result<Vec<_>>>()?;
+                tasks.push(task);
+            }
+        }
         let work = self.shared.prepare(&tasks)?;
         Ok(group.work[slot].get_or_init(|| work))
     }

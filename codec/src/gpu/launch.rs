@@ -8,7 +8,7 @@ use super::device::Device;
 use super::driver::DriverResult;
 use super::plan::{Limits, Method, TilesJob, TilesLaunch, tiles_launches};
 use super::stream::Stream;
-use super::task::{DecodeTask, UTIL_THREADS, elements_of, symbols_batch, symbols_item};
+use super::task::{DecodeTask, UTIL_THREADS, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
 use crate::error::Result;
 
 /// What only needs to be launched.
@@ -17,6 +17,7 @@ pub(super) struct Launches {
     tiles: Vec<(super::kernel::Kernel, TilesLaunch)>,
     raw: Vec<(u64, u64, usize)>,
     symbols: Vec<(super::kernel::Kernel, Box<abi::SymbolsBatch>, u32)>,
+    parts: Vec<(super::kernel::Kernel, Box<abi::FieldsSymbolsBatch>, u32)>,
 }
 
 /// What a device needs for launches.
@@ -49,8 +50,9 @@ impl Launcher {
         let mut work = Launches::default();
         let mut tiles = Vec::new();
         let mut symbols = Vec::new();
+        let mut parts = Vec::new();
         for task in tasks {
-            match &task.plan.method {
+            match task.method {
                 Method::Tiles(t) => {
                     let strips = (task.plan.strip_of(task.rows.start), task.plan.strip_of(task.rows.end));
                     debug_assert_eq!(task.plan.first_row(strips.0), task.rows.start);
@@ -65,7 +67,11 @@ impl Launcher {
                         strips,
                     });
                 }
-                Method::Raw => {
+                Method::Raw { part: Some(part) } => {
+                    let item = symbols_item(task, task.image.data, elements_of(task));
+                    parts.push(part_item(*part, task.kind, item));
+                }
+                Method::Raw { part: None } => {
                     let (data, elements) = (task.image.data, elements_of(task));
                     if task.kind == OutputKind::Int8 && !task.plan.tensor.transposed() {
                         work.raw.push((task.out, data.wrapping_add(elements.start as u64), elements.len()));
@@ -88,6 +94,9 @@ impl Launcher {
             let (batch, grid) = symbols_batch(items, self.limits);
             work.symbols.push((self.device.kernel(Module::Util, "wcodec_dequantize")?, batch, grid));
         }
+        for (batch, grid) in parts_batches(parts, self.limits) {
+            work.parts.push((self.device.kernel(Module::Util, "wcodec_fields")?, batch, grid));
+        }
         Ok(work)
     }
 
@@ -101,6 +110,11 @@ impl Launcher {
             unsafe { kernel.launch(l.grid, l.threads, l.shared, l.params.as_bytes(), stream, overlap)? };
         }
         for (kernel, batch, grid) in &work.symbols {
+            // SAFETY: likewise.
+            unsafe { kernel.launch(*grid, UTIL_THREADS, 0, batch.as_bytes(), stream, overlap)? };
+        }
+        // Behind the tiles: what they have written of elements is added to.
+        for (kernel, batch, grid) in &work.parts {
             // SAFETY: likewise.
             unsafe { kernel.launch(*grid, UTIL_THREADS, 0, batch.as_bytes(), stream, overlap)? };
         }

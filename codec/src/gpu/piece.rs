@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::plan::{Image, Method, Places, TensorPlan};
+use super::plan::{Image, Method, Places, PlaneImage, TensorPlan};
 use crate::coder::TILE_ROWS;
 use crate::coder::plane::Coding;
 use crate::coder::tile::OFFSET_UNIT;
@@ -15,8 +15,8 @@ pub struct Piece {
     /// Ranges of the image, each with its place in the piece: multiples of 128.
     pub copies: Vec<(Range<usize>, usize)>,
     pub len: usize,
-    /// The parts' places where the piece is at address 0.
-    places: Places,
+    /// The places of each plane's parts where the piece is at address 0.
+    places: Vec<Places>,
 }
 
 impl Piece {
@@ -27,21 +27,24 @@ impl Piece {
         if rows.len() == plan.rows() {
             return Self { copies: vec![(0..parts.len, 0)], len: parts.len, places: parts.at(0) };
         }
-        let mut piece = Self { copies: Vec::new(), len: 0, places: Places::default() };
+        let mut piece = Self { copies: Vec::new(), len: 0, places: vec![Places::default(); plan.planes.len()] };
         if rows.is_empty() {
             return piece;
         }
-        let (offsets, data, side) = ranges(plan, image, rows);
         let scales = match plan.granularity().map_or(0, |g| 4 * g.scales_per_row(plan.matrix.2)) {
             0 => 0..parts.scales.len(),
             per_row => rows.start * per_row..rows.end * per_row,
         };
-        piece.places = Places {
-            scales: piece.add(parts, &parts.scales, &scales),
-            offsets: piece.add(parts, &parts.offsets, &offsets),
-            data: piece.add(parts, &parts.data, &data),
-            side: piece.add(parts, &parts.side, &side),
-        };
+        let scales = piece.add(parts, &parts.scales, &scales);
+        for (i, (method, plane)) in plan.planes.iter().zip(&parts.planes).enumerate() {
+            let (offsets, data, side) = ranges(plan, method, plane, image, rows);
+            piece.places[i] = Places {
+                scales,
+                offsets: piece.add(parts, &plane.offsets, &offsets),
+                data: piece.add(parts, &plane.data, &data),
+                side: piece.add(parts, &plane.side, &side),
+            };
+        }
         piece
     }
 
@@ -67,32 +70,33 @@ impl Piece {
 
     /// Bytes that the piece for any one strip has at most: what of a tensor cannot be cut. By what the index says of it.
     pub fn bound_of_strip(tensor: &StoredTensor) -> usize {
-        let (plane, lengths) = (tensor.plane(), Image::lengths(tensor));
+        let lengths = Image::lengths(tensor);
         let (count, rows, cols) = tensor.rows_view();
-        let [scales, _, data, side] = lengths;
         let scales = match tensor.symbol_scales().map_or(0, |s| 4 * s.granularity.scales_per_row(cols)) {
-            0 => scales,
+            0 => lengths.scales,
             per_row => TILE_ROWS * per_row,
         };
         let decoded = TILE_ROWS.saturating_mul(cols);
-        let longest = plane.form.max_chunk;
-        let (offsets, chunks, side) = match plane.form.coding {
-            Coding::Raw => (0, decoded, 0),
-            Coding::Zstd { chunk, .. } => {
-                // A strip may begin and end within a frame; frames begin at multiples of 8.
-                let frames = decoded / chunk + 2;
-                (8 * frames, frames.saturating_mul(longest + 8), 0)
-            }
-            Coding::Tiles(_) => {
-                let strips = count * rows.div_ceil(TILE_ROWS);
-                let tiles = plane.chunks / strips.max(1);
-                (4 * (tiles + 1), tiles.saturating_mul(longest), side / strips.max(1))
-            }
-        };
+        let planes = tensor.planes.iter().zip(&lengths.planes).flat_map(|(plane, &[_, data, side])| {
+            let longest = plane.form.max_chunk;
+            let (offsets, chunks, side) = match plane.form.coding {
+                Coding::Raw => (0, decoded, 0),
+                Coding::Zstd { chunk, .. } => {
+                    // A strip may begin and end within a frame; frames begin at multiples of 8.
+                    let frames = decoded / chunk + 2;
+                    (8 * frames, frames.saturating_mul(longest + 8), 0)
+                }
+                Coding::Tiles(_) => {
+                    let strips = count * rows.div_ceil(TILE_ROWS);
+                    let tiles = plane.chunks / strips.max(1);
+                    (4 * (tiles + 1), tiles.saturating_mul(longest), side / strips.max(1))
+                }
+            };
+            [offsets, chunks.min(data), side]
+        });
         // Each part is widened to whole units on both sides, and by what kernels read behind it.
-        let parts = [scales, offsets, chunks.min(data), side];
-        let bound: usize = parts.iter().map(|n| n + 3 * Image::ALIGN).sum();
-        bound.next_multiple_of(Image::ALIGN).min(Image::new(lengths).len)
+        let bound = [scales].into_iter().chain(planes).map(|n| n + 3 * Image::ALIGN).fold(0, usize::saturating_add);
+        bound.next_multiple_of(Image::ALIGN).min(Image::new(&lengths).len)
     }
 
     /// Puts a range of a part behind what is there; the place at which the part would begin.
@@ -110,24 +114,29 @@ impl Piece {
         (place as u64).wrapping_add(part.start as u64).wrapping_sub(begin as u64)
     }
 
-    /// The parts' places where the piece is at `address`.
-    pub fn at(&self, address: u64) -> Places {
-        let p = self.places;
-        Places {
+    /// What each plane is decoded from where the piece is at `address`.
+    pub fn at(&self, address: u64) -> Vec<Places> {
+        let at = |p: &Places| Places {
             scales: p.scales.wrapping_add(address),
             offsets: p.offsets.wrapping_add(address),
             data: p.data.wrapping_add(address),
             side: p.side.wrapping_add(address),
-        }
+        };
+        self.places.iter().map(at).collect()
     }
 }
 
-/// What decoding `rows`, not all and not none, reads of a tensor's offsets, data and side, counted from where each begins.
-fn ranges(plan: &TensorPlan, image: &[u8], rows: &Range<usize>) -> (Range<usize>, Range<usize>, Range<usize>) {
-    let parts = &plan.image;
+/// What decoding `rows`, not all and not none, reads of a plane's offsets, data and side, counted from where each begins.
+fn ranges(
+    plan: &TensorPlan,
+    method: &Method,
+    parts: &PlaneImage,
+    image: &[u8],
+    rows: &Range<usize>,
+) -> (Range<usize>, Range<usize>, Range<usize>) {
     let elements = rows.start * plan.matrix.2..rows.end * plan.matrix.2;
     let entry = |at: usize, bytes: usize| &image[parts.offsets.start + at * bytes..][..bytes];
-    match &plan.method {
+    match method {
         Method::Tiles(t) => {
             let g = &t.geometry;
             let strips = plan.strip_of(rows.start)..plan.strip_of(rows.end);
@@ -145,6 +154,6 @@ fn ranges(plan: &TensorPlan, image: &[u8], rows: &Range<usize>) -> (Range<usize>
             let last = place(end - 1);
             (8 * first..8 * end, place(first).0..last.0 + last.1, 0..0)
         }
-        Method::Raw => (0..0, elements, 0..0),
+        Method::Raw { .. } => (0..0, elements, 0..0),
     }
 }

@@ -2,25 +2,28 @@
 //! touched here, so that the emulator's tests run the same plans.
 
 mod image;
+mod part;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use wcodec_kernels::Module;
-use wcodec_kernels::abi::{self, OutputKind};
+use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
-pub use self::image::{Image, Places};
+pub use self::image::{Image, Places, PlaneImage};
+pub use self::part::Part;
 use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
 use crate::coder::{BLOCK_COLS, Coder, Filter, LANES, Layout, TILE_ROWS};
-use crate::decode::TensorBytes;
+use crate::decode::{PlaneBytes, TensorBytes};
 use crate::error::{Error, Result};
+use crate::scheme::Fields;
 use crate::scheme::int8::Granularity;
-use crate::stored::StoredTensor;
+use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::Dtype;
 
-/// How a tensor is decoded.
+/// How a plane is decoded, and what of elements it is where that is not all.
 #[derive(Clone, Debug)]
 pub enum Method {
     /// Our own kernels.
@@ -31,9 +34,10 @@ pub enum Method {
         chunk: usize,
         frames: usize,
         filter: Filter,
+        part: Option<Part>,
     },
     /// The bytes as they are.
-    Raw,
+    Raw { part: Option<Part> },
 }
 
 /// What the kernels are told about a plane in tiles.
@@ -45,6 +49,11 @@ pub struct TilesPlan {
     /// Number of its table in the container, which with the layout names the device's table.
     pub table_number: usize,
     pub table: Arc<Table>,
+    /// Length of its chunks in units of [`OFFSET_UNIT`].
+    data_units: u32,
+    part: Option<Part>,
+    /// Where kernels of their own put its bits together: what they are called by.
+    common: Option<OutputKind>,
 }
 
 /// A tensor, planned.
@@ -54,46 +63,32 @@ pub struct TensorPlan {
     /// Matrices, rows, columns: see [`StoredTensor::rows_view`].
     pub matrix: (usize, usize, usize),
     pub image: Image,
-    pub method: Method,
+    /// How each plane is decoded.
+    pub planes: Vec<Method>,
 }
 
 impl TensorPlan {
     /// Plans the decoding of a tensor whose bytes were checked.
     pub fn new(bytes: &TensorBytes) -> Result<Self> {
         let tensor = &bytes.tensor;
-        if tensor.is_joined() {
-            return Err(Error::unsupported("scheme lossless on a GPU")
-                .tensor(&tensor.name)
-                .advice("decode it on the CPU"));
-        }
-        let (stored, plane) = (tensor.plane(), bytes.plane());
         let matrix = tensor.rows_view();
         let (count, rows, cols) = matrix;
-        let too_large = || {
-            Error::unsupported("a matrix with more rows or columns than the kernels count")
-                .tensor(&tensor.name)
-                .advice("decode it on the CPU")
-        };
         if count.checked_mul(rows).is_none_or(|n| n >= 1 << 31) || cols >= 1 << 31 {
-            return Err(too_large());
+            return Err(too_large().tensor(&tensor.name));
         }
-        let method = match stored.form.coding {
-            Coding::Tiles(tiling) => {
-                let (Some(table_number), Some(table)) = (stored.table, plane.table.clone()) else {
-                    return Err(Error::format("a plane without 'table'").tensor(&tensor.name));
-                };
-                let geometry = tiling.geometry(matrix)?;
-                let blocks = geometry.padded_elements() / (TILE_ROWS * BLOCK_COLS);
-                if blocks >= 1 << 31 || plane.data.len() / OFFSET_UNIT >= u32::MAX as usize {
-                    return Err(too_large());
-                }
-                Method::Tiles(TilesPlan { tiling, geometry, max_chunk: stored.form.max_chunk, table_number, table })
-            }
-            Coding::Zstd { chunk, filter } => Method::Zstd { chunk, frames: stored.chunks, filter },
-            Coding::Raw => Method::Raw,
+        let fields: Vec<Option<Fields>> = match tensor.is_joined() {
+            true => tensor.fields().into_iter().map(Some).collect(),
+            false => vec![None],
         };
+        let joined = tensor.planes.iter().zip(&bytes.planes).zip(fields).enumerate();
+        let planes = joined.map(|(i, ((stored, plane), fields))| {
+            let joins =
+                fields.as_ref().map(|fields| Joins { fields, bytes: tensor.dtype.size(), pass: pass(tensor, i) });
+            method(matrix, stored, plane, joins).map_err(|e| e.tensor(&tensor.name))
+        });
+        let planes = planes.collect::<Result<_>>()?;
         let image = Image::of(tensor);
-        Ok(Self { tensor: tensor.clone(), matrix, image, method })
+        Ok(Self { tensor: tensor.clone(), matrix, image, planes })
     }
 
     /// The tensor's name.
@@ -111,13 +106,17 @@ impl TensorPlan {
         self.tensor.symbol_scales().map(|s| s.granularity)
     }
 
-    /// The kind of output that gives this tensor as `dtype`; `I8` stands for the symbols of a quantized tensor.
+    /// The kind of output that gives this tensor as `dtype`; `I8` stands for the symbols of a quantized tensor. Elements that are put together
+    /// have kinds of their size.
     pub fn output(&self, dtype: Dtype) -> Result<OutputKind> {
         self.tensor.check_dtype(dtype, true).map_err(|e| e.tensor(self.name()))?;
         Ok(match (self.tensor.scheme.makes_symbols(), dtype) {
             (true, Dtype::F16) => OutputKind::F16,
             (true, Dtype::BF16) => OutputKind::BF16,
             (true, Dtype::F32) => OutputKind::F32,
+            (false, Dtype::F16) if self.tensor.is_joined() => OutputKind::F16,
+            (false, Dtype::BF16) if self.tensor.is_joined() => OutputKind::BF16,
+            (false, Dtype::F32) if self.tensor.is_joined() => OutputKind::F32,
             _ => OutputKind::Int8,
         })
     }
@@ -189,7 +188,7 @@ impl TensorPlan {
     pub fn place(&self, image: &Places, out: u64, kind: OutputKind) -> abi::Output {
         let (row_stride, column_stride) = self.strides();
         let cols = self.matrix.2;
-        let quantized = kind != OutputKind::Int8;
+        let quantized = kind != OutputKind::Int8 && self.granularity().is_some();
         abi::Output {
             out,
             row_stride: row_stride as u64,
@@ -208,6 +207,64 @@ impl TensorPlan {
     }
 }
 
+/// Of elements that are put together: what of them a plane is.
+struct Joins<'a> {
+    fields: &'a Fields,
+    /// Of an element.
+    bytes: usize,
+    pass: usize,
+}
+
+fn too_large() -> Error {
+    Error::unsupported("a matrix with more rows or columns than the kernels count").advice("decode it on the CPU")
+}
+
+/// How many planes of a tensor are written before this one: those in tiles come first, and then those that are raw, as launches have them.
+fn pass(tensor: &StoredTensor, plane: usize) -> usize {
+    let turn = |i: usize| match tensor.planes[i].form.coding {
+        Coding::Tiles(_) => (0, i),
+        Coding::Raw => (1, i),
+        Coding::Zstd { .. } => (2, i),
+    };
+    (0..tensor.planes.len()).filter(|&i| turn(i) < turn(plane)).count()
+}
+
+fn method(
+    matrix: (usize, usize, usize),
+    stored: &StoredPlane,
+    plane: &PlaneBytes,
+    joins: Option<Joins<'_>>,
+) -> Result<Method> {
+    let coding = stored.form.coding;
+    let (mut part, mut common) = (None, None);
+    if let Some(Joins { fields, bytes, pass }) = joins {
+        if fields.bytes() != coding.element_bytes() {
+            let (bits, bytes) = (fields.runs(), coding.element_bytes());
+            return Err(Error::format(format!("'fields' {bits:?} of a plane of {bytes} bytes an element")));
+        }
+        // What is all of an element is written as symbols are.
+        if bytes > 1 || !part::is_whole(fields, bytes) {
+            part = Some(Part::new(fields, pass)?);
+            common = part::common(fields, bytes).filter(|_| pass == 0);
+        }
+    }
+    Ok(match coding {
+        Coding::Tiles(tiling) => {
+            let (Some(table_number), Some(table)) = (stored.table, plane.table.clone()) else {
+                return Err(Error::format("a plane without 'table'"));
+            };
+            let geometry = tiling.geometry(matrix)?;
+            let blocks = geometry.padded_elements() / (TILE_ROWS * BLOCK_COLS);
+            let units = u32::try_from(plane.data.len() / OFFSET_UNIT).ok().filter(|&n| n < u32::MAX);
+            let Some(data_units) = units.filter(|_| blocks < 1 << 31) else { return Err(too_large()) };
+            let max_chunk = stored.form.max_chunk;
+            Method::Tiles(TilesPlan { tiling, geometry, max_chunk, table_number, table, data_units, part, common })
+        }
+        Coding::Zstd { chunk, filter } => Method::Zstd { chunk, frames: stored.chunks, filter, part },
+        Coding::Raw => Method::Raw { part },
+    })
+}
+
 /// What the compiler of the kernels assumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
@@ -215,17 +272,23 @@ pub enum Mode {
     Byte,
     /// Layout `pair` with shift 3, tables of 12 bits, no filter.
     Pair,
-    /// Whatever the format allows.
+    /// Whatever the format allows of elements that are symbols.
     General,
+    /// Layout `split` of elements whose bits are those of common floats, tables of 12 bits.
+    Split,
+    /// Whatever the format allows of elements that are put together.
+    Fields,
 }
 
 impl TilesPlan {
     /// The most special kernel that decodes this plane.
     pub fn mode(&self) -> Mode {
+        let special = self.tiling.filter == Filter::None && self.table.bits() == 12;
         match (self.tiling.layout, self.tiling.shift) {
-            _ if self.tiling.filter != Filter::None || self.table.bits() != 12 => Mode::General,
-            (Layout::Byte, _) => Mode::Byte,
-            (Layout::Pair, 3) => Mode::Pair,
+            (Layout::Split, _) if special && self.common.is_some() => Mode::Split,
+            _ if self.part.is_some() => Mode::Fields,
+            (Layout::Byte, _) if special => Mode::Byte,
+            (Layout::Pair, 3) if special => Mode::Pair,
             _ => Mode::General,
         }
     }
@@ -247,6 +310,18 @@ impl TilesPlan {
     }
 }
 
+/// What launches are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Later ones add to what earlier ones have written.
+    pass: u8,
+    module: Module,
+    mode: Mode,
+    kind: OutputKind,
+    /// The bits of elements that a kernel is told.
+    part: Option<Part>,
+}
+
 /// Strips of a plane to decode to one place.
 #[derive(Clone, Copy, Debug)]
 pub struct TilesJob<'a> {
@@ -266,9 +341,16 @@ pub struct TilesJob<'a> {
 }
 
 impl TilesJob<'_> {
-    /// Jobs with the same answer can share a launch.
-    pub fn key(&self) -> (Module, Mode, OutputKind) {
-        (self.tiles.module(), self.tiles.mode(), self.kind)
+    /// Jobs with the same answer can share a launch. Launches are made in this order.
+    pub fn key(&self) -> Key {
+        let mode = self.tiles.mode();
+        Key {
+            pass: self.tiles.part.map_or(0, |p| p.pass),
+            module: self.tiles.module(),
+            mode,
+            kind: self.tiles.common.filter(|_| mode == Mode::Split).unwrap_or(self.kind),
+            part: self.tiles.part.filter(|_| mode == Mode::Fields),
+        }
     }
 
     fn item(&self, cost_begin: u32) -> abi::Tiles {
@@ -283,7 +365,7 @@ impl TilesJob<'_> {
             status: self.status,
             row_begin: self.tensor.first_row(begin) as u64,
             output: self.tensor.place(&self.image, self.out, self.kind),
-            data_units: (self.tensor.image.data.len() / OFFSET_UNIT) as u32,
+            data_units: t.data_units,
             cost_begin,
             chunk_begin: (begin * g.tiles()) as u32,
             chunk_end: (end * g.tiles()) as u32,
@@ -295,7 +377,11 @@ impl TilesJob<'_> {
             blocks: blocks as u32,
             last_blocks: (g.position(g.tiles() - 1).width / BLOCK_COLS) as u32,
             bits: t.table.bits() as u16,
-            layout: if t.tiling.layout == Layout::Pair { 1 } else { 0 },
+            layout: match t.tiling.layout {
+                Layout::Byte => 0,
+                Layout::Pair => 1,
+                Layout::Split => 2,
+            },
             shift: t.tiling.shift as u8,
             filter: filter_code(t.tiling.filter),
             vector: u8::from(self.tensor.is_vector(self.out, self.kind)),
@@ -346,10 +432,27 @@ const SHARED_TURNS: usize = 4;
 pub struct TilesLaunch {
     pub module: Module,
     pub kernel: String,
-    pub params: Box<abi::TilesBatch>,
+    pub params: Params,
     pub grid: u32,
     pub threads: u32,
     pub shared: u32,
+}
+
+/// What it is launched with.
+#[derive(Clone, Debug)]
+pub enum Params {
+    Tiles(Box<abi::TilesBatch>),
+    Fields(Box<abi::FieldsBatch>),
+}
+
+impl Params {
+    /// As the kernel takes them.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Params::Tiles(batch) => batch.as_bytes(),
+            Params::Fields(batch) => batch.as_bytes(),
+        }
+    }
 }
 
 /// The launches that do `jobs`, which have one key.
@@ -374,7 +477,7 @@ fn share(item: &mut abi::Tiles, cost: u32, grid: u32) {
 }
 
 fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
-    let (module, mode, kind) = jobs[0].key();
+    let Key { module, mode, kind, part, .. } = jobs[0].key();
     let mut params = Box::new(abi::TilesBatch { count: jobs.len() as u32, ..Default::default() });
     let (mut cost, mut chunks) = (0u32, 0usize);
     let (mut table, mut longest, mut slack) = (0, 0, 0);
@@ -432,14 +535,20 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
     params.buffer_bytes = buffer as u32;
     params.buffers_per_warp = buffers as u32;
     let coder = module.name();
-    let mode = match mode {
-        Mode::Byte => "byte",
-        Mode::Pair => "pair",
-        Mode::General => "general",
+    let kernel = match mode {
+        Mode::Byte => format!("wcodec_{coder}_byte_{}", kind.name()),
+        Mode::Pair => format!("wcodec_{coder}_pair_{}", kind.name()),
+        Mode::General => format!("wcodec_{coder}_general_{}", kind.name()),
+        Mode::Split => format!("wcodec_{coder}_split_{}", kind.name()),
+        Mode::Fields => format!("wcodec_{coder}_fields"),
+    };
+    let params = match part {
+        Some(part) => Params::Fields(Box::new(abi::FieldsBatch { tiles: *params, fields: part.fields(kind) })),
+        None => Params::Tiles(params),
     };
     Ok(TilesLaunch {
         module,
-        kernel: format!("wcodec_{coder}_{mode}_{}", kind.name()),
+        kernel,
         params,
         grid: grid as u32,
         threads: (warps * LANES) as u32,

@@ -34,8 +34,11 @@ pub(super) struct Shared {
     pub plans: Vec<TensorPlan>,
     names: HashMap<String, usize>,
     tables: DeviceBuffer,
-    /// Place of each tensor's table in `tables`.
+    /// Number of each tensor's first plane, counted through all of them, and how many planes there are.
+    first_plane: Vec<usize>,
+    /// Place of each plane's table in `tables`.
     table_at: Vec<Option<usize>>,
+    /// One of each plane.
     statuses: DeviceBuffer,
     launcher: Launcher,
     zstd: Option<Zstd>,
@@ -53,21 +56,24 @@ impl Shared {
         let mut places: HashMap<(usize, Layout), usize> = HashMap::new();
         let mut words: Vec<u32> = Vec::new();
         let mut demand = Demand::default();
-        let table_at = plans
-            .iter()
-            .map(|p| match &p.method {
-                Method::Tiles(t) => Some(*places.entry((t.table_number, t.tiling.layout)).or_insert_with(|| {
-                    let at = words.len() * 4;
-                    words.extend(device_table(&t.table, t.tiling.layout));
-                    at
-                })),
-                Method::Zstd { chunk, frames, .. } => {
-                    demand.add(p.elements(), *chunk, *frames);
-                    None
-                }
-                Method::Raw => None,
-            })
-            .collect();
+        let (mut table_at, mut first_plane) = (Vec::new(), vec![0]);
+        for plan in &plans {
+            for method in &plan.planes {
+                table_at.push(match method {
+                    Method::Tiles(t) => Some(*places.entry((t.table_number, t.tiling.layout)).or_insert_with(|| {
+                        let at = words.len() * 4;
+                        words.extend(device_table(&t.table, t.tiling.layout));
+                        at
+                    })),
+                    Method::Zstd { chunk, frames, .. } => {
+                        demand.add(plan.elements(), *chunk, *frames);
+                        None
+                    }
+                    Method::Raw { .. } => None,
+                });
+            }
+            first_plane.push(table_at.len());
+        }
         let zstd = if demand.frames > 0 {
             let nvcomp = Nvcomp::load_for(device, options.nvcomp.as_deref(), &options.nvcomp_folders)?;
             Some(Zstd::new(device, nvcomp, demand, zstd::budget(Some(device), options))?)
@@ -76,7 +82,7 @@ impl Shared {
         };
         let tables = DeviceBuffer::new(device, words.len() * 4)?;
         tables.upload(0, bytemuck::cast_slice(&words), stream)?;
-        let statuses = DeviceBuffer::new(device, plans.len() * 4)?;
+        let statuses = DeviceBuffer::new(device, table_at.len() * 4)?;
         statuses.fill(0xFF, stream)?;
         let mut names: HashMap<String, usize> =
             plans.iter().enumerate().map(|(i, p)| (p.name().to_owned(), i)).collect();
@@ -86,7 +92,7 @@ impl Shared {
             }
         }
         let launcher = Launcher::new(device);
-        Ok(Self { plans, names, tables, table_at, statuses, launcher, zstd, overlap: options.overlap })
+        Ok(Self { plans, names, tables, first_plane, table_at, statuses, launcher, zstd, overlap: options.overlap })
     }
 
     pub fn find(&self, name: &str) -> Result<usize> {
@@ -96,8 +102,8 @@ impl Shared {
         })
     }
 
-    /// The task that does `target`, whose image is at what `image` says of the tensor's number.
-    pub fn task(&self, target: &Target, image: impl Fn(usize) -> Places) -> Result<DecodeTask<'_>> {
+    /// The tasks that do `target`, one for each plane, whose images are at what `images` says of the tensor's number.
+    pub fn tasks(&self, target: &Target, images: impl Fn(usize) -> Vec<Places>) -> Result<Vec<DecodeTask<'_>>> {
         let i = self.find(&target.name)?;
         let plan = &self.plans[i];
         let kind = plan.output(target.dtype)?;
@@ -107,21 +113,24 @@ impl Shared {
                 .tensor(plan.name())
                 .advice("outputs begin at multiples of their elements' size"));
         }
-        Ok(DecodeTask {
+        let planes = images(i).into_iter().zip(&plan.planes).zip(self.first_plane[i]..);
+        let task = |((image, method), plane): ((Places, _), usize)| DecodeTask {
             plan,
-            image: image(i),
-            table: self.table_at[i].map_or(0, |at| self.tables.ptr() + at as u64),
-            status: self.statuses.ptr() + 4 * i as u64,
+            method,
+            image,
+            table: self.table_at[plane].map_or(0, |at| self.tables.ptr() + at as u64),
+            status: self.statuses.ptr() + 4 * plane as u64,
             out: target.out,
             kind,
-            rows,
-        })
+            rows: rows.clone(),
+        };
+        Ok(planes.map(task).collect())
     }
 
     /// Turns tasks into launches. Loads the kernels that they need, so that launching neither allocates nor waits.
     pub fn prepare(&self, tasks: &[DecodeTask<'_>]) -> Result<Work> {
         let some = tasks.iter().filter(|t| t.plan.elements() > 0 && !t.rows.is_empty());
-        let (frames, others): (Vec<_>, Vec<_>) = some.partition(|t| matches!(t.plan.method, Method::Zstd { .. }));
+        let (frames, others): (Vec<_>, Vec<_>) = some.partition(|t| matches!(t.method, Method::Zstd { .. }));
         let frames = frames.into_iter().map(FrameRun::new).collect::<Result<_>>()?;
         Ok(Work { launches: self.launcher.prepare(&others)?, frames })
     }
@@ -145,16 +154,20 @@ impl Shared {
 
     /// Waits for the stream, and reports what was found damaged since the last call.
     pub fn check(&self, stream: &Stream) -> Result<()> {
-        let mut statuses = vec![abi::STATUS_GOOD; self.plans.len()];
+        let mut statuses = vec![abi::STATUS_GOOD; self.table_at.len()];
         self.statuses.download(0, bytemuck::cast_slice_mut(&mut statuses), stream)?;
         let Some(bad) = statuses.iter().position(|&s| s != abi::STATUS_GOOD) else { return Ok(()) };
         self.statuses.fill(0xFF, stream)?;
-        let plan = &self.plans[bad];
-        let others = statuses.iter().filter(|&&s| s != abi::STATUS_GOOD).count() - 1;
+        let of = |places: &[usize]| statuses[places[0]..places[1]].iter().any(|&s| s != abi::STATUS_GOOD);
+        let damaged: Vec<usize> =
+            self.first_plane.windows(2).enumerate().filter(|(_, p)| of(p)).map(|(i, _)| i).collect();
+        let plan = &self.plans[damaged[0]];
+        let others = damaged.len() - 1;
         let more = if others > 0 { format!("; {others} other tensors are damaged too") } else { String::new() };
+        let plane = &plan.tensor.planes[bad - self.first_plane[damaged[0]]];
         Err(Error::corrupt(format!("chunk {} does not decode on the GPU{more}", statuses[bad]))
             .tensor(plan.name())
-            .offset(plan.tensor.plane().data.offset)
+            .offset(plane.data.offset)
             .advice("restore the file, or encode the model again"))
     }
 

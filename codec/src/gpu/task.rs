@@ -1,10 +1,10 @@
-//! One tensor's decoding: what is asked for, what is to be done, and what kernels of module `util` are told about it.
+//! One tensor's decoding, plane by plane: what is asked for, what is to be done, and what kernels of module `util` are told about it.
 
 use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Limits, Places, TensorPlan};
+use super::plan::{Limits, Method, Part, Places, TensorPlan};
 use crate::coder::TILE_ROWS;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -17,7 +17,8 @@ pub struct Target {
     /// Device address of the first element; the output is contiguous and row-major in the tensor's shape. Multiples of 16
     /// bytes are faster.
     pub out: u64,
-    /// What to write: `F32`, `F16` or `BF16` for scheme `int8`, `I8` for its symbols; the tensor's own dtype for scheme `raw`.
+    /// What to write: `F32`, `F16` or `BF16` for scheme `int8`, `I8` for its symbols; the tensor's own dtype for schemes `lossless` and
+    /// `raw`.
     pub dtype: Dtype,
     /// Rows to decode, counted through all matrices (of a tensor that is stored raw and not as matrices, entries of its first
     /// dimension); all where absent. Ranges begin and end at multiples of 16 rows of a matrix, or at its end; `out` is then the
@@ -25,11 +26,13 @@ pub struct Target {
     pub rows: Option<Range<usize>>,
 }
 
-/// A tensor to decode: which, from where, to where. All addresses are the device's.
+/// A plane of a tensor to decode: which, from where, to where. All addresses are the device's.
 #[derive(Clone, Debug)]
 pub(super) struct DecodeTask<'a> {
     pub plan: &'a TensorPlan,
-    /// Where the tensor's image is.
+    /// How the plane is decoded.
+    pub method: &'a Method,
+    /// Where what it is decoded from is.
     pub image: Places,
     /// Address of its decoding table; 0 where it has none.
     pub table: u64,
@@ -102,6 +105,31 @@ pub(super) fn symbols_batch(items: &[abi::Symbols], limits: Limits) -> (Box<abi:
     }
     let grid = grid_for(batch.cost, limits);
     (batch, grid)
+}
+
+/// Symbols of planes that are bits of elements, each with its pass: those of one are launched together, and before those of the next.
+pub(super) type Parts = Vec<(u8, abi::FieldsSymbols)>;
+
+/// The same as an item of `wcodec_fields`.
+pub(super) fn part_item(part: Part, kind: OutputKind, symbols: abi::Symbols) -> (u8, abi::FieldsSymbols) {
+    (part.pass, abi::FieldsSymbols { symbols: abi::Symbols { kind: 0, ..symbols }, fields: part.fields(kind) })
+}
+
+/// Launches of `wcodec_fields`, in order, and their grids.
+pub(super) fn parts_batches(mut parts: Parts, limits: Limits) -> Vec<(Box<abi::FieldsSymbolsBatch>, u32)> {
+    parts.sort_by_key(|(pass, _)| *pass);
+    let together = parts.chunk_by(|a, b| a.0 == b.0).flat_map(|items| items.chunks(abi::MAX_ITEMS));
+    let batches = together.map(|items| {
+        let mut batch = Box::new(abi::FieldsSymbolsBatch { count: items.len() as u32, ..Default::default() });
+        for (to, (_, item)) in batch.items.iter_mut().zip(items) {
+            *to = *item;
+            to.symbols.cost_begin = batch.cost;
+            batch.cost += (item.symbols.end - item.symbols.begin).div_ceil(16);
+        }
+        let grid = grid_for(batch.cost, limits);
+        (batch, grid)
+    });
+    batches.collect()
 }
 
 /// Blocks of [`UTIL_THREADS`] threads for so many threads' worth of work, as many as the device holds at most.

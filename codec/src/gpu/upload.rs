@@ -171,14 +171,16 @@ mod tests {
                 let begin = whole.len();
                 whole.resize(begin + image.len, 0xEE);
                 let out = &mut whole[begin..];
-                for (place, bytes) in [(&image.scales, &parts.scales), (&image.side, &parts.plane().side)] {
-                    out[place.clone()].copy_from_slice(bytes);
+                let mut used = vec![(&image.scales, &parts.scales)];
+                for (place, plane) in image.planes.iter().zip(&parts.planes) {
+                    used.extend([
+                        (&place.offsets, &plane.offsets),
+                        (&place.data, &plane.data),
+                        (&place.side, &plane.side),
+                    ]);
                 }
-                for (place, bytes) in [(&image.offsets, &parts.plane().offsets), (&image.data, &parts.plane().data)] {
-                    out[place.clone()].copy_from_slice(bytes);
-                }
-                let used = [&image.scales, &image.offsets, &image.data, &image.side];
-                (0..image.len).filter(|i| !used.iter().any(|r| r.contains(i))).for_each(|i| out[i] = 0);
+                used.iter().for_each(|(place, bytes)| out[(*place).clone()].copy_from_slice(bytes));
+                (0..image.len).filter(|i| !used.iter().any(|(r, _)| r.contains(i))).for_each(|i| out[i] = 0);
             }
             let mut got = 0;
             let plans = read_plans(&container, &names, sizes.images(), &GpuOptions::default(), &mut |images| {

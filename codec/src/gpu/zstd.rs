@@ -11,9 +11,11 @@ use super::device::Device;
 use super::kernel::Kernel;
 use super::nvcomp::{DeviceBatch, Nvcomp};
 use super::options::GpuOptions;
-use super::plan::{Limits, Method, filter_code};
+use super::plan::{Limits, Method, Part, filter_code};
 use super::stream::{Event, Stream};
-use super::task::{DecodeTask, UTIL_THREADS, elements_of, grid_for, symbols_batch, symbols_item};
+use super::task::{
+    DecodeTask, UTIL_THREADS, elements_of, grid_for, part_item, parts_batches, symbols_batch, symbols_item,
+};
 use crate::coder::Filter;
 use crate::error::{Error, Result};
 
@@ -22,7 +24,7 @@ const ALIGN: usize = 256;
 /// Bytes that a frame takes in nvCOMP's arrays: five of 8 bytes, and the statuses.
 const ENTRY: usize = 5 * 8 + 4;
 
-/// The frames of a tensor, or of some of its rows, and what becomes of them.
+/// The frames of a plane, or of some of its rows, and what becomes of them.
 #[derive(Clone, Debug)]
 pub(super) struct FrameRun {
     /// Addresses as in [`abi::Frames`]; `output` and `first` are set when frames are put into a batch.
@@ -30,6 +32,9 @@ pub(super) struct FrameRun {
     /// Where decoded bytes go themselves; otherwise to scratch, and from there by `symbols`.
     direct: Option<u64>,
     symbols: abi::Symbols,
+    /// The part of elements that the symbols are, where they are not all.
+    part: Option<Part>,
+    kind: OutputKind,
     filter: Filter,
     cols: usize,
     elements: usize,
@@ -37,7 +42,7 @@ pub(super) struct FrameRun {
 
 impl FrameRun {
     pub fn new(task: &DecodeTask<'_>) -> Result<Self> {
-        let Method::Zstd { chunk, frames, filter } = task.plan.method else { unreachable!("a plane of coder zstd") };
+        let &Method::Zstd { chunk, frames, filter, part } = task.method else { unreachable!("a plane of coder zstd") };
         let elements = elements_of(task);
         let first = elements.start / chunk;
         let last = elements.end.div_ceil(chunk).min(frames);
@@ -56,8 +61,11 @@ impl FrameRun {
                 first: 0,
                 reserved: 0,
             },
-            direct: (whole && task.kind == OutputKind::Int8 && !task.plan.tensor.transposed()).then_some(task.out),
+            direct: (whole && part.is_none() && task.kind == OutputKind::Int8 && !task.plan.tensor.transposed())
+                .then_some(task.out),
             symbols: symbols_item(task, 0, elements),
+            part,
+            kind: task.kind,
             filter,
             cols: task.plan.matrix.2,
             elements: task.plan.elements(),
@@ -75,7 +83,7 @@ impl FrameRun {
 #[derive(Debug)]
 pub(super) struct Zstd {
     nvcomp: Arc<Nvcomp>,
-    kernels: [Kernel; 4],
+    kernels: [Kernel; 5],
     scratch: DeviceBuffer,
     turns: Mutex<Turns>,
     /// Decoded bytes and frames of a batch at most.
@@ -207,6 +215,7 @@ impl Zstd {
             kernel("wcodec_frames_check")?,
             kernel("wcodec_unfilter")?,
             kernel("wcodec_dequantize")?,
+            kernel("wcodec_fields")?,
         ];
         let best = {
             let _scope = device.enter_uncaptured()?;
@@ -421,25 +430,32 @@ impl Batches<'_> {
     }
 
     fn launch_symbols(&self, parts: &[FrameRun], limits: Limits, stream: &Stream) -> Result<()> {
-        let items: Vec<abi::Symbols> = parts
-            .iter()
-            .filter(|p| p.direct.is_none())
-            .filter_map(|p| {
-                let chunk = u64::from(p.item.chunk);
-                let from = p.item.frame_begin * chunk;
-                let (begin, end) = (from, from + p.bytes(p.item.frame_begin, p.item.frames.into()));
-                let (begin, end) = (begin.max(p.symbols.begin), end.min(p.symbols.end));
-                let symbols = p.item.output.wrapping_sub(from);
-                let aligned = symbols % 16 == 0 && begin % 16 == 0 && (end - begin) % 16 == 0;
-                let vector = u32::from(p.symbols.vector == 1 && aligned);
-                (begin < end).then_some(abi::Symbols { symbols, begin, end, vector, ..p.symbols })
-            })
-            .collect();
-        if items.is_empty() {
-            return Ok(());
+        let items = parts.iter().filter(|p| p.direct.is_none()).filter_map(|p| {
+            let chunk = u64::from(p.item.chunk);
+            let from = p.item.frame_begin * chunk;
+            let (begin, end) = (from, from + p.bytes(p.item.frame_begin, p.item.frames.into()));
+            let (begin, end) = (begin.max(p.symbols.begin), end.min(p.symbols.end));
+            let symbols = p.item.output.wrapping_sub(from);
+            let aligned = symbols % 16 == 0 && begin % 16 == 0 && (end - begin) % 16 == 0;
+            let vector = u32::from(p.symbols.vector == 1 && aligned);
+            (begin < end).then_some((p, abi::Symbols { symbols, begin, end, vector, ..p.symbols }))
+        });
+        let (mut whole, mut joined) = (Vec::new(), Vec::new());
+        for (p, item) in items {
+            match p.part {
+                None => whole.push(item),
+                Some(part) => joined.push(part_item(part, p.kind, item)),
+            }
         }
-        let (batch, grid) = symbols_batch(&items, limits);
-        // SAFETY: it reads what was just decoded and writes where the caller wants it.
-        unsafe { self.zstd.kernels[3].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false) }
+        if !whole.is_empty() {
+            let (batch, grid) = symbols_batch(&whole, limits);
+            // SAFETY: it reads what was just decoded and writes where the caller wants it.
+            unsafe { self.zstd.kernels[3].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false)? };
+        }
+        for (batch, grid) in parts_batches(joined, limits) {
+            // SAFETY: likewise.
+            unsafe { self.zstd.kernels[4].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false)? };
+        }
+        Ok(())
     }
 }

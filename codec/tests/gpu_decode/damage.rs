@@ -8,6 +8,7 @@ use wcodec::{Coder, Container, Dtype, EncodeOptions, ErrorKind, MemorySource, Sc
 
 use crate::common::{Rng, samples};
 use crate::data::{self, GRANULARITIES, KINDS};
+use crate::lossless;
 use crate::rig::{Outputs, Rig, Want, Watchdog, assert_same, dtypes, expected, new_seed};
 
 /// Containers of many small tensors in tiles: weights with scales, and bytes that show every feature.
@@ -46,6 +47,10 @@ fn originals(rng: &mut Rng) -> Vec<(String, Vec<u8>)> {
             };
             all.push((format!("features of {coder} {layout}"), samples::encode(&source, &options)));
         }
+    }
+    for coder in [Coder::Rans, Coder::Huffman] {
+        let options = EncodeOptions { tile: Some([64, 128, 256][rng.below(3)]), ..lossless::options(coder, rng) };
+        all.push((format!("lossless {coder}"), samples::encode(&lossless::source(rng), &options)));
     }
     all
 }

@@ -25,7 +25,7 @@ fn edges((count, rows): (usize, usize)) -> Vec<usize> {
 }
 
 /// `n` slices of a tensor, whole and empty ones possibly among them.
-fn some(container: &Container, info: &TensorInfo, n: usize, rng: &mut Rng) -> Vec<Want> {
+pub fn some(container: &Container, info: &TensorInfo, n: usize, rng: &mut Rng) -> Vec<Want> {
     let edges = edges(rows(container, info));
     let all = dtypes(info);
     (0..n)

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::{FILTER_LEFT, FILTER_NONE, FILTER_UP, MAX_ITEMS, OutputKind, STRUCTURES, TABLE_AT};
+use super::{FILTER_LEFT, FILTER_NONE, FILTER_UP, MAX_ITEMS, MAX_RUNS, OutputKind, STRUCTURES, TABLE_AT};
 
 pub(super) struct Structure {
     pub name: &'static str,
@@ -51,6 +51,7 @@ fn header() -> String {
         names.iter().for_each(|(name, value)| writeln!(text, "#define {name} {value}").unwrap());
     };
     define("Items of one launch.", &[("MAX_ITEMS", MAX_ITEMS)]);
+    define("Runs of bits of an element that a plane can hold.", &[("MAX_RUNS", MAX_RUNS)]);
     let kinds = OutputKind::ALL.map(|kind| (format!("OUT_{}", kind.name().to_uppercase()), kind as usize));
     define("Output types.", &kinds.each_ref().map(|(name, value)| (name.as_str(), *value)));
     let filters = [("FILTER_NONE", FILTER_NONE), ("FILTER_LEFT", FILTER_LEFT), ("FILTER_UP", FILTER_UP)];

@@ -10,14 +10,28 @@ use crate::stored::StoredTensor;
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     pub scales: Range<usize>,
-    pub offsets: Range<usize>,
-    pub data: Range<usize>,
-    pub side: Range<usize>,
+    pub planes: Vec<PlaneImage>,
     /// Length, a multiple of 128. Kernels that copy whole 16 bytes read up to 15 bytes behind a part, never behind this.
     pub len: usize,
 }
 
-/// Device addresses of the parts of an image. Of a part that is there in pieces, the address at which the whole would begin: kernels
+/// Where the parts of a plane lie.
+#[derive(Clone, Debug, Default)]
+pub struct PlaneImage {
+    pub offsets: Range<usize>,
+    pub data: Range<usize>,
+    pub side: Range<usize>,
+}
+
+/// Lengths of what a device needs of a tensor, bytes.
+#[derive(Clone, Debug)]
+pub struct Lengths {
+    pub scales: usize,
+    /// Offsets, data and side plane of each plane.
+    pub planes: Vec<[usize; 3]>,
+}
+
+/// Device addresses of the parts of an image that a plane is decoded from. Of a part that is there in pieces, the address at which the whole would begin: kernels
 /// count from there, and touch only the piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
@@ -31,8 +45,8 @@ impl Image {
     /// Parts begin at multiples of this: bulk copies want 16, and whole sectors of 32 bytes are read faster.
     pub const ALIGN: usize = 128;
 
-    /// The image of parts of these lengths: scales, offsets, data, side plane.
-    pub fn new(lengths: [usize; 4]) -> Self {
+    /// The image of parts of these lengths: the scales, and then what each plane has.
+    pub fn new(lengths: &Lengths) -> Self {
         let mut len = 0usize;
         let mut place = |bytes: usize| {
             let begin = len;
@@ -40,33 +54,37 @@ impl Image {
             len = (begin + bytes + 16).next_multiple_of(Self::ALIGN);
             begin..begin + bytes
         };
-        let [scales, offsets, data, side] = lengths.map(&mut place);
-        Self { scales, offsets, data, side, len }
+        let scales = place(lengths.scales);
+        let planes = lengths.planes.iter().map(|plane| {
+            let [offsets, data, side] = plane.map(&mut place);
+            PlaneImage { offsets, data, side }
+        });
+        let planes = planes.collect();
+        Self { scales, planes, len }
     }
 
-    /// Lengths of scales, offsets, data and side plane, bytes. They are only claims until the parts are read.
-    pub fn lengths(tensor: &StoredTensor) -> [usize; 4] {
-        let plane = tensor.plane();
-        let scales = tensor.symbol_scales().map(|s| &s.segment);
-        [scales, plane.offsets.as_ref(), Some(&plane.data), plane.side.as_ref()]
-            .map(|s: Option<&Segment>| usize::try_from(s.map_or(0, |s| s.length)).unwrap_or(usize::MAX))
+    /// Lengths of a tensor's parts. They are only claims until the parts are read.
+    pub fn lengths(tensor: &StoredTensor) -> Lengths {
+        let length = |s: Option<&Segment>| usize::try_from(s.map_or(0, |s| s.length)).unwrap_or(usize::MAX);
+        let planes = tensor.planes.iter();
+        Lengths {
+            scales: length(tensor.symbol_scales().map(|s| &s.segment)),
+            planes: planes.map(|p| [p.offsets.as_ref(), Some(&p.data), p.side.as_ref()].map(length)).collect(),
+        }
     }
 
     /// The image of a tensor, by what the index says of its parts.
     pub fn of(tensor: &StoredTensor) -> Self {
-        Self::new(Self::lengths(tensor))
+        Self::new(&Self::lengths(tensor))
     }
 
     /// Writes what the image of `parts` has from `begin` on to `out`, which ends where it ends or before.
     pub fn fill(&self, parts: &TensorBytes, begin: usize, out: &mut [u8]) {
         let end = begin + out.len();
-        let plane = parts.plane();
-        let all = [
-            (&self.scales, &parts.scales),
-            (&self.offsets, &plane.offsets),
-            (&self.data, &plane.data),
-            (&self.side, &plane.side),
-        ];
+        let planes = self.planes.iter().zip(&parts.planes).flat_map(|(place, plane)| {
+            [(&place.offsets, &plane.offsets), (&place.data, &plane.data), (&place.side, &plane.side)]
+        });
+        let all = [(&self.scales, &parts.scales)].into_iter().chain(planes);
         let mut at = begin;
         for (place, bytes) in all {
             let (from, to) = (place.start.max(at), place.end.min(end));
@@ -79,14 +97,15 @@ impl Image {
         out[at - begin..].fill(0);
     }
 
-    /// The parts of a whole image at `address`.
-    pub fn at(&self, address: u64) -> Places {
+    /// What each plane is decoded from, of a whole image at `address`.
+    pub fn at(&self, address: u64) -> Vec<Places> {
         let place = |part: &Range<usize>| address + part.start as u64;
-        Places {
+        let planes = self.planes.iter().map(|plane| Places {
             scales: place(&self.scales),
-            offsets: place(&self.offsets),
-            data: place(&self.data),
-            side: place(&self.side),
-        }
+            offsets: place(&plane.offsets),
+            data: place(&plane.data),
+            side: place(&plane.side),
+        });
+        planes.collect()
     }
 }
