@@ -59,6 +59,8 @@ def test_models_compute_what_the_original_does(coder: str, residency: str) -> No
     wcodec.compress_(model, scheme="lossless", coder=coder, residency=residency, progress=False)
     assert torch.equal(model(tokens).logits, want)
     assert torch.equal(model.generate(tokens, max_new_tokens=16, do_sample=False), text)
+    if residency == "host":
+        return  # what comes from the host's memory is no part of a graph
     layer, plain = model.model.layers[0].mlp.up_proj, original.model.layers[0].mlp.up_proj
     x = torch.randn(3, 192, device="cuda", dtype=torch.bfloat16)
     graph = torch.cuda.CUDAGraph()
