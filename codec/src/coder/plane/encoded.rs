@@ -89,7 +89,7 @@ impl EncodedPlane {
         self.form.coding.coder()
     }
 
-    /// The plane as a reader finds it: what [`Plane::new`] takes. `symbols` are those that it was encoded from.
+    /// The plane as a reader finds it: what [`Plane::new`](super::Plane::new) takes. `symbols` are those that it was encoded from.
     pub fn source<'a>(&'a self, symbols: &SymbolMatrices<'a>) -> PlaneSource<'a> {
         PlaneSource {
             form: self.form,
