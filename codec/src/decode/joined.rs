@@ -13,6 +13,7 @@ use crate::scheme::lossless::columns;
 use crate::scheme::{Fields, join};
 use crate::stored::StoredTensor;
 use crate::tensor::AlignedBytes;
+use crate::trust;
 
 /// Elements that are put together at once, where they go to somebody else.
 const SLICE: usize = 1 << 20;
@@ -22,6 +23,7 @@ type PartsSink<'a> = dyn FnMut(usize, &[(&[i8], &Fields)]) -> Result<()> + Send 
 
 /// A tensor whose planes were read.
 pub(crate) struct OpenJoined<'a> {
+    container: &'a Container,
     tensor: &'a StoredTensor,
     planes: Vec<OpenPlane<'a>>,
     /// The bits that each plane holds.
@@ -30,27 +32,39 @@ pub(crate) struct OpenJoined<'a> {
 
 impl Container {
     /// Reads the planes of a tensor whose elements are the bits of its planes.
-    pub(super) fn open_joined<'a>(&self, tensor: &'a StoredTensor, options: &DecodeOptions) -> Result<OpenJoined<'a>> {
+    pub(super) fn open_joined<'a>(
+        &'a self,
+        tensor: &'a StoredTensor,
+        options: &DecodeOptions,
+    ) -> Result<OpenJoined<'a>> {
         let planes = tensor.planes.iter().map(|p| self.open_plane(p, options)).collect::<Result<_>>()?;
-        Ok(OpenJoined { tensor, planes, fields: tensor.fields() })
+        Ok(OpenJoined { container: self, tensor, planes, fields: tensor.fields() })
     }
 }
 
 impl OpenJoined<'_> {
-    fn stream(&self, options: &DecodeOptions, sink: &mut PartsSink<'_>) -> Result<()> {
-        let planes: Vec<Plane<'_>> = self.planes.iter().map(OpenPlane::plane).collect::<Result<_>>()?;
-        let opened: Vec<Opened<'_>> = self.planes.iter().zip(&planes).collect();
+    /// The planes, their structure checked.
+    fn opened(&self) -> Result<Vec<Plane<'_>>> {
+        self.planes.iter().map(OpenPlane::plane).collect()
+    }
+
+    fn stream(&self, planes: &[Plane<'_>], options: &DecodeOptions, sink: &mut PartsSink<'_>) -> Result<()> {
+        let opened: Vec<Opened<'_>> = self.planes.iter().zip(planes).collect();
         stream_planes(&opened, options, &mut |begin, symbols| {
             let parts: Vec<_> = symbols.iter().copied().zip(&self.fields).collect();
             sink(begin, &parts)
         })
     }
 
-    /// All elements in the order of the matrices.
+    /// All elements in the order of the matrices, unless they would take more memory than a file that is not trusted may ask for.
     fn elements(&self, options: &DecodeOptions) -> Result<AlignedBytes> {
         let size = self.tensor.dtype.size();
-        let mut out = AlignedBytes::zeroed(self.tensor.plane().elements * size)?;
-        self.stream(options, &mut |begin, parts| {
+        let bytes = self.tensor.plane().elements * size;
+        self.container.check_decoded(self.tensor, bytes, trust::AS_TRUSTED)?;
+        // Memory is asked for once the planes' parts are known to fit their size.
+        let planes = self.opened()?;
+        let mut out = AlignedBytes::zeroed(bytes)?;
+        self.stream(&planes, options, &mut |begin, parts| {
             let n = parts[0].0.len() / parts[0].1.bytes();
             join(parts, size, &mut out[begin * size..(begin + n) * size]);
             Ok(())
@@ -77,7 +91,7 @@ impl OpenJoined<'_> {
 
     /// Goes through all planes, and compares their hashes.
     pub fn check(&self, options: &DecodeOptions) -> Result<()> {
-        self.stream(options, &mut |_, _| Ok(()))
+        self.stream(&self.opened()?, options, &mut |_, _| Ok(()))
     }
 
     /// Gives the tensor's bytes to `sink`, in its own order. Of one that is stored transposed all elements are held meanwhile.
@@ -95,7 +109,7 @@ impl OpenJoined<'_> {
             });
         }
         let mut buffer = AlignedBytes::zeroed(SLICE.min(self.tensor.plane().elements) * size)?;
-        self.stream(options, &mut |_, parts| {
+        self.stream(&self.opened()?, options, &mut |_, parts| {
             let n = parts[0].0.len() / parts[0].1.bytes();
             (0..n).step_by(SLICE).try_for_each(|at| {
                 let end = n.min(at + SLICE);
@@ -147,5 +161,29 @@ mod tests {
         let container = Container::from_bytes(with_index(&made, &changes)).unwrap();
         let e = container.read("w", &DecodeOptions { verify: false, ..Default::default() }).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Format, "{e}");
+    }
+
+    /// What has to be held as a whole is bounded, however it is asked for.
+    #[test]
+    fn transposed_tensors_do_not_take_more_memory_than_their_bytes_allow() {
+        let mut source = MemorySource::new();
+        source.push("w".into(), Dtype::F8_E4M3, vec![9000, 8192], vec![0x38; 9000 * 8192].into()).unwrap();
+        let transpose = vec!["w".to_owned()];
+        let options = EncodeOptions {
+            scheme: Scheme::Lossless,
+            coder: Coder::Zstd,
+            zstd_chunk: Some(1 << 20),
+            transpose,
+            ..Default::default()
+        };
+        let made = encode_to_vec(&source, &options, &mut |_| Ok(())).unwrap().0;
+        let container = Container::from_bytes(made).unwrap();
+        let options = DecodeOptions::default();
+        let whole = container.read_in_order("w", &options, &mut |_| Ok(()));
+        let rows = container.read_rows("w", 0..1, None, &options).map(drop);
+        for e in [whole.unwrap_err(), rows.unwrap_err()] {
+            assert!(e.kind() == ErrorKind::Input && e.to_string().contains("trusted"), "{e}");
+        }
+        container.check("w", &options).unwrap();
     }
 }
