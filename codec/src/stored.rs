@@ -97,28 +97,30 @@ impl StoredTensor {
                 return Err(Error::corrupt(format!("{length} stored bytes cannot hold {in_plane} symbols"))
                     .offset(plane.data.offset));
             }
-            let matrix = match entry.matrix {
-                Some(m) => {
-                    check_view(m, entry, scheme, elements, in_plane)?;
-                    (m.count, m.rows, m.cols)
-                }
-                None if scheme != SchemeKind::Raw || matches!(coder, Coder::Rans | Coder::Huffman) => {
-                    return Err(Error::format(format!("scheme {scheme} with coder {coder} needs 'matrix'")));
-                }
-                None if plane.filter.is_some() && coder == Coder::Zstd => {
-                    return Err(Error::format("a filter needs 'matrix'"));
-                }
-                None => (1, 1, in_plane),
-            };
-            coders.push((coder, matrix));
+            coders.push(coder);
         }
+        // Schemes that need no view have one plane.
+        let coder = coders[0];
+        let matrix = match entry.matrix {
+            Some(m) => {
+                check_view(m, entry, scheme, elements, in_plane)?;
+                (m.count, m.rows, m.cols)
+            }
+            None if scheme != SchemeKind::Raw || matches!(coder, Coder::Rans | Coder::Huffman) => {
+                return Err(Error::format(format!("scheme {scheme} with coder {coder} needs 'matrix'")));
+            }
+            None if entry.planes[0].filter.is_some() && coder == Coder::Zstd => {
+                return Err(Error::format("a filter needs 'matrix'"));
+            }
+            None => (1, 1, in_plane),
+        };
         let scales = match (&entry.scales, entry.matrix) {
             (Some(s), Some(m)) => Some(StoredScales::new(s, m)?),
             _ if scheme == SchemeKind::Int8 => return Err(Error::format("scheme int8 needs 'scales' and 'matrix'")),
             _ => None,
         };
         let planes = entry.planes.iter().zip(coders);
-        let planes = planes.map(|(plane, (coder, matrix))| StoredPlane::new(plane, coder, matrix, in_plane, scheme));
+        let planes = planes.map(|(plane, coder)| StoredPlane::new(plane, coder, matrix, in_plane, scheme));
         let planes: Vec<_> = planes.collect::<Result<_>>()?;
         if scheme == SchemeKind::Lossless {
             check_split(&planes, dtype)?;

@@ -25,6 +25,11 @@ pub struct PlaneInput {
     pub draft: Draft,
 }
 
+/// Symbols of a tensor that is seen as `matrix`, and what lies beside them.
+pub fn matrices_of<'a>(matrix: &MatrixEntry, data: &'a [i8], beside: &'a [Vec<i8>]) -> SymbolMatrices<'a> {
+    SymbolMatrices { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data, beside }
+}
+
 /// The planes of `made`, and the fewest bits that an element takes in them: the entropy of what is coded, and all of what is not.
 pub fn planes_of(
     made: SymbolPlanes,
@@ -49,7 +54,7 @@ pub fn planes_of(
             Content::Noise => {
                 bits += 8.0;
                 if tiles {
-                    first_fields = first_fields.map(|first| first.and([fields].into_iter()));
+                    first_fields = first_fields.map(|first| first.and(fields));
                     beside.push(plane);
                 } else {
                     others.push((plane, fields, Coder::Raw));
@@ -109,8 +114,6 @@ fn input(
         elements(&symbols, &beside, &mut |bytes| hasher.update(bytes));
         hasher.hash()
     };
-    let &MatrixEntry { count, rows, cols, .. } = matrix;
-    let draft =
-        Draft::new(&SymbolMatrices { count, rows, cols, data: &symbols, beside: &beside }, &options, pool, cancel)?;
+    let draft = Draft::new(&matrices_of(matrix, &symbols, &beside), &options, pool, cancel)?;
     Ok(PlaneInput { symbols, beside, fields, hash, draft })
 }

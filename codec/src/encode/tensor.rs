@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicUsize;
 use half::{bf16, f16};
 
 use super::naming::Naming;
-use super::planes::{PlaneInput, planes_of};
+use super::planes::{PlaneInput, matrices_of, planes_of};
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
-use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, SymbolMatrices, TableChoice};
+use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::{BLOCK_COLS, Coder, Layout, TILE_ROWS};
 use crate::container::{
@@ -188,7 +188,7 @@ impl<'a> TensorTask<'a> {
             }
             MatrixEntry { count: 1, rows: 1, cols: bytes.len(), row_axis: matrix.row_axis }
         };
-        let plane = plane_of(&matrix, bytemuck::cast_slice(&bytes));
+        let plane = matrices_of(&matrix, bytemuck::cast_slice(&bytes), &[]);
         let draft = Draft::new(&plane, &options, workers.pool, workers.cancel)?;
         let hash = hash(&bytes);
         Ok(Prepared { task: self, bytes, matrix, content: Content::Bytes { draft, hash } })
@@ -213,7 +213,8 @@ impl<'a> Prepared<'a> {
             Content::Symbols { planes, scales, entropy } => (planes, scales, entropy),
             Content::Bytes { draft, hash } => {
                 let bytewise = tensor.dtype.size() == 1 && matrix.row_axis == 0;
-                let plane = draft.encode(&plane_of(&matrix, bytemuck::cast_slice(&bytes)), pool, cancel, done)?;
+                let plane =
+                    draft.encode(&matrices_of(&matrix, bytemuck::cast_slice(&bytes), &[]), pool, cancel, done)?;
                 let matrix = (bytewise && plane.coder() != Coder::Raw).then_some(matrix);
                 let planes = vec![ReadyPlane::new(plane, Stored::tensor(bytes, hash), hash, None)];
                 return Ok(Encoded { tensor, scheme: SchemeKind::Raw, matrix, scales: None, quality: None, planes });
@@ -223,8 +224,7 @@ impl<'a> Prepared<'a> {
         let (mut planes, mut lost) = (Vec::with_capacity(inputs.len()), false);
         for input in inputs {
             let PlaneInput { symbols, beside, fields, hash, draft } = input;
-            let &MatrixEntry { count, rows, cols, .. } = &matrix;
-            let elements = SymbolMatrices { count, rows, cols, data: &symbols, beside: &beside };
+            let elements = matrices_of(&matrix, &symbols, &beside);
             let plane = draft.encode(&elements, pool, cancel, done)?;
             let raw = plane.coder() == Coder::Raw;
             stored += if raw { elements.bytes() } else { plane.stored_bytes() };
@@ -288,10 +288,6 @@ impl Encoded<'_> {
         });
         Ok(())
     }
-}
-
-fn plane_of<'a>(matrix: &MatrixEntry, data: &'a [i8]) -> SymbolMatrices<'a> {
-    SymbolMatrices { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data, beside: &[] }
 }
 
 /// The bytes of a tensor that is seen as `matrix`, for a scheme.

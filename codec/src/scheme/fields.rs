@@ -48,22 +48,22 @@ impl Fields {
         self.0.iter().map(|&[_, width]| width as usize).sum::<usize>() / 8
     }
 
-    /// These bits, and behind them those of others.
-    pub(crate) fn and(&self, others: impl Iterator<Item = Self>) -> Self {
-        let mut runs = self.0.clone();
-        for [lowest, width] in others.flat_map(|f| f.0) {
-            match runs.last_mut() {
-                // Neighbours are one run.
-                Some(last) if last[0] == lowest + width => *last = [lowest, last[1] + width],
-                _ => runs.push([lowest, width]),
-            }
-        }
-        Self(runs)
+    /// These bits, and behind them others.
+    pub(crate) fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        Self(self.joined())
     }
 
-    /// The bits as a mask of an element.
-    fn mask(&self) -> u64 {
-        self.0.iter().fold(0, |mask, &[lowest, width]| mask | u64::MAX >> (64 - width) << lowest)
+    /// The runs, of which none goes on where the one before it ends.
+    pub(crate) fn joined(&self) -> Vec<[u32; 2]> {
+        let mut joined: Vec<[u32; 2]> = Vec::with_capacity(self.0.len());
+        for &[lowest, width] in &self.0 {
+            match joined.last_mut() {
+                Some(last) if last[0] == lowest + width => *last = [lowest, last[1] + width],
+                _ => joined.push([lowest, width]),
+            }
+        }
+        joined
     }
 
     /// Each run: its lowest bit in the element, its lowest bit in what the plane decodes to, and a mask of its width.
@@ -85,7 +85,7 @@ pub(crate) fn check_planes(planes: &[Fields], bytes: usize) -> Result<()> {
     let mut found = 0u64;
     for plane in planes {
         for &[lowest, width] in plane.runs() {
-            let run = Fields(vec![[lowest, width]]).mask();
+            let run = u64::MAX >> (64 - width) << lowest;
             if run & !all != 0 || found & run != 0 {
                 let what = format!("'fields' {:?} name a bit twice, or one that {bytes} bytes have not", plane.0);
                 return Err(Error::format(what));
@@ -120,9 +120,9 @@ macro_rules! elements {
             }
             for (lowest, place, mask) in fields.places() {
                 for (bytes, e) in stored.as_chunks::<N>().0.iter().zip(elements.as_chunks_mut().0) {
-                    let mut wide = [0; 8];
+                    let mut wide = [0; 4];
                     wide[..N].copy_from_slice(bytes);
-                    let bits = (u64::from_le_bytes(wide) >> place & mask) << lowest;
+                    let bits = (u32::from_le_bytes(wide) >> place & mask as u32) << lowest;
                     *e = ($ty::from_le_bytes(*e) | bits as $ty).to_le_bytes();
                 }
             }
@@ -132,20 +132,18 @@ macro_rules! elements {
 elements!(gather1, scatter1, u8);
 elements!(gather2, scatter2, u16);
 elements!(gather4, scatter4, u32);
-elements!(gather8, scatter8, u64);
 
-/// Writes the symbols of a plane: of each of `elements`, which have `bytes` bytes, the 8 bits of `fields`.
+/// Writes the symbols of a plane: of each of `elements`, which have `bytes` bytes, 1, 2 or 4, the 8 bits of `fields`.
 pub(super) fn gather(elements: &[u8], bytes: usize, fields: &Fields, symbols: &mut [i8]) {
     symbols.fill(0);
     match bytes {
         1 => gather1(elements, fields, symbols),
         2 => gather2(elements, fields, symbols),
-        4 => gather4(elements, fields, symbols),
-        _ => gather8(elements, fields, symbols),
+        _ => gather4(elements, fields, symbols),
     }
 }
 
-/// Puts elements of `bytes` bytes together, with the threads of the pool that it is called in: `planes` are what each plane decodes to and
+/// Puts elements of `bytes` bytes, 1, 2 or 4, together, with the threads of the pool that it is called in: `planes` are what each plane decodes to and
 /// which bits of an element that is, `elements` has room for as many.
 pub(crate) fn join(planes: &[(&[i8], &Fields)], bytes: usize, elements: &mut [u8]) {
     elements.par_chunks_mut(RUN * bytes).enumerate().for_each(|(i, elements)| {
@@ -158,15 +156,10 @@ pub(crate) fn join(planes: &[(&[i8], &Fields)], bytes: usize, elements: &mut [u8
                 (1, _) => scatter1::<1>,
                 (2, 1) => scatter2::<1>,
                 (2, _) => scatter2::<2>,
-                (4, 1) => scatter4::<1>,
-                (4, 2) => scatter4::<2>,
-                (4, 3) => scatter4::<3>,
-                (4, _) => scatter4::<4>,
-                (_, 1) => scatter8::<1>,
-                (_, 2) => scatter8::<2>,
-                (_, 3) => scatter8::<3>,
-                (_, 4) => scatter8::<4>,
-                _ => scatter8::<8>,
+                (_, 1) => scatter4::<1>,
+                (_, 2) => scatter4::<2>,
+                (_, 3) => scatter4::<3>,
+                _ => scatter4::<4>,
             };
             scatter(stored, fields, elements);
         }

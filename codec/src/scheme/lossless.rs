@@ -12,9 +12,7 @@ use crate::scheme::fields::{Fields, gather};
 use crate::scheme::matrix::{SymbolPlanes, Weights};
 use crate::tensor::{Dtype, try_vec};
 
-/// Rows that are turned at once: each column gives a line of the cache to them.
-const TURNED_ROWS: usize = 64;
-/// Columns, likewise.
+/// Columns that are turned at once: each row gives a line of the cache to them.
 const TURNED_COLS: usize = 32;
 
 /// The planes that elements of `dtype` become, the coded one first; `None` for dtypes that the scheme does not take.
@@ -61,9 +59,12 @@ pub(super) fn split(weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Resu
     let fields = planes_of(dtype)
         .ok_or_else(|| Error::input(format!("scheme lossless does not take {dtype}")).advice("use scheme raw"))?;
     let size = dtype.size();
-    let turned;
+    let mut turned: Vec<u8>;
     let bytes = if transposed {
-        turned = transpose(bytes, size, rows, cols, pool, cancel)?;
+        // What is stored has the columns as rows.
+        turned = try_vec(bytes.len())?;
+        cancel.check()?;
+        pool.run(|| columns(bytes, size, rows, 0, &mut turned))?;
         &turned[..]
     } else {
         bytes
@@ -79,21 +80,4 @@ pub(super) fn split(weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Resu
     });
     let planes = planes.collect::<Result<_>>()?;
     Ok(SymbolPlanes { planes, fields, scales: None })
-}
-
-/// Elements of `size` bytes, a column of `rows` after the other, row by row.
-fn transpose(bytes: &[u8], size: usize, rows: usize, cols: usize, pool: &Pool, cancel: &Cancel) -> Result<Vec<u8>> {
-    let mut out: Vec<u8> = try_vec(bytes.len())?;
-    let strip = TURNED_ROWS * cols * size;
-    pool.each(out.chunks_mut(strip.max(1)).enumerate(), cancel, |(i, strip)| {
-        let first = i * TURNED_ROWS;
-        for col in 0..cols {
-            let from = &bytes[(col * rows + first) * size..];
-            for (row, e) in strip.chunks_exact_mut(cols * size).zip(from.chunks_exact(size)) {
-                row[col * size..][..size].copy_from_slice(e);
-            }
-        }
-        Ok(())
-    })?;
-    Ok(out)
 }

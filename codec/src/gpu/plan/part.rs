@@ -22,7 +22,7 @@ impl Part {
     /// # Errors
     /// More runs than kernels take.
     pub fn new(fields: &Fields, pass: usize) -> Result<Self> {
-        let runs = joined(fields.runs());
+        let runs = fields.joined();
         if runs.len() > MAX_RUNS {
             return Err(Error::unsupported(format!("a plane of {} runs of bits of an element on a GPU", runs.len()))
                 .advice("encode the tensor again, or decode it on the CPU"));
@@ -51,7 +51,7 @@ impl Part {
 /// What a plane's bits are called that kernels of their own put together: by the kind of float whose bits they are most often. `bytes` has an
 /// element, and as many has what the plane decodes to.
 pub fn common(fields: &Fields, bytes: usize) -> Option<OutputKind> {
-    match (joined(fields.runs()).as_slice(), bytes) {
+    match (fields.joined().as_slice(), bytes) {
         ([[7, 8], [15, 1], [0, 7]], 2) => Some(OutputKind::BF16),
         ([[0, 16]], 2) => Some(OutputKind::F16),
         ([[23, 8], [31, 1], [0, 23]], 4) => Some(OutputKind::F32),
@@ -61,19 +61,7 @@ pub fn common(fields: &Fields, bytes: usize) -> Option<OutputKind> {
 
 /// Whether a plane's bits are all of an element of `bytes` bytes, in their order.
 pub fn is_whole(fields: &Fields, bytes: usize) -> bool {
-    joined(fields.runs()) == [[0, 8 * bytes as u32]]
-}
-
-/// Runs of which none goes on where the one before it ends.
-fn joined(runs: &[[u32; 2]]) -> Vec<[u32; 2]> {
-    let mut joined: Vec<[u32; 2]> = Vec::new();
-    for &[lowest, width] in runs {
-        match joined.last_mut() {
-            Some(last) if last[0] == lowest + width => *last = [lowest, last[1] + width],
-            _ => joined.push([lowest, width]),
-        }
-    }
-    joined
+    fields.joined() == [[0, 8 * bytes as u32]]
 }
 
 #[cfg(test)]

@@ -46,13 +46,14 @@ impl TableKind {
 
 /// `histogram` with symbols that did not occur but are no larger than those that did: the next plane may have them.
 fn with_neighbours(layout: Layout, histogram: &Histogram) -> Histogram {
+    // Symbols of other elements are not numbers around 0: those that occur are all that is known.
+    if layout == Layout::Split {
+        return *histogram;
+    }
     let size = |s: usize| match layout {
-        Layout::Byte => usize::from((s as u8 as i8).unsigned_abs()),
-        // Symbols of other elements are not numbers around 0: those that occur are all that is known.
-        Layout::Split => 0,
+        Layout::Byte | Layout::Split => usize::from((s as u8 as i8).unsigned_abs()),
         Layout::Pair => (s & 15).max(s >> 4),
     };
     let largest = (0..256).filter(|&s| histogram[s] > 0).map(size).max().unwrap_or(0);
-    let spread = layout != Layout::Split;
-    std::array::from_fn(|s| if spread && size(s) <= largest { histogram[s].max(1) } else { histogram[s] })
+    std::array::from_fn(|s| if size(s) <= largest { histogram[s].max(1) } else { histogram[s] })
 }
