@@ -53,7 +53,7 @@ impl Layout {
 }
 
 named! {
-    /// Lossless prediction, undone after decoding. Used only where it makes a plane smaller.
+    /// What is undone after decoding: lossless prediction, used only where it makes a plane smaller; or a trellis, which a scheme asks for.
     Filter, "filter" {
         /// No prediction.
         None = "none",
@@ -61,6 +61,8 @@ named! {
         Left = "left",
         /// Difference to the neighbour above.
         Up = "up",
+        /// Symbols are the path through a trellis of twice as many levels; of scheme `rate`.
+        Trellis = "trellis",
     }
 }
 

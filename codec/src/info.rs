@@ -39,7 +39,7 @@ pub struct PlaneInfo {
     pub layout: Option<CompactString>,
     /// Uncoded low bits of layout `pair`.
     pub shift: Option<u32>,
-    /// `none`, `left` or `up`.
+    /// `none`, `left`, `up` or `trellis`.
     pub filter: CompactString,
     /// Width of a tile in columns, for `rans` and `huffman`.
     pub tile: Option<usize>,
@@ -59,7 +59,7 @@ pub struct TensorInfo {
     pub dtype: Dtype,
     /// Dimensions.
     pub shape: Vec<usize>,
-    /// `int8` or `raw`.
+    /// `int8`, `rate`, `lossless` or `raw`.
     pub scheme: CompactString,
     /// Whether the scheme makes symbols, which become values, and is known to this version; if not, the elements are stored.
     pub makes_symbols: bool,
@@ -84,8 +84,10 @@ pub struct TensorInfo {
     pub original_bytes: u64,
     /// Bytes of all its segments, and of its table where no tensor before it uses that.
     pub stored_bytes: u64,
-    /// Order-0 entropy of the symbols in bits, for `int8`.
+    /// Order-0 entropy of what is coded in bits, and all of what is not, for `int8`, `rate` and `lossless`.
     pub entropy: Option<f64>,
+    /// Root of the mean square of decoded - source, over that of the source, for `rate`: as the writer measured it.
+    pub error: Option<f64>,
     /// Where its bytes are.
     pub segments: Vec<SegmentInfo>,
 }
@@ -276,6 +278,7 @@ impl TensorInfos {
             original_bytes: elements.saturating_mul(dtype.size() as u64),
             stored_bytes: segments.iter().map(|s| s.length).sum(),
             entropy: t.quality.and_then(|q| q.entropy),
+            error: t.quality.and_then(|q| q.error),
             segments,
         })
     }

@@ -24,6 +24,8 @@ named! {
     SchemeKind, "scheme" {
         /// Int8 symbols and scales.
         Int8 = "int8",
+        /// Levels at uniform steps, whose size is chosen for a number of bits, and scales of 16 bits.
+        Rate = "rate",
         /// The bits of floats, sorted by how much they say.
         Lossless = "lossless",
         /// The bytes as they are.
@@ -38,12 +40,19 @@ pub enum Equality {
     Bits,
     /// The scheme is a function of the weights alone: encoding the source again gives the same symbols and scales.
     Again,
+    /// What is decoded is as far from the source as the file says.
+    Error,
 }
 
 impl SchemeKind {
     /// Whether what is stored are symbols that become values, and not the elements themselves.
     pub fn makes_symbols(self) -> bool {
-        self == SchemeKind::Int8
+        matches!(self, SchemeKind::Int8 | SchemeKind::Rate)
+    }
+
+    /// What is added to symbols before they are multiplied by their scale: levels of scheme `rate` are at halves.
+    pub fn offset(self) -> f32 {
+        if self == SchemeKind::Rate { 0.5 } else { 0.0 }
     }
 
     /// Bits of what a plane of all of an element holds: of a symbol, or of the element itself.
@@ -55,6 +64,7 @@ impl SchemeKind {
     pub fn equality(self) -> Equality {
         match self {
             SchemeKind::Int8 => Equality::Again,
+            SchemeKind::Rate => Equality::Error,
             SchemeKind::Lossless | SchemeKind::Raw => Equality::Bits,
         }
     }

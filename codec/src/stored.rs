@@ -1,6 +1,8 @@
 //! A tensor as its container stores it: what the index says of it, parsed and checked at one place. Decoding on CPUs and GPUs, sizes,
 //! chunks and descriptions all go by this.
 
+use half::bf16;
+
 use crate::coder::plane::{Coding, PlaneForm, Tiling};
 use crate::coder::{Coder, Filter, Layout};
 use crate::container::{Hash, MatrixEntry, PlaneEntry, ScalesEntry, Segment, TensorEntry};
@@ -26,6 +28,8 @@ pub(crate) struct StoredTensor {
     pub scales: Option<StoredScales>,
     /// In the order of the file.
     pub planes: Vec<StoredPlane>,
+    /// As [`Quality::error`](crate::container::Quality::error) says.
+    pub error: Option<f64>,
     /// Stored bytes, tables aside.
     pub stored_bytes: u64,
 }
@@ -35,6 +39,10 @@ pub(crate) struct StoredTensor {
 pub(crate) struct StoredScales {
     /// What shares one.
     pub granularity: Granularity,
+    /// What they are stored as: `F32` or `BF16`.
+    pub dtype: Dtype,
+    /// What is added to symbols before they are multiplied: [`SchemeKind::offset`].
+    pub offset: f32,
     pub segment: Segment,
 }
 
@@ -77,8 +85,10 @@ impl StoredTensor {
         let too_large = || Error::format("the tensor is too large");
         let bytes = elements.checked_mul(dtype.size()).ok_or_else(too_large)?;
         let in_plane = match scheme {
-            SchemeKind::Int8 if dtype.is_quantizable() => elements,
-            SchemeKind::Int8 => return Err(Error::format(format!("scheme int8 for a tensor of {dtype}"))),
+            SchemeKind::Int8 | SchemeKind::Rate if dtype.is_quantizable() => elements,
+            SchemeKind::Int8 | SchemeKind::Rate => {
+                return Err(Error::format(format!("scheme {scheme} for a tensor of {dtype}")));
+            }
             SchemeKind::Lossless if lossless::planes_of(dtype).is_some() => elements,
             SchemeKind::Lossless => return Err(Error::format(format!("scheme lossless for a tensor of {dtype}"))),
             SchemeKind::Raw => bytes,
@@ -115,8 +125,10 @@ impl StoredTensor {
             None => (1, 1, in_plane),
         };
         let scales = match (&entry.scales, entry.matrix) {
-            (Some(s), Some(m)) => Some(StoredScales::new(s, m)?),
-            _ if scheme == SchemeKind::Int8 => return Err(Error::format("scheme int8 needs 'scales' and 'matrix'")),
+            (Some(s), Some(m)) => Some(StoredScales::new(s, m, scheme)?),
+            _ if scheme.makes_symbols() => {
+                return Err(Error::format(format!("scheme {scheme} needs 'scales' and 'matrix'")));
+            }
             _ => None,
         };
         let planes = entry.planes.iter().zip(coders);
@@ -133,6 +145,7 @@ impl StoredTensor {
             matrix: entry.matrix,
             scales,
             planes,
+            error: entry.quality.and_then(|q| q.error),
             stored_bytes: entry.segments().map(|(_, s)| s.length).sum(),
         })
     }
@@ -164,10 +177,11 @@ impl StoredTensor {
         self.matrix.is_some_and(|m| m.row_axis == 1)
     }
 
-    /// The scheme with its parameters: how the tensor would be encoded again.
+    /// The scheme with its parameters: how the tensor would be encoded again; nothing where what it was made with is not known.
     pub fn scheme(&self) -> Option<Scheme> {
         match self.scheme {
             SchemeKind::Int8 => self.scales.map(|s| Scheme::Int8(s.granularity)),
+            SchemeKind::Rate => None,
             SchemeKind::Lossless => Some(Scheme::Lossless),
             SchemeKind::Raw => Some(Scheme::Raw),
         }
@@ -283,7 +297,16 @@ fn check_view(m: MatrixEntry, entry: &TensorEntry, scheme: SchemeKind, elements:
 }
 
 impl StoredScales {
-    fn new(entry: &ScalesEntry, m: MatrixEntry) -> Result<Self> {
+    fn new(entry: &ScalesEntry, m: MatrixEntry, scheme: SchemeKind) -> Result<Self> {
+        let dtype = match (scheme, entry.dtype.as_deref()) {
+            // What 1.0 does not know is not looked at in its schemes.
+            (SchemeKind::Rate, Some("BF16")) => Dtype::BF16,
+            (SchemeKind::Rate, other) => {
+                let what = other.map_or("none".to_owned(), |name| format!("'{name}'"));
+                return Err(upgrade(format!("scales of scheme rate with dtype {what}, not 'BF16'")));
+            }
+            _ => Dtype::F32,
+        };
         let granularity = match (entry.per.as_str(), entry.block) {
             ("row", None) => Granularity::Row,
             ("tensor", None) => Granularity::Tensor,
@@ -292,28 +315,46 @@ impl StoredScales {
                 return Err(Error::format(format!("scales per '{per}' with block {block:?}")));
             }
         };
+        if scheme == SchemeKind::Rate && granularity != Granularity::Row {
+            return Err(upgrade(format!("scales of scheme rate per {granularity}, not per row")));
+        }
         // Checked as a product, since nothing has compared the matrix with the file yet.
-        let want = match granularity {
-            Granularity::Tensor => Some(4),
-            _ => (m.count * m.rows).checked_mul(granularity.scales_per_row(m.cols)).and_then(|n| n.checked_mul(4)),
+        let scales = match granularity {
+            Granularity::Tensor => Some(1),
+            _ => (m.count * m.rows).checked_mul(granularity.scales_per_row(m.cols)),
         };
+        let want = scales.and_then(|n| n.checked_mul(dtype.size()));
         let segment = entry.data;
         if want.map(|n| n as u64) != Some(segment.length) {
             return Err(
                 Error::format(format!("{} bytes of scales per {granularity}", segment.length)).offset(segment.offset)
             );
         }
-        Ok(Self { granularity, segment })
+        Ok(Self { granularity, dtype, offset: scheme.offset(), segment })
     }
 
-    /// How the index names what shares a scale.
-    pub fn entry(granularity: Granularity, data: Segment) -> ScalesEntry {
+    /// Bytes of a row's; 0 where rows share one.
+    pub fn bytes_per_row(&self, cols: usize) -> usize {
+        self.dtype.size() * self.granularity.scales_per_row(cols)
+    }
+
+    /// Scales from their bytes.
+    pub fn values(&self, bytes: &[u8]) -> Vec<f32> {
+        match self.dtype {
+            Dtype::BF16 => bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
+            _ => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+        }
+    }
+
+    /// How the index names what shares a scale of `scheme`.
+    pub fn entry(scheme: SchemeKind, granularity: Granularity, data: Segment) -> ScalesEntry {
         let (per, block) = match granularity {
             Granularity::Row => ("row", None),
             Granularity::Tensor => ("tensor", None),
             Granularity::Block(n) => ("block", Some(n)),
         };
-        ScalesEntry { per: per.into(), block, data }
+        let dtype = (scheme == SchemeKind::Rate).then(|| Dtype::BF16.name().into());
+        ScalesEntry { per: per.into(), block, dtype, data }
     }
 }
 
@@ -342,6 +383,9 @@ impl StoredPlane {
         };
         if coding.element_bytes() > 1 && scheme != SchemeKind::Lossless {
             return Err(Error::format(format!("layout split in scheme {scheme}")));
+        }
+        if coding.filter() == Filter::Trellis && (scheme != SchemeKind::Rate || coder == Coder::Zstd) {
+            return Err(Error::format(format!("filter trellis in scheme {scheme} with coder {coder}")));
         }
         let coded = coder != Coder::Raw;
         let max_chunk = if coded { need(p.max_chunk, "max_chunk")? } else { 0 };

@@ -199,6 +199,11 @@ fn compare_values(
     container.pass(name, options, |pass| match pass.tensor().scheme.equality() {
         Equality::Bits => compare_bits(pass, original, options),
         Equality::Again => compare_with_encoding(pass, original, options, pool),
+        Equality::Error => match pass.tensor().dtype {
+            Dtype::F16 => compare_error::<f16>(pass, original, options),
+            Dtype::BF16 => compare_error::<bf16>(pass, original, options),
+            _ => compare_error::<f32>(pass, original, options),
+        },
     })
 }
 
@@ -240,10 +245,8 @@ fn compare_symbols<T: Weight>(
     expected: &SymbolPlanes,
     options: &DecodeOptions,
 ) -> Result<Comparison> {
-    let scales = pass
-        .scales()
-        .ok_or_else(|| Error::format("a tensor of symbols without scales").advice("encode the model again"))?;
-    let (_, rows, cols) = pass.tensor().plane().form.matrix;
+    let scales = scales_of(pass)?;
+    let cols = pass.tensor().plane().form.matrix.2;
     let wanted = expected.planes.first().map_or(&[][..], Vec::as_slice);
     let suspects = scales.suspects::<T>();
     let mut difference = None;
@@ -252,10 +255,7 @@ fn compare_symbols<T: Weight>(
         suspects.check(begin, symbols)?;
         let first = || symbols.iter().zip(&wanted[begin..]).position(|(a, b)| a != b);
         difference = difference.take().or_else(|| first().map(|at| (begin + at, symbols[at])));
-        errors.add::<T>(&scales, begin, symbols, |at| {
-            let place = if pass.tensor().transposed() { at % cols * rows + at / cols } else { at };
-            bytemuck::pod_read_unaligned(&original[place * size_of::<T>()..][..size_of::<T>()])
-        });
+        errors.add(&scales, begin, symbols, |at| element_of::<T>(pass, original, at));
         Ok(())
     })?;
     let difference = match difference {
@@ -273,6 +273,40 @@ fn compare_symbols<T: Weight>(
     Ok(Comparison { difference, errors: Some(errors.figures()) })
 }
 
+fn scales_of<'a>(pass: &'a Pass<'_>) -> Result<Scales<'a>> {
+    let none = || Error::format("a tensor of symbols without scales").advice("encode the model again");
+    pass.scales().ok_or_else(none)
+}
+
+/// Element `at` of the matrices, as the source has it.
+fn element_of<T: Weight>(pass: &Pass<'_>, original: &[u8], at: usize) -> T {
+    let (_, rows, cols) = pass.tensor().plane().form.matrix;
+    let place = if pass.tensor().transposed() { at % cols * rows + at / cols } else { at };
+    bytemuck::pod_read_unaligned(&original[place * size_of::<T>()..][..size_of::<T>()])
+}
+
+/// Compares the error of what is decoded with the one that the file states: how symbols were chosen is the writer's matter.
+fn compare_error<T: Weight>(pass: &Pass<'_>, original: &[u8], options: &DecodeOptions) -> Result<Comparison> {
+    let scales = scales_of(pass)?;
+    let suspects = scales.suspects::<T>();
+    let mut errors = Errors::default();
+    pass.symbols(options, &mut |begin, symbols| {
+        suspects.check(begin, symbols)?;
+        errors.add(&scales, begin, symbols, |at| element_of::<T>(pass, original, at));
+        Ok(())
+    })?;
+    let (found, stated) = (errors.relative(), pass.tensor().error);
+    // Also where `found` is no number, as of a source with values that are not finite.
+    let fits = |stated: f64| found <= stated * (1.0 + ROUNDING);
+    let difference = stated.filter(|&stated| !fits(stated)).map(|stated| {
+        format!("the error is {found:.4e} of the source's root mean square, and the file says {stated:.4e} at most")
+    });
+    Ok(Comparison { difference, errors: Some(errors.figures()) })
+}
+
+/// What sums in another order may differ by.
+const ROUNDING: f64 = 1e-9;
+
 /// Elements that one task compares.
 const TASK: usize = 1 << 16;
 
@@ -282,6 +316,8 @@ struct Errors {
     count: usize,
     largest: f64,
     squares: f64,
+    /// Of the source.
+    source_squares: f64,
 }
 
 impl Errors {
@@ -297,18 +333,25 @@ impl Errors {
             let begin = begin + i * TASK;
             values.resize(symbols.len(), T::from_f32(0.0));
             scales.apply(begin, symbols, values);
-            values.iter().enumerate().fold((0f64, 0f64), |(largest, squares), (at, value)| {
-                let d = f64::from(value.to_f32()) - f64::from(original(begin + at).to_f32());
-                (largest.max(d.abs()), squares + d * d)
+            values.iter().enumerate().fold((0f64, 0f64, 0f64), |(largest, squares, sources), (at, value)| {
+                let source = f64::from(original(begin + at).to_f32());
+                let d = f64::from(value.to_f32()) - source;
+                (largest.max(d.abs()), squares + d * d, sources + source * source)
             })
         };
         // Sums in the order of the tasks, so that they are the same every time.
-        let parts: Vec<(f64, f64)> = symbols.par_chunks(TASK).enumerate().map_init(Vec::new, part).collect();
-        for (largest, squares) in parts {
+        let parts: Vec<(f64, f64, f64)> = symbols.par_chunks(TASK).enumerate().map_init(Vec::new, part).collect();
+        for (largest, squares, sources) in parts {
             self.largest = self.largest.max(largest);
             self.squares += squares;
+            self.source_squares += sources;
         }
         self.count += symbols.len();
+    }
+
+    /// Root of the mean square over that of the source; 0 where nothing differs.
+    fn relative(&self) -> f64 {
+        if self.squares == 0.0 { 0.0 } else { (self.squares / self.source_squares).sqrt() }
     }
 
     /// Largest magnitude and root mean square.

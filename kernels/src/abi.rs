@@ -62,6 +62,8 @@ pub const FILTER_NONE: u8 = 0;
 pub const FILTER_LEFT: u8 = 1;
 /// Value of `filter`: up.
 pub const FILTER_UP: u8 = 2;
+/// Filter `trellis`.
+pub const FILTER_TRELLIS: u8 = 3;
 
 /// Value of a plane's status where no chunk was found damaged.
 pub const STATUS_GOOD: u32 = u32::MAX;

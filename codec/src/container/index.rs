@@ -194,6 +194,9 @@ pub struct Quality {
     /// Order-0 entropy of the symbols, bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entropy: Option<f64>,
+    /// Root of the mean square of decoded - source, over that of the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<f64>,
 }
 
 /// Reads a list that nearly always has one element. Vectors grow to four, and there may be 50,000 of these.
@@ -223,6 +226,8 @@ pub struct ScalesEntry {
     pub per: CompactString,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<CompactString>,
     pub data: Segment,
 }
 

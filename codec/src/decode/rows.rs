@@ -9,14 +9,14 @@ use rayon::prelude::*;
 use super::container::Container;
 use super::options::DecodeOptions;
 use super::stream::is_wide;
-use super::tensor::{placed, scales_in};
+use super::tensor::placed;
 use crate::cancel::Cancel;
 use crate::coder::plane::{Coding, Plane, PlaneForm, PlaneSource, Scratch, Tiling};
 use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::{ALIGN, PlaneFrames, frame_place};
 use crate::coder::{Filter, TILE_ROWS};
 use crate::error::{Error, Result};
-use crate::scheme::int8::{Granularity, Scales, Weight};
+use crate::scheme::int8::{Scales, Weight};
 use crate::scheme::join;
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{AlignedBytes, Dtype, element_count, reserve, split};
@@ -112,7 +112,7 @@ impl Container {
         }
         let stored = tensor.symbol_scales().ok_or_else(|| Error::format("a transposed tensor without 'scales'"))?;
         let scales = self.read_scales(stored, options)?;
-        let scales = Scales::new(stored.granularity, cols, &scales, 0);
+        let scales = Scales::new(stored.granularity, stored.offset, cols, &scales, 0);
         match dtype {
             Dtype::F32 => scales.apply_to_columns::<f32>(&symbols, columns.start, bytemuck::cast_slice_mut(&mut out)),
             Dtype::F16 => scales.apply_to_columns::<f16>(&symbols, columns.start, bytemuck::cast_slice_mut(&mut out)),
@@ -286,16 +286,15 @@ impl Container {
         symbols: &[i8],
         elements: &Range<usize>,
     ) -> Result<AlignedBytes> {
-        let StoredScales { granularity, segment } = *scales;
+        let StoredScales { granularity, offset, segment, .. } = *scales;
         let (first, last) = (elements.start / cols, elements.end.div_ceil(cols));
-        let per_row = granularity.scales_per_row(cols);
-        let held = match granularity {
-            Granularity::Tensor => 0..segment.length,
-            _ => (first * per_row * 4) as u64..(last * per_row * 4) as u64,
+        let held = match scales.bytes_per_row(cols) {
+            0 => 0..segment.length,
+            per_row => (first * per_row) as u64..(last * per_row) as u64,
         };
-        let scales = scales_in(&self.reader.part(&segment, held, &Cancel::new())?);
+        let scales = scales.values(&self.reader.part(&segment, held, &Cancel::new())?);
         let mut out = AlignedBytes::zeroed(symbols.len() * size_of::<T>())?;
-        let scales = Scales::new(granularity, cols, &scales, first);
+        let scales = Scales::new(granularity, offset, cols, &scales, first);
         scales.apply::<T>(elements.start, symbols, bytemuck::cast_slice_mut(&mut out));
         Ok(out)
     }

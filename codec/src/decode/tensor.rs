@@ -38,7 +38,7 @@ impl Container {
         })
     }
 
-    /// Scales of a tensor of scheme `int8`: one per row, block or tensor.
+    /// Scales of a tensor of scheme `int8` or `rate`: one per row, block or tensor.
     ///
     /// # Errors
     /// The tensor has no scales, or they are damaged.
@@ -87,7 +87,7 @@ impl Container {
 
     /// Reads scales.
     pub(super) fn read_scales(&self, scales: &StoredScales, options: &DecodeOptions) -> Result<Vec<f32>> {
-        Ok(scales_in(&self.reader.segment_with(&scales.segment, options.verify, &options.cancel)?))
+        Ok(scales.values(&self.reader.segment_with(&scales.segment, options.verify, &options.cancel)?))
     }
 
     /// Refuses a tensor that would take more memory than a file that is not trusted may ask for: `decoded` bytes.
@@ -112,7 +112,7 @@ impl Container {
             opened.decode_into(&plane, bytemuck::cast_slice_mut(&mut out), options)?;
             return Ok(out);
         };
-        let scales = Scales::new(stored.granularity, tensor.plane().form.matrix.2, &scales, 0);
+        let scales = Scales::new(stored.granularity, stored.offset, tensor.plane().form.matrix.2, &scales, 0);
         match dtype {
             Dtype::F32 => opened.dequantize::<f32>(&scales, tensor.transposed(), options),
             Dtype::F16 => opened.dequantize::<f16>(&scales, tensor.transposed(), options),
@@ -139,11 +139,6 @@ pub(super) fn placed(plane: &StoredPlane, base: usize, error: Error) -> Error {
         ErrorKind::Corrupt => placed.advice("restore the file, or encode the model again"),
         _ => placed,
     }
-}
-
-/// Scales as stored.
-pub(super) fn scales_in(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
 impl OpenPlane<'_> {

@@ -94,7 +94,7 @@ impl Pass<'_> {
     /// The scales that symbols are multiplied by; `None` where the elements themselves are stored.
     pub fn scales(&self) -> Option<Scales<'_>> {
         let stored = self.tensor.symbol_scales()?;
-        Some(Scales::new(stored.granularity, self.tensor.plane().form.matrix.2, &self.scales, 0))
+        Some(Scales::new(stored.granularity, stored.offset, self.tensor.plane().form.matrix.2, &self.scales, 0))
     }
 
     /// Gives all symbols, where the scheme makes such, to `sink`, in the order of the matrices.

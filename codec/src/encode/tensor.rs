@@ -50,8 +50,8 @@ pub struct Prepared<'a> {
 enum Content {
     /// Its bytes, as one plane: how that is going to be encoded, and the hash of them.
     Bytes { draft: Draft, hash: Hash },
-    /// What the scheme made of it, and the fewest bits that an element takes.
-    Symbols { planes: Vec<PlaneInput>, scales: Option<(Granularity, Vec<f32>)>, entropy: f64 },
+    /// What the scheme made of it, and what there is to know of that.
+    Symbols { planes: Vec<PlaneInput>, scales: Option<(Granularity, Vec<f32>)>, quality: Quality },
 }
 
 /// An encoded tensor, ready to be written.
@@ -156,9 +156,11 @@ impl<'a> TensorTask<'a> {
         let weights = weights_of(self.tensor.dtype, &bytes, &matrix, self.importance);
         let symbols = self.scheme.symbols(&weights, pool, cancel);
         let mut symbols = symbols.map_err(|e| self.in_its_own_terms(e, &bytes, &matrix))?;
-        let scales = symbols.scales.take();
+        let (scales, error) = (symbols.scales.take(), symbols.error);
         let (planes, entropy) = planes_of(symbols, &matrix, &options, pool, cancel)?;
-        Ok(Prepared { task: self, bytes, matrix, content: Content::Symbols { planes, scales, entropy } })
+        // Rounded: these figures are for people, and digits cost bytes. Of an error it is the most that there is.
+        let quality = Quality { entropy: Some((entropy * 1e4).round() / 1e4), error: error.map(rounded_up) };
+        Ok(Prepared { task: self, bytes, matrix, content: Content::Symbols { planes, scales, quality } })
     }
 
     /// Of an element that is not finite, the place that its owner knows it by.
@@ -209,8 +211,8 @@ impl<'a> Prepared<'a> {
         let Self { task, bytes, matrix, content } = self;
         let Workers { pool, cancel } = workers;
         let tensor = task.tensor;
-        let (inputs, scales, entropy) = match content {
-            Content::Symbols { planes, scales, entropy } => (planes, scales, entropy),
+        let (inputs, scales, quality) = match content {
+            Content::Symbols { planes, scales, quality } => (planes, scales, quality),
             Content::Bytes { draft, hash } => {
                 let bytewise = tensor.dtype.size() == 1 && matrix.row_axis == 0;
                 let plane =
@@ -220,7 +222,8 @@ impl<'a> Prepared<'a> {
                 return Ok(Encoded { tensor, scheme: SchemeKind::Raw, matrix, scales: None, quality: None, planes });
             }
         };
-        let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * size_of::<f32>());
+        let scale_bytes = if task.scheme.kind() == SchemeKind::Rate { size_of::<bf16>() } else { size_of::<f32>() };
+        let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * scale_bytes);
         let (mut planes, mut lost) = (Vec::with_capacity(inputs.len()), false);
         for input in inputs {
             let PlaneInput { symbols, beside, fields, hash, draft } = input;
@@ -241,9 +244,7 @@ impl<'a> Prepared<'a> {
             }
             return task.prepare_raw(bytes, matrix, workers)?.encode(workers, done);
         }
-        // Rounded: the figure is for people, and digits cost bytes.
-        let quality = Some(Quality { entropy: Some((entropy * 1e4).round() / 1e4) });
-        Ok(Encoded { tensor, scheme: task.scheme.kind(), matrix: Some(matrix), scales, quality, planes })
+        Ok(Encoded { tensor, scheme: task.scheme.kind(), matrix: Some(matrix), scales, quality: Some(quality), planes })
     }
 }
 
@@ -269,11 +270,12 @@ impl Encoded<'_> {
         let scales = match self.scales {
             None => None,
             Some((granularity, scales)) => {
-                Some(StoredScales::entry(granularity, writer.segment(&little_endian(scales)?)?))
+                let bytes = scale_bytes(self.scheme, scales)?;
+                Some(StoredScales::entry(self.scheme, granularity, writer.segment(&bytes)?))
             }
         };
         let planes = self.planes.into_iter().map(|plane| plane.write(writer, tables)).collect::<Result<_>>()?;
-        if self.scheme == SchemeKind::Lossless {
+        if matches!(self.scheme, SchemeKind::Lossless | SchemeKind::Rate) {
             writer.need(DRAFT);
         }
         writer.tensor(TensorEntry {
@@ -301,8 +303,26 @@ fn weights_of<'a>(
     Weights { dtype, bytes, rows, cols, transposed: matrix.row_axis != 0, importance }
 }
 
-/// The bytes of scales as they are stored.
-fn little_endian(mut scales: Vec<f32>) -> Result<Vec<u8>> {
+/// A positive number in four digits, none of which makes it smaller.
+fn rounded_up(value: f64) -> f64 {
+    if value <= 0.0 {
+        return 0.0;
+    }
+    let unit = 10f64.powi(value.log10().floor() as i32 - 3);
+    // As text and back, so that the file has four digits and not what is left of a product.
+    let text = format!("{:.3e}", (value / unit).ceil() * unit);
+    text.parse().unwrap_or(value)
+}
+
+/// The bytes of scales as a scheme stores them: those of `rate` are bf16 already, by their values.
+fn scale_bytes(scheme: SchemeKind, mut scales: Vec<f32>) -> Result<Vec<u8>> {
+    if scheme == SchemeKind::Rate {
+        let mut bytes = try_vec(scales.len() * size_of::<bf16>())?;
+        for (to, scale) in bytes.as_chunks_mut().0.iter_mut().zip(scales) {
+            *to = bf16::from_f32(scale).to_le_bytes();
+        }
+        return Ok(bytes);
+    }
     if cfg!(target_endian = "big") {
         scales.iter_mut().for_each(|s| *s = f32::from_bits(s.to_bits().to_le()));
     }

@@ -401,6 +401,7 @@ pub fn filter_code(filter: Filter) -> u8 {
     match filter {
         Filter::Left => abi::FILTER_LEFT,
         Filter::Up => abi::FILTER_UP,
+        Filter::Trellis => abi::FILTER_TRELLIS,
         Filter::None => abi::FILTER_NONE,
     }
 }

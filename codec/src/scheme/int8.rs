@@ -112,7 +112,7 @@ mod tests {
                     let q = quantize(w.view(), g).unwrap();
                     assert_eq!(q.symbols[[0, 0]], if w[[0, 0]] > 0.0 { 127 } else { -127 });
                     let mut out = [0f32; 3];
-                    dequantize_run(q.symbols.as_slice().unwrap(), 0, q.scales.as_slice().unwrap(), 16, &mut out);
+                    dequantize_run(q.symbols.as_slice().unwrap(), 0.0, 0, q.scales.as_slice().unwrap(), 16, &mut out);
                     assert!(out[0].is_finite() && (out[0].abs() / largest - 1.0).abs() < 1e-6, "{out:?}");
                 }
             }
@@ -152,10 +152,10 @@ mod tests {
         let symbols: Vec<i8> = (-50..50).collect();
         let scales: Vec<f32> = (1..=4).map(|i| i as f32 * 0.37).collect();
         let mut whole = vec![0f32; 64];
-        dequantize_run(&symbols[..64], 0, &scales, 16, &mut whole);
+        dequantize_run(&symbols[..64], 0.0, 0, &scales, 16, &mut whole);
         for begin in [0, 5, 16, 31, 63] {
             let mut part = vec![0f32; 64 - begin];
-            dequantize_run(&symbols[begin..64], begin, &scales, 16, &mut part);
+            dequantize_run(&symbols[begin..64], 0.0, begin, &scales, 16, &mut part);
             assert_eq!(part, whole[begin..]);
         }
         assert_eq!(whole[17], -33.0 * (2.0 * 0.37f32));

@@ -79,5 +79,5 @@ pub(super) fn split(weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Resu
         Ok(symbols)
     });
     let planes = planes.collect::<Result<_>>()?;
-    Ok(SymbolPlanes { planes, fields, scales: None })
+    Ok(SymbolPlanes { planes, fields, ..Default::default() })
 }

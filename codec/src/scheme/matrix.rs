@@ -39,4 +39,7 @@ pub struct SymbolPlanes {
     pub fields: Vec<Fields>,
     /// Factors of the symbols and what shares one, in the order of [`Granularity::scales`].
     pub scales: Option<(Granularity, Vec<f32>)>,
+    /// How far what they become is from the weights: root of the mean square of the difference, over that of the weights. Nothing where that
+    /// follows from the scheme.
+    pub error: Option<f64>,
 }

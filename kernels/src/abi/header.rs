@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::{FILTER_LEFT, FILTER_NONE, FILTER_UP, MAX_ITEMS, MAX_RUNS, OutputKind, STRUCTURES, TABLE_AT};
+use super::{
+    FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, MAX_ITEMS, MAX_RUNS, OutputKind, STRUCTURES, TABLE_AT,
+};
 
 pub(super) struct Structure {
     pub name: &'static str,
@@ -54,7 +56,12 @@ fn header() -> String {
     define("Runs of bits of an element that a plane can hold.", &[("MAX_RUNS", MAX_RUNS)]);
     let kinds = OutputKind::ALL.map(|kind| (format!("OUT_{}", kind.name().to_uppercase()), kind as usize));
     define("Output types.", &kinds.each_ref().map(|(name, value)| (name.as_str(), *value)));
-    let filters = [("FILTER_NONE", FILTER_NONE), ("FILTER_LEFT", FILTER_LEFT), ("FILTER_UP", FILTER_UP)];
+    let filters = [
+        ("FILTER_NONE", FILTER_NONE),
+        ("FILTER_LEFT", FILTER_LEFT),
+        ("FILTER_UP", FILTER_UP),
+        ("FILTER_TRELLIS", FILTER_TRELLIS),
+    ];
     define("Filters.", &filters.map(|(name, value)| (name, value.into())));
     for s in STRUCTURES {
         text.push('\n');

@@ -272,7 +272,7 @@ pub(in crate::scheme) fn symbols(
         other => Err(Error::input(format!("int8 does not take {other}"))),
     }?;
     let (symbols, scales) = (symbols.into_raw_vec_and_offset().0, scales.into_raw_vec_and_offset().0);
-    Ok(SymbolPlanes { planes: vec![symbols], fields: Vec::new(), scales: Some((granularity, scales)) })
+    Ok(SymbolPlanes { planes: vec![symbols], scales: Some((granularity, scales)), ..Default::default() })
 }
 
 fn quantize_bytes<T: Weight>(

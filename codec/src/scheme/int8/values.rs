@@ -9,17 +9,26 @@ use crate::error::{Error, Result};
 /// Elements that one task dequantizes.
 const TASK: usize = 1 << 16;
 
-/// Writes `symbols[i] * scale` for a run of a row that begins at column `col`, into elements of the target type.
+/// Writes `(symbols[i] + offset) * scale` for a run of a row that begins at column `col`, into elements of the target type.
 ///
-/// `scales` are those of the row (or the tensor's one), `columns` as [`Granularity::columns`] says.
+/// `offset` is 0 in scheme `int8` and 1/2 in scheme `rate`. `scales` are those of the row (or the tensor's one), `columns` as
+/// [`Granularity::columns`] says.
 #[inline]
-pub fn dequantize_run<T: Weight>(symbols: &[i8], col: usize, scales: &[f32], columns: usize, out: &mut [T]) {
+pub fn dequantize_run<T: Weight>(
+    symbols: &[i8],
+    offset: f32,
+    col: usize,
+    scales: &[f32],
+    columns: usize,
+    out: &mut [T],
+) {
     let mut done = 0;
     while done < symbols.len() {
         let block = (col + done) / columns;
         let end = ((block + 1) * columns - col).min(symbols.len());
         let scale = scales[block];
-        out[done..end].iter_mut().zip(&symbols[done..end]).for_each(|(o, &q)| *o = T::from_f32(f32::from(q) * scale));
+        let value = |q: i8| T::from_f32((f32::from(q) + offset) * scale);
+        out[done..end].iter_mut().zip(&symbols[done..end]).for_each(|(o, &q)| *o = value(q));
         done = end;
     }
 }
@@ -27,6 +36,8 @@ pub fn dequantize_run<T: Weight>(symbols: &[i8], col: usize, scales: &[f32], col
 /// The scales of a matrix, or of some of its rows.
 pub struct Scales<'a> {
     granularity: Granularity,
+    /// What is added to symbols before they are multiplied.
+    offset: f32,
     cols: usize,
     values: &'a [f32],
     /// The row, counted through all matrices, that the first of `values` is of.
@@ -35,8 +46,8 @@ pub struct Scales<'a> {
 
 impl<'a> Scales<'a> {
     /// Of rows from `first` on, of `cols` columns; `values` must be there for every row that is asked for.
-    pub fn new(granularity: Granularity, cols: usize, values: &'a [f32], first: usize) -> Self {
-        Self { granularity, cols, values, first }
+    pub fn new(granularity: Granularity, offset: f32, cols: usize, values: &'a [f32], first: usize) -> Self {
+        Self { granularity, offset, cols, values, first }
     }
 
     /// All of them.
@@ -62,7 +73,7 @@ impl<'a> Scales<'a> {
                 let n = (self.cols - col).min(rest.1.len());
                 let (symbols, others) = rest.1.split_at(n);
                 let (out, places) = rest.0.split_at_mut(n);
-                dequantize_run(symbols, col, self.of_row(row), columns, out);
+                dequantize_run(symbols, self.offset, col, self.of_row(row), columns, out);
                 rest = (places, others, rest.2 + n);
             }
         });
@@ -75,7 +86,7 @@ impl<'a> Scales<'a> {
             let col = from + i;
             for (row, value) in out.iter_mut().enumerate() {
                 let symbol = &symbols[row * self.cols + col..][..1];
-                dequantize_run(symbol, col, self.of_row(row), columns, std::slice::from_mut(value));
+                dequantize_run(symbol, self.offset, col, self.of_row(row), columns, std::slice::from_mut(value));
             }
         });
     }
@@ -83,20 +94,20 @@ impl<'a> Scales<'a> {
     /// The scales with which a symbol might become a value that is not finite in `T`: mostly none.
     pub fn suspects<T: Weight>(&self) -> Suspects<'_> {
         // -128 is no symbol that a writer makes, but one that readers compute with.
-        let overflows = |scale: &f32| !finite::<T>(i8::MIN, *scale);
+        let overflows = |scale: &f32| !finite::<T>(f32::from(i8::MIN), *scale);
         Suspects { scales: self, any: self.values.par_iter().any(overflows), finite: finite::<T> }
     }
 }
 
-fn finite<T: Weight>(symbol: i8, scale: f32) -> bool {
-    T::from_f32(f32::from(symbol) * scale).to_f32().is_finite()
+fn finite<T: Weight>(level: f32, scale: f32) -> bool {
+    T::from_f32(level * scale).to_f32().is_finite()
 }
 
 /// Looks for values that are not finite.
 pub struct Suspects<'a> {
     scales: &'a Scales<'a>,
     any: bool,
-    finite: fn(i8, f32) -> bool,
+    finite: fn(f32, f32) -> bool,
 }
 
 impl Suspects<'_> {
@@ -107,7 +118,8 @@ impl Suspects<'_> {
         if !self.any {
             return Ok(());
         }
-        let Scales { granularity, cols, .. } = *self.scales;
+        let Scales { granularity, cols, offset, .. } = *self.scales;
+        let finite = |q: i8, scale| (self.finite)(f32::from(q) + offset, scale);
         let columns = granularity.columns(cols);
         let find = |(i, symbols): (usize, &[i8])| {
             let mut at = begin + i * TASK;
@@ -117,8 +129,8 @@ impl Suspects<'_> {
                 let scale = self.scales.of_row(row)[col / columns];
                 let n = (columns - col % columns).min(cols - col).min(end - at);
                 let run = &symbols[at - begin - i * TASK..][..n];
-                if !(self.finite)(i8::MIN, scale)
-                    && let Some(found) = run.iter().position(|&q| !(self.finite)(q, scale))
+                if !(self.finite)(f32::from(i8::MIN), scale)
+                    && let Some(found) = run.iter().position(|&q| !finite(q, scale))
                 {
                     return Some((row, col + found, run[found], scale));
                 }
