@@ -10,7 +10,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StudentT};
 use serde_json::json;
 use wcodec::coder::histogram::{count_bytes, entropy};
-use wcodec::coder::plane::{Coding, EncodedPlane, Plane, PlaneOptions, Scratch, SymbolMatrices, encode};
+use wcodec::coder::plane::{Coding, EncodedPlane, Filters, Plane, PlaneOptions, Scratch, SymbolMatrices, encode};
 use wcodec::coder::tile::MAX_TILE;
 use wcodec::coder::{TILE_ROWS, filter};
 use wcodec::scheme::int8::{Granularity, quantize_with};
