@@ -22,6 +22,8 @@ _VERSION = 1
 _WIDEST = 1 << 24
 # Bytes that are handed to the operating system at once.
 _PIECE = 1 << 26
+# What Python raises of a description that has something else somewhere.
+_CONTRADICTIONS = (AttributeError, KeyError, IndexError, OverflowError, RecursionError, TypeError, ValueError)
 _DTYPES = {torch.float32: "F32", torch.float16: "F16"}
 
 
@@ -93,7 +95,7 @@ def load(path: str | os.PathLike[str]) -> Statistics:
         version = _whole(said["version"])
         if version == _VERSION:
             return _checked(said, opened, keys)
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, SafetensorError) as error:
+    except _CONTRADICTIONS + (SafetensorError,) as error:
         raise FormatError(
             f"{place}: statistics that contradict themselves: {error} (collect them again)", file=place
         ) from None

@@ -65,8 +65,10 @@ def _rows(data: Any) -> Iterable[Any] | None:
         )
     items = iter(data)
     first = next(items, None)
-    if first is None or isinstance(first, int) or getattr(first, "ndim", 1) == 0:
-        return None if isinstance(data, (list, tuple)) else iter([[first, *items]] if first is not None else [])
+    if first is None:
+        return iter([])
+    if isinstance(first, int) or getattr(first, "ndim", 1) == 0:
+        return None if isinstance(data, (list, tuple)) else iter([[first, *items]])
 
     def all_of() -> Iterable[Any]:
         yield first
