@@ -187,12 +187,13 @@ impl<'a> TensorTask<'a> {
         options: &mut PlaneOptions,
         Workers { pool, cancel }: Workers<'_>,
     ) -> Result<SymbolPlanes> {
-        let tile = options.tile.unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
-        options.tile = Some(tile);
         let levels = self.rate.levels.as_ref();
-        let trellis = levels.map_or_else(|| rate.trellis.then_some(tile), |levels| levels.trellis);
-        if let Some(columns) = trellis {
-            check_trellis(options.coder, columns, tile)?;
+        let given = levels.and_then(|levels| levels.tile);
+        let tile = options.tile.or(given).unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
+        options.tile = Some(tile);
+        let trellis = levels.map_or(rate.trellis, |levels| levels.trellis).then_some(tile);
+        if trellis.is_some() {
+            check_trellis(options.coder, given.unwrap_or(tile), tile)?;
         }
         options.filters = match trellis {
             Some(_) => Filters::Trellis,
@@ -200,7 +201,7 @@ impl<'a> TensorTask<'a> {
             None => Filters::None,
         };
         match levels {
-            Some(levels) => rate::given(weights, levels, pool, cancel),
+            Some(levels) => rate::given(weights, levels, trellis, pool, cancel),
             None => rate::symbols(weights, Steps { factor: self.rate.factor, trellis }, pool, cancel),
         }
     }
