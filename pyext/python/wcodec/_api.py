@@ -37,6 +37,9 @@ def compress(
     bits_per_tensor: bool = False,
     rules: Mapping[str, Any] | None = None,
     steps: Mapping[str, float] | None = None,
+    calibrate: Any = None,
+    feedback: bool = True,
+    device: Any = None,
     layout: str = "pair",
     level: int = DEFAULT_LEVEL,
     tile: int | None = None,
@@ -82,6 +85,12 @@ def compress(
         "lm_head.*": "lossless"}``: a scheme, or a dictionary of ``scheme``, ``bits``, ``trellis``, ``scale``, ``block``
         and ``coder``. The first pattern counts that matches; tensors of rules with the same bits meet them together.
     :param steps: with scheme ``rate``, by the name of a tensor what its steps are to be times those of others.
+    :param calibrate: with scheme ``rate``, by what the model does: :class:`wcodec.Statistics`, a ``.safetensors`` file
+        of them, ``"self"`` (on text that the model writes), the path of a text, or token ids, which run the model of
+        the folder ``src``. Bits go where errors matter most, and levels make up for each other's errors. Needs torch;
+        minutes instead of seconds.
+    :param feedback: ``False`` uses of these statistics only how much each tensor matters: seconds.
+    :param device: where calibration computes; the CPU if left out.
     :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default) or ``byte``.
     :param level: level of ``zstd``, 1 to 19.
     :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
@@ -99,7 +108,7 @@ def compress(
         no sense.
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
-    options = encode_options(
+    given = dict(
         scheme=scheme, coder=coder, scale=scale, block=block, bits=bits, trellis=trellis,
         bits_per_tensor=bits_per_tensor, rules=rules, steps=steps, layout=layout, level=level, tile=tile,
         include=include, exclude=exclude, skip=skip, transpose=transpose, threads=threads, overwrite=overwrite, metadata=metadata,
