@@ -20,6 +20,8 @@ from ._sources import Source, Tensors, native_source
 if TYPE_CHECKING:
     import torch
 
+    from ._native import _ChooseLevels, _EncodeOptions
+
 _Path = str | os.PathLike[str]
 FRAMEWORKS = ("numpy", "torch")
 
@@ -108,15 +110,37 @@ def compress(
         no sense.
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
-    given = dict(
-        scheme=scheme, coder=coder, scale=scale, block=block, bits=bits, trellis=trellis,
-        bits_per_tensor=bits_per_tensor, rules=rules, steps=steps, layout=layout, level=level, tile=tile,
-        include=include, exclude=exclude, skip=skip, transpose=transpose, threads=threads, overwrite=overwrite, metadata=metadata,
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "scheme": scheme, "coder": coder, "scale": scale, "block": block, "bits": bits, "trellis": trellis,
+        "bits_per_tensor": bits_per_tensor, "rules": rules, "steps": steps, "layout": layout, "level": level,
+        "tile": tile, "include": include, "exclude": exclude, "skip": skip, "transpose": transpose, "threads": threads,
+        "overwrite": overwrite, "metadata": metadata,
+    }  # fmt: skip
+    options, levels = _chosen(src, given, calibrate, feedback, device, progress)
     target = path_of(dst)
     with reporter(progress, "encode") as callback:
-        text = _native.encode(native_source(src), target, options, callback)
+        text = _native.encode(native_source(src), target, options, callback, levels)
     return CompressionReport._from_native(target, text)
+
+
+def _chosen(
+    src: Source,
+    options: Mapping[str, Any],
+    calibrate: Any = None,
+    feedback: bool = True,
+    device: Any = None,
+    progress: bool | ProgressCallback = False,
+    model: Any = None,
+) -> tuple[_EncodeOptions, _ChooseLevels | None]:
+    """What the native encoder takes: options, and what chooses levels where scheme ``rate`` is calibrated."""
+    if calibrate is None:
+        return encode_options(**options), None
+    _torch.require()
+    from ._calibrate import prepare
+
+    if options.get("scheme") is None and options.get("bits") is None and options.get("trellis") is None:
+        options = {**options, "scheme": "rate"}
+    return prepare(src, calibrate, options, feedback=feedback, device=device, model=model, progress=progress is True)
 
 
 def compress_to_bytes(
@@ -129,15 +153,25 @@ def compress_to_bytes(
     >>> list(wcodec.open(data))
     ['w']
     """
+    chosen, levels = _calibrated(src, options, progress)
     with reporter(progress, "encode") as callback:
-        data, text = _native.encode_to_bytes(native_source(src), encode_options(**options), callback)
+        data, text = _native.encode_to_bytes(native_source(src), chosen, callback, levels)
     return data, CompressionReport._from_native(None, text)
 
 
 def compress_in_memory(src: Source, *, progress: bool | ProgressCallback = False, **options: Any) -> Container:
     """Encodes into memory for use at once: takes less time and memory than opening :func:`compress_to_bytes`."""
+    chosen, levels = _calibrated(src, options, progress)
     with reporter(progress, "encode") as callback:
-        return Container(_native.encode_to_container(native_source(src), encode_options(**options), callback))
+        return Container(_native.encode_to_container(native_source(src), chosen, callback, levels))
+
+
+def _calibrated(
+    src: Source, options: dict[str, Any], progress: bool | ProgressCallback
+) -> tuple[_EncodeOptions, _ChooseLevels | None]:
+    """As :func:`_chosen`, of all that was given by name."""
+    known = {key: options.pop(key) for key in ("calibrate", "feedback", "device", "model") if key in options}
+    return _chosen(src, options, progress=progress, **known)
 
 
 def decompress(

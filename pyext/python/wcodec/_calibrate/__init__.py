@@ -15,6 +15,7 @@ Nothing here knows how symbols are coded or stored.
 """
 
 from ._collect import collect_statistics
+from ._encode import prepare
 from ._factor import Feedback
 from ._quantize import Quantized, quantize
 from ._rate import Matrices, quantize_model
