@@ -454,7 +454,7 @@ class FormatReader:
             scales = scales[:, :, np.arange(view[2]) // min(entry["scales"]["block"], view[2])]
         elif entry["scales"]["per"] == "row":
             scales = scales[:, :, None]
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             out = (symbols.astype(np.float32) + np.float32(0.5 if entry["scheme"] == "rate" else 0)) * scales
             out = (out[0].T if view[3] == 1 else out).reshape(shape)
             return to_bfloat16(out) if dtype == "BF16" else out.astype(DTYPES[dtype])
