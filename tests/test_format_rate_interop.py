@@ -1,0 +1,197 @@
+"""Scheme `rate`: the Rust code against the reader and writer that were written from `codec/FORMAT.md` alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import wcodec
+from format_writer import VARIETIES, Tensor, write_container
+from hostile import RATE_CONTENTS, RATE_EDITS, RATE_FORBIDDEN, changed_index, forbidden_rate, rate_tensors, reindexed
+from lossless_samples import VIEWS, read_checkpoint
+from rate_mutations import cases, disagreement
+from rate_samples import CODINGS, DTYPES, LARGE, NO_NUMBERS, SCALES, TILED, TOO_LARGE, expected, floats, rate, same
+
+
+def rust_reads(tensors: list[Tensor], folder: Path, *, finite: bool = True) -> None:
+    """Everything that reads a container gives the tensors' values."""
+    path, out = folder / "b.wcodec", folder / "b.safetensors"
+    write_container(path, tensors)
+    assert wcodec.verify(path, progress=False).ok == finite
+    wcodec.decompress(path, out, progress=False, overwrite=True)
+    decoded = read_checkpoint(out)
+    assert decoded.keys() == {t.name for t in tensors}
+    with wcodec.open(path) as container:
+        part = wcodec.open(container.extract([tensors[-1].name]))
+        assert same(part[tensors[-1].name].numpy(), expected(tensors[-1]), tensors[-1].dtype)
+        for t in tensors:
+            assert t.matrix and t.scales is not None
+            entry, values = container[t.name], expected(t)
+            assert entry.scheme == "rate" and entry.shape == tuple(t.shape)
+            array = entry.numpy()
+            assert same(array, values, t.dtype), t.name
+            dtype, shape, data = decoded[t.name]
+            assert (dtype, shape, data) == (t.dtype, tuple(t.shape), array.tobytes())
+            symbols = t.data[0].T if t.matrix[3] else t.data.reshape(t.shape)
+            np.testing.assert_array_equal(entry.symbols(), symbols)
+            assert same(entry.scales().ravel(), floats(t.scales), "F32")
+            rows = t.shape[0] if t.shape else 0
+            for begin, end in {(0, rows), (rows // 3, rows // 2), (max(rows - 1, 0), rows)} if rows else ():
+                some = entry.numpy_rows(begin, end)
+                assert some.tobytes() == array[begin:end].tobytes(), (t.name, begin, end)
+
+
+@pytest.mark.parametrize(("coder", "layout", "shift", "name"), CODINGS)
+def test_rust_reads_what_the_page_writes(coder: str, layout: str, shift: int, name: str | None, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"coder": coder, "layout": layout, "shift": shift, "filter": name}
+    rust_reads(
+        [
+            rate("w", (2, 17, 150), (2, 17, 150, 0), raw_chunks=(1, 4), pad=253, chunk=450, bits=11, **options),
+            rate("t", (150, 33), (1, 33, 150, 1), tile=128, dtype="F16", chunk=150, wrap=61, **options),
+            rate("e", (33, 129), (1, 33, 129, 0), tile=1024, dtype="F32", chunk=129 * 3, **options),
+        ],
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["trellis", None])
+def test_rust_reads_every_view(name: str | None, dtype: str, tmp_path: Path) -> None:
+    options = [{"coder": coder, "layout": layout} for coder, layout, shift, _ in CODINGS if shift == 3 and layout]
+    rust_reads(
+        [
+            rate(f"{n}", shape, matrix, dtype=dtype, filter=name, tile=(64, 128, 1024)[n % 3], **options[n % 4])
+            for n, (shape, matrix) in enumerate(VIEWS)
+        ],
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize("variety", range(len(VARIETIES)))
+def test_rust_reads_what_writers_may_choose(variety: int, tmp_path: Path) -> None:
+    """Tables of both sizes, bodies of all kinds, m of more than 63, and a table for all."""
+    rust_reads(
+        [
+            rate(f"{n} {bits}", (17, 300), (1, 17, 300, 0), coder=coder, layout=layout, shift=shift, bits=bits, wrap=97,
+                 tile=256, variety=variety, table_key=layout)
+            for n, (coder, layout, shift) in enumerate(TILED) for bits in (11, 12)
+        ],
+        tmp_path,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rust_reads_all_scales(dtype: str, tmp_path: Path) -> None:
+    """Values beyond the dtype are computed all the same; verifying says that no weights are."""
+    tensors = [rate("usual", (3, 5, 70), (3, 5, 70, 0), scales=SCALES, dtype=dtype)]
+    rust_reads(tensors, tmp_path)
+    for n, scales in enumerate((LARGE, TOO_LARGE, NO_NUMBERS)):
+        some = rate("some", (9, 70), (1, 9, 70, 0), scales=scales, dtype=dtype, coder=("rans", "huffman")[n % 2])
+        rust_reads([*tensors, some], tmp_path, finite=n == 0 and dtype != "F16")
+    rng = np.random.default_rng(4)
+    every = rng.permutation(0x10000).astype(np.uint16)[:4096]
+    some = rate("any", (4096, 9), (1, 4096, 9, 0), scales=every, dtype=dtype, coder="raw", filter=None)
+    rust_reads([some], tmp_path, finite=False)
+
+
+def test_rust_reads_all_symbols(tmp_path: Path) -> None:
+    q = np.random.default_rng(2).permutation(np.repeat(np.arange(-128, 128), 4)).astype(np.int8).reshape(1, 4, 256)
+    ways = [way for way in CODINGS if way[1] != "pair" or way[2] == 3]
+    rust_reads(
+        [
+            rate(f"{n}", (4, 256), (1, 4, 256, 0), symbols=q, coder=c, layout=layout, filter=f, chunk=512, dtype="F32")
+            for n, (c, layout, _, f) in enumerate(ways)
+        ],
+        tmp_path,
+    )
+
+
+def test_rust_needs_neither_feature_nor_minor_version() -> None:
+    """They are for readers that do not know what they stand for."""
+    t = rate("w", (5, 70), (1, 5, 70, 0))
+    for features, version in (([], (1, 0)), (["draft-1.1"], (1, 0)), ([], (1, 1)), (["draft-1.1"], (1, 7))):
+        file = write_container(None, [t], features=features, version=version)
+        assert same(wcodec.open(file)["w"].numpy(), expected(t), t.dtype)
+
+
+def test_rust_ignores_a_key_that_version_1_0_ignores() -> None:
+    """Scales of int8 are float32, whatever a key that version 1.0 does not know seems to say of them."""
+    (place,) = (n for n, t in enumerate(rate_tensors()) if t.scheme == "int8")
+    file = write_container(None, rate_tensors())
+    for value in ("BF16", "F32", "F16"):
+        changed = reindexed(file, changed_index(f"tensors/{place}/scales/dtype", value))
+        assert wcodec.open(changed)["i"].numpy().tobytes() == wcodec.open(file)["i"].numpy().tobytes()
+
+
+# What both refuse
+
+
+def refused(file: bytes) -> wcodec.WcodecError:
+    """The error about the one tensor that is wrong, or about the whole file."""
+    try:
+        container = wcodec.open(file)
+    except wcodec.FormatError as error:
+        return error
+    found = []
+    for name, entry in container.items():
+        try:
+            entry.numpy()
+        except (wcodec.FormatError, wcodec.CorruptError, wcodec.UnsupportedError) as error:
+            assert error.tensor == name
+            found.append(error)
+    (error,) = found
+    return error
+
+
+#: Refusals of the page's reader where the page may be read otherwise: a filter of coder raw, and null for nothing.
+OPEN = [("tensors/4/planes/0/filter", "left"), ("tensors/4/planes/0/filter", "trellis"),
+        ("tensors/1/planes/0/fields", None), ("tensors/0/scales/block", None)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def good() -> bytes:
+    return write_container(None, rate_tensors())
+
+
+def test_rust_refuses_wrong_indexes(good: bytes) -> None:
+    for place, value, _ in RATE_EDITS:
+        if (place, value) not in OPEN:
+            assert len(str(refused(reindexed(good, changed_index(place, value))))) < 2000, (place, value)
+
+
+@pytest.mark.parametrize(("role", "edit", "_reason"), RATE_CONTENTS)
+def test_rust_refuses_wrong_contents(role: str, edit: Callable[[bytes], bytes], _reason: str) -> None:
+    file = write_container(None, rate_tensors(), edit_segment=lambda r, data: edit(data) if r == role else data)
+    error = refused(file)
+    assert isinstance(error, (wcodec.CorruptError, wcodec.FormatError)) and role.startswith(error.tensor or "?")
+
+
+@pytest.mark.parametrize("what", [what for what in RATE_FORBIDDEN if not what.startswith("raw, ")])
+def test_rust_refuses_what_no_writer_may_write(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.wcodec"
+    path.write_bytes(forbidden_rate(what))
+    with wcodec.open(path) as container:
+        with pytest.raises((wcodec.FormatError, wcodec.UnsupportedError, wcodec.CorruptError)):
+            container["w"].numpy()
+        assert container["r"].numpy().tolist() == [0, 1]
+    assert not wcodec.verify(path, progress=False).ok
+
+
+def test_rust_allocates_nothing_from_sizes_alone(good: bytes) -> None:
+    for place, shape in itertools.product((0, 3, 4), ((1 << 20, 1 << 20), (1, 1 << 40), (1 << 30, 1 << 30))):
+
+        def grow(index: dict[str, Any], place: int = place, shape: tuple[int, int] = shape) -> None:
+            index["tensors"][place] |= {"shape": [*shape], "matrix": [1, *shape, 0]}
+
+        refused(reindexed(good, grow))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_both_refuse_or_read_alike(seed: int) -> None:
+    """Indexes that are wrong somewhere, and damaged bytes under hashes that are right."""
+    for number, file in enumerate(cases(rate_tensors(), seed, 40)):
+        assert disagreement(file) is None, number
