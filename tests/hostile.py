@@ -298,8 +298,10 @@ RATE_EDITS: list[tuple[str, Any, str]] = [
 
 #: Edits of segments of rate tensors whose hashes are right afterwards, and why the page's reader refuses.
 RATE_CONTENTS: list[tuple[str, Callable[[bytes], bytes], str]] = [
-    *((name + "/scales", edit, "number of scales") for name in ("w", "t", "z", "p") for edit in (
+    *(("w/scales", edit, "number of scales") for edit in (
         lambda d: d[:-2], lambda d: d[:-1], lambda d: d + bytes(2), lambda d: d + d, lambda d: b"", lambda d: d[:2])),
+    ("t/scales", lambda d: d[:-2], "number of scales"), ("z/scales", lambda d: d + d, "number of scales"),
+    ("p/scales", lambda d: d + bytes(2), "number of scales"),
     ("w/side", lambda d: d[:-4], "length of the side plane"),
     ("w/side", lambda d: poke(d, 5, bytes([d[5] ^ 1])), "plane hash"),
     ("w/data", lambda d: poke(d, 0, b"\xff\xff"), "more patches"), ("w/data", lambda d: poke(d, 7, b"\1"), "patches: "),

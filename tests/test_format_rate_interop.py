@@ -4,17 +4,136 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import wcodec
+from format_reader import FormatReader, FormatReaderError
 from format_writer import VARIETIES, Tensor, write_container
 from hostile import RATE_CONTENTS, RATE_EDITS, RATE_FORBIDDEN, changed_index, forbidden_rate, rate_tensors, reindexed
 from lossless_samples import VIEWS, read_checkpoint
 from rate_mutations import cases, disagreement
 from rate_samples import CODINGS, DTYPES, LARGE, NO_NUMBERS, SCALES, TILED, TOO_LARGE, expected, floats, rate, same
+
+Weights = dict[str, np.ndarray]
+
+
+def weights() -> Weights:
+    """Shapes and contents that take different ways through a writer; bfloat16 as ml_dtypes has it."""
+    rng = np.random.default_rng(8)
+    shapes: dict[str, tuple[int, ...]] = {
+        "plain": (48, 320), "odd": (79, 319), "stack": (3, 31, 192), "conv": (8, 4, 3, 3), "vector": (700,),
+        "scalar": (), "empty": (0, 4), "one": (1, 1), "transposed": (191, 96), "long": (1, 5000), "tall": (700, 3),
+    }  # fmt: skip
+    made = {name: np.asarray(rng.standard_t(6, shape) * 0.02) for name, shape in shapes.items()}
+    some = rng.standard_t(6, (64, 256))
+    made |= {"zeros": np.zeros((64, 256)), "heavy": rng.standard_t(2, (64, 256)), "huge": some * 1e36}
+    made |= {"subnormal": some * 1e-40, "some rows": some * (np.arange(64) % 5 > 0)[:, None]}
+    out = {name: array.astype(np.float32) for name, array in made.items()}
+    half = {"odd": "float16", "transposed": "float16", "stack": "bfloat16", "heavy": "bfloat16", "tall": "bfloat16"}
+    return out | {f"{name} of {dtype}": out[name].astype(to_dtype(dtype)) for name, dtype in half.items()}
+
+
+def to_dtype(name: str) -> Any:
+    """A dtype that NumPy may have from elsewhere."""
+    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
+
+
+def coded_bytes(page: FormatReader, name: str) -> np.ndarray:
+    """What the filter of a tensor is undone on: its plane's bytes without that."""
+    entry, shape, view = page._checked(name)
+    plane = {key: value for key, value in entry["planes"][0].items() if key != "filter"}
+    return page._decode_plane(name, plane, view, int(np.prod(shape)), 1, "rate")
+
+
+def page_reads(file: bytes, given: Weights, trellis: bool) -> set[tuple[Any, ...]]:
+    """The page's reader gives what wcodec does; how the planes of rate tensors are coded."""
+    page, kinds = FormatReader(file), set()
+    assert page.index["features"] == ["draft-1.1"] and file[8:12] == bytes([1, 0, 1, 0])
+    container = wcodec.open(file)
+    assert sorted(page.names()) == sorted(container) == sorted(given)
+    for name, entry in container.items():
+        dtype = page.entry(name)["dtype"]
+        array, plane = entry.numpy(), page.entry(name)["planes"][0]
+        assert array.shape == given[name].shape and array.dtype == given[name].dtype
+        assert page.raw_bytes(name) == array.tobytes(), name
+        if entry.scheme == "raw":
+            assert array.tobytes() == given[name].tobytes()
+            continue
+        symbols, axis = page.symbols(name), page.entry(name)["matrix"][3]
+        kinds.add((plane["coder"], plane.get("layout"), plane.get("shift"), plane.get("filter"), axis))
+        assert np.array_equal(symbols[0].T if axis else symbols.reshape(array.shape), entry.symbols())
+        assert page.scales(name).tobytes() == entry.scales().ravel().tobytes()
+        # what the page says of this project's writer
+        assert symbols.min() >= -127 and symbols.max() <= 126 and dtype in DTYPES
+        if plane.get("filter") == "trellis":
+            assert trellis and max(min(b, b ^ 0xFF) for b in set(coded_bytes(page, name).tolist())) <= 62
+        source, read = given[name].astype(np.float64), array.astype(np.float64)
+        error = np.sqrt(((read - source) ** 2).sum() / ((source**2).sum() or 1))
+        # of rows below the smallest normal float32 nothing is kept, and nothing counted
+        assert name == "subnormal" or error <= page.entry(name)["quality"]["error"] <= 1.002 * error + 1e-9, name
+    return kinds
+
+
+@pytest.mark.parametrize("trellis", [False, True])
+@pytest.mark.parametrize(("coder", "layout"), [*itertools.product(("rans", "huffman"), ("pair", "byte"))])
+def test_the_page_reads_what_rust_writes(coder: str, layout: str, trellis: bool) -> None:
+    kinds, given = set(), weights()
+    for bits in (2.5, 6.0):
+        options: dict[str, Any] = {"coder": coder, "layout": layout, "bits": bits, "trellis": trellis}
+        file, _ = wcodec.compress_to_bytes(given, scheme="rate", transpose=["transposed*"], **options)
+        kinds |= page_reads(file, given, trellis)
+    # What the page has most to say about is really there.
+    found = {kind[2:] for kind in kinds if kind[:2] == (coder, layout)}
+    assert ("raw", None) in {kind[:2] for kind in kinds} and {axis for *_, axis in found} == {0, 1}
+    assert not trellis or "trellis" in {name for _, name, _ in found}
+    assert (
+        layout == "byte"
+        or {shift for shift, *_ in found} & {2, 3}
+        and (0, None if not trellis else "trellis", 0) in found
+    )
+
+
+def test_the_page_reads_frames_that_rust_writes() -> None:
+    given = weights()
+    file, _ = wcodec.compress_to_bytes(given, scheme="rate", bits=6.0, coder="zstd", frame=999)
+    assert {kind[0] for kind in page_reads(file, given, False)} == {"zstd", "raw"}
+
+
+@pytest.mark.parametrize("options", [{"tile": 64, "table_bits": 11}, {"tile": 1024}, {"coder": "huffman", "tile": 192}])
+def test_the_page_reads_other_options(options: dict[str, Any]) -> None:
+    given = weights()
+    file, _ = wcodec.compress_to_bytes(given, scheme="rate", bits=3.0, trellis=True, **options)
+    page_reads(file, given, True)
+
+
+def test_the_page_reads_the_real_model(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.wcodec"
+    wcodec.compress(model, path, scheme="rate", bits=4.0, trellis=True, progress=False)
+    page = FormatReader(path)
+    with wcodec.open(path) as container:
+        assert page.names() == list(container)
+        for name, entry in container.items():
+            assert page.raw_bytes(name) == entry.numpy().tobytes(), name
+        assert "rate" in {entry.scheme for entry in container.values()}
+
+
+def test_a_reader_of_version_1_0(tmp_path: Path) -> None:
+    """It refuses what this version writes by the feature's name; and without the name reads the int8 tensors."""
+    given = {name: np.random.default_rng(2).standard_t(6, (48, 320)).astype(np.float32) for name in "irl"}
+    file, _ = wcodec.compress_to_bytes(
+        given, scheme="int8", rules={"r": {"bits": 4.0, "trellis": True}, "l": "lossless"}
+    )
+    with pytest.raises(FormatReaderError, match=r"does not know: \['draft-1.1'\]"):
+        FormatReader(file, minor=0)
+    page = FormatReader(reindexed(file, lambda index: index.update(features=[])), minor=0)
+    assert page.raw_bytes("i") == wcodec.open(file)["i"].numpy().tobytes()
+    for name, scheme in (("r", "rate"), ("l", "lossless")):
+        with pytest.raises(FormatReaderError, match=f"{name}: unknown scheme '{scheme}'"):
+            page.values(name)
 
 
 def rust_reads(tensors: list[Tensor], folder: Path, *, finite: bool = True) -> None:
@@ -36,6 +155,8 @@ def rust_reads(tensors: list[Tensor], folder: Path, *, finite: bool = True) -> N
             assert same(array, values, t.dtype), t.name
             dtype, shape, data = decoded[t.name]
             assert (dtype, shape, data) == (t.dtype, tuple(t.shape), array.tobytes())
+            short = replace(t, dtype="F32")
+            assert same(entry.numpy("float32"), expected(short), "F32"), t.name
             symbols = t.data[0].T if t.matrix[3] else t.data.reshape(t.shape)
             np.testing.assert_array_equal(entry.symbols(), symbols)
             assert same(entry.scales().ravel(), floats(t.scales), "F32")
