@@ -109,7 +109,6 @@ def huffman_lookup(lengths: Array, bits: int) -> tuple[Array, Array]:
 
 def decode_rans(data: bytes, begin: Array, end: Array, n: int, table: Array, bits: int) -> tuple[Array, Array]:
     """Decode coded `rans` bodies [begin, end) of `data`: uint8 [chunks, 32, n]; and tails, int64 [chunks, 32]."""
-    require(table.sum() == 1 << bits and table.max() < 1 << bits, "rans table: bad frequencies")
     symbol = np.repeat(np.arange(256), table)  # of each slot, like the two that follow
     frequency, rest = table[symbol], np.arange(1 << bits) - (np.cumsum(table) - table)[symbol]
     require((end - begin >= 4 * LANES).all(), "rans body: shorter than its states")
@@ -611,7 +610,13 @@ class FormatReader:
         require(good, f"table {number}: of another coder, or bad bits")
         data = self._segment(table.get("data"), f"table {number}")
         require(len(data) == (512 if plane["coder"] == "rans" else 256), f"table {number}: wrong length")
-        return table["bits"], np.frombuffer(data, f"<u{len(data) // 256}").astype(np.int64)
+        bits, numbers = table["bits"], np.frombuffer(data, f"<u{len(data) // 256}").astype(np.int64)
+        # also where all chunks are raw, and nothing is looked up
+        if plane["coder"] == "rans":
+            require(numbers.sum() == 1 << bits and numbers.max() < 1 << bits, "rans table: bad frequencies")
+        else:
+            huffman_lookup(numbers, bits)
+        return bits, numbers
 
 
 def side_words(plane: Json) -> int:
