@@ -155,6 +155,10 @@ def rust_reads(tensors: list[Tensor], folder: Path, *, finite: bool = True) -> N
             assert same(array, values, t.dtype), t.name
             dtype, shape, data = decoded[t.name]
             assert (dtype, shape, data) == (t.dtype, tuple(t.shape), array.tobytes())
+            for isa in wcodec.instruction_sets()[0]:
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setenv("WCODEC_ISA", isa)
+                    assert same(entry.numpy(), values, t.dtype), (t.name, isa)
             short = replace(t, dtype="F32")
             assert same(entry.numpy("float32"), expected(short), "F32"), t.name
             symbols = t.data[0].T if t.matrix[3] else t.data.reshape(t.shape)
