@@ -211,15 +211,12 @@ def join_rests(symbols: Array, side: Array) -> Array:
 
 def undo_trellis(rows: Array) -> Array:
     """Section 4's `trellis` on uint8 [..., columns], by the parity of what is before a column."""
-    neg = rows >> 7
-    m = np.where(neg, ~rows, rows)
-    b, q = (m + neg) & 1, np.zeros_like(rows)
+    q = np.zeros_like(rows)
     for first in (0, 1):
         # Q(j) is of the columns j - 1, j - 3 and so on, so the odd columns' is of the even ones
         later = q[..., first + 1 :: 2]
-        later[...] = np.bitwise_xor.accumulate(b[..., first::2], axis=-1)[..., : later.shape[-1]]
-    k = (2 * m + (q ^ neg)) & 127
-    return np.where(neg, ~k, k)
+        later[...] = np.bitwise_xor.accumulate(rows[..., first::2] & 1, axis=-1)[..., : later.shape[-1]]
+    return rows & 0x80 | rows << 1 & 0x7E | q
 
 
 def undo_filter(rows: Array, name: str | None) -> Array:

@@ -49,7 +49,7 @@ class Tensor:
     tile: int = 128
     bits: int = 12
     filter: str | None = None
-    #: filter `trellis`: every so many bytes have m 64 higher, which stands for the same; 0: none
+    #: filter `trellis`: in every so many bytes bit 6, which is lost, is not that of the sign; 0: in none
     wrap: int = 0
     #: zstd: decoded bytes of a chunk
     chunk: int = 1000
@@ -113,13 +113,11 @@ def trellis_row(wanted: list[int], wrap: int = 0) -> tuple[list[int], list[int]]
     coded, symbols = [], []
     before = now = 0  # Q(j - 1) and Q(j)
     for j, byte in enumerate(wanted):
-        neg, k = byte >> 7, magnitude(byte)
-        if k % 2 != now ^ neg:
-            k ^= 1
-        m = k // 2 + (64 if wrap and j % wrap == 0 else 0)
-        coded.append(m ^ 0xFF if neg else m)
-        symbols.append(k ^ 0xFF if neg else k)
-        before, now = now, (m + neg) % 2 ^ before
+        symbol = byte & 0xFE | now
+        lost = (byte >> 7 ^ bool(wrap and j % wrap == 0)) << 6
+        coded.append(symbol & 0x80 | lost | symbol >> 1 & 0x3F)
+        symbols.append(symbol)
+        before, now = now, coded[-1] % 2 ^ before
     return coded, symbols
 
 

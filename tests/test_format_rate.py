@@ -60,26 +60,23 @@ def recurrence(row: list[int]) -> list[int]:
     out, now, before = [], 0, 0
     for byte in row:
         q = byte - 256 if byte > 127 else byte
-        neg, m = byte >> 7, q ^ (q >> 7)
-        b = (m + neg) % 2
-        k = (2 * m + (now ^ neg)) % 128
-        out.append(~k % 256 if neg else k)
-        now, before = b ^ before, now
+        out.append((2 * q + now) & 0x7F | byte & 0x80)
+        now, before = q % 2 ^ before, now
     return out
 
 
 @pytest.mark.parametrize(
     ("coded", "symbols"),
     [
-        # Q stays 0: b of 0 is 0, b of ~127 = 0x80 is (127 + 1) mod 2 = 0
+        # Q stays 0 where all symbols are even
         ("0000000000", "0000000000"), ("8080808080", "8080808080"), ("0202020202", "0404040404"),
-        # b = 1 throughout: Q is 0, 1, 1, 0, and so on
+        # odd throughout: Q is 0, 1, 1, 0, and so on
         ("010101010101", "020303020203"),
-        # ~0: neg and m = 0, so b = 1; k = Q xor 1 is 1, 0, 0, 1, and the byte ~k
+        # -1: 2 q + Q is -2, -1, -1, -2
         ("ffffffffffff", "fefffffefeff"),
         # a single 1 is the parity of every second column after it
         ("0001000000000000", "0002010001000100"), ("0100000000000000", "0201000100010001"),
-        # m and m + 64 stand for the same, k being taken mod 128, and have the same b
+        # bit 6 is lost
         ("407f80bf", "007e81fe"), ("003fc0ff", "007e81fe"), ("7f3f", "7e7f"),
     ],
 )  # fmt: skip
@@ -95,18 +92,27 @@ def test_the_parity_is_the_recurrence(width: int) -> None:
     rows[:, 0] = range(256)
     out = undo_trellis(rows)
     assert out.tolist() == [recurrence(row) for row in rows.tolist()]
-    # Q is the parity, and what stands at a column begins with it: of 256 levels each but half
-    q, b = np.zeros_like(rows), rows & 1  # (m + neg) mod 2 is the byte's own parity
-    for j in range(1, rows.shape[1]):
-        q[:, j] = np.bitwise_xor.reduce(b[:, j - 1 :: -2], axis=1)
+    # where bit 6 says nothing more, q becomes 2 q + Q; and Q is the parity
+    q = np.zeros_like(rows)
+    for j in range(1, width):
+        q[:, j] = rows[:, j - 1 :: -2].sum(axis=1) % 2
     assert ((out & 1) == q).all() and ((out >> 7) == rows >> 7).all()
-    # m below 64 is no more than twice the symbol and the parity
     small = (rows < 64) | (rows >= 192)
     assert ((2 * rows.view(np.int8).astype(int) + q) == out.view(np.int8))[small].all()
 
 
+def test_signs_and_magnitudes() -> None:
+    """As code that has them apart would do it: m = q or ~q becomes 2 m + Q, or 2 m + 1 - Q of which it takes ~."""
+    for q, now in itertools.product(range(-128, 128), (0, 1)):
+        first = 0 if now == 0 else 1
+        symbol = undo_trellis(np.array([first, q & 0xFF], np.uint8))[1]
+        m = q if q >= 0 else ~q
+        k = (2 * m + (now if q >= 0 else 1 - now)) % 128
+        assert symbol == (k if q >= 0 else ~k & 0xFF)
+
+
 def test_each_state_has_half_of_the_levels() -> None:
-    """What can follow is every second level, both halves by some state, and twice: with m and with m + 64."""
+    """What can follow is every second level, both halves by some state, and twice: whatever bit 6 is."""
     for before in itertools.product((0, 1), repeat=2):
         rows = np.array([[*before, byte] for byte in range(256)], np.uint8)
         ends = undo_trellis(rows)[:, 2]

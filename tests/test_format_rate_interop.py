@@ -198,7 +198,7 @@ def test_rust_reads_every_view(name: str | None, dtype: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("variety", range(len(VARIETIES)))
 def test_rust_reads_what_writers_may_choose(variety: int, tmp_path: Path) -> None:
-    """Tables of both sizes, bodies of all kinds, m of more than 63, and a table for all."""
+    """Tables of both sizes, bodies of all kinds, bytes whose bit 6 is lost, and a table for all."""
     rust_reads(
         [
             rate(f"{n} {bits}", (17, 300), (1, 17, 300, 0), coder=coder, layout=layout, shift=shift, bits=bits, wrap=97,
