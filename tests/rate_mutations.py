@@ -81,6 +81,7 @@ def disagreement(file: bytes) -> str | None:
         return f"names: {list(page)} and {list(ours)}"
     index = json.loads(file[int.from_bytes(file[16:24], "little") :])
     dtypes = {entry["name"]: entry["dtype"] for entry in index["tensors"]}
+    dtypes |= {alias: dtypes[name] for alias, name in index["aliases"].items()}
     # a filter that coder raw does not use: the page has readers ignore such keys, and says that there are none
     open_to_both = {e["name"] for e in index["tensors"] for p in e["planes"] if p["coder"] == "raw" and "filter" in p}
     for name, a in page.items():
