@@ -191,7 +191,17 @@ impl<'a> TensorTask<'a> {
         let given = levels.and_then(|levels| levels.tile);
         let tile = options.tile.or(given).unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
         options.tile = Some(tile);
-        let trellis = levels.map_or(rate.trellis, |levels| levels.trellis).then_some(tile);
+        let mut factor = self.rate.factor;
+        let trellis = match levels {
+            Some(levels) => levels.trellis,
+            // Where symbols have no room for levels twice as fine, rounding to those that there are is better.
+            None if rate.trellis && rate::is_too_fine_for_a_trellis(weights, factor)? => {
+                factor *= 2.0;
+                false
+            }
+            None => rate.trellis,
+        };
+        let trellis = trellis.then_some(tile);
         if trellis.is_some() {
             check_trellis(options.coder, given.unwrap_or(tile), tile)?;
         }
@@ -202,7 +212,7 @@ impl<'a> TensorTask<'a> {
         };
         match levels {
             Some(levels) => rate::given(weights, levels, trellis, pool, cancel),
-            None => rate::symbols(weights, Steps { factor: self.rate.factor, trellis }, pool, cancel),
+            None => rate::symbols(weights, Steps { factor, trellis }, pool, cancel),
         }
     }
 

@@ -67,7 +67,8 @@ fn of_type<T: Weight>(
                 check_path(symbols, tile, &mut path).map_err(|col| not_a_path(r, col))?;
             }
             let row = reader.run(r, 0, cols)?;
-            Ok((squares + row_squares(row, r)?, errors + error::<T>(row, symbols, scale)))
+            let of_row = row_squares(row, r)?;
+            Ok((squares + of_row, errors + if scale == 0.0 { of_row } else { error::<T>(row, symbols, scale) }))
         })
     })?;
     let (squares, errors) = sums.into_iter().fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
