@@ -34,18 +34,17 @@ _TRIES = 6
 _GAUSSIAN = 2.1
 
 
-def statistics_of(model: Any, calibrate: Any, **options: Any) -> Statistics:
+def statistics_of(model: Callable[[], Any], calibrate: Any, **options: Any) -> Statistics:
     """Statistics that are given, saved in a file, or to be collected: by what the model writes (``"self"``), on a text
     or on token ids.
 
-    :param model: the model, or a function that loads it, which is called only where statistics are to be collected.
+    :param model: a function that gives the model, which is called only where statistics are to be collected.
     """
     if isinstance(calibrate, Statistics):
         return calibrate
     if isinstance(calibrate, str | os.PathLike) and str(calibrate).endswith(".safetensors"):
         return Statistics.load(calibrate)
-    return collect_statistics(model() if callable(model) and not isinstance(model, torch.nn.Module) else model,
-                              data=calibrate, **options)  # fmt: skip
+    return collect_statistics(model(), data=calibrate, **options)
 
 
 class Chooser:
@@ -74,8 +73,8 @@ class Chooser:
             )
         if any(rule["scheme"] == "rate" for _, rule in native["rules"]):
             raise InputError(
-                "calibration finds one number of bits for all tensors, and rules have bits of their own (leave bits out "
-                "of rules, or calibrate)"
+                "calibration finds one number of bits for all tensors, and rules have bits of their own (leave bits "
+                "out of rules, or calibrate)"
             )
         if feedback and not statistics.full:
             raise InputError(
@@ -100,13 +99,18 @@ class Chooser:
         self._options = {**options, "steps": steps, "transpose": [*transpose, *extra]}
         self._turned = frozenset(turned)
         self._matrices = Matrices(
-            weights, statistics, trellis=self._trellis, tile=self._tile_of, device=device or "cpu", with_feedback=feedback
+            weights,
+            statistics,
+            trellis=self._trellis,
+            tile=self._tile_of,
+            device=device or "cpu",
+            with_feedback=feedback,
         )
         self._prices: dict[str, torch.Tensor] = {}
         self._tiles: dict[str, int] = {}
         self._constant = 1.0
 
-    def prepared(self, advance: Callable[[int, int], None] | None = None) -> tuple[_EncodeOptions, Any]:
+    def prepared(self, advance: Callable[[int, int], object] | None = None) -> tuple[_EncodeOptions, Any]:
         """What the native encoder takes besides the source: options with the steps that were found, and the function
         that chooses a tensor's levels."""
         self._constant = 2.0 ** self._search(advance or (lambda done, total: None))
@@ -154,7 +158,7 @@ class Chooser:
             self._tile_of(matrix.name),
         )
 
-    def _search(self, advance: Callable[[int, int], None]) -> float:
+    def _search(self, advance: Callable[[int, int], object]) -> float:
         """log2 of the step over a row's RMS with which the bits are met."""
         power = _GAUSSIAN - self._bits - (1 if self._trellis else 0)
         tried: list[tuple[float, float]] = []
@@ -225,7 +229,7 @@ class Tensors(Mapping[str, torch.Tensor]):
         from safetensors import safe_open
 
         found = _native.checkpoint(path, False)[0]
-        files = {str(file): safe_open(str(file), framework="pt") for _, file in found}
+        files: dict[str, Any] = {str(file): safe_open(str(file), framework="pt") for _, file in found}
         self._files = {name: files[str(file)] for name, file in found}
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -263,7 +267,7 @@ def prepare(
                 "calibration runs the model, and a mapping of tensors is none (collect_statistics of the model, and "
                 "pass what it returns)"
             )
-        return _loaded(path_of(src), device)
+        return loaded(path_of(src), device)()
 
     found = statistics_of(load, calibrate, progress=progress)
     chooser = Chooser(weights, found, options, feedback=feedback, device=device)
@@ -271,13 +275,17 @@ def prepare(
         return chooser.prepared(advance)
 
 
-def _loaded(path: str, device: torch.device | str | None) -> Any:
-    """The model of a folder, as transformers loads it."""
-    try:
-        from transformers import AutoModelForCausalLM
-    except ImportError:
-        raise UnsupportedError("models need transformers (pip install torch transformers accelerate)") from None
-    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
-    with by_transformers(folder, "makes no model of its config"):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-    return model.to(device or "cpu").eval()
+def loaded(path: str, device: Any = None, trust_remote_code: bool = False) -> Callable[[], Any]:
+    """What loads the model of a folder as transformers does."""
+
+    def load() -> Any:
+        try:
+            from transformers import AutoModelForCausalLM
+        except ImportError:
+            raise UnsupportedError("models need transformers (pip install torch transformers accelerate)") from None
+        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+        with by_transformers(folder, "makes no model of its config"):
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=trust_remote_code)
+        return model.to(device or "cpu").eval()
+
+    return load
