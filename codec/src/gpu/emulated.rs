@@ -10,7 +10,7 @@ use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
 use super::piece::Piece;
 use super::plan::{Limits, Method, Places, TensorPlan, TilesJob, tiles_launches};
-use super::table::device_table;
+use super::table::{Form, device_table};
 use super::task::{DecodeTask, UTIL_THREADS, elements_of, part_item, parts_batches, symbols_item};
 use crate::coder::plane::{Coding, Plane, Scratch};
 use crate::decode::{PlaneBytes, TensorBytes};
@@ -46,7 +46,7 @@ impl Loaded {
             return None;
         }
         let table = |method: &Method| match method {
-            Method::Tiles(t) => device_table(&t.table, t.tiling.layout),
+            Method::Tiles(t) => device_table(&t.table, Form::of(&t.tiling)),
             _ => Vec::new(),
         };
         let tables = plan.planes.iter().map(table).collect();
