@@ -30,7 +30,7 @@ fn options(coder: Coder, layout: Layout) -> PlaneOptions {
         tile: None,
         zstd_level: 3,
         zstd_chunk: Some(ZSTD_FRAME),
-        filters: false,
+        filters: Filters::None,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::{InputFile, folder_of};
 use crate::pool::Pool;
-use crate::scheme::Importance;
+use crate::scheme::Levels;
 use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 mod config;
@@ -65,9 +65,13 @@ pub trait Source: Sync {
     fn read(&self, index: usize) -> Result<SourceBytes<'_>> {
         self.read_with(index, &Pool::new(None)?, &Cancel::new())
     }
-    /// How much the weights of a tensor matter, where that was measured: for schemes that go by it.
-    fn importance(&self, _index: usize) -> Option<&Importance> {
-        None
+    /// Levels that were chosen for a tensor of scheme `rate`, which are then stored as they are; nothing where that is left to the scheme.
+    /// Called after the tensor was read, on the same thread.
+    ///
+    /// # Errors
+    /// They cannot be had, or `cancel` was used.
+    fn levels_with(&self, _index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<Option<Levels>> {
+        Ok(None)
     }
     /// Text that belongs to the whole.
     fn metadata(&self) -> BTreeMap<String, String> {

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cancel::Cancel;
 use crate::checkpoint::{Source, SourceBytes, SourceTensor};
-use crate::coder::plane::PlaneOptions;
+use crate::coder::plane::{Filters, PlaneOptions};
 use crate::coder::{Coder, Layout, zstd};
 use crate::container::{Index, MemoryFile, Reader, Sink, Writer};
 use crate::decode::Container;
@@ -25,11 +25,12 @@ use crate::scheme::int8::Granularity;
 mod naming;
 mod pipeline;
 mod planes;
+mod rate;
 mod tensor;
 
 use naming::Naming;
 use pipeline::Pipeline;
-use tensor::Workers;
+use tensor::{RateTask, Workers};
 
 pub(crate) use tensor::symbols_like;
 
@@ -66,6 +67,14 @@ pub struct EncodeOptions {
     pub skip: Vec<String>,
     /// Patterns of matrices that are stored `[in, out]`, such as those of GPT-2: their rows are the second axis.
     pub transpose: Vec<String>,
+    /// Scheme `rate`: what the step of a tensor is to be times those of others, by its name; 1 where absent, but for what is known of the
+    /// roles of tensors (`docs/schemes-and-coders.md`).
+    pub steps: BTreeMap<String, f32>,
+    /// Scheme `rate`: the step over the root mean square of a row, for all tensors, where it is known; else it is found for the bits that
+    /// are asked for.
+    pub step: Option<f32>,
+    /// Scheme `rate`: whether every tensor is to have the bits that are asked for, and not all of them together.
+    pub bits_per_tensor: bool,
     /// Threads; all cores where absent.
     pub threads: Option<usize>,
     /// Whether to replace an output that exists.
@@ -102,6 +111,9 @@ impl Default for EncodeOptions {
             exclude: Vec::new(),
             skip: Vec::new(),
             transpose: Vec::new(),
+            steps: BTreeMap::new(),
+            step: None,
+            bits_per_tensor: false,
             threads: None,
             overwrite: false,
             cancel: Cancel::new(),
@@ -119,7 +131,7 @@ impl EncodeOptions {
             tile: self.tile,
             zstd_level: self.zstd_level,
             zstd_chunk: self.zstd_chunk,
-            filters: true,
+            filters: Filters::Tried,
         }
     }
 }
@@ -367,6 +379,9 @@ fn encode_into<W: Sink + Send>(
     let reading = Pool::on_demand(pool.threads()?.min(READERS));
     let cancel = options.cancel.part();
     let naming = Naming { source: source.path(), output: path };
+    let factors =
+        rate::Search { source, options, choices: &choices, pool: &pool, reading: &reading, cancel: &cancel, naming }
+            .factors(&kept, &mut |i| progress(&ProgressEvent { tensor: &tensors[i].name, done: 0, total }))?;
     let mut aliases = BTreeMap::new();
     let mut original_bytes = 0;
     let writer = std::thread::scope(|scope| {
@@ -398,24 +413,35 @@ fn encode_into<W: Sink + Send>(
                 }
                 // What fails here is told in its turn, after what fails of tensors before it.
                 let bytes = read(i).and_then(|bytes| match bytes.len() {
-                    got if got as u64 == length => Ok((twins.find(source, i, &bytes, &choices, &read, &look)?, bytes)),
+                    got if got as u64 == length => {
+                        let twin = twins.find(source, i, &bytes, &choices, &read, &look)?;
+                        let levels = match (choices.way(&tensor.name).0, &twin) {
+                            (Scheme::Rate(_), None) => source.levels_with(i, &reading, &cancel)?,
+                            _ => None,
+                        };
+                        Ok((twin, levels, bytes))
+                    }
                     got => Err(Error::input(format!("the source gives {got} bytes for {:?}", tensor.shape))),
                 });
                 let bytes = match bytes.map_err(|e| naming.of(&tensor.name, e)) {
-                    Ok((Some(twin), _)) => {
+                    Ok((Some(twin), ..)) => {
                         aliases.insert(tensor.name.clone(), twin);
                         pipeline.skip(length);
                         continue;
                     }
-                    Ok((None, bytes)) => Ok(bytes),
+                    Ok((None, levels, bytes)) => Ok((levels, bytes)),
                     Err(e) => Err(e),
+                };
+                let (levels, bytes) = match bytes {
+                    Ok((levels, bytes)) => (levels, Ok(bytes)),
+                    Err(e) => (None, Err(e)),
                 };
                 original_bytes += length;
                 let (scheme, coder) = choices.way(&tensor.name);
                 let task = tensor::TensorTask {
                     tensor,
-                    importance: source.importance(i),
                     scheme,
+                    rate: RateTask { factor: factors.get(&i).copied().unwrap_or(1.0), levels },
                     transposed: choices.transpose.is_match(&tensor.name),
                     plane: options.plane(coder),
                 };

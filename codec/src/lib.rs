@@ -71,7 +71,8 @@ pub use info::{PlaneInfo, SegmentInfo, TensorInfo, TensorInfos};
 pub use pool::Pool;
 pub use progress::{Progress, ProgressEvent};
 pub use scheme::int8::Granularity;
-pub use scheme::{Importance, Scheme, SchemeKind};
+pub use scheme::rate::{Bits, Rate};
+pub use scheme::{Levels, Scheme, SchemeKind};
 pub use tensor::{AlignedBytes, Dtype, TensorView};
 pub use trust::OpenOptions;
 pub use verify::{

@@ -3,6 +3,7 @@
 //! Scheme `raw` keeps a tensor's bytes and needs no code.
 
 use int8::Granularity;
+use rate::Rate;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -14,10 +15,12 @@ mod fields;
 pub mod int8;
 pub mod lossless;
 mod matrix;
+pub mod rate;
+mod reader;
 
 pub use fields::Fields;
 pub(crate) use fields::{check_planes, join};
-pub use matrix::{Importance, SymbolPlanes, Weights};
+pub use matrix::{Levels, SymbolPlanes, Weights};
 
 named! {
     /// What a scheme is called in files.
@@ -75,6 +78,8 @@ impl SchemeKind {
 pub enum Scheme {
     /// Int8 symbols and scales.
     Int8(Granularity),
+    /// Levels at uniform steps, for so many bits per weight.
+    Rate(Rate),
     /// The bits of floats, sorted by how much they say.
     Lossless,
     /// The bytes as they are.
@@ -86,6 +91,7 @@ impl Scheme {
     pub fn kind(self) -> SchemeKind {
         match self {
             Scheme::Int8(_) => SchemeKind::Int8,
+            Scheme::Rate(_) => SchemeKind::Rate,
             Scheme::Lossless => SchemeKind::Lossless,
             Scheme::Raw => SchemeKind::Raw,
         }
@@ -103,7 +109,7 @@ impl Scheme {
     /// Whether it makes symbols of tensors of this kind; others are stored as they are.
     pub fn takes(self, dtype: Dtype, shape: &[usize]) -> bool {
         match self {
-            Scheme::Int8(_) => shape.len() >= 2 && dtype.is_quantizable() && !shape.contains(&0),
+            Scheme::Int8(_) | Scheme::Rate(_) => shape.len() >= 2 && dtype.is_quantizable() && !shape.contains(&0),
             Scheme::Lossless => shape.len() >= 2 && lossless::planes_of(dtype).is_some() && !shape.contains(&0),
             Scheme::Raw => false,
         }
@@ -120,7 +126,7 @@ impl Scheme {
     /// use wcodec::{Cancel, Dtype, Granularity, Pool};
     /// let floats = [0.5f32, -1.0, 0.0, 0.0];
     /// let bytes = bytemuck::cast_slice(&floats);
-    /// let weights = Weights { dtype: Dtype::F32, bytes, rows: 2, cols: 2, transposed: false, importance: None };
+    /// let weights = Weights { dtype: Dtype::F32, bytes, rows: 2, cols: 2, transposed: false };
     /// let made = Scheme::Int8(Granularity::Row).symbols(&weights, &Pool::new(None)?, &Cancel::new())?;
     /// assert_eq!(made.planes, [[64, -127, 0, 0]]);
     /// assert_eq!(made.scales, Some((Granularity::Row, vec![1.0 / 127.0, 1.0])));
@@ -129,6 +135,9 @@ impl Scheme {
     pub fn symbols(self, weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
         match self {
             Scheme::Int8(granularity) => int8::symbols(weights, granularity, pool, cancel),
+            Scheme::Rate(_) => {
+                Err(Error::input("scheme rate makes symbols for steps").advice("encode the tensor, which finds them"))
+            }
             Scheme::Lossless => lossless::split(weights, pool, cancel),
             Scheme::Raw => Err(Error::input("scheme raw makes no symbols").advice("store the bytes as they are")),
         }

@@ -5,16 +5,54 @@ use std::collections::BTreeMap;
 use pyo3::prelude::*;
 use wcodec::scheme::SchemeKind;
 use wcodec::scheme::int8::DEFAULT_BLOCK;
-use wcodec::{Cancel, Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, OpenOptions, Result, Scheme};
+use wcodec::{
+    Bits, Cancel, Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, OpenOptions, Rate, Result, Rule,
+    Scheme,
+};
+
+/// How weights are encoded; the keys of the dictionary are the fields.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Way {
+    scheme: String,
+    scale: String,
+    block: usize,
+    bits: Option<f64>,
+    trellis: bool,
+    coder: String,
+}
+
+impl Way {
+    fn build(&self) -> Result<(Scheme, Coder)> {
+        let granularity = match self.scale.as_str() {
+            "row" => Granularity::Row,
+            "tensor" => Granularity::Tensor,
+            "block" => Granularity::Block(self.block),
+            other => return Err(unknown("scale", other, "row, tensor or block")),
+        };
+        let scheme = match self.scheme.as_str() {
+            "int8" => Scheme::Int8(granularity),
+            "rate" => Scheme::Rate(Rate { bits: Bits::new(self.bits.unwrap_or(DEFAULT_BITS))?, trellis: self.trellis }),
+            "lossless" => Scheme::Lossless,
+            "raw" => Scheme::Raw,
+            other => return Err(unknown("scheme", other, "int8, rate, lossless or raw")),
+        };
+        Ok((scheme, Coder::from_name(&self.coder)?))
+    }
+}
+
+/// Bits per weight of scheme `rate` where none are asked for.
+const DEFAULT_BITS: f64 = 4.0;
 
 /// How to encode; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Encode {
-    scheme: String,
-    scale: String,
-    block: usize,
-    coder: String,
+    way: Way,
+    rules: Vec<(String, Way)>,
+    step: Option<f32>,
+    steps: BTreeMap<String, f32>,
+    bits_per_tensor: bool,
     layout: String,
     level: i32,
     frame: Option<usize>,
@@ -33,26 +71,23 @@ impl Encode {
     /// The crate's options.
     pub fn build(self, cancel: Cancel) -> Result<EncodeOptions> {
         let defaults = EncodeOptions::default();
-        let granularity = match self.scale.as_str() {
-            "row" => Granularity::Row,
-            "tensor" => Granularity::Tensor,
-            "block" => Granularity::Block(self.block),
-            other => return Err(unknown("scale", other, "row, tensor or block")),
+        let (scheme, coder) = self.way.build()?;
+        let rule = |(pattern, way): (String, Way)| {
+            let (scheme, coder) = way.build()?;
+            Ok(Rule { pattern, scheme, coder })
         };
         Ok(EncodeOptions {
-            scheme: match self.scheme.as_str() {
-                "int8" => Scheme::Int8(granularity),
-                "lossless" => Scheme::Lossless,
-                "raw" => Scheme::Raw,
-                other => return Err(unknown("scheme", other, "int8, lossless or raw")),
-            },
-            coder: Coder::from_name(&self.coder)?,
+            scheme,
+            coder,
             layout: Layout::from_name(&self.layout)?,
             zstd_level: self.level,
             zstd_chunk: self.frame,
             tile: self.tile,
             table_bits: self.table_bits.unwrap_or(defaults.table_bits),
-            rules: Vec::new(),
+            rules: self.rules.into_iter().map(rule).collect::<Result<_>>()?,
+            step: self.step,
+            steps: self.steps,
+            bits_per_tensor: self.bits_per_tensor,
             include: self.include,
             exclude: self.exclude,
             skip: self.skip,

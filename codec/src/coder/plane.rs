@@ -9,7 +9,7 @@ pub use super::chunk::Scratch;
 pub(crate) use super::split::elements;
 pub use decode::{Plane, PlaneSource};
 pub use encode::{Draft, encode};
-pub use encoded::{EncodedPlane, PlaneOptions, SymbolMatrices, TableChoice};
+pub use encoded::{EncodedPlane, Filters, PlaneOptions, SymbolMatrices, TableChoice};
 pub use form::{Coding, PlaneForm, Tiling};
 
 #[cfg(test)]

@@ -142,6 +142,23 @@ pub fn default_tile(coder: Coder, rows: usize, cols: usize) -> usize {
     equal_tiles(cols, target)
 }
 
+/// Columns of a tile where the bytes that each costs weigh more than in scheme `int8`: as at low rates.
+///
+/// Tiles are what a GPU's warps decode: matrices of some millions of weights need many to fill it, and smaller ones cannot anyway.
+///
+/// ```
+/// use wcodec::coder::tile::wide_tile;
+/// assert_eq!(wide_tile(512, 2048), 512);
+/// assert_eq!(wide_tile(2048, 2048), 256);
+/// assert_eq!(wide_tile(14_336, 4096), 512);
+/// ```
+pub fn wide_tile(rows: usize, cols: usize) -> usize {
+    const SMALL: usize = 2 << 20;
+    const LARGE: usize = 32 << 20;
+    let target = if (SMALL..LARGE).contains(&rows.saturating_mul(cols)) { 256 } else { 512 };
+    equal_tiles(cols, target)
+}
+
 /// The width of the fewest tiles of at most `target` columns, all about as wide.
 pub fn equal_tiles(cols: usize, target: usize) -> usize {
     // Equal tiles: 5 blocks under a target of 4 make 3 + 2 and not 4 + 1.

@@ -2,7 +2,7 @@
 
 use crate::cancel::Cancel;
 use crate::coder::histogram::{Histogram, count_bytes_with, entropy};
-use crate::coder::plane::{Draft, PlaneOptions, SymbolMatrices, elements};
+use crate::coder::plane::{Draft, Filters, PlaneOptions, SymbolMatrices, elements};
 use crate::coder::tile::{MAX_TILE, equal_tiles};
 use crate::coder::{Coder, Layout};
 use crate::container::{Hash, Hasher, MatrixEntry, hash};
@@ -42,7 +42,10 @@ pub fn planes_of(
     let mut planes = made.planes.into_iter();
     let mut fields = made.fields.into_iter();
     let first = planes.next().unwrap_or_default();
-    let mut bits = entropy(&count(&first)?);
+    let mut bits = match options.filters {
+        Filters::Trellis => entropy(&symbols_of_levels(&count(&first)?)),
+        _ => entropy(&count(&first)?),
+    };
     let mut first_fields = fields.next();
     let tiles = matches!(options.coder, Coder::Rans | Coder::Huffman);
     let (mut beside, mut others) = (Vec::new(), Vec::new());
@@ -82,6 +85,15 @@ pub fn planes_of(
         inputs.push(input(plane, Vec::new(), Some(fields), matrix, options, pool, cancel)?);
     }
     Ok((inputs, bits))
+}
+
+/// How often the symbols of a trellis occur that levels are the path of: each stands for two of them.
+fn symbols_of_levels(levels: &Histogram) -> Histogram {
+    let mut symbols: Histogram = [0; 256];
+    for level in i8::MIN..=i8::MAX {
+        symbols[(level >> 1) as u8 as usize] += levels[level as u8 as usize];
+    }
+    symbols
 }
 
 enum Content {

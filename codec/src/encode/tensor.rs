@@ -9,26 +9,38 @@ use super::naming::Naming;
 use super::planes::{PlaneInput, matrices_of, planes_of};
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
-use crate::coder::plane::{Coding, Draft, EncodedPlane, PlaneOptions, TableChoice};
+use crate::coder::plane::{Coding, Draft, EncodedPlane, Filters, PlaneOptions, TableChoice};
 use crate::coder::table::Table;
+use crate::coder::tile::wide_tile;
 use crate::coder::{BLOCK_COLS, Coder, Layout, TILE_ROWS};
 use crate::container::{
     Bytes, DRAFT, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash,
 };
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::scheme::int8::{Granularity, NOT_FINITE_ADVICE};
-use crate::scheme::{Fields, Importance, Scheme, SchemeKind, SymbolPlanes, Weights};
+use crate::scheme::int8::{self, Granularity};
+use crate::scheme::rate::{self, Rate, Steps};
+use crate::scheme::{Fields, Levels, Scheme, SchemeKind, SymbolPlanes, Weights};
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{Dtype, try_vec};
 
 /// A tensor and what to do with it.
 pub struct TensorTask<'a> {
     pub tensor: &'a SourceTensor,
-    pub importance: Option<&'a Importance>,
     pub scheme: Scheme,
+    /// For scheme `rate`.
+    pub rate: RateTask,
     pub transposed: bool,
     pub plane: PlaneOptions,
+}
+
+/// What scheme `rate` needs to know of a tensor.
+#[derive(Default)]
+pub struct RateTask {
+    /// The step over the root mean square of a row.
+    pub factor: f32,
+    /// Levels that were chosen before.
+    pub levels: Option<Levels>,
 }
 
 /// What does the work, and what stops it.
@@ -116,7 +128,7 @@ pub struct Tables(HashMap<usize, usize>);
 
 /// Columns from which the last dimension of a 3-D tensor is taken for the inputs of a layer, and the tensor for a stack
 /// of expert matrices `[experts, out, in]`; below, it is taken for the kernel of a convolution `[out, in, kernel]`.
-const STACK_COLS: usize = 64;
+pub const STACK_COLS: usize = 64;
 
 impl<'a> TensorTask<'a> {
     /// How a tensor that is not empty is seen as matrices.
@@ -150,17 +162,47 @@ impl<'a> TensorTask<'a> {
         let mut options = self.plane.clone();
         if self.scheme == Scheme::Lossless {
             // Neither exponents nor whole bytes have a sign to be folded, or neighbours that they are like.
-            (options.layout, options.filters) = (Layout::Byte, false);
+            (options.layout, options.filters) = (Layout::Byte, Filters::None);
             matrix = fold_padded(matrix, self.tensor.shape.len() == 2 || matrix.count > 1);
         }
-        let weights = weights_of(self.tensor.dtype, &bytes, &matrix, self.importance);
-        let symbols = self.scheme.symbols(&weights, pool, cancel);
+        let weights = weights_of(self.tensor.dtype, &bytes, &matrix);
+        let symbols = match self.scheme {
+            Scheme::Rate(rate) => self.rate_symbols(rate, &weights, &matrix, &mut options, workers),
+            scheme => scheme.symbols(&weights, pool, cancel),
+        };
         let mut symbols = symbols.map_err(|e| self.in_its_own_terms(e, &bytes, &matrix))?;
         let (scales, error) = (symbols.scales.take(), symbols.error);
         let (planes, entropy) = planes_of(symbols, &matrix, &options, pool, cancel)?;
         // Rounded: these figures are for people, and digits cost bytes. Of an error it is the most that there is.
         let quality = Quality { entropy: Some((entropy * 1e4).round() / 1e4), error: error.map(rounded_up) };
         Ok(Prepared { task: self, bytes, matrix, content: Content::Symbols { planes, scales, quality } })
+    }
+
+    /// Levels of scheme `rate`, and how their plane is to be coded.
+    fn rate_symbols(
+        &self,
+        rate: Rate,
+        weights: &Weights<'_>,
+        matrix: &MatrixEntry,
+        options: &mut PlaneOptions,
+        Workers { pool, cancel }: Workers<'_>,
+    ) -> Result<SymbolPlanes> {
+        let tile = options.tile.unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
+        options.tile = Some(tile);
+        let levels = self.rate.levels.as_ref();
+        let trellis = levels.map_or_else(|| rate.trellis.then_some(tile), |levels| levels.trellis);
+        if let Some(columns) = trellis {
+            check_trellis(options.coder, columns, tile)?;
+        }
+        options.filters = match trellis {
+            Some(_) => Filters::Trellis,
+            // Levels of a quantizer with no zero have no neighbours that they are like.
+            None => Filters::None,
+        };
+        match levels {
+            Some(levels) => rate::given(weights, levels, pool, cancel),
+            None => rate::symbols(weights, Steps { factor: self.rate.factor, trellis }, pool, cancel),
+        }
     }
 
     /// Of an element that is not finite, the place that its owner knows it by.
@@ -172,7 +214,14 @@ impl<'a> TensorTask<'a> {
             return e;
         }
         match first_not_finite(self.tensor.dtype, bytes, &self.tensor.shape) {
-            Some(index) => Error::input(format!("{value} at index {index:?}")).advice(NOT_FINITE_ADVICE),
+            Some(index) => {
+                let advice = if matches!(self.scheme, Scheme::Rate(_)) {
+                    rate::NOT_FINITE_ADVICE
+                } else {
+                    int8::NOT_FINITE_ADVICE
+                };
+                Error::input(format!("{value} at index {index:?}")).advice(advice)
+            }
             None => e,
         }
     }
@@ -184,7 +233,7 @@ impl<'a> TensorTask<'a> {
             fold_narrow(matrix)
         } else {
             // Bytes of floats are no symbols for a table; zstd takes them as they come.
-            options.filters = false;
+            options.filters = Filters::None;
             if options.coder != Coder::Zstd {
                 options.coder = Coder::Raw;
             }
@@ -222,8 +271,7 @@ impl<'a> Prepared<'a> {
                 return Ok(Encoded { tensor, scheme: SchemeKind::Raw, matrix, scales: None, quality: None, planes });
             }
         };
-        let scale_bytes = if task.scheme.kind() == SchemeKind::Rate { size_of::<bf16>() } else { size_of::<f32>() };
-        let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * scale_bytes);
+        let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * scale_size(task.scheme.kind()));
         let (mut planes, mut lost) = (Vec::with_capacity(inputs.len()), false);
         for input in inputs {
             let PlaneInput { symbols, beside, fields, hash, draft } = input;
@@ -259,7 +307,42 @@ impl<'a> ReadyPlane<'a> {
     }
 }
 
+/// Bytes that a tensor takes in the file.
+pub struct Counted {
+    /// Those that grow with its rows.
+    pub of_rows: usize,
+    /// Tables that no tensor before it uses.
+    pub of_tables: usize,
+}
+
 impl Encoded<'_> {
+    /// Counts its bytes; `used` has the places of shared tables that count already.
+    pub fn counted(&self, used: &mut Vec<usize>) -> Counted {
+        let mut counted = Counted { of_rows: 0, of_tables: 0 };
+        let scales = self.scales.as_ref().map_or(0, |(_, s)| s.len() * scale_size(self.scheme));
+        counted.of_rows += scales;
+        for plane in &self.planes {
+            let data = match &plane.data.bytes {
+                Held::Borrowed(bytes) => bytes.len(),
+                Held::Ours(bytes) => bytes.len(),
+            };
+            counted.of_rows += data
+                + plane.plane.offsets.len()
+                + plane.side.as_ref().map_or(0, |s| match &s.bytes {
+                    Held::Borrowed(bytes) => bytes.len(),
+                    Held::Ours(bytes) => bytes.len(),
+                });
+            let Some(choice) = &plane.plane.table else { continue };
+            match choice.place {
+                Some(place) if used.contains(&place) => continue,
+                Some(place) => used.push(place),
+                None => {}
+            }
+            counted.of_tables += choice.table.to_bytes().len();
+        }
+        counted
+    }
+
     /// Writes the tensor's segments, and its entry.
     pub fn write<W: Sink>(self, writer: &mut Writer<W>, tables: &mut Tables, naming: Naming<'_>) -> Result<()> {
         let name = &self.tensor.name;
@@ -292,15 +375,25 @@ impl Encoded<'_> {
     }
 }
 
+/// # Errors
+/// A trellis that the coder cannot have, or of other tiles.
+fn check_trellis(coder: Coder, columns: usize, tile: usize) -> Result<()> {
+    if !matches!(coder, Coder::Rans | Coder::Huffman) {
+        return Err(
+            Error::input(format!("a trellis with coder {coder}")).advice("use coder rans or huffman, or no trellis")
+        );
+    }
+    if columns != tile {
+        let what = format!("a trellis that restarts every {columns} columns, and tiles of {tile}");
+        return Err(Error::input(what).advice("let it restart with the tiles"));
+    }
+    Ok(())
+}
+
 /// The bytes of a tensor that is seen as `matrix`, for a scheme.
-fn weights_of<'a>(
-    dtype: Dtype,
-    bytes: &'a [u8],
-    matrix: &MatrixEntry,
-    importance: Option<&'a Importance>,
-) -> Weights<'a> {
+fn weights_of<'a>(dtype: Dtype, bytes: &'a [u8], matrix: &MatrixEntry) -> Weights<'a> {
     let (rows, cols) = (matrix.count * matrix.rows, matrix.cols);
-    Weights { dtype, bytes, rows, cols, transposed: matrix.row_axis != 0, importance }
+    Weights { dtype, bytes, rows, cols, transposed: matrix.row_axis != 0 }
 }
 
 /// A positive number in four digits, none of which makes it smaller.
@@ -312,6 +405,11 @@ fn rounded_up(value: f64) -> f64 {
     // As text and back, so that the file has four digits and not what is left of a product.
     let text = format!("{:.3e}", (value / unit).ceil() * unit);
     text.parse().unwrap_or(value)
+}
+
+/// Bytes of a scale.
+fn scale_size(scheme: SchemeKind) -> usize {
+    if scheme == SchemeKind::Rate { size_of::<bf16>() } else { size_of::<f32>() }
 }
 
 /// The bytes of scales as a scheme stores them: those of `rate` are bf16 already, by their values.
@@ -382,7 +480,7 @@ pub(crate) fn symbols_like(tensor: &StoredTensor, bytes: &[u8], pool: &Pool, can
     let (Some(matrix), Some(scheme)) = (tensor.matrix, tensor.scheme()) else {
         return Err(Error::format("a tensor of symbols without 'matrix' and 'scales'").advice("encode the model again"));
     };
-    scheme.symbols(&weights_of(tensor.dtype, bytes, &matrix, None), pool, cancel)
+    scheme.symbols(&weights_of(tensor.dtype, bytes, &matrix), pool, cancel)
 }
 
 impl ReadyPlane<'_> {

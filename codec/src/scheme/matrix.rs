@@ -4,16 +4,18 @@ use super::fields::Fields;
 use super::int8::granularity::Granularity;
 use crate::tensor::Dtype;
 
-/// What is known of how much the weights of a layer matter, from running the model: statistics for schemes that go by them.
+/// Levels and scales of scheme `rate` that somebody has chosen for a tensor by what the model does with it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Importance {
-    /// Mean square of each input, one for each column; empty where it is not known.
-    pub inputs: Vec<f32>,
-    /// Mean square of the gradient of each output, one for each row; empty where it is not known.
-    pub outputs: Vec<f32>,
+pub struct Levels {
+    /// Symbols of the matrix view, row by row: level k is worth `(k + 1/2) * scale`.
+    pub symbols: Vec<i8>,
+    /// One a row, each the value of a bf16 that is finite and not below 0.
+    pub scales: Vec<f32>,
+    /// Columns after which a trellis restarts, where levels are paths through one: the width of a tile.
+    pub trellis: Option<usize>,
 }
 
-/// A matrix of floats to encode, and what is known of it.
+/// A matrix of floats to encode.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights<'a> {
     /// Element type: one that the scheme takes.
@@ -26,8 +28,6 @@ pub struct Weights<'a> {
     pub cols: usize,
     /// Whether `bytes` has columns one after the other, and not rows.
     pub transposed: bool,
-    /// How much the weights matter, where the source says so.
-    pub importance: Option<&'a Importance>,
 }
 
 /// What a scheme makes of a matrix: planes to be coded, and what turns them back.

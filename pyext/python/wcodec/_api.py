@@ -28,10 +28,15 @@ def compress(
     src: Source,
     dst: _Path,
     *,
-    scheme: str = "int8",
+    scheme: str | None = None,
     coder: str = "rans",
     scale: str = "row",
     block: int | None = None,
+    bits: float | None = None,
+    trellis: bool | None = None,
+    bits_per_tensor: bool = False,
+    rules: Mapping[str, Any] | None = None,
+    steps: Mapping[str, float] | None = None,
     layout: str = "pair",
     level: int = DEFAULT_LEVEL,
     tile: int | None = None,
@@ -62,10 +67,21 @@ def compress(
         arrays, torch tensors (of any device, fetched one at a time) or entries of an open container. Tensors that share
         their data are stored once and stay tied. The arrays must not be changed meanwhile.
     :param dst: the file to write. It appears when it is complete, or not at all.
-    :param scheme: ``int8`` quantizes float32, float16 and bfloat16; ``raw`` keeps every tensor as it is.
+    :param scheme: ``int8`` quantizes float32, float16 and bfloat16 (the default); ``rate`` does, to ``bits`` bits per
+        weight (the default where ``bits`` or ``trellis`` is given); ``lossless`` keeps every bit; ``raw`` keeps every
+        tensor as it is.
     :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``. Data that does not shrink is stored raw anyway.
     :param scale: which elements share a scale: a ``row``, the whole ``tensor``, or a ``block`` of a row.
     :param block: elements in a block, a multiple of 16, with ``scale="block"``; 128 if left out.
+    :param bits: with scheme ``rate``, bits per weight from 1 to 8; 4 if left out. They are met by all tensors of the
+        scheme together, and everything counts that is stored for them: symbols, signs, scales, tables, offsets.
+    :param trellis: with scheme ``rate``, whether levels are chosen by a trellis: less error at the same bits, slower to
+        encode.
+    :param bits_per_tensor: whether every tensor is to have ``bits`` bits, and not all of them together.
+    :param rules: how tensors whose names match a pattern are encoded instead, such as ``{"*.down_proj.*": {"bits": 5},
+        "lm_head.*": "lossless"}``: a scheme, or a dictionary of ``scheme``, ``bits``, ``trellis``, ``scale``, ``block``
+        and ``coder``. The first pattern counts that matches; tensors of rules with the same bits meet them together.
+    :param steps: with scheme ``rate``, by the name of a tensor what its steps are to be times those of others.
     :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default) or ``byte``.
     :param level: level of ``zstd``, 1 to 19.
     :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
@@ -84,8 +100,9 @@ def compress(
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
     options = encode_options(
-        scheme=scheme, coder=coder, scale=scale, block=block, layout=layout, level=level, tile=tile, include=include,
-        exclude=exclude, skip=skip, transpose=transpose, threads=threads, overwrite=overwrite, metadata=metadata,
+        scheme=scheme, coder=coder, scale=scale, block=block, bits=bits, trellis=trellis,
+        bits_per_tensor=bits_per_tensor, rules=rules, steps=steps, layout=layout, level=level, tile=tile,
+        include=include, exclude=exclude, skip=skip, transpose=transpose, threads=threads, overwrite=overwrite, metadata=metadata,
     )  # fmt: skip
     target = path_of(dst)
     with reporter(progress, "encode") as callback:

@@ -58,11 +58,20 @@ _Source: TypeAlias = _Path | _TensorSource
 _Target: TypeAlias = tuple[str, int, str, tuple[int, int] | None]
 _Layer: TypeAlias = tuple[int, int, npt.NDArray[np.int8]]
 
-class _EncodeOptions(TypedDict):
+class _Way(TypedDict):
     scheme: str
     scale: str
     block: int
+    bits: float | None
+    trellis: bool
     coder: str
+
+class _EncodeOptions(TypedDict):
+    way: _Way
+    rules: list[tuple[str, _Way]]
+    step: float | None
+    steps: dict[str, float]
+    bits_per_tensor: bool
     layout: str
     level: int
     frame: int | None

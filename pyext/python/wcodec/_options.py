@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import re
@@ -12,7 +13,7 @@ from ._errors import InputError
 from ._native import encoding_facts
 
 if TYPE_CHECKING:
-    from ._native import _DecodeOptions, _EncodeOptions
+    from ._native import _DecodeOptions, _EncodeOptions, _Way
 
 _FACTS = encoding_facts()
 SCHEMES = tuple(_FACTS["schemes"])
@@ -23,6 +24,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 """What models compute in, and what a cache can keep keys and values in."""
 DEFAULT_BLOCK = _FACTS["block"]
 DEFAULT_LEVEL = _FACTS["level"]
+DEFAULT_TRELLIS = False
 _LONGEST_SHOWN = 200
 
 
@@ -140,11 +142,90 @@ def path_of(value: str | os.PathLike[str]) -> str:
     return path
 
 
+def _way(
+    scheme: str | None,
+    scale: str,
+    block: int | None,
+    bits: float | None,
+    trellis: bool | None,
+    coder: str,
+) -> _Way:
+    """How weights are encoded: scheme ``int8`` where nothing else is said, ``rate`` where bits are."""
+    if scheme is None:
+        scheme = "int8" if bits is None and trellis is None else "rate"
+    choice("scheme", scheme, SCHEMES)
+    for name, value in (("bits", bits), ("trellis", trellis)):
+        if value is not None and scheme != "rate":
+            raise InputError(
+                f"{name}={shown(value)} only goes with scheme='rate', not with scheme={shown(scheme)} "
+                f"(leave {name} out, or change scheme)"
+            )
+    if scheme == "rate" and scale != "row":
+        raise InputError(f"scheme rate has scales by row, not scale={shown(scale)} (leave scale out)")
+    if block is not None and scale != "block":
+        raise InputError(
+            f"block={shown(block)} only goes with scale='block', not with scale={shown(scale)} "
+            "(leave block out, or change scale)"
+        )
+    size = count("block", block)
+    return {
+        "scheme": scheme,
+        "scale": choice("scale", scale, SCALES),
+        "block": DEFAULT_BLOCK if size is None else size,
+        "bits": None if bits is None else number("bits", bits),
+        "trellis": DEFAULT_TRELLIS if trellis is None else bool(trellis),
+        "coder": choice("coder", coder, CODERS),
+    }
+
+
+def number(what: str, value: Any) -> float:
+    """A finite number, of any type."""
+    try:
+        found = float(value) if not isinstance(value, str | bytes | bool) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(f"{what} must be a number, not {shown(value)}")
+    return found
+
+
+_RULE_KEYS = ("scheme", "scale", "block", "bits", "trellis", "coder")
+
+
+def _rules(rules: Mapping[str, Any] | None, coder: str) -> list[tuple[str, _Way]]:
+    """What to do with weights whose names match patterns; the first pattern counts that matches."""
+    if not isinstance(rules, Mapping | None):
+        raise InputError(f"rules must map patterns to schemes, not be {shown(rules)} (pass a dictionary)")
+    found = []
+    for pattern, way in (rules or {}).items():
+        options = {"scheme": way} if isinstance(way, str) else way
+        if not isinstance(options, Mapping) or not set(options) <= set(_RULE_KEYS):
+            raise InputError(
+                f"a rule must be a scheme or a dictionary of {', '.join(_RULE_KEYS)}, not {shown(way)} "
+                "(such as {'bits': 3.5} or 'lossless')"
+            )
+        defaults = {"scheme": None, "scale": "row", "block": None, "bits": None, "trellis": None, "coder": coder}
+        found.append((patterns("rules", text_of("a pattern of rules", pattern))[0], _way(**{**defaults, **options})))
+    return found
+
+
+def _steps(steps: Mapping[str, float] | None) -> dict[str, float]:
+    if not isinstance(steps, Mapping | None):
+        raise InputError(f"steps must map names of tensors to numbers, not be {shown(steps)} (pass a dictionary)")
+    return {text_of("a name in steps", name): number("a step", step) for name, step in (steps or {}).items()}
+
+
 def encode_options(
     *,
-    scheme: str = "int8",
+    scheme: str | None = None,
     scale: str = "row",
     block: int | None = None,
+    bits: float | None = None,
+    trellis: bool | None = None,
+    bits_per_tensor: bool = False,
+    rules: Mapping[str, Any] | None = None,
+    step: float | None = None,
+    steps: Mapping[str, float] | None = None,
     coder: str = "rans",
     layout: str = "pair",
     level: int = DEFAULT_LEVEL,
@@ -160,31 +241,26 @@ def encode_options(
     metadata: Mapping[str, str] | None = None,
 ) -> _EncodeOptions:
     """All options, with the defaults filled in."""
-    if block is not None and scale != "block":
-        raise InputError(
-            f"block={shown(block)} only goes with scale='block', not with scale={shown(scale)} "
-            "(leave block out, or change scale)"
-        )
     if not isinstance(metadata, Mapping | None):
         raise InputError(f"metadata must map text to text, not be {shown(metadata)} (pass a dictionary)")
     added = dict(metadata or {})
     for key, value in added.items():
         text_of("a key of metadata", key)
         text_of("metadata", value)
-    size = count("block", block)
-    number = as_whole(level)
-    if number is None:
+    zstd_level = as_whole(level)
+    if zstd_level is None:
         raise InputError(f"level must be a whole number, not {shown(level)}")
-    if abs(number) >= 2**31:
+    if abs(zstd_level) >= 2**31:
         # The native module, which knows the levels, cannot be given it.
         raise InputError(f"zstd is not used at level {shown(level)} (use 1 to 19)")
     return {
-        "scheme": choice("scheme", scheme, SCHEMES),
-        "scale": choice("scale", scale, SCALES),
-        "block": DEFAULT_BLOCK if size is None else size,
-        "coder": choice("coder", coder, CODERS),
+        "way": _way(scheme, scale, block, bits, trellis, coder),
+        "rules": _rules(rules, coder),
+        "step": None if step is None else number("step", step),
+        "steps": _steps(steps),
+        "bits_per_tensor": bool(bits_per_tensor),
         "layout": choice("layout", layout, LAYOUTS),
-        "level": number,
+        "level": zstd_level,
         "frame": count("frame", frame),
         "tile": count("tile", tile),
         "table_bits": count("table_bits", table_bits, limit=2**32),

@@ -82,6 +82,8 @@ class TensorInfo:
     stored_bytes: int
     entropy: float | None
     """Order-0 entropy of the symbols in bits per weight, where the file records it."""
+    error: float | None
+    """Root mean square of decoded - source over that of the source, for scheme ``rate``, where the file records it."""
     segments: tuple[Segment, ...]
 
     if not TYPE_CHECKING:
@@ -201,6 +203,33 @@ def tensor_table_html(tensors: Iterable[TensorInfo], count: int) -> str:
     return fmt.html_table(TABLE_HEADINGS, map(table_row, tensors), TABLE_LEFT, count=count)
 
 
+@dataclass(frozen=True)
+class RateSummary:
+    """What the tensors of scheme ``rate`` take in a file."""
+
+    tensors: int
+    weights: int
+    stored_bytes: int
+    """Symbols, signs, scales, tables and offsets: everything but the index."""
+    bits_per_weight: float
+    error: float | None
+    """Root mean square of decoded - source over that of the source: the mean square over tensors, each as it counts."""
+
+    @classmethod
+    def _of(cls, tensors: Iterable[TensorInfo]) -> RateSummary | None:
+        found = [t for t in tensors if t.scheme == "rate"]
+        if not found:
+            return None
+        weights, stored = sum(t.elements for t in found), sum(t.stored_bytes for t in found)
+        known = [(t.error, t.elements) for t in found if t.error is not None]
+        error = (sum(e * e * n for e, n in known) / weights) ** 0.5 if len(known) == len(found) else None
+        return cls(len(found), weights, stored, 8 * stored / weights, error)
+
+    def __str__(self) -> str:
+        bits = fmt.number(self.bits_per_weight, 3)
+        return f"{bits} bits/weight over {fmt.plural(self.tensors, 'tensor')} of {fmt.plural(self.weights, 'weight')}"
+
+
 @dataclass(frozen=True, repr=False)
 class CompressionReport:
     """What :func:`wcodec.compress` wrote.
@@ -230,14 +259,22 @@ class CompressionReport:
         """Stored bits per weight, the whole file counted."""
         return fmt.bits(self.stored_bytes, self.elements)
 
+    @property
+    def rate(self) -> RateSummary | None:
+        """What tensors of scheme ``rate`` take, those that count towards the bits that were asked for; none if there
+        are none."""
+        return RateSummary._of(self.tensors)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
+        rate = self.rate
         return {
             "path": self.path,
             "original_bytes": self.original_bytes,
             "stored_bytes": self.stored_bytes,
             "ratio": self.ratio,
             "bits_per_weight": self.bits_per_weight,
+            "rate": None if rate is None else asdict(rate),
             "seconds": self.seconds,
             "aliases": dict(self.aliases),
             "tensors": [t.to_dict() for t in self.tensors],
@@ -255,6 +292,8 @@ class CompressionReport:
         ]
         if self.aliases:
             facts.insert(1, ("tied", str(len(self.aliases))))
+        if rate := self.rate:
+            facts.append(("scheme rate", str(rate)))
         return facts if self.path is None else [("file", self.path), *facts]
 
     def __repr__(self) -> str:

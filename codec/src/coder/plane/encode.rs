@@ -26,13 +26,13 @@ mod zstd;
 /// Options that the format does not allow, too large a plane, memory that is not there, or `cancel` was used.
 ///
 /// ```
-/// use wcodec::coder::plane::{PlaneOptions, SymbolMatrices, encode};
+/// use wcodec::coder::plane::{Filters, PlaneOptions, SymbolMatrices, encode};
 /// use wcodec::{Cancel, Coder, Layout, Pool};
 /// let data: Vec<i8> = (0..64 * 256).map(|i| (i * i % 7) as i8).collect();
 /// let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data, beside: &[] };
 /// let (coder, layout, tile) = (Coder::Rans, Layout::Pair, None);
 /// let options =
-///     PlaneOptions { coder, layout, table_bits: 12, tile, zstd_level: 3, zstd_chunk: None, filters: true };
+///     PlaneOptions { coder, layout, table_bits: 12, tile, zstd_level: 3, zstd_chunk: None, filters: Filters::Tried };
 /// let plane = encode(&symbols, &options, &Pool::new(None)?, &Cancel::new())?;
 /// assert!(plane.stored_bytes() < data.len() / 2);
 /// # Ok::<(), wcodec::Error>(())

@@ -20,8 +20,19 @@ pub struct PlaneOptions {
     pub zstd_level: i32,
     /// Decoded bytes of a zstd frame; by shape where absent.
     pub zstd_chunk: Option<usize>,
-    /// Whether to try filters. They need rows, which a plane of plain bytes does not have.
-    pub filters: bool,
+    /// Which filters to use.
+    pub filters: Filters,
+}
+
+/// Which filters a plane is encoded with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filters {
+    /// None. Those that predict need rows, which a plane of plain bytes does not have.
+    None,
+    /// Those that predict, where that makes the plane smaller.
+    Tried,
+    /// The trellis that the symbols are paths through, restarting with each tile.
+    Trellis,
 }
 
 /// Symbols to encode, or elements of symbols and of what lies beside them: `count` matrices of `rows` x `cols`, row-major.

@@ -9,7 +9,7 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use std::sync::atomic::AtomicUsize;
 
 fn options(coder: Coder, layout: Layout) -> PlaneOptions {
-    PlaneOptions { coder, layout, table_bits: 12, tile: None, zstd_level: 3, zstd_chunk: None, filters: true }
+    PlaneOptions { coder, layout, table_bits: 12, tile: None, zstd_level: 3, zstd_chunk: None, filters: Filters::Tried }
 }
 
 /// Symbols with the tails of trained weights: sums of uniforms, cubed for the outliers.

@@ -1,7 +1,7 @@
 //! Weights become symbols and scales.
 
 use half::{bf16, f16};
-use ndarray::{Array1, Array2, ArrayView2, ShapeBuilder};
+use ndarray::{Array1, Array2, ArrayView2};
 
 use super::granularity::Granularity;
 use super::weight::Weight;
@@ -9,7 +9,8 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::scheme::matrix::{SymbolPlanes, Weights};
-use crate::tensor::{AlignedBytes, Dtype, out_of_memory, try_vec};
+use crate::scheme::reader::{RUN, Reader, view_of};
+use crate::tensor::{AlignedBytes, Dtype, try_vec};
 
 /// Largest symbol.
 pub const MAX_SYMBOL: f32 = 127.0;
@@ -17,11 +18,6 @@ pub const MAX_SYMBOL: f32 = 127.0;
 /// What to do about weights that are not finite.
 pub(crate) const NOT_FINITE_ADVICE: &str =
     "int8 needs finite weights: repair the checkpoint, or exclude the tensor so that it is stored raw";
-
-/// Columns that are looked at together: what the inner cache holds as f32, so that what is read twice is fetched once.
-const RUN: usize = 1 << 14;
-/// Rows that are read together where memory has columns one after the other: whole cache lines.
-const PANEL: usize = 32;
 
 /// A quantized matrix.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,62 +117,7 @@ fn assemble(shape: (usize, usize), symbols: Vec<i8>, scales: Vec<f32>) -> Quanti
     Quantized { symbols, scales: Array1::from_vec(scales) }
 }
 
-/// Reads runs of rows as f32. A clone reads for itself.
-struct Reader<'a, 'v, T> {
-    weights: &'a ArrayView2<'v, T>,
-    /// Whether the elements of a row are neighbours in memory.
-    by_rows: bool,
-    buffer: Vec<f32>,
-    /// The rows in the buffer, each whole, where memory has columns.
-    panel: std::ops::Range<usize>,
-}
-
-impl<T> Clone for Reader<'_, '_, T> {
-    fn clone(&self) -> Self {
-        Self { weights: self.weights, by_rows: self.by_rows, buffer: Vec::new(), panel: 0..0 }
-    }
-}
-
-impl<'a, 'v, T: Weight> Reader<'a, 'v, T> {
-    fn new(weights: &'a ArrayView2<'v, T>) -> Self {
-        let by_rows = weights.ncols() < 2 || weights.strides()[1] == 1;
-        Self { weights, by_rows, buffer: Vec::new(), panel: 0..0 }
-    }
-
-    /// So many rows or more, of which no panel is a part.
-    fn whole_panels(&self, rows: usize) -> usize {
-        if self.by_rows { rows } else { rows.next_multiple_of(PANEL) }
-    }
-
-    /// `length` elements of row `r` from column `col` on.
-    fn run(&mut self, r: usize, col: usize, length: usize) -> Result<&[f32]> {
-        let row = self.weights.row(r);
-        if let Some(row) = row.to_slice().filter(|_| self.by_rows) {
-            self.buffer.clear();
-            self.buffer.try_reserve_exact(length).map_err(|_| out_of_memory(length * size_of::<f32>()))?;
-            self.buffer.extend(row[col..col + length].iter().map(|w| w.to_f32()));
-            return Ok(&self.buffer);
-        }
-        let cols = self.weights.ncols();
-        if !self.panel.contains(&r) {
-            // Few rows where they are long: the panel is to stay in a cache.
-            let rows = (16 * RUN / cols).clamp(1, PANEL);
-            let first = r / rows * rows;
-            self.panel = first..(first + rows).min(self.weights.nrows());
-            let size = self.panel.len() * cols;
-            self.buffer.clear();
-            self.buffer.try_reserve_exact(size).map_err(|_| out_of_memory(size * size_of::<f32>()))?;
-            self.buffer.resize(size, 0.0);
-            let panel = self.weights.slice(ndarray::s![self.panel.clone(), ..]);
-            for (c, column) in panel.columns().into_iter().enumerate() {
-                for (r, w) in column.iter().enumerate() {
-                    self.buffer[r * cols + c] = w.to_f32();
-                }
-            }
-        }
-        Ok(&self.buffer[(r - self.panel.start) * cols + col..][..length])
-    }
-
+impl<T: Weight> Reader<'_, '_, T> {
     /// The largest magnitude of `length` elements of row `r` from column `col` on.
     fn largest_magnitude(&mut self, r: usize, col: usize, length: usize, cancel: &Cancel) -> Result<f32> {
         let mut largest = 0f32;
@@ -281,20 +222,7 @@ fn quantize_bytes<T: Weight>(
     pool: &Pool,
     cancel: &Cancel,
 ) -> Result<Quantized> {
-    let copy;
-    let elements: &[T] = match bytemuck::try_cast_slice(weights.bytes) {
-        Ok(elements) => elements,
-        // Misaligned in the caller's memory.
-        Err(_) => {
-            copy = AlignedBytes::copy_of(weights.bytes)?;
-            bytemuck::cast_slice(&copy)
-        }
-    };
-    let shape = (weights.rows, weights.cols);
-    let view = match weights.transposed {
-        false => ArrayView2::from_shape(shape, elements),
-        true => ArrayView2::from_shape(shape.f(), elements),
-    };
-    let view = view.map_err(|e| Error::input(e.to_string()))?;
+    let mut copy = AlignedBytes::default();
+    let view = view_of::<T>(weights, &mut copy)?;
     quantize_with(view, granularity, pool, cancel)
 }

@@ -215,7 +215,7 @@ fn seeds() -> Vec<Vec<u8>> {
             tile: Some(64),
             zstd_level: 3,
             zstd_chunk: Some(640),
-            filters: true,
+            filters: Filters::Tried,
         };
         let (pool, cancel) = (Pool::new(None).unwrap(), Cancel::new());
         // A byte of noise lies beside a symbol.

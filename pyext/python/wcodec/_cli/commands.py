@@ -16,8 +16,8 @@ def encode(arguments: argparse.Namespace) -> int:
     """``wcodec encode``"""
     a = arguments
     report = _api.compress(
-        a.src, a.output, scheme=a.scheme, scale=a.scale, block=a.block, coder=a.coder, layout=a.layout, level=a.level,
-        tile=a.tile, include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose, threads=a.threads,
+        a.src, a.output, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
+        rules=dict(a.rule), scale=a.scale, block=a.block, coder=a.coder, layout=a.layout, level=a.level, tile=a.tile, include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose, threads=a.threads,
         overwrite=a.overwrite, progress=show_progress(a.quiet),
     )  # fmt: skip
     if a.json:

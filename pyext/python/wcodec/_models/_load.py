@@ -38,7 +38,7 @@ def load_model(
     *,
     vram_budget: int | str | None = None,
     cache: int | str | None = None,
-    scheme: str = "int8",
+    scheme: str | None = None,
     coder: str = "rans",
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),

@@ -22,7 +22,7 @@ from ._report import ReplacedLayer, ReplaceReport, SkippedLayer
 
 def compress_(
     model: torch.nn.Module,
-    scheme: str = "int8",
+    scheme: str | None = None,
     coder: str = "rans",
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),

@@ -75,7 +75,7 @@ class CompressedEmbedding(CompressedLayer):
 
     @classmethod
     def from_embedding(
-        cls, embedding: torch.nn.Module, scheme: str = "int8", coder: str = "rans", **options: Any
+        cls, embedding: torch.nn.Module, scheme: str | None = None, coder: str = "rans", **options: Any
     ) -> CompressedEmbedding:
         """Compresses a ``torch.nn.Embedding``, which stays as it is.
 

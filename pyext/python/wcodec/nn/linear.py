@@ -63,7 +63,7 @@ class CompressedLinear(CompressedLayer):
 
     @classmethod
     def from_linear(
-        cls, linear: torch.nn.Module, scheme: str = "int8", coder: str = "rans", **options: Any
+        cls, linear: torch.nn.Module, scheme: str | None = None, coder: str = "rans", **options: Any
     ) -> CompressedLinear:
         """Compresses a ``torch.nn.Linear``, which stays as it is.
 
@@ -154,7 +154,7 @@ class CompressedConv1D(CompressedLinear):
 
     @classmethod
     def from_conv1d(
-        cls, conv: torch.nn.Module, scheme: str = "int8", coder: str = "rans", **options: Any
+        cls, conv: torch.nn.Module, scheme: str | None = None, coder: str = "rans", **options: Any
     ) -> CompressedConv1D:
         """Compresses a ``transformers.pytorch_utils.Conv1D``, which stays as it is; scales are those of the outputs.
 

@@ -10,7 +10,7 @@ use crate::coder::chunk::ChunkEncoder;
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::filter;
 use crate::coder::histogram::{Histogram, PairHistogram, count_bytes_with, entropy};
-use crate::coder::plane::encoded::{EncodedPlane, PlaneOptions, SymbolMatrices, TableChoice};
+use crate::coder::plane::encoded::{EncodedPlane, Filters, PlaneOptions, SymbolMatrices, TableChoice};
 use crate::coder::plane::form::{Coding, PlaneForm, Tiling};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry, default_tile};
@@ -66,7 +66,12 @@ impl TilesDraft {
             return Ok(None);
         }
         let mut attempts = Vec::new();
-        for filter in [Filter::None].into_iter().chain(filters::worth_trying(symbols, options.filters, pool, cancel)?) {
+        let mut filters = match options.filters {
+            Filters::Trellis => vec![Filter::Trellis],
+            _ => vec![Filter::None],
+        };
+        filters.extend(filters::worth_trying(symbols, options.filters == Filters::Tried, pool, cancel)?);
+        for filter in filters {
             let filtered;
             let mut data = symbols.data;
             if filter != Filter::None {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::filters;
 use super::parts::{Part, joined, reserved};
 use crate::cancel::Cancel;
-use crate::coder::plane::encoded::{EncodedPlane, PlaneOptions, SymbolMatrices};
+use crate::coder::plane::encoded::{EncodedPlane, Filters, PlaneOptions, SymbolMatrices};
 use crate::coder::plane::form::{Coding, PlaneForm};
 use crate::coder::{Filter, zstd};
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ impl ZstdDraft {
         let chunk = options.zstd_chunk.unwrap_or_else(default);
         zstd::check_chunk(chunk).map_err(|e| Error::input(e.message().to_owned()).advice("leave frame out"))?;
         let mut filters = vec![Filter::None];
-        filters.extend(filters::worth_trying(symbols, options.filters, pool, cancel)?);
+        filters.extend(filters::worth_trying(symbols, options.filters == Filters::Tried, pool, cancel)?);
         filters.retain(|&f| zstd::filter_allowed(f, chunk, symbols.cols));
         Ok(Self { chunk, level: options.zstd_level, filters })
     }

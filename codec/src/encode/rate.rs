@@ -1,0 +1,267 @@
+//! The steps of scheme `rate`: how large they must be for so many bits per weight.
+//!
+//! Bits fall by about one where steps double, whatever the weights; how many there are is found by encoding strips of the tensors with all that there
+//! is to it, so that what is counted is what will be stored. Strips lie evenly over all tensors of a target.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicUsize;
+
+use super::naming::Naming;
+use super::tensor::{Counted, RateTask, TensorTask, Workers};
+use super::{Choices, EncodeOptions};
+use crate::cancel::Cancel;
+use crate::checkpoint::{Source, SourceBytes, SourceTensor};
+use crate::coder::TILE_ROWS;
+use crate::coder::table::Table;
+use crate::coder::tile::wide_tile;
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::scheme::Scheme;
+use crate::scheme::lossless::columns;
+use crate::scheme::rate::Rate;
+use crate::tensor::AlignedBytes;
+
+/// Weights that are encoded to count bits: enough for a thousandth of a bit.
+const SAMPLE: usize = 1 << 20;
+/// How near to the target is near enough, of it, and how often is tried.
+const CLOSE: f64 = 2e-4;
+const TRIES: usize = 12;
+/// Tries after which a target that was not passed yet is taken for one that lies where steps change little.
+const FLAT: usize = 3;
+/// log2 of the largest and of the smallest step over the root mean square that make sense.
+const COARSEST: f64 = 6.0;
+const FINEST: f64 = -9.0;
+
+/// What there is to search in, and with.
+pub struct Search<'a> {
+    pub source: &'a dyn Source,
+    pub options: &'a EncodeOptions,
+    pub choices: &'a Choices,
+    pub pool: &'a Pool,
+    pub reading: &'a Pool,
+    pub cancel: &'a Cancel,
+    pub naming: Naming<'a>,
+}
+
+/// Tensors that have one target together.
+struct Group {
+    rate: Rate,
+    /// Their places in the source.
+    tensors: Vec<usize>,
+}
+
+/// Some strips of a tensor.
+struct Sample {
+    tensor: SourceTensor,
+    bytes: AlignedBytes,
+    /// Rows of the tensor for each of the sample's.
+    share: f64,
+    /// Width of the tensor's tiles.
+    tile: usize,
+    /// The tensor's place in the source.
+    place: usize,
+}
+
+impl Search<'_> {
+    /// The step over the root mean square of a row for every tensor of scheme `rate` that is among `kept`, by its place in the source.
+    ///
+    /// # Errors
+    /// Names in [`EncodeOptions::steps`] that no tensor has, a target that cannot be reached, a tensor that cannot be read; or `tell`'s.
+    pub fn factors(&self, kept: &[usize], tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<HashMap<usize, f32>> {
+        let tensors = self.source.tensors();
+        let mut groups: Vec<Group> = Vec::new();
+        for &i in kept {
+            let (scheme, _) = self.choices.way(&tensors[i].name);
+            let Scheme::Rate(rate) = scheme else { continue };
+            if tensors[i].alias_of.is_some() || !scheme.takes(tensors[i].dtype, &tensors[i].shape) {
+                continue;
+            }
+            match groups.iter_mut().find(|g| g.rate == rate && !self.options.bits_per_tensor) {
+                Some(group) => group.tensors.push(i),
+                None => groups.push(Group { rate, tensors: vec![i] }),
+            }
+        }
+        self.check_steps()?;
+        let relative = self.relative_steps();
+        let of = |i: usize| relative.get(tensors[i].name.as_str()).copied().unwrap_or(1.0);
+        let mut factors = HashMap::new();
+        for group in groups {
+            let common = match self.options.step {
+                Some(step) => step,
+                None => self.find(&group, &of, tell)?,
+            };
+            factors.extend(group.tensors.iter().map(|&i| (i, common * of(i))));
+        }
+        Ok(factors)
+    }
+
+    fn check_steps(&self) -> Result<()> {
+        let wrong = |step: f32| !(step.is_finite() && step > 0.0);
+        if let Some(step) = self.options.step.filter(|&s| wrong(s)) {
+            return Err(Error::input(format!("a step of {step}")).advice("give a number above 0, or bits"));
+        }
+        for (name, &step) in &self.options.steps {
+            if wrong(step) {
+                return Err(Error::input(format!("a step of {step} for '{name}'")).advice("give numbers above 0"));
+            }
+            if !self.source.tensors().iter().any(|t| t.name == *name) {
+                let what = format!("a step for '{name}', which is no tensor of the source");
+                return Err(Error::input(what).advice("name tensors as the source does"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps of tensors over those of others: what the options say, and for the rest what follows from the model's configuration.
+    fn relative_steps(&self) -> BTreeMap<&str, f32> {
+        let shared = self.source.model().and_then(|model| sharing(model.get("config")?));
+        let roles = self.source.tensors().iter().filter_map(|t| {
+            let of_keys = [".k_proj.", ".v_proj."].iter().any(|role| t.name.contains(role));
+            Some((t.name.as_str(), shared.filter(|_| of_keys)?))
+        });
+        let mut steps: BTreeMap<&str, f32> = roles.collect();
+        steps.extend(self.options.steps.iter().map(|(name, &step)| (name.as_str(), step)));
+        steps
+    }
+
+    /// The common step for which the tensors of `group` have the bits that are asked for.
+    fn find(&self, group: &Group, of: &dyn Fn(usize) -> f32, tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<f32> {
+        let samples = self.samples(group, tell)?;
+        let target = group.rate.bits.get();
+        let bits = |step: f64| self.bits(&samples, group.rate, step.exp2() as f32, of);
+        // A Gaussian's, and about what tiles cost.
+        let mut step = 2.1 - target - f64::from(u8::from(group.rate.trellis));
+        // Where there are too many bits, and where too few.
+        let (mut many, mut few): (Option<(f64, f64)>, Option<(f64, f64)>) = (None, None);
+        for tries in 0..TRIES {
+            self.cancel.check()?;
+            let found = bits(step)?;
+            if (found - target).abs() <= CLOSE * target {
+                break;
+            }
+            let side = if found > target { &mut many } else { &mut few };
+            *side = Some((step, found));
+            step = match (many, few) {
+                // Between both, where a line meets the target.
+                (Some((a, many)), Some((b, few))) => a + (b - a) * ((many - target) / (many - few)).clamp(0.05, 0.95),
+                // As far as the curve goes, where it is flat.
+                _ if tries >= FLAT && found > target => COARSEST,
+                _ if tries >= FLAT => FINEST,
+                _ => (step + 1.2 * (found - target)).clamp(FINEST, COARSEST),
+            };
+            // Symbols of 8 bits have no finer steps: then there are fewer bits than were asked for.
+            if many.is_some_and(|(s, _)| s >= COARSEST) || few.is_some_and(|(s, _)| s <= FINEST) {
+                break;
+            }
+        }
+        if let Some((_, least)) = many.filter(|(s, _)| *s >= COARSEST) {
+            let most = bits(FINEST)?;
+            let what = format!("{target} bits per weight cannot be reached: {least:.3} to {most:.3} can");
+            return Err(Error::input(what).advice("ask for more bits, or exclude small tensors"));
+        }
+        Ok(step.exp2() as f32)
+    }
+
+    /// Bits per weight of the tensors that `samples` are of, everything counted.
+    fn bits(&self, samples: &[Sample], rate: Rate, step: f32, of: &dyn Fn(usize) -> f32) -> Result<f64> {
+        let workers = Workers { pool: self.pool, cancel: self.cancel };
+        let (mut tables, mut used) = (Vec::<Table>::new(), Vec::new());
+        let (mut bytes, mut weights) = (0.0, 0.0);
+        for sample in samples {
+            let (_, coder) = self.choices.way(&sample.tensor.name);
+            let mut plane = self.options.plane(coder);
+            plane.tile = Some(sample.tile);
+            let task = TensorTask {
+                tensor: &sample.tensor,
+                scheme: Scheme::Rate(rate),
+                rate: RateTask { factor: step * of(sample.place), levels: None },
+                transposed: false,
+                plane,
+            };
+            let name = |e| self.naming.of(&sample.tensor.name, e);
+            let mut prepared = task.prepare(SourceBytes::Borrowed(&sample.bytes), workers).map_err(name)?;
+            prepared.choose(&mut tables);
+            let encoded = prepared.encode(workers, &AtomicUsize::new(0)).map_err(name)?;
+            let Counted { of_rows, of_tables } = encoded.counted(&mut used);
+            bytes += of_rows as f64 * sample.share + of_tables as f64;
+            weights += sample.tensor.shape.iter().product::<usize>() as f64 * sample.share;
+        }
+        Ok(8.0 * bytes / weights)
+    }
+
+    /// Strips of the tensors of `group`, evenly spread.
+    fn samples(&self, group: &Group, tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<Sample>> {
+        let tensors = self.source.tensors();
+        let elements = |i: usize| tensors[i].shape.iter().product::<usize>();
+        let total: usize = group.tensors.iter().map(|&i| elements(i)).sum();
+        // Strips are taken where the count of weights passes a multiple of this.
+        let every = (total / SAMPLE).max(1) as f64;
+        let mut samples = Vec::new();
+        let mut debt = 0.5f64;
+        for &i in &group.tensors {
+            self.cancel.check()?;
+            tell(i)?;
+            let tensor = &tensors[i];
+            let transposed = self.choices.transpose.is_match(&tensor.name);
+            let (rows, cols) = rows_of(tensor, transposed);
+            let strips = rows.div_ceil(TILE_ROWS);
+            debt += strips as f64 / every;
+            let wanted = (debt as usize).min(strips);
+            if wanted == 0 {
+                continue;
+            }
+            debt -= wanted as f64;
+            let bytes = self.source.read_with(i, self.reading, self.cancel);
+            let bytes = bytes.map_err(|e| self.naming.of(&tensor.name, e))?;
+            // The middles of as many equal parts.
+            let strip = |n: usize| (2 * n + 1) * strips / (2 * wanted);
+            let ranges: Vec<_> =
+                (0..wanted).map(|n| strip(n) * TILE_ROWS..((strip(n) + 1) * TILE_ROWS).min(rows)).collect();
+            let size = tensor.dtype.size();
+            let count: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+            let mut sample = AlignedBytes::zeroed(count * cols * size)?;
+            let mut rest = &mut sample[..];
+            for rows in ranges {
+                let (to, others) = rest.split_at_mut(rows.len() * cols * size);
+                if transposed {
+                    let elements = &bytes[..];
+                    self.pool.run(|| columns(elements, size, elements.len() / (size * cols), rows.start, to))?;
+                } else {
+                    to.copy_from_slice(&bytes[rows.start * cols * size..rows.end * cols * size]);
+                }
+                rest = others;
+            }
+            samples.push(Sample {
+                tensor: SourceTensor { shape: vec![count, cols], ..tensor.clone() },
+                bytes: sample,
+                share: rows as f64 / count as f64,
+                tile: self.options.tile.unwrap_or_else(|| wide_tile(rows, cols)),
+                place: i,
+            });
+        }
+        // Strips stand for those that were left out, too.
+        let counted: f64 = samples.iter().map(|s| s.tensor.shape.iter().product::<usize>() as f64 * s.share).sum();
+        samples.iter_mut().for_each(|s| s.share *= total as f64 / counted);
+        Ok(samples)
+    }
+}
+
+/// Rows and columns of a tensor of scheme `rate` as a matrix; those of a stack together.
+fn rows_of(tensor: &SourceTensor, transposed: bool) -> (usize, usize) {
+    let elements: usize = tensor.shape.iter().product();
+    let cols = match tensor.shape[..] {
+        [cols, _] if transposed => cols,
+        [_, _, cols] if cols >= super::tensor::STACK_COLS => cols,
+        _ => elements / tensor.shape[0],
+    };
+    (elements / cols, cols)
+}
+
+/// Where several heads of queries share one of keys and values, an error in the latter counts once for each: their steps are smaller by the root of
+/// their number, which makes what all rows add to the error alike.
+fn sharing(config: &serde_json::Value) -> Option<f32> {
+    let count =
+        |key: &str| [Some(config), config.get("text_config")].into_iter().flatten().find_map(|c| c.get(key)?.as_u64());
+    let (queries, keys) = (count("num_attention_heads")?, count("num_key_value_heads")?);
+    (keys > 0 && queries > keys).then(|| (keys as f32 / queries as f32).sqrt())
+}

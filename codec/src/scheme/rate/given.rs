@@ -1,0 +1,93 @@
+//! Levels that were chosen before.
+
+use half::{bf16, f16};
+
+use super::quantize::{error, row_squares};
+use crate::cancel::Cancel;
+use crate::coder::filter::trellis;
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::scheme::int8::{Granularity, Weight};
+use crate::scheme::matrix::{Levels, SymbolPlanes, Weights};
+use crate::scheme::reader::{Reader, view_of};
+use crate::tensor::{AlignedBytes, Dtype};
+
+/// Checks levels that were given for `weights`, and how far they are from them.
+///
+/// # Errors
+/// [`ErrorKind::Input`](crate::ErrorKind::Input): they do not fit the matrix, scales are not finite or no bf16, levels are no path through the
+/// trellis; a weight that is not finite. Memory or threads that the operating system does not give, or `cancel` was used.
+pub(crate) fn given(weights: &Weights<'_>, levels: &Levels, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
+    let (rows, cols) = (weights.rows, weights.cols);
+    if levels.symbols.len() != rows * cols || levels.scales.len() != rows {
+        let what = format!(
+            "{} levels and {} scales for {rows} rows of {cols} columns",
+            levels.symbols.len(),
+            levels.scales.len()
+        );
+        return Err(Error::input(what).advice("give a level for each weight and a scale for each row of the matrix"));
+    }
+    if let Some(row) =
+        levels.scales.iter().position(|s| !s.is_finite() || *s < 0.0 || bf16::from_f32(*s).to_f32() != *s)
+    {
+        let what = format!("the scale of row {row} is {}", levels.scales[row]);
+        return Err(Error::input(what).advice("scales are finite values of bf16 that are not below 0"));
+    }
+    match weights.dtype {
+        Dtype::F32 => of_type::<f32>(weights, levels, pool, cancel),
+        Dtype::F16 => of_type::<f16>(weights, levels, pool, cancel),
+        _ => of_type::<bf16>(weights, levels, pool, cancel),
+    }
+}
+
+fn of_type<T: Weight>(weights: &Weights<'_>, levels: &Levels, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
+    let mut copy = AlignedBytes::default();
+    let view = view_of::<T>(weights, &mut copy)?;
+    let reader = Reader::new(&view);
+    let cols = weights.cols;
+    let step = reader.whole_panels((pool.piece(levels.symbols.len()) / cols).max(1));
+    let sums = pool.each((0..weights.rows).step_by(step), cancel, |first| {
+        let (mut reader, mut path) = (reader.clone(), Vec::new());
+        (first..weights.rows.min(first + step)).try_fold((0.0, 0.0), |(squares, errors), r| {
+            cancel.check()?;
+            let (symbols, scale) = (&levels.symbols[r * cols..][..cols], levels.scales[r]);
+            if let Some(tile) = levels.trellis {
+                check_path(symbols, tile, &mut path).map_err(|col| not_a_path(r, col))?;
+            }
+            let row = reader.run(r, 0, cols)?;
+            Ok((squares + row_squares(row, r)?, errors + error::<T>(row, symbols, scale)))
+        })
+    })?;
+    let (squares, errors) = sums.into_iter().fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+    let error = if errors == 0.0 { 0.0 } else { (errors / squares).sqrt() };
+    if !error.is_finite() {
+        return Err(Error::input("levels become values that are not finite, or weights of 0 others")
+            .advice("give smaller scales"));
+    }
+    Ok(SymbolPlanes {
+        planes: vec![levels.symbols.clone()],
+        scales: Some((Granularity::Row, levels.scales.clone())),
+        error: Some(error),
+        ..Default::default()
+    })
+}
+
+/// # Errors
+/// The first column at which a row's levels are not those of a path.
+fn check_path(levels: &[i8], tile: usize, path: &mut Vec<i8>) -> std::result::Result<(), usize> {
+    for (i, levels) in levels.chunks(tile).enumerate() {
+        path.clear();
+        path.extend_from_slice(levels);
+        trellis::symbols_of(path);
+        trellis::levels_of(path);
+        if let Some(at) = path.iter().zip(levels).position(|(a, b)| a != b) {
+            return Err(i * tile + at);
+        }
+    }
+    Ok(())
+}
+
+fn not_a_path(row: usize, col: usize) -> Error {
+    Error::input(format!("the level at row {row}, column {col} is none that the trellis can be at"))
+        .advice("choose levels by the trellis of FORMAT.md section 4, which restarts at each tile, or give them without a trellis")
+}
