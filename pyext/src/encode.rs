@@ -10,6 +10,7 @@ use wcodec::{Cancel, Checkpoint, EncodeOptions, EncodeReport, Progress, Result, 
 
 use crate::container::Container;
 use crate::errors::to_py;
+use crate::levels::WithLevels;
 use crate::options::Encode;
 use crate::progress::{Link, run};
 use crate::source::{Declared, PySource};
@@ -50,25 +51,32 @@ fn work<T: Send>(
     py: Python<'_>,
     source: Input,
     options: Encode,
-    progress: Option<&Py<PyAny>>,
+    (progress, levels): (Option<&Py<PyAny>>, Option<Py<PyAny>>),
     encode: impl FnOnce(&dyn Source, &EncodeOptions, &mut Progress<'_>) -> Result<T> + Send,
 ) -> PyResult<T> {
     run(py, progress, |progress, link| {
         let options = options.build(link.cancel())?;
-        source.with(link, |source| encode(source, &options, progress))
+        source.with(link, |source| match levels {
+            None => encode(source, &options, progress),
+            Some(levels) => {
+                encode(&WithLevels { source, levels: levels.into(), link: link.clone() }, &options, progress)
+            }
+        })
     })
 }
 
-/// Encodes a checkpoint to the file `dst`; the report as JSON.
+/// Encodes a checkpoint to the file `dst`; the report as JSON. `levels`: see [`WithLevels`].
 #[pyfunction]
+#[pyo3(signature = (source, dst, options, progress, levels=None))]
 pub fn encode(
     py: Python<'_>,
     source: Input,
     dst: PathBuf,
     options: Encode,
     progress: Option<Py<PyAny>>,
+    levels: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    work(py, source, options, progress.as_ref(), |source, options, progress| {
+    work(py, source, options, (progress.as_ref(), levels), |source, options, progress| {
         wcodec::encode(source, &dst, options, progress)
     })
     .map(|r| report(&r))
@@ -76,14 +84,16 @@ pub fn encode(
 
 /// Encodes a checkpoint to the bytes of a container; they and the report as JSON.
 #[pyfunction]
+#[pyo3(signature = (source, options, progress, levels=None))]
 pub fn encode_to_bytes<'py>(
     py: Python<'py>,
     source: Input,
     options: Encode,
     progress: Option<Py<PyAny>>,
+    levels: Option<Py<PyAny>>,
 ) -> PyResult<(Bound<'py, PyBytes>, String)> {
     // Not to one vector, which would grow by being copied.
-    let (container, r) = work(py, source, options, progress.as_ref(), wcodec::encode_to_container)?;
+    let (container, r) = work(py, source, options, (progress.as_ref(), levels), wcodec::encode_to_container)?;
     let bytes = PyBytes::new_with(py, r.stored_bytes as usize, |out| {
         // The interpreter is held, so that nobody can stop it.
         container.copy_to(out, &Cancel::new()).map_err(|e| to_py(py, &e))
@@ -93,11 +103,14 @@ pub fn encode_to_bytes<'py>(
 
 /// Encodes a checkpoint to a container in memory, which is open.
 #[pyfunction]
+#[pyo3(signature = (source, options, progress, levels=None))]
 pub fn encode_to_container(
     py: Python<'_>,
     source: Input,
     options: Encode,
     progress: Option<Py<PyAny>>,
+    levels: Option<Py<PyAny>>,
 ) -> PyResult<Container> {
-    work(py, source, options, progress.as_ref(), wcodec::encode_to_container).map(|(made, _)| Container::new(made))
+    work(py, source, options, (progress.as_ref(), levels), wcodec::encode_to_container)
+        .map(|(made, _)| Container::new(made))
 }

@@ -13,6 +13,7 @@ mod errors;
 mod files;
 mod gpu;
 mod layers;
+mod levels;
 mod options;
 mod progress;
 mod source;
@@ -38,7 +39,7 @@ mod _native {
     #[pymodule_export]
     use crate::layers::{instruction_sets, is_legacy, layer_decode, layer_encode, legacy_decode, legacy_encode};
     #[pymodule_export]
-    use crate::options::encoding_facts;
+    use crate::options::{encoding_facts, rate_tile};
     #[pymodule_export]
     use crate::text::{ascii_json, safe, safe_lines};
     #[pymodule_export]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
+use wcodec::coder::tile::wide_tile;
 use wcodec::scheme::SchemeKind;
 use wcodec::scheme::int8::DEFAULT_BLOCK;
 use wcodec::{
@@ -120,6 +121,12 @@ pub fn encoding_facts() -> EncodingFacts {
         block: DEFAULT_BLOCK,
         level: EncodeOptions::default().zstd_level,
     }
+}
+
+/// Columns of a tile of scheme `rate` where none are asked for, of a matrix of so many rows and columns.
+#[pyfunction]
+pub fn rate_tile(rows: usize, cols: usize) -> usize {
+    wide_tile(rows, cols)
 }
 
 /// How to decode; the keys of the dictionary are the fields.

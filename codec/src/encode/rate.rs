@@ -50,6 +50,13 @@ struct Group {
     tensors: Vec<usize>,
 }
 
+/// Tables that tensors share, and the places of those that were counted.
+#[derive(Clone, Default)]
+struct Tables {
+    shared: Vec<Table>,
+    used: Vec<usize>,
+}
+
 /// Some strips of a tensor.
 struct Sample {
     tensor: SourceTensor,
@@ -84,11 +91,11 @@ impl Search<'_> {
         self.check_steps()?;
         let relative = self.relative_steps();
         let of = |i: usize| relative.get(tensors[i].name.as_str()).copied().unwrap_or(1.0);
-        let mut factors = HashMap::new();
+        let (mut factors, mut tables) = (HashMap::new(), Tables::default());
         for group in groups {
             let common = match self.options.step {
                 Some(step) => step,
-                None => self.find(&group, &of, tell)?,
+                None => self.find(&group, &of, &mut tables, tell)?,
             };
             factors.extend(group.tensors.iter().map(|&i| (i, common * of(i))));
         }
@@ -125,10 +132,20 @@ impl Search<'_> {
     }
 
     /// The common step for which the tensors of `group` have the bits that are asked for.
-    fn find(&self, group: &Group, of: &dyn Fn(usize) -> f32, tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<f32> {
+    fn find(
+        &self,
+        group: &Group,
+        of: &dyn Fn(usize) -> f32,
+        tables: &mut Tables,
+        tell: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<f32> {
         let samples = self.samples(group, tell)?;
         let target = group.rate.bits.get();
-        let bits = |step: f64| self.bits(&samples, group.rate, step.exp2() as f32, of);
+        let before = tables.clone();
+        let mut bits = |step: f64| {
+            *tables = before.clone();
+            self.bits(&samples, group.rate, step.exp2() as f32, of, tables)
+        };
         // A Gaussian's, and about what tiles cost.
         let mut step = 2.1 - target - f64::from(u8::from(group.rate.trellis));
         // Where there are too many bits, and where too few.
@@ -163,9 +180,15 @@ impl Search<'_> {
     }
 
     /// Bits per weight of the tensors that `samples` are of, everything counted.
-    fn bits(&self, samples: &[Sample], rate: Rate, step: f32, of: &dyn Fn(usize) -> f32) -> Result<f64> {
+    fn bits(
+        &self,
+        samples: &[Sample],
+        rate: Rate,
+        step: f32,
+        of: &dyn Fn(usize) -> f32,
+        tables: &mut Tables,
+    ) -> Result<f64> {
         let workers = Workers { pool: self.pool, cancel: self.cancel };
-        let (mut tables, mut used) = (Vec::<Table>::new(), Vec::new());
         let (mut bytes, mut weights) = (0.0, 0.0);
         for sample in samples {
             let (_, coder) = self.choices.way(&sample.tensor.name);
@@ -180,9 +203,9 @@ impl Search<'_> {
             };
             let name = |e| self.naming.of(&sample.tensor.name, e);
             let mut prepared = task.prepare(SourceBytes::Borrowed(&sample.bytes), workers).map_err(name)?;
-            prepared.choose(&mut tables);
+            prepared.choose(&mut tables.shared);
             let encoded = prepared.encode(workers, &AtomicUsize::new(0)).map_err(name)?;
-            let Counted { of_rows, of_tables } = encoded.counted(&mut used);
+            let Counted { of_rows, of_tables } = encoded.counted(&mut tables.used);
             bytes += of_rows as f64 * sample.share + of_tables as f64;
             weights += sample.tensor.shape.iter().product::<usize>() as f64 * sample.share;
         }

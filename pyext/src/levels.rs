@@ -1,0 +1,56 @@
+//! A source of which Python chooses the levels of some tensors.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use wcodec::{Cancel, Levels, Pool, Result, Source, SourceBytes, SourceTensor};
+
+use crate::arrays::Array;
+use crate::progress::Link;
+
+/// A source, and a callable `levels(name)` that returns nothing, or a tensor's levels (`numpy.int8`, row by row), its scales
+/// (`numpy.float32`) and the width of the tiles in which a trellis restarts, if there is one.
+pub struct WithLevels<'a> {
+    pub source: &'a dyn Source,
+    pub levels: Arc<Py<PyAny>>,
+    pub link: Link,
+}
+
+impl Source for WithLevels<'_> {
+    fn tensors(&self) -> &[SourceTensor] {
+        self.source.tensors()
+    }
+
+    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
+        self.source.read_with(index, pool, cancel)
+    }
+
+    fn levels_with(&self, index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<Option<Levels>> {
+        let (levels, name) = (self.levels.clone(), self.tensors()[index].name.clone());
+        self.link.call(move |py| {
+            let found = levels.call1(py, (name,))?;
+            let found: Option<(Array<'_, i8>, Array<'_, f32>, Option<usize>)> = found.extract(py)?;
+            let Some((symbols, scales, trellis)) = found else { return Ok(None) };
+            let (symbols, scales) = (symbols.elements()?.to_vec(), scales.elements()?.to_vec());
+            Ok(Some(Levels { symbols, scales, trellis }))
+        })
+    }
+
+    fn metadata(&self) -> BTreeMap<String, String> {
+        self.source.metadata()
+    }
+
+    fn model(&self) -> Option<serde_json::Value> {
+        self.source.model()
+    }
+
+    fn path(&self) -> Option<&Path> {
+        self.source.path()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.source.files()
+    }
+}
