@@ -95,11 +95,16 @@ DEVICE void apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
     if ((patch >> 10 & 63) != block) break;
     p.next += 4;
     if ((patch >> 5 & 31) == lane) {
-      const u32 shift = (patch & 3) * 8;
-#pragma unroll
-      for (u32 j = 0; j < 8; j++) {
-        if ((patch >> 2 & 7) == j) b.q[j] = (b.q[j] & ~(0xFFu << shift)) | (patch >> 16 & 0xFF) << shift;
-      }
+      const u32 shift = (patch & 3) * 8, mask = 0xFFu << shift, value = (patch >> 16 & 0xFF) << shift, word = patch >> 2 & 7;
+      // Not as a loop, which the compiler would take for an access to the word of that number: then words lay in memory.
+      if (word == 0) b.q[0] = (b.q[0] & ~mask) | value;
+      if (word == 1) b.q[1] = (b.q[1] & ~mask) | value;
+      if (word == 2) b.q[2] = (b.q[2] & ~mask) | value;
+      if (word == 3) b.q[3] = (b.q[3] & ~mask) | value;
+      if (word == 4) b.q[4] = (b.q[4] & ~mask) | value;
+      if (word == 5) b.q[5] = (b.q[5] & ~mask) | value;
+      if (word == 6) b.q[6] = (b.q[6] & ~mask) | value;
+      if (word == 7) b.q[7] = (b.q[7] & ~mask) | value;
     }
   }
 }
