@@ -38,6 +38,7 @@ if _TYPE_CHECKING:
     )
     from ._api import compress as encode_safetensors_to_wcodec
     from ._api import load_file as load_wcodec_checkpoint
+    from ._calibrate import Statistics, StatisticsReport, collect_statistics
     from ._container import Container, TensorEntry
     from ._doctor import Check, DoctorReport, doctor
     from ._errors import (
@@ -101,6 +102,7 @@ _MODULES = {
         "save_file",
         "verify",
     ),
+    "._calibrate": ("Statistics", "StatisticsReport", "collect_statistics"),
     "._container": ("Container", "TensorEntry"),
     "._doctor": ("Check", "DoctorReport", "doctor"),
     "._errors": (
@@ -210,6 +212,8 @@ __all__ = [
     "PlaneInfo",
     "ReplaceReport",
     "Segment",
+    "Statistics",
+    "StatisticsReport",
     "TensorEntry",
     "TensorInfo",
     "TensorNotFoundError",
@@ -220,6 +224,7 @@ __all__ = [
     "WcodecError",
     "__version__",
     "bench",
+    "collect_statistics",
     "compare",
     "compare_kv_cache",
     "compress",
