@@ -109,56 +109,89 @@ DEVICE void apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
   }
 }
 
-// Side words of a lane and block, layout `pair`.
-template <u32 WORDS>
+// Side words of a lane and block, layout `pair` with shift 3.
 struct Side {
-  u32 w[WORDS];
+  u32 w[4];
 };
 
-// Side words on their way: loads run two blocks ahead of their use, across the end of a chunk into the next one of the warp. There are WORDS
-// of a block, and MOST in any plane.
-template <u32 CODER, u32 MOST>
+// Side words on their way: loads run two blocks ahead of their use, across the end of a chunk into the next one of the warp.
+template <u32 CODER>
 struct SideAhead {
-  Side<MOST> even, odd;   // of the next two blocks
+  Side even, odd;         // of the next two blocks
   const u8* p = nullptr;  // where the lane's words of the next block to load begin
   u32 blocks = 0;         // from there to the end of their chunk
   bool valid = false;     // whether what was loaded is of the chunk that comes next
 
   // With rANS the last word of the last block is not in the side plane: the one before it is loaded again.
-  template <u32 WORDS>
-  static DEVICE_MEMBER void load(Side<MOST>& s, const u8* p, bool last) {
-#pragma unroll
-    for (u32 j = 0; j < WORDS; j++) s.w[j] = ldg32_stream(p + 128 * j - (CODER == RANS && j + 1 == WORDS && last ? 128 : 0));
+  static DEVICE_MEMBER void load(Side& s, const u8* p, bool last) {
+    s.w[0] = ldg32_stream(p);
+    s.w[1] = ldg32_stream(p + 128);
+    s.w[2] = ldg32_stream(p + 256);
+    s.w[3] = ldg32_stream(p + (CODER == RANS && last ? 256 : 384));
   }
 
   // Loads the side words of a chunk's first two blocks.
-  template <u32 WORDS>
   DEVICE_MEMBER void begin(const Tiles& t, const Chunk& c, u32 lane) {
-    p = side_at<CODER>(t, c, WORDS) + lane * 4 + WORDS * 256;
+    p = side_at<CODER>(t, c, 4) + lane * 4 + 1024;
     blocks = c.blocks - 2;
     valid = true;
-    load<WORDS>(even, p - WORDS * 256, false);
-    load<WORDS>(odd, p - WORDS * 128, c.blocks == 2);
+    load(even, p - 1024, false);
+    load(odd, p - 512, c.blocks == 2);
   }
+};
+
+// The same for shifts 0 to 2, whose words are few: one block ahead.
+template <u32 CODER>
+struct LowSideAhead {
+  u32 w[3] = {0, 0, 0};   // of the next block
+  const u8* p = nullptr;  // where the lane's words of the block to load next begin
+  u32 blocks = 0;         // from there to the end of their chunk
+  bool valid = false;     // whether what was loaded is of the chunk that comes next
+
+  // With rANS the last word of the last block is not in the side plane.
+  template <u32 WORDS>
+  DEVICE_MEMBER void next() {
+#pragma unroll
+    for (u32 j = 0; j < WORDS; j++) {
+      if (CODER == HUFFMAN || j + 1 < WORDS || blocks != 1) w[j] = ldg32_stream(p + 128 * j);
+    }
+    p += WORDS * 128;
+    blocks--;
+  }
+
+  // Loads the side words of a chunk's first block.
+  template <u32 WORDS>
+  DEVICE_MEMBER void begin(const Tiles& t, const Chunk& c, u32 lane) {
+    p = side_at<CODER>(t, c, WORDS) + lane * 4;
+    blocks = c.blocks;
+    valid = true;
+    next<WORDS>();
+  }
+};
+
+template <bool LOW, u32 CODER>
+struct Ahead {
+  typedef SideAhead<CODER> Type;
+};
+template <u32 CODER>
+struct Ahead<true, CODER> {
+  typedef LowSideAhead<CODER> Type;
 };
 
 // Decodes tiles of a coder. What the walk wants of it is in walk.h.
 template <u32 CODER, u32 MODE>
 struct Tile {
-  // LOW: a shift that is not known before the launch, but small. WHOLE: blocks that are whole have a path of their own.
-  enum : bool { LOW = MODE == MODE_LOW || MODE == MODE_TRELLIS, WHOLE = MODE == MODE_PAIR || LOW, PATCHES = MODE == MODE_GENERAL || LOW };
-  enum : u32 { BITS = MODE == MODE_GENERAL || LOW ? 0 : 12 };
-  enum : u32 { MOST = LOW ? 3 : 4 };  // side words of a lane and block
-  SideAhead<CODER, MOST> ahead;
+  enum : bool { LOW = MODE == MODE_LOW || MODE == MODE_TRELLIS, PATCHES = MODE == MODE_GENERAL || LOW };
+  enum : u32 { BITS = PATCHES ? 0 : 12 };
+  typename Ahead<LOW, CODER>::Type ahead;
 
   DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
-    if (!WHOLE || c.blocks % 2 != 0) return;
     if constexpr (LOW) {
       if (t.shift == 0) ahead.template begin<1>(t, c, lane);
       else if (t.shift == 1) ahead.template begin<2>(t, c, lane);
       else ahead.template begin<3>(t, c, lane);
     } else {
-      ahead.template begin<4>(t, c, lane);
+      if (MODE == MODE_PAIR && c.blocks % 2 == 0) ahead.begin(t, c, lane);
     }
   }
 
@@ -186,16 +219,17 @@ struct Tile {
     if (!raw) d.begin(body, lane, t.bits);
     Sink sink(state, t, c, lane);
     const u32 row = first_row(t, c), end = end_col(t, c);
-    const bool whole = WHOLE && !raw && sink.takes_whole() && c.blocks % 2 == 0 && row + TILE_ROWS <= t.rows && end <= t.cols;
+    const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && sink.takes_whole() &&
+                       row + TILE_ROWS <= t.rows && end <= t.cols;
     if (!whole) {
       forget();
       any_blocks(t, c, d, body, raw, patches, lane, sink);
     } else if constexpr (LOW) {
-      if (t.shift == 0) whole_blocks<0>(t, c, d, body, patches, lane, following, more, sink);
-      else if (t.shift == 1) whole_blocks<1>(t, c, d, body, patches, lane, following, more, sink);
-      else whole_blocks<2>(t, c, d, body, patches, lane, following, more, sink);
+      if (t.shift == 0) low_blocks<0>(t, c, d, body, patches, lane, following, more, sink);
+      else if (t.shift == 1) low_blocks<1>(t, c, d, body, patches, lane, following, more, sink);
+      else low_blocks<2>(t, c, d, body, patches, lane, following, more, sink);
     } else {
-      whole_blocks<3>(t, c, d, body, patches, lane, following, more, sink);
+      whole_blocks(t, c, d, body, lane, following, more, sink);
     }
     const bool good = raw || d.ended_well(body, lane);
     state.end(t, c, lane, good);
@@ -203,45 +237,32 @@ struct Tile {
   }
 
  private:
-  // The blocks of a chunk that is coded, lies inside the matrix and has an even number of blocks: layout `pair`.
-  template <u32 SHIFT, class Sink>
-  DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, Patches patches, u32 lane,
-                                  const Chunk& following, bool more, Sink sink) {
-    constexpr u32 WORDS = SHIFT + 1;
+  // The blocks of a chunk that is coded, lies inside the matrix and has an even number of blocks: layout `pair`, shift 3.
+  template <class Sink>
+  DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, const Chunk& following,
+                                  bool more, Sink sink) {
     sink.begin_whole();
-    if (!ahead.valid) ahead.template begin<WORDS>(t, c, lane);
-    u32 carry = 0;
+    if (!ahead.valid) ahead.begin(t, c, lane);
     // The words of a block are replaced by those of the block after the next.
-    auto block = [&](Side<MOST>& side, u32 place, bool last_ahead, bool last, u32 number) {
-      Side<MOST> w = side;
-      ahead.template load<WORDS>(side, ahead.p + place, last_ahead);
+    auto block = [&](Side& side, u32 place, bool last_ahead, bool last) {
+      const Side w = side;
+      ahead.load(side, ahead.p + place, last_ahead);
       Block b;
-      if constexpr (SHIFT == 3) {
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-          u32 h0, h1;
-          pairs8(d, h0, h1, SHIFT);
-          u32 word = w.w[j];
-          if (CODER == RANS && j == 3 && last) word = d.tail(body);
-          b.q[2 * j] = merge_shift3(h0, word);
-          b.q[2 * j + 1] = merge_shift3(h1, fshl(word, word, 4));
-        }
-      } else {
-        // The last side word, a tail perhaps, is of many elements.
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) pairs8(d, b.q[2 * j], b.q[2 * j + 1], SHIFT);
-        if (CODER == RANS && last) w.w[SHIFT] = d.tail(body);
-#pragma unroll
-        for (u32 j = 0; j < 8; j++) b.q[j] = merge_low<CODER, SHIFT>(b.q[j], w.w, j);
-        apply_patches(patches, b, number, lane);
-        if (MODE == MODE_TRELLIS) unfilter_trellis(b, lane, carry);
+      for (u32 j = 0; j < 4; j++) {
+        u32 h0, h1;
+        pairs8(d, h0, h1, 3);
+        u32 word = w.w[j];
+        if (CODER == RANS && j == 3 && last) word = d.tail(body);
+        b.q[2 * j] = merge_shift3(h0, word);
+        b.q[2 * j + 1] = merge_shift3(h1, fshl(word, word, 4));
       }
       sink.whole(b);
     };
     ahead.valid = more && following.blocks % 2 == 0;
     // Behind this chunk: the next one of the warp, or, where there is none to go on with, this one's again.
     const Chunk& then = ahead.valid ? following : c;
-    const u8* const then_p = side_at<CODER>(t, then, WORDS) + lane * 4;
+    const u8* const then_p = side_at<CODER>(t, then, 4) + lane * 4;
     const u32 then_blocks = then.blocks;
 #pragma unroll 1
     for (u32 k = c.blocks; k != 0; k -= 2) {
@@ -249,10 +270,45 @@ struct Tile {
         ahead.p = then_p;
         ahead.blocks = then_blocks;
       }
-      block(ahead.even, 0, false, false, c.blocks - k);
-      block(ahead.odd, WORDS * 128, ahead.blocks == 2, k == 2, c.blocks - k + 1);
-      ahead.p += WORDS * 256;
+      block(ahead.even, 0, false, false);
+      block(ahead.odd, 512, ahead.blocks == 2, k == 2);
+      ahead.p += 1024;
       ahead.blocks -= 2;
+    }
+  }
+
+  // The blocks of a chunk that is coded and lies inside the matrix: layout `pair`, shifts 0 to 2.
+  template <u32 SHIFT, class Sink>
+  DEVICE_MEMBER void low_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, Patches patches, u32 lane,
+                                const Chunk& following, bool more, Sink sink) {
+    constexpr u32 WORDS = SHIFT + 1;
+    sink.begin_whole();
+    if (!ahead.valid) ahead.template begin<WORDS>(t, c, lane);
+    ahead.valid = more;
+    // Behind this chunk: the next one of the warp, or, where there is none, this one's again.
+    const Chunk& then = more ? following : c;
+    const u8* const then_p = side_at<CODER>(t, then, WORDS) + lane * 4;
+    const u32 then_blocks = then.blocks;
+    u32 carry = 0;
+#pragma unroll 1
+    for (u32 k = 0; k < c.blocks; k++) {
+      u32 side[WORDS];
+#pragma unroll
+      for (u32 j = 0; j < WORDS; j++) side[j] = ahead.w[j];
+      if (ahead.blocks == 0) {
+        ahead.p = then_p;
+        ahead.blocks = then_blocks;
+      }
+      ahead.template next<WORDS>();
+      Block b;
+#pragma unroll
+      for (u32 j = 0; j < 4; j++) pairs8(d, b.q[2 * j], b.q[2 * j + 1], SHIFT);
+      if (CODER == RANS && k + 1 == c.blocks) side[SHIFT] = d.tail(body);
+#pragma unroll
+      for (u32 j = 0; j < 8; j++) b.q[j] = merge_low<CODER, SHIFT>(b.q[j], side, j);
+      apply_patches(patches, b, k, lane);
+      if (MODE == MODE_TRELLIS) unfilter_trellis(b, lane, carry);
+      sink.whole(b);
     }
   }
 
