@@ -17,7 +17,8 @@ def encode(arguments: argparse.Namespace) -> int:
     a = arguments
     report = _api.compress(
         a.src, a.output, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
-        rules=dict(a.rule), scale=a.scale, block=a.block, coder=a.coder, layout=a.layout, level=a.level, tile=a.tile, include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose, threads=a.threads,
+        rules=dict(a.rule), scale=a.scale, block=a.block, coder=a.coder, layout=a.layout, level=a.level, tile=a.tile,
+        include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose, threads=a.threads,
         overwrite=a.overwrite, progress=show_progress(a.quiet),
     )  # fmt: skip
     if a.json:
