@@ -74,6 +74,7 @@ if _TYPE_CHECKING:
     from ._models._replace import compress_, decompress_
     from ._models._report import ReplaceReport
     from ._models._save import save_pretrained
+    from ._plan import FrontierReport, FrontierRow, Recipe, frontier
     from ._reports import (
         ComparedTensor,
         Comparison,
@@ -137,6 +138,7 @@ _MODULES = {
     "._models._replace": ("compress_", "decompress_"),
     "._models._report": ("ReplaceReport",),
     "._models._save": ("save_pretrained",),
+    "._plan": ("FrontierReport", "FrontierRow", "Recipe", "frontier"),
     "._reports": (
         "ComparedTensor",
         "Comparison",
@@ -199,6 +201,8 @@ __all__ = [
     "FileMissingError",
     "FilePermissionError",
     "FormatError",
+    "FrontierReport",
+    "FrontierRow",
     "Generation",
     "GpuDecoder",
     "HostDecoder",
@@ -208,6 +212,7 @@ __all__ = [
     "MemoryReport",
     "OutputExistsError",
     "PlaneInfo",
+    "Recipe",
     "ReplaceReport",
     "Segment",
     "TensorEntry",
@@ -230,6 +235,7 @@ __all__ = [
     "doctor",
     "encode_safetensors_to_wcodec",
     "evaluate",
+    "frontier",
     "generate",
     "instruction_sets",
     "load_file",

@@ -11,7 +11,11 @@ from .. import __version__
 from .._errors import InputError
 from .._native import safe
 from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, DTYPES, LAYOUTS, SCALES, SCHEMES, size
+from .arguments import bits as _bits
+from .arguments import choices as _choices
+from .arguments import positive as _positive
 from .output import say, tell
+from .plan_arguments import frontier_arguments
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -27,6 +31,7 @@ examples:
   wcodec generate path/to/model --prompt 'Once'        run a model with compressed layers
   wcodec eval path/to/model --text held-out.txt --baseline path/to/model
   wcodec bench path/to/model --baseline path/to/model  its speed beside the original's
+  wcodec frontier path/to/model --text held-out.txt    what fewer bits cost it
   wcodec doctor                                        what works here, on the CPU and on GPUs
 
 SRC is a .safetensors file or the folder of a checkpoint. MODEL is a .wcodec file or folder, or the folder of a
@@ -107,6 +112,10 @@ def build_parser() -> argparse.ArgumentParser:
         "bench", "models.bench", "measure how fast a model reads prompts and writes tokens, beside the original",
         "wcodec bench path/to/model --baseline path/to/original --batch 1,8 --device cuda",
     ))  # fmt: skip
+    frontier_arguments(add(
+        "frontier", "plan.frontier", "measure what fewer bits cost a model, beside NF4, INT4 and int8",
+        "wcodec frontier path/to/model --text held-out.txt --bits 4,3.5,3 --plot frontier.png",
+    ))  # fmt: skip
     _doctor(add(
         "doctor", "commands.doctor", "show what works here, on the CPU and on GPUs, and how to get what does not",
         "wcodec doctor --json",
@@ -123,26 +132,6 @@ def _command(place: str) -> Callable[[argparse.Namespace], int]:
         return status
 
     return run
-
-
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return value
-
-
-def _bits(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= 8:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bits from 1 to 8")
-    return value
 
 
 def _rule(text: str) -> tuple[str, dict[str, object]]:
@@ -268,17 +257,6 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", help="another one")
     _trust(parser)
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
-
-
-def _choices(known: tuple[str, ...]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        chosen = list(known) if text == "all" else [part.strip() for part in text.split(",")]
-        for part in chosen:
-            if part not in known:
-                raise argparse.ArgumentTypeError(f"{part!r} is not one of all, {', '.join(known)}")
-        return list(dict.fromkeys(chosen))
-
-    return parse
 
 
 def _roundtrip(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,55 @@
+"""Subcommands that weigh bits against damage: ``wcodec frontier`` and ``wcodec plan``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .. import _plan
+from .. import _format as fmt
+from .._errors import FileError
+from .models import _quiet_loading, _running
+from .output import document, put, say, show_progress
+
+
+def frontier(arguments: argparse.Namespace) -> int:
+    """``wcodec frontier``"""
+    a = arguments
+    _quiet_loading(a.quiet)
+    calibrate = None if a.calibrate == "none" else a.calibrate if a.calibrate == "self" else Path(a.calibrate)
+    with _running(a.model):
+        report = _plan.frontier(
+            a.model, Path(a.text), bits=a.bits, coder=a.coder, calibrate=calibrate, statistics=a.statistics,
+            **_measuring(a),
+        )  # fmt: skip
+    if a.plot:
+        _save(report.plot.kl(), a.plot)
+    if a.json:
+        put(document("frontier", {"text": a.text, **report.to_dict()}))
+    elif a.csv:
+        say(report.csv().rstrip("\n"))
+    else:
+        say(fmt.text_table(("figure", "value"), report._facts(), left=2))
+        say(f"\n{report.table()}")
+    return 0
+
+
+def _measuring(a: argparse.Namespace) -> dict[str, Any]:
+    """Options of running an original model on a text."""
+    return {
+        "windows": a.windows, "tokenizer": a.tokenizer, "device": a.device, "dtype": a.dtype, "threads": a.threads,
+        "trust_remote_code": a.trust_remote_code, "progress": show_progress(a.quiet),
+    }  # fmt: skip
+
+
+def _save(ax: Any, path: str) -> None:
+    """Writes a picture; what its ending is called decides what it is."""
+    from .._errors import InputError
+
+    try:
+        ax.figure.savefig(path, dpi=150)
+    except ValueError as error:
+        raise InputError(f"{path}: no picture of this kind can be drawn: {error} (end the name in .png)") from None
+    except OSError as error:
+        raise FileError(f"{path}: the picture cannot be written: {error.strerror} (choose another place)") from None

@@ -1,0 +1,102 @@
+"""The model that is measured, its text, and statistics of a calibration, from wherever they are."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .. import _devices, _torch
+from .._errors import InputError, UnsupportedError
+from .._foreign import by_transformers, config_of
+from .._measure import _models
+from .._options import path_of, shown
+
+if TYPE_CHECKING:
+    import torch
+
+# How classes of models are named that predict the next token.
+_CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+
+
+class Factors(Protocol):
+    """What :class:`Statistics` of a calibration can say of steps."""
+
+    def factors(self) -> dict[str, float]:
+        """By the name of a tensor, its step as a multiple of that of others."""
+        ...
+
+
+def is_model(source: Any) -> bool:
+    """Whether it is a model of torch, without importing torch for it."""
+    return callable(getattr(source, "named_parameters", None)) and callable(getattr(source, "forward", None))
+
+
+def original(
+    source: Any, device: str | torch.device = "cpu", dtype: Any = None, trust_remote_code: bool = False
+) -> tuple[Any, Path | None]:
+    """A causal language model that is not compressed, and the folder that it is from; a model is taken as it is.
+
+    :raises InputError: if it is none.
+    """
+    if is_model(source):
+        _models.check_model(source)
+        return source, None
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            f"a {type(source).__name__} is no language model that could be measured (pass the folder of a model, or a "
+            "model of transformers)"
+        )
+    transformers = _models.require_transformers()
+    torch = _torch.require()
+    folder = Path(path_of(source))
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder}: there is no config.json, so that nothing says what model this is "
+            "(name the folder of a transformers model)",
+            file=folder,
+        )
+    config = config_of(folder, trust_remote_code=trust_remote_code)
+    known = getattr(config, "architectures", None) or []
+    if known and not any(str(name).endswith(_CAUSAL) for name in known):
+        raise InputError(
+            f"{folder}: its config says {shown(known[0])}, which is no causal language model: there is no next token "
+            "to predict (leave text out, and give a budget)",
+            file=folder,
+        )
+    number = _devices.parse(device)
+    where = torch.device("cpu") if number is None else _devices.torch_device(number)
+    if dtype is None:
+        dtype = torch.float32 if number is None else (getattr(config, "dtype", None) or torch.bfloat16)
+    with by_transformers(folder, "does not load it"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, trust_remote_code=trust_remote_code
+        )
+        return model.to(where).eval(), folder
+
+
+def statistics_of(given: Factors | str | os.PathLike[str] | None) -> Factors | None:
+    """Statistics of a calibration, or those in a file."""
+    if given is None or callable(getattr(given, "factors", None)):
+        return given  # type: ignore[return-value]
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(
+            f"statistics must be what a calibration found or a file of it, not {shown(given)} "
+            "(pass wcodec.collect_statistics(model), or a path)"
+        )
+    found: Factors = _calibration().Statistics.load(path_of(given))
+    return found
+
+
+def calibrated(model: Any, data: Any, tokenizer: Any, progress: Any) -> Factors:
+    """Statistics that are collected now."""
+    found: Factors = _calibration().collect_statistics(model, tokenizer, data, progress=progress)
+    return found
+
+
+def _calibration() -> Any:
+    try:
+        return import_module(".._calibrate", __package__)
+    except ModuleNotFoundError:
+        raise UnsupportedError("this wcodec has no calibration (upgrade wcodec, or pass steps)") from None
