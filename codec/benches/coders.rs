@@ -10,9 +10,11 @@ use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StudentT};
 use serde_json::json;
 use wcodec::coder::histogram::{count_bytes, entropy};
-use wcodec::coder::plane::{Coding, EncodedPlane, Plane, PlaneOptions, Scratch, SymbolMatrices, encode};
+use wcodec::coder::plane::{Coding, EncodedPlane, Filters, Plane, PlaneOptions, Scratch, SymbolMatrices, encode};
+use wcodec::coder::tile::MAX_TILE;
+use wcodec::coder::{TILE_ROWS, filter};
 use wcodec::scheme::int8::{Granularity, quantize_with};
-use wcodec::{Cancel, Coder, Isa, Layout, Pool};
+use wcodec::{Cancel, Coder, Filter, Isa, Layout, Pool};
 
 /// Rows of the plane that is timed: 8 MiB.
 const ROWS: usize = 4096;
@@ -66,7 +68,8 @@ fn benches(c: &mut Criterion) {
         let decode = isas(*coder).into_iter().map(move |isa| format!("decode/{name}/{isa}"));
         decode.chain([format!("encode/{name}")])
     });
-    write_facts(&sizes, names.chain([QUANTIZE.to_owned()]).collect());
+    let filters = Isa::available().into_iter().map(|isa| format!("{FILTER}/{isa}"));
+    write_facts(&sizes, names.chain([QUANTIZE.to_owned()]).chain(filters).collect());
 
     let mut group = c.benchmark_group("decode");
     group.throughput(bytes.clone());
@@ -102,6 +105,22 @@ fn benches(c: &mut Criterion) {
     }
     group.finish();
 
+    // In a strip that stays in the cache, where decoding leaves it; what its bytes are does not matter.
+    let (group, undo) = FILTER.split_once('/').expect("group and name");
+    let mut group = c.benchmark_group(group);
+    group.throughput(bytes.clone());
+    let strip = &mut out[..TILE_ROWS * COLS];
+    for isa in Isa::available() {
+        group.bench_function(format!("{undo}/{isa}"), |b| {
+            b.iter(|| {
+                for col in (0..ROWS / TILE_ROWS).flat_map(|_| (0..COLS).step_by(MAX_TILE)) {
+                    filter::undo(Filter::Trellis, black_box(&mut strip[col..]), COLS, MAX_TILE, isa);
+                }
+            });
+        });
+    }
+    group.finish();
+
     let (group, quantize_rows) = QUANTIZE.split_once('/').expect("group and name");
     let mut group = c.benchmark_group(group);
     group.throughput(bytes);
@@ -112,6 +131,7 @@ fn benches(c: &mut Criterion) {
 }
 
 const QUANTIZE: &str = "scheme/quantize-int8-row";
+const FILTER: &str = "filter/undo-trellis";
 
 /// Instruction sets of this machine for which `coder` has decoders of its own.
 fn isas(coder: Coder) -> Vec<Isa> {

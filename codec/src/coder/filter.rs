@@ -1,6 +1,6 @@
 //! What is undone after decoding: lossless prediction, and the trellis. `FORMAT.md` section 4.
 
-use super::Filter;
+use super::{Filter, Isa};
 
 pub mod trellis;
 
@@ -31,8 +31,11 @@ pub fn apply(filter: Filter, bytes: &mut [i8], stride: usize, width: usize) {
     }
 }
 
-/// Undoes [`apply`].
-pub fn undo(filter: Filter, bytes: &mut [i8], stride: usize, width: usize) {
+/// Undoes [`apply`], with the instructions of `isa` where they are faster.
+///
+/// # Panics
+/// `stride` is 0, or this machine lacks `isa`.
+pub fn undo(filter: Filter, bytes: &mut [i8], stride: usize, width: usize, isa: Isa) {
     match filter {
         Filter::None => {}
         Filter::Left => {
@@ -52,10 +55,7 @@ pub fn undo(filter: Filter, bytes: &mut [i8], stride: usize, width: usize) {
                 row.iter_mut().zip(above).take(width).for_each(|(b, a)| *b = b.wrapping_add(*a));
             }
         }
-        Filter::Trellis => bytes.chunks_mut(stride).for_each(|row| {
-            let width = width.min(row.len());
-            trellis::levels_of(&mut row[..width]);
-        }),
+        Filter::Trellis => trellis::undo(bytes, stride, width, isa),
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
             let before = bytes.clone();
             for f in [Filter::None, Filter::Left, Filter::Up] {
                 apply(f, &mut bytes, stride, width);
-                undo(f, &mut bytes, stride, width);
+                undo(f, &mut bytes, stride, width, Isa::Scalar);
                 prop_assert_eq!(&bytes, &before);
             }
         }
@@ -82,7 +82,7 @@ mod tests {
         let mut b: Vec<i8> = (0..12).collect();
         apply(Filter::Left, &mut b, 4, 4);
         assert_eq!(b, [0, 1, 1, 1, 4, 1, 1, 1, 8, 1, 1, 1]);
-        undo(Filter::Left, &mut b, 4, 4);
+        undo(Filter::Left, &mut b, 4, 4, Isa::Scalar);
         apply(Filter::Up, &mut b, 4, 4);
         assert_eq!(b, [0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 4, 4]);
     }

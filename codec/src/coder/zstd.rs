@@ -2,7 +2,7 @@
 
 use zstd::zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, compress_bound, get_error_name};
 
-use super::{Filter, filter};
+use super::{Filter, Isa, filter};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::tensor::out_of_memory;
@@ -235,7 +235,10 @@ impl<'a> PlaneFrames<'a> {
             return Err(bad(format!("{got} bytes come out, not {want}")));
         }
         if filter != Filter::None {
-            for_each_row_run(out, number * self.chunk, cols, filter, filter::undo);
+            // Its filters are the same for all instruction sets.
+            let undo =
+                |filter, bytes: &mut [i8], stride, width| filter::undo(filter, bytes, stride, width, Isa::Scalar);
+            for_each_row_run(out, number * self.chunk, cols, filter, undo);
         }
         Ok(())
     }

@@ -2,20 +2,24 @@
 //!
 //! Four states, of which a bit says which of two quantizers the next level is of, each with every other level. That bit is the parity of the path's bits
 //! at every other column before, so that all of a row's are had at once by shifts.
+//!
+//! The format's formulas come to less than they say. The path's bit is the symbol's bit 0. A level is `2 q + Q` for a symbol `q` that writers use: its
+//! bit 7 is the symbol's, bits 1 to 6 are the symbol's bits 0 to 5, and bit 0 is `Q`. (Bit 6 is lost, which is as bit 7 where the magnitude is
+//! below 64.) So the symbol of a level is half of it, rounded down.
 
-/// Turns levels, which are a path, into their symbols, in place: a row of a tile from its left edge. Of levels that are no path something else is made.
+use super::Isa;
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod avx2;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod avx512;
+
+/// Turns levels, which are a path, into their symbols, in place. Of levels that are no path something else is made.
 pub fn symbols_of(levels: &mut [i8]) {
-    let (mut quantizer, mut before) = (0u8, 0u8);
-    for level in levels {
-        let negative = (*level >> 7) as u8;
-        let k = *level as u8 ^ negative;
-        let m = k >> 1;
-        *level = (m ^ negative) as i8;
-        (quantizer, before) = (before ^ ((m ^ negative) & 1), quantizer);
-    }
+    levels.iter_mut().for_each(|level| *level >>= 1);
 }
 
-/// Turns symbols into levels, in place: a row of a tile from its left edge.
+/// Turns symbols into levels, in place: a row of a tile from its left edge. The reference, by the format's formulas.
 pub fn levels_of(symbols: &mut [i8]) {
     let (mut quantizer, mut before) = (0u8, 0u8);
     for symbol in symbols {
@@ -24,5 +28,151 @@ pub fn levels_of(symbols: &mut [i8]) {
         let k = (m << 1 & 0x7E) | (quantizer ^ (negative & 1));
         *symbol = (k ^ negative) as i8;
         (quantizer, before) = (before ^ ((m ^ negative) & 1), quantizer);
+    }
+}
+
+/// Turns symbols into levels, in place: `width` columns of rows that are `stride` apart, from the left edge of a tile.
+///
+/// # Panics
+/// `stride` is 0, or this machine lacks `isa`.
+pub fn undo(bytes: &mut [i8], stride: usize, width: usize, isa: Isa) {
+    let rows = bytes.chunks_mut(stride).map(|row| {
+        let width = width.min(row.len());
+        &mut row[..width]
+    });
+    match isa {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        Isa::Avx2 => avx2::undo(rows),
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        Isa::Avx512 => avx512::undo(rows),
+        _ => rows.for_each(|row| words(row, 0)),
+    }
+}
+
+/// Columns that vectors take at once: one in each bit of a u64.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const RUN: usize = 64;
+
+/// Every other column from the first one on.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const EVEN: u64 = 0x5555_5555_5555_5555;
+
+/// What a row's next 64 columns take over from those before: in all even bits the quantizer of the first of them, and in all odd bits that of the column
+/// before. A path's bit turns over the quantizers of every other column behind it, so that they are turned over where these bits are 1.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[derive(Default)]
+struct Carry(u64);
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+impl Carry {
+    /// The quantizers of 64 columns, from the path's bits in them.
+    #[inline(always)]
+    fn quantizers(&mut self, bits: u64) -> u64 {
+        // Each step doubles how many bits are added up, of those at every other column up to this one.
+        let mut sum = bits;
+        for by in [2, 4, 8, 16, 32] {
+            sum ^= sum << by;
+        }
+        let quantizers = sum << 1 ^ self.0;
+        // The sums of the last two columns are those of all even and of all odd ones. What is behind an odd column counts for even ones.
+        let (even, odd) = (sum >> 63, sum >> 62 & 1);
+        self.0 ^= (even.wrapping_neg() & EVEN) | (odd.wrapping_neg() & !EVEN);
+        quantizers
+    }
+}
+
+/// Turns symbols into levels, eight at once in portable code: a row, or what is left of one from an even column on, with the [`Carry`] of those before.
+#[inline]
+fn words(row: &mut [i8], carry: u64) {
+    // As in a carry, but a column is a byte.
+    let mut carry = (carry & 1 | (carry & 2) << 7) * 0x0001_0001_0001_0001;
+    let (words, rest) = row.as_chunks_mut::<8>();
+    for word in words {
+        *word = levels_of_word(u64::from_le_bytes(word.map(|s| s as u8)), &mut carry).to_le_bytes().map(|n| n as i8);
+    }
+    let mut word = [0; 8];
+    rest.iter().zip(&mut word).for_each(|(s, byte)| *byte = *s as u8);
+    let word = levels_of_word(u64::from_le_bytes(word), &mut carry).to_le_bytes();
+    rest.iter_mut().zip(word).for_each(|(s, n)| *s = n as i8);
+}
+
+/// Levels of eight symbols, of which the lowest byte is the first.
+#[inline(always)]
+fn levels_of_word(symbols: u64, carry: &mut u64) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const SIGN: u64 = 0x80 * EACH;
+    const REST: u64 = 0x7E * EACH;
+    const EVEN: u64 = 0x0001_0001_0001_0001;
+    let mut sum = symbols & EACH;
+    sum ^= sum << 16;
+    sum ^= sum << 32;
+    let quantizers = sum << 8 ^ *carry;
+    let (even, odd) = (sum >> 56, sum >> 48 & 1);
+    *carry ^= (even * EVEN) | ((odd * EVEN) << 8);
+    (symbols & SIGN) | ((symbols << 1) & REST) | quantizers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(symbols: &[i8], stride: usize, width: usize) {
+        let mut reference = symbols.to_vec();
+        reference.chunks_mut(stride).for_each(|row| {
+            let width = width.min(row.len());
+            levels_of(&mut row[..width]);
+        });
+        for isa in Isa::available() {
+            let mut levels = symbols.to_vec();
+            undo(&mut levels, stride, width, isa);
+            assert_eq!(levels, reference, "{isa}, {stride} x {width}: {symbols:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn all_instruction_sets_give_the_same_levels(
+            rows in 1usize..18,
+            width in prop_oneof![1usize..140, 1usize..1100],
+            extra in 0usize..70,
+            missing in 0usize..200,
+            seed in prop::collection::vec(any::<i8>(), 1..1000),
+        ) {
+            let (stride, bytes) = (width + extra, rows * (width + extra));
+            let symbols: Vec<i8> = seed.iter().copied().cycle().take(bytes - missing.min(bytes)).collect();
+            check(&symbols, stride, width);
+            check(&symbols, width, stride);
+        }
+
+        #[test]
+        fn paths_come_back(symbols in prop::collection::vec(-64i8..64, 0..300)) {
+            let mut bytes = symbols.clone();
+            levels_of(&mut bytes);
+            symbols_of(&mut bytes);
+            prop_assert_eq!(bytes, symbols);
+        }
+    }
+
+    #[test]
+    fn every_symbol_behind_every_bit() {
+        let row: Vec<i8> = (0..=255u8).flat_map(|s| [s as i8, s.wrapping_mul(77) as i8, s as i8 >> 1]).collect();
+        let lengths = if cfg!(miri) { 150..153 } else { 1..row.len() };
+        for width in lengths {
+            check(&row, width, width);
+        }
+    }
+
+    #[test]
+    fn one_bit_reaches_every_other_column_behind_it() {
+        let columns = if cfg!(miri) { 20 } else { 200 };
+        for at in 0..columns {
+            let mut symbols = vec![0i8; columns];
+            symbols[at] = 1;
+            check(&symbols, columns, columns);
+            undo(&mut symbols, columns, columns, Isa::Scalar);
+            let expected = |j: usize| 2 * i8::from(j == at) + i8::from(j > at && (j - at) % 2 == 1);
+            assert!(symbols.iter().enumerate().all(|(j, n)| *n == expected(j)), "{symbols:?}");
+        }
     }
 }

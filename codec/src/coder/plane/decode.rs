@@ -48,6 +48,7 @@ struct Tiles<'a> {
     geometry: TileGeometry,
     format: ChunkFormat,
     filter: Filter,
+    isa: Isa,
     decoder: ChunkDecoder,
     offsets: &'a [[u8; 4]],
     data: &'a [u8],
@@ -237,7 +238,7 @@ impl<'a> Tiles<'a> {
         let decoder = ChunkDecoder::new(format, table, isa);
         let element_bytes = source.form.coding.element_bytes();
         let (data, side) = (source.data, source.side);
-        let tiles = Self { geometry, format, filter, decoder, offsets, data, side, side_per_strip, element_bytes };
+        let tiles = Self { geometry, format, filter, isa, decoder, offsets, data, side, side_per_strip, element_bytes };
         let (mut end, mut longest) = (0, 0);
         for i in 0..geometry.chunks() {
             let r = tiles.chunk_range(i);
@@ -329,7 +330,7 @@ impl<'a> Tiles<'a> {
         }
         if self.filter != Filter::None {
             for col in (0..cols).step_by(g.tile()) {
-                filter::undo(self.filter, &mut out[col..], cols, g.tile().min(cols - col));
+                filter::undo(self.filter, &mut out[col..], cols, g.tile().min(cols - col), self.isa);
             }
         }
         Ok(())
@@ -343,7 +344,7 @@ impl<'a> Tiles<'a> {
         out.clear();
         out.resize(elements, 0);
         self.decoder.decode(&chunk, out, width, &mut tails, scratch).map_err(|e| self.place(&e, i))?;
-        filter::undo(self.filter, out, width, width);
+        filter::undo(self.filter, out, width, width, self.isa);
         if self.format.layout == Layout::Split {
             let symbols = std::mem::take(out);
             out.resize(elements * self.element_bytes, 0);

@@ -31,7 +31,6 @@ struct Bin {
 /// Costs of levels, prepared for [`Viterbi::levels`](super::Viterbi::levels): by the low byte of a rounded weight.
 pub(crate) struct Branches {
     bins: Box<[Bin; 256]>,
-    /// Twice the `n` of the levels that a bin is between.
     /// Twice the `n` of the levels at the ends of the bin.
     levels: Box<[[[i32; COSETS]; 2]; 256]>,
 }
