@@ -16,6 +16,7 @@ from .._options import CODERS, choice, number
 from . import _loading, _reference
 from ._frontier_report import FrontierReport, FrontierRow
 from ._recipe import WEIGHTS_ALONE, Recipe
+from ._steps import of_architecture
 
 if TYPE_CHECKING:
     import torch
@@ -185,9 +186,12 @@ class _Work:
         from ._matrices import decoded, replaced
 
         options = {**recipe.options(), "transpose": self.matrices.transpose, "threads": self.threads}
+        names = [piece.name for piece in self.matrices.pieces]
         if recipe.steps is not None:
             # Statistics may be of more tensors than there are here.
-            options["steps"] = {p.name: recipe.steps[p.name] for p in self.matrices.pieces if p.name in recipe.steps}
+            options["steps"] = {name: recipe.steps[name] for name in names if name in recipe.steps}
+        elif recipe.scheme == "rate" and recipe.statistics is None:
+            options["steps"] = of_architecture(getattr(self.matrices.model, "config", None), names)
         begin = time.perf_counter()
         data, _ = _api.compress_to_bytes(self.matrices.tensors(), **options)
         seconds = time.perf_counter() - begin
