@@ -2,6 +2,18 @@
 
 from ._frontier import frontier
 from ._frontier_report import FrontierReport, FrontierRow
+from ._make import plan
+from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
 from ._recipe import Recipe
 
-__all__ = ["FrontierReport", "FrontierRow", "Recipe", "frontier"]
+__all__ = [
+    "Candidate",
+    "FrontierReport",
+    "FrontierRow",
+    "MeasuredQuality",
+    "PlanReport",
+    "PlannedTensors",
+    "Recipe",
+    "frontier",
+    "plan",
+]

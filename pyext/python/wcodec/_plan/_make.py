@@ -1,0 +1,298 @@
+"""Making a plan: candidates are encoded and measured, and the best of them is taken."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._errors import InputError
+from .._measure import _models
+from .._options import choice, shown
+from .._reports import TensorInfo
+from . import _loading
+from ._candidates import RoleDamage, by_roles, by_statistics, damages
+from ._frontier import DEFAULT_WINDOWS, _Count, _of_folder
+from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
+from ._recipe import WEIGHTS_ALONE, Recipe
+from ._target import Target, target
+from ._trials import LOSSLESS, Trial, Trials, role_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._score import Judge
+
+# What the plan itself takes in the file, about: a budget in bytes counts it.
+_PLAN_BYTES = 2500
+_CODERS = ("rans", "huffman")
+
+
+def plan(
+    src: Any,
+    *,
+    budget: int | str | None = None,
+    quality: str | None = None,
+    text: str | os.PathLike[str] | Sequence[int] | torch.Tensor | None = None,
+    statistics: _loading.Factors | str | os.PathLike[str] | None = None,
+    trellis: bool | None = None,
+    coder: str = "rans",
+    scheme: str | None = None,
+    rules: Mapping[str, Any] | None = None,
+    steps: Mapping[str, float] | None = None,
+    windows: int = DEFAULT_WINDOWS,
+    tokenizer: Any = None,
+    device: str | torch.device = "cpu",
+    dtype: Any = None,
+    trust_remote_code: bool = False,
+    progress: bool | _models.StepCallback = False,
+    **options: Any,
+) -> PlanReport:
+    """Chooses how a model's tensors are encoded, so that a budget is met with the least damage, or a bound of damage
+    with the fewest bytes.
+
+    What is least, no rule knows: candidates are encoded in memory, decoded, and measured on the text. They are steps by
+    the weights alone; steps by what the tensors of each role do alone; and, with statistics of a calibration, steps by
+    the Fisher information. The best of them is taken, and the report says what each of them did. If the budget leaves
+    room for all bits, tensors are kept without loss.
+
+    Example (needs transformers and a model)::
+
+        plan = wcodec.plan("path/to/model", budget="4.2 bits", text="heldout.txt")
+        print(plan.frontier(), plan.table(), sep="\\n")
+        wcodec.compress("path/to/model", "model.wcodec", **plan.options())
+
+    ``wcodec.compress("path/to/model", "model.wcodec", budget="4.2 bits", text="heldout.txt")`` does it at once.
+
+    :param src: the folder of a model of transformers, or such a model, not compressed; without a text, whatever
+        :func:`wcodec.compress` takes.
+    :param budget: bytes of the whole file, as a number or as text (``"600MB"``, ``"1.5GiB"``), or bits per weight of
+        the tensors that are encoded (``"4.2 bits"``).
+    :param quality: a bound of the mean ``KL(original || compressed)`` in nats per token, such as ``"kl<=0.02"``.
+    :param text: what to measure on, as for :func:`wcodec.frontier`. Without one a budget is met and no damage measured.
+    :param statistics: of a calibration, or a file of them.
+    :param trellis: whether levels are chosen by a trellis: they are if left out.
+    :param coder: ``rans`` or ``huffman``.
+    :param scheme: ``rate`` if nothing may be kept without loss.
+    :param rules: as for :func:`wcodec.compress`: tensors that match are encoded as they say, and count.
+    :param steps: steps of your own, as for :func:`wcodec.compress`: the only candidate.
+    :param windows: windows of the text at most, as for :func:`wcodec.frontier`.
+    :param tokenizer: as for :func:`wcodec.evaluate`; ``device``, ``dtype`` and ``trust_remote_code`` as for
+        :func:`wcodec.frontier`.
+    :param progress: ``True`` for a bar, or a function that is called with (windows done, windows in all, about).
+    :param options: further ones of :func:`wcodec.compress`, such as ``include``, ``exclude``, ``skip`` and ``threads``.
+    :raises InputError: if the target makes no sense or cannot be met, or if the model cannot be measured.
+    """
+    begin = time.perf_counter()
+    wanted = target(budget, quality, options.pop("bits", None))
+    if scheme not in (None, "rate"):
+        raise InputError(
+            f"scheme={shown(scheme)} has no bits to choose for a budget or a quality (leave scheme out, or use 'rate')"
+        )
+    choice("coder", coder, _CODERS)
+    if wanted.kl is not None and text is None:
+        raise InputError("a quality needs a text to measure it on (pass text='heldout.txt', or a budget)")
+    known = _loading.statistics_of(statistics)
+    fixed = {**options, "rules": rules}
+    fixed["metadata"] = options.get("metadata")
+    recipe = Recipe(WEIGHTS_ALONE, "rate", None, trellis is not False, coder, steps)
+    if steps is not None:
+        recipe = replace(recipe, name="steps as given")
+    if text is None:
+        source = _tensors_of(src) if _loading.is_model(src) else src
+        trials = Trials(source, fixed, None, None, _PLAN_BYTES)
+        chosen = _without_text(trials, recipe, wanted, known, scheme)
+        return _report(trials, chosen, wanted, [chosen], [], None, begin)
+    original, folder = _loading.original(src, device, dtype, trust_remote_code)
+    ids = _models.token_ids(text, original, tokenizer)
+    (windows,) = _models.whole("windows", windows)
+    from ._score import Judge
+
+    matrices = _of_folder(original, folder)
+    transposed = matrices.transpose
+    if transposed:
+        # The names of the model's own layers say it better than shapes could.
+        given = fixed.get("transpose") or ()
+        fixed["transpose"] = [*([given] if isinstance(given, str) else given), *transposed]
+    with _models.steps(progress, "planning", "window") as tell:
+        count = _Count(tell)
+        count.total = 8 * windows
+        judge = Judge(original, ids, windows, count)
+        source = src if folder is not None else _tensors_of(original)
+        trials = Trials(source, fixed, original, judge, _PLAN_BYTES)
+        config = getattr(original, "config", None)
+        only = steps is not None
+        chosen, found = _measured(trials, recipe, wanted, known, scheme, config, only)
+        roles = damages(trials, chosen)
+    return _report(trials, chosen, wanted, found, roles, judge, begin, original)
+
+
+def _without_text(
+    trials: Trials, recipe: Recipe, wanted: Target, known: _loading.Factors | None, scheme: str | None
+) -> Trial:
+    """The recipe that a study would choose, where nothing is measured."""
+    first = trials.fit(recipe, wanted)
+    if (whole := _lossless(trials, first, wanted, scheme)) is not None:
+        return whole
+    if known is None or recipe.steps is not None:
+        return first
+    return trials.fit(by_statistics(first, [], known), wanted, first.recipe.bits)
+
+
+def _measured(
+    trials: Trials,
+    recipe: Recipe,
+    wanted: Target,
+    known: _loading.Factors | None,
+    scheme: str | None,
+    config: Any,
+    only: bool,
+) -> tuple[Trial, list[Trial]]:
+    """The best trial, and all that were measured on all windows."""
+    if wanted.kl is None:
+        first = trials.fit(recipe, wanted)
+        whole = _lossless(trials, first, wanted, scheme)
+        if whole is not None:
+            trials.measure(whole)
+            return whole, trials.done
+        trials.measure(first)
+    else:
+        met = trials.meet(recipe, wanted.kl)
+        if met is None:
+            return _beyond(trials, recipe, wanted.kl, scheme), trials.done
+        first = met
+    if only:
+        return first, trials.done
+    found = damages(trials, first)
+    recipes = [by_roles(first, found, config)]
+    if known is not None:
+        recipes.append(by_statistics(first, found, known))
+    others = []
+    for other in recipes:
+        at = first.recipe.bits
+        trial = trials.fit(other, wanted, at) if wanted.kl is None else trials.encode(other)
+        trials.measure(trial)
+        others.append(trial)
+    best = min([first, *others], key=_kl_of)
+    if wanted.kl is not None and best is not first:
+        # The better recipe meets the bound with fewer bits.
+        fewer = trials.meet(best.recipe, wanted.kl, best)
+        best = min([t for t in (first, fewer) if t is not None], key=lambda t: t.file_bytes)
+    return best, trials.done
+
+
+def _kl_of(trial: Trial) -> float:
+    return math.inf if trial.score is None else trial.score.kl
+
+
+def _lossless(trials: Trials, first: Trial, wanted: Target, scheme: str | None) -> Trial | None:
+    """All bits, where a budget has room for them."""
+    limit = float(wanted.bits if wanted.bytes is None else wanted.bytes)  # type: ignore[arg-type]
+    if scheme is not None or (first.recipe.bits or 0) < 8 or first.taken(wanted) > limit:
+        return None
+    trial = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=first.recipe.coder))
+    return trial if trial.taken(wanted) <= limit else None
+
+
+def _beyond(trials: Trials, recipe: Recipe, bound: float, scheme: str | None) -> Trial:
+    """What meets a bound that no number of bits does."""
+    if scheme is None:
+        trial = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder))
+        trials.measure(trial)
+        if _kl_of(trial) <= bound:
+            return trial
+    reached = [_kl_of(trial) for trial in trials.done]
+    least, most = trials.least(recipe), max(reached)
+    trials.measure(least)
+    raise InputError(
+        f"a KL of at most {bound:g} nats per token cannot be met: what was measured is from {min(reached):.3g} to "
+        f"{max(most, _kl_of(least)):.3g} (allow more, or leave scheme out so that tensors may be kept without loss)"
+    )
+
+
+def _tensors_of(model: Any) -> dict[str, Any]:
+    """The tensors of a model in memory: stacks of experts one by one, tied ones once."""
+    from .._models._find import find
+
+    stacks = {n for c in find(model, [], [], True)[0] if c.kind == "experts" for n in c.parameters}
+    out: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        if name in stacks:
+            out.update((f"{name}.{i}", parameter.detach()[i]) for i in range(parameter.shape[0]))
+        else:
+            out[name] = parameter.detach()
+    return out
+
+
+def _report(
+    trials: Trials,
+    chosen: Trial,
+    wanted: Target,
+    found: Iterable[Trial],
+    roles: list[RoleDamage],
+    judge: Judge | None,
+    begin: float,
+    model: Any = None,
+) -> PlanReport:
+    alone = {d.role: d.kl for d in roles}
+    by_role: dict[str, list[TensorInfo]] = {}
+    for tensor in chosen.tensors:
+        by_role.setdefault(role_of(tensor.name), []).append(tensor)
+    quality = None
+    if judge is not None and chosen.score is not None:
+        s = chosen.score
+        quality = MeasuredQuality(
+            s.kl, s.standard_error, s.perplexity, judge.baseline.perplexity, s.top1_agreement, s.tokens, s.windows,
+            judge.window, judge.text_hash, str(_models.dtype_of(model)).removeprefix("torch."),
+        )  # fmt: skip
+    return PlanReport(
+        target=str(wanted),
+        recipe=chosen.recipe,
+        file_bytes=chosen.file_bytes,
+        bits=chosen.bits,
+        candidates=tuple(_candidate(trial, trial is chosen) for trial in found),
+        roles=tuple(_planned(role, some, chosen, alone.get(role)) for role, some in by_role.items()),
+        tensors=tuple(_planned(t.name, [t], chosen, None) for t in chosen.tensors),
+        quality=quality,
+        seconds=time.perf_counter() - begin,
+        _options=trials.options(chosen.recipe),
+    )
+
+
+def _candidate(trial: Trial, taken: bool) -> Candidate:
+    s = trial.score
+    known = (None, None, None) if s is None else (s.kl, s.perplexity, s.top1_agreement)
+    return Candidate(trial.recipe.name, trial.recipe.bits, trial.bits, trial.file_bytes, *known, taken)
+
+
+def _planned(name: str, tensors: list[TensorInfo], trial: Trial, kl: float | None) -> PlannedTensors:
+    weights, stored = sum(t.elements for t in tensors), sum(t.stored_bytes for t in tensors)
+    known = [(t.error, t.elements) for t in tensors if t.error is not None]
+    error = math.sqrt(sum(e * e * n for e, n in known) / sum(n for _, n in known)) if known else None
+    steps = [(trial.recipe.steps or {}).get(t.name, 1.0) for t in tensors if t.scheme == "rate"]
+    return PlannedTensors(
+        name=name,
+        tensors=len(tensors),
+        weights=weights,
+        scheme=", ".join(dict.fromkeys(t.scheme for t in tensors)),
+        bits=8 * stored / weights if weights else None,
+        stored_bytes=stored,
+        share=stored / trial.file_bytes,
+        step=math.exp(sum(map(math.log, steps)) / len(steps)) if steps else None,
+        error=error,
+        kl=kl,
+    )
+
+
+def early(dst: str | os.PathLike[str], overwrite: bool) -> None:
+    """Refuses an output that exists before work begins that takes long."""
+    if not overwrite and os.path.lexists(dst):
+        from .._errors import OutputExistsError
+
+        raise OutputExistsError(f"{dst} exists (pass overwrite=True to replace it)", file=Path(dst))
+
+
