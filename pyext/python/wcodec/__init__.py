@@ -74,7 +74,7 @@ if _TYPE_CHECKING:
     from ._models._replace import compress_, decompress_
     from ._models._report import ReplaceReport
     from ._models._save import save_pretrained
-    from ._plan import FrontierReport, FrontierRow, Recipe, frontier
+    from ._plan import FrontierReport, FrontierRow, PlanReport, Recipe, frontier, plan
     from ._reports import (
         ComparedTensor,
         Comparison,
@@ -138,7 +138,7 @@ _MODULES = {
     "._models._replace": ("compress_", "decompress_"),
     "._models._report": ("ReplaceReport",),
     "._models._save": ("save_pretrained",),
-    "._plan": ("FrontierReport", "FrontierRow", "Recipe", "frontier"),
+    "._plan": ("FrontierReport", "FrontierRow", "PlanReport", "Recipe", "frontier", "plan"),
     "._reports": (
         "ComparedTensor",
         "Comparison",
@@ -211,6 +211,7 @@ __all__ = [
     "LayerStats",
     "MemoryReport",
     "OutputExistsError",
+    "PlanReport",
     "PlaneInfo",
     "Recipe",
     "ReplaceReport",
@@ -244,6 +245,7 @@ __all__ = [
     "measure_vram",
     "nn",
     "open",
+    "plan",
     "register",
     "save_file",
     "save_pretrained",

@@ -37,6 +37,10 @@ def compress(
     bits_per_tensor: bool = False,
     rules: Mapping[str, Any] | None = None,
     steps: Mapping[str, float] | None = None,
+    budget: int | str | None = None,
+    quality: str | None = None,
+    text: Any = None,
+    statistics: Any = None,
     layout: str = "pair",
     level: int = DEFAULT_LEVEL,
     tile: int | None = None,
@@ -82,6 +86,12 @@ def compress(
         "lm_head.*": "lossless"}``: a scheme, or a dictionary of ``scheme``, ``bits``, ``trellis``, ``scale``, ``block``
         and ``coder``. The first pattern counts that matches; tensors of rules with the same bits meet them together.
     :param steps: with scheme ``rate``, by the name of a tensor what its steps are to be times those of others.
+    :param budget: instead of bits, what they are chosen for: bytes of the whole file (``"600MB"``) or bits per weight of
+        the tensors that are encoded (``"4.2 bits"``). See :func:`wcodec.plan`, which takes more options and can be
+        looked at before anything is written; ``src`` may be a model, too.
+    :param quality: instead of bits, a bound of the damage, such as ``"kl<=0.02"``, likewise.
+    :param text: with ``budget`` or ``quality``, what damage is measured on: a path, text or token ids.
+    :param statistics: with ``budget`` or ``quality``, those of a calibration, or a file of them.
     :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default) or ``byte``.
     :param level: level of ``zstd``, 1 to 19.
     :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
@@ -99,6 +109,15 @@ def compress(
         no sense.
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
+    if budget is not None or quality is not None:
+        return _planned(src, dst, progress, {
+            "scheme": scheme, "coder": coder, "bits": bits, "trellis": trellis, "rules": rules, "steps": steps,
+            "budget": budget, "quality": quality, "text": text, "statistics": statistics, "layout": layout,
+            "level": level, "tile": tile, "include": include, "exclude": exclude, "skip": skip, "transpose": transpose,
+            "threads": threads, "overwrite": overwrite, "metadata": metadata,
+        })  # fmt: skip
+    if text is not None or statistics is not None:
+        raise InputError("text and statistics go with a budget or a quality (pass one of these, or leave them out)")
     options = encode_options(
         scheme=scheme, coder=coder, scale=scale, block=block, bits=bits, trellis=trellis,
         bits_per_tensor=bits_per_tensor, rules=rules, steps=steps, layout=layout, level=level, tile=tile,
@@ -108,6 +127,15 @@ def compress(
     with reporter(progress, "encode") as callback:
         text = _native.encode(native_source(src), target, options, callback)
     return CompressionReport._from_native(target, text)
+
+
+def _planned(
+    src: Any, dst: _Path, progress: bool | ProgressCallback, options: dict[str, Any]
+) -> CompressionReport:
+    """Plans, encodes what was planned, and says so in the report."""
+    from ._plan import compress_by_plan
+
+    return compress_by_plan(src, dst, progress, options)
 
 
 def compress_to_bytes(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -69,11 +71,38 @@ def original(
     where = torch.device("cpu") if number is None else _devices.torch_device(number)
     if dtype is None:
         dtype = torch.float32 if number is None else (getattr(config, "dtype", None) or torch.bfloat16)
-    with by_transformers(folder, "does not load it"):
+    with _without_bars(transformers), by_transformers(folder, "does not load it"):
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, trust_remote_code=trust_remote_code
         )
         return model.to(where).eval(), folder
+
+
+def tensors_of(model: Any) -> dict[str, Any]:
+    """The tensors of a model in memory: stacks of experts one by one, tied ones once."""
+    from .._models._find import find
+
+    stacks = {n for c in find(model, [], [], True)[0] if c.kind == "experts" for n in c.parameters}
+    out: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        if name in stacks:
+            out.update((f"{name}.{i}", parameter.detach()[i]) for i in range(parameter.shape[0]))
+        else:
+            out[name] = parameter.detach()
+    return out
+
+
+@contextmanager
+def _without_bars(transformers: Any) -> Iterator[None]:
+    """transformers shows bars of its own unless it is told not to."""
+    logging = transformers.utils.logging
+    shown_before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown_before:
+            logging.enable_progress_bar()
 
 
 def statistics_of(given: Factors | str | os.PathLike[str] | None) -> Factors | None:

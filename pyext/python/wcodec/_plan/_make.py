@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._errors import InputError
@@ -103,9 +102,9 @@ def plan(
     if steps is not None:
         recipe = replace(recipe, name="steps as given")
     if text is None:
-        source = _tensors_of(src) if _loading.is_model(src) else src
+        source = _loading.tensors_of(src) if _loading.is_model(src) else src
         trials = Trials(source, fixed, None, None, _PLAN_BYTES)
-        chosen = _without_text(trials, recipe, wanted, known, scheme)
+        chosen = _without_text(trials, recipe, wanted, known, scheme, trellis)
         return _report(trials, chosen, wanted, [chosen], [], None, begin)
     original, folder = _loading.original(src, device, dtype, trust_remote_code)
     ids = _models.token_ids(text, original, tokenizer)
@@ -122,23 +121,25 @@ def plan(
         count = _Count(tell)
         count.total = 8 * windows
         judge = Judge(original, ids, windows, count)
-        source = src if folder is not None else _tensors_of(original)
+        source = src if folder is not None else _loading.tensors_of(original)
         trials = Trials(source, fixed, original, judge, _PLAN_BYTES)
         config = getattr(original, "config", None)
-        only = steps is not None
-        chosen, found = _measured(trials, recipe, wanted, known, scheme, config, only)
+        chosen, found = _measured(trials, recipe, wanted, known, scheme, trellis, config)
         roles = damages(trials, chosen)
     return _report(trials, chosen, wanted, found, roles, judge, begin, original)
 
 
 def _without_text(
-    trials: Trials, recipe: Recipe, wanted: Target, known: _loading.Factors | None, scheme: str | None
+    trials: Trials,
+    recipe: Recipe,
+    wanted: Target,
+    known: _loading.Factors | None,
+    scheme: str | None,
+    trellis: bool | None,
 ) -> Trial:
     """The recipe that a study would choose, where nothing is measured."""
-    first = trials.fit(recipe, wanted)
-    if (whole := _lossless(trials, first, wanted, scheme)) is not None:
-        return whole
-    if known is None or recipe.steps is not None:
+    first = _fitting(trials, recipe, wanted, scheme, trellis)
+    if known is None or recipe.steps is not None or first.recipe.scheme == LOSSLESS:
         return first
     return trials.fit(by_statistics(first, [], known), wanted, first.recipe.bits)
 
@@ -149,23 +150,16 @@ def _measured(
     wanted: Target,
     known: _loading.Factors | None,
     scheme: str | None,
+    trellis: bool | None,
     config: Any,
-    only: bool,
 ) -> tuple[Trial, list[Trial]]:
     """The best trial, and all that were measured on all windows."""
     if wanted.kl is None:
-        first = trials.fit(recipe, wanted)
-        whole = _lossless(trials, first, wanted, scheme)
-        if whole is not None:
-            trials.measure(whole)
-            return whole, trials.done
+        first = _fitting(trials, recipe, wanted, scheme, trellis)
         trials.measure(first)
     else:
-        met = trials.meet(recipe, wanted.kl)
-        if met is None:
-            return _beyond(trials, recipe, wanted.kl, scheme), trials.done
-        first = met
-    if only:
+        first = _meeting(trials, recipe, wanted.kl, scheme, trellis)
+    if recipe.steps is not None or first.recipe.scheme == LOSSLESS:
         return first, trials.done
     found = damages(trials, first)
     recipes = [by_roles(first, found, config)]
@@ -189,43 +183,41 @@ def _kl_of(trial: Trial) -> float:
     return math.inf if trial.score is None else trial.score.kl
 
 
-def _lossless(trials: Trials, first: Trial, wanted: Target, scheme: str | None) -> Trial | None:
-    """All bits, where a budget has room for them."""
+def _fitting(trials: Trials, recipe: Recipe, wanted: Target, scheme: str | None, trellis: bool | None) -> Trial:
+    """A recipe at as many bits as a budget allows: where these are more than it can have, without the trellis, which
+    has fewer levels; and without loss where there is room for that."""
+    first = trials.fit(recipe, wanted)
     limit = float(wanted.bits if wanted.bytes is None else wanted.bytes)  # type: ignore[arg-type]
-    if scheme is not None or (first.recipe.bits or 0) < 8 or first.taken(wanted) > limit:
-        return None
-    trial = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=first.recipe.coder))
-    return trial if trial.taken(wanted) <= limit else None
+    if first.taken(wanted) >= 0.98 * limit:
+        return first
+    if trellis is None:
+        first = max((first, trials.fit(replace(recipe, trellis=False), wanted)), key=lambda t: t.taken(wanted))
+    if scheme is None and first.taken(wanted) < 0.98 * limit:
+        whole = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder))
+        return whole if whole.taken(wanted) <= limit else first
+    return first
 
 
-def _beyond(trials: Trials, recipe: Recipe, bound: float, scheme: str | None) -> Trial:
-    """What meets a bound that no number of bits does."""
-    if scheme is None:
-        trial = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder))
-        trials.measure(trial)
-        if _kl_of(trial) <= bound:
-            return trial
-    reached = [_kl_of(trial) for trial in trials.done]
-    least, most = trials.least(recipe), max(reached)
+def _meeting(trials: Trials, recipe: Recipe, bound: float, scheme: str | None, trellis: bool | None) -> Trial:
+    """A recipe at as few bits as a bound allows, likewise.
+
+    :raises InputError: if nothing meets it.
+    """
+    found = trials.meet(recipe, bound)
+    if found is None and trellis is None:
+        found = trials.meet(replace(recipe, trellis=False), bound)
+    if found is None and scheme is None:
+        found = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder))
+        trials.measure(found)
+    if found is not None and _kl_of(found) <= bound:
+        return found
+    least = trials.least(recipe)
     trials.measure(least)
+    reached = [_kl_of(trial) for trial in trials.done]
     raise InputError(
         f"a KL of at most {bound:g} nats per token cannot be met: what was measured is from {min(reached):.3g} to "
-        f"{max(most, _kl_of(least)):.3g} (allow more, or leave scheme out so that tensors may be kept without loss)"
+        f"{max(reached):.3g} (allow more, or leave scheme out so that tensors may be kept without loss)"
     )
-
-
-def _tensors_of(model: Any) -> dict[str, Any]:
-    """The tensors of a model in memory: stacks of experts one by one, tied ones once."""
-    from .._models._find import find
-
-    stacks = {n for c in find(model, [], [], True)[0] if c.kind == "experts" for n in c.parameters}
-    out: dict[str, Any] = {}
-    for name, parameter in model.named_parameters():
-        if name in stacks:
-            out.update((f"{name}.{i}", parameter.detach()[i]) for i in range(parameter.shape[0]))
-        else:
-            out[name] = parameter.detach()
-    return out
 
 
 def _report(
@@ -286,13 +278,3 @@ def _planned(name: str, tensors: list[TensorInfo], trial: Trial, kl: float | Non
         error=error,
         kl=kl,
     )
-
-
-def early(dst: str | os.PathLike[str], overwrite: bool) -> None:
-    """Refuses an output that exists before work begins that takes long."""
-    if not overwrite and os.path.lexists(dst):
-        from .._errors import OutputExistsError
-
-        raise OutputExistsError(f"{dst} exists (pass overwrite=True to replace it)", file=Path(dst))
-
-

@@ -8,8 +8,8 @@ from typing import Any
 
 from .. import _format as fmt
 from .._measure._reports import _shown
+from .._metadata import PLAN_KEY, QUALITY_KEY, rounded
 from ._recipe import Recipe
-from ._stored import PLAN_KEY, QUALITY_KEY, rounded
 
 _TRIED = ("recipe", "bits asked", "bits stored", "file", "KL, nats/token", "perplexity", "same top token", "")
 _ROWS = ("tensors", "number", "weights", "scheme", "step", "bits", "stored", "share", "error", "KL alone")

@@ -141,6 +141,9 @@ class Trials:
                 best = trial
             if limit * (1 - _TOLERANCE) <= taken <= limit:
                 break
+            if tried and bits > tried[-1][0] and taken <= tried[-1][1]:
+                # More bits than symbols can have.
+                break
             slope = self._per_bit(trial, target)
             if tried and tried[-1][0] != bits:
                 slope = max((taken - tried[-1][1]) / (bits - tried[-1][0]), slope / 4)
