@@ -14,7 +14,9 @@ use common::{read_everywhere, samples, text};
 use serde_json::json;
 use wcodec::ErrorKind::{self, Corrupt, Format, Input, Unsupported};
 use wcodec::container::Header;
-use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Scheme, VerifyStatus};
+use wcodec::{
+    Bits, Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Rate, Scheme, VerifyStatus,
+};
 
 #[global_allocator]
 static ALLOCATOR: common::allocator::Limited = common::allocator::Limited;
@@ -47,6 +49,17 @@ const fn row(file: &'static str, at: At, kind: ErrorKind, words: &'static str, m
 
 /// A weight `w` and some plain bytes `ok`.
 fn base(coder: Coder, layout: Layout) -> Image {
+    of_scheme(coder, layout, Scheme::Int8(Granularity::Row))
+}
+
+/// Levels of scheme `rate`, those of a trellis where the coder can have one.
+fn rate(coder: Coder) -> Image {
+    let trellis = coder == Coder::Huffman;
+    of_scheme(coder, Layout::Pair, Scheme::Rate(Rate { bits: Bits::new(4.0).unwrap(), trellis }))
+}
+
+/// The container of `base`, of another scheme.
+fn of_scheme(coder: Coder, layout: Layout, scheme: Scheme) -> Image {
     // Nothing pays for raw planes, so that they may be small.
     let shape = if coder == Coder::Raw { [8, 16] } else { [16, 128] };
     let mut s = MemorySource::new();
@@ -56,10 +69,13 @@ fn base(coder: Coder, layout: Layout) -> Image {
     s.push("w".to_owned(), Dtype::BF16, shape.to_vec(), w.into()).unwrap();
     s.push("ok".to_owned(), Dtype::F32, vec![5], samples::as_bytes(&[1f32, 2.0, 3.0, 4.0, 5.0]).into()).unwrap();
     s.alias("tied".to_owned(), "w".to_owned()).unwrap();
-    let scheme = Scheme::Int8(Granularity::Row);
     // Two blocks a tile, so that a side plane has words besides the tails.
-    let options =
-        EncodeOptions { zstd_chunk: Some(2048), tile: Some(128), ..samples::encode_options(coder, layout, scheme) };
+    let options = EncodeOptions {
+        zstd_chunk: Some(2048),
+        tile: Some(128),
+        step: Some(0.25),
+        ..samples::encode_options(coder, layout, scheme)
+    };
     let image = Image::new(&samples::encode(&s, &options));
     assert_eq!(image.index["tensors"][0]["planes"][0]["coder"], coder.name(), "the base is too small to be coded");
     image
@@ -208,7 +224,7 @@ const CORPUS: &[Row] = &[
     row("huffman-table-long", At::Tensor, Corrupt, "255 bits", || edit(huffman(), TABLE, |b| b[0] = 255)),
     row("table-bits", At::Tensor, Format, "11 or 12", || byte().set("/tables/0/bits", json!(16)).seal()),
     row("coder-unknown", At::Tensor, Unsupported, "'lzma'", || raw().set("/tensors/0/planes/0/coder", json!("lzma")).seal()),
-    row("scheme-unknown", At::Tensor, Unsupported, "'rate'", || raw().set("/tensors/0/scheme", json!("rate")).seal()),
+    row("scheme-unknown", At::Tensor, Unsupported, "'fractal'", || raw().set("/tensors/0/scheme", json!("fractal")).seal()),
     row("fields", At::Tensor, Unsupported, "parts of elements", || raw().set("/tensors/0/planes/0/fields", json!([[0, 4]])).seal()),
     row("shift-4", At::Tensor, Format, "shift 4", || pair().set("/tensors/0/planes/0/shift", json!(4)).seal()),
     row("tile-96", At::Tensor, Format, "96", || pair().set("/tensors/0/planes/0/tile", json!(96)).seal()),
@@ -219,6 +235,18 @@ const CORPUS: &[Row] = &[
     row("matrix-misfit", At::Tensor, Format, "matrix view", || raw().set("/tensors/0/matrix", json!([1, 8, 15, 0])).seal()),
     row("matrix-parts", At::Tensor, Format, "are too large", || raw().set("/tensors/0/matrix", json!([1u64 << 40, 1u64 << 40, 0, 0])).seal()),
     row("scale-infinite", At::Verify, Corrupt, "is not finite", || edit(raw(), SCALES, |b| b[..4].copy_from_slice(&f32::MAX.to_le_bytes()))),
+    row("rate-dtype", At::Tensor, Unsupported, "with dtype 'F32', not 'BF16'", || rate(Coder::Rans).set("/tensors/0/scales/dtype", json!("F32")).seal()),
+    row("rate-no-dtype", At::Tensor, Unsupported, "with dtype none", || rate(Coder::Rans).set("/tensors/0/scales/dtype", json!(null)).seal()),
+    row("rate-per-tensor", At::Tensor, Unsupported, "per tensor, not per row", || rate(Coder::Rans).set("/tensors/0/scales/per", json!("tensor")).seal()),
+    row("rate-fields", At::Tensor, Unsupported, "parts of elements", || rate(Coder::Rans).set("/tensors/0/planes/0/fields", json!([[0, 8]])).seal()),
+    row("rate-scales-short", At::Tensor, Format, "30 bytes of scales", || edit(rate(Coder::Rans), SCALES, |b| b.truncate(b.len() - 2))),
+    row("rate-scale-infinite", At::Verify, Corrupt, "is not finite", || edit(rate(Coder::Rans), SCALES, |b| b[..2].copy_from_slice(&[0x7F, 0x7F]))),
+    row("rate-table-missing", At::Tensor, Format, "without 'table'", || rate(Coder::Rans).set("/tensors/0/planes/0/table", json!(null)).seal()),
+    row("trellis-int8", At::Tensor, Format, "filter trellis in scheme int8", || pair().set("/tensors/0/planes/0/filter", json!("trellis")).seal()),
+    row("trellis-zstd", At::Tensor, Format, "filter trellis in scheme rate with coder zstd", || rate(Coder::Zstd).set("/tensors/0/planes/0/filter", json!("trellis")).seal()),
+    row("trellis-other-filter", At::Hash, Corrupt, "do not match their hash", || rate(Coder::Huffman).set("/tensors/0/planes/0/filter", json!("left")).seal()),
+    row("flip-data-trellis", At::Tensor, Corrupt, "", || flip(rate(Coder::Huffman), DATA, 70)),
+    row("sealed-side-trellis", At::Hash, Corrupt, "do not match their hash", || edit(rate(Coder::Huffman), SIDE, |b| b[9] ^= 1)),
     row("zstd-checksum", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame { checksum: Some(0), ..Frame::of(&plane()) }.bytes())),
     row("zstd-no-size", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame { size: None, window: Some(8), ..Frame::of(&plane()) }.bytes())),
     row("zstd-dictionary", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame { dictionary: Some(1), ..Frame::of(&plane()) }.bytes())),

@@ -148,8 +148,9 @@ impl Search<'_> {
         };
         // A Gaussian's, and about what tiles cost.
         let mut step = 2.1 - target - f64::from(u8::from(group.rate.trellis));
-        // Where there are too many bits, and where too few.
-        let (mut many, mut few): (Option<(f64, f64)>, Option<(f64, f64)>) = (None, None);
+        // A step with too many bits, and one with too few: their logarithms, and the bits.
+        let mut many = None::<(f64, f64)>;
+        let mut few = None::<(f64, f64)>;
         for tries in 0..TRIES {
             self.cancel.check()?;
             let found = bits(step)?;

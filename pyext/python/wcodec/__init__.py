@@ -38,6 +38,7 @@ if _TYPE_CHECKING:
     )
     from ._api import compress as encode_safetensors_to_wcodec
     from ._api import load_file as load_wcodec_checkpoint
+    from ._calibrate import Statistics, StatisticsReport, collect_statistics
     from ._container import Container, TensorEntry
     from ._doctor import Check, DoctorReport, doctor
     from ._errors import (
@@ -102,6 +103,7 @@ _MODULES = {
         "save_file",
         "verify",
     ),
+    "._calibrate": ("Statistics", "StatisticsReport", "collect_statistics"),
     "._container": ("Container", "TensorEntry"),
     "._doctor": ("Check", "DoctorReport", "doctor"),
     "._errors": (
@@ -216,6 +218,8 @@ __all__ = [
     "Recipe",
     "ReplaceReport",
     "Segment",
+    "Statistics",
+    "StatisticsReport",
     "TensorEntry",
     "TensorInfo",
     "TensorNotFoundError",
@@ -226,6 +230,7 @@ __all__ = [
     "WcodecError",
     "__version__",
     "bench",
+    "collect_statistics",
     "compare",
     "compare_kv_cache",
     "compress",

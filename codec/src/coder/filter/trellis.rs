@@ -3,9 +3,9 @@
 //! Four states, of which a bit says which of two quantizers the next level is of, each with every other level. That bit is the parity of the path's bits
 //! at every other column before, so that all of a row's are had at once by shifts.
 //!
-//! The format's formulas come to less than they say. The path's bit is the symbol's bit 0. A level is `2 q + Q` for a symbol `q` that writers use: its
-//! bit 7 is the symbol's, bits 1 to 6 are the symbol's bits 0 to 5, and bit 0 is `Q`. (Bit 6 is lost, which is as bit 7 where the magnitude is
-//! below 64.) So the symbol of a level is half of it, rounded down.
+//! The path's bit is the symbol's bit 0. A level is `2 q + Q` for a symbol `q` that writers use: its bit 7 is the symbol's, bits 1 to 6 are the symbol's
+//! bits 0 to 5, and bit 0 is `Q`. (Bit 6 is lost, which is as bit 7 where the magnitude is below 64.) So the symbol of a level is half of it, rounded
+//! down.
 
 use super::Isa;
 
@@ -19,15 +19,13 @@ pub fn symbols_of(levels: &mut [i8]) {
     levels.iter_mut().for_each(|level| *level >>= 1);
 }
 
-/// Turns symbols into levels, in place: a row of a tile from its left edge. The reference, by the format's formulas.
+/// Turns symbols into levels, in place: a row of a tile from its left edge. The reference.
 pub fn levels_of(symbols: &mut [i8]) {
     let (mut quantizer, mut before) = (0u8, 0u8);
     for symbol in symbols {
-        let negative = (*symbol >> 7) as u8;
-        let m = *symbol as u8 ^ negative;
-        let k = (m << 1 & 0x7E) | (quantizer ^ (negative & 1));
-        *symbol = (k ^ negative) as i8;
-        (quantizer, before) = (before ^ ((m ^ negative) & 1), quantizer);
+        let q = *symbol as u8;
+        *symbol = ((q & 0x80) | (q << 1 & 0x7E) | quantizer) as i8;
+        (quantizer, before) = (before ^ (q & 1), quantizer);
     }
 }
 

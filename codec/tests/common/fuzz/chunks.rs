@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use wcodec::coder::histogram::count_bytes;
 use wcodec::coder::plane::{
-    Coding, Draft, Plane, PlaneForm, PlaneOptions, PlaneSource, Scratch, SymbolMatrices, Tiling,
+    Coding, Draft, Filters, Plane, PlaneForm, PlaneOptions, PlaneSource, Scratch, SymbolMatrices, Tiling,
 };
 use wcodec::coder::table::Table;
 use wcodec::coder::tile::{OFFSET_UNIT, TileGeometry};

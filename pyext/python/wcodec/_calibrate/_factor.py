@@ -1,0 +1,113 @@
+"""The second moments of a layer's input as error feedback needs them.
+
+``H = E[x x^T]`` says what an error ``e`` of a row of weights costs at the layer's output: ``e H e^T``. With
+``H = V V^T``, V upper triangular, that is the sum over columns of ``(e V)_j^2``: where ``e V = (e N) v`` with ones on
+N's diagonal, column j is best rounded from ``w_j + sum_{i<j} e_i N_ij``, whatever the columns after it will be, and
+what is lost there is weighted by ``v_j^2``. This is the form of LDLQ; GPTQ's, with the Cholesky factor of the inverse,
+is the same with ``N^-1``, and takes two more factorizations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+# Added to the diagonal, as part of its mean; more where rounding leaves a matrix that is not positive definite.
+DAMPING = 0.01
+_MORE_DAMPING = (0.01, 0.1, 1.0)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the block-diagonal second moments, and its factor in the order in which columns are rounded."""
+
+    begin: int
+    end: int
+    moments: torch.Tensor
+    """``float32 [n, n]``, damped, in the weights' own order."""
+    feed: torch.Tensor
+    """N, ``float32 [n, n]``, in the order of rounding."""
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """What quantization of a matrix knows of its input."""
+
+    blocks: tuple[Block, ...]
+    order: torch.Tensor | None
+    """Columns in the order of rounding, where that is not their own."""
+    weights: torch.Tensor
+    """``float32 [cols]``: what an error of each column costs that no later column can make up for, of mean 1; in the
+    order of rounding."""
+
+    @property
+    def cols(self) -> int:
+        """Columns of the matrix."""
+        return self.blocks[-1].end
+
+
+def damped(moments: torch.Tensor, part: float = DAMPING) -> torch.Tensor:
+    """Second moments with a part of their mean diagonal added to it; the identity where there was no input at all."""
+    out = moments.to(torch.float32, copy=True)
+    mean = float(out.diagonal().mean())
+    out.diagonal().add_(part * mean if mean > 0 else 1.0)
+    return out
+
+
+def factor(moments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """N and ``v^2`` of second moments that are damped already. In float64: inputs of language models have a few
+    directions that are thousands of times stronger than the others."""
+    mean = float(moments.diagonal().mean())
+    for more in _MORE_DAMPING:
+        reverse = moments.to(torch.float64).flip(0, 1)
+        lower, info = torch.linalg.cholesky_ex(reverse)
+        del reverse
+        if int(info) == 0:
+            upper = lower.flip(0, 1)
+            v = upper.diagonal().clone()
+            return (upper / v).to(torch.float32), (v * v).to(torch.float32)
+        moments = moments.clone()
+        moments.diagonal().add_(more * mean)
+    size = moments.shape[0]
+    return torch.eye(size, device=moments.device), torch.ones(size, device=moments.device)
+
+
+def by_falling_diagonal(moments: torch.Tensor) -> torch.Tensor:
+    """Columns in the order in which plain rounding does best: the strongest inputs first, which later columns can still
+    make up for. Of equal ones, the first."""
+    return torch.sort(moments.diagonal(), descending=True, stable=True).indices
+
+
+def feedback(blocks: list[tuple[int, torch.Tensor]], own_order: bool) -> Feedback:
+    """Prepares blocks of second moments, each with its first column.
+
+    :param own_order: whether columns are rounded in their own order, as paths of a trellis are, and not by falling
+        diagonal.
+    """
+    made: list[Block] = []
+    orders: list[torch.Tensor] = []
+    weights: list[torch.Tensor] = []
+    for begin, raw in blocks:
+        moments = damped(raw)
+        order = None if own_order else by_falling_diagonal(moments)
+        feed, cost = factor(moments if order is None else moments[order][:, order])
+        made.append(Block(begin, begin + len(moments), moments, feed))
+        weights.append(cost)
+        if order is not None:
+            orders.append(order + begin)
+    joined = torch.cat(weights)
+    return Feedback(tuple(made), torch.cat(orders) if orders else None, joined / joined.mean())
+
+
+def predictability(blocks: list[tuple[int, torch.Tensor]]) -> float:
+    """How much of an error is left where later columns make up for it: mean ``v^2`` by the mean diagonal, 0 to 1."""
+    left = total = 0.0
+    for _, raw in blocks:
+        if float(raw.diagonal().mean()) <= 0:
+            continue
+        moments = damped(raw)
+        order = by_falling_diagonal(moments)
+        left += float(factor(moments[order][:, order])[1].sum(dtype=torch.float64))
+        total += float(raw.diagonal().sum(dtype=torch.float64))
+    return left / total if total > 0 else 1.0

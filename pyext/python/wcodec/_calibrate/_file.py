@@ -1,0 +1,188 @@
+"""Statistics as a file: safetensors, with a description in its metadata. What is read is not trusted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _files
+from .._errors import FileMissingError, FormatError, UnsupportedError
+from .._options import path_of
+from ._moments import Packed, packed_elements
+from ._statistics import SiteRecord, Statistics, UnitRecord, moments_of
+
+_KEY = "wcodec.statistics"
+_VERSION = 1
+# More inputs than any layer has.
+_WIDEST = 1 << 24
+# Bytes that are handed to the operating system at once.
+_PIECE = 1 << 26
+# What Python raises of a description that has something else somewhere.
+_CONTRADICTIONS = (AttributeError, KeyError, IndexError, OverflowError, RecursionError, TypeError, ValueError)
+_DTYPES = {torch.float32: "F32", torch.float16: "F16"}
+
+
+def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) -> None:
+    """Writes the file, whole or not at all."""
+    description = {
+        "version": _VERSION,
+        "source": statistics.source,
+        "tokens": statistics.tokens,
+        "text_hash": statistics.text_hash,
+        "model_hash": statistics.model_hash,
+        "sites": {name: [s.cols, s.width, s.tokens, s.left] for name, s in statistics.sites.items()},
+        "units": {
+            name: [u.rows, u.cols, u.transposed, u.kind, u.expert, u.site, u.tokens, u.sensitivity]
+            for name, u in statistics.units.items()
+        },
+        "names": {name: list(parts) for name, parts in statistics.names.items()},
+    }
+    tensors: list[torch.Tensor] = []
+    header: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(description)}}
+    at = 0
+    for place, site in enumerate(statistics.sites):
+        for number, block in enumerate(moments_of(statistics, site)):
+            for what, tensor in (("diagonal", block.diagonal), ("correlations", block.strips)):
+                end = at + tensor.nbytes
+                header[_name(place, number, what)] = {
+                    "dtype": _DTYPES[tensor.dtype],
+                    "shape": list(tensor.shape),
+                    "data_offsets": [at, end],
+                }
+                tensors.append(tensor)
+                at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with _files.output(path, overwrite=overwrite) as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            data = tensor.contiguous().view(torch.uint8).numpy()
+            for begin in range(0, len(data), _PIECE):
+                out.write(data[begin : begin + _PIECE].tobytes())
+        out.finish()
+
+
+def _name(site: int, block: int, what: str) -> str:
+    return f"{site}.{block}.{what}"
+
+
+def load(path: str | os.PathLike[str]) -> Statistics:
+    """Opens the file, and checks what it says of itself."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise UnsupportedError("safetensors is not installed (pip install safetensors)") from None
+    place = path_of(path)
+    if not Path(place).is_file():
+        raise FileMissingError(f"{place}: there is no such file (check the path)", file=place)
+    try:
+        opened: Any = safe_open(place, framework="pt")
+        text = (opened.metadata() or {}).get(_KEY)
+        keys = set(opened.keys())
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FormatError(f"{place}: not a file of statistics: {error} (collect them again)", file=place) from None
+    if text is None:
+        raise FormatError(
+            f"{place}: a safetensors file without statistics (name the file that Statistics.save wrote)", file=place
+        )
+    try:
+        said = json.loads(text)
+        version = _whole(said["version"])
+        if version == _VERSION:
+            return _checked(said, opened, keys)
+    except _CONTRADICTIONS + (SafetensorError,) as error:
+        raise FormatError(
+            f"{place}: statistics that contradict themselves: {error} (collect them again)", file=place
+        ) from None
+    raise UnsupportedError(
+        f"{place}: statistics of version {version} (install a newer wcodec, or collect them again)", file=place
+    )
+
+
+def _must(fits: bool, reason: str) -> None:
+    if not fits:
+        raise ValueError(reason)
+
+
+def _checked(said: Any, opened: Any, keys: set[str]) -> Statistics:
+    """Statistics of a description. Raises whatever Python raises of what does not fit, or ``ValueError``."""
+    sites = {_text(name): _site(value) for name, value in said["sites"].items()}
+    units = {_text(name): _unit(value, sites) for name, value in said["units"].items()}
+    names = {_text(name): tuple(map(_text, parts)) for name, parts in said["names"].items()}
+    for name, parts in names.items():
+        _must(bool(parts) and name not in units, f"the name {name!r} is not another one")
+        _must(len({(units[part].cols, units[part].site) for part in parts}) == 1, f"the inputs of {name!r} differ")
+    moments: dict[str, list[Packed]] = {}
+    left = set(keys)
+    for place, (name, site) in enumerate(sites.items()):
+        moments[name] = []
+        for number, begin in enumerate(range(0, site.cols, site.width)):
+            size = min(site.width, site.cols - begin)
+            shapes = {"diagonal": ("F32", [size]), "correlations": ("F16", [packed_elements(size)])}
+            found = {}
+            for what, expected in shapes.items():
+                key = _name(place, number, what)
+                _must(key in left, f"tensor {key} is missing")
+                left.remove(key)
+                part = opened.get_slice(key)
+                _must((part.get_dtype(), list(part.get_shape())) == expected, f"tensor {key} does not fit its inputs")
+                # Its bytes are mapped, and read when they are used.
+                found[what] = opened.get_tensor(key)
+            diagonal = found["diagonal"]
+            fine = bool(torch.isfinite(diagonal).all()) and not bool((diagonal < 0).any())
+            _must(fine, f"second moments of {name!r} are negative or not finite")
+            moments[name].append(Packed(diagonal, found["correlations"]))
+    _must(not left, f"{len(left)} tensors belong to nothing")
+    return Statistics(
+        units,
+        sites,
+        moments,
+        names,
+        source=_text(said["source"]),
+        tokens=_whole(said["tokens"], 1),
+        text_hash=_text(said["text_hash"]),
+        model_hash=_text(said["model_hash"]),
+    )
+
+
+def _text(value: Any) -> str:
+    _must(isinstance(value, str), f"{type(value).__name__} where text belongs")
+    return str(value)
+
+
+def _flag(value: Any) -> bool:
+    _must(isinstance(value, bool), f"{type(value).__name__} where true or false belongs")
+    return bool(value)
+
+
+def _whole(value: Any, least: int = 0, most: int = 2**62) -> int:
+    _must(isinstance(value, int) and not isinstance(value, bool) and least <= value <= most, "a count that is none")
+    return int(value)
+
+
+def _real(value: Any) -> float:
+    number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    _must(math.isfinite(number) and number >= 0, "a number that is negative or not finite")
+    return number
+
+
+def _site(value: Any) -> SiteRecord:
+    cols, width, tokens, left = value
+    cols = _whole(cols, 1, _WIDEST)
+    return SiteRecord(cols, _whole(width, 1, cols), _whole(tokens), _real(left))
+
+
+def _unit(value: Any, sites: dict[str, SiteRecord]) -> UnitRecord:
+    rows, cols, transposed, kind, expert, site, tokens, sensitivity = value
+    cols = _whole(cols, 1, _WIDEST)
+    _must(site is None or sites[_text(site)].cols == cols, f"second moments of {cols} inputs are of others")
+    return UnitRecord(
+        *(_whole(rows, 1, 2**40), cols, _flag(transposed), _text(kind), _flag(expert), site),
+        _whole(tokens),
+        _real(sensitivity),
+    )
