@@ -86,8 +86,8 @@ def compress(
         "lm_head.*": "lossless"}``: a scheme, or a dictionary of ``scheme``, ``bits``, ``trellis``, ``scale``, ``block``
         and ``coder``. The first pattern counts that matches; tensors of rules with the same bits meet them together.
     :param steps: with scheme ``rate``, by the name of a tensor what its steps are to be times those of others.
-    :param budget: instead of bits, what they are chosen for: bytes of the whole file (``"600MB"``) or bits per weight of
-        the tensors that are encoded (``"4.2 bits"``). See :func:`wcodec.plan`, which takes more options and can be
+    :param budget: instead of bits, what they are chosen for: bytes of the whole file (``"600MB"``) or bits per weight
+        of the tensors that are encoded (``"4.2 bits"``). See :func:`wcodec.plan`, which takes more options and can be
         looked at before anything is written; ``src`` may be a model, too.
     :param quality: instead of bits, a bound of the damage, such as ``"kl<=0.02"``, likewise.
     :param text: with ``budget`` or ``quality``, what damage is measured on: a path, text or token ids.
@@ -121,7 +121,8 @@ def compress(
     options = encode_options(
         scheme=scheme, coder=coder, scale=scale, block=block, bits=bits, trellis=trellis,
         bits_per_tensor=bits_per_tensor, rules=rules, steps=steps, layout=layout, level=level, tile=tile,
-        include=include, exclude=exclude, skip=skip, transpose=transpose, threads=threads, overwrite=overwrite, metadata=metadata,
+        include=include, exclude=exclude, skip=skip, transpose=transpose, threads=threads,
+        overwrite=overwrite, metadata=metadata,
     )  # fmt: skip
     target = path_of(dst)
     with reporter(progress, "encode") as callback:
@@ -129,9 +130,7 @@ def compress(
     return CompressionReport._from_native(target, text)
 
 
-def _planned(
-    src: Any, dst: _Path, progress: bool | ProgressCallback, options: dict[str, Any]
-) -> CompressionReport:
+def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: dict[str, Any]) -> CompressionReport:
     """Plans, encodes what was planned, and says so in the report."""
     from ._plan import compress_by_plan
 

@@ -15,7 +15,7 @@ from .arguments import bits as _bits
 from .arguments import choices as _choices
 from .arguments import positive as _positive
 from .output import say, tell
-from .plan_arguments import frontier_arguments
+from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -116,6 +116,10 @@ def build_parser() -> argparse.ArgumentParser:
         "frontier", "plan.frontier", "measure what fewer bits cost a model, beside NF4, INT4 and int8",
         "wcodec frontier path/to/model --text held-out.txt --bits 4,3.5,3 --plot frontier.png",
     ))  # fmt: skip
+    plan_arguments(add(
+        "plan", "plan.plan", "choose bits for a budget or a bound of damage, and show what that costs, without writing",
+        "wcodec plan path/to/model --budget '4.2 bits' --text held-out.txt",
+    ))  # fmt: skip
     _doctor(add(
         "doctor", "commands.doctor", "show what works here, on the CPU and on GPUs, and how to get what does not",
         "wcodec doctor --json",
@@ -203,18 +207,24 @@ def _encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .wcodec file to write")
     parser.add_argument("--scheme", choices=SCHEMES,
-                        help="int8 quantizes floats, rate too, to as many --bits as are asked for, lossless keeps every "
-                             "bit in two thirds of bfloat16's room, raw keeps every tensor as it is (default: int8, or "
-                             "rate with --bits)")  # fmt: skip
+                        help="int8 quantizes floats, rate too, to as many --bits as are asked for, lossless keeps "
+                             "every bit in two thirds of bfloat16's room, raw keeps every tensor as it is (default: "
+                             "int8, or rate with --bits)")  # fmt: skip
     parser.add_argument("--bits", type=_bits, metavar="B",
                         help="bits per weight with scheme rate, 1 to 8, everything counted that is stored for the "
                              "weights of the whole model (default: 4)")  # fmt: skip
-    parser.add_argument("--trellis", action=argparse.BooleanOptionalAction,
-                        help="choose levels of scheme rate by a trellis: better at the same bits, and slower to encode")
-    parser.add_argument("--bits-per-tensor", action="store_true", help="give --bits to every tensor, not to all together")
+    parser.add_argument(
+        "--trellis",
+        action=argparse.BooleanOptionalAction,
+        help="choose levels of scheme rate by a trellis: better at the same bits, and slower to encode",
+    )
+    target_arguments(parser, required=False)
+    parser.add_argument(
+        "--bits-per-tensor", action="store_true", help="give --bits to every tensor, not to all together"
+    )
     parser.add_argument("--rule", action="append", default=[], type=_rule, metavar="GLOB=WAY",
-                        help="encode matching tensors in another way (may be repeated; the first that matches counts): a "
-                             "scheme or a number of bits, and with commas behind it trellis or a coder, such as "
+                        help="encode matching tensors in another way (may be repeated; the first that matches counts): "
+                             "a scheme or a number of bits, and with commas behind it trellis or a coder, such as "
                              "'*.down_proj.*=4.5,trellis' or 'lm_head.*=lossless,huffman'")  # fmt: skip
     parser.add_argument("--scale", choices=SCALES, default="row", help="what shares a scale (default: row)")
     parser.add_argument("--coder", choices=CODERS, default="rans", help="entropy coder (default: rans)")

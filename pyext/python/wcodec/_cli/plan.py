@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .. import _plan
 from .. import _format as fmt
-from .._errors import FileError
+from .. import _plan
+from .._errors import FileError, InputError
 from .models import _quiet_loading, _running
 from .output import document, put, say, show_progress
 
@@ -35,6 +35,25 @@ def frontier(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def plan(arguments: argparse.Namespace) -> int:
+    """``wcodec plan``"""
+    a = arguments
+    _quiet_loading(a.quiet)
+    with _running(a.model):
+        report = _plan.plan(
+            a.model, budget=a.budget, quality=a.quality, text=None if a.text is None else Path(a.text),
+            statistics=a.statistics, trellis=a.trellis, coder=a.coder, include=a.include, exclude=a.exclude,
+            skip=a.skip, **_measuring(a),
+        )  # fmt: skip
+    if a.json:
+        put(document("plan", {"model": a.model, "text": a.text, **report.to_dict()}))
+        return 0
+    say(report.frontier())
+    say(f"\n{report.table(tensors=a.tensors)}\n")
+    say(fmt.text_table(("figure", "value"), report._facts(), left=2))
+    return 0
+
+
 def _measuring(a: argparse.Namespace) -> dict[str, Any]:
     """Options of running an original model on a text."""
     return {
@@ -45,8 +64,6 @@ def _measuring(a: argparse.Namespace) -> dict[str, Any]:
 
 def _save(ax: Any, path: str) -> None:
     """Writes a picture; what its ending is called decides what it is."""
-    from .._errors import InputError
-
     try:
         ax.figure.savefig(path, dpi=150)
     except ValueError as error:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ._frontier import STEPS_ONLY
 from ._loading import Factors
-from ._recipe import Recipe
+from ._recipe import FEEDBACK, HAS_FEEDBACK, STEPS_ONLY, Recipe
 from ._steps import of_architecture
 from ._trials import Trial, Trials, role_of
 
@@ -70,7 +69,7 @@ def by_roles(first: Trial, found: list[RoleDamage], config: Any) -> Recipe:
     return replace(first.recipe, name=MEASURED, steps=steps, rules=rules or None)
 
 
-def by_statistics(first: Trial, found: list[RoleDamage], statistics: Factors) -> Recipe:
+def by_statistics(first: Trial, found: list[RoleDamage], statistics: Factors) -> list[Recipe]:
     """Steps by the Fisher information; those of tensors that it does not know, as embeddings, by what they do alone."""
     known = statistics.factors()
     names = [t.name for t in first.tensors if t.scheme == "rate"]
@@ -84,7 +83,10 @@ def by_statistics(first: Trial, found: list[RoleDamage], statistics: Factors) ->
             factor = (damage.cost / max(cost, _SMALLEST_KL / 1e9)) ** (-0.5 * _POWER)
             clamped = min(max(factor, _LEAST), _MOST)
             steps.update((name, clamped) for name in names if role_of(name) == damage.role)
-    return replace(first.recipe, name=STEPS_ONLY, steps=steps)
+    recipes = [replace(first.recipe, name=STEPS_ONLY, steps=steps)]
+    if HAS_FEEDBACK and getattr(statistics, "full", False):
+        recipes.append(replace(first.recipe, name=FEEDBACK, steps=steps, statistics=statistics))
+    return recipes
 
 
 def _geometric_mean(values: Mapping[str, tuple[float, int]]) -> float:

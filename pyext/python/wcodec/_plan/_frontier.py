@@ -15,7 +15,7 @@ from .._measure import _models
 from .._options import CODERS, choice, number
 from . import _loading, _reference
 from ._frontier_report import FrontierReport, FrontierRow
-from ._recipe import WEIGHTS_ALONE, Recipe
+from ._recipe import FEEDBACK, HAS_FEEDBACK, STEPS_ONLY, WEIGHTS_ALONE, Recipe
 from ._steps import of_architecture
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 DEFAULT_BITS = (4.0, 3.5, 3.0)
 DEFAULT_CODERS = ("rans", "huffman")
 DEFAULT_WINDOWS = 24
-STEPS_ONLY = "Fisher steps"
-FEEDBACK = "error feedback"
 NF4, INT4 = "NF4, blocks of 64", "INT4, groups of 64"
 _HEADER_BYTES = 64
 # Where the header says how long the index is.
@@ -89,7 +87,6 @@ def frontier(
     original, folder = _loading.original(model, device, dtype, trust_remote_code)
     ids = _models.token_ids(text, original, tokenizer)
     (windows,) = _models.whole("windows", windows)
-    from ._matrices import Matrices
     from ._score import Judge
 
     if calibrate is not None:
@@ -104,7 +101,6 @@ def frontier(
         rows = [work.reference(NF4, _reference.NF4_BITS, _reference.nf4)]
         rows.append(work.reference(INT4, _reference.INT4_BITS, _reference.int4))
         rows += [work.recipe(recipe) for recipe in recipes]
-    assert isinstance(matrices, Matrices)
     return FrontierReport(
         model=str(model) if folder is not None else type(original).__name__,
         tensors=len(matrices.pieces),
@@ -130,13 +126,8 @@ def _recipes(rates: Sequence[float], coders: Sequence[str], statistics: _loading
                 yield Recipe(WEIGHTS_ALONE, **rate)
                 if statistics is not None:
                     yield Recipe(STEPS_ONLY, steps=statistics.factors(), **rate)
-                    if _has_feedback(statistics):
+                    if HAS_FEEDBACK and getattr(statistics, "full", False):
                         yield Recipe(FEEDBACK, statistics=statistics, **rate)
-
-
-def _has_feedback(statistics: _loading.Factors) -> bool:
-    """Whether these statistics have second moments, and this version uses them."""
-    return bool(getattr(statistics, "full", False)) and "statistics" in (_api.compress.__kwdefaults__ or {})
 
 
 def _of_folder(model: Any, folder: Any) -> Matrices:
@@ -205,9 +196,7 @@ class _Work:
         kind = "int8" if recipe.scheme == "int8" else "rate"
         return self._row(recipe, stored, index * per_weight, found, seconds, kind)
 
-    def _row(
-        self, recipe: Recipe, stored: float, index: float, found: Score, seconds: float, kind: str
-    ) -> FrontierRow:
+    def _row(self, recipe: Recipe, stored: float, index: float, found: Score, seconds: float, kind: str) -> FrontierRow:
         return FrontierRow(
             recipe=recipe.name,
             kind=kind,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _devices, _torch
-from .._errors import InputError, UnsupportedError
+from .._errors import InputError
 from .._foreign import by_transformers, config_of
 from .._measure import _models
 from .._options import path_of, shown
+from ._recipe import HAS_FEEDBACK
 
 if TYPE_CHECKING:
     import torch
@@ -114,18 +114,13 @@ def statistics_of(given: Factors | str | os.PathLike[str] | None) -> Factors | N
             f"statistics must be what a calibration found or a file of it, not {shown(given)} "
             "(pass wcodec.collect_statistics(model), or a path)"
         )
-    found: Factors = _calibration().Statistics.load(path_of(given))
-    return found
+    from .._calibrate import Statistics
+
+    return Statistics.load(path_of(given))
 
 
 def calibrated(model: Any, data: Any, tokenizer: Any, progress: Any) -> Factors:
-    """Statistics that are collected now."""
-    found: Factors = _calibration().collect_statistics(model, tokenizer, data, progress=progress)
-    return found
+    """Statistics that are collected now: no more than recipes use."""
+    from .._calibrate import collect_statistics
 
-
-def _calibration() -> Any:
-    try:
-        return import_module(".._calibrate", __package__)
-    except ModuleNotFoundError:
-        raise UnsupportedError("this wcodec has no calibration (upgrade wcodec, or pass steps)") from None
+    return collect_statistics(model, tokenizer, data, full=HAS_FEEDBACK, progress=progress)

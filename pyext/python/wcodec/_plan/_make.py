@@ -141,7 +141,7 @@ def _without_text(
     first = _fitting(trials, recipe, wanted, scheme, trellis)
     if known is None or recipe.steps is not None or first.recipe.scheme == LOSSLESS:
         return first
-    return trials.fit(by_statistics(first, [], known), wanted, first.recipe.bits)
+    return trials.fit(by_statistics(first, [], known)[-1], wanted, first.recipe.bits)
 
 
 def _measured(
@@ -164,7 +164,7 @@ def _measured(
     found = damages(trials, first)
     recipes = [by_roles(first, found, config)]
     if known is not None:
-        recipes.append(by_statistics(first, found, known))
+        recipes += by_statistics(first, found, known)
     others = []
     for other in recipes:
         at = first.recipe.bits
@@ -257,8 +257,16 @@ def _report(
 
 def _candidate(trial: Trial, taken: bool) -> Candidate:
     s = trial.score
-    known = (None, None, None) if s is None else (s.kl, s.perplexity, s.top1_agreement)
-    return Candidate(trial.recipe.name, trial.recipe.bits, trial.bits, trial.file_bytes, *known, taken)
+    return Candidate(
+        recipe=trial.recipe.name,
+        bits_asked=trial.recipe.bits,
+        bits_stored=trial.bits,
+        file_bytes=trial.file_bytes,
+        kl=None if s is None else s.kl,
+        perplexity=None if s is None else s.perplexity,
+        top1_agreement=None if s is None else s.top1_agreement,
+        taken=taken,
+    )
 
 
 def _planned(name: str, tensors: list[TensorInfo], trial: Trial, kl: float | None) -> PlannedTensors:

@@ -126,9 +126,7 @@ class PlanReport:
 
     def metadata(self) -> dict[str, str]:
         """What the container says of the plan."""
-        tried = [
-            {k: rounded(v) if isinstance(v, float) else v for k, v in asdict(c).items()} for c in self.candidates
-        ]
+        tried = [{k: rounded(v) if isinstance(v, float) else v for k, v in asdict(c).items()} for c in self.candidates]
         plan = {
             "version": 1,
             "target": self.target,

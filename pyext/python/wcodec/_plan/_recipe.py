@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WEIGHTS_ALONE = "weights alone"
+STEPS_ONLY = "Fisher steps"
+FEEDBACK = "error feedback"
+# Whether compress takes the second moments of statistics, and not only steps.
+HAS_FEEDBACK = False
 
 
 @dataclass(frozen=True)
