@@ -35,10 +35,13 @@ FEATURES = {0: (), 1: ("draft-1.1",)}
 SCHEMES = {0: {"int8": ("F32", "F16", "BF16"), "raw": tuple(DTYPES)}}
 SCHEMES[1] = SCHEMES[0] | {
     "lossless": ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
+    "rate": ("F32", "F16", "BF16"),
 }
 #: the keys of a plane that depend on its coder; those of another coder are ignored
 CHUNK_KEYS, TILE_KEYS, SIDE_KEYS = {"chunks", "offsets", "max_chunk"}, {"layout", "tile", "table"}, {"shift", "side"}
 TILED = ("rans", "huffman")
+#: schemes whose plane is of symbols, which scales make values of
+SYMBOLS = ("int8", "rate")
 
 Array = np.ndarray
 Json = dict[str, Any]
@@ -106,7 +109,6 @@ def huffman_lookup(lengths: Array, bits: int) -> tuple[Array, Array]:
 
 def decode_rans(data: bytes, begin: Array, end: Array, n: int, table: Array, bits: int) -> tuple[Array, Array]:
     """Decode coded `rans` bodies [begin, end) of `data`: uint8 [chunks, 32, n]; and tails, int64 [chunks, 32]."""
-    require(table.sum() == 1 << bits and table.max() < 1 << bits, "rans table: bad frequencies")
     symbol = np.repeat(np.arange(256), table)  # of each slot, like the two that follow
     frequency, rest = table[symbol], np.arange(1 << bits) - (np.cumsum(table) - table)[symbol]
     require((end - begin >= 4 * LANES).all(), "rans body: shorter than its states")
@@ -207,8 +209,20 @@ def join_rests(symbols: Array, side: Array) -> Array:
     return np.concatenate([rests, symbols[..., None]], axis=-1)
 
 
+def undo_trellis(rows: Array) -> Array:
+    """Section 4's `trellis` on uint8 [..., columns], by the parity of what is before a column."""
+    q = np.zeros_like(rows)
+    for first in (0, 1):
+        # Q(j) is of the columns j - 1, j - 3 and so on, so the odd columns' is of the even ones
+        later = q[..., first + 1 :: 2]
+        later[...] = np.bitwise_xor.accumulate(rows[..., first::2] & 1, axis=-1)[..., : later.shape[-1]]
+    return rows & 0x80 | rows << 1 & 0x7E | q
+
+
 def undo_filter(rows: Array, name: str | None) -> Array:
     """Undo a filter on uint8 [..., rows, columns] whose first row and column have nothing before them."""
+    if name == "trellis":
+        return undo_trellis(rows)
     return rows if name is None else np.cumsum(rows, axis=-1 if name == "left" else -2, dtype=np.uint8)
 
 
@@ -331,16 +345,16 @@ class FormatReader:
     def symbols(self, name: str) -> Array:
         """Decoded plane of a tensor.
 
-        Scheme `int8`: int8 [count, rows, cols], the matrices (so transposed where row_axis is 1). Scheme `raw`: the
-        tensor's bytes, uint8 [bytes].
+        Schemes `int8` and `rate`: int8 [count, rows, cols], the matrices (so transposed where row_axis is 1). Scheme
+        `raw`: the tensor's bytes, uint8 [bytes].
         """
         entry, shape, view = self._checked(name)
         require(entry["scheme"] != "lossless", f"{name}: has planes of bits, no symbols")
-        plane = entry["planes"][0]
-        width = 1 if entry["scheme"] == "int8" else np.dtype(DTYPES[entry["dtype"]]).itemsize
-        out = self._decode_plane(name, plane, view, math.prod(shape) * width, width)
+        plane, scheme = entry["planes"][0], entry["scheme"]
+        width = 1 if scheme in SYMBOLS else np.dtype(DTYPES[entry["dtype"]]).itemsize
+        out = self._decode_plane(name, plane, view, math.prod(shape) * width, width, scheme)
         require(hex_hash(out.tobytes()) == plane.get("hash"), f"{name}: plane hash does not match")
-        return out.view(np.int8).reshape(view[:3]) if entry["scheme"] == "int8" and view else out
+        return out.view(np.int8).reshape(view[:3]) if scheme in SYMBOLS and view else out
 
     def fields(self, name: str) -> list[Runs]:
         """The bits of an element that each plane of a lossless tensor holds, with all that section 2 says of them."""
@@ -380,7 +394,7 @@ class FormatReader:
         out = []
         for number, (plane, runs) in enumerate(zip(entry["planes"], self.fields(name), strict=True)):
             octets = sum(bits for _, bits in runs) // 8
-            plain = self._decode_plane(f"{name}/{number}", plane, view, math.prod(shape) * octets, 1, lossless=True)
+            plain = self._decode_plane(f"{name}/{number}", plane, view, math.prod(shape) * octets, 1, "lossless")
             require(hex_hash(plain.tobytes()) == plane.get("hash"), f"{name}/{number}: plane hash does not match")
             out.append(plain.reshape(-1, octets))
         return out
@@ -404,18 +418,23 @@ class FormatReader:
         return out.astype(f"<u{np.dtype(DTYPES[entry['dtype']]).itemsize}")
 
     def scales(self, name: str) -> Array:
-        """Scales of an int8 tensor, float32: `row` [count, rows], `tensor` [1], `block` [count, rows, blocks]."""
+        """Scales, float32: `row` [count, rows]; int8 tensors also `tensor` [1], `block` [count, rows, blocks]."""
         entry, _, view = self._checked(name)
-        has = view and entry["scheme"] == "int8" and isinstance(entry.get("scales"), dict)
+        has = view and entry["scheme"] in SYMBOLS and isinstance(entry.get("scales"), dict)
         require(has, f"{name}: has no scales")
-        scales = entry["scales"]
+        scales, rate = entry["scales"], entry["scheme"] == "rate"
+        # version 1.0 knows no dtype of scales, so that those of int8 are float32 whatever is under that key
+        require(not rate or scales.get("dtype") == "BF16", f"{name}: scales of dtype {scales.get('dtype')!r}")
+        require(not rate or scales.get("per") == "row", f"{name}: rate with scales per {scales.get('per')!r}")
         per, block = scales.get("per"), scales.get("block")
         require(per in ("row", "tensor", "block"), f"{name}: scales per {per!r}")
         require(("block" in scales) == (per == "block"), f"{name}: a scale block without blocks, or none with them")
         require(per != "block" or (is_size(block, 16) and block % 16 == 0), f"{name}: bad scale block {block!r}")
         shape = (1,) if per == "tensor" else view[:2] + ((-(-view[2] // block),) if per == "block" else ())
         data = self._segment(scales.get("data"), f"{name}: scales")
-        require(len(data) == 4 * math.prod(shape), f"{name}: number of scales contradicts the shape")
+        require(len(data) == (2 if rate else 4) * math.prod(shape), f"{name}: number of scales contradicts the shape")
+        if rate:
+            return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").reshape(shape)
         return np.frombuffer(data, "<f4").reshape(shape)
 
     def values(self, name: str) -> Array:
@@ -431,8 +450,8 @@ class FormatReader:
             scales = scales[:, :, np.arange(view[2]) // min(entry["scales"]["block"], view[2])]
         elif entry["scales"]["per"] == "row":
             scales = scales[:, :, None]
-        with np.errstate(over="ignore"):
-            out = symbols.astype(np.float32) * scales
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = (symbols.astype(np.float32) + np.float32(0.5 if entry["scheme"] == "rate" else 0)) * scales
             out = (out[0].T if view[3] == 1 else out).reshape(shape)
             return to_bfloat16(out) if dtype == "BF16" else out.astype(DTYPES[dtype])
 
@@ -440,17 +459,17 @@ class FormatReader:
         """The tensor as a safetensors file stores it: little-endian, row-major, in its dtype."""
         return self.values(name).tobytes()
 
-    def _decode_plane(
-        self, name: str, plane: Json, view: View | None, size: int, width: int, *, lossless: bool = False
-    ) -> Array:
+    def _decode_plane(self, name: str, plane: Json, view: View | None, size: int, width: int, scheme: str) -> Array:
         """Decode a plane of `size` bytes, elements of `width` bytes: uint8 [size], tiled coders in matrix order."""
         coder, layout, filter_name = plane.get("coder"), plane.get("layout"), plane.get("filter")
+        lossless, trellis = scheme == "lossless", scheme == "rate" and coder in TILED
         require(coder in ("raw", "zstd", *TILED), f"{name}: unknown coder {coder!r}")
         require(lossless or "fields" not in plane, f"{name}: fields in a plane that is not of a lossless tensor")
         expected = set() if coder == "raw" else CHUNK_KEYS | (TILE_KEYS if coder in TILED else {"chunk"})
         expected = expected | (SIDE_KEYS if coder in TILED and layout in ("pair", "split") else set())
         require(expected <= plane.keys(), f"{name}: plane keys {sorted(expected - plane.keys())} are missing")
-        require("filter" not in plane or filter_name in ("left", "up"), f"{name}: unknown filter {filter_name!r}")
+        filters = ("left", "up", "trellis") if trellis else ("left", "up")
+        require("filter" not in plane or filter_name in filters, f"{name}: unknown filter {filter_name!r}")
         require(not lossless or filter_name is None, f"{name}: a filter in a lossless tensor")
         layouts = ("byte", "split") if lossless else ("byte", "pair")
         require(coder not in TILED or layout in layouts, f"{name}: bad layout {layout!r}")
@@ -588,7 +607,13 @@ class FormatReader:
         require(good, f"table {number}: of another coder, or bad bits")
         data = self._segment(table.get("data"), f"table {number}")
         require(len(data) == (512 if plane["coder"] == "rans" else 256), f"table {number}: wrong length")
-        return table["bits"], np.frombuffer(data, f"<u{len(data) // 256}").astype(np.int64)
+        bits, numbers = table["bits"], np.frombuffer(data, f"<u{len(data) // 256}").astype(np.int64)
+        # also where all chunks are raw, and nothing is looked up
+        if plane["coder"] == "rans":
+            require(numbers.sum() == 1 << bits and numbers.max() < 1 << bits, "rans table: bad frequencies")
+        else:
+            huffman_lookup(numbers, bits)
+        return bits, numbers
 
 
 def side_words(plane: Json) -> int:

@@ -32,14 +32,14 @@ class Tensor:
     """One tensor to write and how."""
 
     name: str
-    #: scheme `int8`: symbols, int8 [count, rows, cols] of the matrix view; others: the tensor's bytes, uint8 [n]
+    #: `int8`, `rate`: symbols, int8 [count, rows, cols] of the matrix view; others: the tensor's bytes, uint8 [n]
     data: np.ndarray
     shape: Sequence[int]
     dtype: str = "F32"
     scheme: str = "int8"
     #: [count, rows, cols, row_axis]; None leaves the key out
     matrix: Sequence[int] | None = None
-    #: float32, flat in the order of section 2
+    #: float32, flat in the order of section 2; of scheme `rate` bf16 as uint16
     scales: np.ndarray | None = None
     per: str = "row"
     block: int = 0
@@ -49,6 +49,8 @@ class Tensor:
     tile: int = 128
     bits: int = 12
     filter: str | None = None
+    #: filter `trellis`: in every so many bytes bit 6, which is lost, is not that of the sign; 0: in none
+    wrap: int = 0
     #: zstd: decoded bytes of a chunk
     chunk: int = 1000
     #: tiled coders: these chunks are stored raw even where coding makes them shorter
@@ -102,8 +104,34 @@ def cut_tiles(matrices: np.ndarray, tile: int, pad: int) -> list[list[list[int]]
     ]
 
 
-def apply_filter(rows: list[list[int]], name: str | None) -> list[list[int]]:
+def trellis_row(wanted: list[int], wrap: int = 0) -> tuple[list[int], list[int]]:
+    """A path through the trellis near some symbols: the bytes to code, and the symbols that they stand for.
+
+    In every state each symbol or its neighbour can follow, so that none is further away than 1; whoever comes from a
+    path gets it back.
+    """
+    coded, symbols = [], []
+    before = now = 0  # Q(j - 1) and Q(j)
+    for j, byte in enumerate(wanted):
+        symbol = byte & 0xFE | now
+        lost = (byte >> 7 ^ bool(wrap and j % wrap == 0)) << 6
+        coded.append(symbol & 0x80 | lost | symbol >> 1 & 0x3F)
+        symbols.append(symbol)
+        before, now = now, coded[-1] % 2 ^ before
+    return coded, symbols
+
+
+def on_trellis(wanted: np.ndarray, tile: int) -> np.ndarray:
+    """Symbols, int8 [count, rows, cols], none further than 1 from those wanted, that filter `trellis` has."""
+    rows = wanted.reshape(-1, wanted.shape[-1]).view(np.uint8).tolist()
+    found = [sum((trellis_row(row[c : c + tile])[1] for c in range(0, len(row), tile)), []) for row in rows]
+    return np.array(found, np.uint8).view(np.int8).reshape(wanted.shape)
+
+
+def apply_filter(rows: list[list[int]], name: str | None, wrap: int = 0) -> list[list[int]]:
     """Residuals of rows of bytes whose first row and column have nothing before them."""
+    if name == "trellis":
+        return [trellis_row(row, wrap)[0] for row in rows]
     if name == "left":
         return [[(v - (row[c - 1] if c else 0)) % 256 for c, v in enumerate(row)] for row in rows]
     if name == "up":
@@ -379,7 +407,7 @@ def write_container(
     lossless tensors "tensor/plane/data" - and returns the bytes to store; `edit_index` may change the index. Hashes are
     taken afterwards. Without `features` and `version` they are what the tensors need.
     """
-    newer = any(t.scheme == "lossless" for t in tensors)
+    newer = any(t.scheme in ("lossless", "rate") for t in tensors)
     features = ["draft-1.1"] * newer if features is None else features
     version = (1, int(newer)) if version is None else version
     parts = [planes_of(t) for t in tensors]
@@ -391,7 +419,10 @@ def write_container(
         if t.coder not in ("rans", "huffman"):
             continue
         tiles = cut_tiles(symbols_as_bytes(t), t.tile, t.pad)
-        chunks[t.name] = [make_chunk(t, apply_filter(tile, t.filter)) for tile in tiles]
+        if t.filter == "trellis" and t.data.dtype == np.int8:
+            # what is not on a path would be replaced silently; beyond the matrix it may be
+            assert np.array_equal(on_trellis(t.data, t.tile), t.data), f"{t.name}: not on a path"
+        chunks[t.name] = [make_chunk(t, apply_filter(tile, t.filter, t.wrap)) for tile in tiles]
         key = (t.table_key or "=" + t.name, t.coder, t.bits)
         for chunk in chunks[t.name]:
             for lane in chunk.symbols:
@@ -447,6 +478,9 @@ def write_container(
         if t.scheme == "int8" and t.scales is not None:
             scales = segment(f"{t.name}/scales", t.scales.astype("<f4").tobytes())
             entry["scales"] = {"per": t.per, "data": scales} | ({"block": t.block} if t.per == "block" else {})
+        elif t.scheme == "rate" and t.scales is not None:
+            scales = segment(f"{t.name}/scales", t.scales.astype("<u2").tobytes())
+            entry["scales"] = {"per": t.per, "dtype": "BF16", "data": scales}
         entries.append(entry | {"planes": [stored_plane(plane) for plane in planes]})
 
     index = {"format": "wcodec", "features": list(features), "writer": "format_writer.py", "metadata": metadata or {}}

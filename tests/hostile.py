@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from format_writer import Tensor, hex_hash, reseal, write_container
 from lossless_samples import lossless, patterns
+from rate_samples import rate
 
 #: What a terminal, or whatever lays out text, obeys instead of showing it, in one name.
 STEERING = "a\x1b]0;pwned\x07\x1b[31mRED\x1b[2J\u202e\r\nfake line\x9b2J\u2066\u2028\u061c\x7f\t"
@@ -233,3 +234,138 @@ def forbidden_file(what: str) -> bytes:
     if planes[0]["layout"] == "pair":
         w.data[:] &= 0x0F  # pairs of shift 0 would need too many patches
     return write_container(None, [w, raw("r")])
+
+
+def rate_tensors() -> list[Tensor]:
+    """What `RATE_EDITS` and `RATE_CONTENTS` break: `w` and `h` in tiles with a trellis, `t` transposed, `z` of zstd,
+    `p` not coded, `u` with filter `up`; an int8 tensor and a lossless one."""
+    q = np.random.default_rng(6).normal(0, 9, (1, 16, 128)).astype(np.int8)
+    plain: tuple[tuple[int, ...], tuple[int, ...]] = ((16, 128), (1, 16, 128, 0))
+    return [
+        rate("w", *plain, shift=1, dtype="F32"),
+        rate("h", *plain, coder="huffman", layout="byte", sigma=9),
+        rate("t", (128, 16), (1, 16, 128, 1), dtype="F16", variety=0),
+        rate("z", *plain, coder="zstd", filter="left", chunk=384, sigma=9),
+        rate("p", *plain, coder="raw", filter=None, dtype="F32"),
+        rate("u", *plain, coder="huffman", filter="up", tile=128),
+        Tensor("i", q, *plain[:1], matrix=plain[1], scales=np.ones(16, np.float32), tile=64),
+        lossless("l", "BF16", "exponents", *plain),
+    ]
+
+
+W, H, T, Z, P, U, Q, L = (f"tensors/{n}" for n in range(8))
+#: Edits of the index that make one tensor wrong: where, what, and why the page's reader says it is refused.
+RATE_EDITS: list[tuple[str, Any, str]] = [
+    # scales
+    *((W + "/scales/dtype", value, "scales of dtype")
+      for value in ("F32", "F16", "bf16", "BF16 ", "", None, 16, ["BF16"], {}, True, ...)),
+    (Z + "/scales/dtype", "F16", "scales of dtype"), (P + "/scales/dtype", ..., "scales of dtype"),
+    *((W + "/scales/per", value, "rate with scales per") for value in ("tensor", "block", "rows", None, [], 0, ...)),
+    *((W + "/scales/block", value, "a scale block without") for value in (16, 128, 0, None)),
+    (W + "/scales", ..., "gap"), (W + "/scales", None, "gap"), (W + "/scales/data", ..., "gap"),
+    (W + "/scales", [], "not an object"), (Q + "/scheme", "rate", "scales of dtype None"),
+    # filters and layouts
+    *((plane + "/planes/0/filter", "trellis", "unknown filter") for plane in (Z, P, Q, L)),
+    *((W + "/planes/0/filter", value, "unknown filter") for value in ("Trellis", "trellis4", "down", None, 4, [], "")),
+    *((W + "/planes/0/filter", value, "plane hash") for value in ("left", "up", ...)),
+    (U + "/planes/0/filter", "trellis", "plane hash"), (P + "/planes/0/filter", "left", "with a filter"),
+    (W + "/planes/0/layout", "split", "bad layout"), (W + "/planes/0/layout", "quad", "bad layout"),
+    (H + "/planes/0/layout", "split", "are missing"), (H + "/planes/0/layout", "pair", "are missing"),
+    (H + "/planes/0/layout", None, "bad layout"), (U + "/planes/0/layout", "split", "bad layout"),
+    *((plane + "/planes/0/fields", [[0, 8]], "fields in a plane") for plane in (W, Z, P)),
+    (H + "/planes/0/fields", None, "fields in a plane"), (H + "/planes/0/fields", [], "fields in a plane"),
+    (W + "/planes/0/shift", 2, "side plane"), (W + "/planes/0/shift", 8, "bad shift"),
+    (W + "/planes/0/shift", 4, "bad shift"), (W + "/planes/0/shift", ..., "are missing"),
+    (W + "/planes/0/shift", 1.0, "bad shift"), (T + "/planes/0/shift", -1, "bad shift"),
+    (W + "/planes/0/tile", 128, "number of chunks"), (W + "/planes/0/tile", 32, "bad tile"),
+    (W + "/planes/0/coder", "huffman", "side plane"), (W + "/planes/0/coder", "raw", "unknown filter"),
+    (H + "/planes/0/coder", "zstd", "are missing"), (W + "/planes/0/table", 1, "another coder"),
+    (Z + "/planes/0/chunk", 385, "number of chunks|not a frame"), (W + "/planes/0/hash", "0" * 16, "plane hash"),
+    (W + "/planes/0/chunks", 3, "number of chunks"), (W + "/planes/0/max_chunk", 4, "wrong max_chunk"),
+    # the tensor
+    *((W + "/dtype", value, "not for rate") for value in ("F64", "I8", "U8", "F8_E4M3", "U16", "I32", "BOOL")),
+    (W + "/scheme", "int8", "unknown filter"), (P + "/scheme", "int8", "number of scales"),
+    (Z + "/scheme", "int8", "number of scales"), (U + "/scheme", "int8", "number of scales"),
+    (W + "/scheme", "lossless", "with scales"), (P + "/scheme", "raw", "raw elements of more than 8 bits"),
+    (L + "/scheme", "rate", "fields in a plane"), (W + "/scheme", "Rate", "unknown scheme"),
+    (W + "/scheme", "rate2", "unknown scheme"),
+    (W + "/matrix", ..., "rate needs a matrix"), (P + "/matrix", None, "rate needs a matrix"),
+    (W + "/matrix", [1, 16, 127, 0], "contradicts shape"), (W + "/matrix", [1, 16, 128, 1], "does not fit"),
+    (T + "/matrix", [2, 8, 128, 1], "does not fit"), (P + "/matrix", [1, 32, 64, 0], "number of scales"),
+    (P + "/matrix", [16, 2, 64, 0], "number of scales"), (W + "/shape", [16, 0], "an empty tensor"),
+    (W + "/planes", [], "gap"), (W + "/planes/0/data", ..., "gap"),
+]  # fmt: skip
+
+#: Edits of segments of rate tensors whose hashes are right afterwards, and why the page's reader refuses.
+RATE_CONTENTS: list[tuple[str, Callable[[bytes], bytes], str]] = [
+    *(("w/scales", edit, "number of scales") for edit in (
+        lambda d: d[:-2], lambda d: d[:-1], lambda d: d + bytes(2), lambda d: d + d, lambda d: b"", lambda d: d[:2])),
+    ("t/scales", lambda d: d[:-2], "number of scales"), ("z/scales", lambda d: d + d, "number of scales"),
+    ("p/scales", lambda d: d + bytes(2), "number of scales"),
+    ("w/side", lambda d: d[:-4], "length of the side plane"),
+    ("w/side", lambda d: poke(d, 5, bytes([d[5] ^ 1])), "plane hash"),
+    ("w/data", lambda d: poke(d, 0, b"\xff\xff"), "more patches"), ("w/data", lambda d: poke(d, 7, b"\1"), "patches: "),
+    ("w/data", lambda d: poke(d, 6, bytes([d[6] ^ 1])), "plane hash"), ("w/data", lambda d: b"", "cannot hold"),
+    ("w/data", lambda d: d[:-4], "not those of the data"), ("w/offsets", lambda d: d[:-4], "number of offsets"),
+    ("h/data", lambda d: poke(d, 2, b"\2"), "neither 0 nor 1"), ("h/data", lambda d: bytes(len(d)), "huffman body"),
+    ("h/data", lambda d: b"\xff" * len(d), "huffman body"), ("t/data", lambda d: bytes(len(d)), "final state"),
+    ("t/data", lambda d: poke(d, 0, bytes(4)), "final state"), ("t/side", lambda d: d + d, "length of the side plane"),
+    ("z/data", lambda d: poke(d, 0, b"\0"), "zstd chunk 0"), ("z/offsets", lambda d: d[8:] + d[:8], "out of order"),
+    ("p/data", lambda d: d[:-1], "wrong length"), ("p/data", lambda d: poke(d, 9, bytes([d[9] ^ 1])), "plane hash"),
+    ("u/side", lambda d: b"", "length of the side plane"), ("u/data", lambda d: d + bytes(4), "not those of the data"),
+]  # fmt: skip
+
+#: Tensors that decode, in ways that the page forbids: what they are, keys of the index's entry, and the reason.
+RATE_FORBIDDEN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "one scale": ({}, {"scales/per": "tensor"}, "rate with scales per"),
+    "blocks of scales": ({}, {"scales/per": "block", "scales/block": 128}, "rate with scales per"),
+    "blocks of scales and no length": ({}, {"scales/per": "block"}, "rate with scales per"),
+    "float16 scales": ({}, {"scales/dtype": "F16"}, "scales of dtype 'F16'"),
+    "float32 scales": ({}, {"scales/dtype": "F32"}, "scales of dtype 'F32'"),
+    "float32 scales without a dtype": ({}, {"scales/dtype": ...}, "scales of dtype None"),
+    "zstd, trellis": ({"coder": "zstd", "chunk": 128}, {}, "unknown filter"),
+    "raw, trellis": ({"coder": "raw"}, {}, "unknown filter"),
+    "raw, left": ({"coder": "raw", "filter": "left"}, {}, "with a filter"),
+    "a second plane": ({"filter": None}, {"planes/1": None}, "not one plane"),
+    "fields of the whole byte": ({}, {"planes/0/fields": [[0, 8]]}, "fields in a plane"),
+    "not a float": ({}, {"dtype": "I8"}, "not for rate"),
+    "float8": ({}, {"dtype": "F8_E4M3"}, "not for rate"),
+    "float64": ({}, {"dtype": "F64"}, "not for rate"),
+}
+RATE_FORBIDDEN |= {
+    f"{scheme}, {coder}, trellis": ({"coder": coder, "scheme": scheme}, {}, "unknown filter")
+    for coder in ("rans", "huffman", "zstd")
+    for scheme in ("int8", "raw", "lossless")
+}
+
+
+def forbidden_rate(what: str) -> bytes:
+    """A container with one of `RATE_FORBIDDEN` as tensor `w`, and a good one."""
+    options, changes, _ = RATE_FORBIDDEN[what]
+    scheme = options.get("scheme", "rate")
+    w = rate(
+        "w", (16, 128), (1, 16, 128, 0), **{k: v for k, v in options.items() if k != "scheme"} | {"layout": "byte"}
+    )
+    w.scheme = scheme
+    if scheme == "int8":
+        w.scales = np.ones(16, np.float32)
+    elif scheme != "rate":
+        w.data, w.dtype = w.data.view(np.uint8).reshape(-1), "F8_E4M3"
+        w.planes = [{}] if scheme == "lossless" else ()
+
+    def edit(index: dict[str, Any]) -> None:
+        entry = index["tensors"][0]
+        for path, value in changes.items():
+            if path == "planes/1":
+                entry["planes"].append({"coder": "raw", "data": [0, 0, hex_hash(b"")], "hash": hex_hash(b"")})
+            else:
+                changed_index(path, value)(entry)
+
+    def scales(role: str, data: bytes) -> bytes:
+        if role != "w/scales":
+            return data
+        if "scales/dtype" in changes and changes["scales/dtype"] != "F16":
+            return np.ones(16, "<f4").tobytes()
+        return data[:2] if changes.get("scales/per") == "tensor" else data
+
+    return write_container(None, [w, raw("r")], edit_segment=scales, edit_index=edit)

@@ -457,6 +457,8 @@ NARROW = {"coder": "huffman", "variety": 0}
         ({}, "data", lambda d: poke(d, 0, bytes(4)), "final state"),
         ({}, "table 0", lambda d: poke(d, 0, struct.pack("<H", 1)), "bad frequencies"),
         ({}, "table 0", lambda d: struct.pack("<H", 4096) + bytes(510), "bad frequencies"),
+        ({"raw_chunks": (0, 1)}, "table 0", lambda d: poke(d, 0, struct.pack("<H", 1)), "bad frequencies"),
+        ({"raw_chunks": (0, 1), "coder": "huffman"}, "table 0", lambda d: poke(d, 255, b"\14"), "not complete"),
     ],
 )  # fmt: skip
 def test_content_refusals(options: dict[str, Any], role: str, edit: Callable[[bytes], bytes], message: str) -> None:

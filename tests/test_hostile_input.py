@@ -25,6 +25,7 @@ from hostile import (
     changed_index,
     forbidden_file,
     lossless_tensors,
+    rate_tensors,
     raw,
     reindexed,
 )
@@ -167,8 +168,17 @@ def lossless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def rate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Likewise, with tensors of scheme rate."""
+    path = tmp_path_factory.mktemp("rate") / "good.wcodec"
+    write_container(path, rate_tensors())
+    assert wcodec.verify(path, progress=False)
+    return path
+
+
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("kind", ["good", "lossless"])
+@pytest.mark.parametrize("kind", ["good", "lossless", "rate"])
 def test_containers(kind: str, seed: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     rng = random.Random(seed)
     good: Path = request.getfixturevalue(kind)

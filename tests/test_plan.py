@@ -41,7 +41,7 @@ class Known:
 
 @pytest.fixture(scope="module")
 def plan(model: Path) -> wcodec.PlanReport:
-    return wcodec.plan(model, budget="1500KB", text=model / "heldout.txt", statistics=Known(), windows=WINDOWS)
+    return wcodec.plan(model, budget="1500KB", text=model / "heldout.txt", calibrate=Known(), windows=WINDOWS)
 
 
 # Targets
@@ -66,8 +66,8 @@ def test_targets() -> None:
         ({"quality": "kl<=0.1"}, "needs a text"),
         ({"budget": "1MB", "scheme": "int8"}, "has no bits to choose"),
         ({"budget": "1MB", "coder": "zstd"}, "unknown coder"),
-        ({"text": "a"}, "go with a budget or a quality"),
-        ({"budget": "1MB", "text": "a b c", "statistics": 3}, "statistics must be"),
+        ({"text": "a"}, "goes with a budget or a quality"),
+        ({"budget": "1MB", "calibrate": 3}, "no language model|dimension"),
     ],
 )
 def test_options_that_make_no_sense(model: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -243,7 +243,6 @@ fn upgrade(what: String) -> Error {
 fn check_split(planes: &[StoredPlane], dtype: Dtype) -> Result<()> {
     for plane in planes {
         match plane.form.coding {
-            coding if coding.filter() != Filter::None => return Err(Error::format("a filter in scheme lossless")),
             Coding::Tiles(Tiling { layout: Layout::Pair, .. }) => {
                 return Err(Error::format("layout pair in scheme lossless"));
             }
@@ -298,12 +297,14 @@ fn check_view(m: MatrixEntry, entry: &TensorEntry, scheme: SchemeKind, elements:
 
 impl StoredScales {
     fn new(entry: &ScalesEntry, m: MatrixEntry, scheme: SchemeKind) -> Result<Self> {
-        let dtype = match (scheme, entry.dtype.as_deref()) {
-            // What 1.0 does not know is not looked at in its schemes.
-            (SchemeKind::Rate, Some("BF16")) => Dtype::BF16,
+        // What 1.0 does not know is not looked at in its schemes.
+        let name = entry.dtype.as_ref().filter(|_| scheme == SchemeKind::Rate).map(|text| text.get());
+        let dtype = match (scheme, name) {
+            (SchemeKind::Rate, Some("\"BF16\"")) => Dtype::BF16,
             (SchemeKind::Rate, other) => {
-                let what = other.map_or("none".to_owned(), |name| format!("'{name}'"));
-                return Err(upgrade(format!("scales of scheme rate with dtype {what}, not 'BF16'")));
+                // There may be any amount of it.
+                let what: String = other.unwrap_or("none").chars().take(32).collect();
+                return Err(upgrade(format!("scales of scheme rate with dtype {what}, not \"BF16\"")));
             }
             _ => Dtype::F32,
         };
@@ -353,7 +354,8 @@ impl StoredScales {
             Granularity::Tensor => ("tensor", None),
             Granularity::Block(n) => ("block", Some(n)),
         };
-        let dtype = (scheme == SchemeKind::Rate).then(|| Dtype::BF16.name().into());
+        let dtype =
+            (scheme == SchemeKind::Rate).then(|| serde_json::value::to_raw_value(Dtype::BF16.name()).expect("text"));
         ScalesEntry { per: per.into(), block, dtype, data }
     }
 }
@@ -383,6 +385,9 @@ impl StoredPlane {
         };
         if coding.element_bytes() > 1 && scheme != SchemeKind::Lossless {
             return Err(Error::format(format!("layout split in scheme {scheme}")));
+        }
+        if scheme == SchemeKind::Lossless && p.filter.is_some() {
+            return Err(Error::format("a filter in scheme lossless"));
         }
         if coding.filter() == Filter::Trellis && (scheme != SchemeKind::Rate || coder == Coder::Zstd) {
             return Err(Error::format(format!("filter trellis in scheme {scheme} with coder {coder}")));

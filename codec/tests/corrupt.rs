@@ -235,7 +235,7 @@ const CORPUS: &[Row] = &[
     row("matrix-misfit", At::Tensor, Format, "matrix view", || raw().set("/tensors/0/matrix", json!([1, 8, 15, 0])).seal()),
     row("matrix-parts", At::Tensor, Format, "are too large", || raw().set("/tensors/0/matrix", json!([1u64 << 40, 1u64 << 40, 0, 0])).seal()),
     row("scale-infinite", At::Verify, Corrupt, "is not finite", || edit(raw(), SCALES, |b| b[..4].copy_from_slice(&f32::MAX.to_le_bytes()))),
-    row("rate-dtype", At::Tensor, Unsupported, "with dtype 'F32', not 'BF16'", || rate(Coder::Rans).set("/tensors/0/scales/dtype", json!("F32")).seal()),
+    row("rate-dtype", At::Tensor, Unsupported, "with dtype \"F32\", not", || rate(Coder::Rans).set("/tensors/0/scales/dtype", json!("F32")).seal()),
     row("rate-no-dtype", At::Tensor, Unsupported, "with dtype none", || rate(Coder::Rans).set("/tensors/0/scales/dtype", json!(null)).seal()),
     row("rate-per-tensor", At::Tensor, Unsupported, "per tensor, not per row", || rate(Coder::Rans).set("/tensors/0/scales/per", json!("tensor")).seal()),
     row("rate-fields", At::Tensor, Unsupported, "parts of elements", || rate(Coder::Rans).set("/tensors/0/planes/0/fields", json!([[0, 8]])).seal()),

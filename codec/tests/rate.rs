@@ -341,7 +341,7 @@ fn levels_that_are_given_are_stored_as_they_are() {
         let scales = container.scales("w").unwrap();
         let tile = trellis.then(|| report.tensors[0].planes[0].tile.unwrap());
         let given = |levels: Levels| encoded(&Chosen(tensors(), levels), &options(4.0, false, Coder::Huffman));
-        let levels = Levels { symbols: symbols.clone(), scales: scales.clone(), trellis: tile };
+        let levels = Levels { symbols: symbols.clone(), scales: scales.clone(), trellis, tile };
         let (again, _) = given(levels.clone()).unwrap();
         let read = |c: &Container| c.read("w", &DecodeOptions::default()).unwrap();
         assert_eq!(read(&again)[..], read(&container)[..]);
@@ -360,7 +360,8 @@ fn levels_that_are_given_are_stored_as_they_are() {
             off.symbols[5 * 700 + 9] ^= 1;
             let e = refused(off);
             assert!(e.contains("the level at row 5, column 9 is none that the trellis can be at"), "{e}");
-            let e = refused(Levels { trellis: Some(tile + 64), ..levels });
+            let o = EncodeOptions { tile: Some(tile + 64), ..options(4.0, false, Coder::Huffman) };
+            let e = encoded(&Chosen(tensors(), levels), &o).err().unwrap().to_string();
             assert!(e.contains("a trellis that restarts every"), "{e}");
         }
     }

@@ -301,6 +301,7 @@ impl Facts {
         record.set_item(intern!(py, "original_bytes"), t.original_bytes)?;
         record.set_item(intern!(py, "stored_bytes"), t.stored_bytes)?;
         record.set_item(intern!(py, "entropy"), t.entropy)?;
+        record.set_item(intern!(py, "error"), t.error)?;
         Ok(record)
     }
 

@@ -11,7 +11,7 @@ use crate::arrays::Array;
 use crate::progress::Link;
 
 /// A source, and a callable `levels(name)` that returns nothing, or a tensor's levels (`numpy.int8`, row by row), its scales
-/// (`numpy.float32`) and the width of the tiles in which a trellis restarts, if there is one.
+/// (`numpy.float32`), whether levels are paths through a trellis, and the width of the tiles in which it restarts.
 pub struct WithLevels<'a> {
     pub source: &'a dyn Source,
     pub levels: Arc<Py<PyAny>>,
@@ -31,10 +31,10 @@ impl Source for WithLevels<'_> {
         let (levels, name) = (self.levels.clone(), self.tensors()[index].name.clone());
         self.link.call(move |py| {
             let found = levels.call1(py, (name,))?;
-            let found: Option<(Array<'_, i8>, Array<'_, f32>, Option<usize>)> = found.extract(py)?;
-            let Some((symbols, scales, trellis)) = found else { return Ok(None) };
+            let found: Option<(Array<'_, i8>, Array<'_, f32>, bool, usize)> = found.extract(py)?;
+            let Some((symbols, scales, trellis, tile)) = found else { return Ok(None) };
             let (symbols, scales) = (symbols.elements()?.to_vec(), scales.elements()?.to_vec());
-            Ok(Some(Levels { symbols, scales, trellis }))
+            Ok(Some(Levels { symbols, scales, trellis, tile: Some(tile) }))
         })
     }
 

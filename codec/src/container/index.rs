@@ -195,8 +195,14 @@ pub struct Quality {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entropy: Option<f64>,
     /// Root of the mean square of decoded - source, over that of the source.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "number_or_nothing", skip_serializing_if = "Option::is_none")]
     pub error: Option<f64>,
+}
+
+/// Reads a key that version 1.0 does not know, and so may hold anything.
+fn number_or_nothing<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<f64>, D::Error> {
+    let text = Option::<Box<RawValue>>::deserialize(d)?;
+    Ok(text.and_then(|text| serde_json::from_str(text.get()).ok()))
 }
 
 /// Reads a list that nearly always has one element. Vectors grow to four, and there may be 50,000 of these.
@@ -226,8 +232,9 @@ pub struct ScalesEntry {
     pub per: CompactString,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<usize>,
+    /// Looked at in scheme `rate` only: whatever it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dtype: Option<CompactString>,
+    pub dtype: Option<Box<RawValue>>,
     pub data: Segment,
 }
 

@@ -187,12 +187,23 @@ impl<'a> TensorTask<'a> {
         options: &mut PlaneOptions,
         Workers { pool, cancel }: Workers<'_>,
     ) -> Result<SymbolPlanes> {
-        let tile = options.tile.unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
-        options.tile = Some(tile);
         let levels = self.rate.levels.as_ref();
-        let trellis = levels.map_or_else(|| rate.trellis.then_some(tile), |levels| levels.trellis);
-        if let Some(columns) = trellis {
-            check_trellis(options.coder, columns, tile)?;
+        let given = levels.and_then(|levels| levels.tile);
+        let tile = options.tile.or(given).unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
+        options.tile = Some(tile);
+        let mut factor = self.rate.factor;
+        let trellis = match levels {
+            Some(levels) => levels.trellis,
+            // Where symbols have no room for levels twice as fine, rounding to those that there are is better.
+            None if rate.trellis && rate::is_too_fine_for_a_trellis(weights, factor)? => {
+                factor *= 2.0;
+                false
+            }
+            None => rate.trellis,
+        };
+        let trellis = trellis.then_some(tile);
+        if trellis.is_some() {
+            check_trellis(options.coder, given.unwrap_or(tile), tile)?;
         }
         options.filters = match trellis {
             Some(_) => Filters::Trellis,
@@ -200,8 +211,8 @@ impl<'a> TensorTask<'a> {
             None => Filters::None,
         };
         match levels {
-            Some(levels) => rate::given(weights, levels, pool, cancel),
-            None => rate::symbols(weights, Steps { factor: self.rate.factor, trellis }, pool, cancel),
+            Some(levels) => rate::given(weights, levels, trellis, pool, cancel),
+            None => rate::symbols(weights, Steps { factor, trellis }, pool, cancel),
         }
     }
 

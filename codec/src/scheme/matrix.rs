@@ -11,8 +11,10 @@ pub struct Levels {
     pub symbols: Vec<i8>,
     /// One a row, each the value of a bf16 that is finite and not below 0.
     pub scales: Vec<f32>,
-    /// Columns after which a trellis restarts, where levels are paths through one: the width of a tile.
-    pub trellis: Option<usize>,
+    /// Whether levels are paths through a trellis.
+    pub trellis: bool,
+    /// Columns of a tile, after which a trellis restarts; by shape where absent, and nothing but what the options say where they say it.
+    pub tile: Option<usize>,
 }
 
 /// A matrix of floats to encode.

@@ -13,7 +13,7 @@ mod quantize;
 pub(crate) mod trellis;
 
 pub(crate) use given::given;
-pub(crate) use quantize::{NOT_FINITE_ADVICE, symbols};
+pub(crate) use quantize::{NOT_FINITE_ADVICE, is_too_fine_for_a_trellis, symbols};
 
 /// Bits per weight, in thousandths: 1 to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

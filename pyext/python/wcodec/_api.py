@@ -20,6 +20,8 @@ from ._sources import Source, Tensors, native_source
 if TYPE_CHECKING:
     import torch
 
+    from ._native import _ChooseLevels, _EncodeOptions
+
 _Path = str | os.PathLike[str]
 FRAMEWORKS = ("numpy", "torch")
 
@@ -40,7 +42,9 @@ def compress(
     budget: int | str | None = None,
     quality: str | None = None,
     text: Any = None,
-    statistics: Any = None,
+    calibrate: Any = None,
+    feedback: bool = True,
+    device: Any = None,
     layout: str = "pair",
     level: int = DEFAULT_LEVEL,
     tile: int | None = None,
@@ -91,7 +95,12 @@ def compress(
         looked at before anything is written; ``src`` may be a model, too.
     :param quality: instead of bits, a bound of the damage, such as ``"kl<=0.02"``, likewise.
     :param text: with ``budget`` or ``quality``, what damage is measured on: a path, text or token ids.
-    :param statistics: with ``budget`` or ``quality``, those of a calibration, or a file of them.
+    :param calibrate: with scheme ``rate``, by what the model does: :class:`wcodec.Statistics`, a ``.safetensors`` file
+        of them, ``"self"`` (on text that the model writes), the path of a text, or token ids, which run the model of
+        the folder ``src``. Bits go where errors matter most, and levels make up for each other's errors. Needs torch;
+        minutes instead of seconds.
+    :param feedback: ``False`` uses of these statistics only how much each tensor matters: seconds.
+    :param device: where calibration computes; the CPU if left out.
     :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default) or ``byte``.
     :param level: level of ``zstd``, 1 to 19.
     :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
@@ -112,21 +121,23 @@ def compress(
     if budget is not None or quality is not None:
         return _planned(src, dst, progress, {
             "scheme": scheme, "coder": coder, "bits": bits, "trellis": trellis, "rules": rules, "steps": steps,
-            "budget": budget, "quality": quality, "text": text, "statistics": statistics, "layout": layout,
-            "level": level, "tile": tile, "include": include, "exclude": exclude, "skip": skip, "transpose": transpose,
-            "threads": threads, "overwrite": overwrite, "metadata": metadata,
+            "budget": budget, "quality": quality, "text": text, "calibrate": calibrate, "feedback": feedback,
+            "device": device or "cpu", "layout": layout, "level": level, "tile": tile, "include": include,
+            "exclude": exclude, "skip": skip, "transpose": transpose, "threads": threads, "overwrite": overwrite,
+            "metadata": metadata,
         })  # fmt: skip
-    if text is not None or statistics is not None:
-        raise InputError("text and statistics go with a budget or a quality (pass one of these, or leave them out)")
-    options = encode_options(
-        scheme=scheme, coder=coder, scale=scale, block=block, bits=bits, trellis=trellis,
-        bits_per_tensor=bits_per_tensor, rules=rules, steps=steps, layout=layout, level=level, tile=tile,
-        include=include, exclude=exclude, skip=skip, transpose=transpose, threads=threads,
-        overwrite=overwrite, metadata=metadata,
-    )  # fmt: skip
+    if text is not None:
+        raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
+    given: dict[str, Any] = {
+        "scheme": scheme, "coder": coder, "scale": scale, "block": block, "bits": bits, "trellis": trellis,
+        "bits_per_tensor": bits_per_tensor, "rules": rules, "steps": steps, "layout": layout, "level": level,
+        "tile": tile, "include": include, "exclude": exclude, "skip": skip, "transpose": transpose, "threads": threads,
+        "overwrite": overwrite, "metadata": metadata,
+    }  # fmt: skip
+    options, levels = _chosen(src, given, calibrate, feedback, device, progress)
     target = path_of(dst)
     with reporter(progress, "encode") as callback:
-        text = _native.encode(native_source(src), target, options, callback)
+        text = _native.encode(native_source(src), target, options, callback, levels)
     return CompressionReport._from_native(target, text)
 
 
@@ -135,6 +146,26 @@ def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: d
     from ._plan import compress_by_plan
 
     return compress_by_plan(src, dst, progress, options)
+
+
+def _chosen(
+    src: Source,
+    options: Mapping[str, Any],
+    calibrate: Any = None,
+    feedback: bool = True,
+    device: Any = None,
+    progress: bool | ProgressCallback = False,
+    model: Any = None,
+) -> tuple[_EncodeOptions, _ChooseLevels | None]:
+    """What the native encoder takes: options, and what chooses levels where scheme ``rate`` is calibrated."""
+    if calibrate is None:
+        return encode_options(**options), None
+    _torch.require()
+    from ._calibrate import prepare
+
+    if options.get("scheme") is None and options.get("bits") is None and options.get("trellis") is None:
+        options = {**options, "scheme": "rate"}
+    return prepare(src, calibrate, options, feedback=feedback, device=device, model=model, progress=progress is True)
 
 
 def compress_to_bytes(
@@ -147,15 +178,25 @@ def compress_to_bytes(
     >>> list(wcodec.open(data))
     ['w']
     """
+    chosen, levels = _calibrated(src, options, progress)
     with reporter(progress, "encode") as callback:
-        data, text = _native.encode_to_bytes(native_source(src), encode_options(**options), callback)
+        data, text = _native.encode_to_bytes(native_source(src), chosen, callback, levels)
     return data, CompressionReport._from_native(None, text)
 
 
 def compress_in_memory(src: Source, *, progress: bool | ProgressCallback = False, **options: Any) -> Container:
     """Encodes into memory for use at once: takes less time and memory than opening :func:`compress_to_bytes`."""
+    chosen, levels = _calibrated(src, options, progress)
     with reporter(progress, "encode") as callback:
-        return Container(_native.encode_to_container(native_source(src), encode_options(**options), callback))
+        return Container(_native.encode_to_container(native_source(src), chosen, callback, levels))
+
+
+def _calibrated(
+    src: Source, options: dict[str, Any], progress: bool | ProgressCallback
+) -> tuple[_EncodeOptions, _ChooseLevels | None]:
+    """As :func:`_chosen`, of all that was given by name."""
+    known = {key: options.pop(key) for key in ("calibrate", "feedback", "device", "model") if key in options}
+    return _chosen(src, options, progress=progress, **known)
 
 
 def decompress(

@@ -12,12 +12,18 @@ use crate::scheme::matrix::{Levels, SymbolPlanes, Weights};
 use crate::scheme::reader::{Reader, view_of};
 use crate::tensor::{AlignedBytes, Dtype};
 
-/// Checks levels that were given for `weights`, and how far they are from them.
+/// Checks levels that were given for `weights`, and how far they are from them. `trellis`: where they are paths, the columns after which it restarts.
 ///
 /// # Errors
 /// [`ErrorKind::Input`](crate::ErrorKind::Input): they do not fit the matrix, scales are not finite or no bf16, levels are no path through the
 /// trellis; a weight that is not finite. Memory or threads that the operating system does not give, or `cancel` was used.
-pub(crate) fn given(weights: &Weights<'_>, levels: &Levels, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
+pub(crate) fn given(
+    weights: &Weights<'_>,
+    levels: &Levels,
+    trellis: Option<usize>,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<SymbolPlanes> {
     let (rows, cols) = (weights.rows, weights.cols);
     if levels.symbols.len() != rows * cols || levels.scales.len() != rows {
         let what = format!(
@@ -34,13 +40,19 @@ pub(crate) fn given(weights: &Weights<'_>, levels: &Levels, pool: &Pool, cancel:
         return Err(Error::input(what).advice("scales are finite values of bf16 that are not below 0"));
     }
     match weights.dtype {
-        Dtype::F32 => of_type::<f32>(weights, levels, pool, cancel),
-        Dtype::F16 => of_type::<f16>(weights, levels, pool, cancel),
-        _ => of_type::<bf16>(weights, levels, pool, cancel),
+        Dtype::F32 => of_type::<f32>(weights, levels, trellis, pool, cancel),
+        Dtype::F16 => of_type::<f16>(weights, levels, trellis, pool, cancel),
+        _ => of_type::<bf16>(weights, levels, trellis, pool, cancel),
     }
 }
 
-fn of_type<T: Weight>(weights: &Weights<'_>, levels: &Levels, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
+fn of_type<T: Weight>(
+    weights: &Weights<'_>,
+    levels: &Levels,
+    trellis: Option<usize>,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<SymbolPlanes> {
     let mut copy = AlignedBytes::default();
     let view = view_of::<T>(weights, &mut copy)?;
     let reader = Reader::new(&view);
@@ -51,11 +63,12 @@ fn of_type<T: Weight>(weights: &Weights<'_>, levels: &Levels, pool: &Pool, cance
         (first..weights.rows.min(first + step)).try_fold((0.0, 0.0), |(squares, errors), r| {
             cancel.check()?;
             let (symbols, scale) = (&levels.symbols[r * cols..][..cols], levels.scales[r]);
-            if let Some(tile) = levels.trellis {
+            if let Some(tile) = trellis {
                 check_path(symbols, tile, &mut path).map_err(|col| not_a_path(r, col))?;
             }
             let row = reader.run(r, 0, cols)?;
-            Ok((squares + row_squares(row, r)?, errors + error::<T>(row, symbols, scale)))
+            let of_row = row_squares(row, r)?;
+            Ok((squares + of_row, errors + if scale == 0.0 { of_row } else { error::<T>(row, symbols, scale) }))
         })
     })?;
     let (squares, errors) = sums.into_iter().fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));

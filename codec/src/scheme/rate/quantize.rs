@@ -95,6 +95,8 @@ const GROUP: usize = 16;
 const LAMBDA: f32 = 0.2;
 /// Rows by which a trellis learns what its levels cost.
 const SAMPLE_ROWS: usize = 64;
+/// A trellis pays where not more than one in so many rows has a larger step because of its largest weight.
+const MOST_LIMITED: usize = 8;
 const SAMPLE: usize = 1 << 16;
 
 /// What is known of a row before its levels are chosen.
@@ -174,7 +176,7 @@ impl<T: Weight> Rows<'_, '_, T> {
                 symbols.fill(0);
             }
             sums.squares += facts.squares;
-            sums.errors += error::<T>(weights, symbols, *scale);
+            sums.errors += if *scale == 0.0 { facts.squares } else { error::<T>(weights, symbols, *scale) };
         }
         Ok(sums)
     }
@@ -237,16 +239,21 @@ fn best_scale<T: Weight>(weights: &[f32], symbols: &[i8], facts: &Facts) -> f32 
     best
 }
 
-/// Squares of what the values differ by from the weights.
+/// Squares of what the values differ by from the weights; the scale is not 0.
 pub(super) fn error<T: Weight>(weights: &[f32], symbols: &[i8], scale: f32) -> f64 {
     let run = |(weights, symbols): (&[f32], &[i8])| {
         let differ = |(w, &q): (&f32, &i8)| T::from_f32((f32::from(q) + 0.5) * scale).to_f32() - w;
         // Over the scale, so that squares are in range.
-        let unit = if scale == 0.0 { 1.0 } else { scale };
-        let sum: f32 = weights.iter().zip(symbols).map(differ).map(|d| (d / unit) * (d / unit)).sum();
-        f64::from(sum) * f64::from(unit) * f64::from(unit)
+        let sum: f32 = weights.iter().zip(symbols).map(differ).map(|d| (d / scale) * (d / scale)).sum();
+        f64::from(sum) * f64::from(scale) * f64::from(scale)
     };
     weights.chunks(RUN).zip(symbols.chunks(RUN)).map(run).sum()
+}
+
+/// Some rows of a matrix, evenly spread.
+fn sample(rows: usize, cols: usize) -> impl Iterator<Item = usize> {
+    let count = (SAMPLE / cols.max(1)).clamp(1, SAMPLE_ROWS).min(rows).max(1);
+    (0..rows).step_by(rows.div_ceil(count).max(1))
 }
 
 /// What a trellis chooses among, by what levels cost in some of the rows.
@@ -257,12 +264,38 @@ fn branches_of<T: Weight>(
     steps: Steps,
 ) -> Result<Branches> {
     let mut reader = reader.clone();
-    let count = (SAMPLE / cols.max(1)).clamp(1, SAMPLE_ROWS).min(rows);
-    let mut scaled = Vec::with_capacity(count * cols);
-    for r in (0..rows).step_by(rows.div_ceil(count.max(1)).max(1)) {
+    let mut scaled = Vec::new();
+    for r in sample(rows, cols) {
         let row = reader.run(r, 0, cols)?;
         let facts = facts(row, r, steps)?;
         scaled.extend(row.iter().map(|w| w / facts.step));
     }
     Ok(Branches::new(&Costs::fitted(&scaled, cols, tile, LAMBDA), LAMBDA))
+}
+
+/// Whether the largest weights of many rows leave a trellis no room for steps of `factor` times their root mean square.
+///
+/// # Errors
+/// As for [`symbols`].
+pub(crate) fn is_too_fine_for_a_trellis(weights: &Weights<'_>, factor: f32) -> Result<bool> {
+    match weights.dtype {
+        Dtype::F32 => is_too_fine::<f32>(weights, factor),
+        Dtype::F16 => is_too_fine::<f16>(weights, factor),
+        _ => is_too_fine::<bf16>(weights, factor),
+    }
+}
+
+fn is_too_fine<T: Weight>(weights: &Weights<'_>, factor: f32) -> Result<bool> {
+    let mut copy = AlignedBytes::default();
+    let view = view_of::<T>(weights, &mut copy)?;
+    let mut reader = Reader::new(&view);
+    let (mut limited, mut all) = (0, 0);
+    for r in sample(weights.rows, weights.cols) {
+        let row = reader.run(r, 0, weights.cols)?;
+        let rms = (row_squares(row, r)? / row.len() as f64).sqrt() as f32;
+        let largest = row.iter().fold(0f32, |m, w| m.max(w.abs()));
+        limited += usize::from(factor * rms * (MOST_OF_TRELLIS + 0.5) < largest);
+        all += 1;
+    }
+    Ok(limited * MOST_LIMITED > all)
 }

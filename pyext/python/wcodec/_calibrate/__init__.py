@@ -15,6 +15,7 @@ Nothing here knows how symbols are coded or stored.
 """
 
 from ._collect import collect_statistics
+from ._encode import loaded, prepare, statistics_of
 from ._factor import Feedback
 from ._quantize import Quantized, quantize
 from ._rate import Matrices, quantize_model
@@ -28,6 +29,9 @@ __all__ = [
     "StatisticsReport",
     "collect_statistics",
     "feedback_for",
+    "loaded",
+    "prepare",
     "quantize",
     "quantize_model",
+    "statistics_of",
 ]

@@ -15,6 +15,9 @@ from ._trellis import best_paths
 
 # What a bit costs, in squares of a step; of a coarse one where there is no trellis, of a fine one where there is.
 RATE_WEIGHT = 0.1
+TRELLIS_RATE_WEIGHT = 0.2
+# The number of the outermost level: a row with a larger weight gets a larger step.
+_FARTHEST = {False: 126.0, True: 124.0}
 # The row scale that is best in the metric of the inputs is never far from the step, unless the statistics are bad.
 _SCALE_RANGE = (0.5, 1.5)
 # Rows that a table of prices is learned from, and how often.
@@ -58,7 +61,7 @@ def quantize(
     trellis: bool,
     rows: Sequence[int] | torch.Tensor | None = None,
     prices: torch.Tensor | None = None,
-    rate_weight: float = RATE_WEIGHT,
+    rate_weight: float | None = None,
     name: str = "weight",
 ) -> Quantized:
     """Quantizes a matrix ``[outputs, inputs]``. Two calls with the same arguments on one machine give the same bits.
@@ -75,7 +78,12 @@ def quantize(
     if rows is not None:
         chosen = torch.as_tensor(rows, dtype=torch.int64)
         weight, step = weight[chosen.to(weight.device)], step[chosen.to(step.device)]
-    work = _Work(weight, feedback, step.to(weight.device, torch.float32), tile, trellis, rate_weight, name)
+    step = step.to(weight.device, torch.float32)
+    largest = weight.abs().amax(1).to(torch.float32) if weight.shape[1] else torch.zeros_like(step)
+    step = torch.maximum(step, largest / (_FARTHEST[trellis] + 0.5))
+    if rate_weight is None:
+        rate_weight = TRELLIS_RATE_WEIGHT if trellis else RATE_WEIGHT
+    work = _Work(weight, feedback, step, tile, trellis, rate_weight, name)
     if prices is None:
         prices = work.learn()
     levels, scales = work.all(prices.to(weight.device))

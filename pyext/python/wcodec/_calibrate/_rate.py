@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from .._errors import InputError
+from . import _replay
 from ._factor import Feedback
 from ._quantize import Quantized, quantize
 from ._statistics import Statistics, feedback_for
@@ -151,8 +152,11 @@ def quantize_model(
     """
     work = Matrices(weights, statistics, trellis=trellis, tile=tile, device=device, with_feedback=with_feedback)
     chosen = work.constant_for(bits) if constant is None else constant
-    for matrix in work:
-        yield matrix.name, work.quantized(matrix, chosen)
+    try:
+        for matrix in work:
+            yield matrix.name, work.quantized(matrix, chosen)
+    finally:
+        _replay.forget()
 
 
 def _solve(x: tuple[float, ...], y: list[float], wanted: float) -> float:

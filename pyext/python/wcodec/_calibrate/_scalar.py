@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ._factor import Block
+from ._replay import replayed
 from ._tables import MAGNITUDES
 
 # Columns whose errors are passed on one by one; beyond, a matrix product passes on those of all of them.
@@ -34,16 +35,35 @@ def round_columns(x: torch.Tensor, blocks: tuple[Block, ...], prices: torch.Tens
         for begin in range(block.begin, block.end, COLUMNS):
             end = min(begin + COLUMNS, block.end)
             feed = block.feed[begin - block.begin : end - block.begin]
-            errors = torch.empty_like(x[begin:end])
-            for j in range(begin, end):
-                q = _nearest(x[j] + carry[j], padded, weight)
-                levels[j] = q
-                error = torch.sub(x[j], q + 0.5, out=errors[j - begin])
-                if j + 1 < end:
-                    carry[j + 1 : end].addr_(feed[j - begin, j + 1 - block.begin : end - block.begin], error)
+            inner = feed[:, begin - block.begin : end - block.begin]
+            found, errors = replayed(_priced if weight else _plain, x[begin:end], carry[begin:end], inner, padded)
+            levels[begin:end] = found
             if end < block.end:
                 carry[end : block.end].addmm_(feed[:, end - block.begin :].t(), errors)
     return levels
+
+
+def _priced(x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return _columns(x, carry, feed, prices, 1.0)
+
+
+def _plain(x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return _columns(x, carry, feed, prices, 0.0)
+
+
+def _columns(
+    x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor, weight: float
+) -> tuple[torch.Tensor, ...]:
+    """Some columns: symbols, and errors, which those of the same columns have in their targets already."""
+    levels = torch.empty(x.shape, dtype=torch.int8, device=x.device)
+    errors = torch.empty_like(x)
+    for j in range(len(x)):
+        q = _nearest(x[j] + carry[j], prices, weight)
+        levels[j] = q
+        error = torch.sub(x[j], q + 0.5, out=errors[j])
+        if j + 1 < len(x):
+            carry[j + 1 :].addr_(feed[j, j + 1 :], error)
+    return levels, errors
 
 
 def _nearest(target: torch.Tensor, padded: torch.Tensor, weight: float) -> torch.Tensor:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 
 from ._factor import Block
+from ._replay import replayed
 
 # Columns in which survivors' targets are kept up to date one by one.
 COLUMNS = 32
@@ -94,15 +95,9 @@ class _Walk:
     def __init__(self, device: torch.device, rows: int, prices: torch.Tensor) -> None:
         self._rows, self._prices = rows, prices
         m, p, before = torch.meshgrid(*(torch.arange(2, device=device),) * 3, indexing="ij")
-        kind = p + 2 * (m ^ before)
-        # [m, p, predecessor, 1]
-        self._kind = kind[..., None].to(torch.float32)
-        self._half = self._kind + 0.5
-        self._low = torch.ceil((_LEAST - self._kind) / 4)
-        self._high = torch.floor((_MOST - self._kind) / 4) - 1
-        self._origin = (
-            torch.arange(STATES, device=device, dtype=torch.float32).view(1, STATES, 1).expand(1, STATES, rows)
-        )
+        # By [m, p, predecessor]: n modulo 4, and the smallest and largest (n - that) / 4 below the target.
+        kind = (p + 2 * (m ^ before))[..., None].to(torch.float32)
+        self._kinds = torch.stack([kind, torch.ceil((_LEAST - kind) / 4), torch.floor((_MOST - kind) / 4) - 1])
         self.restart()
 
     def restart(self) -> None:
@@ -123,44 +118,65 @@ class _Walk:
         self, x: torch.Tensor, added: torch.Tensor, column_weights: torch.Tensor, feed: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Goes on by some columns: the symbols ``float32 [cols, 4, rows]`` of each survivor there, and the state that
-        it was in before them.
+        it was in before them. Valid until the next call.
 
         :param added: what is added to the columns' targets, by survivor.
         :param feed: what errors of these columns add to each other's targets.
         """
-        count, rows = x.shape
-        # What each survivor takes along: the state that it comes from, its symbols, what is added to targets to come.
-        old = torch.cat([self._origin, added])
-        new = torch.empty_like(old)
-        weights = column_weights.tolist()
-        for j in range(count):
-            second, symbols = self._step(x[j], old[j + 1], weights[j])
-            pair = old.view(count + 1, 1, 2, 2, rows)
-            # At 0 and 1 exactly one of the two, and several times faster than a choice.
-            torch.lerp(pair[:, :, :, 0], pair[:, :, :, 1], second, out=new.view(count + 1, 2, 2, rows))
-            new[j + 1] = symbols
-            if feed is not None and j + 1 < count:
-                errors = (x[j] - 0.5) - symbols
-                new[j + 2 :].view(-1, STATES * rows).addr_(feed[j, j + 1 :], errors.reshape(-1))
-            old, new = new, old
-        return old[1:], old[0].to(torch.int64)
+        known = x.new_empty((0, 0)) if feed is None else feed
+        path, origin, costs = replayed(
+            _columns, x, added, column_weights, known, self._costs, self._prices, self._kinds
+        )
+        self._costs = costs.clone()
+        return path, origin
 
-    def _step(self, x: torch.Tensor, added: torch.Tensor, column_weight: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """One column: which predecessor each new state has, 0 or 1, ``float32 [2, 2, rows]``, and its symbol."""
-        target = (x + added).view(1, 2, 2, self._rows)
-        off = target - self._half
-        k = torch.floor(off * 0.25).clamp_(self._low, self._high)
-        off = off - 4 * k
-        n = 4 * k + self._kind
-        place = n.to(torch.int64) + 128
-        # The nearest level below the target that may follow, and the nearest above.
-        below = torch.addcmul(self._prices[place], off, off, value=column_weight)
-        off = off - 4
-        above = torch.addcmul(self._prices[place + 4], off, off, value=column_weight)
-        n.add_((above < below).to(torch.float32), alpha=4)
-        costs = torch.minimum(below, above) + self._costs.view(1, 2, 2, self._rows)
-        first, last = costs[:, :, 0], costs[:, :, 1]
-        second = last < first
-        self._costs = torch.minimum(first, last).view(STATES, self._rows)
-        chosen = second.to(torch.float32)
-        return chosen, torch.lerp(n[:, :, 0], n[:, :, 1], chosen).view(STATES, self._rows)
+
+def _columns(
+    x: torch.Tensor,
+    added: torch.Tensor,
+    column_weights: torch.Tensor,
+    feed: torch.Tensor,
+    costs: torch.Tensor,
+    prices: torch.Tensor,
+    kinds: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:
+    """Some columns: symbols of the survivors, the states that they come from, and their costs."""
+    count, rows = x.shape
+    # What each survivor takes along: the state that it comes from, its symbols, what is added to targets to come.
+    states = torch.arange(STATES, device=x.device, dtype=torch.float32).view(1, STATES, 1)
+    old = torch.cat([states.expand(1, STATES, rows), added])
+    new = torch.empty_like(old)
+    for j in range(count):
+        second, symbols, costs = _step(x[j] + old[j + 1], costs, column_weights[j], prices, kinds)
+        pair = old.view(count + 1, 1, 2, 2, rows)
+        # At 0 and 1 exactly one of the two, and several times faster than a choice.
+        torch.lerp(pair[:, :, :, 0], pair[:, :, :, 1], second, out=new.view(count + 1, 2, 2, rows))
+        new[j + 1] = symbols
+        if len(feed) and j + 1 < count:
+            errors = (x[j] - 0.5) - symbols
+            new[j + 2 :].view(-1, STATES * rows).addr_(feed[j, j + 1 :], errors.reshape(-1))
+        old, new = new, old
+    return old[1:], old[0].to(torch.int64), costs
+
+
+def _step(
+    target: torch.Tensor, costs: torch.Tensor, column_weight: torch.Tensor, prices: torch.Tensor, kinds: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One column: which predecessor each new state has, 0 or 1, ``float32 [2, 2, rows]``, its symbol, and its cost."""
+    rows = target.shape[-1]
+    kind, low, high = kinds[0], kinds[1], kinds[2]
+    off = target.view(1, 2, 2, rows) - (kind + 0.5)
+    k = torch.floor(off * 0.25).clamp_(low, high)
+    off.sub_(k, alpha=4)
+    n = torch.add(kind, k, alpha=4)
+    place = n.to(torch.int64).add_(128)
+    # The nearest level below the target that may follow, and the nearest above.
+    below = torch.addcmul(prices[place], off, off * column_weight)
+    off.sub_(4)
+    above = torch.addcmul(prices[place.add_(4)], off, off * column_weight)
+    n.add_((above < below).to(torch.float32), alpha=4)
+    totals = torch.minimum(below, above).add_(costs.view(1, 2, 2, rows))
+    first, last = totals[:, :, 0], totals[:, :, 1]
+    second = (last < first).to(torch.float32)
+    symbols = torch.lerp(n[:, :, 0], n[:, :, 1], second).view(STATES, rows)
+    return second, symbols, torch.minimum(first, last).view(STATES, rows)

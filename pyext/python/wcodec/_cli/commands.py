@@ -18,7 +18,7 @@ def encode(arguments: argparse.Namespace) -> int:
     """``wcodec encode``"""
     a = arguments
     planned = {"budget": a.budget, "quality": a.quality, "text": None if a.text is None else Path(a.text),
-               "statistics": a.statistics}  # fmt: skip
+               "calibrate": a.statistics}  # fmt: skip
     report = _api.compress(
         a.src, a.output, **planned, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
         rules=dict(a.rule), scale=a.scale, block=a.block, coder=a.coder, layout=a.layout, level=a.level, tile=a.tile,

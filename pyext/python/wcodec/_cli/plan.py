@@ -18,9 +18,11 @@ def frontier(arguments: argparse.Namespace) -> int:
     a = arguments
     _quiet_loading(a.quiet)
     calibrate = None if a.calibrate == "none" else a.calibrate if a.calibrate == "self" else Path(a.calibrate)
+    if a.statistics is not None and calibrate is not None:
+        raise InputError("--statistics and --calibrate exclude each other (leave one of them out)")
     with _running(a.model):
         report = _plan.frontier(
-            a.model, Path(a.text), bits=a.bits, coder=a.coder, calibrate=calibrate, statistics=a.statistics,
+            a.model, Path(a.text), bits=a.bits, coder=a.coder, calibrate=calibrate or a.statistics,
             **_measuring(a),
         )  # fmt: skip
     if a.plot:
@@ -42,7 +44,7 @@ def plan(arguments: argparse.Namespace) -> int:
     with _running(a.model):
         report = _plan.plan(
             a.model, budget=a.budget, quality=a.quality, text=None if a.text is None else Path(a.text),
-            statistics=a.statistics, trellis=a.trellis, coder=a.coder, include=a.include, exclude=a.exclude,
+            calibrate=a.statistics, trellis=a.trellis, coder=a.coder, include=a.include, exclude=a.exclude,
             skip=a.skip, **_measuring(a),
         )  # fmt: skip
     if a.json:

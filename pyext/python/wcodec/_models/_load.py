@@ -68,7 +68,8 @@ def load_model(
     :param cache: memory in which some blocks stay decoded, as for :func:`wcodec.compress_`; if left out, as the model
         was saved, or none.
     :param scheme: for an ordinary checkpoint, as are all that follow: how it is compressed, as :func:`wcodec.compress_`
-        does it (``coder``, ``include``, ``exclude``, ``embeddings``, ``options``).
+        does it (``coder``, ``include``, ``exclude``, ``embeddings``, ``options``). ``calibrate`` runs the original
+        model before that, if it is not given statistics.
     :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
     :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
         kernels of the Hub), may be fetched and run. Without it, such a model is refused.
@@ -100,6 +101,13 @@ def load_model(
     else:
         assert rest is not None
         chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
+        if options.get("calibrate") is not None:
+            from .._calibrate import loaded, statistics_of
+
+            # While the model that is made here has no weights yet.
+            source = loaded(str(rest.folder), where, trust_remote_code)
+            options["calibrate"] = statistics_of(source, options["calibrate"], progress=progress is True)
+            options.setdefault("device", where)
         encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
         _compress_checkpoint(model, rest, chosen, encoding, where, compute, settings)
     model.to(where)

@@ -49,7 +49,8 @@ def compress_(
     refused from then on: :func:`wcodec.save_pretrained` saves the model.
 
     :param scheme: as in :func:`wcodec.compress`; so are ``coder`` and ``options`` (``scale``, ``block``, ``layout``,
-        ``level``, ``tile``, ``threads``).
+        ``level``, ``tile``, ``threads``, ``bits``, ``trellis``, ``rules``, ``steps``, ``calibrate``, ``feedback``).
+        Scheme ``rate`` is calibrated on this model.
     :param include: glob patterns of layers (``*.mlp.*``) to replace; all if left out.
     :param exclude: glob patterns of layers to leave as they are.
     :param embeddings: whether ``nn.Embedding`` is replaced. Layers that are tied to one go with it.
@@ -80,6 +81,8 @@ def compress_(
         raise nothing_to_compress(type(model).__name__, model, skipped)
     _need_weights(candidates)
     before = _parameter_bytes(model)
+    if options.get("calibrate") is not None:
+        options["model"] = model
     tensors = _tensors(candidates)
     transpose = [_escaped(name) for c in candidates if c.kind == "conv1d" for name in c.parameters]
     container = _api.compress_in_memory(

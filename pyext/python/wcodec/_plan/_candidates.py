@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ._loading import Factors
-from ._recipe import FEEDBACK, HAS_FEEDBACK, STEPS_ONLY, Recipe
+from ._loading import Factors, has_feedback
+from ._recipe import FEEDBACK, STEPS_ONLY, Recipe
 from ._steps import of_architecture
 from ._trials import Trial, Trials, role_of
 
@@ -69,8 +69,9 @@ def by_roles(first: Trial, found: list[RoleDamage], config: Any) -> Recipe:
     return replace(first.recipe, name=MEASURED, steps=steps, rules=rules or None)
 
 
-def by_statistics(first: Trial, found: list[RoleDamage], statistics: Factors) -> list[Recipe]:
-    """Steps by the Fisher information; those of tensors that it does not know, as embeddings, by what they do alone."""
+def by_statistics(first: Trial, found: list[RoleDamage], statistics: Factors, feedback: bool) -> list[Recipe]:
+    """Steps by the Fisher information; those of tensors that it does not know, as embeddings, by what they do alone.
+    And the same with error feedback."""
     known = statistics.factors()
     names = [t.name for t in first.tensors if t.scheme == "rate"]
     steps = {name: known[name] for name in names if name in known}
@@ -84,7 +85,7 @@ def by_statistics(first: Trial, found: list[RoleDamage], statistics: Factors) ->
             clamped = min(max(factor, _LEAST), _MOST)
             steps.update((name, clamped) for name in names if role_of(name) == damage.role)
     recipes = [replace(first.recipe, name=STEPS_ONLY, steps=steps)]
-    if HAS_FEEDBACK and getattr(statistics, "full", False):
+    if feedback and has_feedback(statistics):
         recipes.append(replace(first.recipe, name=FEEDBACK, steps=steps, statistics=statistics))
     return recipes
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _api
-from .._errors import InputError
 from .._measure import _models
 from .._options import CODERS, choice, number
 from . import _loading, _reference
 from ._frontier_report import FrontierReport, FrontierRow
-from ._recipe import FEEDBACK, HAS_FEEDBACK, STEPS_ONLY, WEIGHTS_ALONE, Recipe
+from ._recipe import FEEDBACK, STEPS_ONLY, WEIGHTS_ALONE, Recipe
 from ._steps import of_architecture
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ def frontier(
     *,
     bits: float | Iterable[float] = DEFAULT_BITS,
     coder: str | Iterable[str] = DEFAULT_CODERS,
-    statistics: _loading.Factors | str | os.PathLike[str] | None = None,
     calibrate: Any = None,
     windows: int = DEFAULT_WINDOWS,
     tokenizer: Any = None,
@@ -68,8 +66,8 @@ def frontier(
     :param text: as for :func:`wcodec.evaluate`: text that neither the model nor a calibration has seen.
     :param bits: bits per weight to ask for, one number or several.
     :param coder: one coder or several. Bits are met with each, so that one that codes worse has coarser steps.
-    :param statistics: of a calibration, or a file of them: recipes that use them are measured too.
-    :param calibrate: collects statistics first: ``"self"`` for text that the model writes, or a text as for ``text``.
+    :param calibrate: as for :func:`wcodec.compress`: statistics, a file of them, or what they are to be collected on.
+        Recipes that use them are measured too.
     :param windows: windows of the text at most. Of 12, a mean may be off by 3 %.
     :param tokenizer: as for :func:`wcodec.evaluate`.
     :param device: where a model from a folder runs.
@@ -81,16 +79,12 @@ def frontier(
     """
     rates = tuple(number("bits", b) for b in (bits if isinstance(bits, Iterable) else (bits,)))
     coders = tuple(choice("coder", c, CODERS) for c in ((coder,) if isinstance(coder, str) else coder))
-    if statistics is not None and calibrate is not None:
-        raise InputError("statistics and calibrate exclude each other (pass what is there, or collect it anew)")
-    known = _loading.statistics_of(statistics)
     original, folder = _loading.original(model, device, dtype, trust_remote_code)
     ids = _models.token_ids(text, original, tokenizer)
     (windows,) = _models.whole("windows", windows)
     from ._score import Judge
 
-    if calibrate is not None:
-        known = _loading.calibrated(original, calibrate, tokenizer, progress)
+    known = _loading.statistics_of(calibrate, original, tokenizer, progress=progress)
     matrices = _of_folder(original, folder)
     recipes = list(_recipes(rates, coders, known))
     with _models.steps(progress, "frontier", "window") as tell:
@@ -126,7 +120,7 @@ def _recipes(rates: Sequence[float], coders: Sequence[str], statistics: _loading
                 yield Recipe(WEIGHTS_ALONE, **rate)
                 if statistics is not None:
                     yield Recipe(STEPS_ONLY, steps=statistics.factors(), **rate)
-                    if HAS_FEEDBACK and getattr(statistics, "full", False):
+                    if _loading.has_feedback(statistics):
                         yield Recipe(FEEDBACK, statistics=statistics, **rate)
 
 

@@ -13,7 +13,6 @@ from .._errors import InputError
 from .._foreign import by_transformers, config_of
 from .._measure import _models
 from .._options import path_of, shown
-from ._recipe import HAS_FEEDBACK
 
 if TYPE_CHECKING:
     import torch
@@ -105,22 +104,25 @@ def _without_bars(transformers: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def statistics_of(given: Factors | str | os.PathLike[str] | None) -> Factors | None:
-    """Statistics of a calibration, or those in a file."""
-    if given is None or callable(getattr(given, "factors", None)):
-        return given  # type: ignore[return-value]
-    if not isinstance(given, str | os.PathLike):
+def statistics_of(calibrate: Any, model: Any = None, tokenizer: Any = None, **options: Any) -> Factors | None:
+    """Statistics of a calibration: those that are given, in a file, or to be collected from a model."""
+    if calibrate is None or callable(getattr(calibrate, "factors", None)):
+        found: Factors | None = calibrate
+        return found
+    if isinstance(calibrate, str | os.PathLike) and str(calibrate).endswith(".safetensors"):
+        from .._calibrate import Statistics
+
+        return Statistics.load(path_of(calibrate))
+    if model is None:
         raise InputError(
-            f"statistics must be what a calibration found or a file of it, not {shown(given)} "
-            "(pass wcodec.collect_statistics(model), or a path)"
+            f"statistics must be there already, or a model that is measured, not {shown(calibrate)} "
+            "(pass what collect_statistics found, a .safetensors file of it, or a text to measure on)"
         )
-    from .._calibrate import Statistics
-
-    return Statistics.load(path_of(given))
-
-
-def calibrated(model: Any, data: Any, tokenizer: Any, progress: Any) -> Factors:
-    """Statistics that are collected now: no more than recipes use."""
     from .._calibrate import collect_statistics
 
-    return collect_statistics(model, tokenizer, data, full=HAS_FEEDBACK, progress=progress)
+    return collect_statistics(model, tokenizer, calibrate, **options)
+
+
+def has_feedback(statistics: Factors | None) -> bool:
+    """Whether there are second moments, which error feedback needs."""
+    return bool(getattr(statistics, "full", False))

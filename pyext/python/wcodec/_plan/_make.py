@@ -6,20 +6,20 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._errors import InputError
 from .._measure import _models
-from .._options import choice, shown
+from .._options import choice, encode_options, shown
 from .._reports import TensorInfo
 from . import _loading
-from ._candidates import RoleDamage, by_roles, by_statistics, damages
+from ._candidates import RoleDamage, damages
 from ._frontier import DEFAULT_WINDOWS, _Count, _of_folder
 from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
 from ._recipe import WEIGHTS_ALONE, Recipe
+from ._search import Wish, measured, without_text
 from ._target import Target, target
-from ._trials import LOSSLESS, Trial, Trials, role_of
+from ._trials import Trial, Trials, role_of
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,8 @@ def plan(
     budget: int | str | None = None,
     quality: str | None = None,
     text: str | os.PathLike[str] | Sequence[int] | torch.Tensor | None = None,
-    statistics: _loading.Factors | str | os.PathLike[str] | None = None,
+    calibrate: Any = None,
+    feedback: bool = True,
     trellis: bool | None = None,
     coder: str = "rans",
     scheme: str | None = None,
@@ -73,7 +74,9 @@ def plan(
         the tensors that are encoded (``"4.2 bits"``).
     :param quality: a bound of the mean ``KL(original || compressed)`` in nats per token, such as ``"kl<=0.02"``.
     :param text: what to measure on, as for :func:`wcodec.frontier`. Without one a budget is met and no damage measured.
-    :param statistics: of a calibration, or a file of them.
+    :param calibrate: as for :func:`wcodec.compress`: statistics, a ``.safetensors`` file of them, or what they are to
+        be collected on. Recipes that use them are candidates too.
+    :param feedback: whether error feedback is among these: it takes minutes where others take seconds.
     :param trellis: whether levels are chosen by a trellis: they are if left out.
     :param coder: ``rans`` or ``huffman``.
     :param scheme: ``rate`` if nothing may be kept without loss.
@@ -95,129 +98,50 @@ def plan(
     choice("coder", coder, _CODERS)
     if wanted.kl is not None and text is None:
         raise InputError("a quality needs a text to measure it on (pass text='heldout.txt', or a budget)")
-    known = _loading.statistics_of(statistics)
+    own = Recipe(WEIGHTS_ALONE if steps is None else "steps as given", "rate", None, trellis is not False, coder, steps)
     fixed = {**options, "rules": rules}
-    fixed["metadata"] = options.get("metadata")
-    recipe = Recipe(WEIGHTS_ALONE, "rate", None, trellis is not False, coder, steps)
-    if steps is not None:
-        recipe = replace(recipe, name="steps as given")
+    # What is collected, and what is measured, needs the model itself.
+    given = callable(getattr(calibrate, "factors", None)) or str(calibrate).endswith(".safetensors")
+    original, folder = None, None
+    if text is not None or _loading.is_model(src) or calibrate is not None and not given:
+        original, folder = _loading.original(src, device, dtype, trust_remote_code)
+        matrices = _of_folder(original, folder)
+        if matrices.transpose:
+            # The names of the model's own layers say it better than shapes could.
+            more = fixed.get("transpose") or ()
+            fixed["transpose"] = [*([more] if isinstance(more, str) else more), *matrices.transpose]
+    source = _loading.tensors_of(src) if _loading.is_model(src) else src
+    wish = Wish(
+        target=wanted,
+        recipe=own,
+        scheme=scheme,
+        trellis=trellis,
+        statistics=_loading.statistics_of(calibrate, original, tokenizer, progress=progress),
+        # It finds one number of bits for all tensors.
+        feedback=feedback and not _has_rates(rules),
+        config=getattr(original, "config", None),
+    )
     if text is None:
-        source = _loading.tensors_of(src) if _loading.is_model(src) else src
-        trials = Trials(source, fixed, None, None, _PLAN_BYTES)
-        chosen = _without_text(trials, recipe, wanted, known, scheme, trellis)
+        trials = Trials(source, fixed, device, None, None, _PLAN_BYTES)
+        chosen = without_text(trials, wish)
         return _report(trials, chosen, wanted, [chosen], [], None, begin)
-    original, folder = _loading.original(src, device, dtype, trust_remote_code)
     ids = _models.token_ids(text, original, tokenizer)
     (windows,) = _models.whole("windows", windows)
     from ._score import Judge
 
-    matrices = _of_folder(original, folder)
-    transposed = matrices.transpose
-    if transposed:
-        # The names of the model's own layers say it better than shapes could.
-        given = fixed.get("transpose") or ()
-        fixed["transpose"] = [*([given] if isinstance(given, str) else given), *transposed]
     with _models.steps(progress, "planning", "window") as tell:
         count = _Count(tell)
         count.total = 8 * windows
         judge = Judge(original, ids, windows, count)
-        source = src if folder is not None else _loading.tensors_of(original)
-        trials = Trials(source, fixed, original, judge, _PLAN_BYTES)
-        config = getattr(original, "config", None)
-        chosen, found = _measured(trials, recipe, wanted, known, scheme, trellis, config)
+        trials = Trials(source, fixed, device, original, judge, _PLAN_BYTES)
+        chosen, found = measured(trials, wish)
         roles = damages(trials, chosen)
     return _report(trials, chosen, wanted, found, roles, judge, begin, original)
 
 
-def _without_text(
-    trials: Trials,
-    recipe: Recipe,
-    wanted: Target,
-    known: _loading.Factors | None,
-    scheme: str | None,
-    trellis: bool | None,
-) -> Trial:
-    """The recipe that a study would choose, where nothing is measured."""
-    first = _fitting(trials, recipe, wanted, scheme, trellis)
-    if known is None or recipe.steps is not None or first.recipe.scheme == LOSSLESS:
-        return first
-    return trials.fit(by_statistics(first, [], known)[-1], wanted, first.recipe.bits)
-
-
-def _measured(
-    trials: Trials,
-    recipe: Recipe,
-    wanted: Target,
-    known: _loading.Factors | None,
-    scheme: str | None,
-    trellis: bool | None,
-    config: Any,
-) -> tuple[Trial, list[Trial]]:
-    """The best trial, and all that were measured on all windows."""
-    if wanted.kl is None:
-        first = _fitting(trials, recipe, wanted, scheme, trellis)
-        trials.measure(first)
-    else:
-        first = _meeting(trials, recipe, wanted.kl, scheme, trellis)
-    if recipe.steps is not None or first.recipe.scheme == LOSSLESS:
-        return first, trials.done
-    found = damages(trials, first)
-    recipes = [by_roles(first, found, config)]
-    if known is not None:
-        recipes += by_statistics(first, found, known)
-    others = []
-    for other in recipes:
-        at = first.recipe.bits
-        trial = trials.fit(other, wanted, at) if wanted.kl is None else trials.encode(other)
-        trials.measure(trial)
-        others.append(trial)
-    best = min([first, *others], key=_kl_of)
-    if wanted.kl is not None and best is not first:
-        # The better recipe meets the bound with fewer bits.
-        fewer = trials.meet(best.recipe, wanted.kl, best)
-        best = min([t for t in (first, fewer) if t is not None], key=lambda t: t.file_bytes)
-    return best, trials.done
-
-
-def _kl_of(trial: Trial) -> float:
-    return math.inf if trial.score is None else trial.score.kl
-
-
-def _fitting(trials: Trials, recipe: Recipe, wanted: Target, scheme: str | None, trellis: bool | None) -> Trial:
-    """A recipe at as many bits as a budget allows: where these are more than it can have, without the trellis, which
-    has fewer levels; and without loss where there is room for that."""
-    first = trials.fit(recipe, wanted)
-    limit = float(wanted.bits if wanted.bytes is None else wanted.bytes)  # type: ignore[arg-type]
-    if first.taken(wanted) >= 0.98 * limit:
-        return first
-    if trellis is None:
-        first = max((first, trials.fit(replace(recipe, trellis=False), wanted)), key=lambda t: t.taken(wanted))
-    if scheme is None and first.taken(wanted) < 0.98 * limit:
-        whole = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder))
-        return whole if whole.taken(wanted) <= limit else first
-    return first
-
-
-def _meeting(trials: Trials, recipe: Recipe, bound: float, scheme: str | None, trellis: bool | None) -> Trial:
-    """A recipe at as few bits as a bound allows, likewise.
-
-    :raises InputError: if nothing meets it.
-    """
-    found = trials.meet(recipe, bound)
-    if found is None and trellis is None:
-        found = trials.meet(replace(recipe, trellis=False), bound)
-    if found is None and scheme is None:
-        found = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder))
-        trials.measure(found)
-    if found is not None and _kl_of(found) <= bound:
-        return found
-    least = trials.least(recipe)
-    trials.measure(least)
-    reached = [_kl_of(trial) for trial in trials.done]
-    raise InputError(
-        f"a KL of at most {bound:g} nats per token cannot be met: what was measured is from {min(reached):.3g} to "
-        f"{max(reached):.3g} (allow more, or leave scheme out so that tensors may be kept without loss)"
-    )
+def _has_rates(rules: Mapping[str, Any] | None) -> bool:
+    """Whether there are bits of a rule's own."""
+    return any(way["scheme"] == "rate" for _, way in encode_options(rules=rules)["rules"])
 
 
 def _report(

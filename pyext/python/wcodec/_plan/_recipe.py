@@ -9,8 +9,6 @@ from typing import Any
 WEIGHTS_ALONE = "weights alone"
 STEPS_ONLY = "Fisher steps"
 FEEDBACK = "error feedback"
-# Whether compress takes the second moments of statistics, and not only steps.
-HAS_FEEDBACK = False
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Recipe:
             "bits": self.bits,
             "trellis": self.trellis,
             "steps": None if self.steps is None else dict(self.steps),
-            "statistics": self.statistics,
+            "calibrate": self.statistics,
             "rules": None if self.rules is None else dict(self.rules),
         }
         return {key: value for key, value in found.items() if value is not None}

@@ -71,12 +71,16 @@ class Trials:
 
     :param source: a checkpoint, or tensors by name.
     :param fixed: options of :func:`wcodec.compress` that all of them have.
+    :param device: where error feedback computes.
     :param model: what is measured, with the weights of the source; ``None`` where nothing can be.
     :param reserve: bytes that the plan itself takes in the file.
     """
 
-    def __init__(self, source: Any, fixed: dict[str, Any], model: Any, judge: Judge | None, reserve: int) -> None:
+    def __init__(
+        self, source: Any, fixed: dict[str, Any], device: Any, model: Any, judge: Judge | None, reserve: int
+    ) -> None:
         self._source, self._model, self._judge, self._reserve = source, model, judge, reserve
+        self._device = device
         self._rules = dict(fixed.get("rules") or {})
         self._fixed = {key: value for key, value in fixed.items() if key != "rules"}
         self.done: list[Trial] = []
@@ -84,7 +88,8 @@ class Trials:
 
     def options(self, recipe: Recipe) -> dict[str, Any]:
         """Arguments of :func:`wcodec.compress`. The caller's own rules come before those of a recipe."""
-        return {**self._fixed, **recipe.options(), "rules": {**self._rules, **(recipe.rules or {})} or None}
+        found = {**self._fixed, **recipe.options(), "rules": {**self._rules, **(recipe.rules or {})} or None}
+        return found if recipe.statistics is None else {**found, "device": self._device}
 
     def encode(self, recipe: Recipe) -> Trial:
         """What a recipe takes."""
@@ -157,7 +162,7 @@ class Trials:
         try:
             return self.encode(replace(recipe, bits=bits))
         except InputError as error:
-            if "cannot be reached" not in str(error):
+            if "bits per weight cannot be" not in str(error):
                 raise
             return None
 

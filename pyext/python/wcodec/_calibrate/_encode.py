@@ -1,0 +1,291 @@
+"""Scheme ``rate`` by statistics: steps that meet a number of bits, and the levels of each matrix, for the encoder."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .. import _native
+from .._errors import InputError, UnsupportedError
+from .._foreign import by_transformers
+from .._measure import _models
+from .._models._replace import _escaped
+from .._options import encode_options, path_of, patterns, shown
+from .._sources import tensor_source
+from ._collect import collect_statistics
+from ._rate import Matrices, Matrix
+from ._statistics import Statistics
+
+if TYPE_CHECKING:
+    from .._native import _Chosen, _EncodeOptions
+
+# Rows of each matrix that bits are counted by.
+_SAMPLE_ROWS = 128
+# How near to the target is near enough, of it, and how often is tried.
+_CLOSE = 1e-3
+_TRIES = 6
+# log2 of a Gaussian's RMS by the step is its bits less this, and tiles and scales take some.
+_GAUSSIAN = 2.1
+
+
+def statistics_of(model: Callable[[], Any], calibrate: Any, **options: Any) -> Statistics:
+    """Statistics that are given, saved in a file, or to be collected: by what the model writes (``"self"``), on a text
+    or on token ids.
+
+    :param model: a function that gives the model, which is called only where statistics are to be collected.
+    """
+    if isinstance(calibrate, Statistics):
+        return calibrate
+    if isinstance(calibrate, str | os.PathLike) and str(calibrate).endswith(".safetensors"):
+        return Statistics.load(calibrate)
+    return collect_statistics(model(), data=calibrate, **options)
+
+
+class Chooser:
+    """Chooses levels for an encoder, by statistics and with steps that meet the bits that are asked for.
+
+    :param weights: tensors by their names in the file, read anew whenever they are needed.
+    :param feedback: ``False`` for steps only: levels are then the encoder's own.
+    :param options: as for :func:`wcodec.compress`, with scheme ``rate``.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Any],
+        statistics: Statistics,
+        options: Mapping[str, Any],
+        *,
+        feedback: bool = True,
+        device: torch.device | str | None = None,
+    ) -> None:
+        native = encode_options(**options)
+        way = native["way"]
+        if way["scheme"] != "rate":
+            raise InputError(
+                f"calibration goes with scheme='rate', not with scheme={shown(way['scheme'])} (give bits, or leave "
+                "calibrate out)"
+            )
+        if any(rule["scheme"] == "rate" for _, rule in native["rules"]):
+            raise InputError(
+                "calibration finds one number of bits for all tensors, and rules have bits of their own (leave bits "
+                "out of rules, or calibrate)"
+            )
+        if feedback and not statistics.full:
+            raise InputError(
+                "error feedback needs second moments, and these statistics are for steps only (pass feedback=False, or "
+                "collect them with full=True)"
+            )
+        if native["bits_per_tensor"]:
+            raise InputError("calibration shares bits among tensors (leave bits_per_tensor or calibrate out)")
+        self._weights, self._feedback = weights, feedback
+        self._bits = 4.0 if way["bits"] is None else way["bits"]
+        self._trellis, self._tile = way["trellis"], native["tile"]
+        known = [n for n in weights if n in statistics.units or n in statistics.names]
+        if not known:
+            raise InputError("the statistics are of none of the tensors (collect them from this model)")
+        factors = statistics.factors()
+        self._known = frozenset(known)
+        # What GPT-2 stores with a row for each input.
+        turned = [n for n in known if n in statistics.units and statistics.units[n].transposed]
+        transpose = patterns("transpose", options.get("transpose") or ())
+        steps = {**{n: factors[n] for n in known if n in factors}, **(options.get("steps") or {})}
+        extra = [p for p in map(_escaped, turned) if p not in transpose]
+        self._options = {**options, "steps": steps, "transpose": [*transpose, *extra]}
+        self._turned = frozenset(turned)
+        self._matrices = Matrices(
+            weights,
+            statistics,
+            trellis=self._trellis,
+            tile=self._tile_of,
+            device=device or "cpu",
+            with_feedback=feedback,
+        )
+        self._prices: dict[str, torch.Tensor] = {}
+        self._tiles: dict[str, int] = {}
+        self._constant = 1.0
+
+    def prepared(self, advance: Callable[[int, int], object] | None = None) -> tuple[_EncodeOptions, Any]:
+        """What the native encoder takes besides the source: options with the steps that were found, and the function
+        that chooses a tensor's levels."""
+        self._constant = 2.0 ** self._search(advance or (lambda done, total: None))
+        return self._native(self._constant), self.levels
+
+    def levels(self, name: str) -> _Chosen | None:
+        """The levels of a tensor; ``None`` where the encoder is to choose them."""
+        matrix = self._matrix(name)
+        if matrix is None:
+            return None
+        return self._chosen(matrix, self._constant, None)
+
+    def _native(self, constant: float) -> _EncodeOptions:
+        return encode_options(**{**self._options, "step": constant})
+
+    def _matrix(self, name: str) -> Matrix | None:
+        if not self._feedback or name not in self._known:
+            return None
+        matrix = self._matrices.matrix(name)
+        return None if matrix.feedback is None else matrix
+
+    def _tile_of(self, name: str) -> int:
+        if self._tile is not None:
+            return int(self._tile)
+        if name not in self._tiles:
+            shape = self._weights[name].shape
+            rows, cols = (shape[1], shape[0]) if name in self._turned else (shape[0], shape[1])
+            self._tiles[name] = _native.rate_tile(int(rows), int(cols))
+        return self._tiles[name]
+
+    def _chosen(self, matrix: Matrix, constant: float, rows: torch.Tensor | None) -> _Chosen:
+        found = self._matrices.quantized(matrix, constant, rows, self._prices.get(matrix.name))
+        if rows is not None:
+            # Those of a sample are as good for the whole.
+            self._prices[matrix.name] = found.prices
+        scales = found.scales.to(torch.float32)
+        # A scale of 0 is a row of zeros, whatever its levels.
+        levels = torch.where(scales[:, None] > 0, found.levels, torch.zeros_like(found.levels))
+        if self._trellis:
+            levels = found.levels
+        return (
+            np.ascontiguousarray(levels.cpu().numpy()).reshape(-1),
+            np.ascontiguousarray(scales.cpu().numpy()),
+            self._trellis,
+            self._tile_of(matrix.name),
+        )
+
+    def _search(self, advance: Callable[[int, int], object]) -> float:
+        """log2 of the step over a row's RMS with which the bits are met."""
+        power = _GAUSSIAN - self._bits - (1 if self._trellis else 0)
+        tried: list[tuple[float, float]] = []
+        for n in range(_TRIES):
+            advance(n, _TRIES)
+            bits = self._count(2.0**power)
+            tried.append((power, bits))
+            if abs(bits - self._bits) <= _CLOSE * self._bits:
+                break
+            power = _next(tried, self._bits)
+        advance(_TRIES, _TRIES)
+        best = min(tried, key=lambda t: abs(t[1] - self._bits))
+        if abs(best[1] - self._bits) > 0.005 * self._bits:
+            raise InputError(
+                f"{self._bits:g} bits per weight cannot be met: the nearest is {best[1]:.3f} (ask for other bits)"
+            )
+        return best[0]
+
+    def _count(self, constant: float) -> float:
+        """Bits per weight of all tensors of the scheme, as the encoder stores a sample of their rows."""
+        samples: dict[str, torch.Tensor] = {}
+        rows: dict[str, torch.Tensor] = {}
+        share: dict[str, float] = {}
+        for name, weight in self._weights.items():
+            tensor = torch.as_tensor(weight) if not isinstance(weight, torch.Tensor) else weight.detach()
+            if tensor.dim() != 2:
+                samples[name], share[name] = tensor, 1.0
+                continue
+            axis = 1 if name in self._turned else 0
+            count = tensor.shape[axis]
+            rows[name] = torch.linspace(0, count - 1, min(count, _SAMPLE_ROWS)).round().long()
+            samples[name] = tensor.index_select(axis, rows[name].to(tensor.device)).contiguous()
+            share[name] = count / len(rows[name])
+
+        def levels(name: str) -> _Chosen | None:
+            matrix = self._matrix(name) if name in rows else None
+            return None if matrix is None else self._chosen(matrix, constant, rows[name])
+
+        _, text = _native.encode_to_bytes(tensor_source(samples), self._native(constant), None, levels)
+        stored = weights = 0.0
+        for tensor_info in json.loads(text)["tensors"]:
+            if tensor_info["scheme"] != "rate":
+                continue
+            for segment in tensor_info["segments"]:
+                own = 1.0 if segment["role"] == "table" else share[tensor_info["name"]]
+                stored += segment["length"] * own
+            weights += tensor_info["elements"] * share[tensor_info["name"]]
+        if not weights:
+            raise InputError("there is no tensor to quantize (change include and exclude)")
+        return 8 * stored / weights
+
+
+def _next(tried: list[tuple[float, float]], wanted: float) -> float:
+    """Where the bits are likely to be those that are wanted: on the line through the nearest two points, or one bit for
+    each power of 2."""
+    nearest = sorted(tried, key=lambda t: abs(t[1] - wanted))[:2]
+    (x, y), slope = nearest[0], -1.0
+    if len(nearest) == 2 and nearest[1][0] != x:
+        slope = (nearest[1][1] - y) / (nearest[1][0] - x)
+    slope = min(slope, -0.2) if math.isfinite(slope) else -1.0
+    return x + (wanted - y) / slope
+
+
+class Tensors(Mapping[str, torch.Tensor]):
+    """The tensors of a checkpoint on disk, each read when it is asked for."""
+
+    def __init__(self, path: str) -> None:
+        from safetensors import safe_open
+
+        found = _native.checkpoint(path, False)[0]
+        files: dict[str, Any] = {str(file): safe_open(str(file), framework="pt") for _, file in found}
+        self._files = {name: files[str(file)] for name, file in found}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def prepare(
+    src: Any,
+    calibrate: Any,
+    options: Mapping[str, Any],
+    *,
+    feedback: bool = True,
+    model: Any = None,
+    device: torch.device | str | None = None,
+    progress: bool = False,
+) -> tuple[_EncodeOptions, Callable[[str], _Chosen | None]]:
+    """Options for the native encoder and the function that chooses levels, for a source and what it is calibrated by.
+
+    :param model: the model that statistics are collected from where there are none yet; that of the folder if left out.
+    """
+    weights: Mapping[str, Any] = src if isinstance(src, Mapping) else Tensors(path_of(src))
+
+    def load() -> Any:
+        if model is not None:
+            return model
+        if isinstance(src, Mapping):
+            raise InputError(
+                "calibration runs the model, and a mapping of tensors is none (collect_statistics of the model, and "
+                "pass what it returns)"
+            )
+        return loaded(path_of(src), device)()
+
+    found = statistics_of(load, calibrate, progress=progress)
+    chooser = Chooser(weights, found, options, feedback=feedback, device=device)
+    with _models.steps(progress, "finding steps", "pass") as advance:
+        return chooser.prepared(advance)
+
+
+def loaded(path: str, device: Any = None, trust_remote_code: bool = False) -> Callable[[], Any]:
+    """What loads the model of a folder as transformers does."""
+
+    def load() -> Any:
+        try:
+            from transformers import AutoModelForCausalLM
+        except ImportError:
+            raise UnsupportedError("models need transformers (pip install torch transformers accelerate)") from None
+        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+        with by_transformers(folder, "makes no model of its config"):
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=trust_remote_code)
+        return model.to(device or "cpu").eval()
+
+    return load

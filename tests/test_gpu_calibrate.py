@@ -1,0 +1,72 @@
+"""Calibration on a GPU: the symbols that a CPU finds, and statistics of a model that comes there and goes back.
+
+Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=1 they fail instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gpu_helpers
+import pytest
+import wcodec
+from gpu_helpers import torch
+
+transformers = pytest.importorskip("transformers")
+
+from wcodec._calibrate import _factor, _replay, feedback_for, quantize  # noqa: E402
+
+gpu = gpu_helpers.gpu
+
+
+def inputs(cols: int) -> Any:
+    x = torch.randn(4 * cols, cols) @ torch.randn(cols, cols) / cols**0.5 + torch.randn(4 * cols, cols)
+    return x.T @ x / len(x)
+
+
+@pytest.mark.parametrize("trellis", [False, True])
+@pytest.mark.parametrize("fed", [False, True])
+def test_a_gpu_finds_the_symbols_that_a_cpu_finds(trellis: bool, fed: bool) -> None:
+    torch.manual_seed(1)
+    # More than one recording, and columns that are no multiple of what one has.
+    for rows, cols in ((64, 300), (48, 64), (64, 300)):
+        h, weight = inputs(cols), torch.randn(rows, cols)
+        found = []
+        for device in ("cpu", "cuda"):
+            known = _factor.feedback([(0, h.to(device))], trellis) if fed else None
+            step = torch.full((rows,), 0.3, device=device)
+            found.append(quantize(weight.to(device), known, step=step, tile=128, trellis=trellis))
+        one, other = found
+        # Sums of products come in another order there, and a tie falls the other way once in a while.
+        assert (one.levels == other.levels.cpu()).float().mean() > 0.98
+        assert torch.allclose(one.scales.float(), other.scales.cpu().float(), rtol=0.02)
+        assert abs(one.bits / other.bits - 1) < 0.01
+    again = quantize(weight.cuda(), known, step=step, tile=128, trellis=trellis)
+    assert torch.equal(again.levels, other.levels) and torch.equal(again.scales, other.scales)
+    _replay.forget()
+    fresh = quantize(weight.cuda(), known, step=step, tile=128, trellis=trellis)
+    assert torch.equal(fresh.levels, other.levels)
+
+
+def test_a_model_is_measured_on_the_gpu_and_goes_back() -> None:
+    torch.manual_seed(2)
+    config = transformers.LlamaConfig(
+        vocab_size=300, hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.randint(0, 300, (6, 64))
+    there = wcodec.collect_statistics(model, data=ids, device="cuda")
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    here = wcodec.collect_statistics(model, data=ids)
+    assert there.text_hash == here.text_hash and there.model_hash == here.model_hash
+    # Other predictions are drawn there.
+    for name, factor in here.factors().items():
+        assert there.factors()[name] == pytest.approx(factor, rel=0.2)
+    for name in here.units:
+        one, other = (feedback_for(s, name, trellis=True) for s in (here, there))
+        assert one is not None and other is not None
+        scale = float(one.blocks[0].moments.abs().max())
+        assert torch.allclose(one.blocks[0].moments, other.blocks[0].moments, atol=5e-3 * scale)
+    sampled = wcodec.collect_statistics(model.cuda(), windows=3, full=False)
+    assert sampled.tokens == 3 * 64 and not sampled.full
