@@ -67,7 +67,7 @@ def test_targets() -> None:
         ({"budget": "1MB", "scheme": "int8"}, "has no bits to choose"),
         ({"budget": "1MB", "coder": "zstd"}, "unknown coder"),
         ({"text": "a"}, "goes with a budget or a quality"),
-        ({"budget": "1MB", "calibrate": 3}, "no language model|dimension"),
+        ({"budget": "1MB", "calibrate": 3}, "data must be"),
     ],
 )
 def test_options_that_make_no_sense(model: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -159,8 +159,8 @@ def test_bits_per_weight_and_the_callers_rules(model: Path) -> None:
 def test_large_budgets_keep_all_bits(model: Path) -> None:
     with_trellis = wcodec.plan(model, budget="3MB", trellis=True)
     without = wcodec.plan(model, budget="3MB")
-    # A trellis has fewer levels: there is room for more of them.
-    assert with_trellis.bits < 7 < without.bits and without.file_bytes <= 3_000_000
+    # A trellis has fewer levels, unless the encoder does without where they do not suffice.
+    assert with_trellis.bits <= without.bits and without.bits > 7 and without.file_bytes <= 3_000_000
     assert wcodec.plan(model, budget="5MB").recipe.scheme == "lossless"
     assert wcodec.plan(model, budget="5MB", scheme="rate").recipe.scheme == "rate"
 
