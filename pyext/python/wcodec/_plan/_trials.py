@@ -22,20 +22,22 @@ LOSSLESS = "lossless"
 # A budget is met when no more than this part of it is left, and a bound of damage likewise.
 _TOLERANCE = 0.002
 _KL_TOLERANCE = 0.04
-_MOST_ENCODINGS = 6
+_MOST_ENCODINGS = 7
+# From here on symbols may not have as many bits as they are asked for.
+_MANY = 6.0
 _MOST_MEASURED = 8
 # How the logarithm of KL falls with each bit: what it does about 4 bits, and within which bounds a slope is believed.
 _SLOPE, _SLOPES = 1.45, (0.8, 3.0)
 # Windows of a first look.
 FEW = 6
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def role_of(name: str) -> str:
-    """What tensors of all layers have in common: the name without numbers.
+    """What tensors of all layers and experts have in common: the name without numbers that stand alone.
 
-    >>> role_of("model.layers.11.mlp.up_proj.weight")
-    'model.layers.*.mlp.up_proj.weight'
+    >>> role_of("model.layers.11.mlp.experts.3.w1.weight")
+    'model.layers.*.mlp.experts.*.w1.weight'
     """
     return _NUMBER.sub("*", name)
 
@@ -146,12 +148,13 @@ class Trials:
                 best = trial
             if limit * (1 - _TOLERANCE) <= taken <= limit:
                 break
-            if tried and bits > tried[-1][0] and taken <= tried[-1][1]:
+            if tried and bits > max(tried[-1][0], _MANY) and taken <= tried[-1][1]:
                 # More bits than symbols can have.
                 break
             slope = self._per_bit(trial, target)
             if tried and tried[-1][0] != bits:
-                slope = max((taken - tried[-1][1]) / (bits - tried[-1][0]), slope / 4)
+                # Tables that tensors begin or cease to share make steps of it: no slope is far from what it should be.
+                slope = min(max((taken - tried[-1][1]) / (bits - tried[-1][0]), slope / 2), 2 * slope)
             tried.append((bits, taken))
             # A little less than what would just fit: bits are met to some parts in a thousand.
             bits = min(max(bits + (limit * (1 - _TOLERANCE / 3) - taken) / slope, LEAST_BITS), MOST_BITS)

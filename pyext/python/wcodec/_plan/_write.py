@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import _api
-from .._errors import InputError, OutputExistsError
+from .._errors import OutputExistsError
 from .._measure._models import StepCallback
-from .._options import path_of, shown
+from .._options import path_of
 from .._progress import ProgressCallback
 from .._reports import CompressionReport
 from . import _loading
@@ -51,7 +51,4 @@ def write(
 
 def _as_steps(progress: ProgressCallback) -> StepCallback:
     """A callback of encoding as one of measuring."""
-    if not callable(progress):
-        raise InputError(f"progress must be True, False or a function, not {shown(progress)}")
-
     return lambda done, total: progress("measuring", done, total)
