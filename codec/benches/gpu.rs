@@ -224,6 +224,32 @@ fn main() -> Result<()> {
             b.latency(&c, "lossless, one 2048 x 2048", &what, Dtype::BF16, 1)?;
         }
     }
+    // Few bits, beside int8 of the same weights in as many launches.
+    if b.wants("rate") {
+        let shapes = many("w", if quick { 16 } else { 64 }, 4096, 2048);
+        let n: usize = shapes.iter().map(|s| s.1 * s.2).sum();
+        let weights = data::weights(&shapes, 7);
+        let small = many("w", 32, 2048, 2048);
+        let small_weights = data::weights(&small, 8);
+        let cases = ["rate, many of 4096 x 2048", "rate, one 2048 x 2048"];
+        let mut both = |what: &str, many: &Container, one: &Container| {
+            for dtype in [Dtype::I8, Dtype::BF16] {
+                let what = format!("{what} to {}", if dtype == Dtype::I8 { "int8" } else { "bf16" });
+                b.bulk(many, cases[0], &what, dtype, n)?;
+                b.latency(one, cases[1], &what, dtype, 1)?;
+            }
+            Ok::<(), wcodec::Error>(())
+        };
+        for (coder, layout, name) in coders {
+            let many = data::container(&shapes, &weights, coder, layout, tile)?;
+            both(&format!("{name} int8"), &many, &data::container(&small, &small_weights, coder, layout, tile)?)?;
+            for (bits, trellis) in [(4.0, false), (4.0, true), (3.0, false), (3.0, true)] {
+                let many = data::rate(&shapes, &weights, coder, bits, trellis, tile)?;
+                let one = data::rate(&small, &small_weights, coder, bits, trellis, tile)?;
+                both(&format!("{name} {bits} bits{}", if trellis { " trellis" } else { "" }), &many, &one)?;
+            }
+        }
+    }
     for (rows, copies) in [(256, 128), (2048, 32), (5632, 16)] {
         if !b.wants(&format!("one {rows} x 2048")) {
             continue;

@@ -18,16 +18,19 @@
 #define FILTER_NONE 0
 #define FILTER_LEFT 1
 #define FILTER_UP 2
+#define FILTER_TRELLIS 3
 
 // Where an element of the output lies: element (row, column), rows counted through all matrices from the first row of the item, is at
 // `out + row * row_stride + column * column_stride` elements.
 struct Output {
   u64 out;             // Address.
   u64 row_stride;      // Elements.
-  u64 column_stride;   // Elements.
-  u64 scales;          // Address of f32; 0 for int8 output.
+  u64 scales;          // Address of the scales; 0 for int8 output.
+  u32 column_stride;   // Elements.
   u32 scales_per_row;  // 0: one for the tensor.
   u32 scale_columns;   // Columns that share a scale.
+  u16 scale_bytes;     // Of a scale: 4 is f32, 2 is bf16.
+  u16 offset;          // What is added to a symbol before it is multiplied by its scale, in 256ths: below 256.
 };
 
 // How a kernel divides numbers below 2^31 by one that the host knows: `n / d` is `(2 n * factor >> 32) >> shift`.
@@ -191,10 +194,12 @@ static_assert(TABLE_AT == 1024, "differs from abi.rs");
 static_assert(sizeof(Output) == 40, "differs from abi.rs");
 LIES_AT(Output, out, 0, 8)
 LIES_AT(Output, row_stride, 8, 8)
-LIES_AT(Output, column_stride, 16, 8)
-LIES_AT(Output, scales, 24, 8)
-LIES_AT(Output, scales_per_row, 32, 4)
-LIES_AT(Output, scale_columns, 36, 4)
+LIES_AT(Output, scales, 16, 8)
+LIES_AT(Output, column_stride, 24, 4)
+LIES_AT(Output, scales_per_row, 28, 4)
+LIES_AT(Output, scale_columns, 32, 4)
+LIES_AT(Output, scale_bytes, 36, 2)
+LIES_AT(Output, offset, 38, 2)
 static_assert(sizeof(Divisor) == 8, "differs from abi.rs");
 LIES_AT(Divisor, factor, 0, 4)
 LIES_AT(Divisor, shift, 4, 4)

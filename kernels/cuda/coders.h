@@ -79,8 +79,8 @@ struct Coder<RANS, BITS> {
   DEVICE_MEMBER bool ended_well(Body, u32) const { return ballot(x == 0) == 0; }
 };
 
-// Table entries: length of the code in bits 0 to 4, zeros up to bit 15, then the symbol (byte 3, or a nibble three bits up in
-// byte 2 and one in byte 3). The window keeps the next code at bit 2, so that it is a byte address into the table.
+// Table entries: length of the code in bits 0 to 4, zeros up to bit 15, then the symbol (byte 3, or in layout `pair`
+// a nibble in byte 2 and one in byte 3, each as many bits up as the shift says, and nothing beside them). The window keeps the next code at bit 2, so that it is a byte address into the table.
 template <u32 BITS>
 struct Coder<HUFFMAN, BITS> {
   u32 lo, hi, after, position, next, start, limit;

@@ -8,23 +8,25 @@
 
 // A kernel's bounds are the threads of its largest block, and how many such blocks a multiprocessor is to hold. Here both amount to 64
 // registers a thread: two blocks of 512 threads, or one of 1,024, fill a multiprocessor (`SHAPES` of the host).
-#define DECODE(name, threads, blocks, mode, out) \
-  KERNEL(name, threads, blocks, TilesBatch) { walk<Tile<WCODEC_CODER, mode>, Store<out>>(params, {}); }
+#define DECODE(name, threads, blocks, mode, scales, out) \
+  KERNEL(name, threads, blocks, TilesBatch) { walk<Tile<WCODEC_CODER, mode>, Store<out, scales>>(params, {}); }
 
 #if WCODEC_CODER == RANS
 #define NAME(mode, out) wcodec_rans_##mode##_##out
 #else
 #define NAME(mode, out) wcodec_huffman_##mode##_##out
 #endif
-#define ALL_OUTPUTS(mode, threads, blocks, MODE)              \
-  DECODE(NAME(mode, int8), threads, blocks, MODE, OUT_INT8)   \
-  DECODE(NAME(mode, f16), threads, blocks, MODE, OUT_F16)     \
-  DECODE(NAME(mode, bf16), threads, blocks, MODE, OUT_BF16)   \
-  DECODE(NAME(mode, f32), threads, blocks, MODE, OUT_F32)
+#define ALL_OUTPUTS(mode, threads, blocks, MODE, SCALES)              \
+  DECODE(NAME(mode, int8), threads, blocks, MODE, SCALES, OUT_INT8)   \
+  DECODE(NAME(mode, f16), threads, blocks, MODE, SCALES, OUT_F16)     \
+  DECODE(NAME(mode, bf16), threads, blocks, MODE, SCALES, OUT_BF16)   \
+  DECODE(NAME(mode, f32), threads, blocks, MODE, SCALES, OUT_F32)
 
-ALL_OUTPUTS(byte, 1024, 1, MODE_BYTE)
-ALL_OUTPUTS(pair, 1024, 1, MODE_PAIR)
-ALL_OUTPUTS(general, 1024, 1, MODE_GENERAL)
+ALL_OUTPUTS(byte, 1024, 1, MODE_BYTE, SCALES_INT8)
+ALL_OUTPUTS(pair, 1024, 1, MODE_PAIR, SCALES_INT8)
+ALL_OUTPUTS(low, 1024, 1, MODE_LOW, SCALES_ANY)
+ALL_OUTPUTS(trellis, 1024, 1, MODE_TRELLIS, SCALES_ANY)
+ALL_OUTPUTS(general, 1024, 1, MODE_GENERAL, SCALES_ANY)
 
 // Elements that are put together, of the common kinds.
 #define JOIN(name, out) \

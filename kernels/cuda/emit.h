@@ -1,4 +1,4 @@
-// Writing decoded elements: as int8, or dequantized. FORMAT.md section 2, scheme `int8`.
+// Writing decoded elements: as int8, or dequantized. FORMAT.md section 2, schemes `int8` and `rate`.
 #pragma once
 #include "abi.h"
 #include "symbols.h"
@@ -8,26 +8,52 @@ struct Element {
   static DEVICE_MEMBER u32 bytes() { return OUT == OUT_INT8 ? 1 : OUT == OUT_F32 ? 4 : 2; }
 };
 
-// Four symbols as floats, times their scale: one rounding, to f32. 2^23 + 128 + q is exact in f32, and so is q.
-DEVICE void scaled(u32 q, float scale, float* v) {
+// What the compiler may assume of scales.
+#define SCALES_INT8 0  // they are f32, and symbols have no offset
+#define SCALES_ANY 1   // anything
+
+// How symbols become values: `base` is 2^15 + o / 256 as f32 where symbols have an offset of o 256ths.
+struct Steps {
+  u32 base;
+  float scale;
+};
+
+template <u32 SCALES>
+DEVICE u32 steps_base(const Output& o) {
+  return 0x47000000u | (SCALES == SCALES_ANY ? o.offset : 0);
+}
+
+template <u32 SCALES>
+DEVICE float scale_at(const Output& o, u64 row, u32 col) {
+  const u64 place = row * o.scales_per_row + col / o.scale_columns;
+  if (SCALES == SCALES_ANY && o.scale_bytes == 2) return bits_f32(ldg16((const u8*)o.scales + place * 2) << 16);
+  return bits_f32(ldg32((const u8*)o.scales + place * 4));
+}
+
+// A symbol and its offset, of the symbol plus 128 in a byte of `u`. As byte 1 of the base, a byte counts ones: the sum is exact in f32, and so
+// is what is left of it. `selector` is 0x7604, and 16 times the byte.
+DEVICE float level(u32 u, u32 base, u32 selector) { return bits_f32(prmt(u, base, selector)) - 32896.0f; }
+
+// Four symbols as floats, times their scale: one rounding, to f32.
+DEVICE void scaled(u32 q, Steps s, float* v) {
   const u32 u = q ^ 0x80808080u;
-  v[0] = mul_rn(bits_f32(prmt(u, 0x4B000000u, 0x7650)) - 8388736.0f, scale);
-  v[1] = mul_rn(bits_f32(prmt(u, 0x4B000000u, 0x7651)) - 8388736.0f, scale);
-  v[2] = mul_rn(bits_f32(prmt(u, 0x4B000000u, 0x7652)) - 8388736.0f, scale);
-  v[3] = mul_rn(bits_f32(prmt(u, 0x4B000000u, 0x7653)) - 8388736.0f, scale);
+  v[0] = mul_rn(level(u, s.base, 0x7604), s.scale);
+  v[1] = mul_rn(level(u, s.base, 0x7614), s.scale);
+  v[2] = mul_rn(level(u, s.base, 0x7624), s.scale);
+  v[3] = mul_rn(level(u, s.base, 0x7634), s.scale);
 }
 
 // Writes 16 elements that follow each other to `to`, a multiple of 16 bytes.
 template <u32 OUT>
-DEVICE void emit16(u8* to, const u32* q, float scale) {
+DEVICE void emit16(u8* to, const u32* q, Steps s) {
   if constexpr (OUT == OUT_INT8) {
     stg128(to, {q[0], q[1], q[2], q[3]});
   } else {
 #pragma unroll
     for (u32 j = 0; j < 4; j += 2) {
       float v[4], w[4];
-      scaled(q[j], scale, v);
-      scaled(q[j + 1], scale, w);
+      scaled(q[j], s, v);
+      scaled(q[j + 1], s, w);
       if constexpr (OUT == OUT_F32) {
         stg128(to + 16 * j, {f32_bits(v[0]), f32_bits(v[1]), f32_bits(v[2]), f32_bits(v[3])});
         stg128(to + 16 * j + 16, {f32_bits(w[0]), f32_bits(w[1]), f32_bits(w[2]), f32_bits(w[3])});
@@ -89,22 +115,22 @@ DEVICE u32 exchanged_place(u32 lane) {
 
 // Writes what `exchange` gave: of the groups of 16 columns that the lanes had, each a scale.
 template <u32 OUT>
-DEVICE void emit_exchanged(u8* to, const u32* q, const float* scales) {
+DEVICE void emit_exchanged(u8* to, const u32* q, u32 base, const float* scales) {
   if constexpr (OUT == OUT_INT8) {
     stg128(to, {q[0], q[1], q[2], q[3]});
   } else if constexpr (OUT == OUT_F32) {
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       float v[4];
-      scaled(q[j], scales[j], v);
+      scaled(q[j], {base, scales[j]}, v);
       stg128(to + 64 * j, {f32_bits(v[0]), f32_bits(v[1]), f32_bits(v[2]), f32_bits(v[3])});
     }
   } else {
 #pragma unroll
     for (u32 j = 0; j < 2; j++) {
       float v[4], w[4];
-      scaled(q[2 * j], scales[j], v);
-      scaled(q[2 * j + 1], scales[j], w);
+      scaled(q[2 * j], {base, scales[j]}, v);
+      scaled(q[2 * j + 1], {base, scales[j]}, w);
       if constexpr (OUT == OUT_F16) {
         stg128(to + 32 * j, {pack_f16(v[0], v[1]), pack_f16(v[2], v[3]), pack_f16(w[0], w[1]), pack_f16(w[2], w[3])});
       } else {
@@ -116,23 +142,23 @@ DEVICE void emit_exchanged(u8* to, const u32* q, const float* scales) {
 
 // Writes one element.
 template <u32 OUT>
-DEVICE void emit1(u8* to, u32 q, float scale) {
+DEVICE void emit1(u8* to, u32 q, Steps s) {
   if (OUT == OUT_INT8) {
     stg8(to, q);
     return;
   }
-  const float v = mul_rn((float)(i8)q, scale);
+  const float v = mul_rn(level(q ^ 0x80, s.base, 0x7604), s.scale);
   if (OUT == OUT_F32) stg32(to, f32_bits(v));
   else stg16(to, (OUT == OUT_F16 ? pack_f16(v, 0) : pack_bf16(v, 0)) & 0xFFFF);
 }
 
 // Writes the first `count` of 16 elements, `stride` bytes apart.
 template <u32 OUT>
-DEVICE void emit_some(u8* to, const u32* q, float scale, u32 count, u64 stride) {
+DEVICE void emit_some(u8* to, const u32* q, Steps s, u32 count, u64 stride) {
 #pragma unroll
   for (u32 j = 0; j < 4; j++) {
     u32 w = q[j];
 #pragma unroll 1
-    for (u32 i = 4 * j; i < 4 * j + 4 && i < count; i++, w >>= 8) emit1<OUT>(to + i * stride, w & 0xFF, scale);
+    for (u32 i = 4 * j; i < 4 * j + 4 && i < count; i++, w >>= 8) emit1<OUT>(to + i * stride, w & 0xFF, s);
   }
 }

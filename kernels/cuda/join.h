@@ -54,7 +54,7 @@ struct Cells {
     const u64 row = matrix * t.rows + in_matrix - t.row_begin;
     col = c.tile * t.blocks * BLOCK_COLS + (lane & 3) * 16;
     rows = (in_matrix < t.rows ? 1 : 0) | (in_matrix + 8 < t.rows ? 2 : 0);
-    to = (u8*)t.output.out + (row * t.output.row_stride + col * t.output.column_stride) * bytes;
+    to = (u8*)t.output.out + (row * t.output.row_stride + (u64)col * t.output.column_stride) * bytes;
   }
 
   // Where the lane's elements of a half go, of which there are `count`.
@@ -65,7 +65,7 @@ struct Cells {
   }
 
   DEVICE_MEMBER void next(u32 bytes) {
-    to += t.output.column_stride * (bytes * BLOCK_COLS);
+    to += (u64)t.output.column_stride * (bytes * BLOCK_COLS);
     col += BLOCK_COLS;
   }
 };
@@ -108,7 +108,7 @@ struct StoreJoined {
     u8* const to = cells.half(half, BYTES);
     const u32 count = cells.count(half);
     const bool vector = cells.t.vector && count == 16;
-    const u64 step = cells.t.output.column_stride * BYTES;
+    const u64 step = (u64)cells.t.output.column_stride * BYTES;
 #pragma unroll
     for (u32 j = 0; j < 4; j += WORDS) {
       u32 e[4];
@@ -206,7 +206,7 @@ struct StoreFields {
     u8* const to = cells.half(half, fields.bytes);
     const u32 count = cells.count(half);
     const bool vector = cells.t.vector && count == 16;
-    const u64 step = cells.t.output.column_stride * fields.bytes;
+    const u64 step = (u64)cells.t.output.column_stride * fields.bytes;
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       u32 stored[4], e[4];

@@ -26,7 +26,7 @@ struct Product {
 #pragma unroll
       for (u32 half = 0; half < 2; half++) {
         const u32 r = row + 8 * half;
-        const float scale = r < t.rows ? scale_at(t, matrix * t.rows + r, 0) : 0;
+        const float scale = r < t.rows ? scale_at<SCALES_ANY>(t.output, matrix * t.rows + r, 0) : 0;
         stg32(to + half * 256, f32_bits(mul_rn(sum[2 * half], scale)));
         stg32(to + half * 256 + 4, f32_bits(mul_rn(sum[2 * half + 1], scale)));
       }
@@ -35,9 +35,10 @@ struct Product {
   enum : bool { WAITS = false };
 
   State& state;
+  u32 base;     // as in `Steps`
   const u8* x;  // of vector g, at the lane's first column in the block that comes next
 
-  DEVICE_MEMBER Product(State& state, const Tiles& t, const Chunk& c, u32 lane) : state(state) {
+  DEVICE_MEMBER Product(State& state, const Tiles& t, const Chunk& c, u32 lane) : state(state), base(steps_base<SCALES_ANY>(t.output)) {
     if (!state.waited) {
       overlap_wait();
       overlap_start();
@@ -57,8 +58,8 @@ struct Product {
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       float v[4], v8[4];
-      scaled(b.q[j], 1, v);
-      scaled(b.q[4 + j], 1, v8);
+      scaled(b.q[j], {base, 1}, v);
+      scaled(b.q[4 + j], {base, 1}, v8);
       const u32 weights[4] = {pack_f16(v[0], v[1]), pack_f16(v8[0], v8[1]), pack_f16(v[2], v[3]), pack_f16(v8[2], v8[3])};
       const u32 vectors[2] = {ldg32(x + 8 * j), ldg32(x + 8 * j + 4)};
       mma_f16(state.sum, weights, vectors);

@@ -141,9 +141,13 @@ KERNEL(loads, 1024, 1, SelfTest) {
   }
 PRODUCT(product_rans_byte, RANS, MODE_BYTE)
 PRODUCT(product_rans_pair, RANS, MODE_PAIR)
+PRODUCT(product_rans_low, RANS, MODE_LOW)
+PRODUCT(product_rans_trellis, RANS, MODE_TRELLIS)
 PRODUCT(product_rans_general, RANS, MODE_GENERAL)
 PRODUCT(product_huffman_byte, HUFFMAN, MODE_BYTE)
 PRODUCT(product_huffman_pair, HUFFMAN, MODE_PAIR)
+PRODUCT(product_huffman_low, HUFFMAN, MODE_LOW)
+PRODUCT(product_huffman_trellis, HUFFMAN, MODE_TRELLIS)
 PRODUCT(product_huffman_general, HUFFMAN, MODE_GENERAL)
 
 #ifndef __CUDACC__

@@ -22,13 +22,8 @@
 #include "chunk.h"
 #include "emit.h"
 
-DEVICE float scale_at(const Tiles& t, u32 row, u32 col) {
-  const float* scales = (const float*)t.output.scales;
-  return bits_f32(ldg32(scales + (u64)row * t.output.scales_per_row + col / t.output.scale_columns));
-}
-
-// Writes weights to global memory, as int8 or multiplied by their scales (OUT_*).
-template <u32 OUT>
+// Writes weights to global memory, as int8 or as what they stand for (OUT_*).
+template <u32 OUT, u32 SCALES>
 struct Store {
   struct State {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
@@ -42,6 +37,7 @@ struct Store {
   u32 col;       // first column of the lane in the block that comes next
   u32 rows;      // bit 0: row g is one of the matrix; bit 1: row g + 8 is
   float s, s8;   // scales of the two rows, at `col`
+  u32 base;      // as in `Steps`
   u32 row8;      // where blocks are whole: bytes from row g to row g + 8
   bool several;  // and whether a row has several scales
 
@@ -52,18 +48,20 @@ struct Store {
     col = c.tile * t.blocks * BLOCK_COLS + (lane & 3) * 16;
     rows = (in_matrix < t.rows ? 1 : 0) | (in_matrix + 8 < t.rows ? 2 : 0);
     to = (u8*)t.output.out +
-         ((row - t.row_begin) * t.output.row_stride + col * t.output.column_stride) * Element<OUT>::bytes();
+         ((row - t.row_begin) * t.output.row_stride + (u64)col * t.output.column_stride) * Element<OUT>::bytes();
     float a = 0, b = 0;
     if (OUT != OUT_INT8) load_scales(a, b);
     s = a;
     s8 = b;
+    base = steps_base<SCALES>(t.output);
   }
 
-  DEVICE_MEMBER bool takes_whole() const { return t.vector; }
+  // Several scales a row, of which whole blocks take registers, are looked at where the compiler knows what they are.
+  DEVICE_MEMBER bool takes_whole() const { return t.vector && (SCALES == SCALES_INT8 || !rescales()); }
 
   DEVICE_MEMBER void begin_whole() {
     row8 = 8 * (u32)t.output.row_stride * Element<OUT>::bytes();
-    several = rescales();
+    several = SCALES == SCALES_INT8 && rescales();
     to = to - (lane & 3) * (16 * Element<OUT>::bytes()) + exchanged_place<OUT>(lane);
   }
 
@@ -76,12 +74,12 @@ struct Store {
       const u32 first = col - (lane & (OUT == OUT_F32 ? 3 : 1)) * 16;
 #pragma unroll
       for (u32 j = 0; j < (OUT == OUT_F32 ? 4 : 2); j++) {
-        scales[j] = scale_at(t, row, first + 16 * j);
-        scales8[j] = scale_at(t, row + 8, first + 16 * j);
+        scales[j] = scale_at<SCALES>(t.output, row, first + 16 * j);
+        scales8[j] = scale_at<SCALES>(t.output, row + 8, first + 16 * j);
       }
     }
-    emit_exchanged<OUT>(to, b.q, scales);
-    emit_exchanged<OUT>(to + row8, b.q + 4, scales8);
+    emit_exchanged<OUT>(to, b.q, base, scales);
+    emit_exchanged<OUT>(to + row8, b.q + 4, base, scales8);
     to += Element<OUT>::bytes() * BLOCK_COLS;
     col += BLOCK_COLS;
   }
@@ -89,12 +87,12 @@ struct Store {
   DEVICE_MEMBER void any(const Block& b) {
     if (rescales()) load_scales(s, s8);
     if (t.vector && col + 16 <= t.cols) {
-      if (rows & 1) emit16<OUT>(to, b.q, s);
-      if (rows & 2) emit16<OUT>(to + 8 * t.output.row_stride * Element<OUT>::bytes(), b.q + 4, s8);
+      if (rows & 1) emit16<OUT>(to, b.q, {base, s});
+      if (rows & 2) emit16<OUT>(to + 8 * t.output.row_stride * Element<OUT>::bytes(), b.q + 4, {base, s8});
     } else {
       edge(b);
     }
-    to += t.output.column_stride * (Element<OUT>::bytes() * BLOCK_COLS);
+    to += (u64)t.output.column_stride * (Element<OUT>::bytes() * BLOCK_COLS);
     col += BLOCK_COLS;
   }
 
@@ -104,16 +102,16 @@ struct Store {
 
   DEVICE_MEMBER void load_scales(float& s, float& s8) const {
     if (col >= t.cols) return;
-    if (rows & 1) s = scale_at(t, row, col);
-    if (rows & 2) s8 = scale_at(t, row + 8, col);
+    if (rows & 1) s = scale_at<SCALES>(t.output, row, col);
+    if (rows & 2) s8 = scale_at<SCALES>(t.output, row + 8, col);
   }
 
   // Writes a block at the edge of the matrix, or where rows are not aligned.
   DEVICE_MEMBER void edge(const Block& b) const {
     if (col >= t.cols) return;
     const u32 count = t.cols - col < 16 ? t.cols - col : 16;
-    const u64 column = t.output.column_stride * Element<OUT>::bytes();
-    if (rows & 1) emit_some<OUT>(to, b.q, s, count, column);
-    if (rows & 2) emit_some<OUT>(to + 8 * t.output.row_stride * Element<OUT>::bytes(), b.q + 4, s8, count, column);
+    const u64 column = (u64)t.output.column_stride * Element<OUT>::bytes();
+    if (rows & 1) emit_some<OUT>(to, b.q, {base, s}, count, column);
+    if (rows & 2) emit_some<OUT>(to + 8 * t.output.row_stride * Element<OUT>::bytes(), b.q + 4, {base, s8}, count, column);
   }
 };

@@ -7,14 +7,15 @@ DEVICE u32 add_bytes(u32 a, u32 b) {
   return ((a & 0x7F7F7F7Fu) + (b & 0x7F7F7F7Fu)) ^ ((a ^ b) & 0x80808080u);
 }
 
-// High parts of four elements, three bits up in their bytes; bits 0 to 2 and 7 are to be masked.
-DEVICE u32 spread_pairs(u32 twice) {
+// High parts of four elements, `shift` bits up in their bytes; other bits are to be masked.
+DEVICE u32 spread_pairs(u32 twice, u32 shift) {
   // `twice` holds each of two symbols in two bytes.
-  return (twice << 3 & 0x00FF00FFu) | (twice >> 1 & 0xFF00FF00u);
+  return (twice << shift & 0x00FF00FFu) | (twice >> (4 - shift) & 0xFF00FF00u);
 }
+// Huffman's tables have them where they belong, and zeros beside them.
 template <u32 CODER>
-DEVICE u32 high_parts(u32 a, u32 b) {
-  return CODER == HUFFMAN ? prmt(a, b, 0x7632) : spread_pairs(prmt(a, b, 0x7733));
+DEVICE u32 high_parts(u32 a, u32 b, u32 shift) {
+  return CODER == HUFFMAN ? prmt(a, b, 0x7632) : spread_pairs(prmt(a, b, 0x7733), shift);
 }
 
 // Sign and v of four elements with their signs unfolded: v where bit 7 is 0, else ~v.
@@ -22,6 +23,17 @@ DEVICE u32 unfold(u32 m) { return m ^ (prmt(m, m, 0xBA98) & 0x7F7F7F7Fu); }
 
 // Shift 3: `side` has signs and low bits in bits 7 and 0 to 2 of its bytes, other bits are to be masked.
 DEVICE u32 merge_shift3(u32 high, u32 side) { return unfold((high & 0x78787878u) | (side & 0x87878787u)); }
+
+// Shifts 0 to 2, element word `k`, of high parts that a decoder gave. `side` holds the shift + 1 side words of the lane and block.
+template <u32 CODER, u32 SHIFT>
+DEVICE u32 merge_low(u32 high, const u32* side, u32 k) {
+  const u32 own = CODER == HUFFMAN ? high : high & (0x0F0F0F0Fu << SHIFT);
+  // Signs are shifted to the uppermost bits of bytes: none comes from another byte, as low bits do.
+  const u32 low = SHIFT == 0 ? 0 : side[SHIFT == 1 ? k / 4 : 1 + k / 4];
+  const u32 turned = fshl(low, low, 2 * (k % 4)), signs = SHIFT == 1 ? turned : side[0] << k;
+  // v, or ~v where the sign is 1.
+  return (own | (turned & (SHIFT == 0 ? 0 : SHIFT == 1 ? 0x01010101u : 0x03030303u))) ^ prmt(signs, signs, 0xBA98);
+}
 
 // Any shift. `side` holds the shift + 1 side words of the lane and block.
 DEVICE u32 merge_any(u32 high, const u32* side, u32 shift, u32 k) {
@@ -38,8 +50,7 @@ DEVICE u32 merge_any(u32 high, const u32* side, u32 shift, u32 k) {
   } else {
     m = fshl(side[0], side[0], k) & 0x80808080u;
   }
-  const u32 back = 3 - shift;
-  return unfold(m | (high >> back & (0x78787878u >> back)));
+  return unfold(m | (high & 0x0F0F0F0Fu << shift));
 }
 
 // The weights of a block of 16 rows and 64 columns that a lane holds, as int8: of two rows the 16 columns that are four words. With
@@ -102,4 +113,30 @@ DEVICE void unfilter_up(Block& b, u32 lane) {
   }
 #pragma unroll
   for (u32 j = 0; j < 4; j++) b.q[4 + j] = add_bytes(b.q[4 + j], shfl(b.q[j], 28 + (lane & 3)));
+}
+
+// Undoes filter `trellis` within a row of the tile. `carry` has in bit 0 of its bytes the parities of the lowest bits of the blocks before:
+// of the even columns of row g, of the odd ones, and likewise of row g + 8.
+DEVICE void unfilter_trellis(Block& b, u32 lane, u32& carry) {
+  const u32 g = b.q[0] ^ b.q[1] ^ b.q[2] ^ b.q[3], g8 = b.q[4] ^ b.q[5] ^ b.q[6] ^ b.q[7];
+  const u32 own = prmt(g, g8, 0x5410) ^ prmt(g, g8, 0x7632);
+  // Of the lanes before, in the row's four.
+  const u32 first = shfl(own, lane ^ 1), two = own ^ first, second = shfl(two, lane ^ 2);
+  const u32 before = (carry ^ (lane & 1 ? first : 0) ^ (lane & 2 ? second : 0)) & 0x01010101u;
+  carry ^= two ^ second;
+#pragma unroll
+  for (u32 half = 0; half < 2; half++) {
+    // The quantizer of a column is the parity of those before it at distances 1, 3 and so on. Sums, whose lowest bits are parities: in `sum` of
+    // the columns before a word, for each of its bytes those that count.
+    u32 sum = prmt(before, 0, half ? 0x2323 : 0x0101);
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      u32& q = b.q[half * 4 + j];
+      const u32 bits = q & 0x01010101u, quantizers = bits * 0x01000100u + sum;
+      sum += prmt(bits * 0x00010001u, 0, 0x2323);
+      // Sign, bits 0 to 5 one bit up, quantizer: what FORMAT.md says, since ~v at bit 7 goes with ~k.
+      const u32 level = (q << 1 & 0xFEFEFEFEu) | (quantizers & 0x01010101u);
+      q = (q & 0x80808080u) | (level & 0x7F7F7F7Fu);
+    }
+  }
 }

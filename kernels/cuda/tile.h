@@ -10,11 +10,14 @@
 #define MODE_BYTE 0     // layout byte, no filter
 #define MODE_PAIR 1     // layout pair with shift 3, no filter
 #define MODE_GENERAL 2  // anything
+#define MODE_LOW 3      // layout pair with shifts 0 to 2, no filter
+#define MODE_TRELLIS 4  // likewise, with filter trellis
 
 // Side words of a lane and block (shift + 1 of them).
 template <u32 MODE>
 DEVICE u32 side_words(const Tiles& t) {
-  return MODE == MODE_PAIR ? 4 : t.layout == 1 ? t.shift + 1u : 0;
+  if (MODE == MODE_GENERAL && t.layout != 1) return 0;
+  return MODE == MODE_BYTE ? 0 : MODE == MODE_PAIR ? 4 : t.shift + 1u;
 }
 
 template <u32 CODER>
@@ -33,13 +36,13 @@ DEVICE u32 raw_body_bytes(u32 blocks, bool pair) {
 
 // Coded symbols of a lane and block, from a raw chunk: layout `byte` has the elements, `pair` the high parts.
 template <bool PAIR>
-DEVICE void raw_block(Block& b, u32 body, u32 block, u32 lane) {
+DEVICE void raw_block(Block& b, u32 body, u32 block, u32 lane, u32 shift) {
 #pragma unroll
   for (u32 half = 0; half < 2; half++) {
     if (PAIR) {
       const u32 at = body + block * 512 + half * 256 + lane * 8;
 #pragma unroll
-      for (u32 j = 0; j < 4; j++) b.q[half * 4 + j] = spread_pairs(prmt(lds16(at + 2 * j), 0, 0x1100));
+      for (u32 j = 0; j < 4; j++) b.q[half * 4 + j] = spread_pairs(prmt(lds16(at + 2 * j), 0, 0x1100), shift);
     } else {
       const u32 at = body + block * 1024 + half * 512 + lane * 16;
 #pragma unroll
@@ -60,44 +63,50 @@ DEVICE u32 bytes4(Coder<CODER, BITS>& d) {
 
 // High parts of elements 8j to 8j + 7 of layout `pair`.
 template <u32 CODER, u32 BITS>
-DEVICE void pairs8(Coder<CODER, BITS>& d, u32& first, u32& second) {
+DEVICE void pairs8(Coder<CODER, BITS>& d, u32& first, u32& second, u32 shift) {
   u32 a, b;
   d.two(a, b);
-  first = high_parts<CODER>(a, b);
+  first = high_parts<CODER>(a, b, shift);
   d.two(a, b);
-  second = high_parts<CODER>(a, b);
+  second = high_parts<CODER>(a, b, shift);
   d.stay_inside();
 }
 
-// Patches of a chunk: elements to replace, in the order in which they are decoded.
+// Patches of a chunk that are left: elements to replace, in the order in which they are decoded.
 struct Patches {
-  u32 next, end, last;
+  u32 next, end;
 };
 
-DEVICE bool apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
-  bool good = true;
+// Whether patches are those of a valid chunk: their places ascend, and lie in the tile.
+DEVICE bool are_sound(Patches p, u32 blocks, u32 lane) {
+  bool bad = false;
+  for (u32 at = p.next + lane * 4; at < p.end; at += LANES * 4) {
+    const u32 patch = lds32(at), place = patch & 0xFFFF;
+    bad = bad || patch >> 24 != 0 || place >= blocks * 1024 || (at > p.next && (lds32(at - 4) & 0xFFFF) >= place);
+  }
+  return ballot(bad) == 0;
+}
+
+// Applies those of a block.
+DEVICE void apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
+#pragma unroll 1
   while (p.next < p.end) {
-    const u32 patch = lds32(p.next), place = patch & 0xFFFF;
-    if (place >> 10 != block) {
-      // Patches of blocks that are past, or out of order.
-      if (place >> 10 < block) {
-        p.next = p.end;
-        return false;
-      }
-      break;
-    }
-    good = good && patch >> 24 == 0 && (p.last == ~0u || place > p.last);
-    p.last = place;
+    const u32 patch = lds32(p.next);
+    if ((patch >> 10 & 63) != block) break;
     p.next += 4;
-    if ((place >> 5 & 31) == lane) {
-      const u32 shift = (place & 3) * 8;
-#pragma unroll
-      for (u32 j = 0; j < 8; j++) {
-        if ((place >> 2 & 7) == j) b.q[j] = (b.q[j] & ~(0xFFu << shift)) | (patch >> 16 & 0xFF) << shift;
-      }
+    if ((patch >> 5 & 31) == lane) {
+      const u32 shift = (patch & 3) * 8, mask = 0xFFu << shift, value = (patch >> 16 & 0xFF) << shift, word = patch >> 2 & 7;
+      // Not as a loop, which the compiler would take for an access to the word of that number: then words lay in memory.
+      if (word == 0) b.q[0] = (b.q[0] & ~mask) | value;
+      if (word == 1) b.q[1] = (b.q[1] & ~mask) | value;
+      if (word == 2) b.q[2] = (b.q[2] & ~mask) | value;
+      if (word == 3) b.q[3] = (b.q[3] & ~mask) | value;
+      if (word == 4) b.q[4] = (b.q[4] & ~mask) | value;
+      if (word == 5) b.q[5] = (b.q[5] & ~mask) | value;
+      if (word == 6) b.q[6] = (b.q[6] & ~mask) | value;
+      if (word == 7) b.q[7] = (b.q[7] & ~mask) | value;
     }
   }
-  return good;
 }
 
 // Side words of a lane and block, layout `pair` with shift 3.
@@ -131,14 +140,59 @@ struct SideAhead {
   }
 };
 
+// The same for shifts 0 to 2, whose words are few: one block ahead.
+template <u32 CODER>
+struct LowSideAhead {
+  u32 w[3] = {0, 0, 0};   // of the next block
+  const u8* p = nullptr;  // where the lane's words of the block to load next begin
+  u32 blocks = 0;         // from there to the end of their chunk
+  bool valid = false;     // whether what was loaded is of the chunk that comes next
+
+  // With rANS the last word of the last block is not in the side plane.
+  template <u32 WORDS>
+  DEVICE_MEMBER void next() {
+#pragma unroll
+    for (u32 j = 0; j < WORDS; j++) {
+      if (CODER == HUFFMAN || j + 1 < WORDS || blocks != 1) w[j] = ldg32_stream(p + 128 * j);
+    }
+    p += WORDS * 128;
+    blocks--;
+  }
+
+  // Loads the side words of a chunk's first block.
+  template <u32 WORDS>
+  DEVICE_MEMBER void begin(const Tiles& t, const Chunk& c, u32 lane) {
+    p = side_at<CODER>(t, c, WORDS) + lane * 4;
+    blocks = c.blocks;
+    valid = true;
+    next<WORDS>();
+  }
+};
+
+template <bool LOW, u32 CODER>
+struct Ahead {
+  typedef SideAhead<CODER> Type;
+};
+template <u32 CODER>
+struct Ahead<true, CODER> {
+  typedef LowSideAhead<CODER> Type;
+};
+
 // Decodes tiles of a coder. What the walk wants of it is in walk.h.
 template <u32 CODER, u32 MODE>
 struct Tile {
-  enum : u32 { BITS = MODE == MODE_GENERAL ? 0 : 12 };
-  SideAhead<CODER> ahead;
+  enum : bool { LOW = MODE == MODE_LOW || MODE == MODE_TRELLIS, PATCHES = MODE == MODE_GENERAL || LOW };
+  enum : u32 { BITS = PATCHES ? 0 : 12 };
+  typename Ahead<LOW, CODER>::Type ahead;
 
   DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
-    if (MODE == MODE_PAIR && c.blocks % 2 == 0) ahead.begin(t, c, lane);
+    if constexpr (LOW) {
+      if (t.shift == 0) ahead.template begin<1>(t, c, lane);
+      else if (t.shift == 1) ahead.template begin<2>(t, c, lane);
+      else ahead.template begin<3>(t, c, lane);
+    } else {
+      if (MODE == MODE_PAIR && c.blocks % 2 == 0) ahead.begin(t, c, lane);
+    }
   }
 
   DEVICE_MEMBER void forget() { ahead.valid = false; }
@@ -146,16 +200,17 @@ struct Tile {
   template <class Sink>
   DEVICE_MEMBER bool decode(typename Sink::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 lane,
                             const Chunk& following, bool more) {
-    const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE == MODE_PAIR;
+    const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
     Body body = body_of(a, buffer);
-    Patches patches = {0, 0, ~0u};
-    if (MODE == MODE_GENERAL && pair && t.shift < 3) {
+    Patches patches = {0, 0};
+    if (PATCHES && pair && (LOW || t.shift < 3)) {
       const u32 bytes = body.end - body.begin;
       const u32 count = bytes >= 4 ? lds32(body.begin) : ~0u;
       if (bytes < 4 || count > (bytes - 4) / 4) return false;
       patches.next = body.begin + 4;
       patches.end = patches.next + count * 4;
       body.begin = patches.end;
+      if (count > 0 && !are_sound(patches, c.blocks, lane)) return false;
     }
     const u32 length = body.end - body.begin, raw_length = raw_body_bytes<CODER>(c.blocks, pair);
     const bool raw = length == raw_length;
@@ -163,17 +218,20 @@ struct Tile {
     Coder<CODER, BITS> d;
     if (!raw) d.begin(body, lane, t.bits);
     Sink sink(state, t, c, lane);
-    bool good = true;
     const u32 row = first_row(t, c), end = end_col(t, c);
-    const bool whole =
-        MODE == MODE_PAIR && !raw && sink.takes_whole() && c.blocks % 2 == 0 && row + TILE_ROWS <= t.rows && end <= t.cols;
-    if (whole) {
-      whole_blocks(t, c, d, body, lane, following, more, sink);
-    } else {
+    const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && sink.takes_whole() &&
+                       row + TILE_ROWS <= t.rows && end <= t.cols;
+    if (!whole) {
       forget();
-      good = any_blocks(t, c, d, body, raw, patches, lane, sink);
+      any_blocks(t, c, d, body, raw, patches, lane, sink);
+    } else if constexpr (LOW) {
+      if (t.shift == 0) low_blocks<0>(t, c, d, body, patches, lane, following, more, sink);
+      else if (t.shift == 1) low_blocks<1>(t, c, d, body, patches, lane, following, more, sink);
+      else low_blocks<2>(t, c, d, body, patches, lane, following, more, sink);
+    } else {
+      whole_blocks(t, c, d, body, lane, following, more, sink);
     }
-    good = good && patches.next == patches.end && (raw || d.ended_well(body, lane));
+    const bool good = raw || d.ended_well(body, lane);
     state.end(t, c, lane, good);
     return good;
   }
@@ -193,7 +251,7 @@ struct Tile {
 #pragma unroll
       for (u32 j = 0; j < 4; j++) {
         u32 h0, h1;
-        pairs8(d, h0, h1);
+        pairs8(d, h0, h1, 3);
         u32 word = w.w[j];
         if (CODER == RANS && j == 3 && last) word = d.tail(body);
         b.q[2 * j] = merge_shift3(h0, word);
@@ -219,15 +277,49 @@ struct Tile {
     }
   }
 
-  // The blocks of any chunk. Whether its patches are those of a valid one.
+  // The blocks of a chunk that is coded and lies inside the matrix: layout `pair`, shifts 0 to 2.
+  template <u32 SHIFT, class Sink>
+  DEVICE_MEMBER void low_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, Patches patches, u32 lane,
+                                const Chunk& following, bool more, Sink sink) {
+    constexpr u32 WORDS = SHIFT + 1;
+    sink.begin_whole();
+    if (!ahead.valid) ahead.template begin<WORDS>(t, c, lane);
+    ahead.valid = more;
+    // Behind this chunk: the next one of the warp, or, where there is none, this one's again.
+    const Chunk& then = more ? following : c;
+    const u8* const then_p = side_at<CODER>(t, then, WORDS) + lane * 4;
+    const u32 then_blocks = then.blocks;
+    u32 carry = 0;
+#pragma unroll 1
+    for (u32 k = 0; k < c.blocks; k++) {
+      u32 side[WORDS];
+#pragma unroll
+      for (u32 j = 0; j < WORDS; j++) side[j] = ahead.w[j];
+      if (ahead.blocks == 0) {
+        ahead.p = then_p;
+        ahead.blocks = then_blocks;
+      }
+      ahead.template next<WORDS>();
+      Block b;
+#pragma unroll
+      for (u32 j = 0; j < 4; j++) pairs8(d, b.q[2 * j], b.q[2 * j + 1], SHIFT);
+      if (CODER == RANS && k + 1 == c.blocks) side[SHIFT] = d.tail(body);
+#pragma unroll
+      for (u32 j = 0; j < 8; j++) b.q[j] = merge_low<CODER, SHIFT>(b.q[j], side, j);
+      apply_patches(patches, b, k, lane);
+      if (MODE == MODE_TRELLIS) unfilter_trellis(b, lane, carry);
+      sink.whole(b);
+    }
+  }
+
+  // The blocks of any chunk.
   template <class Sink>
-  DEVICE_MEMBER bool any_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, bool raw, Patches& patches, u32 lane,
+  DEVICE_MEMBER void any_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, bool raw, Patches patches, u32 lane,
                                 Sink sink) {
-    const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE == MODE_PAIR;
+    const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
     const u32 words = side_words<MODE>(t);
     const u32 shift = MODE == MODE_PAIR ? 3 : t.shift;
     const u8* side = side_at<CODER>(t, c, words);
-    bool good = true;
     u32 carry = 0;
 #pragma unroll 1
     for (u32 k = 0; k < c.blocks; k++) {
@@ -235,7 +327,7 @@ struct Tile {
       const bool last = k + 1 == c.blocks;
       if (!pair) {
         if (raw) {
-          raw_block<false>(b, body.begin, k, lane);
+          raw_block<false>(b, body.begin, k, lane, 0);
         } else {
 #pragma unroll
           for (u32 j = 0; j < 7; j++) b.q[j] = bytes4(d);
@@ -247,14 +339,14 @@ struct Tile {
         const u8* p = side + k * words * 128;
         const bool with_tail = CODER == RANS && last;
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
+        for (u32 j = 0; j < (LOW ? 3 : 4); j++) {
           if (j < words - with_tail) side_now[j] = ldg32(p + j * 128 + lane * 4);
         }
         if (raw) {
-          raw_block<true>(b, body.begin, k, lane);
+          raw_block<true>(b, body.begin, k, lane, shift);
         } else {
 #pragma unroll
-          for (u32 j = 0; j < 4; j++) pairs8(d, b.q[2 * j], b.q[2 * j + 1]);
+          for (u32 j = 0; j < 4; j++) pairs8(d, b.q[2 * j], b.q[2 * j + 1], shift);
         }
         if (with_tail) {
           const u32 tail = raw ? lds32(body.begin + c.blocks * 512 + lane * 4) : d.tail(body);
@@ -265,14 +357,15 @@ struct Tile {
         }
 #pragma unroll
         for (u32 j = 0; j < 8; j++) b.q[j] = merge_any(b.q[j], side_now, shift, j);
-        if (MODE == MODE_GENERAL) good = apply_patches(patches, b, k, lane) && good;
+        if (PATCHES) apply_patches(patches, b, k, lane);
       }
       if (MODE == MODE_GENERAL) {
         if (t.filter == FILTER_LEFT) unfilter_left(b, lane, carry);
         if (t.filter == FILTER_UP) unfilter_up(b, lane);
+        if (t.filter == FILTER_TRELLIS) unfilter_trellis(b, lane, carry);
       }
+      if (MODE == MODE_TRELLIS) unfilter_trellis(b, lane, carry);
       sink.any(b);
     }
-    return good;
   }
 };

@@ -18,22 +18,19 @@ template <u32 OUT>
 DEVICE void write_group(const Symbols& s, u64 at) {
   const u64 row = at / s.cols, col = at - row * s.cols;
   const u32 bytes = Element<OUT>::bytes();
-  const float* scales = (const float*)s.output.scales;
+  const u32 base = steps_base<SCALES_ANY>(s.output);
   u8* to = (u8*)s.output.out + ((row - s.row_begin) * s.output.row_stride + col * s.output.column_stride) * bytes;
   if (s.vector) {
     const Vec4 v = ldg128((const u8*)s.symbols + at);
     const u32 q[4] = {v.x, v.y, v.z, v.w};
-    float scale = 0;
-    if (OUT != OUT_INT8) scale = bits_f32(ldg32(scales + row * s.output.scales_per_row + col / s.output.scale_columns));
-    emit16<OUT>(to, q, scale);
+    emit16<OUT>(to, q, {base, OUT != OUT_INT8 ? scale_at<SCALES_ANY>(s.output, row, (u32)col) : 0});
     return;
   }
   u64 r = row, c = col;
   for (u64 i = at; i < at + 16 && i < s.end; i++) {
-    float scale = 0;
-    if (OUT != OUT_INT8) scale = bits_f32(ldg32(scales + r * s.output.scales_per_row + c / s.output.scale_columns));
+    const float scale = OUT != OUT_INT8 ? scale_at<SCALES_ANY>(s.output, r, (u32)c) : 0;
     to = (u8*)s.output.out + ((r - s.row_begin) * s.output.row_stride + c * s.output.column_stride) * bytes;
-    emit1<OUT>(to, ldg8((const u8*)s.symbols + i), scale);
+    emit1<OUT>(to, ldg8((const u8*)s.symbols + i), {base, scale});
     if (++c == s.cols) {
       c = 0;
       r++;

@@ -62,7 +62,7 @@ pub const FILTER_NONE: u8 = 0;
 pub const FILTER_LEFT: u8 = 1;
 /// Value of `filter`: up.
 pub const FILTER_UP: u8 = 2;
-/// Filter `trellis`.
+/// Value of `filter`: trellis.
 pub const FILTER_TRELLIS: u8 = 3;
 
 /// Value of a plane's status where no chunk was found damaged.
@@ -110,14 +110,18 @@ structures! {
         pub out: u64,
         /// Elements.
         pub row_stride: u64,
-        /// Elements.
-        pub column_stride: u64,
-        /// Address of f32; 0 for int8 output.
+        /// Address of the scales; 0 for int8 output.
         pub scales: u64,
+        /// Elements.
+        pub column_stride: u32,
         /// 0: one for the tensor.
         pub scales_per_row: u32,
         /// Columns that share a scale.
         pub scale_columns: u32,
+        /// Of a scale: 4 is f32, 2 is bf16.
+        pub scale_bytes: u16,
+        /// What is added to a symbol before it is multiplied by its scale, in 256ths: below 256.
+        pub offset: u16,
     }
 
     /// How a kernel divides numbers below 2^31 by one that the host knows: `n / d` is `(2 n * factor >> 32) >> shift`.

@@ -1,5 +1,5 @@
 //! What is decoded: Student-t rows (6 degrees of freedom) of 2,048 weights, int8 per row, in the codec's default tiles; for scheme
-//! `lossless` normal weights of a deviation of 0.02.
+//! `lossless` normal weights of a deviation of 0.02. Scheme `rate` takes the former, with steps that are found for the bits.
 
 use std::borrow::Cow;
 
@@ -7,6 +7,7 @@ use half::bf16;
 use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, Normal, StudentT};
 use rayon::prelude::*;
+use wcodec::scheme::rate::{Bits, Rate};
 use wcodec::{Coder, Container, Dtype, EncodeOptions, Layout, MemorySource, Result, Scheme, encode_to_vec};
 
 /// A tensor: name, rows, columns.
@@ -53,6 +54,19 @@ pub fn container(
 /// Likewise, of scheme `lossless`.
 pub fn lossless(shapes: &[Shape], weights: &[Vec<u8>], coder: Coder, tile: Option<usize>) -> Result<Container> {
     encoded(shapes, weights, EncodeOptions { scheme: Scheme::Lossless, coder, tile, ..Default::default() })
+}
+
+/// Likewise, of scheme `rate` with so many bits per weight.
+pub fn rate(
+    shapes: &[Shape],
+    weights: &[Vec<u8>],
+    coder: Coder,
+    bits: f64,
+    trellis: bool,
+    tile: Option<usize>,
+) -> Result<Container> {
+    let scheme = Scheme::Rate(Rate { bits: Bits::new(bits)?, trellis });
+    encoded(shapes, weights, EncodeOptions { scheme, coder, tile, ..Default::default() })
 }
 
 fn encoded(shapes: &[Shape], weights: &[Vec<u8>], options: EncodeOptions) -> Result<Container> {

@@ -8,14 +8,14 @@ use crate::coder::Coder;
 use crate::coder::plane::{PlaneForm, PlaneSource};
 use crate::coder::table::Table;
 use crate::error::Result;
-use crate::stored::StoredTensor;
+use crate::stored::{StoredScales, StoredTensor};
 use crate::tensor::AlignedBytes;
 use crate::trust;
 
 /// A tensor and its bytes: read, compared with their hashes, and known to fit each other as the format demands.
 pub(crate) struct TensorBytes {
     pub tensor: Arc<StoredTensor>,
-    /// Of the scales that symbols are multiplied by; empty where there are none.
+    /// Of the scales that symbols are multiplied by, as they are stored; empty where there are none.
     pub scales: AlignedBytes,
     /// Those of each plane.
     pub planes: Vec<PlaneBytes>,
@@ -68,9 +68,9 @@ impl Container {
             drop(checked);
             planes.push(opened.bytes);
         }
-        let scales = tensor.scales.as_ref().map(|s| self.read_scales(s, options)).transpose()?;
-        let scales = scales.filter(|_| tensor.symbol_scales().is_some()).unwrap_or_default();
-        Ok((planes, AlignedBytes::copy_of(bytemuck::cast_slice(&scales))?))
+        let read = |s: &StoredScales| self.reader.segment_with(&s.segment, options.verify, &options.cancel);
+        let scales = tensor.symbol_scales().map(read).transpose()?;
+        Ok((planes, scales.map_or_else(|| AlignedBytes::zeroed(0), Ok)?))
     }
 }
 

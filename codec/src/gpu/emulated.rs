@@ -10,13 +10,14 @@ use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
 use super::piece::Piece;
 use super::plan::{Limits, Method, Places, TensorPlan, TilesJob, tiles_launches};
-use super::table::device_table;
-use super::task::{DecodeTask, UTIL_THREADS, elements_of, part_item, parts_batches, symbols_item};
+use super::table::{Form, device_table};
+use super::task::{DecodeTask, UTIL_THREADS, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
 use crate::coder::plane::{Coding, Plane, Scratch};
 use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
 
 mod lossless;
+mod rate;
 
 /// A small device, so that blocks of threads have several chunks and cross from one plane into the next.
 const LIMITS: Limits = Limits { multiprocessors: 2, shared_per_block: 40 << 10, shared_per_multiprocessor: 64 << 10 };
@@ -39,14 +40,18 @@ struct Loaded {
 impl Loaded {
     /// Nothing where kernels of ours have no work, or only that of scales.
     fn new(parts: &TensorBytes) -> Option<Self> {
+        let loaded = Self::any(parts);
+        let others = matches!(loaded.plan.planes[0], Method::Zstd { part: None, .. } | Method::Raw { part: None });
+        (!others).then_some(loaded)
+    }
+
+    /// Any tensor.
+    fn any(parts: &TensorBytes) -> Self {
         let plan = TensorPlan::new(parts).unwrap();
         let mut image = Buffer::new(plan.image.len);
         plan.image.fill(parts, 0, &mut image);
-        if let Method::Zstd { part: None, .. } | Method::Raw { part: None } = plan.planes[0] {
-            return None;
-        }
         let table = |method: &Method| match method {
-            Method::Tiles(t) => device_table(&t.table, t.tiling.layout),
+            Method::Tiles(t) => device_table(&t.table, Form::of(&t.tiling)),
             _ => Vec::new(),
         };
         let tables = plan.planes.iter().map(table).collect();
@@ -56,7 +61,7 @@ impl Loaded {
         });
         let symbols = symbols.collect();
         let (places, status) = (plan.image.at(image.address()), vec![abi::STATUS_GOOD; plan.planes.len()]);
-        Some(Self { image, places, tables, status, symbols, plan })
+        Self { image, places, tables, status, symbols, plan }
     }
 }
 
@@ -94,7 +99,7 @@ fn run_at(
         .collect();
     let mut outputs: Vec<Buffer> = sizes.iter().map(|n| Buffer::new(n + 2 * GUARD + off)).collect();
     outputs.iter_mut().for_each(|o| o.fill(POISON));
-    let (mut jobs, mut parts): (Vec<TilesJob<'_>>, _) = (Vec::new(), Vec::new());
+    let (mut jobs, mut parts, mut symbols): (Vec<TilesJob<'_>>, _, _) = (Vec::new(), Vec::new(), Vec::new());
     for (t, out) in tensors.iter().zip(&outputs) {
         for (i, method) in t.plan.planes.iter().enumerate() {
             let task = DecodeTask {
@@ -120,7 +125,10 @@ fn run_at(
                 }),
                 Method::Zstd { part, .. } | Method::Raw { part } => {
                     let item = symbols_item(&task, t.symbols[i].address(), elements_of(&task));
-                    parts.push(part_item(part.expect("a part of elements"), kind, item));
+                    match *part {
+                        Some(part) => parts.push(part_item(part, kind, item)),
+                        None => symbols.push(item),
+                    }
                 }
             }
         }
@@ -129,6 +137,7 @@ fn run_at(
     let launches: Vec<_> =
         jobs.chunk_by(|a, b| a.key() == b.key()).flat_map(|jobs| tiles_launches(jobs, LIMITS).unwrap()).collect();
     let parts = parts_batches(parts, LIMITS);
+    let symbols = (!symbols.is_empty()).then(|| symbols_batch(&symbols, LIMITS));
     let mut lent: Vec<&mut Vec<u32>> = Vec::new();
     let mut memory = Vec::new();
     for t in tensors.iter_mut() {
@@ -155,6 +164,14 @@ fn run_at(
             .seed(seed)
             .run(batch.as_bytes(), &memory)
             .unwrap_or_else(|e| panic!("wcodec_fields: {e}"));
+    }
+    if let Some((batch, grid)) = &symbols {
+        Launch::new(Module::Util, "wcodec_dequantize")
+            .grid(*grid)
+            .threads(UTIL_THREADS)
+            .seed(seed)
+            .run(batch.as_bytes(), &memory)
+            .unwrap_or_else(|e| panic!("wcodec_dequantize: {e}"));
     }
     drop(memory);
     let mut results = Vec::new();
@@ -426,8 +443,8 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
 fn weights_can_be_multiplied_as_they_are_decoded() {
     let mut rng = StdRng::seed_from_u64(8);
     let mut kernels = std::collections::BTreeSet::new();
-    for o in options() {
-        let o = EncodeOptions { scheme: Scheme::Int8(Granularity::Row), ..o };
+    let int8 = options().into_iter().map(|o| EncodeOptions { scheme: Scheme::Int8(Granularity::Row), ..o });
+    for o in int8.chain(rate::options()) {
         let source = sample(&mut rng, &[vec![112, 512], vec![37, 1130], vec![3, 20, 192]]);
         let container = Container::from_bytes(encode(&source, &o)).unwrap();
         for name in ["w0", "w1", "w2"] {
@@ -473,12 +490,13 @@ fn weights_can_be_multiplied_as_they_are_decoded() {
 
             let number = |i: usize| f64::from(f32::from_le_bytes(out[4 * i..][..4].try_into().unwrap()));
             let symbols = container.symbols(name, &oracle()).unwrap();
-            let scales: Vec<f64> =
-                parts.scales.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()).into()).collect();
+            let stored = parts.tensor.symbol_scales().unwrap();
+            let scales: Vec<f64> = stored.values(&parts.scales).into_iter().map(f64::from).collect();
             for row in 0..count * rows {
                 let strip = row / rows * rows.div_ceil(16) + row % rows / 16;
                 for n in 0..8 {
-                    let terms = |c: usize| f64::from(symbols[row * cols + c]) * vectors[n * width + c] * scales[row];
+                    let level = |c: usize| f64::from(symbols[row * cols + c]) + f64::from(stored.offset);
+                    let terms = |c: usize| level(c) * vectors[n * width + c] * scales[row];
                     let (sum, size) = (0..cols).map(terms).fold((0.0, 0.0), |(s, a), v| (s + v, a + v.abs()));
                     let place = |tile| ((strip * g.tiles() + tile) * 16 + row % rows % 16) * 8 + n;
                     let got: f64 = (0..g.tiles()).map(|tile| number(place(tile))).sum();
@@ -490,7 +508,7 @@ fn weights_can_be_multiplied_as_they_are_decoded() {
             kernels.insert(kernel);
         }
     }
-    assert_eq!(kernels.len(), 6, "{kernels:?}");
+    assert_eq!(kernels.len(), 10, "{kernels:?}");
 }
 
 /// Flips, overwrites or shuffles some bytes of the stored parts.

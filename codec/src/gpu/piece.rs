@@ -31,7 +31,7 @@ impl Piece {
         if rows.is_empty() {
             return piece;
         }
-        let scales = match plan.granularity().map_or(0, |g| 4 * g.scales_per_row(plan.matrix.2)) {
+        let scales = match plan.tensor.symbol_scales().map_or(0, |s| s.bytes_per_row(plan.matrix.2)) {
             0 => 0..parts.scales.len(),
             per_row => rows.start * per_row..rows.end * per_row,
         };
@@ -72,7 +72,7 @@ impl Piece {
     pub fn bound_of_strip(tensor: &StoredTensor) -> usize {
         let lengths = Image::lengths(tensor);
         let (count, rows, cols) = tensor.rows_view();
-        let scales = match tensor.symbol_scales().map_or(0, |s| 4 * s.granularity.scales_per_row(cols)) {
+        let scales = match tensor.symbol_scales().map_or(0, |s| s.bytes_per_row(cols)) {
             0 => lengths.scales,
             per_row => TILE_ROWS * per_row,
         };

@@ -19,7 +19,6 @@ use crate::coder::{BLOCK_COLS, Coder, Filter, LANES, Layout, TILE_ROWS};
 use crate::decode::{PlaneBytes, TensorBytes};
 use crate::error::{Error, Result};
 use crate::scheme::Fields;
-use crate::scheme::int8::Granularity;
 use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::Dtype;
 
@@ -54,6 +53,8 @@ pub struct TilesPlan {
     part: Option<Part>,
     /// Where kernels of their own put its bits together: what they are called by.
     common: Option<OutputKind>,
+    /// Whether symbols become values by products with scales of f32 alone, as scheme `int8` says.
+    products: bool,
 }
 
 /// A tensor, planned.
@@ -84,7 +85,8 @@ impl TensorPlan {
         let planes = joined.map(|(i, ((stored, plane), fields))| {
             let joins =
                 fields.as_ref().map(|fields| Joins { fields, bytes: tensor.dtype.size(), pass: pass(tensor, i) });
-            method(matrix, stored, plane, joins).map_err(|e| e.tensor(&tensor.name))
+            let products = tensor.symbol_scales().is_none_or(|s| s.dtype == Dtype::F32 && s.offset == 0.0);
+            method(matrix, stored, plane, joins, products).map_err(|e| e.tensor(&tensor.name))
         });
         let planes = planes.collect::<Result<_>>()?;
         let image = Image::of(tensor);
@@ -99,11 +101,6 @@ impl TensorPlan {
     /// Symbols, or bytes where elements are wider than 8 bits.
     pub fn elements(&self) -> usize {
         self.tensor.plane().elements
-    }
-
-    /// What shares a scale, where the elements are symbols with scales.
-    pub fn granularity(&self) -> Option<Granularity> {
-        self.tensor.symbol_scales().map(|s| s.granularity)
     }
 
     /// The kind of output that gives this tensor as `dtype`; `I8` stands for the symbols of a quantized tensor. Elements that are put together
@@ -188,14 +185,17 @@ impl TensorPlan {
     pub fn place(&self, image: &Places, out: u64, kind: OutputKind) -> abi::Output {
         let (row_stride, column_stride) = self.strides();
         let cols = self.matrix.2;
-        let quantized = kind != OutputKind::Int8 && self.granularity().is_some();
+        let scales = self.tensor.symbol_scales();
+        let quantized = kind != OutputKind::Int8 && scales.is_some();
         abi::Output {
             out,
             row_stride: row_stride as u64,
-            column_stride: column_stride as u64,
             scales: if quantized { image.scales } else { 0 },
-            scales_per_row: self.granularity().map_or(0, |g| g.scales_per_row(cols)) as u32,
-            scale_columns: self.granularity().map_or(cols.max(1), |g| g.columns(cols)) as u32,
+            column_stride: column_stride as u32,
+            scales_per_row: scales.map_or(0, |s| s.granularity.scales_per_row(cols)) as u32,
+            scale_columns: scales.map_or(cols.max(1), |s| s.granularity.columns(cols)) as u32,
+            scale_bytes: scales.map_or(0, |s| s.dtype.size()) as u16,
+            offset: scales.map_or(0.0, |s| s.offset * 256.0) as u16,
         }
     }
 
@@ -234,6 +234,7 @@ fn method(
     stored: &StoredPlane,
     plane: &PlaneBytes,
     joins: Option<Joins<'_>>,
+    products: bool,
 ) -> Result<Method> {
     let coding = stored.form.coding;
     let (mut part, mut common) = (None, None);
@@ -258,7 +259,17 @@ fn method(
             let units = u32::try_from(plane.data.len() / OFFSET_UNIT).ok().filter(|&n| n < u32::MAX);
             let Some(data_units) = units.filter(|_| blocks < 1 << 31) else { return Err(too_large()) };
             let max_chunk = stored.form.max_chunk;
-            Method::Tiles(TilesPlan { tiling, geometry, max_chunk, table_number, table, data_units, part, common })
+            Method::Tiles(TilesPlan {
+                tiling,
+                geometry,
+                max_chunk,
+                table_number,
+                table,
+                data_units,
+                part,
+                common,
+                products,
+            })
         }
         Coding::Zstd { chunk, filter } => Method::Zstd { chunk, frames: stored.chunks, filter, part },
         Coding::Raw => Method::Raw { part },
@@ -268,10 +279,14 @@ fn method(
 /// What the compiler of the kernels assumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
-    /// Layout `byte`, tables of 12 bits, no filter.
+    /// Layout `byte`, tables of 12 bits, no filter, scales as in scheme `int8`.
     Byte,
-    /// Layout `pair` with shift 3, tables of 12 bits, no filter.
+    /// Layout `pair` with shift 3, tables of 12 bits, no filter, scales as in scheme `int8`.
     Pair,
+    /// Layout `pair` with smaller shifts, no filter.
+    Low,
+    /// Layout `pair` with smaller shifts, filter `trellis`.
+    Trellis,
     /// Whatever the format allows of elements that are symbols.
     General,
     /// Layout `split` of elements whose bits are those of common floats, tables of 12 bits.
@@ -283,12 +298,15 @@ pub enum Mode {
 impl TilesPlan {
     /// The most special kernel that decodes this plane.
     pub fn mode(&self) -> Mode {
-        let special = self.tiling.filter == Filter::None && self.table.bits() == 12;
-        match (self.tiling.layout, self.tiling.shift) {
+        let Tiling { layout, shift, filter, .. } = self.tiling;
+        let special = filter == Filter::None && self.table.bits() == 12;
+        match (layout, shift) {
             (Layout::Split, _) if special && self.common.is_some() => Mode::Split,
             _ if self.part.is_some() => Mode::Fields,
-            (Layout::Byte, _) if special => Mode::Byte,
-            (Layout::Pair, 3) if special => Mode::Pair,
+            (Layout::Byte, _) if special && self.products => Mode::Byte,
+            (Layout::Pair, 3) if special && self.products => Mode::Pair,
+            (Layout::Pair, 0..=2) if filter == Filter::None => Mode::Low,
+            (Layout::Pair, 0..=2) if filter == Filter::Trellis => Mode::Trellis,
             _ => Mode::General,
         }
     }
@@ -539,6 +557,8 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
     let kernel = match mode {
         Mode::Byte => format!("wcodec_{coder}_byte_{}", kind.name()),
         Mode::Pair => format!("wcodec_{coder}_pair_{}", kind.name()),
+        Mode::Low => format!("wcodec_{coder}_low_{}", kind.name()),
+        Mode::Trellis => format!("wcodec_{coder}_trellis_{}", kind.name()),
         Mode::General => format!("wcodec_{coder}_general_{}", kind.name()),
         Mode::Split => format!("wcodec_{coder}_split_{}", kind.name()),
         Mode::Fields => format!("wcodec_{coder}_fields"),

@@ -13,10 +13,9 @@ use super::nvcomp::Nvcomp;
 use super::options::GpuOptions;
 use super::plan::{Method, Places, TensorPlan};
 use super::stream::Stream;
-use super::table::device_table;
+use super::table::{Form, device_table};
 use super::task::{DecodeTask, Target, checked_rows};
 use super::zstd::{self, Demand, FrameRun, Zstd};
-use crate::coder::Layout;
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -53,18 +52,21 @@ impl Shared {
         options: &GpuOptions,
         stream: &Stream,
     ) -> Result<Self> {
-        let mut places: HashMap<(usize, Layout), usize> = HashMap::new();
+        let mut places: HashMap<(usize, Form), usize> = HashMap::new();
         let mut words: Vec<u32> = Vec::new();
         let mut demand = Demand::default();
         let (mut table_at, mut first_plane) = (Vec::new(), vec![0]);
         for plan in &plans {
             for method in &plan.planes {
                 table_at.push(match method {
-                    Method::Tiles(t) => Some(*places.entry((t.table_number, t.tiling.layout)).or_insert_with(|| {
-                        let at = words.len() * 4;
-                        words.extend(device_table(&t.table, t.tiling.layout));
-                        at
-                    })),
+                    Method::Tiles(t) => {
+                        let form = Form::of(&t.tiling);
+                        Some(*places.entry((t.table_number, form)).or_insert_with(|| {
+                            let at = words.len() * 4;
+                            words.extend(device_table(&t.table, form));
+                            at
+                        }))
+                    }
                     Method::Zstd { chunk, frames, .. } => {
                         demand.add(plan.elements(), *chunk, *frames);
                         None

@@ -1,14 +1,34 @@
 //! Decoding tables as the kernels read them: one u32 a slot.
 
-use crate::coder::Layout;
+use crate::coder::plane::Tiling;
 use crate::coder::table::Table;
+use crate::coder::{Coder, Layout};
 
-/// The table of a plane in `layout`: `2^bits` words.
+/// What of a plane its table's words depend on, beside the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// A symbol lies in one piece.
+    Whole,
+    /// The two high parts of a symbol lie apart, in layout `pair` of coder `huffman`, for this shift.
+    Halves(u32),
+}
+
+impl Form {
+    /// That of planes that are coded so.
+    pub fn of(tiling: &Tiling) -> Self {
+        match (tiling.coder, tiling.layout) {
+            (Coder::Huffman, Layout::Pair) => Form::Halves(tiling.shift),
+            _ => Form::Whole,
+        }
+    }
+}
+
+/// The table of a plane of this form: `2^bits` words.
 ///
 /// `rans`: frequency in bits 0 to 11, slot minus start in bits 12 to 23, symbol in bits 24 to 31. `huffman`: length of the code in
-/// bits 0 to 4; in layout `byte` the symbol in bits 24 to 31, in layout `pair` its lower half in bits 19 to 22 and its upper half
-/// in bits 27 to 30, where the kernels' merge with the side plane wants them.
-pub fn device_table(table: &Table, layout: Layout) -> Vec<u32> {
+/// bits 0 to 4; the symbol in bits 24 to 31, or, in layout `pair` with shift s, its lower half from bit 16 + s on and its upper half from
+/// bit 24 + s on, where the kernels' merge with the side plane wants them.
+pub fn device_table(table: &Table, form: Form) -> Vec<u32> {
     match table {
         Table::Rans(t) => {
             let mut words = Vec::with_capacity(1 << t.bits());
@@ -22,9 +42,9 @@ pub fn device_table(table: &Table, layout: Layout) -> Vec<u32> {
             .into_iter()
             .map(|entry| {
                 let (symbol, length) = (u32::from(entry >> 8), u32::from(entry & 0xFF));
-                match layout {
-                    Layout::Byte | Layout::Split => length | symbol << 24,
-                    Layout::Pair => length | (symbol & 15) << 19 | (symbol >> 4) << 27,
+                match form {
+                    Form::Whole => length | symbol << 24,
+                    Form::Halves(shift) => length | (symbol & 15) << (16 + shift) | (symbol >> 4) << (24 + shift),
                 }
             })
             .collect(),
@@ -45,7 +65,7 @@ mod tests {
     fn every_slot_of_a_rans_table_names_its_symbol() {
         for bits in [11, 12] {
             let Table::Rans(t) = Table::from_histogram(Coder::Rans, bits, &histogram()) else { unreachable!() };
-            let words = device_table(&Table::Rans(t.clone()), Layout::Pair);
+            let words = device_table(&Table::Rans(t.clone()), Form::Whole);
             assert_eq!(words.len(), 1 << bits);
             for (slot, w) in words.iter().enumerate() {
                 let symbol = (w >> 24) as usize;
@@ -59,12 +79,16 @@ mod tests {
     fn a_huffman_table_has_lengths_and_symbols_apart() {
         let table = Table::from_histogram(Coder::Huffman, 12, &histogram());
         let Table::Huffman(t) = &table else { unreachable!() };
-        let (byte, pair) = (device_table(&table, Layout::Byte), device_table(&table, Layout::Pair));
-        for (slot, entry) in t.lookup().into_iter().enumerate() {
-            let (symbol, length) = (u32::from(entry >> 8), u32::from(entry & 0xFF));
-            assert_eq!(byte[slot], symbol << 24 | length);
-            assert_eq!(pair[slot] & 0xFFFF, length);
-            assert_eq!(pair[slot] >> 19 & 15 | (pair[slot] >> 27) << 4, symbol);
+        let whole = device_table(&table, Form::Whole);
+        for shift in 0..4 {
+            let halves = device_table(&table, Form::Halves(shift));
+            for (slot, entry) in t.lookup().into_iter().enumerate() {
+                let (symbol, length) = (u32::from(entry >> 8), u32::from(entry & 0xFF));
+                assert_eq!(whole[slot], symbol << 24 | length);
+                assert_eq!(halves[slot] & 0xFFFF, length);
+                // The kernels rely on it that beside the halves there is nothing.
+                assert_eq!(halves[slot] >> 16, (symbol & 15 | (symbol >> 4) << 8) << shift);
+            }
         }
     }
 }

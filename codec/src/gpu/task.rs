@@ -17,7 +17,7 @@ pub struct Target {
     /// Device address of the first element; the output is contiguous and row-major in the tensor's shape. Multiples of 16
     /// bytes are faster.
     pub out: u64,
-    /// What to write: `F32`, `F16` or `BF16` for scheme `int8`, `I8` for its symbols; the tensor's own dtype for schemes `lossless` and
+    /// What to write: `F32`, `F16` or `BF16` for schemes `int8` and `rate`, `I8` for their symbols; the tensor's own dtype for schemes `lossless` and
     /// `raw`.
     pub dtype: Dtype,
     /// Rows to decode, counted through all matrices (of a tensor that is stored raw and not as matrices, entries of its first

@@ -109,7 +109,8 @@ fn symbols(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats:
         page.sentence(&format!("elements of {bits} bits, which make no symbols"), look.dim());
         return;
     }
-    let (step, bars) = symbol_bins(room(page));
+    let reach = stats.and_then(|s| s.symbols.as_ref()).map_or(WIDEST, reach);
+    let (step, bars) = symbol_bins(room(page), reach);
     let note = match (step, t.makes_symbols) {
         (1, true) => "each symbol".to_owned(),
         (n, true) => format!("{n} symbols a bar"),
@@ -119,13 +120,15 @@ fn symbols(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats:
     let Some(found) = stats.and_then(|s| s.symbols.as_ref()) else {
         return nothing(page, state, tensor, Chart::rows(height) + 1);
     };
-    let shares = symbol_shares(found, step, bars);
+    let shares = symbol_shares(found, step, bars, reach);
     let most = shares.iter().copied().fold(0.0, f64::max);
     let heights: Vec<f64> = shares.iter().map(|&s| if most > 0.0 { s / most } else { 0.0 }).collect();
     // Bars are as wide as their symbols: 0 is in the middle of the middle one.
     let part = |symbol: f64| 0.5 + symbol / (step * bars) as f64;
-    let labels: Vec<(f64, String)> =
-        [0i8, -127, 127, -64, 64].iter().map(|&q| (part(f64::from(q)), q.to_string())).collect();
+    let labels: Vec<(f64, String)> = [0, -reach, reach, -(reach + 1) / 2, (reach + 1) / 2]
+        .iter()
+        .map(|&q| (part(f64::from(q)), q.to_string()))
+        .collect();
     let chart = Chart {
         bars: &heights,
         columns: (room(page) / bars.max(1)).max(1),
@@ -136,37 +139,52 @@ fn symbols(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats:
         labels: &labels,
     };
     chart.draw(page);
-    page.items(&symbol_items(found));
+    page.items(&symbol_items(found, t));
 }
 
-/// How many symbols share a bar, and how many bars there are: an odd number of each, so that 0 is in the middle.
-fn symbol_bins(room: usize) -> (usize, usize) {
-    let bars = |step: usize| 2 * (127 - (step - 1) / 2).div_ceil(step) + 1;
+/// The farthest symbol from 0 that is shown, of all symbols.
+const WIDEST: i16 = 127;
+
+/// And of these symbols: few bits have few of them. Halves of the whole range, so that layers can be compared.
+fn reach(found: &SymbolStats) -> i16 {
+    let farthest = (-128i16..).zip(found.counts).filter(|(_, n)| *n > 0).map(|(q, _)| q.abs()).max().unwrap_or(0);
+    [15, 31, 63].into_iter().find(|&reach| farthest <= reach).unwrap_or(WIDEST)
+}
+
+/// How many symbols share a bar, and how many bars there are, of symbols to `reach` on both sides: an odd number of each, so that 0 is in
+/// the middle.
+fn symbol_bins(room: usize, reach: i16) -> (usize, usize) {
+    let bars = |step: usize| 2 * (reach as usize).saturating_sub((step - 1) / 2).div_ceil(step) + 1;
     let step = (1..=255).step_by(2).find(|&s| bars(s) <= room).unwrap_or(255);
     (step, bars(step))
 }
 
 /// The part of all symbols that one symbol of each bar has on average: bars at the ends hold fewer.
-fn symbol_shares(found: &SymbolStats, step: usize, bars: usize) -> Vec<f64> {
+fn symbol_shares(found: &SymbolStats, step: usize, bars: usize, reach: i16) -> Vec<f64> {
     let total = found.total().max(1) as f64;
     let mut sums = vec![(0u64, 0u64); bars];
-    for q in -127i16..=127 {
+    for q in -reach..=reach {
         let at = (q + (step * bars / 2) as i16).max(0) as usize / step;
         if let Some((sum, held)) = sums.get_mut(at) {
             // -128 is in no file of scheme int8; where it occurs, it stands with its neighbour.
-            *sum += found.count(q as i8) + if q == -127 { found.count(-128) } else { 0 };
+            *sum += found.count(q as i8) + if q == -WIDEST { found.count(-128) } else { 0 };
             *held += 1;
         }
     }
     sums.into_iter().map(|(sum, held)| sum as f64 / held.max(1) as f64 / total).collect()
 }
 
-fn symbol_items(found: &SymbolStats) -> Vec<(&'static str, String)> {
+fn symbol_items(found: &SymbolStats, t: &TensorInfo) -> Vec<(&'static str, String)> {
     let total = found.total().max(1) as f64;
     let mean: f64 = (-128i32..).zip(found.counts).map(|(q, n)| f64::from(q.abs()) * n as f64).sum::<f64>() / total;
+    // In scheme rate 0 and -1 are half a step above and below nothing.
+    let least = match t.scheme == "rate" {
+        true => ("smallest", text::percent((found.count(0) + found.count(-1)) as f64 / total)),
+        false => ("zeros", text::percent(found.count(0) as f64 / total)),
+    };
     vec![
         ("entropy", format!("{:.4} of 8 bits", found.entropy)),
-        ("zeros", text::percent(found.count(0) as f64 / total)),
+        least,
         ("mean magnitude", text::figure(mean)),
         ("different", found.counts.iter().filter(|&&n| n > 0).count().to_string()),
     ]
@@ -231,19 +249,25 @@ mod tests {
     #[test]
     fn symbols_fall_into_bars_around_zero() {
         for room in 1..400 {
-            let (step, bars) = symbol_bins(room);
+            let (step, bars) = symbol_bins(room, WIDEST);
             assert!(bars <= room && step * bars >= 255 && step % 2 == 1 && bars % 2 == 1, "{room}: {step} {bars}");
             // Every symbol once in a hundred: all bars are equal.
             let found = SymbolStats { counts: [1; 256], entropy: 8.0 };
-            let shares = symbol_shares(&found, step, bars);
+            let shares = symbol_shares(&found, step, bars, WIDEST);
             assert_eq!(shares.len(), bars);
             let inner = &shares[usize::from(bars > 1)..];
             assert!(inner.iter().all(|s| (s - 1.0 / 256.0).abs() < 1.0 / 256.0 / 200.0 + 1e-9 || bars == 1), "{room}");
             // The zeros are in the middle.
             let mut counts = [0; 256];
             counts[128] = 7;
-            let shares = symbol_shares(&SymbolStats { counts, entropy: 0.0 }, step, bars);
-            assert!(shares.iter().enumerate().all(|(i, &s)| (s > 0.0) == (i == bars / 2)), "{room}");
+            let zeros = SymbolStats { counts, entropy: 0.0 };
+            assert_eq!(reach(&zeros), 15);
+            for reach in [WIDEST, 63, 15] {
+                let (step, bars) = symbol_bins(room, reach);
+                assert!(bars <= room && step * bars > 2 * reach as usize, "{room}: {step} {bars}");
+                let shares = symbol_shares(&zeros, step, bars, reach);
+                assert!(shares.iter().enumerate().all(|(i, &s)| (s > 0.0) == (i == bars / 2)), "{room}");
+            }
         }
     }
 

@@ -1,0 +1,66 @@
+"""``wcodec calibrate``: statistics of a model for scheme ``rate``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from .. import _format as fmt
+from .._errors import OutputExistsError
+from .._native import safe
+from .output import document, put, say, show_progress
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .safetensors file to write")
+    parser.add_argument("--text", metavar="FILE",
+                        help="a file of UTF-8 text to run the model on (default: text that it writes by itself)")  # fmt: skip
+    parser.add_argument("--windows", type=int, default=64, metavar="N", help="pieces of text (default: 64)")
+    parser.add_argument("--length", type=int, metavar="N",
+                        help="tokens of each (default: 512, or what the model takes)")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for what is drawn (default: 0)")
+    parser.add_argument("--steps-only", action="store_true",
+                        help="only how much each tensor matters, without second moments of inputs: seconds, and a small "
+                             "file; error feedback needs the rest")  # fmt: skip
+    parser.add_argument("--memory", default="16GB", metavar="SIZE",
+                        help="what sums of second moments may take; more passes where that is not enough "
+                             "(default: 16GB)")  # fmt: skip
+    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
+    parser.add_argument("--trust-remote-code", action="store_true",
+                        help="run code that comes with the model; without it, such a model is refused")  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only problems, or JSON")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """``wcodec calibrate``"""
+    from .. import _calibrate, _torch
+
+    a = arguments
+    _torch.require()
+    if os.path.exists(a.output) and not a.overwrite:
+        # Before the model runs for minutes.
+        raise OutputExistsError(f"{a.output}: the file exists (pass --overwrite to replace it)", file=a.output)
+    model = _calibrate.loaded(a.model, a.device, a.trust_remote_code)()
+    statistics = _calibrate.collect_statistics(
+        model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, seed=a.seed,
+        full=not a.steps_only, memory=a.memory, progress=show_progress(a.quiet),
+    )  # fmt: skip
+    statistics.save(a.output, overwrite=a.overwrite)
+    size = os.path.getsize(a.output)
+    report = statistics.report
+    if a.json:
+        body = {
+            "model": a.model, "output": a.output, "bytes": size, "tokens": statistics.tokens, "source": statistics.source,
+            "text_hash": statistics.text_hash, "full": statistics.full, "tensors": len(report.tokens),
+            "fallbacks": report.fallbacks, "blocks": report.blocks,
+        }  # fmt: skip
+        put(document("calibrate", body))
+    elif not a.quiet:
+        say(f"{safe(a.output)}: {fmt.size(size)}, {fmt.plural(statistics.tokens, 'token')} ({statistics.source})")
+        say(safe(str(report)))
+    return 0
