@@ -75,6 +75,7 @@ if _TYPE_CHECKING:
     from ._models._replace import compress_, decompress_
     from ._models._report import ReplaceReport
     from ._models._save import save_pretrained
+    from ._plan import FrontierReport, FrontierRow, PlanReport, Recipe, frontier, plan
     from ._reports import (
         ComparedTensor,
         Comparison,
@@ -139,6 +140,7 @@ _MODULES = {
     "._models._replace": ("compress_", "decompress_"),
     "._models._report": ("ReplaceReport",),
     "._models._save": ("save_pretrained",),
+    "._plan": ("FrontierReport", "FrontierRow", "PlanReport", "Recipe", "frontier", "plan"),
     "._reports": (
         "ComparedTensor",
         "Comparison",
@@ -201,6 +203,8 @@ __all__ = [
     "FileMissingError",
     "FilePermissionError",
     "FormatError",
+    "FrontierReport",
+    "FrontierRow",
     "Generation",
     "GpuDecoder",
     "HostDecoder",
@@ -209,7 +213,9 @@ __all__ = [
     "LayerStats",
     "MemoryReport",
     "OutputExistsError",
+    "PlanReport",
     "PlaneInfo",
+    "Recipe",
     "ReplaceReport",
     "Segment",
     "Statistics",
@@ -235,6 +241,7 @@ __all__ = [
     "doctor",
     "encode_safetensors_to_wcodec",
     "evaluate",
+    "frontier",
     "generate",
     "instruction_sets",
     "load_file",
@@ -243,6 +250,7 @@ __all__ = [
     "measure_vram",
     "nn",
     "open",
+    "plan",
     "register",
     "save_file",
     "save_pretrained",

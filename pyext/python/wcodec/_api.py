@@ -39,6 +39,9 @@ def compress(
     bits_per_tensor: bool = False,
     rules: Mapping[str, Any] | None = None,
     steps: Mapping[str, float] | None = None,
+    budget: int | str | None = None,
+    quality: str | None = None,
+    text: Any = None,
     calibrate: Any = None,
     feedback: bool = True,
     device: Any = None,
@@ -87,6 +90,11 @@ def compress(
         "lm_head.*": "lossless"}``: a scheme, or a dictionary of ``scheme``, ``bits``, ``trellis``, ``scale``, ``block``
         and ``coder``. The first pattern counts that matches; tensors of rules with the same bits meet them together.
     :param steps: with scheme ``rate``, by the name of a tensor what its steps are to be times those of others.
+    :param budget: instead of bits, what they are chosen for: bytes of the whole file (``"600MB"``) or bits per weight
+        of the tensors that are encoded (``"4.2 bits"``). See :func:`wcodec.plan`, which takes more options and can be
+        looked at before anything is written; ``src`` may be a model, too.
+    :param quality: instead of bits, a bound of the damage, such as ``"kl<=0.02"``, likewise.
+    :param text: with ``budget`` or ``quality``, what damage is measured on: a path, text or token ids.
     :param calibrate: with scheme ``rate``, by what the model does: :class:`wcodec.Statistics`, a ``.safetensors`` file
         of them, ``"self"`` (on text that the model writes), the path of a text, or token ids, which run the model of
         the folder ``src``. Bits go where errors matter most, and levels make up for each other's errors. Needs torch;
@@ -110,6 +118,16 @@ def compress(
         no sense.
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
+    if budget is not None or quality is not None:
+        return _planned(src, dst, progress, {
+            "scheme": scheme, "coder": coder, "bits": bits, "trellis": trellis, "rules": rules, "steps": steps,
+            "budget": budget, "quality": quality, "text": text, "calibrate": calibrate, "feedback": feedback,
+            "device": device or "cpu", "layout": layout, "level": level, "tile": tile, "include": include,
+            "exclude": exclude, "skip": skip, "transpose": transpose, "threads": threads, "overwrite": overwrite,
+            "metadata": metadata,
+        })  # fmt: skip
+    if text is not None:
+        raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
     given: dict[str, Any] = {
         "scheme": scheme, "coder": coder, "scale": scale, "block": block, "bits": bits, "trellis": trellis,
         "bits_per_tensor": bits_per_tensor, "rules": rules, "steps": steps, "layout": layout, "level": level,
@@ -121,6 +139,13 @@ def compress(
     with reporter(progress, "encode") as callback:
         text = _native.encode(native_source(src), target, options, callback, levels)
     return CompressionReport._from_native(target, text)
+
+
+def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: dict[str, Any]) -> CompressionReport:
+    """Plans, encodes what was planned, and says so in the report."""
+    from ._plan import compress_by_plan
+
+    return compress_by_plan(src, dst, progress, options)
 
 
 def _chosen(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _dtypes, _native
 from . import _format as fmt
 from ._errors import InputError, TensorNotFoundError
+from ._metadata import lines as plan_facts
 from ._options import as_whole, decode_options, is_unicode, path_of, shown
 from ._reports import TensorInfo, table_row, tensor_table_html
 
@@ -415,7 +416,7 @@ class Container(Mapping[str, TensorEntry]):
         ]
         if self._aliases:
             facts.insert(1, ("tied", f"{len(self._aliases):,}"))
-        return [("file", self._path or "in memory"), *facts]
+        return [("file", self._path or "in memory"), *facts, *plan_facts(self.metadata)]
 
     def __repr__(self) -> str:
         if self._native is None:

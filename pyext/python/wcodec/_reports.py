@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from . import _format as fmt
+from ._metadata import lines as plan_facts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ._native import Comparison as NativeComparison
     from ._native import Facts
+    from ._plan import PlanReport
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,8 @@ class CompressionReport:
     original_bytes: int
     stored_bytes: int
     seconds: float
+    plan: PlanReport | None = None
+    """How bits were chosen, where a budget or a quality was asked for."""
 
     @property
     def elements(self) -> int:
@@ -276,6 +280,7 @@ class CompressionReport:
             "bits_per_weight": self.bits_per_weight,
             "rate": None if rate is None else asdict(rate),
             "seconds": self.seconds,
+            "plan": None if self.plan is None else self.plan.to_dict(),
             "aliases": dict(self.aliases),
             "tensors": [t.to_dict() for t in self.tensors],
         }
@@ -294,6 +299,8 @@ class CompressionReport:
             facts.insert(1, ("tied", str(len(self.aliases))))
         if rate := self.rate:
             facts.append(("scheme rate", str(rate)))
+        if self.plan is not None:
+            facts += plan_facts(self.plan.metadata())
         return facts if self.path is None else [("file", self.path), *facts]
 
     def __repr__(self) -> str:

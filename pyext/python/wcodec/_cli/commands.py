@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from .. import _api, _doctor, _native
 from .. import _format as fmt
 from .._container import Container
 from .._errors import CorruptError
+from .._metadata import lines as plan_facts
 from .._native import safe
 from .output import document, put, say, show_progress
 
@@ -15,8 +17,10 @@ from .output import document, put, say, show_progress
 def encode(arguments: argparse.Namespace) -> int:
     """``wcodec encode``"""
     a = arguments
+    planned = {"budget": a.budget, "quality": a.quality, "text": None if a.text is None else Path(a.text),
+               "calibrate": a.statistics}  # fmt: skip
     report = _api.compress(
-        a.src, a.output, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
+        a.src, a.output, **planned, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
         rules=dict(a.rule), scale=a.scale, block=a.block, coder=a.coder, layout=a.layout, level=a.level, tile=a.tile,
         include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose, threads=a.threads,
         overwrite=a.overwrite, progress=show_progress(a.quiet),
@@ -29,6 +33,9 @@ def encode(arguments: argparse.Namespace) -> int:
             f"ratio {fmt.number(report.ratio)}, {fmt.number(report.bits_per_weight)} bits/weight, "
             f"{fmt.plural(len(report.tensors), 'tensor')}, {report.seconds:.1f} s"
         )
+        if report.plan is not None:
+            for name, fact in plan_facts(report.plan.metadata()):
+                say(safe(f"{name}: {fact}"))
     return 0
 
 

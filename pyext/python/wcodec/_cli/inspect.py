@@ -9,6 +9,8 @@ from typing import Any
 
 from .. import _format as fmt
 from .._container import Container
+from .._metadata import lines as plan_facts
+from .._metadata import plan_of, quality_of
 from .._native import Facts, safe
 from .output import document, put, say
 
@@ -38,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{safe(alias)} is tied to {safe(target)}" for alias, target in container.aliases.items() if matches(alias)
         ]
         lines.append("")
+        lines += [safe(f"{name}: {fact}") for name, fact in plan_facts(container.metadata)]
         if len(shown) < count:
             lines.append(f"{fmt.plural(len(shown), 'tensor')} of {count:,} shown; totals are of the whole file")
         say("\n".join([*lines, _totals(container, facts)]))
@@ -78,6 +81,8 @@ def _record(container: Container, facts: Facts) -> dict[str, Any]:
         "format_version": list(container.version),
         "writer": container.writer,
         "metadata": container.metadata,
+        "plan": plan_of(container.metadata),
+        "quality": quality_of(container.metadata),
         "model": container.model,
         "totals": _sums(container, facts),
         "aliases": container.aliases,

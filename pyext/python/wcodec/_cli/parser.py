@@ -11,7 +11,12 @@ from .. import __version__
 from .._errors import InputError
 from .._native import safe
 from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, DTYPES, LAYOUTS, SCALES, SCHEMES, size
+from .arguments import bits as _bits
+from .arguments import choices as _choices
+from .arguments import positive as _positive
 from .output import say, tell
+from .calibrate import add_options as calibrate_arguments
+from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -27,6 +32,7 @@ examples:
   wcodec generate path/to/model --prompt 'Once'        run a model with compressed layers
   wcodec eval path/to/model --text held-out.txt --baseline path/to/model
   wcodec bench path/to/model --baseline path/to/model  its speed beside the original's
+  wcodec frontier path/to/model --text held-out.txt    what fewer bits cost it
   wcodec doctor                                        what works here, on the CPU and on GPUs
 
 SRC is a .safetensors file or the folder of a checkpoint. MODEL is a .wcodec file or folder, or the folder of a
@@ -107,6 +113,18 @@ def build_parser() -> argparse.ArgumentParser:
         "bench", "models.bench", "measure how fast a model reads prompts and writes tokens, beside the original",
         "wcodec bench path/to/model --baseline path/to/original --batch 1,8 --device cuda",
     ))  # fmt: skip
+    frontier_arguments(add(
+        "frontier", "plan.frontier", "measure what fewer bits cost a model, beside NF4, INT4 and int8",
+        "wcodec frontier path/to/model --text held-out.txt --bits 4,3.5,3 --plot frontier.png",
+    ))  # fmt: skip
+    calibrate_arguments(add(
+        "calibrate", "calibrate.calibrate", "measure on a model what scheme rate can go by",
+        "wcodec calibrate path/to/model -o statistics.safetensors",
+    ))  # fmt: skip
+    plan_arguments(add(
+        "plan", "plan.plan", "choose bits for a budget or a bound of damage, and show what that costs, without writing",
+        "wcodec plan path/to/model --budget '4.2 bits' --text held-out.txt",
+    ))  # fmt: skip
     _doctor(add(
         "doctor", "commands.doctor", "show what works here, on the CPU and on GPUs, and how to get what does not",
         "wcodec doctor --json",
@@ -123,26 +141,6 @@ def _command(place: str) -> Callable[[argparse.Namespace], int]:
         return status
 
     return run
-
-
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return value
-
-
-def _bits(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= 8:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bits from 1 to 8")
-    return value
 
 
 def _rule(text: str) -> tuple[str, dict[str, object]]:
@@ -215,16 +213,18 @@ def _encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .wcodec file to write")
     parser.add_argument("--scheme", choices=SCHEMES,
                         help="int8 quantizes floats, rate too, to as many --bits as are asked for, lossless keeps "
-                             "every bit in two thirds of bfloat16's room, raw keeps every tensor as it is (default: int8, "
-                             "or rate with --bits)")  # fmt: skip
+                             "every bit in two thirds of bfloat16's room, raw keeps every tensor as it is (default: "
+                             "int8, or rate with --bits)")  # fmt: skip
     parser.add_argument("--bits", type=_bits, metavar="B",
                         help="bits per weight with scheme rate, 1 to 8, everything counted that is stored for the "
                              "weights of the whole model (default: 4)")  # fmt: skip
     parser.add_argument(
         "--trellis",
         action=argparse.BooleanOptionalAction,
-        help="choose levels of scheme rate by a trellis: better at the same bits, and slower to encode",
+        help="choose levels of scheme rate by a trellis, or do not: better at the same bits, a little slower to encode and "
+        "to decode (default: with coders rans and huffman)",
     )
+    target_arguments(parser, required=False)
     parser.add_argument(
         "--bits-per-tensor", action="store_true", help="give --bits to every tensor, not to all together"
     )
@@ -273,17 +273,6 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", help="another one")
     _trust(parser)
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
-
-
-def _choices(known: tuple[str, ...]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        chosen = list(known) if text == "all" else [part.strip() for part in text.split(",")]
-        for part in chosen:
-            if part not in known:
-                raise argparse.ArgumentTypeError(f"{part!r} is not one of all, {', '.join(known)}")
-        return list(dict.fromkeys(chosen))
-
-    return parse
 
 
 def _roundtrip(parser: argparse.ArgumentParser) -> None:

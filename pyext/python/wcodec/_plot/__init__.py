@@ -6,7 +6,8 @@ data are of middle lightness, and read well on light and on dark.
 """
 
 from .container import ContainerPlots
+from .frontier import FrontierPlots
 from .measure import BenchPlots, EvalPlots, KvCachePlots, MemoryPlots
 from .replace import ReplacePlots
 
-__all__ = ["BenchPlots", "ContainerPlots", "EvalPlots", "KvCachePlots", "MemoryPlots", "ReplacePlots"]
+__all__ = ["BenchPlots", "ContainerPlots", "EvalPlots", "FrontierPlots", "KvCachePlots", "MemoryPlots", "ReplacePlots"]

@@ -1,0 +1,82 @@
+"""Arguments of the commands that weigh bits against damage."""
+
+from __future__ import annotations
+
+import argparse
+
+from .._options import CODERS, DTYPES
+from .arguments import bits, choices, positive
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(bits(part.strip()) for part in text.split(",")))
+
+
+def _measuring(parser: argparse.ArgumentParser) -> None:
+    """What commands have that run an original model on a text."""
+    parser.add_argument("--windows", type=positive, default=24, metavar="N",
+                        help="windows of 512 tokens, spread over the text's second half (default: 24)")  # fmt: skip
+    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
+    parser.add_argument("--dtype", choices=DTYPES,
+                        help="what to compute in (default: float32 on the CPU, the config's on a GPU)")  # fmt: skip
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
+    parser.add_argument("--trust-remote-code", action="store_true",
+                        help="run code that comes with the model or its tokenizer, or that their configs name; without "
+                             "it, such a model is refused")  # fmt: skip
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads to use (default: all cores)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only results")
+
+
+def frontier_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of ``wcodec frontier``."""
+    parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
+    parser.add_argument("--text", required=True, metavar="FILE", help="a file of UTF-8 text, new to the model")
+    parser.add_argument("--bits", type=_rates, default=(4.0, 3.5, 3.0), metavar="LIST",
+                        help="bits per weight, 1 to 8, with commas between (default: 4,3.5,3)")  # fmt: skip
+    known = tuple(coder for coder in CODERS if coder != "raw")
+    parser.add_argument(
+        "--coder",
+        type=choices(known),
+        default=["rans", "huffman"],
+        metavar="LIST",
+        help=f"all, or some of {', '.join(known)}, with commas between (default: rans,huffman)",
+    )
+    parser.add_argument("--calibrate", default="none", metavar="DATA",
+                        help="collect statistics first, for recipes that use them: none (default), self for text that "
+                             "the model writes, or a file of text")  # fmt: skip
+    parser.add_argument("--statistics", metavar="FILE", help="statistics of a calibration, for recipes that use them")
+    parser.add_argument("--plot", metavar="OUT", help="draw KL against bits into a picture, such as frontier.png")
+    _measuring(parser)
+    parser.add_argument("--csv", action="store_true", help="print the table as CSV")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def target_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
+    """What a plan is to meet, and what it is measured on."""
+    group = parser.add_mutually_exclusive_group(required=required)
+    group.add_argument("--budget", metavar="SIZE",
+                       help="choose the bits: for a file of so many bytes, such as 600MB, or for bits per weight of "
+                            "the tensors that are encoded, such as '4.2 bits'")  # fmt: skip
+    group.add_argument("--quality", metavar="BOUND",
+                       help="choose the bits: as few as keep the KL divergence from the original below a bound in nats "
+                            "per token, such as 'kl<=0.02'")  # fmt: skip
+    parser.add_argument("--text", metavar="FILE", help="a file of UTF-8 text that damage is measured on")
+    parser.add_argument("--statistics", metavar="FILE", help="statistics of a calibration, for recipes that use them")
+
+
+def plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of ``wcodec plan``."""
+    parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
+    target_arguments(parser, required=True)
+    parser.add_argument("--tensors", action="store_true", help="show every tensor, not only roles")
+    parser.add_argument("--trellis", action=argparse.BooleanOptionalAction,
+                        help="choose levels by a trellis (default: yes, where that is best)")  # fmt: skip
+    parser.add_argument("--coder", choices=("rans", "huffman"), default="rans", help="entropy coder (default: rans)")
+    for name, what in (
+        ("include", "quantize only tensors that match"),
+        ("exclude", "store matching tensors as they are"),
+        ("skip", "leave matching tensors out"),
+    ):
+        parser.add_argument(f"--{name}", action="append", default=[], metavar="GLOB", help=f"{what} (may be repeated)")
+    _measuring(parser)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -1,0 +1,62 @@
+"""What a container says of how it was planned and what was measured of it: two keys of its metadata, of JSON text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+PLAN_KEY = "wcodec.plan"
+QUALITY_KEY = "wcodec.quality"
+
+
+def quality_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
+    """What was measured, where the metadata say it in the form that this package writes."""
+    found = _object(metadata.get(QUALITY_KEY))
+    numbers = [found.get(key) for key in ("kl", "perplexity", "original_perplexity", "top1_agreement", "tokens")]
+    return found if all(_is_number(value) for value in numbers) else None
+
+
+def plan_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
+    """The plan, likewise."""
+    found = _object(metadata.get(PLAN_KEY))
+    return found if isinstance(found.get("recipe"), str) and isinstance(found.get("target"), str) else None
+
+
+def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Facts for people: of what container has them, the plan and what was measured.
+
+    >>> lines({"wcodec.plan": '{"recipe": "weights alone", "target": "4 bits", "bits": 4.0}'})
+    [('plan', 'weights alone, for 4 bits')]
+    """
+    facts = []
+    plan, quality = plan_of(metadata), quality_of(metadata)
+    if plan is not None:
+        facts.append(("plan", f"{plan['recipe']}, for {plan['target']}"))
+    if quality is not None:
+        facts.append((
+            "measured",
+            f"KL {quality['kl']:.3g} nats/token, perplexity {quality['original_perplexity']:.4f} -> "
+            f"{quality['perplexity']:.4f}, same top token {100 * quality['top1_agreement']:.2f} %, of "
+            f"{quality['tokens']:,} tokens (text {str(quality.get('text_sha256', '?'))[:16]})",
+        ))  # fmt: skip
+    return facts
+
+
+def rounded(value: float) -> float:
+    """To six digits: more than measuring has."""
+    return float(f"{value:.6g}")
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    # Others may have written it: whatever it is, a file opens.
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,21 @@
+"""What compression costs in quality: damage against bits, and plans that meet a size or a bound of damage."""
+
+from ._frontier import frontier
+from ._frontier_report import FrontierReport, FrontierRow
+from ._make import plan
+from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
+from ._recipe import Recipe
+from ._write import compress_by_plan
+
+__all__ = [
+    "Candidate",
+    "FrontierReport",
+    "FrontierRow",
+    "MeasuredQuality",
+    "PlanReport",
+    "PlannedTensors",
+    "Recipe",
+    "compress_by_plan",
+    "frontier",
+    "plan",
+]

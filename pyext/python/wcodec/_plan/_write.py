@@ -1,0 +1,54 @@
+"""Carrying a plan out: what :func:`wcodec.compress` does with a budget or a quality."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .. import _api
+from .._errors import OutputExistsError
+from .._measure._models import StepCallback
+from .._options import path_of
+from .._progress import ProgressCallback
+from .._reports import CompressionReport
+from . import _loading
+from ._make import plan
+from ._plan_report import PlanReport
+
+
+def compress_by_plan(
+    src: Any,
+    dst: str | os.PathLike[str],
+    progress: bool | ProgressCallback,
+    options: dict[str, Any],
+    planning: dict[str, Any] | None = None,
+) -> CompressionReport:
+    """Plans, and encodes what was planned.
+
+    :param planning: further options of :func:`wcodec.plan`.
+    """
+    target = Path(path_of(dst))
+    overwrite = bool(options.get("overwrite"))
+    if not overwrite and os.path.lexists(target):
+        # Planning takes long: better now than at its end.
+        raise OutputExistsError(f"{target} exists (pass overwrite=True to replace it)", file=target)
+    known = {key: value for key, value in options.items() if key != "overwrite"}
+    tell: bool | StepCallback = progress if isinstance(progress, bool) else _as_steps(progress)
+    found = plan(src, **known, **(planning or {}), progress=tell)
+    return write(src, target, found, overwrite=overwrite, progress=progress)
+
+
+def write(
+    src: Any, dst: Path, plan: PlanReport, *, overwrite: bool = False, progress: bool | ProgressCallback = True
+) -> CompressionReport:
+    """Encodes what was planned. The report has the plan."""
+    source = _loading.tensors_of(src) if _loading.is_model(src) else src
+    report = _api.compress(source, dst, **plan.options(), overwrite=overwrite, progress=progress)
+    return replace(report, plan=plan)
+
+
+def _as_steps(progress: ProgressCallback) -> StepCallback:
+    """A callback of encoding as one of measuring."""
+    return lambda done, total: progress("measuring", done, total)

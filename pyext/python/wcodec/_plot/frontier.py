@@ -1,0 +1,69 @@
+"""Plots of damage against bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._errors import InputError
+from ._draw import COLORS, GREY, axes, ink, quiet
+
+if TYPE_CHECKING:
+    from .._plan import FrontierReport
+    from .._plan._frontier_report import FrontierRow
+
+# The colour of each recipe in every picture; a trellis has a full line, without it a dashed one.
+_RECIPES = ("weights alone", "Fisher steps", "error feedback")
+_POINTS = ("D", "^", "v", "P", "X")
+_SMALLEST_KL = 1e-9
+# int8 has so many bits that it would leave the others no room: beyond this it is named and not drawn.
+_FAR = 1.5
+
+
+class FrontierPlots:
+    """Plots of a :class:`~wcodec.FrontierReport`."""
+
+    def __init__(self, report: FrontierReport) -> None:
+        self._report = report
+
+    def kl(self, ax: Any = None, *, coder: str | None = None) -> Any:
+        """``KL(original || quantized)`` on a logarithmic axis against the bits that are stored: a line for each recipe,
+        and a point for each reference. ``int8`` is only named where the lines end far from it.
+
+        :param coder: of one coder only; if left out, that of the report's first row that has one.
+        """
+        coders = list(dict.fromkeys(row.coder for row in self._report.rows if row.coder is not None))
+        chosen = coders[0] if coder is None and coders else coder
+        if chosen not in coders:
+            raise InputError(f"nothing was measured with coder {chosen!r} (pass it to frontier)")
+        ax = axes(ax, (6.8, 4.4))
+        lines: dict[tuple[str, bool], list[FrontierRow]] = {}
+        for row in self._report.rows:
+            if row.kind == "rate" and row.coder == chosen:
+                lines.setdefault((row.recipe, row.trellis), []).append(row)
+        for (recipe, trellis), rows in lines.items():
+            rows.sort(key=lambda row: row.bits_stored)
+            color = COLORS[_RECIPES.index(recipe) if recipe in _RECIPES else 3]
+            ax.plot(
+                [row.bits_stored for row in rows], [max(row.kl, _SMALLEST_KL) for row in rows], color=color,
+                marker="o" if trellis else "s", markersize=5, linestyle="-" if trellis else "--", label=rows[0].label,
+            )  # fmt: skip
+        points = [row for row in self._report.rows if row.kind == "reference"]
+        farthest = max(row.bits_stored for rows in [points, *lines.values()] for row in rows)
+        for row in self._report.rows:
+            if row.kind == "int8" and row.coder == chosen:
+                if row.bits_stored < farthest + _FAR:
+                    points.append(row)
+                else:
+                    text = f"int8, not drawn: {row.bits_stored:.2f} bits, {row.kl:.2g} nats per token"
+                    ax.set_title(text, loc="right", fontsize="small")
+        for row, marker in zip(points, _POINTS, strict=False):
+            ax.plot([row.bits_stored], [max(row.kl, _SMALLEST_KL)], color=ink(ax), marker=marker, markersize=7,
+                    linestyle="", label=f"{row.recipe}: {row.bits_stored:.2f} bits")  # fmt: skip
+        if points and points[0].kl > 0:
+            # How far a line is from the first reference at the same damage.
+            ax.axhline(points[0].kl, color=GREY, linewidth=1, linestyle=":", zorder=0)
+        ax.set_yscale("log")
+        ax.set_xlabel(f"bits per weight, everything stored for it counted (coder {chosen})")
+        ax.set_ylabel("KL(original || quantized), nats per token")
+        ax.legend(frameon=False, fontsize="small", loc="upper right")
+        return quiet(ax)
