@@ -185,7 +185,7 @@ def number(what: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
-        raise InputError(f"{what} must be a number, not {shown(value)}")
+        raise InputError(f"{what} must be a number, not {shown(value)} (pass a finite one)")
     return found
 
 

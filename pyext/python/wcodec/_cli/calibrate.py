@@ -17,14 +17,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .safetensors file to write")
     parser.add_argument("--text", metavar="FILE",
-                        help="a file of UTF-8 text to run the model on (default: text that it writes by itself)")  # fmt: skip
+                        help="a file of UTF-8 text to run the model on (default: text that it writes)")  # fmt: skip
     parser.add_argument("--windows", type=int, default=64, metavar="N", help="pieces of text (default: 64)")
     parser.add_argument("--length", type=int, metavar="N",
                         help="tokens of each (default: 512, or what the model takes)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for what is drawn (default: 0)")
     parser.add_argument("--steps-only", action="store_true",
-                        help="only how much each tensor matters, without second moments of inputs: seconds, and a small "
-                             "file; error feedback needs the rest")  # fmt: skip
+                        help="only how much each tensor matters, without second moments of inputs: seconds, and a "
+                             "small file; error feedback needs the rest")  # fmt: skip
     parser.add_argument("--memory", default="16GB", metavar="SIZE",
                         help="what sums of second moments may take; more passes where that is not enough "
                              "(default: 16GB)")  # fmt: skip
@@ -55,8 +55,8 @@ def calibrate(arguments: argparse.Namespace) -> int:
     report = statistics.report
     if a.json:
         body = {
-            "model": a.model, "output": a.output, "bytes": size, "tokens": statistics.tokens, "source": statistics.source,
-            "text_hash": statistics.text_hash, "full": statistics.full, "tensors": len(report.tokens),
+            "model": a.model, "output": a.output, "bytes": size,
+            "tokens": statistics.tokens, "source": statistics.source, "text_hash": statistics.text_hash, "full": statistics.full, "tensors": len(report.tokens),
             "fallbacks": report.fallbacks, "blocks": report.blocks,
         }  # fmt: skip
         put(document("calibrate", body))

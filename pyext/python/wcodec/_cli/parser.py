@@ -14,8 +14,8 @@ from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, DTYPES, LAYOUTS, SC
 from .arguments import bits as _bits
 from .arguments import choices as _choices
 from .arguments import positive as _positive
-from .output import say, tell
 from .calibrate import add_options as calibrate_arguments
+from .output import say, tell
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
 
 if TYPE_CHECKING:
@@ -221,8 +221,8 @@ def _encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trellis",
         action=argparse.BooleanOptionalAction,
-        help="choose levels of scheme rate by a trellis, or do not: better at the same bits, a little slower to encode and "
-        "to decode (default: with coders rans and huffman)",
+        help="choose levels of scheme rate by a trellis, or do not: better at the same bits, a little slower to encode "
+        "and to decode (default: with coders rans and huffman)",
     )
     target_arguments(parser, required=False)
     parser.add_argument(
