@@ -55,9 +55,9 @@ def calibrate(arguments: argparse.Namespace) -> int:
     report = statistics.report
     if a.json:
         body = {
-            "model": a.model, "output": a.output, "bytes": size,
-            "tokens": statistics.tokens, "source": statistics.source, "text_hash": statistics.text_hash, "full": statistics.full, "tensors": len(report.tokens),
-            "fallbacks": report.fallbacks, "blocks": report.blocks,
+            "model": a.model, "output": a.output, "bytes": size, "tokens": statistics.tokens,
+            "source": statistics.source, "text_hash": statistics.text_hash, "full": statistics.full,
+            "tensors": len(report.tokens), "fallbacks": report.fallbacks, "blocks": report.blocks,
         }  # fmt: skip
         put(document("calibrate", body))
     elif not a.quiet:
