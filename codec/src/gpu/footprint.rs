@@ -10,8 +10,8 @@ use super::options::GpuOptions;
 use super::piece::Piece;
 use super::plan::Image;
 use super::ring::SLOTS;
+use super::table::Form;
 use super::zstd::{self, Demand};
-use crate::coder::Layout;
 use crate::coder::plane::Coding;
 use crate::decode::Container;
 use crate::error::Result;
@@ -62,8 +62,8 @@ struct TensorSize {
     /// What cannot be cut.
     strip: usize,
     planes: usize,
-    /// Number, layout and bits of its planes' tables.
-    tables: Vec<(usize, Layout, u32)>,
+    /// Number, form and bits of its planes' tables.
+    tables: Vec<(usize, Form, u32)>,
     /// Decoded bytes, those of a frame, and frames of its planes of coder `zstd`.
     zstd: Vec<(usize, usize, usize)>,
 }
@@ -82,7 +82,7 @@ impl Sizes {
             for plane in &tensor.planes {
                 match plane.form.coding {
                     Coding::Tiles(tiling) => tables
-                        .extend(plane.table.map(|n| (n, tiling.layout, container.reader().index().tables[n].bits))),
+                        .extend(plane.table.map(|n| (n, Form::of(&tiling), container.reader().index().tables[n].bits))),
                     Coding::Zstd { chunk, .. } => zstd.push((plane.elements, chunk, plane.chunks)),
                     Coding::Raw => {}
                 }
@@ -132,8 +132,8 @@ impl Sizes {
         let planes: usize = which.iter().map(|&i| self.tensors[i].planes).sum();
         let mut found = Footprint { tables: 4 * planes, ..Footprint::default() };
         for t in which.iter().map(|&i| &self.tensors[i]) {
-            for &(number, layout, bits) in &t.tables {
-                if tables.insert((number, layout)) {
+            for &(number, form, bits) in &t.tables {
+                if tables.insert((number, form)) {
                     found.tables += 4 << bits.min(16);
                 }
             }

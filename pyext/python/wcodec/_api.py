@@ -83,8 +83,8 @@ def compress(
     :param block: elements in a block, a multiple of 16, with ``scale="block"``; 128 if left out.
     :param bits: with scheme ``rate``, bits per weight from 1 to 8; 4 if left out. They are met by all tensors of the
         scheme together, and everything counts that is stored for them: symbols, signs, scales, tables, offsets.
-    :param trellis: with scheme ``rate``, whether levels are chosen by a trellis: less error at the same bits, slower to
-        encode.
+    :param trellis: with scheme ``rate``, whether levels are chosen by a trellis, which coders ``rans`` and ``huffman``
+        can have, and have if nothing is said: less error at the same bits, a little slower to encode and to decode.
     :param bits_per_tensor: whether every tensor is to have ``bits`` bits, and not all of them together.
     :param rules: how tensors whose names match a pattern are encoded instead, such as ``{"*.down_proj.*": {"bits": 5},
         "lm_head.*": "lossless"}``: a scheme, or a dictionary of ``scheme``, ``bits``, ``trellis``, ``scale``, ``block``

@@ -24,7 +24,6 @@ DTYPES = ("float32", "float16", "bfloat16")
 """What models compute in, and what a cache can keep keys and values in."""
 DEFAULT_BLOCK = _FACTS["block"]
 DEFAULT_LEVEL = _FACTS["level"]
-DEFAULT_TRELLIS = False
 _LONGEST_SHOWN = 200
 
 
@@ -173,7 +172,8 @@ def _way(
         "scale": choice("scale", scale, SCALES),
         "block": DEFAULT_BLOCK if size is None else size,
         "bits": None if bits is None else number("bits", bits),
-        "trellis": DEFAULT_TRELLIS if trellis is None else bool(trellis),
+        # It needs tiles, which these coders have.
+        "trellis": coder in ("rans", "huffman") if trellis is None else bool(trellis),
         "coder": choice("coder", coder, CODERS),
     }
 

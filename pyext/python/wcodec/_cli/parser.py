@@ -15,6 +15,7 @@ from .arguments import bits as _bits
 from .arguments import choices as _choices
 from .arguments import positive as _positive
 from .output import say, tell
+from .calibrate import add_options as calibrate_arguments
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
 
 if TYPE_CHECKING:
@@ -116,6 +117,10 @@ def build_parser() -> argparse.ArgumentParser:
         "frontier", "plan.frontier", "measure what fewer bits cost a model, beside NF4, INT4 and int8",
         "wcodec frontier path/to/model --text held-out.txt --bits 4,3.5,3 --plot frontier.png",
     ))  # fmt: skip
+    calibrate_arguments(add(
+        "calibrate", "calibrate.calibrate", "measure on a model what scheme rate can go by",
+        "wcodec calibrate path/to/model -o statistics.safetensors",
+    ))  # fmt: skip
     plan_arguments(add(
         "plan", "plan.plan", "choose bits for a budget or a bound of damage, and show what that costs, without writing",
         "wcodec plan path/to/model --budget '4.2 bits' --text held-out.txt",
@@ -216,7 +221,8 @@ def _encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trellis",
         action=argparse.BooleanOptionalAction,
-        help="choose levels of scheme rate by a trellis: better at the same bits, and slower to encode",
+        help="choose levels of scheme rate by a trellis, or do not: better at the same bits, a little slower to encode and "
+        "to decode (default: with coders rans and huffman)",
     )
     target_arguments(parser, required=False)
     parser.add_argument(
