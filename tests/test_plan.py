@@ -161,14 +161,14 @@ def test_large_budgets_keep_all_bits(model: Path) -> None:
     without = wcodec.plan(model, budget="3MB")
     # A trellis has fewer levels, unless the encoder does without where they do not suffice.
     assert with_trellis.bits <= without.bits and without.bits > 7 and without.file_bytes <= 3_000_000
-    assert wcodec.plan(model, budget="5MB").recipe.scheme == "lossless"
-    assert wcodec.plan(model, budget="5MB", scheme="rate").recipe.scheme == "rate"
+    assert wcodec.plan(model, budget="5MB", trellis=False).recipe.scheme == "lossless"
+    assert wcodec.plan(model, budget="5MB", scheme="rate", trellis=False).recipe.scheme == "rate"
 
 
 @pytest.mark.parametrize("budget", ["300KB", "1.05 bits"])
 def test_budgets_that_are_too_small(model: Path, budget: str) -> None:
     with pytest.raises(wcodec.InputError, match=r"too small: there can be [\d.,]+ to [\d.,]+ (bytes|bits)"):
-        wcodec.plan(model, budget=budget)
+        wcodec.plan(model, budget=budget, trellis=False)
 
 
 def test_a_model_in_memory(tmp_path: Path) -> None:
@@ -231,12 +231,12 @@ def test_commands(model: Path, tmp_path: Path, run: Cli) -> None:
     text = model / "heldout.txt"
     status, out, err = run("plan", model, "--budget", "4 bits", "--text", text, "--windows", 1, "--no-trellis", "-q")
     assert status == 0 and "measured roles" in out and "model.layers.*.mlp.up_proj.weight" in out and not err
-    status, out, _ = run("plan", model, "--budget", "1MB", "--tensors")
+    status, out, _ = run("plan", model, "--budget", "1MB", "--tensors", "--no-trellis")
     assert status == 0 and "model.layers.2.mlp.up_proj.weight" in out and "not measured" in out
-    status, out, _ = run("plan", model, "--budget", "4 bits", "--json")
+    status, out, _ = run("plan", model, "--budget", "4 bits", "--json", "--no-trellis")
     assert status == 0 and document(out, "plan")["recipe"]["name"] == "weights alone"
     path = tmp_path / "m.wcodec"
-    status, out, _ = run("encode", model, "-o", path, "--budget", "1200KB")
+    status, out, _ = run("encode", model, "-o", path, "--budget", "1200KB", "--no-trellis")
     assert status == 0 and "plan: weights alone, for 1200KB" in out and path.stat().st_size <= 1_200_000
     status, out, _ = run("inspect", path)
     assert status == 0 and "plan: weights alone, for 1200KB" in out

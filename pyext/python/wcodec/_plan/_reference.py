@@ -38,7 +38,7 @@ def nf4(weight: Floats) -> Floats:
 
     >>> x = np.zeros((1, 64), np.float32)
     >>> x[0, :3] = 2.0, -1.0, 0.3
-    >>> nf4(x)[0, :4].round(4).tolist()
+    >>> [round(float(value), 4) for value in nf4(x)[0, :4]]
     [2.0, -1.0501, 0.3219, 0.0]
     """
     blocks = _blocks(weight, BLOCK)

@@ -58,10 +58,11 @@ def measured(trials: Trials, wish: Wish) -> tuple[Trial, list[Trial]]:
         trials.measure(trial)
         others.append(trial)
     best = min([first, *others], key=_kl_of)
-    if bound is not None and best is not first:
-        # The better recipe meets the bound with fewer bits.
+    if bound is not None:
+        # What is better meets the bound with fewer bits.
         fewer = trials.meet(best.recipe, bound, best)
-        best = min([t for t in (first, fewer) if t is not None], key=lambda t: t.file_bytes)
+        met = [t for t in (first, best, fewer) if t is not None and _kl_of(t) <= bound]
+        best = min(met, key=lambda t: t.file_bytes)
     return best, trials.done
 
 
@@ -91,9 +92,11 @@ def _meeting(trials: Trials, wish: Wish, bound: float) -> Trial:
     :raises InputError: if nothing meets it.
     """
     recipe = wish.recipe
-    found = trials.meet(recipe, bound)
+    # Where other candidates follow, one of them will be brought nearer.
+    roughly = recipe.steps is None
+    found = trials.meet(recipe, bound, roughly=roughly)
     if found is None and wish.trellis is None:
-        found = trials.meet(replace(recipe, trellis=False), bound)
+        found = trials.meet(replace(recipe, trellis=False), bound, roughly=roughly)
     if found is None and wish.scheme is None:
         found = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder))
         trials.measure(found)

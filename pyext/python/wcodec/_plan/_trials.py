@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOSSLESS = "lossless"
 # A budget is met when no more than this part of it is left, and a bound of damage likewise.
 _TOLERANCE = 0.002
-_KL_TOLERANCE = 0.04
+_KL_TOLERANCE, _ROUGH_TOLERANCE = 0.08, 0.3
 _MOST_ENCODINGS = 7
 # From here on symbols may not have as many bits as they are asked for.
 _MANY = 6.0
@@ -191,17 +191,30 @@ class Trials:
 
     # Damage
 
-    def meet(self, recipe: Recipe, bound: float, start: Trial | None = None) -> Trial | None:
+    def meet(self, recipe: Recipe, bound: float, start: Trial | None = None, roughly: bool = False) -> Trial | None:
         """A recipe at as few bits as a bound of KL allows, measured on all windows; none where 8 bits are too few.
 
         A few windows tell where to look, and all of them whether the bound is met: what these differ by is learned on
         the way.
+
+        :param start: a trial of this recipe that was measured.
+        :param roughly: whether it may be some way below the bound.
         """
+        tolerance = _ROUGH_TOLERANCE if roughly else _KL_TOLERANCE
         best: Trial | None = None
         share = 1.0
         known: list[tuple[float, float]] = []
         seen: set[float] = set()
-        bits = 4.0 if start is None else start.recipe.bits or 4.0
+        bits = 4.0
+        if start is not None and start.score is not None:
+            first = self._kl(start, self.few)
+            share = start.score.kl / first if first > 0 else 1.0
+            best = start if start.score.kl <= bound else None
+            if best is not None and start.score.kl >= bound * (1 - tolerance):
+                return best
+            bits = start.recipe.bits or 4.0
+            known, seen = [(bits, first)], {bits}
+            bits += _log_ratio(first, bound * (1 - tolerance / 2) / share) / _slope(known)
         for _ in range(_MOST_MEASURED):
             bits = round(min(max(bits, LEAST_BITS), MOST_BITS), 3)
             if bits in seen:
@@ -211,28 +224,23 @@ class Trials:
             bits = trial.recipe.bits or bits
             first = self._kl(trial, self.few)
             known.append((bits, first))
-            if self._near(first * share, bound) or bits in (LEAST_BITS, MOST_BITS):
+            if bound * (1 - tolerance) <= first * share <= bound or bits in (LEAST_BITS, MOST_BITS):
                 whole = self._kl(trial)
                 share = whole / first if first > 0 else 1.0
                 if whole <= bound and (best is None or trial.file_bytes < best.file_bytes):
                     best = trial
-                if whole <= bound and (self._near(whole, bound) or bits == LEAST_BITS):
+                if whole <= bound and (whole >= bound * (1 - tolerance) or bits == LEAST_BITS):
                     break
                 if whole > bound and bits == MOST_BITS:
                     break
             # A little below the bound: beyond it, all was in vain.
-            aim = bound * (1 - _KL_TOLERANCE / 2) / share
-            bits += _log_ratio(first, aim) / _slope(known)
+            bits += _log_ratio(first, bound * (1 - tolerance / 2) / share) / _slope(known)
         return best
 
     def _kl(self, trial: Trial, windows: Sequence[int] | None = None) -> float:
         found = self.measure(trial, windows)
         assert found is not None
         return found.kl
-
-    @staticmethod
-    def _near(kl: float, bound: float) -> bool:
-        return bound * (1 - 2 * _KL_TOLERANCE) <= kl <= bound
 
 
 def _log_ratio(above: float, below: float) -> float:
