@@ -145,11 +145,14 @@ fn copy<W: Write + Seek>(
     whole.set("tables", &tables)?;
     whole.set("tensors", &tensors)?;
     whole.set("aliases", &aliases)?;
-    let kept = container.metadata().iter().filter(|(key, _)| *key != REST_KEY);
+    let kept = container.metadata().iter().filter(|(key, _)| !OF_THE_WHOLE.contains(&key.as_str()));
     let metadata: BTreeMap<_, _> = kept.chain(metadata).collect();
     whole.set("metadata", &metadata)?;
     writer.finish_with(reader.header().version, raw(&whole)?.get().as_bytes())
 }
+
+/// Keys of metadata that are about all that a file has, which an extract has not.
+const OF_THE_WHOLE: [&str; 3] = [REST_KEY, "wcodec.plan", "wcodec.quality"];
 
 /// An empty vector with room for the tensors at `places`, and an error where there is none: segments, their padding and
 /// something for the index.

@@ -28,6 +28,10 @@ const CLOSE: f64 = 2e-4;
 const TRIES: usize = 12;
 /// Tries after which a target that was not passed yet is taken for one that lies where steps change little.
 const FLAT: usize = 3;
+/// Weights of a tensor below which its table weighs, and of all of them that are then counted to the last, so often.
+const SMALL: usize = 1 << 20;
+const MOST_COUNTED: usize = 1 << 27;
+const CORRECTIONS: usize = 2;
 /// log2 of the largest and of the smallest step over the root mean square that make sense.
 const COARSEST: f64 = 6.0;
 const FINEST: f64 = -9.0;
@@ -139,13 +143,14 @@ impl Search<'_> {
         tables: &mut Tables,
         tell: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<f32> {
-        let samples = self.samples(group, tell)?;
+        let samples = self.samples(group, SAMPLE, tell)?;
         let target = group.rate.bits.get();
         let before = tables.clone();
-        let mut bits = |step: f64| {
+        let mut count = |samples: &[Sample], step: f64| {
             *tables = before.clone();
-            self.bits(&samples, group.rate, step.exp2() as f32, of, tables)
+            self.bits(samples, group.rate, step.exp2() as f32, of, tables)
         };
+        let mut bits = |step: f64| count(&samples, step);
         // A Gaussian's, and about what tiles cost.
         let mut step = 2.1 - target - f64::from(u8::from(group.rate.trellis));
         // A step with too many bits, and one with too few: their logarithms, and the bits.
@@ -177,7 +182,25 @@ impl Search<'_> {
             let what = format!("{target} bits per weight cannot be reached: {least:.3} to {most:.3} can");
             return Err(Error::input(what).advice("ask for more bits, or exclude small tensors"));
         }
+        if self.is_of_small_tensors(group) {
+            // Which tables they share depends on all of their symbols.
+            let all = self.samples(group, usize::MAX, tell)?;
+            for _ in 0..CORRECTIONS {
+                let found = count(&all, step)?;
+                if (found - target).abs() <= CLOSE * target {
+                    break;
+                }
+                step = (step + found - target).clamp(FINEST, COARSEST);
+            }
+        }
         Ok(step.exp2() as f32)
+    }
+
+    /// Whether tensors are so small that what a table takes weighs, and together not so large that encoding all of them to count takes long.
+    fn is_of_small_tensors(&self, group: &Group) -> bool {
+        let tensors = self.source.tensors();
+        let total: usize = group.tensors.iter().map(|&i| tensors[i].shape.iter().product::<usize>()).sum();
+        (SAMPLE..MOST_COUNTED).contains(&total) && total / group.tensors.len() < SMALL
     }
 
     /// Bits per weight of the tensors that `samples` are of, everything counted.
@@ -213,13 +236,13 @@ impl Search<'_> {
         Ok(8.0 * bytes / weights)
     }
 
-    /// Strips of the tensors of `group`, evenly spread.
-    fn samples(&self, group: &Group, tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<Sample>> {
+    /// Strips of the tensors of `group`, evenly spread, of so many weights at most or nearly.
+    fn samples(&self, group: &Group, weights: usize, tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<Sample>> {
         let tensors = self.source.tensors();
         let elements = |i: usize| tensors[i].shape.iter().product::<usize>();
         let total: usize = group.tensors.iter().map(|&i| elements(i)).sum();
         // Strips are taken where the count of weights passes a multiple of this.
-        let every = (total / SAMPLE).max(1) as f64;
+        let every = (total / weights).max(1) as f64;
         let mut samples = Vec::new();
         let mut debt = 0.5f64;
         for &i in &group.tensors {
