@@ -266,7 +266,7 @@ fn contradictions_are_told_apart() {
     let raw = Image::new(&samples::mini("raw row"));
     let plane = "/tensors/0/planes/0";
     let rows: Vec<(&Image, String, Value, ErrorKind, &str)> = vec![
-        (&pair, "/tensors/0/scheme".into(), json!("rate"), Unsupported, "unknown scheme 'rate'"),
+        (&pair, "/tensors/0/scheme".into(), json!("fractal"), Unsupported, "unknown scheme 'fractal'"),
         (&pair, "/tensors/0/dtype".into(), json!("I32"), Format, "I32"),
         (&pair, "/tensors/0/matrix".into(), json!([1, 128, 48, 1]), Format, "scales"),
         (&pair, "/tensors/0/matrix".into(), json!([1, 128, 48, 2]), Format, "matrix view"),
