@@ -385,16 +385,53 @@ assert stored["data"] + stored["side"] > as_pairs - 0.001
 assert stored["data"] + stored["side"] < 1.02 * as_pairs
 
 # %% [markdown]
+# ## Symbols of lower entropy: scheme `rate`
+#
+# No coder gets below the entropy, so a smaller file needs other symbols. Scheme `rate` is asked for bits (`bits=4`), and
+# makes its steps as coarse as that needs. The scale no longer follows the row's largest weight but the size of all of
+# them, and a symbol stands for `(q + 1/2) * scale`: no level is zero, so each weight has a sign, which is a raw bit and
+# wastes nothing. Here is the same matrix (without the trellis, which is explained in [notebook 8](08_rates.ipynb)).
+
+# %%
+fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+for bits, ax in zip((4, 3), axes, strict=True):
+    encoded, _ = wcodec.compress_to_bytes({entry.name: weights}, bits=bits, trellis=False)
+    with wcodec.open(encoded) as rate:
+        one = rate[entry.name]
+        levels = one.symbols()
+        rate.plot.symbols(entry.name, ax=ax).set_title(f"bits={bits}", loc="left")
+        ax.set_xlim(-20, 19)
+        ax.set_ylim(top=1.25 * ax.get_ylim()[1])
+        parts = {s.role: 8 * s.length / one.elements for s in one.segments}
+        listed = ", ".join(f"{role} {size:.3f}" for role, size in parts.items())
+        print(
+            f"bits={bits}: entropy {entropy(levels):.3f}, stored {one.bits_per_weight:.3f} ({listed})"
+        )
+        print(f"        error {one.error:.4f} of the weights' root mean square")
+
+        assert abs(one.bits_per_weight / bits - 1) < 0.005
+        assert entropy(levels) < one.bits_per_weight
+        assert entropy((levels < 0).astype(np.uint8)) > 0.99
+        values = (levels + np.float32(0.5)) * one.scales()
+        assert np.array_equal(values, one.numpy(np.float32))
+        assert (
+            abs(np.sqrt(np.square(values - weights).sum() / np.square(weights).sum()) - one.error)
+            < 1e-3
+        )
+
+# %% [markdown]
 # ## What you saw
 #
 # - A container is a header, segments and a JSON index. Each part can be read with a few lines of Python.
 # - Symbols have an entropy. No coder that codes them one by one gets below it. zstd finds nothing to refer to, and no
 #   linear layer here gets smaller by predicting a weight from its neighbour.
 # - rANS spends fractions of bits. Layout `pair` halves its steps by leaving noise alone.
-# - A smaller file needs symbols of lower entropy. That is a question of the scheme, not of the coder.
+# - A smaller file needs symbols of lower entropy. That is a question of the scheme, not of the coder: `rate` makes them
+#   as few bits as you ask for.
 #
 # Next:
 #
 # - [Replacing the layers of a larger model](03_tinyllama_layer_replacement.ipynb)
 # - [How fast the coders decode](06_decode_speed.ipynb)
+# - [What fewer bits cost](08_rates.ipynb)
 # - [The format](../codec/FORMAT.md), and [schemes and coders](../docs/schemes-and-coders.md)

@@ -20,7 +20,7 @@
 #
 # - perplexity, Kullback-Leibler divergence and top-1 agreement, and what each of them can and cannot see;
 # - scales per row, per tensor and per block, beside plain 8-, 6- and 4-bit quantization, in one picture: quality per
-#   bit;
+#   bit; and scheme `rate` at 4 and 3 bits;
 # - the precision of the key/value cache, and the text that the models write.
 #
 # It takes about half a minute on two CPU cores. On a GPU the models run there, more text is used, and the GPU's
@@ -398,12 +398,40 @@ plt.show()
 #   have 192 or 512 weights. Longer rows with heavy tails take about 6.5 bits (see [notebook
 #   06](06_decode_speed.ipynb)).
 # - 4-bit formats are much smaller and much further from the original. If 4 bits are what you can afford, scheme
-#   `int8` is not for you: it keeps 8-bit quality and removes redundancy.
+#   `int8` is not for you: it keeps 8-bit quality and removes redundancy. The next section has what is.
 
 # %%
 tensor = reports["int8 per tensor"].kl_mean
 assert coded["int8 per tensor"] < peers["INT8 groups of 64"]
 assert all(tensor < reports[name].kl_mean for name in PEERS if name[:4] in ("INT6", "INT4", "NF4 "))
+
+# %% [markdown]
+# ### At 4 and 3 bits: scheme `rate`
+#
+# Where few bits are given, coding changes what good symbols are. A fixed width of 4 bits has 16 levels, and places them
+# so that none is wasted; a coder lets levels be as many as they like, because rare ones cost little on average. So scheme
+# `rate` has uniform levels, a step that follows the row's root mean square and not its largest weight, and meets any
+# number of bits: `bits=4`. The same matrices, measured in the same way; bits count everything, norms and index too.
+
+# %%
+rates = {}
+for bits in (4, 3.5, 3):
+    name = f"rate, bits={bits:g}"
+    rates[name] = wcodec.save_file(original, path, bits=bits).bits_per_weight
+    states[name] = wcodec.load_file(path, "torch", dtype=torch.float32)
+    model.load_state_dict(states[name])
+    reports[name] = measure(model)
+table(rates | {name: peers[name] for name in PEERS if name[:4] in ("INT4", "NF4 ")})
+
+four = reports["rate, bits=4"].kl_mean
+assert rates["rate, bits=4"] < min(peers.values())
+assert all(four < reports[name].kl_mean for name in PEERS if name[:4] in ("INT4", "NF4 "))
+assert four < reports["rate, bits=3.5"].kl_mean < reports["rate, bits=3"].kl_mean
+
+# %% [markdown]
+# With fewer bits than either of them, `rate` is much closer to the original than NF4 and INT4 in groups of 64. At 3 bits
+# the damage is plain to see. What a calibration on the model itself adds, and how bits go where they matter, is in
+# [notebook 08](08_rates.ipynb).
 
 # %% [markdown]
 # The same as distributions. The axes are shared: from top to bottom, the whole cloud of tokens moves to the right,
@@ -535,7 +563,9 @@ else:
 # - KL divergence sees what perplexity cannot: differences of a thousandth of a nat, on a few thousand tokens.
 # - Coders, layouts and compressed layers change no bit of any logit. Scales do: choose them by the picture above, for
 #   your model (`WCODEC_MODEL=path WCODEC_TEXT=path` runs this notebook on it).
+# - Scheme `rate` has less damage at 4 bits than formats of a fixed width that take more.
 # - A key/value cache of float32 helps only a model that computes in float32.
 #
-# Next: [06_decode_speed](06_decode_speed.ipynb), how fast weights are decoded. More on the choices: [schemes and
-# coders](../docs/schemes-and-coders.md). The same measurement at a terminal: `wcodec eval --help`.
+# Next: [06_decode_speed](06_decode_speed.ipynb), how fast weights are decoded; [08_rates](08_rates.ipynb), fewer bits.
+# More on the choices: [schemes and coders](../docs/schemes-and-coders.md). The same measurement at a terminal: `wcodec
+# eval --help`.
