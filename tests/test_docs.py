@@ -36,7 +36,18 @@ def test_readme_has_its_quick_starts() -> None:
     assert [b.needs for b in found if b.language == "python"] == [None, None, None, "gpu"]
     assert [b.language for b in found].count("rust") == 1
     commands = re.findall(r"^wcodec (\w+)", "\n".join(b.text for b in found if b.language == "sh"), re.MULTILINE)
-    assert set(commands) == {"encode", "inspect", "verify", "decode", "compare", "roundtrip", "generate", "doctor", "plan", "frontier"}
+    assert set(commands) == {
+        "encode",
+        "inspect",
+        "verify",
+        "decode",
+        "compare",
+        "roundtrip",
+        "generate",
+        "doctor",
+        "plan",
+        "frontier",
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
