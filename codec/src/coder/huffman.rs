@@ -5,6 +5,9 @@ use super::histogram::SYMBOLS;
 use super::table::CodeTable;
 use crate::error::{Error, Result};
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub mod avx512;
+
 /// Bytes at the start of a body that say how the lanes' lengths follow.
 const LEAST_BYTES: usize = 4;
 /// Unused bits before the first code, which let a kernel keep the next code at bit 2.
@@ -62,6 +65,9 @@ impl Encoder {
 pub struct HuffmanDecoder {
     /// Symbol and length for the next [`INDEX_BITS`] bits, whatever the longest code.
     lookup: Box<[u16; 1 << INDEX_BITS]>,
+    /// The same, as vectors look it up.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    wide: Box<[u32; 1 << INDEX_BITS]>,
 }
 
 /// Longest code of any table, so that an index into the look-up needs no check.
@@ -71,7 +77,11 @@ impl HuffmanDecoder {
     /// Prepares `table`.
     pub fn new(table: &CodeTable) -> Self {
         let (entries, mask) = (table.lookup(), (1 << table.bits()) - 1);
-        Self { lookup: Box::new(std::array::from_fn(|i| entries[i & mask])) }
+        Self {
+            lookup: Box::new(std::array::from_fn(|i| entries[i & mask])),
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            wide: Box::new(std::array::from_fn(|i| entries[i & mask].into())),
+        }
     }
 
     /// The reference decoder: fills `symbols` (`[step][lane]`), and returns the bit at which each lane ended.
@@ -184,6 +194,12 @@ mod tests {
         let (ends, fast) = (d.decode_reference(body, &mut a).unwrap(), d.decode(body, &mut b).unwrap());
         assert_eq!(a, b);
         assert_eq!(ends, fast);
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if crate::coder::Isa::Avx512.is_available() {
+            let mut c = vec![2; n];
+            assert_eq!(super::avx512::decode(d, body, &mut c, &mut vec![9; 7]).unwrap(), ends);
+            assert_eq!(a, c);
+        }
         (a, ends)
     }
 

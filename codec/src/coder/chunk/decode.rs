@@ -32,6 +32,9 @@ pub struct Scratch {
     pub(in crate::coder) zstd: Option<zstd::bulk::Decompressor<'static>>,
     #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code))]
     words: [Vec<u16>; TOGETHER],
+    /// A stream with zeros behind it.
+    #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code))]
+    stream: Vec<u8>,
 }
 
 /// What the lanes' last states hold besides symbols.
@@ -105,10 +108,11 @@ impl ChunkDecoder {
             CoderDecoder::Rans(d) => self.decode_rans(d, &parts, chunk, out, stride, tails, scratch),
             CoderDecoder::Huffman(d) => {
                 scratch.symbols.resize(self.format.steps(chunk.width) * LANES, 0);
-                let ends = if self.isa == Isa::Scalar {
-                    d.decode_reference(parts.body, &mut scratch.symbols)?
-                } else {
-                    d.decode(parts.body, &mut scratch.symbols)?
+                let ends = match self.isa {
+                    Isa::Scalar => d.decode_reference(parts.body, &mut scratch.symbols)?,
+                    #[cfg(all(target_arch = "x86_64", not(miri)))]
+                    Isa::Avx512 => huffman::avx512::decode(d, parts.body, &mut scratch.symbols, &mut scratch.stream)?,
+                    _ => d.decode(parts.body, &mut scratch.symbols)?,
                 };
                 self.place(&scratch.symbols, chunk, &[0; LANES], out, stride);
                 huffman::check_ends(parts.body, &ends)

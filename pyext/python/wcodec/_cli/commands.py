@@ -33,6 +33,9 @@ def encode(arguments: argparse.Namespace) -> int:
             f"ratio {fmt.number(report.ratio)}, {fmt.number(report.bits_per_weight)} bits/weight, "
             f"{fmt.plural(len(report.tensors), 'tensor')}, {report.seconds:.1f} s"
         )
+        if report.rate is not None:
+            # What counted towards the bits that were asked for.
+            say(f"scheme rate: {report.rate}")
         if report.plan is not None:
             for name, fact in plan_facts(report.plan.metadata()):
                 say(safe(f"{name}: {fact}"))
