@@ -242,11 +242,8 @@ fn upgrade(what: String) -> Error {
 /// Checks planes that hold bits of elements of `dtype`: that none is held twice, and that what is decoded of each at a time is the same.
 fn check_split(planes: &[StoredPlane], dtype: Dtype) -> Result<()> {
     for plane in planes {
-        match plane.form.coding {
-            Coding::Tiles(Tiling { layout: Layout::Pair, .. }) => {
-                return Err(Error::format("layout pair in scheme lossless"));
-            }
-            _ => {}
+        if let Coding::Tiles(Tiling { layout: Layout::Pair, .. }) = plane.form.coding {
+            return Err(Error::format("layout pair in scheme lossless"));
         }
     }
     if let [StoredPlane { fields: None, form, .. }] = planes {
