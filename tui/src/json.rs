@@ -30,6 +30,8 @@ struct Document<'a> {
     format_version: [u16; 2],
     writer: &'a str,
     metadata: &'a BTreeMap<String, String>,
+    plan: Option<Value>,
+    quality: Option<Value>,
     model: Option<&'a Value>,
     file: Layout,
     totals: Sums,
@@ -41,6 +43,23 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     compare: Option<Compare<'a>>,
 }
+
+/// How bits were chosen (`wcodec.plan`) and what was measured of the file (`wcodec.quality`), where its metadata say so in the form of
+/// `FORMAT.md`. Others may have written them: whatever they are, a file opens.
+fn statement(metadata: &BTreeMap<String, String>, key: &str) -> Option<Value> {
+    let found: Value = serde_json::from_str(metadata.get(key)?).ok()?;
+    let fits = match key {
+        PLAN => ["recipe", "target"].iter().all(|k| found.get(k).is_some_and(Value::is_string)),
+        _ => ["kl", "perplexity", "original_perplexity", "top1_agreement", "tokens"]
+            .iter()
+            .all(|k| found.get(k).is_some_and(Value::is_number)),
+    };
+    fits.then_some(found)
+}
+
+/// Keys of metadata.
+const PLAN: &str = "wcodec.plan";
+const QUALITY: &str = "wcodec.quality";
 
 /// Where the parts of the file are that belong to no tensor, bytes.
 #[derive(Serialize)]
@@ -92,6 +111,7 @@ struct Tensor<'a> {
     original_bytes: u64,
     stored_bytes: u64,
     entropy: Option<f64>,
+    error: Option<f64>,
     segments: &'a [SegmentInfo],
     ratio: Option<f64>,
     bits_per_weight: Option<f64>,
@@ -158,6 +178,7 @@ impl<'a> Tensor<'a> {
             original_bytes: t.original_bytes,
             stored_bytes: t.stored_bytes,
             entropy: t.entropy,
+            error: t.error,
             segments: &t.segments,
             ratio: ratio(t.original_bytes, t.stored_bytes),
             bits_per_weight: bits(t.stored_bytes, t.elements),
@@ -207,6 +228,8 @@ pub fn document(
         format_version: [version.0, version.1],
         writer: container.writer(),
         metadata: container.metadata(),
+        plan: statement(container.metadata(), PLAN),
+        quality: statement(container.metadata(), QUALITY),
         model,
         file: Layout { length: stored, index_offset: header.index_offset, index_length: header.index_length },
         totals: Sums {

@@ -39,6 +39,7 @@ __all__ = [
     "legacy_decode",
     "legacy_encode",
     "nvcomp_info",
+    "rate_tile",
     "ring_slots",
     "safe",
     "safe_lines",
