@@ -3,7 +3,7 @@
 //! Bits fall by about one where steps double, whatever the weights; how many there are is found by encoding strips of the tensors with all that there
 //! is to it, so that what is counted is what will be stored. Strips lie evenly over all tensors of a target.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 
 use super::naming::Naming;
@@ -87,12 +87,16 @@ impl Search<'_> {
             if tensors[i].alias_of.is_some() || !scheme.takes(tensors[i].dtype, &tensors[i].shape) {
                 continue;
             }
-            match groups.iter_mut().find(|g| g.rate == rate && !self.options.bits_per_tensor) {
+            let alike = if self.options.bits_per_tensor { None } else { groups.iter_mut().find(|g| g.rate == rate) };
+            match alike {
                 Some(group) => group.tensors.push(i),
                 None => groups.push(Group { rate, tensors: vec![i] }),
             }
         }
         self.check_steps()?;
+        if groups.is_empty() {
+            return Ok(HashMap::new());
+        }
         let relative = self.relative_steps();
         let of = |i: usize| relative.get(tensors[i].name.as_str()).copied().unwrap_or(1.0);
         let (mut factors, mut tables) = (HashMap::new(), Tables::default());
@@ -111,11 +115,12 @@ impl Search<'_> {
         if let Some(step) = self.options.step.filter(|&s| wrong(s)) {
             return Err(Error::input(format!("a step of {step}")).advice("give a number above 0, or bits"));
         }
+        let names: HashSet<&str> = self.source.tensors().iter().map(|t| t.name.as_str()).collect();
         for (name, &step) in &self.options.steps {
             if wrong(step) {
                 return Err(Error::input(format!("a step of {step} for '{name}'")).advice("give numbers above 0"));
             }
-            if !self.source.tensors().iter().any(|t| t.name == *name) {
+            if !names.contains(name.as_str()) {
                 let what = format!("a step for '{name}', which is no tensor of the source");
                 return Err(Error::input(what).advice("name tensors as the source does"));
             }
