@@ -22,6 +22,7 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::Scheme;
 use crate::scheme::int8::Granularity;
 
+mod matrix;
 mod naming;
 mod pipeline;
 mod planes;

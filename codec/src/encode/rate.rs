@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 
+use super::matrix::matrix_of;
 use super::naming::Naming;
 use super::tensor::{Counted, RateTask, TensorTask, Workers};
 use super::{Choices, EncodeOptions};
@@ -255,7 +256,9 @@ impl Search<'_> {
             tell(i)?;
             let tensor = &tensors[i];
             let transposed = self.choices.transpose.is_match(&tensor.name);
-            let (rows, cols) = rows_of(tensor, transposed);
+            let name = |e| self.naming.of(&tensor.name, e);
+            let matrix = matrix_of(&tensor.shape, transposed).map_err(name)?;
+            let (rows, cols) = (matrix.count * matrix.rows, matrix.cols);
             let strips = rows.div_ceil(TILE_ROWS);
             debt += strips as f64 / every;
             let wanted = (debt as usize).min(strips);
@@ -263,8 +266,7 @@ impl Search<'_> {
                 continue;
             }
             debt -= wanted as f64;
-            let bytes = self.source.read_with(i, self.reading, self.cancel);
-            let bytes = bytes.map_err(|e| self.naming.of(&tensor.name, e))?;
+            let bytes = self.source.read_with(i, self.reading, self.cancel).map_err(name)?;
             // The middles of as many equal parts.
             let strip = |n: usize| (2 * n + 1) * strips / (2 * wanted);
             let ranges: Vec<_> =
@@ -296,17 +298,6 @@ impl Search<'_> {
         samples.iter_mut().for_each(|s| s.share *= total as f64 / counted);
         Ok(samples)
     }
-}
-
-/// Rows and columns of a tensor of scheme `rate` as a matrix; those of a stack together.
-fn rows_of(tensor: &SourceTensor, transposed: bool) -> (usize, usize) {
-    let elements: usize = tensor.shape.iter().product();
-    let cols = match tensor.shape[..] {
-        [cols, _] if transposed => cols,
-        [_, _, cols] if cols >= super::tensor::STACK_COLS => cols,
-        _ => elements / tensor.shape[0],
-    };
-    (elements / cols, cols)
 }
 
 /// Where several heads of queries share one of keys and values, an error in the latter counts once for each: their steps are smaller by the root of

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use half::{bf16, f16};
 
+use super::matrix::{fold_narrow, fold_padded, matrix_of};
 use super::naming::Naming;
 use super::planes::{PlaneInput, matrices_of, planes_of};
 use crate::cancel::Cancel;
@@ -12,7 +13,7 @@ use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::plane::{Coding, Draft, EncodedPlane, Filters, PlaneOptions, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::tile::wide_tile;
-use crate::coder::{BLOCK_COLS, Coder, Layout, TILE_ROWS};
+use crate::coder::{Coder, Layout};
 use crate::container::{
     Bytes, DRAFT, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash,
 };
@@ -126,35 +127,12 @@ impl<'a> Stored<'a> {
 #[derive(Default)]
 pub struct Tables(HashMap<usize, usize>);
 
-/// Columns from which the last dimension of a 3-D tensor is taken for the inputs of a layer, and the tensor for a stack
-/// of expert matrices `[experts, out, in]`; below, it is taken for the kernel of a convolution `[out, in, kernel]`.
-pub const STACK_COLS: usize = 64;
-
 impl<'a> TensorTask<'a> {
-    /// How a tensor that is not empty is seen as matrices.
-    fn matrix(&self) -> Result<MatrixEntry> {
-        let shape = &self.tensor.shape;
-        let rest = |from: usize| shape[from..].iter().product::<usize>();
-        let (count, rows, cols, row_axis) = match (&shape[..], self.transposed) {
-            (&[rows, cols], false) => (1, rows, cols, 0),
-            (&[cols, rows], true) => (1, rows, cols, 1),
-            (_, true) => {
-                return Err(Error::input(format!("only matrices can be transposed, not shape {shape:?}"))
-                    .advice("narrow the pattern given to transpose"));
-            }
-            (&[count, rows, cols], _) if cols >= STACK_COLS => (count, rows, cols, 0),
-            ([], _) => (1, 1, 1, 0),
-            (&[n], _) => (1, 1, n, 0),
-            (&[rows, ..], _) => (1, rows, rest(1), 0),
-        };
-        Ok(MatrixEntry { count, rows, cols, row_axis })
-    }
-
     /// Quantizes and counts.
     pub fn prepare(self, bytes: SourceBytes<'a>, workers: Workers<'_>) -> Result<Prepared<'a>> {
         // Stored without a matrix view, whatever the other dimensions.
         let nothing = MatrixEntry { count: 1, rows: 0, cols: 0, row_axis: 0 };
-        let mut matrix = if bytes.is_empty() { nothing } else { self.matrix()? };
+        let mut matrix = if bytes.is_empty() { nothing } else { matrix_of(&self.tensor.shape, self.transposed)? };
         if !self.scheme.takes(self.tensor.dtype, &self.tensor.shape) {
             return self.prepare_raw(bytes, matrix, workers);
         }
@@ -438,30 +416,6 @@ fn scale_bytes(scheme: SchemeKind, mut scales: Vec<f32>) -> Result<Vec<u8>> {
     let mut bytes = try_vec(scales.len() * size_of::<f32>())?;
     bytes.copy_from_slice(bytemuck::cast_slice(&scales));
     Ok(bytes)
-}
-
-/// Another view of bytes in rows that tiles would pad to many times their size, such as the `[n, 1]` of 4-bit
-/// checkpoints: rows of 1,024 to 4,096 columns, where the number of bytes allows.
-fn fold_narrow(matrix: MatrixEntry) -> MatrixEntry {
-    let n = matrix.count * matrix.rows * matrix.cols;
-    if matrix.cols >= 256 && matrix.rows >= 16 {
-        return matrix;
-    }
-    let cols = (1024..=4096).rev().step_by(64).find(|c| n.is_multiple_of(*c) && n / c >= 16);
-    cols.map_or(matrix, |cols| MatrixEntry { count: 1, rows: n / cols, cols, row_axis: 0 })
-}
-
-/// Another view of what tiles would pad, such as the weights of convolutions: the one that needs the least padding, and of those the widest.
-/// Matrices of layers, which are decoded by rows, keep their own unless they are narrower than a block.
-fn fold_padded(matrix: MatrixEntry, is_layer: bool) -> MatrixEntry {
-    let n = matrix.count * matrix.rows * matrix.cols;
-    if matrix.row_axis != 0 || is_layer && matrix.cols >= BLOCK_COLS {
-        return matrix;
-    }
-    let padded = |m: &MatrixEntry| m.count * m.rows.next_multiple_of(TILE_ROWS) * m.cols.next_multiple_of(BLOCK_COLS);
-    let folded = (1..=16).map(|blocks| blocks * BLOCK_COLS).filter(|cols| n.is_multiple_of(*cols));
-    let folded = folded.map(|cols| MatrixEntry { count: 1, rows: n / cols, cols, row_axis: 0 });
-    folded.rev().chain([matrix]).min_by_key(padded).unwrap_or(matrix)
 }
 
 /// Where the first element that is not finite is, as an index into the tensor.
