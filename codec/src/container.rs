@@ -6,6 +6,7 @@ mod hash;
 mod header;
 mod index;
 mod memory;
+pub(crate) mod metadata;
 mod names;
 mod reader;
 mod segment;

@@ -17,5 +17,4 @@ pub use checkpoint::{decode, write_safetensors};
 pub use chunk::{ChunkInfo, ChunkSize};
 pub use container::Container;
 pub use options::DecodeOptions;
-pub use rest::REST_KEY;
 pub(crate) use whole::Pass;

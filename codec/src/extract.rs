@@ -7,9 +7,10 @@ use std::path::Path;
 
 use serde_json::value::RawValue;
 
+use crate::container::metadata::OF_THE_WHOLE;
 use crate::container::texts::{Object, bad_entry, raw};
 use crate::container::{HEADER_BYTES, Segment, Writer};
-use crate::decode::{Container, DecodeOptions, REST_KEY};
+use crate::decode::{Container, DecodeOptions};
 use crate::error::{Error, Result};
 use crate::file::OutputFile;
 use crate::tensor::out_of_memory;
@@ -19,8 +20,8 @@ use crate::tensor::out_of_memory;
 /// Segments are copied as they are stored, after a comparison with their hashes: nothing is decoded and nothing is
 /// encoded, so that symbols, scales and hashes stay what they were. Tensors keep the order of the file; tied names that
 /// are all among `names` stay tied, and a tied name alone becomes the tensor that holds the data. Metadata is kept, and
-/// keys of the index that this version does not know; `model`, which describes the whole checkpoint, is left out, and so is
-/// [`REST_KEY`].
+/// keys of the index that this version does not know; `model`, which describes the whole checkpoint, is left out, and so are
+/// [`REST_KEY`](crate::REST_KEY), [`PLAN_KEY`](crate::PLAN_KEY) and [`QUALITY_KEY`](crate::QUALITY_KEY).
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -150,9 +151,6 @@ fn copy<W: Write + Seek>(
     whole.set("metadata", &metadata)?;
     writer.finish_with(reader.header().version, raw(&whole)?.get().as_bytes())
 }
-
-/// Keys of metadata that are about all that a file has, which an extract has not.
-const OF_THE_WHOLE: [&str; 3] = [REST_KEY, "wcodec.plan", "wcodec.quality"];
 
 /// An empty vector with room for the tensors at `places`, and an error where there is none: segments, their padding and
 /// something for the index.

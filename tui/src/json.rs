@@ -14,7 +14,10 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use wcodec::text::{ascii_json, path_json};
-use wcodec::{CompareStatus, ComparedTensor, Comparisons, Dtype, PlaneInfo, SegmentInfo, TensorInfo, TensorInfos};
+use wcodec::{
+    CompareStatus, ComparedTensor, Comparisons, Dtype, PLAN_KEY, PlaneInfo, QUALITY_KEY, SegmentInfo, TensorInfo,
+    TensorInfos,
+};
 
 use crate::model::FileModel;
 use crate::model::totals::Totals;
@@ -44,22 +47,18 @@ struct Document<'a> {
     compare: Option<Compare<'a>>,
 }
 
-/// How bits were chosen (`wcodec.plan`) and what was measured of the file (`wcodec.quality`), where its metadata say so in the form of
+/// How bits were chosen ([`PLAN_KEY`]) and what was measured of the file ([`QUALITY_KEY`]), where its metadata say so in the form of
 /// `FORMAT.md`. Others may have written them: whatever they are, a file opens.
 fn statement(metadata: &BTreeMap<String, String>, key: &str) -> Option<Value> {
     let found: Value = serde_json::from_str(metadata.get(key)?).ok()?;
     let fits = match key {
-        PLAN => ["recipe", "target"].iter().all(|k| found.get(k).is_some_and(Value::is_string)),
+        PLAN_KEY => ["recipe", "target"].iter().all(|k| found.get(k).is_some_and(Value::is_string)),
         _ => ["kl", "perplexity", "original_perplexity", "top1_agreement", "tokens"]
             .iter()
             .all(|k| found.get(k).is_some_and(Value::is_number)),
     };
     fits.then_some(found)
 }
-
-/// Keys of metadata.
-const PLAN: &str = "wcodec.plan";
-const QUALITY: &str = "wcodec.quality";
 
 /// Where the parts of the file are that belong to no tensor, bytes.
 #[derive(Serialize)]
@@ -228,8 +227,8 @@ pub fn document(
         format_version: [version.0, version.1],
         writer: container.writer(),
         metadata: container.metadata(),
-        plan: statement(container.metadata(), PLAN),
-        quality: statement(container.metadata(), QUALITY),
+        plan: statement(container.metadata(), PLAN_KEY),
+        quality: statement(container.metadata(), QUALITY_KEY),
         model,
         file: Layout { length: stored, index_offset: header.index_offset, index_length: header.index_length },
         totals: Sums {

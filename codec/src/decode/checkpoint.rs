@@ -8,10 +8,10 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::container::Container;
 use super::options::DecodeOptions;
-use super::rest::REST_KEY;
 use super::whole::Bytes;
 use crate::cancel::Cancel;
 use crate::checkpoint::Source;
+use crate::container::metadata::REST_KEY;
 use crate::error::{Error, Result};
 use crate::file::{NamedWriter, OutputFile, OutputKind};
 use crate::pool::Pool;

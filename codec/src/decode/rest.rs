@@ -6,11 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::container::Container;
 use crate::checkpoint::{Checkpoint, REST_FILE, Source, container_of};
+use crate::container::metadata::REST_KEY;
 use crate::error::{Error, Result};
 use crate::file::folder_of;
-
-/// Key of a container's metadata: the name of the file beside it that has the model's other tensors.
-pub const REST_KEY: &str = "wcodec.rest";
 
 impl Container {
     /// Where the tensors of the model are that the container has not, if it is only a part of one. Whether the file is there is
