@@ -8,12 +8,14 @@
 
 use crate::error::{Error, Result};
 
+mod distortion;
 mod given;
 mod quantize;
 pub(crate) mod trellis;
 
+pub(crate) use distortion::NOT_FINITE_ADVICE;
 pub(crate) use given::given;
-pub(crate) use quantize::{NOT_FINITE_ADVICE, is_too_fine_for_a_trellis, symbols};
+pub(crate) use quantize::{is_too_fine_for_a_trellis, symbols};
 
 /// Bits per weight, in thousandths: 1 to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::quantize::{error, row_squares};
+use super::distortion::{Sums, row_squares};
 use crate::cancel::Cancel;
 use crate::coder::filter::trellis;
 use crate::error::{Error, Result};
@@ -60,19 +60,17 @@ fn of_type<T: Weight>(
     let step = reader.whole_panels((pool.piece(levels.symbols.len()) / cols).max(1));
     let sums = pool.each((0..weights.rows).step_by(step), cancel, |first| {
         let (mut reader, mut path) = (reader.clone(), Vec::new());
-        (first..weights.rows.min(first + step)).try_fold((0.0, 0.0), |(squares, errors), r| {
+        (first..weights.rows.min(first + step)).try_fold(Sums::default(), |sums, r| {
             cancel.check()?;
             let (symbols, scale) = (&levels.symbols[r * cols..][..cols], levels.scales[r]);
             if let Some(tile) = trellis {
                 check_path(symbols, tile, &mut path).map_err(|col| not_a_path(r, col))?;
             }
             let row = reader.run(r, 0, cols)?;
-            let of_row = row_squares(row, r)?;
-            Ok((squares + of_row, errors + if scale == 0.0 { of_row } else { error::<T>(row, symbols, scale) }))
+            Ok(sums + Sums::of_row::<T>(row, row_squares(row, r)?, symbols, scale))
         })
     })?;
-    let (squares, errors) = sums.into_iter().fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
-    let error = if errors == 0.0 { 0.0 } else { (errors / squares).sqrt() };
+    let error = sums.into_iter().sum::<Sums>().relative();
     if !error.is_finite() {
         return Err(Error::input("levels become values that are not finite, or weights of 0 others")
             .advice("give smaller scales"));

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use ndarray::ArrayView2;
 
 use super::Steps;
+use super::distortion::{RUN, Sums, row_squares};
 use super::trellis::{Branches, Costs, Viterbi};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -13,16 +14,10 @@ use crate::scheme::matrix::{SymbolPlanes, Weights};
 use crate::scheme::reader::{Reader, view_of};
 use crate::tensor::{AlignedBytes, Dtype, try_vec};
 
-/// What to do about weights that are not finite.
-pub(crate) const NOT_FINITE_ADVICE: &str =
-    "rate needs finite weights: repair the checkpoint, or exclude the tensor so that it is stored raw";
-
 /// Largest magnitude of a level's number, so that symbols are within [-127, 126].
 const MOST: f32 = 126.0;
 /// And of one that a trellis may choose: there, half of it is stored, with a bit that the path gives.
 const MOST_OF_TRELLIS: f32 = 124.0;
-/// Elements whose errors are added as f32.
-const RUN: usize = 256;
 
 /// Quantizes a matrix.
 ///
@@ -41,13 +36,6 @@ pub(crate) fn symbols(weights: &Weights<'_>, steps: Steps, pool: &Pool, cancel: 
 fn of_type<T: Weight>(weights: &Weights<'_>, steps: Steps, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
     let mut copy = AlignedBytes::default();
     quantize(view_of::<T>(weights, &mut copy)?, steps, pool, cancel)
-}
-
-/// Sums over rows.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    squares: f64,
-    errors: f64,
 }
 
 fn quantize<T: Weight>(weights: ArrayView2<'_, T>, steps: Steps, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
@@ -72,18 +60,14 @@ fn quantize<T: Weight>(weights: ArrayView2<'_, T>, steps: Steps, pool: &Pool, ca
         let groups = symbols.chunks_mut(GROUP * cols).zip(scales.chunks_mut(GROUP)).enumerate();
         for (g, (symbols, scales)) in groups {
             cancel.check()?;
-            let found = work.quantize(i * step + g * GROUP, symbols, scales)?;
-            sums = Sums { squares: sums.squares + found.squares, errors: sums.errors + found.errors };
+            sums = sums + work.quantize(i * step + g * GROUP, symbols, scales)?;
         }
         Ok(sums)
     })?;
-    let total = |of: fn(&Sums) -> f64| sums.iter().map(of).sum::<f64>();
-    let (squares, errors) = (total(|s| s.squares), total(|s| s.errors));
-    let error = if errors == 0.0 { 0.0 } else { (errors / squares).sqrt() };
     Ok(SymbolPlanes {
         planes: vec![symbols],
         scales: Some((Granularity::Row, scales)),
-        error: Some(error),
+        error: Some(sums.into_iter().sum::<Sums>().relative()),
         ..Default::default()
     })
 }
@@ -105,25 +89,6 @@ struct Facts {
     squares: f64,
     largest: f32,
     step: f32,
-}
-
-/// The sum of the squares of row `r`.
-///
-/// # Errors
-/// An element that is not finite.
-pub(super) fn row_squares(row: &[f32], r: usize) -> Result<f64> {
-    // In f64: squares of f32 leave f32's range. Several sums, which no addition waits for.
-    let mut sums = [0f64; 8];
-    let (runs, rest) = row.as_chunks::<8>();
-    for run in runs {
-        sums.iter_mut().zip(run).for_each(|(sum, &w)| *sum += f64::from(w) * f64::from(w));
-    }
-    let squares = sums.iter().sum::<f64>() + rest.iter().map(|&w| f64::from(w) * f64::from(w)).sum::<f64>();
-    if squares.is_finite() {
-        return Ok(squares);
-    }
-    let at = row.iter().position(|w| !w.is_finite()).unwrap_or(0);
-    Err(Error::input(format!("{} at row {r}, column {at}", row[at])).advice(NOT_FINITE_ADVICE))
 }
 
 /// # Errors
@@ -175,8 +140,7 @@ impl<T: Weight> Rows<'_, '_, T> {
             if *scale == 0.0 {
                 symbols.fill(0);
             }
-            sums.squares += facts.squares;
-            sums.errors += if *scale == 0.0 { facts.squares } else { error::<T>(weights, symbols, *scale) };
+            sums = sums + Sums::of_row::<T>(weights, facts.squares, symbols, *scale);
         }
         Ok(sums)
     }
@@ -237,17 +201,6 @@ fn best_scale<T: Weight>(weights: &[f32], symbols: &[i8], facts: &Facts) -> f32 
         best = f32::from_bits(best.to_bits() - 0x1_0000);
     }
     best
-}
-
-/// Squares of what the values differ by from the weights; the scale is not 0.
-pub(super) fn error<T: Weight>(weights: &[f32], symbols: &[i8], scale: f32) -> f64 {
-    let run = |(weights, symbols): (&[f32], &[i8])| {
-        let differ = |(w, &q): (&f32, &i8)| T::from_f32((f32::from(q) + 0.5) * scale).to_f32() - w;
-        // Over the scale, so that squares are in range.
-        let sum: f32 = weights.iter().zip(symbols).map(differ).map(|d| (d / scale) * (d / scale)).sum();
-        f64::from(sum) * f64::from(scale) * f64::from(scale)
-    };
-    weights.chunks(RUN).zip(symbols.chunks(RUN)).map(run).sum()
 }
 
 /// Some rows of a matrix, evenly spread.

@@ -1,0 +1,80 @@
+//! How far values are from the weights that they stand for.
+
+use std::iter::Sum;
+use std::ops::Add;
+
+use crate::error::{Error, Result};
+use crate::scheme::int8::Weight;
+
+/// What to do about weights that are not finite.
+pub(crate) const NOT_FINITE_ADVICE: &str =
+    "rate needs finite weights: repair the checkpoint, or exclude the tensor so that it is stored raw";
+
+/// Elements that are near enough to each other for sums in f32.
+pub(super) const RUN: usize = 256;
+
+/// Sums over rows.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sums {
+    /// Squares of the weights.
+    squares: f64,
+    /// Squares of what their values differ by.
+    errors: f64,
+}
+
+impl Sums {
+    /// Of a row whose squares are known.
+    pub fn of_row<T: Weight>(weights: &[f32], squares: f64, symbols: &[i8], scale: f32) -> Self {
+        // A scale of 0 makes all values 0.
+        Self { squares, errors: if scale == 0.0 { squares } else { errors::<T>(weights, symbols, scale) } }
+    }
+
+    /// Root of the mean square of the difference, over that of the weights.
+    pub fn relative(self) -> f64 {
+        if self.errors == 0.0 { 0.0 } else { (self.errors / self.squares).sqrt() }
+    }
+}
+
+impl Add for Sums {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { squares: self.squares + other.squares, errors: self.errors + other.errors }
+    }
+}
+
+impl Sum for Sums {
+    fn sum<I: Iterator<Item = Self>>(sums: I) -> Self {
+        sums.fold(Self::default(), Add::add)
+    }
+}
+
+/// The sum of the squares of row `r`.
+///
+/// # Errors
+/// An element that is not finite.
+pub(super) fn row_squares(row: &[f32], r: usize) -> Result<f64> {
+    // In f64: squares of f32 leave f32's range. Several sums, which no addition waits for.
+    let mut sums = [0f64; 8];
+    let (runs, rest) = row.as_chunks::<8>();
+    for run in runs {
+        sums.iter_mut().zip(run).for_each(|(sum, &w)| *sum += f64::from(w) * f64::from(w));
+    }
+    let squares = sums.iter().sum::<f64>() + rest.iter().map(|&w| f64::from(w) * f64::from(w)).sum::<f64>();
+    if squares.is_finite() {
+        return Ok(squares);
+    }
+    let at = row.iter().position(|w| !w.is_finite()).unwrap_or(0);
+    Err(Error::input(format!("{} at row {r}, column {at}", row[at])).advice(NOT_FINITE_ADVICE))
+}
+
+/// Squares of what the values differ by from the weights; the scale is not 0.
+fn errors<T: Weight>(weights: &[f32], symbols: &[i8], scale: f32) -> f64 {
+    let run = |(weights, symbols): (&[f32], &[i8])| {
+        let differ = |(w, &q): (&f32, &i8)| T::from_f32((f32::from(q) + 0.5) * scale).to_f32() - w;
+        // Over the scale, so that squares are in range.
+        let sum: f32 = weights.iter().zip(symbols).map(differ).map(|d| (d / scale) * (d / scale)).sum();
+        f64::from(sum) * f64::from(scale) * f64::from(scale)
+    };
+    weights.chunks(RUN).zip(symbols.chunks(RUN)).map(run).sum()
+}
