@@ -169,29 +169,22 @@ impl<'a> TensorTask<'a> {
         let given = levels.and_then(|levels| levels.tile);
         let tile = options.tile.or(given).unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
         options.tile = Some(tile);
-        let mut factor = self.rate.factor;
-        let trellis = match levels {
-            Some(levels) => levels.trellis,
-            // Where symbols have no room for levels twice as fine, rounding to those that there are is better.
-            None if rate.trellis && rate::is_too_fine_for_a_trellis(weights, factor)? => {
-                factor *= 2.0;
-                false
+        let check = || check_trellis(options.coder, given.unwrap_or(tile), tile);
+        let (symbols, trellis) = match levels {
+            Some(levels) => {
+                if levels.trellis {
+                    check()?;
+                }
+                (rate::given(weights, levels, tile, pool, cancel)?, levels.trellis)
             }
-            None => rate.trellis,
+            None => {
+                let steps = Steps { factor: self.rate.factor, trellis: rate.trellis.then_some(tile) };
+                rate::symbols(weights, steps, &check, pool, cancel)?
+            }
         };
-        let trellis = trellis.then_some(tile);
-        if trellis.is_some() {
-            check_trellis(options.coder, given.unwrap_or(tile), tile)?;
-        }
-        options.filters = match trellis {
-            Some(_) => Filters::Trellis,
-            // Levels of a quantizer with no zero have no neighbours that they are like.
-            None => Filters::None,
-        };
-        match levels {
-            Some(levels) => rate::given(weights, levels, trellis, pool, cancel),
-            None => rate::symbols(weights, Steps { factor, trellis }, pool, cancel),
-        }
+        // Levels of a quantizer with no zero have no neighbours that they are like.
+        options.filters = if trellis { Filters::Trellis } else { Filters::None };
+        Ok(symbols)
     }
 
     /// Of an element that is not finite, the place that its owner knows it by.

@@ -15,7 +15,7 @@ pub(crate) mod trellis;
 
 pub(crate) use distortion::NOT_FINITE_ADVICE;
 pub(crate) use given::given;
-pub(crate) use quantize::{is_too_fine_for_a_trellis, symbols};
+pub(crate) use quantize::symbols;
 
 /// Bits per weight, in thousandths: 1 to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,4 +67,12 @@ pub(crate) struct Steps {
     pub factor: f32,
     /// With a trellis: columns after which it restarts, the width of a tile.
     pub trellis: Option<usize>,
+}
+
+impl Steps {
+    /// Those of as many bits that levels are rounded to: without a trellis.
+    fn rounded(self) -> Self {
+        let factor = if self.trellis.is_some() { 2.0 * self.factor } else { self.factor };
+        Self { factor, trellis: None }
+    }
 }

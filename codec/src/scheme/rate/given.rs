@@ -12,7 +12,7 @@ use crate::scheme::matrix::{Levels, SymbolPlanes, Weights};
 use crate::scheme::reader::{Reader, view_of};
 use crate::tensor::{AlignedBytes, Dtype};
 
-/// Checks levels that were given for `weights`, and how far they are from them. `trellis`: where they are paths, the columns after which it restarts.
+/// Checks levels that were given for `weights`, and how far they are from them. `tile`: columns after which a trellis restarts, where they are paths through one.
 ///
 /// # Errors
 /// [`ErrorKind::Input`](crate::ErrorKind::Input): they do not fit the matrix, scales are not finite or no bf16, levels are no path through the
@@ -20,7 +20,7 @@ use crate::tensor::{AlignedBytes, Dtype};
 pub(crate) fn given(
     weights: &Weights<'_>,
     levels: &Levels,
-    trellis: Option<usize>,
+    tile: usize,
     pool: &Pool,
     cancel: &Cancel,
 ) -> Result<SymbolPlanes> {
@@ -40,16 +40,16 @@ pub(crate) fn given(
         return Err(Error::input(what).advice("scales are finite values of bf16 that are not below 0"));
     }
     match weights.dtype {
-        Dtype::F32 => of_type::<f32>(weights, levels, trellis, pool, cancel),
-        Dtype::F16 => of_type::<f16>(weights, levels, trellis, pool, cancel),
-        _ => of_type::<bf16>(weights, levels, trellis, pool, cancel),
+        Dtype::F32 => of_type::<f32>(weights, levels, tile, pool, cancel),
+        Dtype::F16 => of_type::<f16>(weights, levels, tile, pool, cancel),
+        _ => of_type::<bf16>(weights, levels, tile, pool, cancel),
     }
 }
 
 fn of_type<T: Weight>(
     weights: &Weights<'_>,
     levels: &Levels,
-    trellis: Option<usize>,
+    tile: usize,
     pool: &Pool,
     cancel: &Cancel,
 ) -> Result<SymbolPlanes> {
@@ -63,7 +63,7 @@ fn of_type<T: Weight>(
         (first..weights.rows.min(first + step)).try_fold(Sums::default(), |sums, r| {
             cancel.check()?;
             let (symbols, scale) = (&levels.symbols[r * cols..][..cols], levels.scales[r]);
-            if let Some(tile) = trellis {
+            if levels.trellis {
                 check_path(symbols, tile, &mut path).map_err(|col| not_a_path(r, col))?;
             }
             let row = reader.run(r, 0, cols)?;

@@ -1,7 +1,6 @@
 //! Weights become levels and scales.
 
 use half::{bf16, f16};
-use ndarray::ArrayView2;
 
 use super::Steps;
 use super::distortion::{RUN, Sums, row_squares};
@@ -19,38 +18,66 @@ const MOST: f32 = 126.0;
 /// And of one that a trellis may choose: there, half of it is stored, with a bit that the path gives.
 const MOST_OF_TRELLIS: f32 = 124.0;
 
-/// Quantizes a matrix.
+/// Quantizes a matrix, and says whether levels are paths through a trellis: where that has no room, weights are rounded all the same. `check` is called
+/// before paths are found, if they are.
 ///
 /// # Errors
-/// [`ErrorKind::Input`](crate::ErrorKind::Input): a weight that is not finite. Memory or threads that the operating system does not give; or
-/// `cancel` was used.
-pub(crate) fn symbols(weights: &Weights<'_>, steps: Steps, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
+/// [`ErrorKind::Input`](crate::ErrorKind::Input): a weight that is not finite; those of `check`. Memory or threads that the operating system does not
+/// give; or `cancel` was used.
+pub(crate) fn symbols(
+    weights: &Weights<'_>,
+    steps: Steps,
+    check: &dyn Fn() -> Result<()>,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<(SymbolPlanes, bool)> {
     match weights.dtype {
-        Dtype::F32 => of_type::<f32>(weights, steps, pool, cancel),
-        Dtype::F16 => of_type::<f16>(weights, steps, pool, cancel),
-        Dtype::BF16 => of_type::<bf16>(weights, steps, pool, cancel),
+        Dtype::F32 => of_type::<f32>(weights, steps, check, pool, cancel),
+        Dtype::F16 => of_type::<f16>(weights, steps, check, pool, cancel),
+        Dtype::BF16 => of_type::<bf16>(weights, steps, check, pool, cancel),
         other => Err(Error::input(format!("scheme rate does not take {other}")).advice("use scheme lossless or raw")),
     }
 }
 
-fn of_type<T: Weight>(weights: &Weights<'_>, steps: Steps, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
+fn of_type<T: Weight>(
+    weights: &Weights<'_>,
+    steps: Steps,
+    check: &dyn Fn() -> Result<()>,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<(SymbolPlanes, bool)> {
     let mut copy = AlignedBytes::default();
-    quantize(view_of::<T>(weights, &mut copy)?, steps, pool, cancel)
+    let view = view_of::<T>(weights, &mut copy)?;
+    let reader = Reader::new(&view);
+    let branches = match steps.trellis {
+        Some(tile) => branches_of(&reader, view.dim(), tile, steps)?,
+        None => None,
+    };
+    let steps = match branches {
+        Some(_) => check().map(|()| steps)?,
+        // Where symbols have no room for levels twice as fine, rounding to those that there are is better.
+        None => steps.rounded(),
+    };
+    Ok((quantize(&reader, view.dim(), steps, branches.as_ref(), pool, cancel)?, branches.is_some()))
 }
 
-fn quantize<T: Weight>(weights: ArrayView2<'_, T>, steps: Steps, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
-    let (rows, cols) = weights.dim();
+fn quantize<T: Weight>(
+    reader: &Reader<'_, '_, T>,
+    (rows, cols): (usize, usize),
+    steps: Steps,
+    branches: Option<&Branches>,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<SymbolPlanes> {
     let mut symbols: Vec<i8> = try_vec(rows * cols)?;
     let mut scales: Vec<f32> = try_vec(rows)?;
-    let reader = Reader::new(&weights);
     let step = reader.whole_panels((pool.piece(rows * cols) / cols).max(1)).next_multiple_of(GROUP);
-    let branches = steps.trellis.map(|tile| branches_of(&reader, (rows, cols), tile, steps)).transpose()?;
     let pieces = symbols.chunks_mut(step * cols).zip(scales.chunks_mut(step)).enumerate();
     let sums = pool.each(pieces, cancel, |(i, (symbols, scales))| {
         let mut work = Rows {
             reader: reader.clone(),
             steps,
-            branches: branches.as_ref(),
+            branches,
             viterbi: Viterbi::default(),
             weights: Vec::new(),
             facts: [Facts::default(); GROUP],
@@ -89,6 +116,8 @@ struct Facts {
     squares: f64,
     largest: f32,
     step: f32,
+    /// Whether the step is larger than was asked for, because of the largest weight.
+    limited: bool,
 }
 
 /// # Errors
@@ -101,7 +130,8 @@ fn facts(row: &[f32], r: usize, steps: Steps) -> Result<Facts> {
     let wanted = (f64::from(steps.factor) * rms) as f32;
     // Rounded up, so that the largest weight keeps its level.
     let least = largest / (most + 0.5);
-    Ok(Facts { squares, largest, step: bf16_above(wanted.max(least).max(f32::MIN_POSITIVE)) })
+    let step = bf16_above(wanted.max(least).max(f32::MIN_POSITIVE));
+    Ok(Facts { squares, largest, step, limited: wanted < least })
 }
 
 /// The next bf16 that is not smaller than a positive number.
@@ -209,46 +239,23 @@ fn sample(rows: usize, cols: usize) -> impl Iterator<Item = usize> {
     (0..rows).step_by(rows.div_ceil(count).max(1))
 }
 
-/// What a trellis chooses among, by what levels cost in some of the rows.
+/// What a trellis chooses among, by what levels cost in some of the rows; nothing where the largest weights of many of these leave it no room for
+/// its steps.
 fn branches_of<T: Weight>(
     reader: &Reader<'_, '_, T>,
     (rows, cols): (usize, usize),
     tile: usize,
     steps: Steps,
-) -> Result<Branches> {
+) -> Result<Option<Branches>> {
     let mut reader = reader.clone();
-    let mut scaled = Vec::new();
+    let (mut scaled, mut limited, mut all) = (Vec::new(), 0, 0);
     for r in sample(rows, cols) {
         let row = reader.run(r, 0, cols)?;
         let facts = facts(row, r, steps)?;
         scaled.extend(row.iter().map(|w| w / facts.step));
-    }
-    Ok(Branches::new(&Costs::fitted(&scaled, cols, tile, LAMBDA), LAMBDA))
-}
-
-/// Whether the largest weights of many rows leave a trellis no room for steps of `factor` times their root mean square.
-///
-/// # Errors
-/// As for [`symbols`].
-pub(crate) fn is_too_fine_for_a_trellis(weights: &Weights<'_>, factor: f32) -> Result<bool> {
-    match weights.dtype {
-        Dtype::F32 => is_too_fine::<f32>(weights, factor),
-        Dtype::F16 => is_too_fine::<f16>(weights, factor),
-        _ => is_too_fine::<bf16>(weights, factor),
-    }
-}
-
-fn is_too_fine<T: Weight>(weights: &Weights<'_>, factor: f32) -> Result<bool> {
-    let mut copy = AlignedBytes::default();
-    let view = view_of::<T>(weights, &mut copy)?;
-    let mut reader = Reader::new(&view);
-    let (mut limited, mut all) = (0, 0);
-    for r in sample(weights.rows, weights.cols) {
-        let row = reader.run(r, 0, weights.cols)?;
-        let rms = (row_squares(row, r)? / row.len() as f64).sqrt() as f32;
-        let largest = row.iter().fold(0f32, |m, w| m.max(w.abs()));
-        limited += usize::from(factor * rms * (MOST_OF_TRELLIS + 0.5) < largest);
+        limited += usize::from(facts.limited);
         all += 1;
     }
-    Ok(limited * MOST_LIMITED > all)
+    let has_room = limited * MOST_LIMITED <= all;
+    Ok(has_room.then(|| Branches::new(&Costs::fitted(&scaled, cols, tile, LAMBDA), LAMBDA)))
 }
