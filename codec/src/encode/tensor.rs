@@ -129,7 +129,7 @@ pub struct Tables(HashMap<usize, usize>);
 
 impl<'a> TensorTask<'a> {
     /// Quantizes and counts.
-    pub fn prepare(self, bytes: SourceBytes<'a>, workers: Workers<'_>) -> Result<Prepared<'a>> {
+    pub fn prepare(mut self, bytes: SourceBytes<'a>, workers: Workers<'_>) -> Result<Prepared<'a>> {
         // Stored without a matrix view, whatever the other dimensions.
         let nothing = MatrixEntry { count: 1, rows: 0, cols: 0, row_axis: 0 };
         let mut matrix = if bytes.is_empty() { nothing } else { matrix_of(&self.tensor.shape, self.transposed)? };
@@ -156,26 +156,27 @@ impl<'a> TensorTask<'a> {
         Ok(Prepared { task: self, bytes, matrix, content: Content::Symbols { planes, scales, quality } })
     }
 
-    /// Levels of scheme `rate`, and how their plane is to be coded.
+    /// Levels of scheme `rate`, for which those that were given are used up, and how their plane is to be coded.
     fn rate_symbols(
-        &self,
+        &mut self,
         rate: Rate,
         weights: &Weights<'_>,
         matrix: &MatrixEntry,
         options: &mut PlaneOptions,
         Workers { pool, cancel }: Workers<'_>,
     ) -> Result<SymbolPlanes> {
-        let levels = self.rate.levels.as_ref();
-        let given = levels.and_then(|levels| levels.tile);
+        let levels = self.rate.levels.take();
+        let given = levels.as_ref().and_then(|levels| levels.tile);
         let tile = options.tile.or(given).unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
         options.tile = Some(tile);
         let check = || check_trellis(options.coder, given.unwrap_or(tile), tile);
         let (symbols, trellis) = match levels {
             Some(levels) => {
-                if levels.trellis {
+                let trellis = levels.trellis;
+                if trellis {
                     check()?;
                 }
-                (rate::given(weights, levels, tile, pool, cancel)?, levels.trellis)
+                (rate::given(weights, levels, tile, pool, cancel)?, trellis)
             }
             None => {
                 let steps = Steps { factor: self.rate.factor, trellis: rate.trellis.then_some(tile) };

@@ -19,7 +19,7 @@ use crate::tensor::{AlignedBytes, Dtype};
 /// trellis; a weight that is not finite. Memory or threads that the operating system does not give, or `cancel` was used.
 pub(crate) fn given(
     weights: &Weights<'_>,
-    levels: &Levels,
+    levels: Levels,
     tile: usize,
     pool: &Pool,
     cancel: &Cancel,
@@ -48,7 +48,7 @@ pub(crate) fn given(
 
 fn of_type<T: Weight>(
     weights: &Weights<'_>,
-    levels: &Levels,
+    levels: Levels,
     tile: usize,
     pool: &Pool,
     cancel: &Cancel,
@@ -76,8 +76,8 @@ fn of_type<T: Weight>(
             .advice("give smaller scales"));
     }
     Ok(SymbolPlanes {
-        planes: vec![levels.symbols.clone()],
-        scales: Some((Granularity::Row, levels.scales.clone())),
+        planes: vec![levels.symbols],
+        scales: Some((Granularity::Row, levels.scales)),
         error: Some(error),
         ..Default::default()
     })
