@@ -58,6 +58,11 @@ impl SchemeKind {
         if self == SchemeKind::Rate { 0.5 } else { 0.0 }
     }
 
+    /// What scales are stored as, where there are any.
+    pub fn scale_dtype(self) -> Dtype {
+        if self == SchemeKind::Rate { Dtype::BF16 } else { Dtype::F32 }
+    }
+
     /// Bits of what a plane of all of an element holds: of a symbol, or of the element itself.
     pub fn bits(self, dtype: Dtype) -> u32 {
         if self.makes_symbols() { 8 } else { 8 * dtype.size() as u32 }

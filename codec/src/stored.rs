@@ -2,6 +2,7 @@
 //! chunks and descriptions all go by this.
 
 use half::bf16;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::coder::plane::{Coding, PlaneForm, Tiling};
 use crate::coder::{Coder, Filter, Layout};
@@ -39,7 +40,7 @@ pub(crate) struct StoredTensor {
 pub(crate) struct StoredScales {
     /// What shares one.
     pub granularity: Granularity,
-    /// What they are stored as: `F32` or `BF16`.
+    /// What they are stored as: [`SchemeKind::scale_dtype`].
     pub dtype: Dtype,
     /// What is added to symbols before they are multiplied: [`SchemeKind::offset`].
     pub offset: f32,
@@ -295,16 +296,14 @@ fn check_view(m: MatrixEntry, entry: &TensorEntry, scheme: SchemeKind, elements:
 impl StoredScales {
     fn new(entry: &ScalesEntry, m: MatrixEntry, scheme: SchemeKind) -> Result<Self> {
         // What 1.0 does not know is not looked at in its schemes.
-        let name = entry.dtype.as_ref().filter(|_| scheme == SchemeKind::Rate).map(|text| text.get());
-        let dtype = match (scheme, name) {
-            (SchemeKind::Rate, Some("\"BF16\"")) => Dtype::BF16,
-            (SchemeKind::Rate, other) => {
+        if let Some(dtype) = stated_dtype(scheme) {
+            let found = entry.dtype.as_ref().map(|text| text.get());
+            if found != Some(dtype.get()) {
                 // There may be any amount of it.
-                let what: String = other.unwrap_or("none").chars().take(32).collect();
-                return Err(upgrade(format!("scales of scheme rate with dtype {what}, not \"BF16\"")));
+                let what: String = found.unwrap_or("none").chars().take(32).collect();
+                return Err(upgrade(format!("scales of scheme {scheme} with dtype {what}, not {dtype}")));
             }
-            _ => Dtype::F32,
-        };
+        }
         let granularity = match (entry.per.as_str(), entry.block) {
             ("row", None) => Granularity::Row,
             ("tensor", None) => Granularity::Tensor,
@@ -321,6 +320,7 @@ impl StoredScales {
             Granularity::Tensor => Some(1),
             _ => (m.count * m.rows).checked_mul(granularity.scales_per_row(m.cols)),
         };
+        let dtype = scheme.scale_dtype();
         let want = scales.and_then(|n| n.checked_mul(dtype.size()));
         let segment = entry.data;
         if want.map(|n| n as u64) != Some(segment.length) {
@@ -351,10 +351,14 @@ impl StoredScales {
             Granularity::Tensor => ("tensor", None),
             Granularity::Block(n) => ("block", Some(n)),
         };
-        let dtype =
-            (scheme == SchemeKind::Rate).then(|| serde_json::value::to_raw_value(Dtype::BF16.name()).expect("text"));
-        ScalesEntry { per: per.into(), block, dtype, data }
+        ScalesEntry { per: per.into(), block, dtype: stated_dtype(scheme), data }
     }
+}
+
+/// What the index says that scales of `scheme` are stored as: nothing where that is what 1.0 has.
+fn stated_dtype(scheme: SchemeKind) -> Option<Box<RawValue>> {
+    let dtype = scheme.scale_dtype();
+    (dtype != Dtype::F32).then(|| to_raw_value(dtype.name()).expect("text"))
 }
 
 fn need<T: Copy>(value: Option<T>, key: &str) -> Result<T> {

@@ -115,6 +115,13 @@ impl<'a> Stored<'a> {
         Self { bytes, hash }
     }
 
+    fn len(&self) -> usize {
+        match &self.bytes {
+            Held::Ours(bytes) => bytes.len(),
+            Held::Borrowed(bytes) => bytes.len(),
+        }
+    }
+
     fn write<W: Sink>(self, writer: &mut Writer<W>) -> Result<Segment> {
         match self.bytes {
             Held::Ours(bytes) => writer.owned_segment(bytes, self.hash),
@@ -254,7 +261,7 @@ impl<'a> Prepared<'a> {
                 return Ok(Encoded { tensor, scheme: SchemeKind::Raw, matrix, scales: None, quality: None, planes });
             }
         };
-        let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * scale_size(task.scheme.kind()));
+        let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * task.scheme.kind().scale_dtype().size());
         let (mut planes, mut lost) = (Vec::with_capacity(inputs.len()), false);
         for input in inputs {
             let PlaneInput { symbols, beside, fields, hash, draft } = input;
@@ -301,20 +308,11 @@ pub struct Counted {
 impl Encoded<'_> {
     /// Counts its bytes; `used` has the places of shared tables that count already.
     pub fn counted(&self, used: &mut Vec<usize>) -> Counted {
-        let mut counted = Counted { of_rows: 0, of_tables: 0 };
-        let scales = self.scales.as_ref().map_or(0, |(_, s)| s.len() * scale_size(self.scheme));
-        counted.of_rows += scales;
+        let scales = self.scales.as_ref().map_or(0, |(_, s)| s.len() * self.scheme.scale_dtype().size());
+        let mut counted = Counted { of_rows: scales, of_tables: 0 };
         for plane in &self.planes {
-            let data = match &plane.data.bytes {
-                Held::Borrowed(bytes) => bytes.len(),
-                Held::Ours(bytes) => bytes.len(),
-            };
-            counted.of_rows += data
-                + plane.plane.offsets.len()
-                + plane.side.as_ref().map_or(0, |s| match &s.bytes {
-                    Held::Borrowed(bytes) => bytes.len(),
-                    Held::Ours(bytes) => bytes.len(),
-                });
+            let side = plane.side.as_ref().map_or(0, Stored::len);
+            counted.of_rows += plane.data.len() + plane.plane.offsets.len() + side;
             let Some(choice) = &plane.plane.table else { continue };
             match choice.place {
                 Some(place) if used.contains(&place) => continue,
@@ -336,7 +334,7 @@ impl Encoded<'_> {
         let scales = match self.scales {
             None => None,
             Some((granularity, scales)) => {
-                let bytes = scale_bytes(self.scheme, scales)?;
+                let bytes = scale_bytes(self.scheme.scale_dtype(), scales)?;
                 Some(StoredScales::entry(self.scheme, granularity, writer.segment(&bytes)?))
             }
         };
@@ -390,14 +388,9 @@ fn rounded_up(value: f64) -> f64 {
     text.parse().unwrap_or(value)
 }
 
-/// Bytes of a scale.
-fn scale_size(scheme: SchemeKind) -> usize {
-    if scheme == SchemeKind::Rate { size_of::<bf16>() } else { size_of::<f32>() }
-}
-
-/// The bytes of scales as a scheme stores them: those of `rate` are bf16 already, by their values.
-fn scale_bytes(scheme: SchemeKind, mut scales: Vec<f32>) -> Result<Vec<u8>> {
-    if scheme == SchemeKind::Rate {
+/// The bytes of scales that are stored as `dtype`, whose values they are already.
+fn scale_bytes(dtype: Dtype, mut scales: Vec<f32>) -> Result<Vec<u8>> {
+    if dtype == Dtype::BF16 {
         let mut bytes = try_vec(scales.len() * size_of::<bf16>())?;
         for (to, scale) in bytes.as_chunks_mut().0.iter_mut().zip(scales) {
             *to = bf16::from_f32(scale).to_le_bytes();
