@@ -31,7 +31,7 @@ mod tensor;
 
 use naming::Naming;
 use pipeline::Pipeline;
-use tensor::{RateTask, Workers};
+use tensor::{RateTask, TensorTask, Workers};
 
 pub(crate) use tensor::symbols_like;
 
@@ -412,41 +412,38 @@ fn encode_into<W: Sink + Send>(
                 if pipeline.make_room(length, &mut tell)?.is_err() {
                     break;
                 }
-                // What fails here is told in its turn, after what fails of tensors before it.
-                let bytes = read(i).and_then(|bytes| match bytes.len() {
-                    got if got as u64 == length => {
-                        let twin = twins.find(source, i, &bytes, &choices, &read, &look)?;
-                        let levels = match (choices.way(&tensor.name).0, &twin) {
-                            (Scheme::Rate(_), None) => source.levels_with(i, &reading, &cancel)?,
-                            _ => None,
-                        };
-                        Ok((twin, levels, bytes))
+                // Nothing where it equals one before it.
+                let mut take = || {
+                    let bytes = read(i)?;
+                    if bytes.len() as u64 != length {
+                        let (got, shape) = (bytes.len(), &tensor.shape);
+                        return Err(Error::input(format!("the source gives {got} bytes for {shape:?}")));
                     }
-                    got => Err(Error::input(format!("the source gives {got} bytes for {:?}", tensor.shape))),
-                });
-                let bytes = match bytes.map_err(|e| naming.of(&tensor.name, e)) {
-                    Ok((Some(twin), ..)) => {
+                    if let Some(twin) = twins.find(source, i, &bytes, &choices, &read, &look)? {
                         aliases.insert(tensor.name.clone(), twin);
-                        pipeline.skip(length);
-                        continue;
+                        return Ok(None);
                     }
-                    Ok((None, levels, bytes)) => Ok((levels, bytes)),
-                    Err(e) => Err(e),
+                    let (scheme, coder) = choices.way(&tensor.name);
+                    let levels = match scheme {
+                        Scheme::Rate(_) => source.levels_with(i, &reading, &cancel)?,
+                        _ => None,
+                    };
+                    let task = TensorTask {
+                        tensor,
+                        scheme,
+                        rate: RateTask { factor: factors.get(&i).copied().unwrap_or(1.0), levels },
+                        transposed: choices.transpose.is_match(&tensor.name),
+                        plane: options.plane(coder),
+                    };
+                    Ok(Some((task, bytes)))
                 };
-                let (levels, bytes) = match bytes {
-                    Ok((levels, bytes)) => (levels, Ok(bytes)),
-                    Err(e) => (None, Err(e)),
+                // What fails here is told in its turn, after what fails of tensors before it.
+                let Some(taken) = take().map_err(|e| naming.of(&tensor.name, e)).transpose() else {
+                    pipeline.skip(length);
+                    continue;
                 };
                 original_bytes += length;
-                let (scheme, coder) = choices.way(&tensor.name);
-                let task = tensor::TensorTask {
-                    tensor,
-                    scheme,
-                    rate: RateTask { factor: factors.get(&i).copied().unwrap_or(1.0), levels },
-                    transposed: choices.transpose.is_match(&tensor.name),
-                    plane: options.plane(coder),
-                };
-                if pipeline.push(i, task, bytes).is_err() {
+                if pipeline.push(i, taken).is_err() {
                     break;
                 }
             }

@@ -231,15 +231,15 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
         }
     }
 
-    /// Puts a tensor on its way: its bytes, or the error that there are none, which ends the operation when it is its turn.
-    pub fn push(&mut self, index: usize, task: TensorTask<'a>, bytes: Result<SourceBytes<'a>>) -> Result<(), Ended> {
+    /// Puts a tensor on its way: what to do and its bytes, or the error that there are none, which ends the operation when it is its turn.
+    pub fn push(&mut self, index: usize, tensor: Result<(TensorTask<'a>, SourceBytes<'a>)>) -> Result<(), Ended> {
         let (reply, replied) = channel();
-        let ticket = match bytes {
+        let ticket = match tensor {
             Err(e) => {
                 reply.send(Err(e)).ok();
                 None
             }
-            Ok(bytes) => {
+            Ok((task, bytes)) => {
                 let (length, elements) = (bytes.len() as u64, bytes.len() / task.tensor.dtype.size());
                 let done = Arc::new(AtomicUsize::new(0));
                 let (next, chosen) = channel();
