@@ -60,7 +60,10 @@ impl SchemeKind {
 
     /// What scales are stored as, where there are any.
     pub fn scale_dtype(self) -> Dtype {
-        if self == SchemeKind::Rate { Dtype::BF16 } else { Dtype::F32 }
+        match self {
+            SchemeKind::Rate => Dtype::BF16,
+            SchemeKind::Int8 | SchemeKind::Lossless | SchemeKind::Raw => Dtype::F32,
+        }
     }
 
     /// Bits of what a plane of all of an element holds: of a symbol, or of the element itself.
