@@ -13,7 +13,8 @@ pub struct CodeTable {
 impl CodeTable {
     /// The code for `histogram` of least size whose codes have at most `bits` bits.
     ///
-    /// Package-merge: L. Larmore, D. Hirschberg, "A fast algorithm for optimal length-limited Huffman codes", 1990.
+    /// # Panics
+    /// There are more symbols than codes of so many bits.
     pub fn from_histogram(bits: u32, histogram: &Histogram) -> Self {
         let mut weights = *histogram;
         // A complete code needs two symbols; those that never occur cost nothing.
@@ -24,20 +25,9 @@ impl CodeTable {
         }
         let mut leaves: Vec<usize> = (0..SYMBOLS).filter(|&s| weights[s] > 0).collect();
         leaves.sort_by_key(|&s| weights[s]);
-        // An item is a weight and how often each leaf is in it.
-        type Item = (u64, Vec<u16>);
-        let leaf_items: Vec<Item> = leaves.iter().enumerate().map(|(i, &s)| (weights[s], vec![i as u16])).collect();
-        let mut items: Vec<Item> = Vec::new();
-        for _ in 0..bits {
-            let packages = items.chunks_exact(2).map(|p| (p[0].0 + p[1].0, [&p[0].1[..], &p[1].1[..]].concat()));
-            let mut merged: Vec<Item> = packages.chain(leaf_items.iter().cloned()).collect();
-            merged.sort_by_key(|i| i.0);
-            items = merged;
-        }
+        let sorted: Vec<u64> = leaves.iter().map(|&s| weights[s]).collect();
         let mut len = [0u8; SYMBOLS];
-        for (_, members) in &items[..2 * leaves.len() - 2] {
-            members.iter().for_each(|&i| len[leaves[i as usize]] += 1);
-        }
+        leaves.iter().zip(limited_lengths(bits, &sorted)).for_each(|(&s, l)| len[s] = l);
         Self { bits, len: Box::new(len) }
     }
 
@@ -111,17 +101,78 @@ impl CodeTable {
     }
 }
 
+/// Lengths of the code of least size for ascending `weights`, of `bits` bits at most.
+///
+/// Package-merge: L. Larmore, D. Hirschberg, "A fast algorithm for optimal length-limited Huffman codes", 1990. Which leaves a package is made of need
+/// not be kept: packages and leaves are both in ascending order, so that of those that are taken at a level their numbers say all.
+fn limited_lengths(bits: u32, weights: &[u64]) -> Vec<u8> {
+    let mut taken = 2 * weights.len() - 2;
+    assert!(weights.len() <= 1 << bits);
+    let mut items: Vec<u64> = Vec::new();
+    // Of each level, whether an item is a leaf.
+    let mut levels: Vec<Vec<bool>> = Vec::with_capacity(bits as usize);
+    for _ in 0..bits {
+        let mut packages = items.chunks_exact(2).map(|p| p[0] + p[1]).peekable();
+        let mut leaves = weights.iter().copied().peekable();
+        let (mut merged, mut level) = (Vec::new(), Vec::new());
+        loop {
+            let (item, is_leaf) = match (packages.peek(), leaves.peek()) {
+                (Some(package), Some(leaf)) if package <= leaf => (packages.next(), false),
+                (Some(_), None) => (packages.next(), false),
+                _ => (leaves.next(), true),
+            };
+            let Some(item) = item else { break };
+            merged.push(item);
+            level.push(is_leaf);
+        }
+        drop(packages);
+        items = merged;
+        levels.push(level);
+    }
+    let mut lengths = vec![0; weights.len()];
+    for level in levels.iter().rev() {
+        let leaves = level[..taken].iter().filter(|&&is_leaf| is_leaf).count();
+        lengths[..leaves].iter_mut().for_each(|l| *l += 1);
+        taken = 2 * (taken - leaves);
+    }
+    lengths
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::coder::histogram::entropy;
     use proptest::prelude::*;
 
+    /// The algorithm as its authors put it: a package knows its leaves.
+    fn lengths_by_lists(bits: u32, weights: &[u64]) -> Vec<u8> {
+        let leaves: Vec<(u64, Vec<usize>)> = weights.iter().enumerate().map(|(i, &w)| (w, vec![i])).collect();
+        let mut items: Vec<(u64, Vec<usize>)> = Vec::new();
+        for _ in 0..bits {
+            let packages = items.chunks_exact(2).map(|p| (p[0].0 + p[1].0, [&p[0].1[..], &p[1].1[..]].concat()));
+            let mut merged: Vec<_> = packages.chain(leaves.iter().cloned()).collect();
+            merged.sort_by_key(|i| i.0);
+            items = merged;
+        }
+        let mut lengths = vec![0; weights.len()];
+        items[..2 * weights.len() - 2].iter().flat_map(|i| &i.1).for_each(|&i| lengths[i] += 1);
+        lengths
+    }
+
     proptest! {
+        #[test]
+        fn lengths_are_those_of_packages_with_lists(
+            mut weights in prop::collection::vec(prop_oneof![1..4u64, 1..300u64, 1..1_000_000_000u64], 2..=SYMBOLS),
+            bits in 8u32..13,
+        ) {
+            weights.sort_unstable();
+            prop_assert_eq!(limited_lengths(bits, &weights), lengths_by_lists(bits, &weights));
+        }
+
         #[test]
         fn any_histogram_gives_a_complete_code(
             counts in prop::collection::vec(prop_oneof![Just(0u64), 1..4u64, 1..1_000_000_000u64], SYMBOLS),
-            bits in 11u32..13,
+            bits in 8u32..13,
         ) {
             let h: Histogram = counts.try_into().unwrap();
             let t = CodeTable::from_histogram(bits, &h);
