@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +221,8 @@ def test_bounds_that_cannot_be_met(model: Path) -> None:
 def test_metadata_of_others() -> None:
     good = {"kl": 0.01, "perplexity": 2.0, "original_perplexity": 1.9, "top1_agreement": 0.9, "tokens": 5}
     assert quality_of({"wcodec.quality": json.dumps(good)}) == good
-    for text in ("", "{", "[]", '"a"', "[" * 100_000, json.dumps({**good, "kl": "small"}), '{"kl": NaN}'):
+    huge, small = json.dumps({**good, "tokens": 10**400}), json.dumps({**good, "kl": "small"})
+    for text in ("", "{", "[]", '"a"', "[" * 100_000, small, huge, '{"kl": NaN}'):
         assert quality_of({"wcodec.quality": text}) is None
         assert lines({"wcodec.quality": text, "wcodec.plan": text}) == []
     strange = {"wcodec.plan": json.dumps({"recipe": "\x1b[2J", "target": "x"})}
@@ -240,6 +243,10 @@ def test_commands(model: Path, tmp_path: Path, run: Cli) -> None:
     assert status == 0 and "plan: weights alone, for 1200KB" in out and path.stat().st_size <= 1_200_000
     status, out, _ = run("inspect", path)
     assert status == 0 and "plan: weights alone, for 1200KB" in out
+    # The inspector says it in the same words.
+    inspector = subprocess.run([sys.executable, "-m", "wcodec._tui", path, "--plain"], capture_output=True, text=True)
+    (plan,) = [line for line in out.splitlines() if line.startswith("plan: ")]
+    assert inspector.returncode == 0 and plan in inspector.stdout.splitlines()
     status, out, _ = run("inspect", path, "--json")
     assert document(out, "inspect")["plan"]["recipe"] == "weights alone"
     status, _, err = run("encode", model, "-o", tmp_path / "n.wcodec", "--quality", "kl<=1")

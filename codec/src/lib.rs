@@ -77,7 +77,7 @@ pub use scheme::{Levels, Scheme, SchemeKind};
 pub use tensor::{AlignedBytes, Dtype, TensorView};
 pub use trust::OpenOptions;
 pub use verify::{
-    CompareStatus, ComparedTensor, Comparisons, VerifiedTensor, VerifyReport, VerifyStatus, compare, verify,
+    CompareStatus, ComparedTensor, Comparisons, VerifiedTensor, VerifyReport, VerifyStatus, compare, error_fits, verify,
 };
 
 /// The README's example, compiled with the documentation's.

@@ -296,9 +296,7 @@ fn compare_error<T: Weight>(pass: &Pass<'_>, original: &[u8], options: &DecodeOp
         Ok(())
     })?;
     let (found, stated) = (errors.relative(), pass.tensor().error);
-    // Also where `found` is no number, as of a source with values that are not finite.
-    let fits = |stated: f64| found <= stated * (1.0 + ROUNDING);
-    let difference = stated.filter(|&stated| !fits(stated)).map(|stated| {
+    let difference = stated.filter(|&stated| !error_fits(found, stated)).map(|stated| {
         format!("the error is {found:.4e} of the source's root mean square, and the file says {stated:.4e} at most")
     });
     Ok(Comparison { difference, errors: Some(errors.figures()) })
@@ -306,6 +304,12 @@ fn compare_error<T: Weight>(pass: &Pass<'_>, original: &[u8], options: &DecodeOp
 
 /// What sums in another order may differ by.
 const ROUNDING: f64 = 1e-9;
+
+/// Whether the error of what is decoded, the root of its mean square over that of the source, is at most the one that the file states: then
+/// [`verify`] takes a tensor of scheme `rate` for the source's. One that is no number, as of a source with values that are not finite, is not.
+pub fn error_fits(found: f64, stated: f64) -> bool {
+    found <= stated * (1.0 + ROUNDING)
+}
 
 /// Elements that one task compares.
 const TASK: usize = 1 << 16;

@@ -19,7 +19,8 @@ pub const PROGRAM: &str = "wcodec-tui";
 
 const ABOUT: &str = "\
 Looks into a .wcodec container: every layer with its scheme, coder, size, ratio, bits per weight and entropy; the scales, symbols \
-and chunks of one layer; how fast it decodes on this machine; what differs between two files; the map of the file.
+and chunks of one layer; how fast it decodes on this machine; what differs between two files; the map of the file; how its bits were \
+chosen and where they went.
 
 Where the output is no terminal, the table of layers is printed once instead. Press ? inside for all keys.";
 
@@ -31,6 +32,7 @@ Examples:
                                                        one layer, and its errors against the original
   wcodec-tui model.wcodec --tab timing --device cuda:0 how fast it decodes on the first GPU
   wcodec-tui old.wcodec new.wcodec --tab compare       two files side by side
+  wcodec-tui model.wcodec --tab rates                  plan, measured quality, bits by role and by layer
   wcodec-tui model.wcodec --plain | less -S            the table as text
   wcodec-tui a.wcodec b.wcodec --json | jq .compare.same
   source <(wcodec-tui --completions bash)              completion in this shell
@@ -58,7 +60,7 @@ pub struct Options {
     /// Sort by this column, the most interesting rows first.
     #[arg(long, value_name = "COLUMN", value_parser = columns())]
     pub sort: Option<Column>,
-    /// Begin with this view.
+    /// Begin with this view; with --plain, `rates` is printed instead of the table of layers.
     #[arg(long, value_name = "NAME", value_parser = tabs())]
     pub tab: Option<Tab>,
     /// Begin with this tensor.

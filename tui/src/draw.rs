@@ -8,6 +8,7 @@ pub mod layer;
 pub mod layers;
 pub mod loading;
 pub mod map;
+pub mod rates;
 pub mod text;
 pub mod theme;
 pub mod timing;
@@ -51,6 +52,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
         Tab::Timing => timing::draw(frame, body, state),
         Tab::Compare => compare::draw(frame, body, state),
         Tab::File => map::draw(frame, body, state),
+        Tab::Rates => rates::draw(frame, body, state),
     }
     footer::draw(frame, foot, state);
     if let Overlay::Help(scroll) = &state.overlay {

@@ -20,6 +20,8 @@ use wcodec::{
 };
 
 use crate::model::FileModel;
+use crate::model::rates;
+use crate::model::statements::statement;
 use crate::model::totals::Totals;
 
 /// The version of the document's schema.
@@ -41,23 +43,12 @@ struct Document<'a> {
     by_scheme: BTreeMap<&'a str, Group>,
     by_coder: BTreeMap<&'a str, Group>,
     by_dtype: BTreeMap<&'a str, Group>,
+    by_role: BTreeMap<String, Group>,
+    by_layer: BTreeMap<String, Group>,
     aliases: &'a BTreeMap<String, String>,
     tensors: Vec<Tensor<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     compare: Option<Compare<'a>>,
-}
-
-/// How bits were chosen ([`PLAN_KEY`]) and what was measured of the file ([`QUALITY_KEY`]), where its metadata say so in the form of
-/// `FORMAT.md`. Others may have written them: whatever they are, a file opens.
-fn statement(metadata: &BTreeMap<String, String>, key: &str) -> Option<Value> {
-    let found: Value = serde_json::from_str(metadata.get(key)?).ok()?;
-    let fits = match key {
-        PLAN_KEY => ["recipe", "target"].iter().all(|k| found.get(k).is_some_and(Value::is_string)),
-        _ => ["kl", "perplexity", "original_perplexity", "top1_agreement", "tokens"]
-            .iter()
-            .all(|k| found.get(k).is_some_and(Value::is_number)),
-    };
-    fits.then_some(found)
 }
 
 /// Where the parts of the file are that belong to no tensor, bytes.
@@ -88,6 +79,16 @@ struct Group {
     totals: Totals,
     ratio: Option<f64>,
     bits_per_weight: Option<f64>,
+}
+
+impl Group {
+    fn new(totals: Totals) -> Self {
+        Self {
+            ratio: ratio(totals.original_bytes, totals.stored_bytes),
+            bits_per_weight: bits(totals.stored_bytes, totals.elements),
+            totals,
+        }
+    }
 }
 
 /// A tensor, as the Python command writes it.
@@ -190,12 +191,11 @@ fn groups<'a>(tensors: &'a [TensorInfo], key: impl Fn(&'a TensorInfo) -> &'a str
     for t in tensors {
         sums.entry(key(t)).or_default().add(t);
     }
-    let group = |t: Totals| Group {
-        ratio: ratio(t.original_bytes, t.stored_bytes),
-        bits_per_weight: bits(t.stored_bytes, t.elements),
-        totals: t,
-    };
-    sums.into_iter().map(|(key, totals)| (key, group(totals))).collect()
+    sums.into_iter().map(|(key, totals)| (key, Group::new(totals))).collect()
+}
+
+fn named(found: Vec<rates::Group>) -> BTreeMap<String, Group> {
+    found.into_iter().map(|g| (g.name, Group::new(g.totals))).collect()
 }
 
 /// The document of a file: all of it, what the index says of the model, of its tensors those given by their places, and what differs
@@ -244,6 +244,8 @@ pub fn document(
         by_scheme: groups(&file.tensors, |t| &t.scheme),
         by_coder: groups(&file.tensors, |t| t.coder()),
         by_dtype: groups(&file.tensors, |t| t.dtype.name()),
+        by_role: named(rates::roles(&file.tensors)),
+        by_layer: named(rates::layers(&file.tensors)),
         aliases: container.aliases(),
         tensors: shown.iter().filter_map(|&i| file.tensors.get(i)).map(Tensor::new).collect(),
         compare,

@@ -17,6 +17,8 @@ pub enum Context {
     Compare,
     /// The view of the file's map.
     File,
+    /// The view of plan, quality and rates.
+    Rates,
     /// The list of keys.
     Help,
     /// The search box, which takes every key that writes.
@@ -189,6 +191,7 @@ pub const BINDINGS: &[Binding] = &[
     b(&[c('3')], "3", Command::View(Tab::Timing), &[], "decode timings", ""),
     b(&[c('4')], "4", Command::View(Tab::Compare), &[], "two files side by side", ""),
     b(&[c('5')], "5", Command::View(Tab::File), &[], "map of the file", ""),
+    b(&[c('6')], "6", Command::View(Tab::Rates), &[], "plan, quality, bits by role and layer", ""),
     b(&[k(KeyCode::Tab)], "Tab", Command::NextView, &[], "the next view", "view"),
     b(
         &[k(KeyCode::BackTab), (KeyCode::BackTab, SHIFT)],
@@ -257,12 +260,13 @@ pub fn command(context: Context, key: KeyEvent) -> Option<Command> {
 mod tests {
     use super::*;
 
-    const CONTEXTS: [Context; 7] = [
+    const CONTEXTS: [Context; 8] = [
         Context::Layers,
         Context::Layer,
         Context::Timing,
         Context::Compare,
         Context::File,
+        Context::Rates,
         Context::Help,
         Context::Search,
     ];

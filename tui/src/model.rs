@@ -4,6 +4,8 @@ pub mod compare;
 pub mod filter;
 pub mod map;
 pub mod order;
+pub mod rates;
+pub mod statements;
 pub mod totals;
 pub mod tree;
 pub mod widths;

@@ -1,4 +1,4 @@
-//! `--plain`: the table of layers, once, and what differs from a second file.
+//! `--plain`: the table of layers or the rates, once, and what differs from a second file.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -6,9 +6,12 @@ use std::fmt::Write as _;
 
 use wcodec::{CompareStatus, Comparisons, TensorInfo};
 
+use crate::draw::layer::page::digits;
 use crate::draw::text;
 use crate::draw::theme::Look;
 use crate::model::FileModel;
+use crate::model::rates::Rates;
+use crate::model::statements::lines;
 
 const HEADINGS: [&str; 10] =
     ["tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight", "entropy"];
@@ -27,9 +30,41 @@ pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
     }
     let all = file.tensors.len();
     out.push('\n');
+    for (name, fact) in lines(file.container.metadata()) {
+        let _ = writeln!(out, "{name}: {}", text::clean(look, &fact));
+    }
     if tensors.len() < all {
         let (shown, all) = (text::plural(tensors.len(), "tensor"), text::count(all as u64));
         let _ = writeln!(out, "{shown} of {all} shown; totals are of the whole file");
+    }
+    out + &totals(file, look)
+}
+
+/// How bits were chosen, what was measured, and sums by role and by layer, then those of the whole file.
+pub fn rates(file: &FileModel, look: Look) -> String {
+    let found = Rates::new(file);
+    let mut out = String::new();
+    for (name, fact) in lines(file.container.metadata()) {
+        let _ = writeln!(out, "{name}: {}", text::clean(look, &fact));
+    }
+    out.push_str(if out.is_empty() { "" } else { "\n" });
+    for (what, groups) in [("role", &found.roles), ("layer", &found.layers)] {
+        let headings = [what, "scheme", "tensors", "weights", "stored", "of file", "error", "bits/weight"];
+        let rows = groups.iter().map(|g| {
+            vec![
+                text::clean(look, &g.name).into_owned(),
+                text::clean(look, &g.schemes).into_owned(),
+                text::count(g.totals.tensors as u64),
+                text::count(g.totals.elements),
+                text::size(g.totals.stored_bytes),
+                text::percent(g.totals.stored_bytes as f64 / file.file_bytes().max(1) as f64),
+                g.error.map_or_else(|| "-".to_owned(), digits),
+                number(g.totals.bits_per_weight(), g.totals.elements > 0),
+            ]
+        });
+        let headings = headings.map(str::to_owned).to_vec();
+        out.push_str(&aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 2));
+        out.push('\n');
     }
     out + &totals(file, look)
 }

@@ -207,7 +207,11 @@ fn once(
         json::document(file, model.as_ref(), &shown, compared).map_err(|e| e.to_string())?
     } else {
         let differences = compared.as_ref().map(|(o, c)| plain::differences(&safe_path(&o.path), c, look));
-        plain::table(file, &shown, look) + &differences.unwrap_or_default()
+        let text = match options.tab {
+            Some(Tab::Rates) => plain::rates(file, look),
+            _ => plain::table(file, &shown, look),
+        };
+        text + &differences.unwrap_or_default()
     };
     print(&text)?;
     Ok(if compared.is_none_or(|(_, c)| c.same()) { FINE } else { DIFFERENT })

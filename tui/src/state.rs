@@ -5,6 +5,7 @@ pub mod layer;
 pub mod layers;
 pub mod list;
 pub mod map;
+pub mod rates;
 pub mod timing;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use self::compare::CompareState;
 use self::layer::LayerState;
 use self::layers::LayersState;
 use self::map::MapState;
+use self::rates::RatesState;
 use self::timing::TimingState;
 use crate::draw::theme::Look;
 use crate::keymap::Context;
@@ -36,11 +38,13 @@ pub enum Tab {
     Compare,
     /// The file's map.
     File,
+    /// Plan, quality, and bits by role and layer.
+    Rates,
 }
 
 impl Tab {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Layers, Self::Layer, Self::Timing, Self::Compare, Self::File];
+    pub const ALL: [Self; 6] = [Self::Layers, Self::Layer, Self::Timing, Self::Compare, Self::File, Self::Rates];
 
     /// The word on its tab and on the command line.
     pub fn name(self) -> &'static str {
@@ -50,6 +54,7 @@ impl Tab {
             Self::Timing => "timing",
             Self::Compare => "compare",
             Self::File => "file",
+            Self::Rates => "rates",
         }
     }
 
@@ -130,6 +135,8 @@ pub struct State {
     pub compare: CompareState,
     /// The view of the file's map.
     pub map: MapState,
+    /// The view of plan, quality and rates.
+    pub rates: RatesState,
 }
 
 impl State {
@@ -155,6 +162,7 @@ impl State {
             timing: TimingState::default(),
             compare,
             map,
+            rates: RatesState::default(),
         }
     }
 
@@ -173,6 +181,7 @@ impl State {
             (Overlay::None, Tab::Timing) => Context::Timing,
             (Overlay::None, Tab::Compare) => Context::Compare,
             (Overlay::None, Tab::File) => Context::File,
+            (Overlay::None, Tab::Rates) => Context::Rates,
         }
     }
 

@@ -47,9 +47,9 @@ pub enum Verdict {
 /// What there is to know of a tensor.
 #[derive(Clone, Debug, Default)]
 pub struct LayerStats {
-    /// Of scheme `int8`.
+    /// Of schemes `int8` and `rate`.
     pub scales: Option<ScaleStats>,
-    /// Where there are symbols: scheme `int8`, and elements of 8 bits.
+    /// Where there are symbols: schemes `int8` and `rate`, and elements of 8 bits.
     pub symbols: Option<SymbolStats>,
     /// Each chunk, in order.
     pub chunks: Vec<ChunkSize>,
@@ -64,11 +64,12 @@ pub struct LayerStats {
 /// Scales of a tensor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScaleStats {
-    /// Those that are finite, above 0, and shared by at least one symbol that is not 0, ascending.
+    /// Those that are finite, above 0, and in scheme `int8` shared by at least one symbol that is not 0, ascending.
     pub sorted: Vec<f32>,
-    /// Those that no symbol makes use of, since all that share them are 0. (Writers give them the scale 1, which says nothing.)
+    /// Those of nothing but zeros. In scheme `int8` all symbols that share them are 0 (writers give them the scale 1, which says nothing); in
+    /// scheme `rate`, where no symbol stands for 0, they are 0.
     pub zeros: usize,
-    /// Those that no writer should have written: 0, negative, infinite or not a number.
+    /// Those that no writer should have written: negative, infinite or not a number, or 0 in scheme `int8`.
     pub odd: usize,
 }
 
@@ -88,13 +89,15 @@ impl ScaleStats {
     }
 }
 
-/// Symbols of a tensor.
+/// Symbols of a tensor, as they are coded.
 #[derive(Clone, Debug)]
 pub struct SymbolStats {
     /// How often each symbol occurs, from -128 on.
     pub counts: [u64; 256],
     /// Order-0 entropy, bits a symbol.
     pub entropy: f64,
+    /// With the filter `trellis`, how many different levels there are of these symbols, of each of which there are two.
+    pub levels: Option<usize>,
 }
 
 impl SymbolStats {
@@ -102,7 +105,18 @@ impl SymbolStats {
     pub fn of_bytes(bytes: &[u64; 256]) -> Self {
         // Symbol -128 is byte 128.
         let counts = std::array::from_fn(|i| bytes[(i + 128) % 256]);
-        Self { counts, entropy: wcodec::coder::histogram::entropy(bytes) }
+        Self { counts, entropy: wcodec::coder::histogram::entropy(bytes), levels: None }
+    }
+
+    /// From counts of what the filter `trellis` gives: a level is twice the symbol and one bit, which the symbols before it say.
+    pub fn of_trellis(bytes: &[u64; 256]) -> Self {
+        let mut coded = [0u64; 256];
+        for (byte, &n) in bytes.iter().enumerate() {
+            // The sign stays: writers keep symbols where that loses nothing.
+            let symbol = byte as u8 as i8 >> 1;
+            coded[usize::from(symbol as u8)] += n;
+        }
+        Self { levels: Some(bytes.iter().filter(|&&n| n > 0).count()), ..Self::of_bytes(&coded) }
     }
 
     /// How many there are.
@@ -148,6 +162,10 @@ pub struct ErrorStats {
     pub rms: f64,
     /// 10 log10 of the original's mean square over that of the error; infinite where nothing differs.
     pub snr_db: f64,
+    /// `rms` over the root of the original's mean square; 0 where nothing differs.
+    pub relative: f64,
+    /// Where the file states an error, whether this one is at most that, as verifying judges it.
+    pub fits: Option<bool>,
 }
 
 /// What the state wants to know.
@@ -219,6 +237,16 @@ mod tests {
         let s = SymbolStats::of_bytes(&bytes);
         assert_eq!((s.count(0), s.count(127), s.count(-128), s.count(-1), s.total()), (5, 6, 7, 8, 26));
         assert_eq!(s.counts[0], 7);
+    }
+
+    #[test]
+    fn two_levels_of_the_trellis_are_one_symbol() {
+        let mut bytes = [0; 256];
+        // Levels 3 and 2, -1 and -2, 127, -128.
+        (bytes[3], bytes[2], bytes[255], bytes[254], bytes[127], bytes[128]) = (5, 6, 7, 8, 9, 10);
+        let s = SymbolStats::of_trellis(&bytes);
+        assert_eq!((s.count(1), s.count(-1), s.count(63), s.count(-64), s.total()), (11, 15, 9, 10, 45));
+        assert_eq!(s.levels, Some(6));
     }
 
     #[test]

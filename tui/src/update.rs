@@ -4,6 +4,7 @@ pub mod compare;
 pub mod layer;
 pub mod layers;
 pub mod map;
+pub mod rates;
 pub mod timing;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, MouseEvent, MouseEventKind};
@@ -18,6 +19,7 @@ use crate::model::filter::Filter;
 use crate::state::compare::CompareState;
 use crate::state::layers::LayersState;
 use crate::state::map::MapState;
+use crate::state::rates::RatesState;
 use crate::state::{Overlay, State, Tab};
 use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
 
@@ -48,6 +50,7 @@ fn fit(state: &mut State) {
     map::fit(state);
     timing::fit(state);
     layer::fit(state);
+    rates::fit(state);
 }
 
 fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
@@ -91,6 +94,23 @@ fn on_paste(state: &mut State, text: &str) -> Vec<Effect> {
         filter(state, &text);
     }
     Vec::new()
+}
+
+/// Scrolls a text of which `page` lines are shown, if the key is about that; otherwise says no. How far it can go is not its matter.
+fn scroll(scroll: &mut usize, command: Command, page: usize) -> bool {
+    let page = page.max(1);
+    *scroll = match command {
+        Command::Up => scroll.saturating_sub(1),
+        Command::Down => scroll.saturating_add(1),
+        Command::HalfUp => scroll.saturating_sub((page / 2).max(1)),
+        Command::HalfDown => scroll.saturating_add((page / 2).max(1)),
+        Command::PageUp => scroll.saturating_sub(page),
+        Command::PageDown => scroll.saturating_add(page),
+        Command::Top => 0,
+        Command::Bottom => usize::MAX,
+        _ => return false,
+    };
+    true
 }
 
 /// Shows only tensors whose names match.
@@ -169,6 +189,10 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
                 Tab::Timing => timing::command(state, command),
                 Tab::Compare => compare::command(state, command),
                 Tab::File => map::command(state, command),
+                Tab::Rates => {
+                    rates::command(state, command);
+                    Vec::new()
+                }
             };
         }
     }
@@ -287,6 +311,7 @@ fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
     };
     state.compare = compare;
     state.map = MapState::new(&file);
+    state.rates = RatesState::at(state.rates.scroll);
     let name = safe_path(&file.path).into_owned();
     state.file = file;
     state.say(format!("{name} was read again"));

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use wcodec::{Checkpoint, Coder, Container, EncodeOptions, encode};
+use wcodec::{Bits, Checkpoint, Coder, Container, EncodeOptions, Rate, Scheme, encode};
 
 /// A container of the model in the repository.
 fn model(folder: &TempDir, name: &str, options: &EncodeOptions) -> PathBuf {
@@ -90,12 +90,51 @@ fn the_document_has_what_the_index_says() {
     }
     let stored: u64 = infos.iter().map(|t| t.stored_bytes).sum();
     assert_eq!(document["totals"]["stored_bytes"], std::fs::metadata(&path).unwrap().len());
-    for group in ["by_scheme", "by_coder", "by_dtype"] {
+    for group in ["by_scheme", "by_coder", "by_dtype", "by_role", "by_layer"] {
         let groups = document[group].as_object().unwrap();
         let sum: u64 = groups.values().map(|g| g["stored_bytes"].as_u64().unwrap()).sum();
         assert_eq!(sum, stored, "{group}");
     }
     assert!(document.get("compare").is_none());
+}
+
+#[test]
+fn plans_and_rates_are_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let metadata = [
+        ("wcodec.plan", r#"{"recipe": "measured roles", "target": "4 bits\u001b"}"#),
+        (
+            "wcodec.quality",
+            r#"{"kl": 0.013, "perplexity": 5, "original_perplexity": 4.9, "top1_agreement": 0.9, "tokens": 1536}"#,
+        ),
+    ];
+    let options = EncodeOptions {
+        scheme: Scheme::Rate(Rate { bits: Bits::new(4.0).unwrap(), trellis: false }),
+        metadata: metadata.map(|(key, text)| (key.to_owned(), text.to_owned())).into(),
+        ..EncodeOptions::default()
+    };
+    let file = model(&folder, "a.wcodec", &options);
+    let file = file.to_str().unwrap();
+    let said = "plan: measured roles, for 4 bits\\x1b\n\
+        measured: KL 0.013 nats/token, perplexity 4.9000 -> 5.0000, same top token 90.00 %, of 1,536 tokens (text ?)\n";
+    let (status, table, _) = call(&[file, "--plain"]);
+    assert!(status == 0 && table.contains(&format!("\n\n{said}39 tensors, ")), "{table}");
+    let (status, out, err) = call(&[file, "--plain", "--tab", "rates"]);
+    assert_eq!((status, err.as_str()), (0, ""));
+    assert!(out.starts_with(said), "{out}");
+    // The same totals, and a line for each role and each layer.
+    assert_eq!(out.lines().rev().take(2).collect::<Vec<_>>(), table.lines().rev().take(2).collect::<Vec<_>>());
+    let row = |name: &str| {
+        let line = out.lines().find(|l| l.split_whitespace().next() == Some(name)).unwrap_or_else(|| panic!("{name}"));
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let found = row("model.layers.*.mlp.up_proj.weight");
+    assert_eq!(found[1..4], ["rate", "4", "393,216"]);
+    assert!((3.5..4.5).contains(&found.last().unwrap().parse::<f64>().unwrap()), "{found:?}");
+    assert_eq!(row("model.layers.3")[1..4], ["raw,", "rate", "9"]);
+    let document = json(&[file]).1;
+    assert_eq!(document["by_role"]["lm_head.weight"]["tensors"], 1);
+    assert_eq!(document["by_layer"]["model.layers.2"]["tensors"], 9);
 }
 
 #[test]

@@ -261,7 +261,7 @@ fn names_of_a_file_steer_no_screen() {
         verdict(&mut state, 1, Fetch::Ready(Verdict::Damaged(format!("{HOSTILE}: a hash does not match"))));
         update(&mut state, Action::Report(Report::Error(format!("{HOSTILE}: it cannot be read"))));
         resize(&mut state, columns, rows);
-        for keys in ["1", "z", "zs", "/b", "\n", "2", "v", "j", "3", "4", "d", "5", "?", "?"] {
+        for keys in ["1", "z", "zs", "/b", "\n", "2", "v", "j", "3", "4", "d", "5", "6", "G", "?", "?"] {
             press(&mut state, keys);
             let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
             terminal.draw(|frame| wcodec_tui::draw::draw(frame, &state)).unwrap();

@@ -39,7 +39,7 @@ def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
             "measured",
             f"KL {quality['kl']:.3g} nats/token, perplexity {quality['original_perplexity']:.4f} -> "
             f"{quality['perplexity']:.4f}, same top token {100 * quality['top1_agreement']:.2f} %, of "
-            f"{quality['tokens']:,} tokens (text {str(quality.get('text_sha256', '?'))[:16]})",
+            f"{quality['tokens']:,} tokens (text {str(quality.get('text_sha256') or '?')[:16]})",
         ))  # fmt: skip
     return facts
 
@@ -59,4 +59,10 @@ def _object(text: str | None) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        # An integer of hundreds of digits.
+        return False

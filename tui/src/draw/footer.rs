@@ -125,6 +125,7 @@ fn rows(mut pen: Pen<'_>, state: &State) {
         }
         Tab::Compare => super::compare::footer(pen, state),
         Tab::File => super::map::footer(pen, state),
+        Tab::Rates => super::rates::footer(pen, state),
         Tab::Layer | Tab::Timing => {
             if let Some(i) = state.current() {
                 let name = text::clean(look, &state.file.tensors[i].name);

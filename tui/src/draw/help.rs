@@ -40,6 +40,7 @@ fn context(tab: Tab) -> Context {
         Tab::Timing => Context::Timing,
         Tab::Compare => Context::Compare,
         Tab::File => Context::File,
+        Tab::Rates => Context::Rates,
     }
 }
 
@@ -53,7 +54,9 @@ fn lists(tab: Tab) -> [Vec<Line>; 2] {
         BINDINGS.iter().filter(wanted).map(Line::Key)
     };
     let titled = |title: String, general| std::iter::once(Line::Title(title)).chain(keys(general)).collect();
-    [titled(format!("In the view {}", title(tab)), false), titled("Everywhere".to_owned(), true)]
+    let view: Vec<Line> = titled(format!("In the view {}", title(tab)), false);
+    // A title alone says nothing: some views have no keys of their own.
+    [if view.len() > 1 { view } else { Vec::new() }, titled("Everywhere".to_owned(), true)]
 }
 
 /// Where the lists go.
@@ -76,9 +79,10 @@ impl Place {
         };
         let [left, right] = [columns(&lists[0]), columns(&lists[1])];
         let both = left + GAP + right + 2;
-        let wide = usize::from(area.width) >= both;
+        let wide = usize::from(area.width) >= both && !lists[0].is_empty();
         let [above, below] = [lists[0].len(), lists[1].len()];
-        let (columns, lines) = if wide { (both, above.max(below)) } else { (left.max(right) + 2, above + 1 + below) };
+        let (columns, lines) =
+            if wide { (both, above.max(below)) } else { (left.max(right) + 2, above + usize::from(above > 0) + below) };
         let columns = columns.min(usize::from(area.width)) as u16;
         let rows = (lines + 2).min(usize::from(area.height)) as u16;
         let area = Rect {
@@ -129,7 +133,8 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: usize) {
             list.iter().skip(scroll).take(seen).enumerate().for_each(|(i, l)| line(Pen::new(buffer, part, i), look, l));
         }
     } else {
-        let all = view.iter().chain([&Line::Empty]).chain(&general);
+        let between = (!view.is_empty()).then_some(&Line::Empty);
+        let all = view.iter().chain(between).chain(&general);
         all.skip(scroll).take(seen).enumerate().for_each(|(i, l)| line(Pen::new(buffer, inner, i), look, l));
     }
 }

@@ -5,6 +5,7 @@ pub mod facts;
 pub mod page;
 pub mod plots;
 pub mod segments;
+pub mod symbols;
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -79,7 +80,7 @@ fn pages(state: &State, tensor: usize, t: &TensorInfo, (columns, rows): (u16, us
         facts::draw(&mut page, state, tensor, t);
         plots::draw(&mut page, state, tensor, t, ROWS);
         segments::draw(&mut page, state, tensor, t);
-        facts::reference(&mut page, state, tensor);
+        facts::reference(&mut page, state, tensor, t);
         let rows = page.lines.len();
         return (vec![(margin, page)], rows);
     }
@@ -87,7 +88,7 @@ fn pages(state: &State, tensor: usize, t: &TensorInfo, (columns, rows): (u16, us
     let mut left = Page::new(state.look, usize::from(first));
     facts::draw(&mut left, state, tensor, t);
     segments::draw(&mut left, state, tensor, t);
-    facts::reference(&mut left, state, tensor);
+    facts::reference(&mut left, state, tensor, t);
     let mut right = Page::new(state.look, usize::from(inner - first - GAP));
     let height = (rows.saturating_sub(plots::FIXED) / 2).clamp(FEWEST_ROWS, MOST_ROWS);
     plots::draw(&mut right, state, tensor, t, height);

@@ -81,6 +81,27 @@ pub fn figure(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+/// A number with so many digits that count and no zeros at its end, as Python's format `g` writes it.
+///
+/// ```
+/// use wcodec_tui::draw::text::general;
+/// assert_eq!([general(0.130254, 3), general(12345.0, 3), general(1e-7, 3), general(0.0, 3)], ["0.13", "1.23e+04", "1e-07", "0"]);
+/// ```
+pub fn general(value: f64, digits: usize) -> String {
+    let digits = digits.max(1);
+    let rounded = format!("{value:.*e}", digits - 1);
+    let Some((mantissa, exponent)) = rounded.split_once('e') else { return rounded };
+    let Ok(power) = exponent.parse::<i32>() else { return rounded };
+    let short = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    if power < -4 || power >= digits as i32 {
+        return format!("{}e{}{:02}", short(mantissa), if power < 0 { '-' } else { '+' }, power.abs());
+    }
+    short(&format!("{value:.*}", (digits as i32 - 1 - power).max(0) as usize))
+}
+
 /// A part of 1 as a percentage; what is there but very small is not shown as nothing.
 ///
 /// ```

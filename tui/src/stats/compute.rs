@@ -31,14 +31,16 @@ pub fn compute(
     stats.ratios = ratios(&stats, info);
     if has_symbols {
         let scales = if info.makes_symbols { file.container.scales(&info.name)? } else { Vec::new() };
-        let mut groups = Groups::new(entry, info, scales.len());
+        let mut groups = Groups::new(entry, info, &scales);
         let mut counts = [0u64; 256];
         pieces(&file.container, info, Want::Symbols, control, &mut |first, bytes| {
             counts.iter_mut().zip(count_bytes(bytes)).for_each(|(sum, n)| *sum += n);
             groups.mark(first, bytes);
             Ok(())
         })?;
-        stats.symbols = Some(SymbolStats::of_bytes(&counts));
+        let trellis = info.makes_symbols && info.planes.first().is_some_and(|p| p.filter == "trellis");
+        let of = if trellis { SymbolStats::of_trellis } else { SymbolStats::of_bytes };
+        stats.symbols = Some(of(&counts));
         stats.scales = (info.makes_symbols).then(|| groups.stats(&scales));
     }
     if let Some(reference) = reference {
@@ -53,9 +55,11 @@ fn ratios(stats: &LayerStats, info: &TensorInfo) -> Option<Spread> {
     Spread::of(held.map(|c| c.elements as f64 * size / c.bytes as f64).collect())
 }
 
-/// Which scales are of any use: those that a symbol other than 0 shares.
+/// Which scales are of any use: those that a symbol other than 0 shares; in scheme `rate`, where no symbol stands for 0, those that are not 0.
 struct Groups {
     used: Vec<bool>,
+    /// Whether symbols say which.
+    by_symbols: bool,
     /// Elements of a row of the matrix.
     cols: u64,
     /// Columns that share a scale, and scales of a row; 0 of a row where all rows share one.
@@ -64,19 +68,21 @@ struct Groups {
 }
 
 impl Groups {
-    fn new(entry: &TensorEntry, info: &TensorInfo, scales: usize) -> Self {
+    fn new(entry: &TensorEntry, info: &TensorInfo, scales: &[f32]) -> Self {
         let cols = (info.cols as u64).max(1);
         let (columns, per_row) = match entry.scales.as_ref().map(|s| (s.per.as_str(), s.block)) {
             Some(("block", Some(n))) => ((n as u64).max(1), cols.div_ceil((n as u64).max(1))),
             Some(("row", _)) => (cols, 1),
             _ => (u64::MAX, 0),
         };
-        Self { used: vec![false; scales], cols, columns, per_row }
+        let by_symbols = info.scheme != "rate";
+        let used = scales.iter().map(|&s| !by_symbols && s != 0.0).collect();
+        Self { used, by_symbols, cols, columns, per_row }
     }
 
     /// Looks at the symbols from element `first` on.
     fn mark(&mut self, first: u64, symbols: &[u8]) {
-        if self.used.is_empty() {
+        if self.used.is_empty() || !self.by_symbols {
             return;
         }
         let mut at = 0;

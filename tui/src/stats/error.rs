@@ -54,7 +54,9 @@ impl Differences {
     /// The figures.
     pub fn stats(&self) -> ErrorStats {
         let snr_db = if self.errors == 0.0 { f64::INFINITY } else { 10.0 * (self.originals / self.errors).log10() };
-        ErrorStats { max: self.largest, rms: (self.errors / self.count.max(1) as f64).sqrt(), snr_db }
+        let relative = if self.errors == 0.0 { 0.0 } else { (self.errors / self.originals).sqrt() };
+        let rms = (self.errors / self.count.max(1) as f64).sqrt();
+        ErrorStats { max: self.largest, rms, snr_db, relative, fits: None }
     }
 }
 
@@ -101,7 +103,10 @@ pub fn compare(
         }
         Ok(())
     })?;
-    stats.error = Some(sums.stats());
+    let found = sums.stats();
+    // Of another dtype, it is not the source.
+    let stated = info.error.filter(|_| source.dtype == info.dtype);
+    stats.error = Some(ErrorStats { fits: stated.map(|stated| wcodec::error_fits(found.relative, stated)), ..found });
     Ok(())
 }
 
@@ -127,8 +132,8 @@ mod tests {
         assert_eq!((found.max, found.rms, found.snr_db), (1.0, (1.25f64 / 4.0).sqrt(), f64::INFINITY));
         let mut sums = Differences::default();
         sums.add(11.0, 10.0);
-        assert!((sums.stats().snr_db - 20.0).abs() < 1e-12);
-        assert_eq!(Differences::default().stats().rms, 0.0);
+        assert!((sums.stats().snr_db - 20.0).abs() < 1e-12 && sums.stats().relative == 0.1);
+        assert_eq!((Differences::default().stats().rms, Differences::default().stats().relative), (0.0, 0.0));
         sums.add(f64::NAN, 1.0);
         assert!(sums.stats().max.is_nan() && sums.stats().rms.is_nan());
     }

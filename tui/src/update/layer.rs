@@ -18,17 +18,12 @@ pub fn fit(state: &mut State) {
 
 /// Does what a key asks for.
 pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
-    let page = draw::layer::page_height(state).max(1);
+    let page = draw::layer::page_height(state);
     let layer = &mut state.layer;
+    if super::scroll(&mut layer.scroll, command, page) {
+        return Vec::new();
+    }
     match command {
-        Command::Up => layer.scroll = layer.scroll.saturating_sub(1),
-        Command::Down => layer.scroll = layer.scroll.saturating_add(1),
-        Command::HalfUp => layer.scroll = layer.scroll.saturating_sub((page / 2).max(1)),
-        Command::HalfDown => layer.scroll = layer.scroll.saturating_add((page / 2).max(1)),
-        Command::PageUp => layer.scroll = layer.scroll.saturating_sub(page),
-        Command::PageDown => layer.scroll = layer.scroll.saturating_add(page),
-        Command::Top => layer.scroll = 0,
-        Command::Bottom => layer.scroll = usize::MAX,
         Command::More => layer.bins = BINS.into_iter().find(|&b| b > layer.bins).unwrap_or(layer.bins),
         Command::Fewer => layer.bins = BINS.into_iter().rev().find(|&b| b < layer.bins).unwrap_or(layer.bins),
         Command::Axis => layer.log = !layer.log,

@@ -15,6 +15,8 @@ pub struct Chart<'a> {
     pub bars: &'a [f64],
     /// Columns of each bar.
     pub columns: usize,
+    /// Those of them that stay empty, at its end.
+    pub gap: usize,
     /// Rows of the tallest.
     pub height: usize,
     /// What the tallest and the lowest stand for.
@@ -62,10 +64,12 @@ impl Chart<'_> {
             };
             let tick = if label.is_empty() { look.sign("│", "|") } else { look.sign("┤", "+") };
             let label = text::start(label, GUTTER - 2);
-            let bars: String = levels
-                .iter()
-                .map(|level| cell(look, level.saturating_sub(row * 8).min(8)).repeat(self.columns))
-                .collect();
+            let filled = self.columns.saturating_sub(self.gap).max(1);
+            let (gap, mut bars) = (" ".repeat(self.columns.saturating_sub(filled)), String::new());
+            for level in &levels {
+                bars.push_str(&cell(look, level.saturating_sub(row * 8).min(8)).repeat(filled));
+                bars.push_str(&gap);
+            }
             page.line(vec![
                 Span::styled(format!("{}{label} {tick}", " ".repeat(GUTTER - 2 - text::width(label))), look.dim()),
                 Span::styled(bars, look.bar()),
@@ -96,8 +100,12 @@ impl Chart<'_> {
             if columns > room {
                 continue;
             }
-            let middle = place(*at, long);
-            let begin = if *at >= 1.0 { long.saturating_sub(columns) } else { middle.saturating_sub(columns / 2) };
+            let begin = match self.gap {
+                _ if *at >= 1.0 => long.saturating_sub(columns),
+                0 => place(*at, long).saturating_sub(columns / 2),
+                // Below the middle of a bar, not of the bar and its gap; parts are sums, which may be a trace too small.
+                gap => (at * long as f64 - (gap + columns) as f64 / 2.0 + 1e-6).max(0.0) as usize,
+            };
             let begin = if *at <= 0.0 { 0 } else { begin.min(room - columns) };
             if taken.iter().all(|&(b, e, _)| begin > e || begin + columns < b) {
                 taken.push((begin, begin + columns, label));
@@ -150,6 +158,7 @@ mod tests {
                 let chart = Chart {
                     bars: &bars,
                     columns: 1,
+                    gap: 1,
                     height: 3,
                     top: "1,234,567,890".to_owned(),
                     bottom: String::new(),

@@ -22,7 +22,7 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
         fact("dtype", t.dtype.name().to_owned()),
         fact("scheme", scheme(t)),
         fact("coder", coder(t)),
-        fact("filter", t.planes.first().map_or_else(String::new, |p| p.filter.to_string())),
+        fact("filter", filter(t)),
         fact("chunks", chunks(t)),
     ];
     if t.count > 1 || t.row_axis == 1 {
@@ -63,14 +63,22 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
 }
 
 /// Writes how far the values are from those of the reference.
-pub fn reference(page: &mut Page, state: &State, tensor: usize) {
+pub fn reference(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
     let look = page.look;
-    page.heading("Against the reference", "", look.dim());
+    let stats = stats_of(state, tensor).and_then(Fetch::ready);
+    let (note, style) = match stats.and_then(|s| s.error?.fits) {
+        Some(true) => (format!("{} as stated", look.sign("✓", "ok:")), look.good()),
+        Some(false) => (format!("{} differs", look.sign("✗", "!!")), look.bad()),
+        None => (String::new(), look.dim()),
+    };
+    page.heading("Against the reference", &note, style);
+    let fact = |label, value| Fact { label, value, style: look.text() };
+    let stated = t.error.map(|stated| fact("stated", relative(stated)));
     if !state.has_reference {
+        page.facts(stated.as_slice());
         page.sentence("none given: --ref model.safetensors", look.dim());
         return;
     }
-    let stats = stats_of(state, tensor).and_then(Fetch::ready);
     match stats.map(|s| (&s.error, &s.uncompared)) {
         Some((Some(error), _)) => {
             let snr = if error.snr_db == f64::INFINITY {
@@ -78,16 +86,41 @@ pub fn reference(page: &mut Page, state: &State, tensor: usize) {
             } else {
                 format!("{:.2} dB", error.snr_db)
             };
-            let fact = |label, value| Fact { label, value, style: look.text() };
-            page.facts(&[fact("max error", digits(error.max)), fact("RMS error", digits(error.rms)), fact("SNR", snr)]);
+            let found = Fact {
+                style: if error.fits == Some(false) { look.bad() } else { look.text() },
+                ..fact("relative", relative(error.relative))
+            };
+            let mut facts = vec![
+                fact("max error", digits(error.max)),
+                fact("RMS error", digits(error.rms)),
+                fact("SNR", snr),
+                found,
+            ];
+            facts.extend(stated);
+            page.facts(&facts);
+            if error.fits == Some(false) {
+                page.sentence(
+                    "decoded values are farther from the reference's than the file says they are from their source's",
+                    look.bad(),
+                );
+            }
         }
         Some((None, why)) => {
+            page.facts(stated.as_slice());
             let why = why.as_deref().unwrap_or("not compared");
             let why = text::clean(look, why).into_owned();
             page.sentence(&why, look.warn());
         }
-        None => page.sentence(&wait(state, tensor), look.dim()),
+        None => {
+            page.facts(stated.as_slice());
+            page.sentence(&wait(state, tensor), look.dim());
+        }
     }
+}
+
+/// An error as files state it: over the root of the mean square of the original.
+fn relative(error: f64) -> String {
+    format!("{} of the RMS", digits(error))
 }
 
 /// What was asked about a tensor.
@@ -128,6 +161,13 @@ fn coder(t: &TensorInfo) -> String {
         words.push_str(&format!(", shift {shift}"));
     }
     words
+}
+
+fn filter(t: &TensorInfo) -> String {
+    match t.planes.first().map(|p| p.filter.as_str()) {
+        Some("trellis") => "trellis: two levels a symbol".to_owned(),
+        found => found.unwrap_or_default().to_owned(),
+    }
 }
 
 /// How many chunks there are, and of what size.

@@ -1,14 +1,15 @@
-//! Histograms of scales and symbols, and the ratio of each chunk.
+//! Histograms of scales and [`symbols`], and the ratio of each chunk.
 
 use wcodec::{ChunkSize, TensorInfo};
 
 use super::chart::{Chart, room};
 use super::facts::{stats_of, wait};
 use super::page::{Page, digits, short_count};
+use super::symbols;
 use crate::draw::text;
 use crate::state::State;
 use crate::stats::histogram::{Axis, bins};
-use crate::stats::{Fetch, LayerStats, ScaleStats, SymbolStats};
+use crate::stats::{Fetch, LayerStats, ScaleStats};
 
 /// Rows of everything but the bars of both histograms, so that what is left of a screen can be given to these.
 pub const FIXED: usize = 16 + STRIP;
@@ -19,12 +20,12 @@ const STRIP: usize = 3;
 pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, height: usize) {
     let stats = stats_of(state, tensor).and_then(Fetch::ready).map(AsRef::as_ref);
     scales(page, state, tensor, t, stats, height);
-    symbols(page, state, tensor, t, stats, height);
+    symbols::draw(page, state, tensor, t, stats, height);
     chunks(page, state, tensor, t, stats);
 }
 
 /// In the place of something that is not known yet: as many rows as it will take.
-fn nothing(page: &mut Page, state: &State, tensor: usize, rows: usize) {
+pub fn nothing(page: &mut Page, state: &State, tensor: usize, rows: usize) {
     let failed = matches!(stats_of(state, tensor), Some(Fetch::Failed(_)));
     let style = if failed { page.look.bad() } else { page.look.dim() };
     let before = page.lines.len();
@@ -71,6 +72,7 @@ fn histogram(page: &mut Page, found: &ScaleStats, bars: usize, log: bool, height
     let chart = Chart {
         bars: &bars,
         columns: (room(page) / bars.len().max(1)).max(1),
+        gap: 0,
         height,
         top: short_count(most),
         bottom: "0".to_owned(),
@@ -101,95 +103,6 @@ fn scale_items(found: &ScaleStats, t: &TensorInfo) -> Vec<(&'static str, String)
     items
 }
 
-fn symbols(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
-    let look = page.look;
-    if !t.has_symbols() {
-        page.heading("Symbols", "none", look.dim());
-        let bits = 8 * t.dtype.size();
-        page.sentence(&format!("elements of {bits} bits, which make no symbols"), look.dim());
-        return;
-    }
-    let reach = stats.and_then(|s| s.symbols.as_ref()).map_or(WIDEST, reach);
-    let (step, bars) = symbol_bins(room(page), reach);
-    let note = match (step, t.makes_symbols) {
-        (1, true) => "each symbol".to_owned(),
-        (n, true) => format!("{n} symbols a bar"),
-        (_, false) => format!("bytes as signed numbers, {step} a bar"),
-    };
-    page.heading("Symbols", &note, look.dim());
-    let Some(found) = stats.and_then(|s| s.symbols.as_ref()) else {
-        return nothing(page, state, tensor, Chart::rows(height) + 1);
-    };
-    let shares = symbol_shares(found, step, bars, reach);
-    let most = shares.iter().copied().fold(0.0, f64::max);
-    let heights: Vec<f64> = shares.iter().map(|&s| if most > 0.0 { s / most } else { 0.0 }).collect();
-    // Bars are as wide as their symbols: 0 is in the middle of the middle one.
-    let part = |symbol: f64| 0.5 + symbol / (step * bars) as f64;
-    let labels: Vec<(f64, String)> = [0, -reach, reach, -(reach + 1) / 2, (reach + 1) / 2]
-        .iter()
-        .map(|&q| (part(f64::from(q)), q.to_string()))
-        .collect();
-    let chart = Chart {
-        bars: &heights,
-        columns: (room(page) / bars.max(1)).max(1),
-        height,
-        top: text::percent(most),
-        bottom: "0 %".to_owned(),
-        marks: &[part(0.0)],
-        labels: &labels,
-    };
-    chart.draw(page);
-    page.items(&symbol_items(found, t));
-}
-
-/// The farthest symbol from 0 that is shown, of all symbols.
-const WIDEST: i16 = 127;
-
-/// And of these symbols: few bits have few of them. Halves of the whole range, so that layers can be compared.
-fn reach(found: &SymbolStats) -> i16 {
-    let farthest = (-128i16..).zip(found.counts).filter(|(_, n)| *n > 0).map(|(q, _)| q.abs()).max().unwrap_or(0);
-    [15, 31, 63].into_iter().find(|&reach| farthest <= reach).unwrap_or(WIDEST)
-}
-
-/// How many symbols share a bar, and how many bars there are, of symbols to `reach` on both sides: an odd number of each, so that 0 is in
-/// the middle.
-fn symbol_bins(room: usize, reach: i16) -> (usize, usize) {
-    let bars = |step: usize| 2 * (reach as usize).saturating_sub((step - 1) / 2).div_ceil(step) + 1;
-    let step = (1..=255).step_by(2).find(|&s| bars(s) <= room).unwrap_or(255);
-    (step, bars(step))
-}
-
-/// The part of all symbols that one symbol of each bar has on average: bars at the ends hold fewer.
-fn symbol_shares(found: &SymbolStats, step: usize, bars: usize, reach: i16) -> Vec<f64> {
-    let total = found.total().max(1) as f64;
-    let mut sums = vec![(0u64, 0u64); bars];
-    for q in -reach..=reach {
-        let at = (q + (step * bars / 2) as i16).max(0) as usize / step;
-        if let Some((sum, held)) = sums.get_mut(at) {
-            // -128 is in no file of scheme int8; where it occurs, it stands with its neighbour.
-            *sum += found.count(q as i8) + if q == -WIDEST { found.count(-128) } else { 0 };
-            *held += 1;
-        }
-    }
-    sums.into_iter().map(|(sum, held)| sum as f64 / held.max(1) as f64 / total).collect()
-}
-
-fn symbol_items(found: &SymbolStats, t: &TensorInfo) -> Vec<(&'static str, String)> {
-    let total = found.total().max(1) as f64;
-    let mean: f64 = (-128i32..).zip(found.counts).map(|(q, n)| f64::from(q.abs()) * n as f64).sum::<f64>() / total;
-    // In scheme rate 0 and -1 are half a step above and below nothing.
-    let least = match t.scheme == "rate" {
-        true => ("smallest", text::percent((found.count(0) + found.count(-1)) as f64 / total)),
-        false => ("zeros", text::percent(found.count(0) as f64 / total)),
-    };
-    vec![
-        ("entropy", format!("{:.4} of 8 bits", found.entropy)),
-        least,
-        ("mean magnitude", text::figure(mean)),
-        ("different", found.counts.iter().filter(|&&n| n > 0).count().to_string()),
-    ]
-}
-
 fn chunks(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>) {
     let look = page.look;
     page.heading("Ratio per chunk", &text::plural(t.chunks(), "chunk"), look.dim());
@@ -208,6 +121,7 @@ fn chunks(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: 
         let chart = Chart {
             bars: &scaled,
             columns: (columns / scaled.len().max(1)).max(1),
+            gap: 0,
             height: STRIP,
             top: format!("{:.3}", spread.max),
             bottom: if spread.min < spread.max { format!("{:.3}", spread.min) } else { String::new() },
@@ -245,31 +159,6 @@ fn height(ratio: f64, min: f64, max: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn symbols_fall_into_bars_around_zero() {
-        for room in 1..400 {
-            let (step, bars) = symbol_bins(room, WIDEST);
-            assert!(bars <= room && step * bars >= 255 && step % 2 == 1 && bars % 2 == 1, "{room}: {step} {bars}");
-            // Every symbol once in a hundred: all bars are equal.
-            let found = SymbolStats { counts: [1; 256], entropy: 8.0 };
-            let shares = symbol_shares(&found, step, bars, WIDEST);
-            assert_eq!(shares.len(), bars);
-            let inner = &shares[usize::from(bars > 1)..];
-            assert!(inner.iter().all(|s| (s - 1.0 / 256.0).abs() < 1.0 / 256.0 / 200.0 + 1e-9 || bars == 1), "{room}");
-            // The zeros are in the middle.
-            let mut counts = [0; 256];
-            counts[128] = 7;
-            let zeros = SymbolStats { counts, entropy: 0.0 };
-            assert_eq!(reach(&zeros), 15);
-            for reach in [WIDEST, 63, 15] {
-                let (step, bars) = symbol_bins(room, reach);
-                assert!(bars <= room && step * bars > 2 * reach as usize, "{room}: {step} {bars}");
-                let shares = symbol_shares(&zeros, step, bars, reach);
-                assert!(shares.iter().enumerate().all(|(i, &s)| (s > 0.0) == (i == bars / 2)), "{room}");
-            }
-        }
-    }
 
     #[test]
     fn strips_hold_every_chunk() {

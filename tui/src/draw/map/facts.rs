@@ -5,6 +5,9 @@ use ratatui::layout::Rect;
 
 use crate::draw::text;
 use crate::draw::widgets::Pen;
+use wcodec::{PLAN_KEY, QUALITY_KEY};
+
+use crate::model::statements::{Plan, Quality};
 use crate::model::totals::Totals;
 use crate::state::State;
 
@@ -99,6 +102,15 @@ fn lines(state: &State, rows: usize) -> Vec<Line> {
         lines.push(Line::Title("metadata"));
     }
     // A hostile file may have very many.
-    lines.extend(metadata.iter().take(rows + 1).map(|(key, value)| fact(key, value.chars().take(300).collect())));
+    let rates = state.rates.rates(file);
+    let said = |key: &str| match key {
+        PLAN_KEY => rates.plan.as_ref().map(Plan::line),
+        QUALITY_KEY => rates.quality.as_ref().map(Quality::line),
+        _ => None,
+    };
+    let short = |text: &str| text.chars().take(300).collect();
+    lines.extend(
+        metadata.iter().take(rows + 1).map(|(key, value)| fact(key, short(said(key).as_ref().unwrap_or(value)))),
+    );
     lines
 }

@@ -1,0 +1,185 @@
+//! How many bits tensors take by what they are for, and by the layer that they are in.
+
+use std::collections::HashMap;
+
+use wcodec::TensorInfo;
+use wcodec::names::natural;
+
+use super::FileModel;
+use super::statements::{Plan, Quality};
+use super::totals::Totals;
+use crate::draw::text::width;
+
+/// What tensors of all layers and experts have in common: the name without numbers that stand alone, as `wcodec plan` names roles.
+///
+/// ```
+/// use wcodec_tui::model::rates::role_of;
+/// assert_eq!(role_of("model.layers.11.mlp.experts.3.w1.weight"), "model.layers.*.mlp.experts.*.w1.weight");
+/// assert_eq!(role_of("lm_head.weight"), "lm_head.weight");
+/// ```
+pub fn role_of(name: &str) -> String {
+    let mut role = String::with_capacity(name.len());
+    for (i, part) in name.split('.').enumerate() {
+        role.push_str(if i > 0 { "." } else { "" });
+        role.push_str(if is_number(part) { "*" } else { part });
+    }
+    role
+}
+
+/// The layer that a tensor is in: its name up to the first number that stands alone.
+///
+/// ```
+/// use wcodec_tui::model::rates::layer_of;
+/// assert_eq!(layer_of("model.layers.11.mlp.experts.3.w1.weight"), Some("model.layers.11"));
+/// assert_eq!(layer_of("lm_head.weight"), None);
+/// ```
+pub fn layer_of(name: &str) -> Option<&str> {
+    let mut end = 0;
+    for part in name.split('.') {
+        end += part.len();
+        if is_number(part) {
+            return name.get(..end);
+        }
+        end += 1;
+    }
+    None
+}
+
+fn is_number(part: &str) -> bool {
+    !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Tensors that have something in common.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Group {
+    /// What they have in common.
+    pub name: String,
+    /// Sums over them.
+    pub totals: Totals,
+    /// Their schemes, in the order of the file.
+    pub schemes: String,
+    /// Root of the mean square of what their stated errors say, each weight once; none where none is stated.
+    pub error: Option<f64>,
+}
+
+/// What the file says of its bits, and where they went.
+#[derive(Debug, Default)]
+pub struct Rates {
+    /// How they were chosen, if the file says so.
+    pub plan: Option<Plan>,
+    /// What was measured, if it says so.
+    pub quality: Option<Quality>,
+    /// By role, the most stored bytes first.
+    pub roles: Vec<Group>,
+    /// By layer, in natural order; tensors in none come last, together.
+    pub layers: Vec<Group>,
+    /// All tensors.
+    pub all: Group,
+    /// Columns that the longest name takes.
+    pub widest: usize,
+    /// And the longest list of schemes.
+    pub schemes: usize,
+}
+
+/// What tensors in no layer are called together.
+pub const NO_LAYER: &str = "in no layer";
+
+impl Rates {
+    /// Those of a file.
+    pub fn new(file: &FileModel) -> Self {
+        let metadata = file.container.metadata();
+        let (roles, layers) = (roles(&file.tensors), layers(&file.tensors));
+        let all = Group { name: "all tensors".to_owned(), ..whole(&file.tensors) };
+        let groups = || roles.iter().chain(&layers).chain([&all]);
+        let widest = groups().map(|g| width(&g.name)).max().unwrap_or(0);
+        let schemes = groups().map(|g| width(&g.schemes)).max().unwrap_or(0);
+        Self { plan: Plan::of(metadata), quality: Quality::of(metadata), roles, layers, all, widest, schemes }
+    }
+}
+
+/// Sums by role, the most stored bytes first.
+pub fn roles(tensors: &[TensorInfo]) -> Vec<Group> {
+    let mut found = groups(tensors, |t| role_of(&t.name));
+    found.sort_by_key(|g| std::cmp::Reverse(g.totals.stored_bytes));
+    found
+}
+
+/// Sums by layer, in natural order; tensors in none come last, together.
+pub fn layers(tensors: &[TensorInfo]) -> Vec<Group> {
+    let mut found = groups(tensors, |t| layer_of(&t.name).unwrap_or_default().to_owned());
+    // No layer has an empty name: a number is in it.
+    found.sort_by(|a, b| a.name.is_empty().cmp(&b.name.is_empty()).then_with(|| natural(&a.name, &b.name)));
+    if let Some(last) = found.last_mut().filter(|g| g.name.is_empty()) {
+        last.name = NO_LAYER.to_owned();
+    }
+    found
+}
+
+/// All of a file in one.
+fn whole(tensors: &[TensorInfo]) -> Group {
+    groups(tensors, |_| String::new()).pop().unwrap_or_default()
+}
+
+/// Sums over tensors that share something, in the order of the file. There may be as many of these as tensors.
+fn groups(tensors: &[TensorInfo], what: impl Fn(&TensorInfo) -> String) -> Vec<Group> {
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut found: Vec<(Group, Vec<&str>, f64, u64)> = Vec::new();
+    for t in tensors {
+        let name = what(t);
+        let at = *places.entry(name).or_insert_with_key(|name| {
+            found.push((Group { name: name.clone(), ..Group::default() }, Vec::new(), 0.0, 0));
+            found.len() - 1
+        });
+        let (group, schemes, squares, weights) = &mut found[at];
+        group.totals.add(t);
+        if !schemes.contains(&t.scheme.as_str()) {
+            schemes.push(&t.scheme);
+        }
+        if let Some(error) = t.error {
+            *squares += error * error * t.elements as f64;
+            *weights = weights.saturating_add(t.elements);
+        }
+    }
+    let finished = found.into_iter().map(|(group, schemes, squares, weights)| Group {
+        schemes: schemes.join(", "),
+        error: (weights > 0).then(|| (squares / weights as f64).sqrt()),
+        ..group
+    });
+    finished.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wcodec::{Dtype, EncodeOptions, MemorySource, encode_to_vec};
+
+    fn tensors(names: &[&str]) -> Vec<TensorInfo> {
+        let mut source = MemorySource::new();
+        for name in names {
+            source.push((*name).to_owned(), Dtype::U8, vec![4], vec![0; 4].into()).unwrap();
+        }
+        let (bytes, _) = encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(())).unwrap();
+        wcodec::Container::from_bytes(bytes).unwrap().infos().unwrap()
+    }
+
+    #[test]
+    fn layers_stand_in_natural_order_and_what_is_in_none_comes_last() {
+        let names = ["a.10.w", "head", "a.2.w", "a.2.b", "b.0.experts.7.w", "a.x.w", "7", "..3"];
+        let found = layers(&tensors(&names));
+        let named: Vec<_> = found.iter().map(|g| (g.name.as_str(), g.totals.tensors)).collect();
+        assert_eq!(named, [("..3", 1), ("7", 1), ("a.2", 2), ("a.10", 1), ("b.0", 1), (NO_LAYER, 2)]);
+    }
+
+    #[test]
+    fn every_tensor_has_one_role() {
+        let names = ["a.0.q.weight", "a.1.q.weight", "a.1.k.weight", "a.1x.k", "", ".", "0", "a..0"];
+        for name in names {
+            assert_eq!(role_of(name).matches('.').count(), name.matches('.').count());
+        }
+        let found = roles(&tensors(&["a.0.q.weight", "a.1.q.weight", "a.1.k.weight", "a.1x.k"]));
+        let named: Vec<_> = found.iter().map(|g| (g.name.as_str(), g.totals.tensors, g.schemes.as_str())).collect();
+        assert_eq!(named, [("a.*.q.weight", 2, "raw"), ("a.*.k.weight", 1, "raw"), ("a.1x.k", 1, "raw")]);
+        assert_eq!(whole(&tensors(&["a", "b"])).totals.tensors, 2);
+        assert_eq!(whole(&[]), Group::default());
+    }
+}
