@@ -126,6 +126,19 @@ def patterns(what: str, value: str | Iterable[str]) -> list[str]:
     return found
 
 
+# What a pattern reads as something else than itself.
+_SPECIAL = frozenset("*?[]{}\\")
+
+
+def exactly(name: str) -> str:
+    """The glob pattern that matches this name only.
+
+    >>> exactly("layers.0.w"), exactly("w{0}")
+    ('layers.0.w', 'w[{]0[}]')
+    """
+    return "".join(f"[{c}]" if c in _SPECIAL else c for c in name)
+
+
 def path_of(value: str | os.PathLike[str]) -> str:
     """A path as text."""
     try:

@@ -15,8 +15,7 @@ from .. import _native
 from .._errors import InputError, UnsupportedError
 from .._foreign import by_transformers
 from .._measure import _models
-from .._models._replace import _escaped
-from .._options import encode_options, path_of, patterns, shown
+from .._options import encode_options, exactly, path_of, patterns, shown
 from .._sources import tensor_source
 from ._collect import collect_statistics
 from ._rate import Matrices, Matrix
@@ -95,7 +94,7 @@ class Chooser:
         turned = [n for n in known if n in statistics.units and statistics.units[n].transposed]
         transpose = patterns("transpose", options.get("transpose") or ())
         steps = {**{n: factors[n] for n in known if n in factors}, **(options.get("steps") or {})}
-        extra = [p for p in map(_escaped, turned) if p not in transpose]
+        extra = [p for p in map(exactly, turned) if p not in transpose]
         self._options = {**options, "steps": steps, "transpose": [*transpose, *extra]}
         self._turned = frozenset(turned)
         self._matrices = Matrices(

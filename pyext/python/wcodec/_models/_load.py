@@ -14,7 +14,7 @@ from .. import _api, _decodable, _devices
 from .._container import Container, TensorEntry
 from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
 from .._foreign import by_transformers, config_of, read_json, said
-from .._options import path_of, patterns, shown
+from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings
@@ -22,7 +22,7 @@ from ..nn._store import Store
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find, groups, routed
 from ._names import Match, check, match, shared_names, tie
-from ._replace import _escaped, nothing_to_compress, replace
+from ._replace import nothing_to_compress, replace
 
 # What a repository must have for a model; weights in other forms are left where they are.
 _WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -258,7 +258,7 @@ def _compress_checkpoint(
         stored = shared[name] if shared[name] in keys else name
         keys[stored] = (found.whole[name],)
         kept.append(changed(candidate, stored=((stored,),)))
-    transpose = [_escaped(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
+    transpose = [exactly(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
     container = _api.compress_in_memory(Lazy(checkpoint, keys, stacks), transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
     replace(model, kept, store, dtype=dtype, device=device)

@@ -12,7 +12,8 @@ import torch
 from .._container import Container
 from .._models._find import find, key_of
 from .._models._names import Match, match
-from .._models._replace import _escaped, _need_weights, nothing_to_compress
+from .._models._replace import _need_weights, nothing_to_compress
+from .._options import exactly
 
 Shape = tuple[int, ...]
 
@@ -70,7 +71,7 @@ class Matrices:
     @property
     def transpose(self) -> list[str]:
         """Patterns of those that have a row for each input, for :func:`wcodec.compress`."""
-        return [_escaped(piece.name) for piece in self.pieces if piece.transposed]
+        return [exactly(piece.name) for piece in self.pieces if piece.transposed]
 
     def tensor(self, piece: Piece) -> torch.Tensor:
         """One of them, as the model has it now."""
