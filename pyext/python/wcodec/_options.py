@@ -154,6 +154,11 @@ def path_of(value: str | os.PathLike[str]) -> str:
     return path
 
 
+def is_statistics_file(value: Any) -> bool:
+    """Whether ``calibrate`` names a file of statistics, and not a text to collect them on."""
+    return isinstance(value, str | os.PathLike) and str(value).endswith(".safetensors")
+
+
 def _way(
     scheme: str | None,
     scale: str,

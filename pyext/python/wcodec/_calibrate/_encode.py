@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from .. import _native
-from .._errors import InputError, UnsupportedError
-from .._foreign import by_transformers
+from .._errors import InputError
 from .._measure import _models
+from .._models._checkpoint import Checkpoint
+from .._models._original import original_model
 from .._options import encode_options, exactly, path_of, patterns, shown
 from .._sources import tensor_source
-from ._collect import collect_statistics
 from ._rate import Matrices, Matrix
+from ._source import statistics_of
 from ._statistics import Statistics
 
 if TYPE_CHECKING:
@@ -31,19 +32,6 @@ _CLOSE = 1e-3
 _TRIES = 6
 # log2 of a Gaussian's RMS by the step is its bits less this, and tiles and scales take some.
 _GAUSSIAN = 2.1
-
-
-def statistics_of(model: Callable[[], Any], calibrate: Any, **options: Any) -> Statistics:
-    """Statistics that are given, saved in a file, or to be collected: by what the model writes (``"self"``), on a text
-    or on token ids.
-
-    :param model: a function that gives the model, which is called only where statistics are to be collected.
-    """
-    if isinstance(calibrate, Statistics):
-        return calibrate
-    if isinstance(calibrate, str | os.PathLike) and str(calibrate).endswith(".safetensors"):
-        return Statistics.load(calibrate)
-    return collect_statistics(model(), data=calibrate, **options)
 
 
 class Chooser:
@@ -221,27 +209,6 @@ def _next(tried: list[tuple[float, float]], wanted: float) -> float:
     return x + (wanted - y) / slope
 
 
-class Tensors(Mapping[str, torch.Tensor]):
-    """The tensors of a checkpoint on disk, each read when it is asked for."""
-
-    def __init__(self, path: str) -> None:
-        from safetensors import safe_open
-
-        found = _native.checkpoint(path, False)[0]
-        files: dict[str, Any] = {str(file): safe_open(str(file), framework="pt") for _, file in found}
-        self._files = {name: files[str(file)] for name, file in found}
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
 def prepare(
     src: Any,
     calibrate: Any,
@@ -256,7 +223,7 @@ def prepare(
 
     :param model: the model that statistics are collected from where there are none yet; that of the folder if left out.
     """
-    weights: Mapping[str, Any] = src if isinstance(src, Mapping) else Tensors(path_of(src))
+    weights: Mapping[str, Any] = src if isinstance(src, Mapping) else Checkpoint(Path(path_of(src)))
 
     def load() -> Any:
         if model is not None:
@@ -266,25 +233,10 @@ def prepare(
                 "calibration runs the model, and a mapping of tensors is none (collect_statistics of the model, and "
                 "pass what it returns)"
             )
-        return loaded(path_of(src), device)()
+        path = Path(path_of(src))
+        return original_model(path if path.is_dir() else path.parent, device or "cpu", "auto")[0]
 
     found = statistics_of(load, calibrate, progress=progress)
     chooser = Chooser(weights, found, options, feedback=feedback, device=device)
     with _models.steps(progress, "finding steps", "pass") as advance:
         return chooser.prepared(advance)
-
-
-def loaded(path: str, device: Any = None, trust_remote_code: bool = False) -> Callable[[], Any]:
-    """What loads the model of a folder as transformers does."""
-
-    def load() -> Any:
-        try:
-            from transformers import AutoModelForCausalLM
-        except ImportError:
-            raise UnsupportedError("models need transformers (pip install torch transformers accelerate)") from None
-        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
-        with by_transformers(folder, "makes no model of its config"):
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=trust_remote_code)
-        return model.to(device or "cpu").eval()
-
-    return load

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _api
 from .._measure import _models
+from .._models._original import original_model
 from .._options import CODERS, choice, number
 from . import _loading, _reference
 from ._frontier_report import FrontierReport, FrontierRow
@@ -79,12 +80,12 @@ def frontier(
     """
     rates = tuple(number("bits", b) for b in (bits if isinstance(bits, Iterable) else (bits,)))
     coders = tuple(choice("coder", c, CODERS) for c in ((coder,) if isinstance(coder, str) else coder))
-    original, folder = _loading.original(model, device, dtype, trust_remote_code)
+    original, folder = original_model(model, device, dtype, trust_remote_code)
     ids = _models.token_ids(text, original, tokenizer)
     (windows,) = _models.whole("windows", windows)
     from ._score import Judge
 
-    known = _loading.statistics_of(calibrate, original, tokenizer, progress=progress)
+    known = _loading.factors_of(calibrate, original, tokenizer, progress=progress)
     matrices = _of_folder(original, folder)
     recipes = list(_recipes(rates, coders, known))
     with _models.steps(progress, "frontier", "window") as tell:

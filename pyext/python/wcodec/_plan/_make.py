@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._errors import InputError
 from .._measure import _models
+from .._models._original import is_model, original_model
 from .._options import choice, encode_options, shown
 from .._reports import TensorInfo
 from . import _loading
@@ -101,22 +102,21 @@ def plan(
     own = Recipe(WEIGHTS_ALONE if steps is None else "steps as given", "rate", None, trellis is not False, coder, steps)
     fixed = {**options, "rules": rules}
     # What is collected, and what is measured, needs the model itself.
-    given = callable(getattr(calibrate, "factors", None)) or str(calibrate).endswith(".safetensors")
     original, folder = None, None
-    if text is not None or _loading.is_model(src) or calibrate is not None and not given:
-        original, folder = _loading.original(src, device, dtype, trust_remote_code)
+    if text is not None or is_model(src) or calibrate is not None and not _loading.is_given(calibrate):
+        original, folder = original_model(src, device, dtype, trust_remote_code)
         matrices = _of_folder(original, folder)
         if matrices.transpose:
             # The names of the model's own layers say it better than shapes could.
             more = fixed.get("transpose") or ()
             fixed["transpose"] = [*([more] if isinstance(more, str) else more), *matrices.transpose]
-    source = _loading.tensors_of(src) if _loading.is_model(src) else src
+    source = _loading.tensors_of(src) if is_model(src) else src
     wish = Wish(
         target=wanted,
         recipe=own,
         scheme=scheme,
         trellis=trellis,
-        statistics=_loading.statistics_of(calibrate, original, tokenizer, progress=progress),
+        statistics=_loading.factors_of(calibrate, original, tokenizer, progress=progress),
         # It finds one number of bits for all tensors.
         feedback=feedback and not _has_rates(rules),
         config=getattr(original, "config", None),
