@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from small_models import llama  # noqa: E402
+from small_models import collect, gpt2, llama  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,86 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("models") / "llama"
     llama().save_pretrained(place)
     return place
+
+
+@pytest.fixture(scope="module")
+def trained(model: Path) -> tuple[dict[str, Any], wcodec.Statistics]:
+    """Some matrices of the model of the repository, and statistics of it."""
+    original = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    statistics = wcodec.collect_statistics(original, data=model / "heldout.txt", windows=2, length=128)
+    names = [f"model.layers.{i}.mlp.{part}_proj.weight" for i in (0, 3) for part in ("gate", "down")]
+    return {name: original.get_parameter(name).detach() for name in sorted(names)}, statistics
+
+
+# Bits and sources
+
+
+@pytest.mark.parametrize("trellis", [False, True])
+@pytest.mark.parametrize("feedback", [False, True])
+def test_bits_are_met(trained: Any, trellis: bool, feedback: bool) -> None:
+    weights, statistics = trained
+    options = {"bits": 3.5, "trellis": trellis, "calibrate": statistics, "feedback": feedback}
+    data, report = wcodec.compress_to_bytes(weights, **options)
+    # Counted by a sample of rows, and there are few.
+    assert report.rate is not None and report.rate.bits_per_weight == pytest.approx(3.5, rel=0.015)
+    assert report.rate.tensors == len(weights) and data == wcodec.compress_to_bytes(weights, **options)[0]
+
+
+def test_any_source_is_calibrated(trained: Any, tmp_path: Path) -> None:
+    weights, statistics = trained
+    options = {"bits": 4, "trellis": False, "calibrate": statistics}
+    expected, _ = wcodec.compress_to_bytes(weights, **options)
+    arrays = {name: tensor.numpy().copy() for name, tensor in weights.items()}
+    for array in arrays.values():
+        array.flags.writeable = False
+    whole = wcodec.open(wcodec.compress_to_bytes(weights, scheme="lossless")[0])
+    for source in (arrays, whole):
+        assert wcodec.compress_to_bytes(source, **options)[0] == expected
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file(weights, tmp_path / "model.safetensors")
+    for path in (tmp_path, tmp_path / "model.safetensors"):
+        wcodec.compress(path, tmp_path / "x.wcodec", overwrite=True, progress=False, **options)
+        with wcodec.open(tmp_path / "x.wcodec") as found, wcodec.open(expected) as other:
+            assert wcodec.compare(found, other).same
+
+
+def test_what_is_not_quantized_counts_nothing(trained: Any) -> None:
+    weights, statistics = trained
+    others = {"ids": torch.arange(6).view(2, 3), "none": torch.zeros(0, 5), "norm": torch.ones(7)}
+    options = {"bits": 4, "trellis": False, "calibrate": statistics}
+    expected, found = (wcodec.compress_to_bytes(s, **options)[1] for s in (weights, {**others, **weights}))
+    assert found.rate == expected.rate and len(found.tensors) == len(expected.tensors) + 3
+
+
+def test_a_tied_tensor_counts_once(trained: Any) -> None:
+    weights, statistics = trained
+    first = "model.layers.0.mlp.gate_proj.weight"
+    # Tensors that take other bits than those around them show what counts twice.
+    options = {"bits": 4, "trellis": False, "calibrate": statistics}
+    for feedback in (False, True):
+        expected, found = (
+            wcodec.compress_to_bytes(source, feedback=feedback, steps=dict.fromkeys(same, 0.2), **options)[1]
+            for source, same in ((weights, [first]), ({**weights, "tied": weights[first]}, [first, "tied"]))
+        )
+        assert found.aliases == {"tied": first} and found.rate == expected.rate
+
+
+def test_what_is_refused(trained: Any) -> None:
+    weights, statistics = trained
+    steps_only = collect(llama(), full=False)
+    cases: dict[str, dict[str, Any]] = {
+        "goes with scheme='rate'": {"scheme": "int8"},
+        "rules have bits of their own": {"rules": {"*": {"bits": 3}}},
+        "are for steps only": {"calibrate": steps_only},
+        "shares bits among tensors": {"bits_per_tensor": True},
+        "of none of the tensors": {"calibrate": collect(gpt2())},
+        "a mapping of tensors is none": {"calibrate": "self"},
+        "no tensor to quantize": {"exclude": "*"},
+        "to device 'tpu'": {"device": "tpu"},
+    }
+    for message, options in cases.items():
+        with pytest.raises(wcodec.InputError, match=message):
+            wcodec.compress_to_bytes(weights, **{"calibrate": statistics, "trellis": None, **options})
 
 
 # Models that statistics are collected from

@@ -18,13 +18,11 @@ from ._collect import collect_statistics
 from ._encode import prepare
 from ._factor import Feedback
 from ._quantize import Quantized, quantize
-from ._rate import Matrices, quantize_model
 from ._source import statistics_of
 from ._statistics import Statistics, StatisticsReport, feedback_for
 
 __all__ = [
     "Feedback",
-    "Matrices",
     "Quantized",
     "Statistics",
     "StatisticsReport",
@@ -32,6 +30,5 @@ __all__ = [
     "feedback_for",
     "prepare",
     "quantize",
-    "quantize_model",
     "statistics_of",
 ]
