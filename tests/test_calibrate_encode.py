@@ -15,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from small_models import collect, gpt2, llama  # noqa: E402
+from wcodec._calibrate import _replay  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,20 @@ def test_a_tied_tensor_counts_once(trained: Any) -> None:
             for source, same in ((weights, [first]), ({**weights, "tied": weights[first]}, [first, "tied"]))
         )
         assert found.aliases == {"tied": first} and found.rate == expected.rate
+
+
+def test_nothing_is_kept_when_all_is_encoded(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, statistics = trained
+    forgotten: list[bool] = []
+    # Recordings are a GPU's.
+    monkeypatch.setattr(_replay, "forget", lambda: forgotten.append(statistics._last is not None))
+    options = {"bits": 4, "trellis": False, "calibrate": statistics}
+    wcodec.compress_to_bytes(weights, **options)
+    assert forgotten == [True] and statistics._last is None
+    broken = {name: torch.full_like(weight, torch.nan) for name, weight in weights.items()}
+    with pytest.raises(wcodec.InputError, match="not finite"):
+        wcodec.compress_to_bytes(broken, **options)
+    assert forgotten == [True, True] and statistics._last is None
 
 
 def test_what_is_refused(trained: Any) -> None:

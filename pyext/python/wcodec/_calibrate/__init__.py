@@ -15,7 +15,7 @@ Nothing here knows how symbols are coded or stored.
 """
 
 from ._collect import collect_statistics
-from ._encode import prepare
+from ._encode import prepared
 from ._factor import Feedback
 from ._quantize import Quantized, quantize
 from ._source import statistics_of
@@ -28,7 +28,7 @@ __all__ = [
     "StatisticsReport",
     "collect_statistics",
     "feedback_for",
-    "prepare",
+    "prepared",
     "quantize",
     "statistics_of",
 ]

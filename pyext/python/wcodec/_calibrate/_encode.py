@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,11 @@ from .._models._checkpoint import Checkpoint
 from .._models._original import original_model
 from .._options import encode_options, exactly, path_of, patterns, shown
 from .._sources import tensor_source, torch_tensor
+from . import _replay
 from ._matrices import Matrices, Matrix
 from ._quantize import quantize
 from ._source import statistics_of
-from ._statistics import Statistics
+from ._statistics import Statistics, forget_feedback
 
 if TYPE_CHECKING:
     from .._native import _Chosen, _EncodeOptions
@@ -215,7 +217,8 @@ def _next(tried: list[tuple[float, float]], wanted: float) -> float:
     return x + (wanted - y) / slope
 
 
-def prepare(
+@contextmanager
+def prepared(
     src: Any,
     calibrate: Any,
     options: Mapping[str, Any],
@@ -224,8 +227,9 @@ def prepare(
     model: Any = None,
     device: torch.device | str | None = None,
     progress: bool = False,
-) -> tuple[_EncodeOptions, Callable[[str], _Chosen | None]]:
+) -> Iterator[tuple[_EncodeOptions, Callable[[str], _Chosen | None]]]:
     """Options for the native encoder and the function that chooses levels, for a source and what it is calibrated by.
+    What was kept from one matrix to the next, some of it on a GPU, goes at the end.
 
     :param model: the model that statistics are collected from where there are none yet; that of the folder if left out.
     """
@@ -244,5 +248,10 @@ def prepare(
 
     found = statistics_of(load, calibrate, progress=progress)
     chooser = Chooser(weights, found, options, feedback=feedback, device=device)
-    with _models.steps(progress, "finding steps", "pass") as advance:
-        return chooser.prepared(advance)
+    try:
+        with _models.steps(progress, "finding steps", "pass") as advance:
+            chosen = chooser.prepared(advance)
+        yield chosen
+    finally:
+        _replay.forget()
+        forget_feedback(found)

@@ -258,6 +258,11 @@ def feedback_for(
     return last[1]
 
 
+def forget_feedback(statistics: Statistics) -> None:
+    """Gives the memory of the feedback back that :func:`feedback_for` keeps."""
+    statistics._last = None
+
+
 def _geometric_mean(values: Iterable[tuple[float, int]]) -> float:
     pairs: list[tuple[float, Any]] = list(values)
     return math.exp(sum(math.log(value) * count for value, count in pairs) / sum(count for _, count in pairs))
