@@ -134,13 +134,10 @@ class Statistics:
         """
         costs = {name: self._cost(unit) for name, unit in self.units.items() if unit.sensitivity > 0}
         own = {name: cost for name, cost in costs.items() if self._why_not(self.units[name]) is None}
-        rare = {unit.kind: 0.0 for name, unit in self.units.items() if name not in own}
-        for kind in rare:
-            # A rare expert matters no more than the least of its layer that is known well. Where all are rare, what is
-            # known of all of them together is still something.
-            known = [cost for name, cost in own.items() if self.units[name].kind == kind]
-            some = [cost for name, cost in costs.items() if self.units[name].kind == kind]
-            rare[kind] = min(known) if known else sum(some) / max(len(some), 1)
+        known, some = self._by_kind(own), self._by_kind(costs)
+        # A rare expert matters no more than the least of its layer that is known well. Where all are rare, what is
+        # known of all of them together is still something.
+        rare = {kind: min(known[kind]) if kind in known else sum(every) / len(every) for kind, every in some.items()}
         found: dict[str, float] = {}
         for name, unit in self.units.items():
             cost = own.get(name, rare.get(unit.kind, 0.0))
@@ -190,6 +187,12 @@ class Statistics:
         if unit.site is not None:
             cost *= self.sites[unit.site].left
         return cost
+
+    def _by_kind(self, costs: dict[str, float]) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {}
+        for name, cost in costs.items():
+            found.setdefault(self.units[name].kind, []).append(cost)
+        return found
 
     def _facts(self) -> list[tuple[str, str]]:
         report = self.report
