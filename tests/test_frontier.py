@@ -227,6 +227,11 @@ def test_command(model: Path, run: Cli, tmp_path: Path, plt: Any) -> None:
     assert status == 2 and "config.json" in err
 
 
+def test_coders_without_tiles_have_no_trellis(model: Path) -> None:
+    found = wcodec.frontier(model, model / "heldout.txt", bits=4, coder="zstd", windows=1)
+    assert [(row.kind, row.trellis) for row in found.rows[2:]] == [("int8", False), ("rate", False)]
+
+
 def test_steps_of_a_calibration(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
 

@@ -19,6 +19,8 @@ _FACTS = encoding_facts()
 SCHEMES = tuple(_FACTS["schemes"])
 SCALES = ("row", "tensor", "block")
 CODERS = tuple(_FACTS["coders"])
+TILED_CODERS = ("rans", "huffman")
+"""Those that work in tiles, which a trellis needs."""
 LAYOUTS = tuple(_FACTS["layouts"])
 DTYPES = ("float32", "float16", "bfloat16")
 """What models compute in, and what a cache can keep keys and values in."""
@@ -190,8 +192,7 @@ def _way(
         "scale": choice("scale", scale, SCALES),
         "block": DEFAULT_BLOCK if size is None else size,
         "bits": None if bits is None else number("bits", bits),
-        # It needs tiles, which these coders have.
-        "trellis": coder in ("rans", "huffman") if trellis is None else bool(trellis),
+        "trellis": coder in TILED_CODERS if trellis is None else bool(trellis),
         "coder": choice("coder", coder, CODERS),
     }
 
