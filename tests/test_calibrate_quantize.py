@@ -16,6 +16,7 @@ from wcodec._calibrate import _plan as plans  # noqa: E402
 from wcodec._calibrate import quantize  # noqa: E402
 from wcodec._calibrate._scalar import round_columns  # noqa: E402
 from wcodec._calibrate._tables import MAGNITUDES  # noqa: E402
+from wcodec._calibrate._threads import one_thread  # noqa: E402
 from wcodec._calibrate._trellis import best_paths  # noqa: E402
 
 WEIGHT = 0.1
@@ -173,6 +174,23 @@ def test_feedback_lowers_the_error_of_outputs(trellis: bool) -> None:
     whole = quantize(weight, known, step=step, tile=512, trellis=trellis, prices=fed.prices)
     assert (some.levels == whole.levels[rows]).float().mean() > 0.99
     assert fed.levels.dtype == torch.int8 and fed.scales.dtype == torch.bfloat16
+
+
+def test_threads_are_as_many_as_before() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        cpu = torch.device("cpu")
+        with pytest.raises(ZeroDivisionError), one_thread(cpu, True):
+            assert torch.get_num_threads() == 1
+            raise ZeroDivisionError
+        with one_thread(cpu, False):
+            assert torch.get_num_threads() == 2
+        for rows in (8, 300):
+            quantize(torch.randn(rows, 16), None, step=torch.full((rows,), 0.5), tile=64, trellis=True)
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_rows_of_zeros_and_inputs_that_never_come() -> None:

@@ -14,9 +14,12 @@ from .. import _format as fmt
 from .._errors import InputError
 from . import _factor
 from ._moments import Packed
+from ._threads import one_thread
 
 # An expert that fewer tokens were routed to is quantized by its weights alone.
 RARE_TOKENS = 1000
+# Columns of a block that one thread factors within some hundredths of a second.
+_NARROW = 1024
 # The power of the Fisher information that steps follow. 1 would be best if the loss were a quadratic function, and is
 # 19 % worse for a mixture whose experts have few tokens each; 0.75 costs dense models 2 to 3 % of KL at 3 bits.
 FISHER_POWER = 0.75
@@ -256,8 +259,9 @@ def feedback_for(
         last = statistics._last = None
         width = statistics.sites[site].width
         moments = moments_of(statistics, site)
-        blocks = [(width * place, block.dense(device)) for place, block in enumerate(moments)]
-        last = statistics._last = (key, _factor.feedback(blocks, own_order=trellis))
+        with one_thread(torch.device(device), width <= _NARROW):
+            blocks = [(width * place, block.dense(device)) for place, block in enumerate(moments)]
+            last = statistics._last = (key, _factor.feedback(blocks, own_order=trellis))
     return last[1]
 
 
