@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import wcodec
-from command import call, document
+from command import Cli, document
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -136,10 +136,10 @@ def test_a_config_that_fetches_code_is_refused(folder: Path, tmp_path: Path, mon
     assert not asked and not (tmp_path / "x.wcodec").exists()
 
 
-def test_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_command(folder: Path, tmp_path: Path, run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "s.safetensors"
     options = ("--windows", 2, "--length", 16, "--json")
-    status, text, _ = call(capsys, "calibrate", folder, "-o", out, *options)
+    status, text, _ = run("calibrate", folder, "-o", out, *options)
     found = document(text, "calibrate")
     assert status == 0 and found["tokens"] == 32 and found["tensors"] == 15 and found["full"]
     assert wcodec.Statistics.load(out).tokens == 32
@@ -150,6 +150,6 @@ def test_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         ((folder, "-o", out), "exists"),
         ((folder, "-o", tmp_path / "n.safetensors", "--device", "tpu"), "'tpu'"),
     ):
-        status, _, err = call(capsys, "calibrate", *arguments, *options)
+        status, _, err = run("calibrate", *arguments, *options)
         assert status == 2 and message in err and err.count("\n") == 1
     assert not (tmp_path / "n.safetensors").exists()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from command import Cli, call, document
+from command import Cli, document
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -22,15 +22,6 @@ from wcodec._plan._score import Judge  # noqa: E402
 
 # A mean over 12 windows is off by 2 or 3 %: enough of them for the bounds below, and few enough for a test.
 WINDOWS = 12
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        return call(capsys, *arguments)
-
-    return run
 
 
 @pytest.fixture(scope="module")

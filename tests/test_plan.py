@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from command import Cli, call, document
+from command import Cli, document
 from wcodec._metadata import lines, quality_of
 from wcodec._plan._target import Target, target
 
@@ -20,15 +20,6 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 WINDOWS = 3
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        return call(capsys, *arguments)
-
-    return run
 
 
 class Known:
