@@ -223,7 +223,8 @@ class RateSummary:
     """Symbols, signs, scales, tables and offsets: everything but the index."""
     bits_per_weight: float
     error: float | None
-    """As :func:`error_of` has it; ``None`` where it is not known of all of them."""
+    """Root mean square of decoded - source over that of the source: the mean square over tensors, each as it counts;
+    ``None`` where it is not known of all of them."""
 
     @classmethod
     def _of(cls, tensors: Iterable[TensorInfo]) -> RateSummary | None:
