@@ -24,7 +24,8 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 
 
 def document(text: str, command: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text)
+    # Python alone reads Infinity and NaN.
+    found: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
     assert found["schema_version"] == 2 and found["command"] == command
     return found
 

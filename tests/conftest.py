@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import Cli, call
 
 Writer = Callable[[Path, dict[str, np.ndarray]], Path]
 
@@ -41,6 +42,18 @@ def plt() -> Iterator[Any]:
 
     yield pyplot
     pyplot.close("all")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command, called within this process."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        # What transformers printed while a test made its models is not the command's.
+        capsys.readouterr()
+        return call(capsys, *arguments)
+
+    return run
 
 
 @pytest.fixture

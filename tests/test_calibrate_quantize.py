@@ -10,12 +10,13 @@ import wcodec
 
 torch = pytest.importorskip("torch")
 
-from wcodec._calibrate import Matrices, quantize, quantize_model  # noqa: E402
 from wcodec._calibrate import _factor as factors  # noqa: E402
 from wcodec._calibrate import _moments as moments  # noqa: E402
 from wcodec._calibrate import _plan as plans  # noqa: E402
+from wcodec._calibrate import quantize  # noqa: E402
 from wcodec._calibrate._scalar import round_columns  # noqa: E402
 from wcodec._calibrate._tables import MAGNITUDES  # noqa: E402
+from wcodec._calibrate._threads import one_thread  # noqa: E402
 from wcodec._calibrate._trellis import best_paths  # noqa: E402
 
 WEIGHT = 0.1
@@ -175,6 +176,23 @@ def test_feedback_lowers_the_error_of_outputs(trellis: bool) -> None:
     assert fed.levels.dtype == torch.int8 and fed.scales.dtype == torch.bfloat16
 
 
+def test_threads_are_as_many_as_before() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        cpu = torch.device("cpu")
+        with pytest.raises(ZeroDivisionError), one_thread(cpu, True):
+            assert torch.get_num_threads() == 1
+            raise ZeroDivisionError
+        with one_thread(cpu, False):
+            assert torch.get_num_threads() == 2
+        for rows in (8, 300):
+            quantize(torch.randn(rows, 16), None, step=torch.full((rows,), 0.5), tile=64, trellis=True)
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_rows_of_zeros_and_inputs_that_never_come() -> None:
     h = inputs(20)
     h[5], h[:, 5] = 0, 0
@@ -233,22 +251,6 @@ def test_memory_of_statistics_is_bounded() -> None:
     assert {one.width for one in plans.plan([("a", 4096)], 1)[0]} == {256}
 
 
-def test_a_search_meets_the_bits() -> None:
-    rng = np.random.default_rng(8)
-    weights = {
-        name: torch.from_numpy(rng.standard_t(8, (300, 200)) * size).float() for name, size in (("a", 1), ("b", 9))
-    }
-    for trellis in (False, True):
-        found = dict(quantize_model(weights, None, 3.5, trellis=trellis))
-        total = sum(q.bits for q in found.values()) + 16 * 600
-        assert total / 120_000 == pytest.approx(3.5, abs=0.06)
-        assert list(found) == ["a", "b"]
-    work = Matrices(weights, None, trellis=False)
-    first = work.quantized(work.matrix("a"), 0.5)
-    same = dict(quantize_model(weights, None, 0.0, trellis=False, constant=0.5))
-    assert torch.equal(first.levels, same["a"].levels)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     known = factors.feedback([(0, torch.eye(4))], True)
 
@@ -263,7 +265,6 @@ def test_what_does_not_fit_is_refused() -> None:
         "statistics of 4 inputs do not fit 5": lambda: made(torch.ones(3, 5)),
         "tile must be at least 1": lambda: made(tile=0),
         "values that are not finite": lambda: made(torch.full((3, 4), torch.nan)),
-        "there is no matrix to quantize": lambda: dict(quantize_model({}, None, 3.0)),
     }.items():
         with pytest.raises(wcodec.InputError, match=message):
             call()

@@ -13,40 +13,10 @@ import wcodec
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from small_models import TEXT, collect, gpt2, llama, mixtral  # noqa: E402
+from wcodec import _devices  # noqa: E402
 from wcodec._calibrate import _collect, _statistics, feedback_for  # noqa: E402
 from wcodec._calibrate._statistics import moments_of  # noqa: E402
-
-SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-         "num_key_value_heads": 1, "vocab_size": 90, "max_position_embeddings": 64, "bos_token_id": 1,
-         "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
-TEXT = torch.arange(5 * 40).view(5, 40) * 7 % 90
-
-
-def llama(**other: Any) -> Any:
-    torch.manual_seed(1)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SMALL, **other})).eval()
-
-
-def mixtral() -> Any:
-    torch.manual_seed(2)
-    config = transformers.MixtralConfig(**SMALL, num_local_experts=4, num_experts_per_tok=2)
-    model = transformers.MixtralForCausalLM(config).eval()
-    # Large enough weights for routing to mean something, and an expert of layer 1 that nobody is sent to.
-    with torch.no_grad():
-        for layer in model.model.layers:
-            layer.mlp.gate.weight.mul_(30)
-        model.model.norm.weight.fill_(1)
-    return model
-
-
-def gpt2() -> Any:
-    torch.manual_seed(3)
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 90}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=1, eos_token_id=2)).eval()
-
-
-def collect(model: Any, data: Any = TEXT, **options: Any) -> wcodec.Statistics:
-    return wcodec.collect_statistics(model, data=data, **{"windows": 5, "length": 40, **options})
 
 
 def inputs_of(model: Any, modules: list[str]) -> dict[str, Any]:
@@ -270,6 +240,8 @@ def test_data_come_as_files_lists_tensors_and_data_sets(tmp_path: Path, model: P
         TEXT.tolist(),
         iter(TEXT),
         ({"input_ids": row} for row in TEXT),
+        {"input_ids": TEXT, "attention_mask": torch.ones_like(TEXT)},
+        {"input_ids": flat.tolist()},
         flat,
         flat.tolist(),
         iter(flat.tolist()),
@@ -304,6 +276,9 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path) -> None:
         "predicts what is not finite, so that nothing": lambda: collect(broken),
         "predicts what is not finite, so that no text": lambda: collect(broken, "self"),
         "there is no such file": lambda: collect(model, tmp_path / "no.txt"),
+        "data have no 'input_ids'": lambda: collect(model, {"text": TEXT}),
+        "to device 'tpu'": lambda: collect(model, device="tpu"),
+        r"the gradients of '[\w.]*' are not finite": lambda: collect(overflowing()),
     }
     for message, call in cases.items():
         with pytest.raises((wcodec.InputError, wcodec.FileMissingError), match=message):
@@ -313,6 +288,40 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path) -> None:
     with pytest.raises(wcodec.InputError, match=r"it has shape \[8, 8\], and the statistics are of \[90, 32\]"):
         feedback_for(collect(model), "lm_head.weight", trellis=True, shape=(8, 8))
     assert feedback_for(collect(model), "model.embed_tokens.weight", trellis=True) is None
+
+
+def overflowing() -> Any:
+    """A model whose predictions are finite, and whose gradients are not, as in float16."""
+    model = llama()
+    model.model.norm.register_full_backward_hook(
+        lambda module, inputs, outputs: tuple(gradient * torch.inf for gradient in inputs)
+    )
+    return model
+
+
+def test_the_mode_of_the_caller_does_not_matter() -> None:
+    model = llama()
+    expected = collect(model, "self", windows=2, length=20)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert collect(model, "self", windows=2, length=20).units == expected.units
+
+
+def test_a_model_goes_back_from_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama()
+    moves: list[Any] = []
+
+    def to(place: Any) -> Any:
+        moves.append(place)
+        if len(moves) == 1:
+            raise MemoryError
+        return model
+
+    monkeypatch.setattr(_devices, "place", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(model, "to", to)
+    with pytest.raises(MemoryError):
+        collect(model, device="cuda")
+    assert moves == [torch.device("cuda", 0), torch.device("cpu")]
 
 
 def test_files_give_back_what_was_saved(tmp_path: Path) -> None:

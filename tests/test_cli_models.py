@@ -11,23 +11,13 @@ from pathlib import Path
 
 import pytest
 import wcodec
-from command import Cli, call, document
+from command import Cli, document
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 PROMPT = "The function returns"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        # What transformers printed while a test made its models is not the command's.
-        capsys.readouterr()
-        return call(capsys, *arguments)
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import format_reader
 import numpy as np
 import pytest
 from format_reader import FormatReader, FormatReaderError
+from format_refusals import every_byte_counts, refused, shapes_allocate_nothing
 from format_writer import VARIETIES, hex_hash, reseal, write_container
 from hostile import (
     LOSSLESS_CONTENTS,
@@ -22,7 +23,6 @@ from hostile import (
     changed_index,
     forbidden_file,
     lossless_tensors,
-    poke,
     reindexed,
 )
 from lossless_samples import DTYPES_AND_WAYS, VIEWS, WIDTHS, lossless
@@ -144,23 +144,6 @@ def test_a_reader_of_version_1_0() -> None:
         FormatReader(reindexed(file, lambda i: i["features"].append("draft-1.2")))
 
 
-def refused(file: bytes, message: str) -> None:
-    """Opening the file or reading exactly one of its tensors fails, and with this message."""
-    found = []
-    try:
-        reader = FormatReader(file)
-        for name in reader.names():
-            try:
-                reader.raw_bytes(name)
-            except FormatReaderError as error:
-                found.append(error)
-    except FormatReaderError as error:
-        found.append(error)
-    assert len(found) == 1
-    with pytest.raises(FormatReaderError, match=message):
-        raise found[0]
-
-
 @pytest.fixture(scope="module")
 def broken() -> bytes:
     """The file that refusals start from, in which everything is right."""
@@ -198,12 +181,9 @@ def test_more_planes_than_bits(broken: bytes) -> None:
 
 
 def test_nothing_is_allocated_from_sizes_alone(broken: bytes) -> None:
-    for place, shape in ((0, (1 << 20, 1 << 20)), (1, (1 << 19, 1 << 20)), (2, (1, 1 << 40)), (0, (1 << 30, 1 << 30))):
-
-        def edit(index: dict[str, Any], place: int = place, shape: tuple[int, int] = shape) -> None:
-            index["tensors"][place] |= {"shape": [*shape], "matrix": [1, *shape, 0]}
-
-        refused(reindexed(broken, edit), "cannot hold")
+    shapes_allocate_nothing(
+        broken, ((0, (1 << 20, 1 << 20)), (1, (1 << 19, 1 << 20)), (2, (1, 1 << 40)), (0, (1 << 30, 1 << 30)))
+    )
 
 
 def test_every_byte_counts() -> None:
@@ -211,13 +191,7 @@ def test_every_byte_counts() -> None:
         lossless("a", "BF16", "exponents", (3, 40), (1, 3, 40, 0)),
         lossless("b", "F32", "zstd", (5,), (1, 1, 5, 0)),
     ]
-    file = write_container(None, tensors)
-    for i in range(0, len(file), 5):
-        changed = bytes(poke(file, i, bytes([file[i] ^ 1 << i % 8])))
-        with pytest.raises(FormatReaderError):
-            reader = FormatReader(changed)
-            for t in tensors:
-                reader.raw_bytes(t.name)
+    every_byte_counts(tensors)
 
 
 def test_a_container_is_json_as_the_page_says(broken: bytes) -> None:

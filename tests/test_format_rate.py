@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from format_reader import FormatReader, FormatReaderError, undo_trellis
+from format_refusals import every_byte_counts, refused, shapes_allocate_nothing
 from format_writer import VARIETIES, Tensor, hex_hash, on_trellis, reseal, trellis_row, write_container
 from hostile import (
     RATE_CONTENTS,
@@ -20,7 +21,6 @@ from hostile import (
     RATE_FORBIDDEN,
     changed_index,
     forbidden_rate,
-    poke,
     rate_tensors,
     reindexed,
 )
@@ -306,23 +306,6 @@ def test_a_key_that_version_1_0_ignores() -> None:
     assert FormatReader(changed).raw_bytes("i") == FormatReader(file).raw_bytes("i")
 
 
-def refused(file: bytes, message: str) -> None:
-    """Opening the file or reading exactly one of its tensors fails, and with this message."""
-    found = []
-    try:
-        reader = FormatReader(file)
-        for name in reader.names():
-            try:
-                reader.raw_bytes(name)
-            except FormatReaderError as error:
-                found.append(error)
-    except FormatReaderError as error:
-        found.append(error)
-    assert len(found) == 1, found
-    with pytest.raises(FormatReaderError, match=message):
-        raise found[0]
-
-
 @pytest.fixture(scope="module")
 def broken() -> bytes:
     """The file that refusals start from, in which everything is right."""
@@ -347,20 +330,11 @@ def test_forbidden_ways(what: str) -> None:
 
 
 def test_nothing_is_allocated_from_sizes_alone(broken: bytes) -> None:
-    for place, shape in ((0, (1 << 20, 1 << 20)), (3, (1 << 19, 1 << 20)), (4, (1, 1 << 40)), (0, (1 << 30, 1 << 30))):
-
-        def edit(index: dict[str, Any], place: int = place, shape: tuple[int, int] = shape) -> None:
-            index["tensors"][place] |= {"shape": [*shape], "matrix": [1, *shape, 0]}
-
-        refused(reindexed(broken, edit), "cannot hold")
+    shapes_allocate_nothing(
+        broken, ((0, (1 << 20, 1 << 20)), (3, (1 << 19, 1 << 20)), (4, (1, 1 << 40)), (0, (1 << 30, 1 << 30)))
+    )
 
 
 def test_every_byte_counts() -> None:
     tensors = [rate("a", (3, 40), (1, 3, 40, 0)), rate("b", (5,), (1, 1, 5, 0), coder="zstd", filter=None)]
-    file = write_container(None, tensors)
-    for i in range(0, len(file), 5):
-        changed = bytes(poke(file, i, bytes([file[i] ^ 1 << i % 8])))
-        with pytest.raises(FormatReaderError):
-            reader = FormatReader(changed)
-            for t in tensors:
-                reader.raw_bytes(t.name)
+    every_byte_counts(tensors)

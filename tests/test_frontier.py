@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from command import Cli, call, document
+from command import Cli, document
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -22,15 +22,6 @@ from wcodec._plan._score import Judge  # noqa: E402
 
 # A mean over 12 windows is off by 2 or 3 %: enough of them for the bounds below, and few enough for a test.
 WINDOWS = 12
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        return call(capsys, *arguments)
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +216,11 @@ def test_command(model: Path, run: Cli, tmp_path: Path, plt: Any) -> None:
     assert status == 2 and "from 1 to 8" in err
     status, _, err = run("frontier", tmp_path, *options)
     assert status == 2 and "config.json" in err
+
+
+def test_coders_without_tiles_have_no_trellis(model: Path) -> None:
+    found = wcodec.frontier(model, model / "heldout.txt", bits=4, coder="zstd", windows=1)
+    assert [(row.kind, row.trellis) for row in found.rows[2:]] == [("int8", False), ("rate", False)]
 
 
 def test_steps_of_a_calibration(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

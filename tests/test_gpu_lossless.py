@@ -10,7 +10,7 @@ from pathlib import Path
 import gpu_helpers
 import pytest
 import wcodec
-from gpu_helpers import torch
+from gpu_helpers import graph_computes, torch
 from test_lossless import DTYPES, MODEL, bits, weights
 
 # pytest looks for fixtures in the module.
@@ -62,12 +62,4 @@ def test_models_compute_what_the_original_does(coder: str, residency: str) -> No
     if residency == "host":
         return  # what comes from the host's memory is no part of a graph
     layer, plain = model.model.layers[0].mlp.up_proj, original.model.layers[0].mlp.up_proj
-    x = torch.randn(3, 192, device="cuda", dtype=torch.bfloat16)
-    graph = torch.cuda.CUDAGraph()
-    with torch.inference_mode():
-        layer(x)
-        with torch.cuda.graph(graph):
-            out = layer(x)
-        out.fill_(7.0)
-        graph.replay()
-        assert torch.equal(out, plain(x))
+    graph_computes(layer, plain, torch.randn(3, 192, device="cuda", dtype=torch.bfloat16))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from command import Cli, call, document
+from command import Cli, document
 from wcodec._metadata import lines, quality_of
 from wcodec._plan._target import Target, target
 
@@ -22,15 +22,6 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 WINDOWS = 3
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        return call(capsys, *arguments)
-
-    return run
 
 
 class Known:
@@ -97,6 +88,13 @@ def test_sources_that_cannot_be_measured(model: Path, tmp_path: Path) -> None:
         wcodec.plan(tmp_path, budget="4 bits", text=text)
     with pytest.raises(wcodec.InputError, match="nothing to encode"):
         wcodec.plan({"ids": np.arange(9)}, budget="4 bits")
+
+
+def test_recipes_are_plain_values_whatever_they_use() -> None:
+    found = wcodec.Recipe("x", bits=3.0, steps={"w": 2.0}, statistics=Known(), rules={"a": "lossless"}).to_dict()
+    assert json.loads(json.dumps(found)) == {
+        "name": "x", "coder": "rans", "bits": 3.0, "steps": True, "statistics": True, "rules": {"a": "lossless"}
+    }  # fmt: skip
 
 
 # Budgets

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import wcodec
+from wcodec._options import exactly
 
 
 def test_checkpoint_round_trip(model: Path, tmp_path: Path) -> None:
@@ -103,6 +104,15 @@ def test_include_exclude_skip_transpose(weights: dict[str, np.ndarray]) -> None:
     assert np.array_equal(turned.symbols(), plain.symbols().T)
     assert np.array_equal(turned.numpy(), plain.numpy().T)
     assert np.array_equal(turned.numpy(), turned.symbols() * turned.scales())
+
+
+def test_patterns_of_single_names() -> None:
+    """Whatever a name has in it, its pattern matches it and no other."""
+    for special in "*?[]{}\\!,-^/":
+        names = (f"a{special}b", "ab", "axb", f"a{special}{special}b")
+        tensors = {name: np.ones((8, 4), np.float32) for name in names}
+        container = wcodec.open(wcodec.compress_to_bytes(tensors, transpose=exactly(names[0]))[0])
+        assert [container[name].row_axis for name in names] == [1, 0, 0, 0], special
 
 
 def test_scales_broadcast(rng: np.random.Generator) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
@@ -134,9 +135,11 @@ def compress(
         "tile": tile, "include": include, "exclude": exclude, "skip": skip, "transpose": transpose, "threads": threads,
         "overwrite": overwrite, "metadata": metadata,
     }  # fmt: skip
-    options, levels = _chosen(src, given, calibrate, feedback, device, progress)
     target = path_of(dst)
-    with reporter(progress, "encode") as callback:
+    with (
+        _chosen(src, given, calibrate, feedback, device, progress) as (options, levels),
+        reporter(progress, "encode") as callback,
+    ):
         text = _native.encode(native_source(src), target, options, callback, levels)
     return CompressionReport._from_native(target, text)
 
@@ -148,6 +151,7 @@ def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: d
     return compress_by_plan(src, dst, progress, options)
 
 
+@contextmanager
 def _chosen(
     src: Source,
     options: Mapping[str, Any],
@@ -156,16 +160,19 @@ def _chosen(
     device: Any = None,
     progress: bool | ProgressCallback = False,
     model: Any = None,
-) -> tuple[_EncodeOptions, _ChooseLevels | None]:
+) -> Iterator[tuple[_EncodeOptions, _ChooseLevels | None]]:
     """What the native encoder takes: options, and what chooses levels where scheme ``rate`` is calibrated."""
     if calibrate is None:
-        return encode_options(**options), None
+        yield encode_options(**options), None
+        return
     _torch.require()
-    from ._calibrate import prepare
+    from ._calibrate import prepared
 
     if options.get("scheme") is None and options.get("bits") is None and options.get("trellis") is None:
         options = {**options, "scheme": "rate"}
-    return prepare(src, calibrate, options, feedback=feedback, device=device, model=model, progress=progress is True)
+    place = {"feedback": feedback, "device": device, "model": model}
+    with prepared(src, calibrate, options, **place, progress=progress is True) as chosen:
+        yield chosen
 
 
 def compress_to_bytes(
@@ -178,22 +185,20 @@ def compress_to_bytes(
     >>> list(wcodec.open(data))
     ['w']
     """
-    chosen, levels = _calibrated(src, options, progress)
-    with reporter(progress, "encode") as callback:
+    with _calibrated(src, options, progress) as (chosen, levels), reporter(progress, "encode") as callback:
         data, text = _native.encode_to_bytes(native_source(src), chosen, callback, levels)
     return data, CompressionReport._from_native(None, text)
 
 
 def compress_in_memory(src: Source, *, progress: bool | ProgressCallback = False, **options: Any) -> Container:
     """Encodes into memory for use at once: takes less time and memory than opening :func:`compress_to_bytes`."""
-    chosen, levels = _calibrated(src, options, progress)
-    with reporter(progress, "encode") as callback:
+    with _calibrated(src, options, progress) as (chosen, levels), reporter(progress, "encode") as callback:
         return Container(_native.encode_to_container(native_source(src), chosen, callback, levels))
 
 
 def _calibrated(
     src: Source, options: dict[str, Any], progress: bool | ProgressCallback
-) -> tuple[_EncodeOptions, _ChooseLevels | None]:
+) -> AbstractContextManager[tuple[_EncodeOptions, _ChooseLevels | None]]:
     """As :func:`_chosen`, of all that was given by name."""
     known = {key: options.pop(key) for key in ("calibrate", "feedback", "device", "model") if key in options}
     return _chosen(src, options, progress=progress, **known)

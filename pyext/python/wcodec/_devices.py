@@ -60,6 +60,12 @@ def torch_device(number: int) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device() if number == CURRENT else number)
 
 
+def place(device: Any) -> torch.device:
+    """torch's device that is said; raises what is missing."""
+    number = parse(device)
+    return _torch.require().device("cpu") if number is None else torch_device(number)
+
+
 def _no_such_gpu(number: int, found: int) -> InputError:
     return InputError(
         f"there is no GPU {number} (the last one is GPU {found - 1}; CUDA_VISIBLE_DEVICES may hide others)"

@@ -44,6 +44,16 @@ def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
     return facts
 
 
+def finite(value: Any) -> Any:
+    """Plain values as JSON can have them: ``None`` for a number that is none or has no end, such as the perplexity of a
+    model that predicts nothing."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def rounded(value: float) -> float:
     """To six digits: more than measuring has."""
     return float(f"{value:.6g}")

@@ -19,6 +19,8 @@ _FACTS = encoding_facts()
 SCHEMES = tuple(_FACTS["schemes"])
 SCALES = ("row", "tensor", "block")
 CODERS = tuple(_FACTS["coders"])
+TILED_CODERS = ("rans", "huffman")
+"""Those that work in tiles, which a trellis needs."""
 LAYOUTS = tuple(_FACTS["layouts"])
 DTYPES = ("float32", "float16", "bfloat16")
 """What models compute in, and what a cache can keep keys and values in."""
@@ -126,6 +128,19 @@ def patterns(what: str, value: str | Iterable[str]) -> list[str]:
     return found
 
 
+# What a pattern reads as something else than itself.
+_SPECIAL = frozenset("*?[]{}\\")
+
+
+def exactly(name: str) -> str:
+    """The glob pattern that matches this name only.
+
+    >>> exactly("layers.0.w"), exactly("w{0}")
+    ('layers.0.w', 'w[{]0[}]')
+    """
+    return "".join(f"[{c}]" if c in _SPECIAL else c for c in name)
+
+
 def path_of(value: str | os.PathLike[str]) -> str:
     """A path as text."""
     try:
@@ -139,6 +154,11 @@ def path_of(value: str | os.PathLike[str]) -> str:
     except UnicodeEncodeError:
         raise InputError(f"no file can have this name: {shown(path)} (leave out lone surrogates)") from None
     return path
+
+
+def is_statistics_file(value: Any) -> bool:
+    """Whether ``calibrate`` names a file of statistics, and not a text to collect them on."""
+    return isinstance(value, str | os.PathLike) and str(value).endswith(".safetensors")
 
 
 def _way(
@@ -172,8 +192,7 @@ def _way(
         "scale": choice("scale", scale, SCALES),
         "block": DEFAULT_BLOCK if size is None else size,
         "bits": None if bits is None else number("bits", bits),
-        # It needs tiles, which these coders have.
-        "trellis": coder in ("rans", "huffman") if trellis is None else bool(trellis),
+        "trellis": coder in TILED_CODERS if trellis is None else bool(trellis),
         "coder": choice("coder", coder, CODERS),
     }
 

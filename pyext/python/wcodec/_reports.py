@@ -205,6 +205,14 @@ def tensor_table_html(tensors: Iterable[TensorInfo], count: int) -> str:
     return fmt.html_table(TABLE_HEADINGS, map(table_row, tensors), TABLE_LEFT, count=count)
 
 
+def error_of(tensors: Iterable[TensorInfo]) -> float | None:
+    """Root mean square of decoded - source over that of the source: the mean square over the tensors of which it is
+    known, each as it counts; ``None`` if there are none."""
+    known = [(t.error, t.elements) for t in tensors if t.error is not None]
+    weights = sum(n for _, n in known)
+    return (sum(e * e * n for e, n in known) / weights) ** 0.5 if weights else None
+
+
 @dataclass(frozen=True)
 class RateSummary:
     """What the tensors of scheme ``rate`` take in a file."""
@@ -215,7 +223,8 @@ class RateSummary:
     """Symbols, signs, scales, tables and offsets: everything but the index."""
     bits_per_weight: float
     error: float | None
-    """Root mean square of decoded - source over that of the source: the mean square over tensors, each as it counts."""
+    """Root mean square of decoded - source over that of the source: the mean square over tensors, each as it counts;
+    ``None`` where it is not known of all of them."""
 
     @classmethod
     def _of(cls, tensors: Iterable[TensorInfo]) -> RateSummary | None:
@@ -223,8 +232,7 @@ class RateSummary:
         if not found:
             return None
         weights, stored = sum(t.elements for t in found), sum(t.stored_bytes for t in found)
-        known = [(t.error, t.elements) for t in found if t.error is not None]
-        error = (sum(e * e * n for e, n in known) / weights) ** 0.5 if len(known) == len(found) else None
+        error = None if any(t.error is None for t in found) else error_of(found)
         return cls(len(found), weights, stored, 8 * stored / weights, error)
 
     def __str__(self) -> str:

@@ -15,6 +15,8 @@ from ._errors import InputError
 from ._options import path_of, shown, text_of
 
 if TYPE_CHECKING:
+    import torch
+
     from ._native import _Declared, _OnDevice, _Source, _TensorSource
 
 Tensors = Mapping[str, Any]
@@ -69,6 +71,19 @@ def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...]
         f"tensor '{name}': expected a NumPy array or a torch tensor, not {kind} (convert it with numpy.asarray)",
         tensor=name,
     )
+
+
+def torch_tensor(name: str, value: Any) -> torch.Tensor:
+    """A tensor of a source as torch has it; a copy only where that takes one."""
+    if _torch.is_tensor(value):
+        found: torch.Tensor = value.detach()
+        return found
+    if isinstance(value, TensorEntry):
+        return value.torch()
+    dtype, shape, _ = _describe(name, value)
+    data = _dtypes.bytes_of(np.asarray(value))
+    # torch has no tensors that cannot be written to.
+    return _torch.from_bytes(data if data.flags.writeable else data.copy(), dtype, tuple(shape))
 
 
 def _files_of(value: Any) -> Iterator[str]:

@@ -15,23 +15,20 @@ Nothing here knows how symbols are coded or stored.
 """
 
 from ._collect import collect_statistics
-from ._encode import loaded, prepare, statistics_of
+from ._encode import prepared
 from ._factor import Feedback
 from ._quantize import Quantized, quantize
-from ._rate import Matrices, quantize_model
+from ._source import statistics_of
 from ._statistics import Statistics, StatisticsReport, feedback_for
 
 __all__ = [
     "Feedback",
-    "Matrices",
     "Quantized",
     "Statistics",
     "StatisticsReport",
     "collect_statistics",
     "feedback_for",
-    "loaded",
-    "prepare",
+    "prepared",
     "quantize",
-    "quantize_model",
     "statistics_of",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .. import _options, _torch
+from .. import _devices, _options, _torch
 from .._errors import InputError
 from .._measure import _models
 from .._models._find import find
@@ -84,6 +85,8 @@ def collect_statistics(
     if not found.products:
         raise nothing_to_compress(type(model).__name__, model, skipped)
     with (
+        # Whatever mode the caller is in: gradients are taken here.
+        torch.inference_mode(False),
         _placed(model, device) as place,
         _hooks.quiet(model),
         _models.steps(progress or False, "calibrating", "token") as tell,
@@ -119,14 +122,13 @@ def _limited(memory: int, place: torch.device) -> int:
 def _placed(model: Any, device: torch.device | str | None) -> Iterator[torch.device]:
     """The model on a device for a while."""
     before = _models.device_of(model)
-    place = before if device is None else torch.device(device)
-    if place.type == "cuda" and place.index is None:
-        place = torch.device("cuda", torch.cuda.current_device())
+    place = before if device is None else _devices.place(device)
     if place == before:
         yield place
         return
-    model.to(place)
     try:
+        # Where its memory does not suffice, some of the model has come there already.
+        model.to(place)
         yield place
     finally:
         model.to(before)
@@ -149,7 +151,8 @@ class _Collector:
         self._modules = dict(model.named_modules())
         # Whose sums a product's input is in: its own, or those of the first that has the same.
         self._site = {product.name: product.name for product in found.products}
-        self._order: list[str] = []
+        # Modules in the order in which they run, each with its place.
+        self._order: dict[str, int] = {}
         self._once = True
         self._sums: dict[str, _moments.Sums] = {}
         self._wanted: dict[str, Input] = {}
@@ -194,7 +197,7 @@ class _Collector:
             if product.module in self._order:
                 self._once = self._once and product.expert is not None
             else:
-                self._order.append(product.module)
+                self._order[product.module] = len(self._order)
             if product.expert is None:
                 key = (_torch.identity(x), x._version)
                 self._site[product.name] = known.setdefault(key, (product.name, x))[0]
@@ -204,18 +207,16 @@ class _Collector:
 
     def _in_order(self, inputs: Iterable[str]) -> list[str]:
         """Names of inputs in the order in which the model computes them."""
-        at = {module: place for place, module in enumerate(self._order)}
         module = {product.name: product.module for product in self._found.products}
-        return sorted(inputs, key=lambda name: at.get(module[name], len(at)))
+        return sorted(inputs, key=lambda name: self._order.get(module[name], len(self._order)))
 
     def _after(self, wanted: list[Input]) -> str | None:
         """The module before which a pass can end that wants these inputs."""
         names = {one.name for one in wanted}
-        last = [p.module for p in self._found.products if p.name in names and p.module in self._order]
-        if not self._once or not last:
+        places = [self._order[p.module] for p in self._found.products if p.name in names and p.module in self._order]
+        if not self._once or not places:
             return None
-        place = max(map(self._order.index, last)) + 1
-        return self._order[place] if place < len(self._order) else None
+        return next((module for module, place in self._order.items() if place == max(places) + 1), None)
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -333,6 +334,12 @@ class _Collector:
                 before = units.get(unit.name)
                 tokens = self._tokens[product.name] + (0 if before is None else before.tokens)
                 sensitivity = float(self._sensitivity.get(unit.name, torch.zeros(())))
+                if not math.isfinite(sensitivity):
+                    raise InputError(
+                        f"the gradients of '{product.name}' are not finite, so that nothing can be learned from them "
+                        "(use bfloat16 or float32)",
+                        tensor=unit.name,
+                    )
                 units[unit.name] = UnitRecord(
                     *(unit.rows, unit.cols, unit.transposed, unit.kind, product.expert is not None),
                     site if before is None else before.site,

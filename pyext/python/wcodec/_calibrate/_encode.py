@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from .. import _native
-from .._errors import InputError, UnsupportedError
-from .._foreign import by_transformers
+from .. import _devices, _native
+from .._dtypes import FLOATS
+from .._errors import InputError
 from .._measure import _models
-from .._models._replace import _escaped
-from .._options import encode_options, path_of, patterns, shown
-from .._sources import tensor_source
-from ._collect import collect_statistics
-from ._rate import Matrices, Matrix
-from ._statistics import Statistics
+from .._models._checkpoint import Checkpoint
+from .._models._original import original_model
+from .._options import encode_options, exactly, path_of, patterns, shown
+from .._sources import tensor_source, torch_tensor
+from . import _replay
+from ._matrices import Matrices, Matrix
+from ._quantize import quantize
+from ._source import statistics_of
+from ._statistics import Statistics, forget_feedback
 
 if TYPE_CHECKING:
     from .._native import _Chosen, _EncodeOptions
@@ -32,19 +36,6 @@ _CLOSE = 1e-3
 _TRIES = 6
 # log2 of a Gaussian's RMS by the step is its bits less this, and tiles and scales take some.
 _GAUSSIAN = 2.1
-
-
-def statistics_of(model: Callable[[], Any], calibrate: Any, **options: Any) -> Statistics:
-    """Statistics that are given, saved in a file, or to be collected: by what the model writes (``"self"``), on a text
-    or on token ids.
-
-    :param model: a function that gives the model, which is called only where statistics are to be collected.
-    """
-    if isinstance(calibrate, Statistics):
-        return calibrate
-    if isinstance(calibrate, str | os.PathLike) and str(calibrate).endswith(".safetensors"):
-        return Statistics.load(calibrate)
-    return collect_statistics(model(), data=calibrate, **options)
 
 
 class Chooser:
@@ -84,6 +75,8 @@ class Chooser:
         if native["bits_per_tensor"]:
             raise InputError("calibration shares bits among tensors (leave bits_per_tensor or calibrate out)")
         self._weights, self._feedback = weights, feedback
+        # Name, dtype and shape of each tensor, and the one before it that it shares its data with.
+        self._declared = tensor_source(weights)[0]
         self._bits = 4.0 if way["bits"] is None else way["bits"]
         self._trellis, self._tile = way["trellis"], native["tile"]
         known = [n for n in weights if n in statistics.units or n in statistics.names]
@@ -95,19 +88,12 @@ class Chooser:
         turned = [n for n in known if n in statistics.units and statistics.units[n].transposed]
         transpose = patterns("transpose", options.get("transpose") or ())
         steps = {**{n: factors[n] for n in known if n in factors}, **(options.get("steps") or {})}
-        extra = [p for p in map(_escaped, turned) if p not in transpose]
+        extra = [p for p in map(exactly, turned) if p not in transpose]
         self._options = {**options, "steps": steps, "transpose": [*transpose, *extra]}
         self._turned = frozenset(turned)
-        self._matrices = Matrices(
-            weights,
-            statistics,
-            trellis=self._trellis,
-            tile=self._tile_of,
-            device=device or "cpu",
-            with_feedback=feedback,
-        )
+        self._matrices = Matrices(weights, statistics, trellis=self._trellis, device=_devices.place(device or "cpu"))
+        # By name, bits of each magnitude in a sample of the rows, which are as good for the whole.
         self._prices: dict[str, torch.Tensor] = {}
-        self._tiles: dict[str, int] = {}
         self._constant = 1.0
 
     def prepared(self, advance: Callable[[int, int], object] | None = None) -> tuple[_EncodeOptions, Any]:
@@ -129,33 +115,37 @@ class Chooser:
     def _matrix(self, name: str) -> Matrix | None:
         if not self._feedback or name not in self._known:
             return None
-        matrix = self._matrices.matrix(name)
+        matrix = self._matrices[name]
         return None if matrix.feedback is None else matrix
 
-    def _tile_of(self, name: str) -> int:
-        if self._tile is not None:
-            return int(self._tile)
-        if name not in self._tiles:
-            shape = self._weights[name].shape
-            rows, cols = (shape[1], shape[0]) if name in self._turned else (shape[0], shape[1])
-            self._tiles[name] = _native.rate_tile(int(rows), int(cols))
-        return self._tiles[name]
+    def _tile_of(self, matrix: Matrix) -> int:
+        return _native.rate_tile(*matrix.weight.shape) if self._tile is None else self._tile
 
     def _chosen(self, matrix: Matrix, constant: float, rows: torch.Tensor | None) -> _Chosen:
-        found = self._matrices.quantized(matrix, constant, rows, self._prices.get(matrix.name))
+        """The levels of a matrix, or of some of its rows, whose prices are remembered."""
+        tile = self._tile_of(matrix)
+        found = quantize(
+            matrix.weight,
+            matrix.feedback,
+            step=matrix.steps * constant,
+            tile=tile,
+            trellis=self._trellis,
+            rows=rows,
+            prices=self._prices.get(matrix.name),
+            name=matrix.name,
+        )
         if rows is not None:
-            # Those of a sample are as good for the whole.
             self._prices[matrix.name] = found.prices
         scales = found.scales.to(torch.float32)
-        # A scale of 0 is a row of zeros, whatever its levels.
-        levels = torch.where(scales[:, None] > 0, found.levels, torch.zeros_like(found.levels))
-        if self._trellis:
-            levels = found.levels
+        levels = found.levels
+        if not self._trellis:
+            # A scale of 0 is a row of zeros, whatever its levels; with a trellis these are a path still.
+            levels = torch.where(scales[:, None] > 0, levels, 0)
         return (
             np.ascontiguousarray(levels.cpu().numpy()).reshape(-1),
             np.ascontiguousarray(scales.cpu().numpy()),
             self._trellis,
-            self._tile_of(matrix.name),
+            tile,
         )
 
     def _search(self, advance: Callable[[int, int], object]) -> float:
@@ -179,16 +169,21 @@ class Chooser:
 
     def _count(self, constant: float) -> float:
         """Bits per weight of all tensors of the scheme, as the encoder stores a sample of their rows."""
-        samples: dict[str, torch.Tensor] = {}
+        samples: dict[str, Any] = {}
         rows: dict[str, torch.Tensor] = {}
         share: dict[str, float] = {}
-        for name, weight in self._weights.items():
-            tensor = torch.as_tensor(weight) if not isinstance(weight, torch.Tensor) else weight.detach()
-            if tensor.dim() != 2:
-                samples[name], share[name] = tensor, 1.0
+        for name, dtype, shape, tied_to in self._declared:
+            if tied_to is not None:
+                # The same object, so that the encoder sees that it is to be stored once.
+                samples[name], share[name] = samples[tied_to], share[tied_to]
+                if tied_to in rows:
+                    rows[name] = rows[tied_to]
+                continue
+            if len(shape) != 2 or dtype not in FLOATS or 0 in shape:
+                samples[name], share[name] = self._weights[name], 1.0
                 continue
             axis = 1 if name in self._turned else 0
-            count = tensor.shape[axis]
+            tensor, count = torch_tensor(name, self._weights[name]), shape[axis]
             rows[name] = torch.linspace(0, count - 1, min(count, _SAMPLE_ROWS)).round().long()
             samples[name] = tensor.index_select(axis, rows[name].to(tensor.device)).contiguous()
             share[name] = count / len(rows[name])
@@ -222,28 +217,8 @@ def _next(tried: list[tuple[float, float]], wanted: float) -> float:
     return x + (wanted - y) / slope
 
 
-class Tensors(Mapping[str, torch.Tensor]):
-    """The tensors of a checkpoint on disk, each read when it is asked for."""
-
-    def __init__(self, path: str) -> None:
-        from safetensors import safe_open
-
-        found = _native.checkpoint(path, False)[0]
-        files: dict[str, Any] = {str(file): safe_open(str(file), framework="pt") for _, file in found}
-        self._files = {name: files[str(file)] for name, file in found}
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
-def prepare(
+@contextmanager
+def prepared(
     src: Any,
     calibrate: Any,
     options: Mapping[str, Any],
@@ -252,12 +227,13 @@ def prepare(
     model: Any = None,
     device: torch.device | str | None = None,
     progress: bool = False,
-) -> tuple[_EncodeOptions, Callable[[str], _Chosen | None]]:
+) -> Iterator[tuple[_EncodeOptions, Callable[[str], _Chosen | None]]]:
     """Options for the native encoder and the function that chooses levels, for a source and what it is calibrated by.
+    What was kept from one matrix to the next, some of it on a GPU, goes at the end.
 
     :param model: the model that statistics are collected from where there are none yet; that of the folder if left out.
     """
-    weights: Mapping[str, Any] = src if isinstance(src, Mapping) else Tensors(path_of(src))
+    weights: Mapping[str, Any] = src if isinstance(src, Mapping) else Checkpoint(Path(path_of(src)))
 
     def load() -> Any:
         if model is not None:
@@ -267,25 +243,15 @@ def prepare(
                 "calibration runs the model, and a mapping of tensors is none (collect_statistics of the model, and "
                 "pass what it returns)"
             )
-        return loaded(path_of(src), device)()
+        path = Path(path_of(src))
+        return original_model(path if path.is_dir() else path.parent, device or "cpu", "auto")[0]
 
     found = statistics_of(load, calibrate, progress=progress)
     chooser = Chooser(weights, found, options, feedback=feedback, device=device)
-    with _models.steps(progress, "finding steps", "pass") as advance:
-        return chooser.prepared(advance)
-
-
-def loaded(path: str, device: Any = None, trust_remote_code: bool = False) -> Callable[[], Any]:
-    """What loads the model of a folder as transformers does."""
-
-    def load() -> Any:
-        try:
-            from transformers import AutoModelForCausalLM
-        except ImportError:
-            raise UnsupportedError("models need transformers (pip install torch transformers accelerate)") from None
-        folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
-        with by_transformers(folder, "makes no model of its config"):
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=trust_remote_code)
-        return model.to(device or "cpu").eval()
-
-    return load
+    try:
+        with _models.steps(progress, "finding steps", "pass") as advance:
+            chosen = chooser.prepared(advance)
+        yield chosen
+    finally:
+        _replay.forget()
+        forget_feedback(found)

@@ -11,6 +11,7 @@ from .._errors import InputError
 from . import _tables
 from ._factor import Feedback
 from ._scalar import round_columns
+from ._threads import one_thread
 from ._trellis import best_paths
 
 # What a bit costs, in squares of a step; of a coarse one where there is no trellis, of a fine one where there is.
@@ -23,6 +24,9 @@ _SCALE_RANGE = (0.5, 1.5)
 # Rows that a table of prices is learned from, and how often.
 _LEARNING_ROWS = 256
 _LEARNING_PASSES = 2
+# Rows with which several threads are hardly quicker than one (0 to 20 % where all cores are idle), and several times
+# slower where the cores are busy with something else.
+_NARROW = 512
 # Bytes of the largest tensors at work. A GPU needs long rows to be busy.
 _CHUNK = {"cpu": 1 << 26, "cuda": 1 << 29}
 
@@ -179,9 +183,10 @@ class _Work:
 
     def symbols(self, x: torch.Tensor, prices: torch.Tensor) -> torch.Tensor:
         """Symbols ``[cols, rows]`` of what :meth:`prepared` gave."""
-        if self.trellis:
-            return best_paths(x, self.blocks, self.column_weights, self.tile, prices, self.rate_weight)
-        return round_columns(x, self.blocks, prices, self.rate_weight)
+        with one_thread(x.device, x.shape[1] <= _NARROW):
+            if self.trellis:
+                return best_paths(x, self.blocks, self.column_weights, self.tile, prices, self.rate_weight)
+            return round_columns(x, self.blocks, prices, self.rate_weight)
 
     def scales(self, rows: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
         """The scale of each row with which its symbols are nearest to its weights, by what the layer's output shows."""

@@ -14,9 +14,12 @@ from .. import _format as fmt
 from .._errors import InputError
 from . import _factor
 from ._moments import Packed
+from ._threads import one_thread
 
 # An expert that fewer tokens were routed to is quantized by its weights alone.
 RARE_TOKENS = 1000
+# Columns of a block that one thread factors within some hundredths of a second.
+_NARROW = 1024
 # The power of the Fisher information that steps follow. 1 would be best if the loss were a quadratic function, and is
 # 19 % worse for a mixture whose experts have few tokens each; 0.75 costs dense models 2 to 3 % of KL at 3 bits.
 FISHER_POWER = 0.75
@@ -134,13 +137,10 @@ class Statistics:
         """
         costs = {name: self._cost(unit) for name, unit in self.units.items() if unit.sensitivity > 0}
         own = {name: cost for name, cost in costs.items() if self._why_not(self.units[name]) is None}
-        rare = {unit.kind: 0.0 for name, unit in self.units.items() if name not in own}
-        for kind in rare:
-            # A rare expert matters no more than the least of its layer that is known well. Where all are rare, what is
-            # known of all of them together is still something.
-            known = [cost for name, cost in own.items() if self.units[name].kind == kind]
-            some = [cost for name, cost in costs.items() if self.units[name].kind == kind]
-            rare[kind] = min(known) if known else sum(some) / max(len(some), 1)
+        known, some = self._by_kind(own), self._by_kind(costs)
+        # A rare expert matters no more than the least of its layer that is known well. Where all are rare, what is
+        # known of all of them together is still something.
+        rare = {kind: min(known[kind]) if kind in known else sum(every) / len(every) for kind, every in some.items()}
         found: dict[str, float] = {}
         for name, unit in self.units.items():
             cost = own.get(name, rare.get(unit.kind, 0.0))
@@ -190,6 +190,12 @@ class Statistics:
         if unit.site is not None:
             cost *= self.sites[unit.site].left
         return cost
+
+    def _by_kind(self, costs: dict[str, float]) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {}
+        for name, cost in costs.items():
+            found.setdefault(self.units[name].kind, []).append(cost)
+        return found
 
     def _facts(self) -> list[tuple[str, str]]:
         report = self.report
@@ -253,9 +259,15 @@ def feedback_for(
         last = statistics._last = None
         width = statistics.sites[site].width
         moments = moments_of(statistics, site)
-        blocks = [(width * place, block.dense(device)) for place, block in enumerate(moments)]
-        last = statistics._last = (key, _factor.feedback(blocks, own_order=trellis))
+        with one_thread(torch.device(device), width <= _NARROW):
+            blocks = [(width * place, block.dense(device)) for place, block in enumerate(moments)]
+            last = statistics._last = (key, _factor.feedback(blocks, own_order=trellis))
     return last[1]
+
+
+def forget_feedback(statistics: Statistics) -> None:
+    """Gives the memory of the feedback back that :func:`feedback_for` keeps."""
+    statistics._last = None
 
 
 def _geometric_mean(values: Iterable[tuple[float, int]]) -> float:

@@ -33,6 +33,11 @@ def length_for(model: Any, length: int | None) -> int:
 
 def windows_of(data: Any, model: Any, tokenizer: Any, windows: int, length: int) -> list[torch.Tensor]:
     """Windows ``int64 [tokens]`` of a text or of token ids, at most as many as asked for, spread over all of it."""
+    if isinstance(data, Mapping):
+        # What a tokenizer returns.
+        if "input_ids" not in data:
+            raise InputError("data have no 'input_ids' (pass what a tokenizer returns, or token ids)")
+        data = data["input_ids"]
     if isinstance(data, str):
         # A name that is misspelt is no text to learn from.
         data = Path(data)

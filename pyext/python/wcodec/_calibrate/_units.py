@@ -72,13 +72,14 @@ def layout(model: Any) -> Layout:
         transposed = candidate.kind == "conv1d"
         rows, cols = shape[::-1] if transposed else shape
         kept = stored.whole.get(name, name) if stored is not None else name
-        for other in {name, parameter} - {kept}:
-            out.names[other] = (kept,)
+        for other in (name, parameter):
+            if other != kept:
+                out.names[other] = (kept,)
         unit = Unit(kept, rows, cols, transposed, candidate.name)
         out.products.append(Product(candidate.name, candidate.name, None, "weight", (unit,)))
+    units = {unit.name for product in out.products for unit in product.units}
     for name, source in first.items():
         # All tied names lead to the one tensor.
-        units = {unit.name for product in out.products for unit in product.units}
         kept = out.names.get(source, (source,))[0]
         if name != source and kept in units and name not in units:
             out.names[name] = (kept,)

@@ -39,13 +39,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def calibrate(arguments: argparse.Namespace) -> int:
     """``wcodec calibrate``"""
     from .. import _calibrate, _torch
+    from .._models._original import original_model
 
     a = arguments
     _torch.require()
     if os.path.exists(a.output) and not a.overwrite:
         # Before the model runs for minutes.
         raise OutputExistsError(f"{a.output}: the file exists (pass --overwrite to replace it)", file=a.output)
-    model = _calibrate.loaded(a.model, a.device, a.trust_remote_code)()
+    model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)
     statistics = _calibrate.collect_statistics(
         model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, seed=a.seed,
         full=not a.steps_only, memory=a.memory, progress=show_progress(a.quiet),

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, TextIO
 
 from .._errors import FileError
+from .._metadata import finite
 from .._native import safe, safe_lines
 
 SCHEMA_VERSION = 2
@@ -18,7 +19,7 @@ SCHEMA_VERSION = 2
 
 def document(command: str, body: dict[str, Any]) -> str:
     """A JSON document of a subcommand, in printable ASCII."""
-    text = json.dumps({"schema_version": SCHEMA_VERSION, "command": command, **body}, indent=2)
+    text = json.dumps({"schema_version": SCHEMA_VERSION, "command": command, **finite(body)}, indent=2)
     # Of what is no printable ASCII, json leaves this character as it is.
     return text.replace("\x7f", "\\u007f")
 

@@ -12,47 +12,51 @@ from .. import _native
 from .._errors import FileMissingError, FormatError
 
 
-class Checkpoint:
-    """The tensors of a folder's safetensors files, one file or shards. Opening reads headers only.
+class Checkpoint(Mapping[str, torch.Tensor]):
+    """The tensors of safetensors files, one file or shards, each read when it is asked for. Opening reads headers only.
 
     Which file has which tensor, and whether that fits together, is for the native module to say, as for every encoding.
 
+    :param path: a folder, or a file.
     :param rest: whether the folder may have only what is not compressed of a model.
     """
 
-    def __init__(self, folder: Path, rest: bool = False) -> None:
+    def __init__(self, path: Path, rest: bool = False) -> None:
         from safetensors import SafetensorError, safe_open
 
-        if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.safetensors.index.json")):
+        if path.is_dir() and not any(path.glob("*.safetensors")) and not any(path.glob("*.safetensors.index.json")):
             raise FileMissingError(
-                f"{folder}: there is no .wcodec and no .safetensors file in it "
+                f"{path}: there is no .wcodec and no .safetensors file in it "
                 "(name the folder of a model; convert .bin files to .safetensors first)",
-                file=folder,
+                file=path,
             )
-        self.folder = folder
+        self.path = path
         self._files: dict[str, Any] = {}
         opened: dict[str, Any] = {}
-        for name, file in _native.checkpoint(folder, rest)[0]:
-            path = str(file)
-            if path not in opened:
+        for name, place in _native.checkpoint(path, rest)[0]:
+            file = str(place)
+            if file not in opened:
                 try:
-                    opened[path] = safe_open(path, framework="pt")
+                    opened[file] = safe_open(file, framework="pt")
                 except SafetensorError as error:
                     raise FormatError(
-                        f"{path}: not a safetensors file: {error} (download it again)", file=path
+                        f"{file}: not a safetensors file: {error} (download it again)", file=file
                     ) from None
-            self._files[name] = opened[path]
+            self._files[name] = opened[file]
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        found: torch.Tensor = self._files[key].get_tensor(key)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
 
+    def __len__(self) -> int:
+        return len(self._files)
+
     def shape(self, key: str) -> tuple[int, ...]:
         """A tensor's shape, without reading it."""
         return tuple(self._files[key].get_slice(key).get_shape())
-
-    def tensor(self, key: str) -> torch.Tensor:
-        """A tensor, read from its file."""
-        return self._files[key].get_tensor(key)
 
     def of_stack(self, key: str, index: int) -> torch.Tensor:
         """One matrix of a stack, read without the others."""
@@ -60,7 +64,7 @@ class Checkpoint:
 
     def rows(self, keys: tuple[str, ...]) -> torch.Tensor:
         """Tensors one below the other."""
-        parts = [self.tensor(key) for key in keys]
+        parts = [self[key] for key in keys]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

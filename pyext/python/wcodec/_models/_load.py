@@ -14,7 +14,7 @@ from .. import _api, _decodable, _devices
 from .._container import Container, TensorEntry
 from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
 from .._foreign import by_transformers, config_of, read_json, said
-from .._options import path_of, patterns, shown
+from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings
@@ -22,7 +22,8 @@ from ..nn._store import Store
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find, groups, routed
 from ._names import Match, check, match, shared_names, tie
-from ._replace import _escaped, nothing_to_compress, replace
+from ._original import original_model
+from ._replace import nothing_to_compress, replace
 
 # What a repository must have for a model; weights in other forms are left where they are.
 _WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -83,8 +84,7 @@ def load_model(
     # Before anything is read.
     path = path_of(path)
     checked_settings(residency or "auto", vram_budget, cache)
-    number = _devices.parse(device or "cpu")
-    where = torch.device("cpu") if number is None else _devices.torch_device(number)
+    where = _devices.place(device or "cpu")
     folder, file = _located(path, trust_remote_code)
     settings = _settings(folder, residency, vram_budget, cache)
     config = _config(folder, file, trusted, trust_remote_code)
@@ -102,10 +102,12 @@ def load_model(
         assert rest is not None
         chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
         if options.get("calibrate") is not None:
-            from .._calibrate import loaded, statistics_of
+            from .._calibrate import statistics_of
 
             # While the model that is made here has no weights yet.
-            source = loaded(str(rest.folder), where, trust_remote_code)
+            def source(folder: Path = rest.path) -> Any:
+                return original_model(folder, where, "auto", trust_remote_code)[0]
+
             options["calibrate"] = statistics_of(source, options["calibrate"], progress=progress is True)
             options.setdefault("device", where)
         encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
@@ -160,7 +162,7 @@ def fill(
         if key in container or rest is None:
             entry = container[key]
             return entry.torch()
-        return rest.tensor(key)
+        return rest[key]
 
     set_parameters(model, found, read, device)
     store.prepare()
@@ -234,10 +236,10 @@ def _compress_checkpoint(
 ) -> None:
     """Compresses an ordinary checkpoint in memory, tensor by tensor, and gives the model its weights."""
     found = match(model, checkpoint)
-    check(model, found, checkpoint.shape, str(checkpoint.folder))
+    check(model, found, checkpoint.shape, str(checkpoint.path))
     candidates, skipped = find(model, *chosen)
     if not candidates:
-        raise nothing_to_compress(str(checkpoint.folder), model, skipped)
+        raise nothing_to_compress(str(checkpoint.path), model, skipped)
     keys: dict[str, tuple[str, ...]] = {}
     stacks: dict[str, int] = {}
     kept: list[Candidate] = []
@@ -258,11 +260,11 @@ def _compress_checkpoint(
         stored = shared[name] if shared[name] in keys else name
         keys[stored] = (found.whole[name],)
         kept.append(changed(candidate, stored=((stored,),)))
-    transpose = [_escaped(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
+    transpose = [exactly(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
     container = _api.compress_in_memory(Lazy(checkpoint, keys, stacks), transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
     replace(model, kept, store, dtype=dtype, device=device)
-    set_parameters(model, found, checkpoint.tensor, device)
+    set_parameters(model, found, checkpoint.__getitem__, device)
     store.prepare()
 
 

@@ -10,7 +10,7 @@ import torch
 
 from .. import _api
 from .._errors import InputError
-from .._options import patterns
+from .._options import exactly, patterns
 from .._progress import ProgressCallback
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
 from ..nn._placement import checked_settings
@@ -84,7 +84,7 @@ def compress_(
     if options.get("calibrate") is not None:
         options["model"] = model
     tensors = _tensors(candidates)
-    transpose = [_escaped(name) for c in candidates if c.kind == "conv1d" for name in c.parameters]
+    transpose = [exactly(name) for c in candidates if c.kind == "conv1d" for name in c.parameters]
     container = _api.compress_in_memory(
         tensors, scheme=scheme, coder=coder, transpose=transpose, progress=progress, **options
     )
@@ -236,11 +236,6 @@ def _tensors(candidates: list[Candidate]) -> dict[str, torch.Tensor]:
             stacks = [p[i] for p in parameters] if candidate.kind == "experts" else parameters
             out.update(zip(names, stacks, strict=True))
     return out
-
-
-def _escaped(name: str) -> str:
-    """A pattern that matches this name only."""
-    return "".join(f"[{c}]" if c in "*?[{" else c for c in name)
 
 
 def _parameter_bytes(model: torch.nn.Module) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .._options import exactly
 from ._loading import Factors, has_feedback
 from ._recipe import FEEDBACK, STEPS_ONLY, Recipe
 from ._steps import of_architecture
@@ -61,7 +62,7 @@ def by_roles(first: Trial, found: list[RoleDamage], config: Any) -> Recipe:
         factor = factors[damage.role] / mean
         if factor < _LEAST and damage.weights < _SMALL * total:
             # A router, perhaps: it takes next to nothing.
-            rules.update((_pattern(t.name), "lossless") for t in first.tensors if role_of(t.name) == damage.role)
+            rules.update((exactly(t.name), "lossless") for t in first.tensors if role_of(t.name) == damage.role)
         factors[damage.role] = min(max(factor, _LEAST), _MOST)
     names = [t.name for t in first.tensors if t.scheme == "rate"]
     before = {**of_architecture(config, names), **(first.recipe.steps or {})}
@@ -93,8 +94,3 @@ def by_statistics(first: Trial, found: list[RoleDamage], statistics: Factors, fe
 def _geometric_mean(values: Mapping[str, tuple[float, int]]) -> float:
     total = sum(count for _, count in values.values())
     return math.exp(sum(math.log(value) * count for value, count in values.values()) / max(total, 1))
-
-
-def _pattern(name: str) -> str:
-    """A pattern that matches this name only."""
-    return "".join(f"[{c}]" if c in "*?[{" else c for c in name)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _api
 from .._measure import _models
-from .._options import CODERS, choice, number
+from .._models._original import original_model
+from .._options import CODERS, TILED_CODERS, choice, number
 from . import _loading, _reference
+from ._count import WindowCount
 from ._frontier_report import FrontierReport, FrontierRow
 from ._recipe import FEEDBACK, STEPS_ONLY, WEIGHTS_ALONE, Recipe
 from ._steps import of_architecture
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from ._score import Judge, Score
 
 DEFAULT_BITS = (4.0, 3.5, 3.0)
-DEFAULT_CODERS = ("rans", "huffman")
+DEFAULT_CODERS = TILED_CODERS
 DEFAULT_WINDOWS = 24
 NF4, INT4 = "NF4, blocks of 64", "INT4, groups of 64"
 _HEADER_BYTES = 64
@@ -79,16 +81,17 @@ def frontier(
     """
     rates = tuple(number("bits", b) for b in (bits if isinstance(bits, Iterable) else (bits,)))
     coders = tuple(choice("coder", c, CODERS) for c in ((coder,) if isinstance(coder, str) else coder))
-    original, folder = _loading.original(model, device, dtype, trust_remote_code)
+    original, folder = original_model(model, device, dtype, trust_remote_code)
     ids = _models.token_ids(text, original, tokenizer)
     (windows,) = _models.whole("windows", windows)
+    from ._matrices import Matrices
     from ._score import Judge
 
-    known = _loading.statistics_of(calibrate, original, tokenizer, progress=progress)
-    matrices = _of_folder(original, folder)
+    known = _loading.factors_of(calibrate, original, tokenizer, progress=progress)
+    matrices = Matrices.of_folder(original, folder)
     recipes = list(_recipes(rates, coders, known))
     with _models.steps(progress, "frontier", "window") as tell:
-        count = _Count(tell)
+        count = WindowCount(tell)
         judge = Judge(original, ids, windows, count)
         count.total = judge.windows * (3 + len(recipes))
         work = _Work(matrices, judge, threads)
@@ -115,36 +118,13 @@ def _recipes(rates: Sequence[float], coders: Sequence[str], statistics: _loading
         yield Recipe("int8", scheme="int8", coder=coder)
     for bits in rates:
         for coder in coders:
-            for trellis in (False, True):
+            for trellis in (False, True) if coder in TILED_CODERS else (False,):
                 rate: dict[str, Any] = {"scheme": "rate", "bits": bits, "trellis": trellis, "coder": coder}
                 yield Recipe(WEIGHTS_ALONE, **rate)
                 if statistics is not None:
                     yield Recipe(STEPS_ONLY, steps=statistics.factors(), **rate)
                     if _loading.has_feedback(statistics):
                         yield Recipe(FEEDBACK, statistics=statistics, **rate)
-
-
-def _of_folder(model: Any, folder: Any) -> Matrices:
-    """The matrices of a model, by the names in its checkpoint."""
-    from ._matrices import Matrices
-
-    if folder is None:
-        return Matrices(model)
-    from .._models._checkpoint import Checkpoint
-
-    checkpoint = Checkpoint(folder)
-    return Matrices(model, checkpoint, checkpoint.shape)
-
-
-class _Count:
-    """Windows done, of all recipes together."""
-
-    def __init__(self, tell: _models.StepCallback) -> None:
-        self._tell, self._done, self.total = tell, 0, 1
-
-    def __call__(self, windows: int) -> None:
-        self._done += windows
-        self._tell(self._done, max(self.total, self._done))
 
 
 @dataclass
@@ -177,6 +157,8 @@ class _Work:
             options["steps"] = {name: recipe.steps[name] for name in names if name in recipe.steps}
         elif recipe.scheme == "rate" and recipe.statistics is None:
             options["steps"] = of_architecture(getattr(self.matrices.model, "config", None), names)
+        if recipe.statistics is not None:
+            options["device"] = _models.device_of(self.matrices.model)
         begin = time.perf_counter()
         data, _ = _api.compress_to_bytes(self.matrices.tensors(), **options)
         seconds = time.perf_counter() - begin

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._errors import InputError
 from .._measure import _models
-from .._options import choice, encode_options, shown
-from .._reports import TensorInfo
+from .._models._original import is_model, original_model
+from .._options import TILED_CODERS, choice, encode_options, shown
+from .._reports import TensorInfo, error_of
 from . import _loading
 from ._candidates import RoleDamage, damages
-from ._frontier import DEFAULT_WINDOWS, _Count, _of_folder
+from ._count import WindowCount
+from ._frontier import DEFAULT_WINDOWS
 from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
 from ._recipe import WEIGHTS_ALONE, Recipe
 from ._search import Wish, measured, without_text
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
 # What the plan itself takes in the file, about: a budget in bytes counts it.
 _PLAN_BYTES = 2500
-_CODERS = ("rans", "huffman")
 
 
 def plan(
@@ -95,28 +96,29 @@ def plan(
         raise InputError(
             f"scheme={shown(scheme)} has no bits to choose for a budget or a quality (leave scheme out, or use 'rate')"
         )
-    choice("coder", coder, _CODERS)
+    choice("coder", coder, TILED_CODERS)
     if wanted.kl is not None and text is None:
         raise InputError("a quality needs a text to measure it on (pass text='heldout.txt', or a budget)")
     own = Recipe(WEIGHTS_ALONE if steps is None else "steps as given", "rate", None, trellis is not False, coder, steps)
     fixed = {**options, "rules": rules}
     # What is collected, and what is measured, needs the model itself.
-    given = callable(getattr(calibrate, "factors", None)) or str(calibrate).endswith(".safetensors")
     original, folder = None, None
-    if text is not None or _loading.is_model(src) or calibrate is not None and not given:
-        original, folder = _loading.original(src, device, dtype, trust_remote_code)
-        matrices = _of_folder(original, folder)
+    if text is not None or is_model(src) or calibrate is not None and not _loading.is_given(calibrate):
+        original, folder = original_model(src, device, dtype, trust_remote_code)
+        from ._matrices import Matrices
+
+        matrices = Matrices.of_folder(original, folder)
         if matrices.transpose:
             # The names of the model's own layers say it better than shapes could.
             more = fixed.get("transpose") or ()
             fixed["transpose"] = [*([more] if isinstance(more, str) else more), *matrices.transpose]
-    source = _loading.tensors_of(src) if _loading.is_model(src) else src
+    source = _loading.tensors_of(src) if is_model(src) else src
     wish = Wish(
         target=wanted,
         recipe=own,
         scheme=scheme,
         trellis=trellis,
-        statistics=_loading.statistics_of(calibrate, original, tokenizer, progress=progress),
+        statistics=_loading.factors_of(calibrate, original, tokenizer, progress=progress),
         # It finds one number of bits for all tensors.
         feedback=feedback and not _has_rates(rules),
         config=getattr(original, "config", None),
@@ -130,9 +132,7 @@ def plan(
     from ._score import Judge
 
     with _models.steps(progress, "planning", "window") as tell:
-        count = _Count(tell)
-        count.total = 8 * windows
-        judge = Judge(original, ids, windows, count)
+        judge = Judge(original, ids, windows, WindowCount(tell, 8 * windows))
         trials = Trials(source, fixed, device, original, judge, _PLAN_BYTES)
         chosen, found = measured(trials, wish)
         roles = damages(trials, chosen)
@@ -195,8 +195,6 @@ def _candidate(trial: Trial, taken: bool) -> Candidate:
 
 def _planned(name: str, tensors: list[TensorInfo], trial: Trial, kl: float | None) -> PlannedTensors:
     weights, stored = sum(t.elements for t in tensors), sum(t.stored_bytes for t in tensors)
-    known = [(t.error, t.elements) for t in tensors if t.error is not None]
-    error = math.sqrt(sum(e * e * n for e, n in known) / sum(n for _, n in known)) if known else None
     steps = [(trial.recipe.steps or {}).get(t.name, 1.0) for t in tensors if t.scheme == "rate"]
     return PlannedTensors(
         name=name,
@@ -207,6 +205,6 @@ def _planned(name: str, tensors: list[TensorInfo], trial: Trial, kl: float | Non
         stored_bytes=stored,
         share=stored / trial.file_bytes,
         step=math.exp(sum(map(math.log, steps)) / len(steps)) if steps else None,
-        error=error,
+        error=error_of(tensors),
         kl=kl,
     )

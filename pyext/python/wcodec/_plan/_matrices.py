@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from .._container import Container
+from .._models._checkpoint import Checkpoint
 from .._models._find import find, key_of
 from .._models._names import Match, match
-from .._models._replace import _escaped, _need_weights, nothing_to_compress
+from .._models._replace import _need_weights, nothing_to_compress
+from .._options import exactly
 
 Shape = tuple[int, ...]
 
@@ -62,6 +65,14 @@ class Matrices:
                     seen.add(key_of(parameter))
                     self.pieces += _pieces(found, name, parameter, shape_of, candidate.kind == "conv1d")
 
+    @classmethod
+    def of_folder(cls, model: Any, folder: Path | None) -> Matrices:
+        """Those of a model by their names in the checkpoint that it was loaded from, if it was."""
+        if folder is None:
+            return cls(model)
+        checkpoint = Checkpoint(folder)
+        return cls(model, checkpoint, checkpoint.shape)
+
     @property
     def elements(self) -> int:
         """Number of weights."""
@@ -70,7 +81,7 @@ class Matrices:
     @property
     def transpose(self) -> list[str]:
         """Patterns of those that have a row for each input, for :func:`wcodec.compress`."""
-        return [_escaped(piece.name) for piece in self.pieces if piece.transposed]
+        return [exactly(piece.name) for piece in self.pieces if piece.transposed]
 
     def tensor(self, piece: Piece) -> torch.Tensor:
         """One of them, as the model has it now."""
@@ -156,8 +167,3 @@ def decoded(model: Any, container: Container, threads: int | None = None) -> Cal
         return container[piece.name].torch(dtype, threads=threads)
 
     return value
-
-
-def named(pieces: Iterable[Piece]) -> Mapping[str, Piece]:
-    """Pieces by their names in the file."""
-    return {piece.name: piece for piece in pieces}

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _format as fmt
 from .._measure._reports import _shown
-from .._metadata import PLAN_KEY, QUALITY_KEY, rounded
+from .._metadata import PLAN_KEY, QUALITY_KEY, finite, rounded
 from ._recipe import Recipe
 
 _TRIED = ("recipe", "bits asked", "bits stored", "file", "KL, nats/token", "perplexity", "same top token", "")
@@ -151,7 +151,7 @@ class PlanReport:
         return fmt.text_table(_ROWS, [row._cells() for row in (self.tensors if tensors else self.roles)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in the command's JSON; of steps and rules only whether there are any."""
+        """Plain values, as in the command's JSON; of steps and statistics only whether there are any."""
         record = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
         return {
             **record,
@@ -191,13 +191,4 @@ class PlanReport:
 
 
 def _compact(value: Any) -> str:
-    # Infinity is no JSON: a perplexity that overflowed has no number.
-    return json.dumps(_finite(value), separators=(",", ":"))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and value in (float("inf"), float("-inf")) else value
+    return json.dumps(finite(value), separators=(",", ":"))

@@ -46,8 +46,9 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON: of steps and statistics only whether there are any."""
+        known = {key: value for key, value in self.options().items() if key != "calibrate"}
         return {
-            **self.options(),
+            **known,
             "name": self.name,
             "steps": self.steps is not None,
             "statistics": self.statistics is not None,

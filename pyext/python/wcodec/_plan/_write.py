@@ -10,6 +10,7 @@ from typing import Any
 from .. import _api
 from .._errors import OutputExistsError
 from .._measure._models import StepCallback
+from .._models._original import is_model
 from .._options import path_of
 from .._progress import ProgressCallback
 from .._reports import CompressionReport
@@ -44,7 +45,7 @@ def write(
     src: Any, dst: Path, plan: PlanReport, *, overwrite: bool = False, progress: bool | ProgressCallback = True
 ) -> CompressionReport:
     """Encodes what was planned. The report has the plan."""
-    source = _loading.tensors_of(src) if _loading.is_model(src) else src
+    source = _loading.tensors_of(src) if is_model(src) else src
     report = _api.compress(source, dst, **plan.options(), overwrite=overwrite, progress=progress)
     return replace(report, plan=plan)
 

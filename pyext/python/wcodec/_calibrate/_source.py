@@ -1,0 +1,24 @@
+"""Where statistics come from: they are given, in a file, or a model is to be measured for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._options import is_statistics_file
+from ._collect import collect_statistics
+from ._statistics import Statistics
+
+
+def statistics_of(model: Callable[[], Any], calibrate: Any, tokenizer: Any = None, **options: Any) -> Statistics:
+    """Statistics that are given, saved in a file, or to be collected: by what the model writes (``"self"``), on a text
+    or on token ids.
+
+    :param model: a function that gives the model, which is called only where statistics are to be collected.
+    :param options: further ones of :func:`wcodec.collect_statistics`.
+    """
+    if isinstance(calibrate, Statistics):
+        return calibrate
+    if is_statistics_file(calibrate):
+        return Statistics.load(calibrate)
+    return collect_statistics(model(), tokenizer, calibrate, **options)

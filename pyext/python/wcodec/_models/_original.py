@@ -1,0 +1,83 @@
+"""Causal language models that are not compressed: those of folders, and those in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import _devices, _torch
+from .._errors import InputError
+from .._foreign import by_transformers, config_of
+from .._measure import _models
+from .._options import path_of, shown
+
+if TYPE_CHECKING:
+    import torch
+
+# How classes of models are named that predict the next token.
+_CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+
+
+def is_model(source: Any) -> bool:
+    """Whether it is a model of torch, without importing torch for it."""
+    return callable(getattr(source, "named_parameters", None)) and callable(getattr(source, "forward", None))
+
+
+def original_model(
+    source: Any, device: str | torch.device = "cpu", dtype: Any = None, trust_remote_code: bool = False
+) -> tuple[Any, Path | None]:
+    """A causal language model that is not compressed, and the folder that it is from; a model is taken as it is.
+
+    :param dtype: what it computes in: if left out, float32 on the CPU, and what the config says on a GPU; ``"auto"``
+        for what the config says everywhere.
+    :raises InputError: if it is none, or if it needs code that is not trusted.
+    """
+    if is_model(source):
+        _models.check_model(source)
+        return source, None
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(
+            f"a {type(source).__name__} is no language model that could be measured (pass the folder of a model, or a "
+            "model of transformers)"
+        )
+    transformers = _models.require_transformers()
+    torch = _torch.require()
+    folder = Path(path_of(source))
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder}: there is no config.json, so that nothing says what model this is "
+            "(name the folder of a transformers model)",
+            file=folder,
+        )
+    config = config_of(folder, trust_remote_code=trust_remote_code)
+    known = getattr(config, "architectures", None) or []
+    if known and not any(str(name).endswith(_CAUSAL) for name in known):
+        raise InputError(
+            f"{folder}: its config says {shown(known[0])}, which is no causal language model: there is no next token "
+            "to predict (name another model; a budget without a text needs none)",
+            file=folder,
+        )
+    where = _devices.place(device)
+    if dtype is None:
+        dtype = torch.float32 if where.type == "cpu" else (getattr(config, "dtype", None) or torch.bfloat16)
+    with _without_bars(transformers), by_transformers(folder, "does not load it"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, trust_remote_code=trust_remote_code
+        )
+        return model.to(where).eval(), folder
+
+
+@contextmanager
+def _without_bars(transformers: Any) -> Iterator[None]:
+    """transformers shows bars of its own unless it is told not to."""
+    logging = transformers.utils.logging
+    shown_before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown_before:
+            logging.enable_progress_bar()
