@@ -1,11 +1,14 @@
 //! Scheme `rate`: as many bits as were asked for, and the least error that they allow.
 
+mod common;
+
+use common::newer::Chosen;
 use half::{bf16, f16};
 use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StandardNormal, StudentT};
 use wcodec::{
     Bits, Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, EncodeReport, Isa, Layout, Levels,
-    MemorySource, Pool, Rate, Result, Rule, Scheme, Source, SourceBytes, SourceTensor, encode, encode_to_vec, verify,
+    MemorySource, Rate, Result, Rule, Scheme, Source, encode, encode_to_vec, verify,
 };
 
 fn rate(bits: f64, trellis: bool) -> Scheme {
@@ -312,21 +315,6 @@ fn heavy_tails_and_transposed_matrices_meet_their_bits() {
         assert!((bits_of(&report) / 3.0 - 1.0).abs() < 0.005, "{}", bits_of(&report));
         assert_eq!(container.scales("w").unwrap().len(), 384);
         assert!(verify(&container, Some(&source), &DecodeOptions::default(), &mut |_| Ok(())).unwrap().ok());
-    }
-}
-
-/// A source that brings its levels along.
-struct Chosen<'a>(MemorySource<'a>, Levels);
-
-impl Source for Chosen<'_> {
-    fn tensors(&self) -> &[SourceTensor] {
-        self.0.tensors()
-    }
-    fn read_with(&self, index: usize, pool: &Pool, cancel: &wcodec::Cancel) -> Result<SourceBytes<'_>> {
-        self.0.read_with(index, pool, cancel)
-    }
-    fn levels_with(&self, _index: usize, _pool: &Pool, _cancel: &wcodec::Cancel) -> Result<Option<Levels>> {
-        Ok(Some(self.1.clone()))
     }
 }
 

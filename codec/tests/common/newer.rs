@@ -1,7 +1,10 @@
 //! Small valid containers of what format 1.1 adds: schemes `rate` and `lossless`, and filter `trellis`.
 
 use half::{bf16, f16};
-use wcodec::{Bits, Coder, Dtype, EncodeOptions, Layout, MemorySource, Rate, Rule, Scheme};
+use wcodec::{
+    Bits, Cancel, Coder, Dtype, EncodeOptions, Layout, Levels, MemorySource, Pool, Rate, Result, Rule, Scheme, Source,
+    SourceBytes, SourceTensor,
+};
 
 use super::Rng;
 use super::samples::{Sample, as_bf16, as_bytes, as_f16, encode, encode_options, symbols, weights};
@@ -85,6 +88,21 @@ fn floats() -> MemorySource<'static> {
     push("norm", Dtype::F32, &[2, 8], as_bytes);
     s.alias("tied".to_owned(), "bf16".to_owned()).unwrap();
     s
+}
+
+/// A source that brings its levels along.
+pub struct Chosen<'a>(pub MemorySource<'a>, pub Levels);
+
+impl Source for Chosen<'_> {
+    fn tensors(&self) -> &[SourceTensor] {
+        self.0.tensors()
+    }
+    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
+        self.0.read_with(index, pool, cancel)
+    }
+    fn levels_with(&self, _index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<Option<Levels>> {
+        Ok(Some(self.1.clone()))
+    }
 }
 
 /// Coder, layout, tile, whether a trellis chooses, and the step over the root mean square of a row: small ones need large shifts.
