@@ -247,6 +247,32 @@ fn rows_of_every_kind_are_encoded() {
     }
 }
 
+/// Of weights near the largest f32 and levels of the other sign, which are a half of a coarse step.
+#[test]
+fn errors_are_stated_where_differences_leave_f32() {
+    let w: Vec<f32> = (0..64 * 128).map(|i| if i % 3 == 0 { 3.0e38 } else { -3.0e38 }).collect();
+    let source = source(&[("w", Dtype::F32, &[64, 128], &w)]);
+    for trellis in [false, true] {
+        for step in [0.5, 4.0, 1e6] {
+            let o = EncodeOptions { step: Some(step), ..options(4.0, trellis, Coder::Rans) };
+            let (container, report) = encoded(&source, &o).unwrap();
+            let stated = report.tensors[0].error.unwrap();
+            assert!(stated.is_finite(), "{trellis} {step}: {stated}");
+            assert!(verify(&container, Some(&source), &DecodeOptions::default(), &mut |_| Ok(())).unwrap().ok());
+        }
+    }
+    // Every level is of the other sign.
+    let levels = Levels {
+        symbols: w.iter().map(|w| if *w > 0.0 { -1 } else { 0 }).collect(),
+        scales: vec![2f32.powi(127); 64],
+        trellis: false,
+        tile: None,
+    };
+    let container = encoded(&Chosen(source, levels), &options(4.0, false, Coder::Rans)).unwrap().0;
+    let error = container.info("w").unwrap().error.unwrap();
+    assert!((error / (1.0 + 2f64.powi(126) / 3.0e38) - 1.0).abs() < 1e-3, "{error}");
+}
+
 #[test]
 fn what_cannot_be_is_refused_and_says_what_can() {
     let w = weights(64, 256, 11);

@@ -14,9 +14,9 @@ use crate::common::{Rng, checked, options, read_everywhere, samples, text};
 pub const TARGET: Target = Target { name: "rate", body, seeds, mutate };
 
 /// Weights at most: each input is encoded, and decoded in many ways.
-const MOST: usize = 8 << 10;
+const MOST: usize = 5 << 10;
 /// And where steps are searched for, which takes many encodings.
-const SEARCHED: usize = 2 << 10;
+const SEARCHED: usize = 1 << 10;
 /// Bytes that choose what is done.
 const HEAD: usize = 16;
 /// Flags of the first byte, beside the coder.
@@ -138,8 +138,8 @@ fn cycled(bytes: &[u8], count: usize) -> Vec<u8> {
 ///
 /// 0: coder (bits 0, 1), layout (2), trellis (3), dtype (4, 5), transposed (6), two matrices (7); 1: tile / 64 - 1 (0 to 3), whether floats
 /// and scales are of any bits (4), whether levels are given (5), or steps searched for (6), whether the file is damaged afterwards (7);
-/// 2, 3: rows; 4, 5: columns; 6 to 9: the step, an f32 of any bits; 10: bits; 11, 12: bytes of what follows that are weights and levels. The
-/// others say what is damaged: a place (u16) and a byte.
+/// 2, 3: rows; 4, 5: columns; 6 to 9: the step, an f32 of any bits; 10: bits; 11, 12: bytes of what follows that are weights and levels; 13: what
+/// is asked of the file. The other bytes say what is damaged: a place (u16) and a byte.
 pub fn exercise(input: &[u8]) -> bool {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else { return false };
     let Some(case) = Case::new(head) else { return false };
@@ -174,9 +174,12 @@ pub fn exercise(input: &[u8]) -> bool {
     } else {
         assert!(opened.read("w", &checked(true)).unwrap()[..] == weights[..], "what is stored raw");
     }
-    container::exercise(&opened);
-    if case.flags & DAMAGED != 0 {
-        container::exercise_file(&damaged(file, damage));
+    let question = head[13] % container::QUESTIONS;
+    container::ask(&opened, question);
+    if case.flags & DAMAGED != 0
+        && let Ok(opened) = Container::from_bytes(damaged(file, damage))
+    {
+        container::ask(&opened, question);
     }
     true
 }
@@ -300,6 +303,7 @@ fn seeds() -> Vec<Vec<u8>> {
         seed.extend_from_slice(&step.to_le_bytes());
         seed.push(150);
         seed.extend_from_slice(&(data.len() as u16).to_le_bytes());
+        seed.push(seeds.len() as u8);
         seed.resize(HEAD, 0);
         seed.extend_from_slice(data);
         // Something to damage.
@@ -326,7 +330,7 @@ fn seeds() -> Vec<Vec<u8>> {
             add(first, 0, (17, 64), 1e-30, &bytes(&odd));
             add(first, 0, (17, 64), 1e30, &bytes(&plain[..64]));
             add(first | path, ANY_BITS, (17, 64), 0.2, &bytes(&not_finite));
-            add(first, 0, (17, 64), f32::NAN, &bytes(&plain[..16]));
+            add(first, 0, (17, 64), [f32::NAN, f32::INFINITY, 0.0, -1.0][usize::from(coder)], &bytes(&plain[..16]));
             add(first | TRELLIS, 0, (16, 64), 0.2, &bytes(&plain));
             add(first | path, 0, (16, 64), 0.2, &[]);
         }
