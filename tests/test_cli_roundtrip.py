@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from wcodec import _container, cli
-from wcodec._cli import reference
+from wcodec._cli import rates, reference
+from wcodec._reports import CompressionReport
 
 COMBINATIONS = {(c, s) for c in ("rans", "huffman", "zstd", "raw") for s in ("row", "tensor", "block 128")}
 
@@ -100,6 +103,142 @@ def test_weights_that_are_not_finite(
     assert cli.main(["roundtrip", str(source)]) == 2
     assert "NaN" in capsys.readouterr().err
     assert cli.main(["roundtrip", str(source), "--exclude", "w"]) == 0
+
+
+def test_rates(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], _temporary: Path) -> None:
+    status, report = roundtrip(model, tmp_path / "r.json", "--bits", "3,5.25", "--transpose", "*mlp*", "--keep")
+    assert status == 0 and report["ok"]
+    tried = [(c["coder"], c["bits"], c["trellis"]) for c in report["combinations"]]
+    ways = [("rans", True), ("huffman", True), ("zstd", False)]
+    assert tried == [(coder, bits, trellis) for bits in (3.0, 5.25) for coder, trellis in ways]
+    for c in report["combinations"]:
+        assert (c["scheme"], c["scale"], c["rate"], c["quantized"], c["raw"]) == ("rate", None, 30, 0, 9)
+        assert abs(c["rate_bits_per_weight"] / c["bits"] - 1) < 0.005 and 0.02 < c["error"] < 0.3
+    assert report["combinations"][0]["error"] > report["combinations"][3]["error"]
+    out = capsys.readouterr().out
+    assert "3 bits, trellis" in out and "30 rate and 9 raw tensors: values equal bit for bit" in out
+    kept = {p.name for p in next(_temporary.iterdir()).iterdir()}
+    assert {"rans-3-bits.wcodec", "zstd-5.25-bits.safetensors"} <= kept and len(kept) == 12
+
+
+def test_rates_without_a_trellis(model: Path, tmp_path: Path) -> None:
+    options = ["--scheme", "rate", "--no-trellis", "--layout", "byte", "--exclude", "*embed*"]
+    status, report = roundtrip(model, tmp_path / "r.json", "--coder", "rans", *options)
+    (found,) = report["combinations"]
+    assert status == 0 and (found["bits"], found["trellis"], found["rate"]) == (4.0, False, 29)
+    status, report = roundtrip(model, tmp_path / "r.json", "--trellis")
+    assert status == 0 and [c["coder"] for c in report["combinations"]] == ["rans", "huffman"]
+    # All that symbols of 8 bits have is fewer than was asked for, which is no defect.
+    status, report = roundtrip(model, tmp_path / "r.json", "--bits", "8", "--no-trellis", "--coder", "rans")
+    assert status == 0 and report["combinations"][0]["rate_bits_per_weight"] < 7.9
+
+
+def test_rates_of_odd_tensors(tmp_path: Path, rng: np.random.Generator, write_safetensors: Any) -> None:
+    rows = rng.standard_t(3, (470, 330)).astype(np.float32)
+    rows[3], rows[5], rows[7, 9] = 0, 0.25, 1e4
+    tensors = {
+        "w": rows, "stack": rng.standard_normal((3, 20, 64)).astype(np.float16), "0": np.zeros((16, 64), np.float32),
+        "conv": rng.standard_normal((8, 3, 5, 5)).astype(np.float32), "one": np.ones((1, 1), np.float32),
+        "long": (rng.standard_normal((1, 30_000)) * 1e-39).astype(np.float32), "none": np.zeros((0, 4), np.float32),
+        "tall": rng.standard_normal((300, 1)).astype(np.float32), "0-d": np.array(3, np.int64),
+    }  # fmt: skip
+    source = write_safetensors(tmp_path / "m.safetensors", tensors)
+    status, report = roundtrip(source, tmp_path / "r.json", "--bits", "4.5,6")
+    assert status == 0 and report["ok"], report
+    assert {c["tensors"] for c in report["combinations"]} == {9}
+
+
+def test_options_of_rates_that_do_not_fit(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, words in (
+        (["--scheme", "int8", "--bits", "4"], "--bits only goes with scheme rate"),
+        (["--scheme", "lossless", "--no-trellis"], "--trellis only goes with scheme rate"),
+        (["--trellis", "--coder", "rans,zstd"], "a trellis with coder zstd"),
+        (["--bits", "3,nine"], "'nine' is not a number of bits from 1 to 8"),
+        (["--bits", "4", "--coder", "raw"], "cannot be reached"),
+    ):
+        try:
+            assert cli.main(["roundtrip", str(model), *options]) == 2
+        except SystemExit as ended:
+            assert ended.code == 2
+        assert words in capsys.readouterr().err, options
+
+
+def test_it_would_notice_wrong_rates(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levels, scales, errors, instruction sets, rows and bits that are wrong by little."""
+    name = "model.layers.1.mlp.up_proj.weight"
+    entry = _container.TensorEntry
+
+    def found(wrong: Callable[[pytest.MonkeyPatch], None], *options: str) -> list[tuple[str, str]]:
+        with monkeypatch.context() as patch:
+            wrong(patch)
+            status, report = roundtrip(model, tmp_path / "r.json", "--bits", "4", "--coder", "rans", *options)
+        differences = report["combinations"][0]["differences"]
+        assert status == 1 and differences, "nothing was noticed"
+        return [(d["tensor"], d["what"]) for d in differences]
+
+    def of(method: str, change: Callable[[np.ndarray], None]) -> Callable[[pytest.MonkeyPatch], None]:
+        true = getattr(entry, method)
+
+        def changed(self: Any, **options: Any) -> np.ndarray:
+            array = np.array(true(self, **options))
+            if self.name == name:
+                change(array)
+            return array
+
+        return lambda patch: patch.setattr(entry, method, changed)
+
+    def up(array: np.ndarray) -> None:
+        array[7, 5] += 1
+
+    def finer(array: np.ndarray) -> None:
+        array[9] = np.nextafter(array[9], np.float32(0))
+
+    assert found(of("symbols", up), "--no-trellis") == [(name, "values")]
+    assert found(of("symbols", up)) == [(name, "values"), (name, "trellis")]
+    # One unit of float32 is no bfloat16; bfloat16 values hardly know it.
+    assert (name, "scales") in found(of("scales", finer))
+
+    def error(patch: pytest.MonkeyPatch) -> None:
+        true = rates._of_error
+        patch.setattr(
+            rates, "_of_error", lambda e, *rest: true(replace(e, error=e.error * 0.999) if e.name == name else e, *rest)
+        )
+
+    assert found(error) == [(name, "error")]
+
+    def native(method: str) -> Callable[[pytest.MonkeyPatch], None]:
+        def patched(patch: pytest.MonkeyPatch) -> None:
+            class Wrong:
+                def __init__(self, true: Any) -> None:
+                    self.true = true
+
+                def __getattr__(self, attribute: str) -> Any:
+                    return getattr(self.true, attribute)
+
+            def call(self: Wrong, tensor: str, *rest: Any) -> Any:
+                words, length = getattr(self.true, method)(tensor, *rest)
+                words = np.array(words)
+                words.view(np.uint8)[length // 2] ^= tensor == name and (
+                    method == "read_rows" or rest[-1]["isa"] == "scalar"
+                )
+                return words, length
+
+            setattr(Wrong, method, call)
+            patch.setattr(_container.Container, "_open", property(lambda self: Wrong(self._native)))
+
+        return patched
+
+    assert found(native("read")) == [(name, "bytes")]
+    assert set(found(native("read_rows"))) == {(name, "bytes")}
+
+    summary = CompressionReport.rate
+    assert summary.fget is not None
+
+    def bits(patch: pytest.MonkeyPatch) -> None:
+        wrong = property(lambda self: replace(summary.fget(self), bits_per_weight=4.03))
+        patch.setattr(CompressionReport, "rate", wrong)
+
+    assert found(bits) == [("", "bits")]
 
 
 @pytest.mark.parametrize("what", ["symbols", "scales", "values"])

@@ -35,6 +35,11 @@ fn chunks() {
 }
 
 #[test]
+fn rates() {
+    smoke(&fuzz::rate::TARGET, 1500);
+}
+
+#[test]
 fn zstd_planes() {
     smoke(&fuzz::zstd::TARGET, 6000);
 }
@@ -66,6 +71,19 @@ fn seeds_are_valid_and_mutations_of_them_meet_decoders() {
         assert!(good >= seeds.len() / 2, "{}: {good} of {} seeds", target.name, seeds.len());
         assert!(met >= seeds.len() * 10, "{}: {met} of {} mutations", target.name, seeds.len() * 20);
     }
+}
+
+/// Most inputs of scheme `rate` get through the encoder.
+#[test]
+fn rates_are_encoded() {
+    let (mut rng, mut seeds_taken, mut taken) = (Rng(6), 0, 0);
+    let seeds = (fuzz::rate::TARGET.seeds)();
+    for seed in &seeds {
+        seeds_taken += usize::from(fuzz::rate::exercise(seed));
+        taken += (0..4).filter(|_| fuzz::rate::exercise(&(fuzz::rate::TARGET.mutate)(&mut rng, seed, seed))).count();
+    }
+    assert!(seeds_taken >= seeds.len() / 2, "{seeds_taken} of {} seeds", seeds.len());
+    assert!(taken >= seeds.len(), "{taken} of {} mutations", seeds.len() * 4);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Scheme `rate`: as many bits as were asked for, and the least error that they allow.
 
+mod common;
+
+use common::newer::Chosen;
 use half::{bf16, f16};
 use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StandardNormal, StudentT};
 use wcodec::{
     Bits, Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, EncodeReport, Isa, Layout, Levels,
-    MemorySource, Pool, Rate, Result, Rule, Scheme, Source, SourceBytes, SourceTensor, encode, encode_to_vec, verify,
+    MemorySource, Rate, Result, Rule, Scheme, Source, encode, encode_to_vec, verify,
 };
 
 fn rate(bits: f64, trellis: bool) -> Scheme {
@@ -244,6 +247,32 @@ fn rows_of_every_kind_are_encoded() {
     }
 }
 
+/// Of weights near the largest f32 and levels of the other sign, which are a half of a coarse step.
+#[test]
+fn errors_are_stated_where_differences_leave_f32() {
+    let w: Vec<f32> = (0..64 * 128).map(|i| if i % 3 == 0 { 3.0e38 } else { -3.0e38 }).collect();
+    let source = source(&[("w", Dtype::F32, &[64, 128], &w)]);
+    for trellis in [false, true] {
+        for step in [0.5, 4.0, 1e6] {
+            let o = EncodeOptions { step: Some(step), ..options(4.0, trellis, Coder::Rans) };
+            let (container, report) = encoded(&source, &o).unwrap();
+            let stated = report.tensors[0].error.unwrap();
+            assert!(stated.is_finite(), "{trellis} {step}: {stated}");
+            assert!(verify(&container, Some(&source), &DecodeOptions::default(), &mut |_| Ok(())).unwrap().ok());
+        }
+    }
+    // Every level is of the other sign.
+    let levels = Levels {
+        symbols: w.iter().map(|w| if *w > 0.0 { -1 } else { 0 }).collect(),
+        scales: vec![2f32.powi(127); 64],
+        trellis: false,
+        tile: None,
+    };
+    let container = encoded(&Chosen(source, levels), &options(4.0, false, Coder::Rans)).unwrap().0;
+    let error = container.info("w").unwrap().error.unwrap();
+    assert!((error / (1.0 + 2f64.powi(126) / 3.0e38) - 1.0).abs() < 1e-3, "{error}");
+}
+
 #[test]
 fn what_cannot_be_is_refused_and_says_what_can() {
     let w = weights(64, 256, 11);
@@ -312,21 +341,6 @@ fn heavy_tails_and_transposed_matrices_meet_their_bits() {
         assert!((bits_of(&report) / 3.0 - 1.0).abs() < 0.005, "{}", bits_of(&report));
         assert_eq!(container.scales("w").unwrap().len(), 384);
         assert!(verify(&container, Some(&source), &DecodeOptions::default(), &mut |_| Ok(())).unwrap().ok());
-    }
-}
-
-/// A source that brings its levels along.
-struct Chosen<'a>(MemorySource<'a>, Levels);
-
-impl Source for Chosen<'_> {
-    fn tensors(&self) -> &[SourceTensor] {
-        self.0.tensors()
-    }
-    fn read_with(&self, index: usize, pool: &Pool, cancel: &wcodec::Cancel) -> Result<SourceBytes<'_>> {
-        self.0.read_with(index, pool, cancel)
-    }
-    fn levels_with(&self, _index: usize, _pool: &Pool, _cancel: &wcodec::Cancel) -> Result<Option<Levels>> {
-        Ok(Some(self.1.clone()))
     }
 }
 

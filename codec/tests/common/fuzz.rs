@@ -10,6 +10,7 @@ pub mod chunks;
 pub mod container;
 pub mod legacy;
 mod mutate;
+pub mod rate;
 pub mod safetensors;
 pub mod zstd;
 
@@ -31,7 +32,8 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 5] = [container::TARGET, chunks::TARGET, zstd::TARGET, safetensors::TARGET, legacy::TARGET];
+pub const TARGETS: [Target; 6] =
+    [container::TARGET, chunks::TARGET, rate::TARGET, zstd::TARGET, safetensors::TARGET, legacy::TARGET];
 
 /// The files in a folder of `tests/data`, in the order of their names.
 fn files(folder: &str) -> Vec<Vec<u8>> {

@@ -7,6 +7,7 @@ pub mod allocator;
 pub mod fuzz;
 pub mod gpu;
 pub mod image;
+pub mod newer;
 pub mod safetensors;
 pub mod samples;
 pub mod zstd_frame;

@@ -74,7 +74,12 @@ fn errors<T: Weight>(weights: &[f32], symbols: &[i8], scale: f32) -> f64 {
         let differ = |(w, &q): (&f32, &i8)| T::from_f32((f32::from(q) + 0.5) * scale).to_f32() - w;
         // Over the scale, so that squares are in range.
         let sum: f32 = weights.iter().zip(symbols).map(differ).map(|d| (d / scale) * (d / scale)).sum();
-        f64::from(sum) * f64::from(scale) * f64::from(scale)
+        if sum.is_finite() {
+            return f64::from(sum) * f64::from(scale) * f64::from(scale);
+        }
+        // Values and weights of other signs, both near the largest f32, or a scale that is far from what the weights are.
+        let value = |q: i8| f64::from(T::from_f32((f32::from(q) + 0.5) * scale).to_f32());
+        weights.iter().zip(symbols).map(|(w, &q)| (value(q) - f64::from(*w)).powi(2)).sum()
     };
     weights.chunks(RUN).zip(symbols.chunks(RUN)).map(run).sum()
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
 
+use wcodec::coder::filter::trellis;
 use wcodec::coder::histogram::count_bytes;
 use wcodec::coder::plane::{
     Coding, Draft, Filters, Plane, PlaneForm, PlaneOptions, PlaneSource, Scratch, SymbolMatrices, Tiling,
@@ -45,7 +46,7 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
         (0, 8 | 16 | 24) => Layout::Split,
         (choice, _) => Layout::CHOICES[usize::from(choice)],
     };
-    let filter = Filter::ALL[usize::from(head[0] >> 3 & 3) % 3];
+    let filter = Filter::ALL[usize::from(head[0] >> 3 & 3)];
     let matrix = (usize::from(head[3]), short(4), short(6));
     let fitted = head[0] & AS_IT_IS == 0;
     let Some((table, rest)) = table(coder, head[0], rest) else { return Vec::new() };
@@ -198,16 +199,20 @@ fn longest_chunk(coder: Coder, offsets: &[u8]) -> usize {
 /// Planes that decode, of all coders, layouts, shifts and filters, with tables of their own and with others; with and without padding.
 fn seeds() -> Vec<Vec<u8>> {
     let kinds = [
-        (Coder::Rans, Layout::Byte),
-        (Coder::Rans, Layout::Pair),
-        (Coder::Rans, Layout::Split),
-        (Coder::Huffman, Layout::Byte),
-        (Coder::Huffman, Layout::Pair),
-        (Coder::Huffman, Layout::Split),
-        (Coder::Zstd, Layout::Byte),
+        (Coder::Rans, Layout::Byte, Filters::Tried),
+        (Coder::Rans, Layout::Byte, Filters::Trellis),
+        (Coder::Rans, Layout::Pair, Filters::Tried),
+        (Coder::Rans, Layout::Pair, Filters::Trellis),
+        (Coder::Rans, Layout::Split, Filters::Tried),
+        (Coder::Huffman, Layout::Byte, Filters::Tried),
+        (Coder::Huffman, Layout::Byte, Filters::Trellis),
+        (Coder::Huffman, Layout::Pair, Filters::Tried),
+        (Coder::Huffman, Layout::Pair, Filters::Trellis),
+        (Coder::Huffman, Layout::Split, Filters::Tried),
+        (Coder::Zstd, Layout::Byte, Filters::Tried),
     ];
     let mut seeds = Vec::new();
-    for (coder, layout) in kinds {
+    for (coder, layout, filters) in kinds {
         let options = PlaneOptions {
             coder,
             layout,
@@ -215,7 +220,7 @@ fn seeds() -> Vec<Vec<u8>> {
             tile: Some(64),
             zstd_level: 3,
             zstd_chunk: Some(640),
-            filters: Filters::Tried,
+            filters,
         };
         let (pool, cancel) = (Pool::new(None).unwrap(), Cancel::new());
         // A byte of noise lies beside a symbol.
@@ -227,7 +232,11 @@ fn seeds() -> Vec<Vec<u8>> {
             draft.choose(tables);
             draft.encode(&symbols, &pool, &cancel, &AtomicUsize::new(0)).unwrap()
         };
-        for (_, large) in samples::layer_symbols(48, 192) {
+        for (_, mut large) in samples::layer_symbols(48, 192) {
+            if filters == Filters::Trellis {
+                // Paths are levels of whatever symbols.
+                large.chunks_mut(64).for_each(trellis::levels_of);
+            }
             // What is large enough for a table of its own gives it to what is small.
             let mut tables = Vec::new();
             encoded(48, 192, &large, &mut tables);

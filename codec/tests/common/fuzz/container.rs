@@ -10,7 +10,7 @@ use crate::common::{checked, options, read_everywhere, samples, text};
 pub const TARGET: Target = Target { name: "container", body, seeds, mutate: mutate_container };
 
 /// How many questions [`ask`] knows.
-const QUESTIONS: u8 = 6;
+pub const QUESTIONS: u8 = 6;
 /// Flags of the first byte: what is left as it is.
 const SEGMENTS: u8 = 0x40;
 const HEADER: u8 = 0x80;
@@ -33,7 +33,7 @@ fn body(input: &[u8]) {
 
 fn seeds() -> Vec<Vec<u8>> {
     let small = samples::minis().into_iter().chain(samples::all_of(&samples::small_source())).map(|s| s.bytes);
-    let files = files("golden").into_iter().chain(files("corrupt")).chain(small).enumerate();
+    let files = ["golden", "golden-1.1", "corrupt"].into_iter().flat_map(files).chain(small).enumerate();
     let input = |(i, file): (usize, Vec<u8>)| [&[i as u8 % QUESTIONS], &file[..]].concat();
     files.map(input).collect()
 }
@@ -77,7 +77,7 @@ pub fn exercise(container: &Container) {
 }
 
 /// One question of several, so that an input takes little time.
-fn ask(container: &Container, question: u8) {
+pub fn ask(container: &Container, question: u8) {
     let infos = container.infos().unwrap();
     let small = infos.iter().filter(|t| t.original_bytes <= LARGEST);
     match question {

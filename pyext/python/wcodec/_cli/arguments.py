@@ -28,6 +28,11 @@ def bits(text: str) -> float:
     return value
 
 
+def rates(text: str) -> tuple[float, ...]:
+    """Numbers of bits, with commas between."""
+    return tuple(dict.fromkeys(bits(part.strip()) for part in text.split(",")))
+
+
 def choices(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     """Some of these, with commas between, or all."""
 

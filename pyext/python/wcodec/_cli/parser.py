@@ -14,6 +14,7 @@ from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, DTYPES, LAYOUTS, SC
 from .arguments import bits as _bits
 from .arguments import choices as _choices
 from .arguments import positive as _positive
+from .arguments import rates as _rates
 from .calibrate import add_options as calibrate_arguments
 from .output import say, tell
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
@@ -98,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     ))  # fmt: skip
     _roundtrip(add(
         "roundtrip", "roundtrip.run",
-        "encode to a temporary folder, decode, and compare bit for bit with an independent NumPy quantization",
+        "encode to a temporary folder, decode, and compare bit for bit with independent NumPy arithmetic",
         "wcodec roundtrip path/to/model --coder rans,huffman --scale all --json report.json",
     ))  # fmt: skip
     _generate(add(
@@ -208,6 +209,15 @@ def _tuning(parser: argparse.ArgumentParser) -> None:
                         help="columns of a tile, a multiple of 64 (default: by shape)")  # fmt: skip
 
 
+def _trellis(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trellis",
+        action=argparse.BooleanOptionalAction,
+        help="choose levels of scheme rate by a trellis, or do not: better at the same bits, a little slower to encode "
+        "and to decode (default: with coders rans and huffman)",
+    )
+
+
 def _encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .wcodec file to write")
@@ -218,12 +228,7 @@ def _encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bits", type=_bits, metavar="B",
                         help="bits per weight with scheme rate, 1 to 8, everything counted that is stored for the "
                              "weights of the whole model (default: 4)")  # fmt: skip
-    parser.add_argument(
-        "--trellis",
-        action=argparse.BooleanOptionalAction,
-        help="choose levels of scheme rate by a trellis, or do not: better at the same bits, a little slower to encode "
-        "and to decode (default: with coders rans and huffman)",
-    )
+    _trellis(parser)
     target_arguments(parser, required=False)
     parser.add_argument(
         "--bits-per-tensor", action="store_true", help="give --bits to every tensor, not to all together"
@@ -277,11 +282,23 @@ def _compare(parser: argparse.ArgumentParser) -> None:
 
 def _roundtrip(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
-    parser.add_argument("--scheme", choices=("int8", "lossless"), default="int8",
-                        help="int8 (default), or lossless, where --scale has no meaning")  # fmt: skip
-    for name, known in (("coder", CODERS), ("scale", SCALES)):
-        parser.add_argument(f"--{name}", type=_choices(known), default=list(known), metavar="LIST",
-                            help=f"all (default), or some of {', '.join(known)}, with commas between")  # fmt: skip
+    parser.add_argument("--scheme", choices=("int8", "rate", "lossless"),
+                        help="int8, rate, or lossless (default: int8, or rate with --bits)")  # fmt: skip
+    parser.add_argument("--bits", type=_rates, metavar="LIST",
+                        help="bits per weight to try with scheme rate, 1 to 8, with commas between "
+                             "(default: 4)")  # fmt: skip
+    _trellis(parser)
+    parser.add_argument(
+        "--coder",
+        type=_choices(CODERS),
+        default=list(CODERS),
+        metavar="LIST",
+        help=f"all (default), or some of {', '.join(CODERS)}, with commas between; all that there are for scheme rate "
+        "are those that can have what is asked for",
+    )
+    parser.add_argument("--scale", type=_choices(SCALES), default=list(SCALES), metavar="LIST",
+                        help=f"with scheme int8, all (default), or some of {', '.join(SCALES)}, with commas "
+                             "between")  # fmt: skip
     _tuning(parser)
     _patterns(parser, skip=False)
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")

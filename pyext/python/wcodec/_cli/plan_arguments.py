@@ -5,11 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .._options import CODERS, DTYPES
-from .arguments import bits, choices, positive
-
-
-def _rates(text: str) -> tuple[float, ...]:
-    return tuple(dict.fromkeys(bits(part.strip()) for part in text.split(",")))
+from .arguments import choices, positive, rates
 
 
 def _measuring(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +27,7 @@ def frontier_arguments(parser: argparse.ArgumentParser) -> None:
     """Of ``wcodec frontier``."""
     parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
     parser.add_argument("--text", required=True, metavar="FILE", help="a file of UTF-8 text, new to the model")
-    parser.add_argument("--bits", type=_rates, default=(4.0, 3.5, 3.0), metavar="LIST",
+    parser.add_argument("--bits", type=rates, default=(4.0, 3.5, 3.0), metavar="LIST",
                         help="bits per weight, 1 to 8, with commas between (default: 4,3.5,3)")  # fmt: skip
     known = tuple(coder for coder in CODERS if coder != "raw")
     parser.add_argument(

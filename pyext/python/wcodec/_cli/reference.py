@@ -1,4 +1,4 @@
-"""Scheme ``int8`` and the safetensors format once more, in plain NumPy.
+"""Schemes ``int8`` and ``rate`` and the safetensors format once more, in plain NumPy.
 
 ``wcodec roundtrip`` judges the native code by this module, so it must not call it, nor share a line with it: it is
 written from the format's text alone. Tensors are read through memory maps and worked on in slices of rows, so that
@@ -162,6 +162,37 @@ def encode(data: npt.NDArray[np.uint8], dtype: str, view: View, scale: str, bloc
             scales, spread = shared[: i == 0], shared
         symbols = quantize(weights, spread)
         yield Slice(symbols, scales, round_to(symbols.astype(np.float32) * spread, dtype))
+
+
+def values_of_levels(levels: Array, scales: Array, dtype: str) -> Array:
+    """What levels of scheme ``rate`` are worth: float32 has ``level + 1/2`` times a scale exactly."""
+    return round_to((levels.astype(np.float32) + np.float32(0.5)) * scales, dtype)
+
+
+def off_the_path(levels: Array, tile: int) -> npt.NDArray[np.bool_]:
+    """Where levels are none that a trellis can be at, in rows of tiles so wide.
+
+    The lowest bit of a level says which quantizer it is of: the parity of what the levels in every other column before
+    it, from the tile's left edge on, have in the bit above.
+    """
+    off = np.zeros(levels.shape, np.bool_)
+    for left in range(0, levels.shape[1], tile):
+        part = levels[:, left : left + tile]
+        quantizer = np.zeros((part.shape[0], part.shape[1] + 1), np.uint8)
+        for first in (0, 1):
+            quantizer[:, first + 1 :: 2] = np.bitwise_xor.accumulate((part[:, first::2] >> 1 & 1).astype(np.uint8), 1)
+        off[:, left : left + tile] = quantizer[:, :-1] != part & 1
+    return off
+
+
+def relative_error(source: Iterator[Array], decoded: Iterator[Array], dtype: str) -> float:
+    """Root mean square of decoded - source over that of the source, of elements given some at a time."""
+    errors = squares = 0.0
+    for before, after in zip(source, decoded, strict=True):
+        weights = to_f32(before, dtype).astype(np.float64)
+        errors += float(np.square(to_f32(after, dtype) - weights).sum())
+        squares += float(np.square(weights).sum())
+    return (errors / squares) ** 0.5 if errors else 0.0
 
 
 class Digests:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,38 @@ import numpy.typing as npt
 from .. import _api, _native
 from .. import _format as fmt
 from .._container import Container, TensorEntry
-from .._errors import CorruptError, FormatError
+from .._errors import CorruptError, FormatError, InputError
 from .._files import output
 from .._native import safe
 from .._options import DEFAULT_BLOCK, SCHEMES
-from . import reference
+from . import rates, reference
 from .output import document, put, say, show_progress, tell
 
 # Enough to see what is wrong; a broken coder differs everywhere.
 _MAX_DIFFERENCES = 20
 _HEADINGS = ("coder", "scale", "result", "original", "stored", "ratio", "bits/weight", "encode s", "decode s")
+# What is asked for where nobody says it.
+_BITS = 4.0
+# What was equal, by scheme.
+_EQUAL = {
+    "int8": "symbols, scales and values equal bit for bit",
+    "rate": "values equal bit for bit in every way to decode them, errors and bits as stated",
+    "lossless": "equal bit for bit",
+}
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A combination to try."""
+
+    scheme: str
+    coder: str
+    scale: str = "row"
+    bits: float | None = None
+
+    def __str__(self) -> str:
+        """What there is to choose beside the coder, for file names and people."""
+        return self.scale if self.scheme == "int8" else self.scheme if self.bits is None else f"{self.bits:g} bits"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,9 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace, report: _native.Output | None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="wcodec-roundtrip-"))
     try:
-        # Without scales there is one way.
-        scales = arguments.scale if arguments.scheme == "int8" else ["row"]
-        results = [result for scale in scales for result in _scale(arguments, scale, folder)]
+        # References that one granularity has for all coders are computed once, and remembered as digests.
+        known: dict[str, dict[str, dict[str, bytes]]] = {}
+        ways = _ways(arguments)
+        results = [_combination(arguments, way, folder, known.setdefault(way.scale, {})) for way in ways]
     finally:
         if arguments.keep:
             tell(f"wcodec: kept {safe(str(folder))}")
@@ -69,8 +93,8 @@ def _print(results: list[dict[str, Any]], ok: bool, quiet: bool) -> None:
         for d in result["differences"]:
             say(
                 safe(
-                    f"{result['coder']}, {result['scale'] or result['scheme']}: "
-                    f"{d['tensor']}: {d['what']}: {d['detail']}"
+                    f"{result['coder']}, {result['scale'] or _asked(result) or result['scheme']}: "
+                    f"{d['tensor'] or 'all'}: {d['what']}: {d['detail']}"
                 )
             )
     if quiet:
@@ -78,7 +102,7 @@ def _print(results: list[dict[str, Any]], ok: bool, quiet: bool) -> None:
     rows = [
         (
             r["coder"],
-            r["scale"] or "none",
+            r["scale"] or _asked(r) or "none",
             "equal" if r["ok"] else "DIFFERS",
             fmt.size(r["original_bytes"]),
             fmt.size(r["stored_bytes"]),
@@ -89,36 +113,53 @@ def _print(results: list[dict[str, Any]], ok: bool, quiet: bool) -> None:
         )
         for r in results
     ]
-    say(fmt.text_table(_HEADINGS, rows, left=3))
     first = results[0]
+    headings = _HEADINGS if first["scheme"] != "rate" else (_HEADINGS[0], "asked for", *_HEADINGS[2:])
+    say(fmt.text_table(headings, rows, left=3))
+    if first["scheme"] == "rate":
+        for r in results:
+            error = "unknown" if r["error"] is None else f"{r['error']:.4f}"
+            of_weights = fmt.number(r["rate_bits_per_weight"], 3)
+            say(f"{r['coder']}, {_asked(r)}: {of_weights} bits/weight of the weights, relative error {error}")
     what = "quantized" if first["scheme"] == "int8" else first["scheme"]
-    equal = "symbols, scales and values equal bit for bit" if first["scheme"] == "int8" else "equal bit for bit"
     counts = f"{first[what]:,} {what} and {first['raw']:,} raw tensors"
-    say(f"{counts}: {equal if ok else 'differences found'}")
+    say(f"{counts}: {_EQUAL[first['scheme']] if ok else 'differences found'}")
 
 
-def _scale(arguments: argparse.Namespace, scale: str, folder: Path) -> Iterator[dict[str, Any]]:
-    """All coders with one granularity. The reference is computed once, and remembered as digests."""
-    known: dict[str, dict[str, bytes]] = {}
-    for coder in arguments.coder:
-        yield _combination(arguments, scale, coder, folder, known)
+def _asked(result: dict[str, Any]) -> str | None:
+    """The bits that were asked for, and how; none without."""
+    bits = result["bits"]
+    return None if bits is None else f"{bits:g} bits{', trellis' if result['trellis'] else ''}"
 
 
-def _combination(
-    a: argparse.Namespace, scale: str, coder: str, folder: Path, known: dict[str, dict[str, bytes]]
-) -> dict[str, Any]:
-    block = a.block or DEFAULT_BLOCK
-    encoded, decoded = folder / f"{coder}-{scale}.wcodec", folder / f"{coder}-{scale}.safetensors"
+def _ways(a: argparse.Namespace) -> list[_Way]:
+    """What to try, in order."""
+    scheme = a.scheme or ("int8" if a.bits is None and a.trellis is None else "rate")
+    if scheme == "rate":
+        coders = rates.coders(a.coder, a.trellis)
+        return [_Way(scheme, coder, bits=bits) for bits in a.bits or (_BITS,) for coder in coders]
+    if a.bits is not None or a.trellis is not None:
+        option = "--bits" if a.bits is not None else "--trellis"
+        raise InputError(f"{option} only goes with scheme rate, not with {scheme} (leave it out, or change --scheme)")
+    # Without scales there is one way.
+    scales = a.scale if scheme == "int8" else ["row"]
+    return [_Way(scheme, coder, scale) for scale in scales for coder in a.coder]
+
+
+def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str, dict[str, bytes]]) -> dict[str, Any]:
+    scale, block = way.scale, a.block or DEFAULT_BLOCK
+    name = f"{way.coder}-{str(way).replace(' ', '-')}"
+    encoded, decoded = folder / f"{name}.wcodec", folder / f"{name}.safetensors"
     progress = show_progress(a.quiet)
     report = _api.compress(
-        a.src, encoded, scheme=a.scheme, scale=scale, block=block if scale == "block" else None, coder=coder,
-        layout=a.layout, level=a.level, tile=a.tile, include=a.include, exclude=a.exclude, transpose=a.transpose,
-        threads=a.threads, progress=progress,
+        a.src, encoded, scheme=way.scheme, bits=way.bits, trellis=a.trellis, scale=scale,
+        block=block if scale == "block" else None, coder=way.coder, layout=a.layout, level=a.level, tile=a.tile,
+        include=a.include, exclude=a.exclude, transpose=a.transpose, threads=a.threads, progress=progress,
     )  # fmt: skip
     begin = time.perf_counter()
     differences: list[dict[str, str]] = []
     counts = dict.fromkeys(SCHEMES, 0)
-    seconds = None
+    judge, seconds = rates.Judge(a.threads), None
     try:
         _api.decompress(encoded, decoded, threads=a.threads, trusted=True, progress=progress)
         seconds = time.perf_counter() - begin
@@ -130,7 +171,10 @@ def _combination(
                 if name in container and name in restored.tensors:
                     entry = container[name]
                     counts[entry.scheme] += 1
-                    _check(entry, source, restored, scale, block, known, differences)
+                    _check(entry, source, restored, scale, block, known, judge, differences)
+            if way.bits is not None:
+                for what, detail in judge.target(way.bits, report.rate):
+                    _note(differences, "", what, detail)
     except (CorruptError, FormatError) as error:
         # What was just written cannot be read back: the very failure that this command looks for.
         _note(differences, error.tensor or "", "decode", str(error))
@@ -138,18 +182,23 @@ def _combination(
         encoded.unlink()
         decoded.unlink(missing_ok=True)
     return {
-        "coder": coder,
-        "scheme": a.scheme,
-        "scale": (f"block {block}" if scale == "block" else scale) if a.scheme == "int8" else None,
+        "coder": way.coder,
+        "scheme": way.scheme,
+        "scale": (f"block {block}" if scale == "block" else scale) if way.scheme == "int8" else None,
+        "bits": way.bits,
+        "trellis": way.coder in ("rans", "huffman") if way.bits and a.trellis is None else a.trellis,
         "ok": not differences,
         "tensors": len(report.tensors),
         "quantized": counts["int8"],
+        "rate": counts["rate"],
         "lossless": counts["lossless"],
         "raw": counts["raw"],
         "original_bytes": report.original_bytes,
         "stored_bytes": report.stored_bytes,
         "ratio": report.ratio,
         "bits_per_weight": report.bits_per_weight,
+        "rate_bits_per_weight": None if report.rate is None else report.rate.bits_per_weight,
+        "error": None if report.rate is None else report.rate.error,
         "encode_seconds": report.seconds,
         "decode_seconds": seconds,
         "differences": differences,
@@ -179,6 +228,7 @@ def _check(
     scale: str,
     block: int,
     known: dict[str, dict[str, bytes]],
+    judge: rates.Judge,
     differences: list[dict[str, str]],
 ) -> None:
     """Compares one tensor, and notes what differs."""
@@ -191,6 +241,10 @@ def _check(
     if not entry.makes_symbols:
         if not np.array_equal(source.data(name), restored.data(name)):
             _note(differences, name, "bytes", _first(source.data(name), restored.data(name)))
+        return
+    if entry.scheme == "rate":
+        for what, detail in judge.check(entry, source, restored):
+            _note(differences, name, what, detail)
         return
     view = reference.View(entry.count * entry.rows, entry.cols, entry.row_axis)
     want = known.get(name)

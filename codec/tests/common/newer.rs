@@ -1,0 +1,167 @@
+//! Small valid containers of what format 1.1 adds: schemes `rate` and `lossless`, and filter `trellis`.
+
+use half::{bf16, f16};
+use wcodec::{
+    Bits, Cancel, Coder, Dtype, EncodeOptions, Layout, Levels, MemorySource, Pool, Rate, Result, Rule, Scheme, Source,
+    SourceBytes, SourceTensor,
+};
+
+use super::Rng;
+use super::samples::{Sample, as_bf16, as_bytes, as_f16, encode, encode_options, symbols, weights};
+
+/// Scheme `rate` for so many bits per weight, which count only where no step is given.
+pub fn rate(bits: f64, trellis: bool) -> Scheme {
+    Scheme::Rate(Rate { bits: Bits::new(bits).unwrap(), trellis })
+}
+
+/// The bits of the e5m2 that is below an f16: its high byte.
+pub fn as_e5m2(values: &[f32]) -> Vec<u8> {
+    values.iter().map(|&w| (f16::from_f32(w).to_bits() >> 8) as u8).collect()
+}
+
+/// Weights with a row of zeros, one of a single value, one with an outlier, and one that signs alone tell apart.
+fn odd_rows(rows: usize, cols: usize, seed: u64) -> Vec<f32> {
+    let mut w = weights(rows * cols, seed);
+    let mut row = |r: usize, f: &dyn Fn(usize) -> f32| (0..cols).for_each(|c| w[r * cols + c] = f(c));
+    row(1, &|_| 0.0);
+    row(3, &|_| 0.25);
+    row(5, &|c| if c == 7 { 60.0 } else { 0.01 });
+    row(7, &|c| if c % 2 == 0 { 1e-3 } else { -1e-3 });
+    w
+}
+
+/// Weights as most trained ones are.
+fn bells(n: usize, seed: u64) -> Vec<f32> {
+    let mut rng = Rng(seed);
+    (0..n).map(|_| rng.bell() * 0.02).collect()
+}
+
+/// Odd shapes of every dtype, rows of every kind, a stack, a transposed matrix, a matrix of zeros, and what other schemes are for.
+fn source() -> MemorySource<'static> {
+    let mut s = MemorySource::new();
+    let mut push = |name: &str, dtype, shape: &[usize], data: Vec<u8>| {
+        s.push(name.to_owned(), dtype, shape.to_vec(), data.into()).unwrap();
+    };
+    push("a.weight", Dtype::BF16, &[30, 130], as_bf16(&odd_rows(30, 130, 41)));
+    push("b.weight", Dtype::F32, &[17, 70], as_bytes(&weights(17 * 70, 42)));
+    push("c.weight", Dtype::BF16, &[30, 64], as_bf16(&bells(30 * 64, 47)));
+    push("stack", Dtype::F16, &[2, 16, 64], as_f16(&weights(2048, 43)));
+    push("t.weight", Dtype::F32, &[64, 24], as_bytes(&weights(64 * 24, 44)));
+    push("zeros", Dtype::BF16, &[16, 64], as_bf16(&[0.0; 1024]));
+    push("codes", Dtype::I8, &[16, 64], as_bytes(&symbols(1024, 20.0, 45)));
+    push("norm", Dtype::F32, &[64], as_bytes(&weights(64, 46)));
+    push("empty", Dtype::BF16, &[0, 7], Vec::new());
+    push("scalar", Dtype::F32, &[], as_bytes(&[1.5f32]));
+    s.alias("tied".to_owned(), "a.weight".to_owned()).unwrap();
+    s
+}
+
+/// Floats of every dtype that scheme `lossless` takes: most as trained weights are, a row of any bits with NaNs among them, and f32 of which half
+/// the bits are 0.
+fn floats() -> MemorySource<'static> {
+    let mut s = MemorySource::new();
+    let mut rng = Rng(50);
+    let mut push = |name: &str, dtype: Dtype, shape: &[usize], bytes: fn(&[f32]) -> Vec<u8>| {
+        let small: Vec<f32> = (0..shape.iter().product()).map(|_| rng.bell() * 0.02).collect();
+        let mut data = bytes(&small);
+        // The second row, where it is one; not where it would be wrong that bits are 0.
+        let row = shape.last().unwrap() * dtype.size();
+        if name != "f32 of bf16" {
+            data[row..2 * row].iter_mut().for_each(|byte| *byte = rng.next() as u8);
+        }
+        s.push(name.to_owned(), dtype, shape.to_vec(), data.into()).unwrap();
+    };
+    push("bf16", Dtype::BF16, &[31, 64], as_bf16);
+    push("f32", Dtype::F32, &[16, 64], |w| {
+        // What a product rounds away leaves low bits that are noise.
+        as_bytes(&w.iter().map(|&w| (w * 1.618_034 + 1e-4) * (w + 1.234_567)).collect::<Vec<_>>())
+    });
+    push("f32 of bf16", Dtype::F32, &[15, 64], |w| {
+        as_bytes(&w.iter().map(|&w| bf16::from_f32(w).to_f32()).collect::<Vec<_>>())
+    });
+    // The first one is large enough for a table, which the others share.
+    push("e5m2", Dtype::F8_E5M2, &[2, 16, 64], as_e5m2);
+    push("e5m2 of FNUZ", Dtype::F8_E5M2FNUZ, &[15, 64], as_e5m2);
+    push("e4m3", Dtype::F8_E4M3, &[16, 62], as_e5m2);
+    push("f16", Dtype::F16, &[30, 60], as_f16);
+    push("t.weight", Dtype::BF16, &[64, 16], as_bf16);
+    push("norm", Dtype::F32, &[2, 8], as_bytes);
+    s.alias("tied".to_owned(), "bf16".to_owned()).unwrap();
+    s
+}
+
+/// A source that brings its levels along.
+pub struct Chosen<'a>(pub MemorySource<'a>, pub Levels);
+
+impl Source for Chosen<'_> {
+    fn tensors(&self) -> &[SourceTensor] {
+        self.0.tensors()
+    }
+    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
+        self.0.read_with(index, pool, cancel)
+    }
+    fn levels_with(&self, _index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<Option<Levels>> {
+        Ok(Some(self.1.clone()))
+    }
+}
+
+/// Coder, layout, tile, whether a trellis chooses, and the step over the root mean square of a row: small ones need large shifts.
+const RATES: &[(Coder, Layout, usize, bool, f32)] = &[
+    (Coder::Rans, Layout::Pair, 64, true, 0.3),
+    (Coder::Rans, Layout::Pair, 128, false, 0.02),
+    (Coder::Rans, Layout::Pair, 64, true, 0.05),
+    (Coder::Rans, Layout::Byte, 128, true, 0.6),
+    (Coder::Rans, Layout::Byte, 64, false, 0.1),
+    (Coder::Huffman, Layout::Pair, 64, true, 0.06),
+    (Coder::Huffman, Layout::Pair, 64, false, 0.02),
+    (Coder::Huffman, Layout::Pair, 64, false, 1.2),
+    (Coder::Huffman, Layout::Byte, 64, true, 0.2),
+    (Coder::Huffman, Layout::Byte, 128, false, 0.4),
+    (Coder::Zstd, Layout::Byte, 64, false, 0.7),
+    (Coder::Raw, Layout::Byte, 64, false, 0.02),
+];
+
+/// Containers of both schemes, one for each way to code them, and one in which all schemes are together.
+pub fn all() -> Vec<Sample> {
+    let mut all = Vec::new();
+    let mut add = |name: String, source: &MemorySource<'_>, options: &EncodeOptions| {
+        all.push(Sample { name, bytes: encode(source, options) });
+    };
+    let transpose = || vec!["t.weight".to_owned()];
+    for &(coder, layout, tile, trellis, step) in RATES {
+        let how = if trellis { "trellis" } else { "levels" };
+        let options = EncodeOptions {
+            step: Some(step),
+            tile: Some(tile),
+            transpose: transpose(),
+            ..encode_options(coder, layout, rate(4.0, trellis))
+        };
+        add(format!("rate {coder} {layout} {how} {step}"), &source(), &options);
+    }
+    // Steps that are found: all that a writer does for so many bits.
+    let options =
+        EncodeOptions { transpose: transpose(), ..encode_options(Coder::Rans, Layout::Pair, rate(5.5, true)) };
+    add("rate of 5.5 bits".to_owned(), &source(), &options);
+    for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
+        let options = EncodeOptions { transpose: transpose(), ..encode_options(coder, Layout::Pair, Scheme::Lossless) };
+        add(format!("lossless {coder}"), &floats(), &options);
+    }
+    add("mixed".to_owned(), &source(), &mixed_options());
+    all
+}
+
+/// Schemes `rate` and `lossless` for a tensor or two, and `int8` for the others.
+fn mixed_options() -> EncodeOptions {
+    let rule = |pattern: &str, scheme, coder| Rule { pattern: pattern.to_owned(), scheme, coder };
+    let rules = vec![
+        rule("{a.*,tied}", rate(4.0, true), Coder::Huffman),
+        rule("t.*", rate(4.0, false), Coder::Rans),
+        rule("c.*", Scheme::Lossless, Coder::Rans),
+    ];
+    EncodeOptions {
+        rules,
+        step: Some(0.3),
+        transpose: vec!["t.weight".to_owned()],
+        ..encode_options(Coder::Rans, Layout::Pair, Scheme::Int8(wcodec::Granularity::Row))
+    }
+}

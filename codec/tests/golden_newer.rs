@@ -1,0 +1,180 @@
+//! Golden files of format 1.1: schemes `rate` and `lossless`, and filter `trellis`, as `golden.rs` has them of 1.0.
+//!
+//! `tests/data/golden-1.1` holds the files, and `decoded.txt` what they decode to: lines of a file's name and the hash of all that readers
+//! make of it. `tests/test_golden.py` checks the same list with the reader that was written from FORMAT.md alone.
+//!
+//! Where the format or the writer's choices change on purpose, one command writes files and list anew, and what differs is to be looked at:
+//! `cargo test --package wcodec --test golden_newer -- --ignored`. The hashes do not change with names of features, nor with how values are coded.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use common::samples::Sample;
+use common::{image::Image, newer, options};
+use wcodec::container::hash;
+use wcodec::{Container, Isa, TensorInfo};
+
+const LIST: &str = "decoded.txt";
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden-1.1")
+}
+
+fn read(name: &str) -> Vec<u8> {
+    std::fs::read(folder().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+fn file_name(sample: &Sample) -> String {
+    format!("{}.wcodec", sample.name.replace(' ', "-"))
+}
+
+/// Names of the files and what they decode to, as the list has them.
+fn listed() -> Vec<(String, String)> {
+    let list = String::from_utf8(read(LIST)).unwrap();
+    let line = |line: &str| {
+        let (name, hash) = line.split_once(' ').expect("a name and a hash");
+        (name.to_owned(), hash.to_owned())
+    };
+    list.lines().map(line).collect()
+}
+
+/// A hash of names, schemes, dtypes, shapes, stated errors, symbols, scales and decoded bytes of all tensors under all their names.
+fn decoded_hash(bytes: &[u8], isa: Isa, verify: bool) -> String {
+    let container = Container::from_bytes(bytes.to_vec()).unwrap();
+    let mut all = Vec::new();
+    for name in container.names().into_iter().chain(container.aliases().keys().map(String::as_str)) {
+        let info = container.info(name).unwrap();
+        let shape = info.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        all.extend_from_slice(format!("{name} {} {} [{shape}]\n", info.scheme, info.dtype).as_bytes());
+        if info.makes_symbols {
+            all.extend_from_slice(&info.error.unwrap_or(-1.0).to_le_bytes());
+            all.extend_from_slice(bytemuck::cast_slice(&container.symbols(name, &options(isa, verify)).unwrap()));
+            all.extend_from_slice(bytemuck::cast_slice(&container.scales(name).unwrap()));
+        }
+        all.extend_from_slice(&container.read(name, &options(isa, verify)).unwrap());
+    }
+    hash(&all).to_string()
+}
+
+/// The program's version in the index is no part of the format, nor is that the format is not settled.
+fn without_writer(bytes: &[u8]) -> Vec<u8> {
+    let mut image = Image::new(bytes).set("/writer", "".into());
+    image.index.as_object_mut().unwrap().remove("features");
+    image.seal()
+}
+
+#[test]
+fn golden_files_decode_to_what_they_always_did() {
+    for (name, want) in listed() {
+        let bytes = read(&name);
+        for isa in Isa::available() {
+            for verify in [true, false] {
+                assert_eq!(decoded_hash(&bytes, isa, verify), want, "{name} with {isa}, verify {verify}");
+            }
+        }
+    }
+}
+
+#[test]
+fn encoding_gives_the_same_bytes_as_ever() {
+    let (encoded, listed) = (newer::all(), listed());
+    assert_eq!(
+        encoded.iter().map(file_name).collect::<Vec<_>>(),
+        listed.iter().map(|l| l.0.clone()).collect::<Vec<_>>()
+    );
+    for sample in encoded {
+        let name = file_name(&sample);
+        let golden = read(&name);
+        if name.contains("zstd") {
+            // The bytes of frames depend on the library's version; what they decode to does not.
+            assert_eq!(
+                decoded_hash(&golden, Isa::Scalar, true),
+                decoded_hash(&sample.bytes, Isa::Scalar, true),
+                "{name}"
+            );
+            continue;
+        }
+        assert!(
+            without_writer(&golden) == without_writer(&sample.bytes),
+            "{name}: the format or the writer's choices have changed; if that is meant, see the head of this file"
+        );
+    }
+}
+
+/// What a tensor shows of the format.
+fn facts(file: &[u8], info: &TensorInfo) -> Vec<String> {
+    let (scheme, mut facts) = (&info.scheme, Vec::new());
+    facts.push(format!("{scheme} {}", info.dtype));
+    facts.push(format!("{scheme} row axis {}", info.row_axis));
+    facts.push(format!("{scheme} count {}", info.count));
+    for plane in &info.planes {
+        let (coder, filter) = (&plane.coder, &plane.filter);
+        let layout = plane.layout.as_deref().unwrap_or_default();
+        let shift = plane.shift.map_or_else(String::new, |s| format!(" {s}"));
+        facts.push(format!("{scheme} {coder} {layout}{shift}"));
+        facts.push(format!("{scheme} {coder} {layout} {filter}"));
+        if plane.shift.is_some_and(|s| s < 3) && layout == "pair" {
+            // The count of patches begins the first chunk.
+            let data = info.segments.iter().find(|s| s.role == "data").unwrap().offset as usize;
+            facts.extend((file[data] > 0).then(|| format!("{scheme} {coder} patches")));
+        }
+    }
+    facts
+}
+
+#[test]
+fn golden_files_are_those_of_the_list_and_cover_the_schemes() {
+    let mut there: Vec<String> =
+        std::fs::read_dir(folder()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = listed().into_iter().map(|(name, _)| name).chain([LIST.to_owned()]).collect();
+    there.sort();
+    names.sort();
+    assert_eq!(there, names);
+
+    let (mut seen, mut length) = (BTreeSet::new(), 0);
+    for (name, _) in listed() {
+        let bytes = read(&name);
+        length += bytes.len();
+        assert!(bytes.len() < 25_000, "{name}: {} bytes are too many for a repository", bytes.len());
+        let container = Container::from_bytes(bytes.clone()).unwrap();
+        assert_eq!(container.version(), (1, 1), "{name}");
+        let infos = container.infos().unwrap();
+        seen.extend(infos.iter().filter(|info| info.name != "zeros").flat_map(|info| facts(&bytes, info)));
+        let schemes: BTreeSet<_> = infos.iter().map(|i| i.scheme.to_string()).collect();
+        seen.insert(format!("schemes {}", schemes.into_iter().collect::<Vec<_>>().join(" ")));
+    }
+    assert!(length < 250_000, "{length} bytes are too many for a repository");
+    let mut want: Vec<String> = Vec::new();
+    for coder in ["rans", "huffman"] {
+        want.extend(["pair", "byte"].iter().flat_map(|l| ["none", "trellis"].map(|f| format!("rate {coder} {l} {f}"))));
+        want.extend([0, 3].map(|shift| format!("rate {coder} pair {shift}")));
+        want.extend(["byte", "split 8", "split 24"].map(|layout| format!("lossless {coder} {layout}")));
+    }
+    want.extend(["rate zstd  none", "rate raw  none", "lossless zstd  none", "lossless raw  none"].map(Into::into));
+    want.extend(["rate rans pair 1", "rate rans pair 2", "rate rans patches", "rate huffman patches"].map(Into::into));
+    want.extend(["BF16", "F16", "F32"].map(|dtype| format!("rate {dtype}")));
+    want.extend(["BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F8_E5M2FNUZ"].map(|dtype| format!("lossless {dtype}")));
+    for scheme in ["rate", "lossless"] {
+        want.extend(["row axis 1", "count 2"].map(|fact| format!("{scheme} {fact}")));
+    }
+    want.push("schemes int8 lossless rate raw".to_owned());
+    want.retain(|w| !seen.contains(w));
+    assert!(want.is_empty(), "no file has {want:?}; there are {seen:#?}");
+}
+
+#[test]
+#[ignore = "writes tests/data/golden-1.1 anew; only for a deliberate change of the format or of the writer's choices"]
+fn regenerate() {
+    std::fs::remove_dir_all(folder()).ok();
+    std::fs::create_dir_all(folder()).unwrap();
+    let mut list = String::new();
+    for sample in newer::all() {
+        let name = file_name(&sample);
+        std::fs::write(folder().join(&name), &sample.bytes).unwrap();
+        writeln!(list, "{name} {}", decoded_hash(&sample.bytes, Isa::Scalar, true)).unwrap();
+    }
+    std::fs::write(folder().join(LIST), list).unwrap();
+}

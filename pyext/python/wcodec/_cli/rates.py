@@ -1,0 +1,142 @@
+"""What ``wcodec roundtrip`` checks of scheme ``rate``, with :mod:`._cli.reference`.
+
+How levels and scales are chosen is the encoder's own matter. What they are worth is not, nor that they are a path
+through the trellis where one is named, that their error is the one that the file states, that there are as many bits as
+were asked for, and that every way to decode them gives the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _native
+from .._container import TensorEntry
+from .._errors import InputError
+from .._options import CODERS, decode_options
+from .._reports import RateSummary
+from . import reference
+
+Array = npt.NDArray[Any]
+#: What is wrong: a word, and how.
+Difference = tuple[str, str]
+
+# FORMAT.md has no such bound; the encoder says that it meets targets to half a percent.
+_OFF_TARGET = 0.005
+# Weights from which on that is so: of fewer, what a table and the padding of odd shapes take makes jumps.
+_FEW = 1 << 20
+# A level whose number is this large is at the end of its range, with a trellis or without: then no step is finer.
+_OUTERMOST = 124
+# A bound in four digits is this near to what it is of; sums of squares in another order are as near as that.
+_NEAR = 1.002
+_ROUNDING = 1e-9
+
+
+def coders(asked: list[str], trellis: bool | None) -> list[str]:
+    """Those to try: of all that there are, the ones that scheme ``rate`` makes something of."""
+    if set(asked) == set(CODERS):
+        # What coder raw stores has 8 bits, whatever is asked for.
+        return ["rans", "huffman"] if trellis else [c for c in asked if c != "raw"]
+    wrong = [c for c in asked if c not in ("rans", "huffman")]
+    if trellis and wrong:
+        raise InputError(f"a trellis with coder {wrong[0]} (use --coder rans,huffman, or leave --trellis out)")
+    return asked
+
+
+class Judge:
+    """Compares the tensors of a file with what they were made from, and remembers how far their levels reach."""
+
+    def __init__(self, threads: int | None) -> None:
+        self._threads = threads
+        self._outermost = 0
+
+    def check(
+        self, entry: TensorEntry, source: reference.Checkpoint, restored: reference.Checkpoint
+    ) -> Iterator[Difference]:
+        """What is wrong with a tensor."""
+        view = reference.View(entry.count * entry.rows, entry.cols, entry.row_axis)
+        kind = np.dtype(reference._BITS[entry.dtype])
+        before, after = (view.of(file.data(entry.name).view(kind)) for file in (source, restored))
+        levels = view.of(np.ascontiguousarray(entry.symbols(threads=self._threads)).reshape(-1))
+        self._outermost = max(self._outermost, int(levels.max()), -1 - int(levels.min()))
+        scales = _rows_of(entry)
+        yield from _of_scales(scales, view)
+        yield from _of_values(entry, view, levels, scales, after)
+        if entry.planes[0].filter == "trellis":
+            yield from _of_path(view, levels, entry.planes[0].tile or view.cols)
+        yield from _of_error(entry, view, before, after)
+        yield from _of_ways(entry, restored, self._threads)
+
+    def target(self, bits: float, summary: RateSummary | None) -> Iterator[Difference]:
+        """Whether the weights of a file that was checked take the bits that were asked for."""
+        if summary is None or summary.weights < _FEW:
+            return
+        found = summary.bits_per_weight
+        too_few = found < bits * (1 - _OFF_TARGET) and self._outermost < _OUTERMOST
+        if too_few or found > bits * (1 + _OFF_TARGET):
+            yield "bits", f"{found:.4f} bits per weight, not {bits:g}"
+
+
+def _rows_of(entry: TensorEntry) -> Array:
+    """Scales by row of the matrices."""
+    scales = entry.scales()
+    return np.ascontiguousarray(scales.T if entry.row_axis == 1 else scales).reshape(-1)
+
+
+def _of_scales(scales: Array, view: reference.View) -> Iterator[Difference]:
+    if scales.size != view.rows:
+        yield "scales", f"{scales.size} for {view.rows} rows"
+    wrong = ~np.isfinite(scales) | (scales < 0) | (scales.view(np.uint32) & 0xFFFF != 0)
+    for row in np.flatnonzero(wrong)[:1]:
+        yield "scales", f"{scales[row]} of row {row} is no bfloat16 from 0 on"
+
+
+def _of_values(
+    entry: TensorEntry, view: reference.View, levels: Array, scales: Array, decoded: Array
+) -> Iterator[Difference]:
+    row = 0
+    for part, values in zip(view.slices(levels), view.slices(decoded), strict=True):
+        want = reference.values_of_levels(part, scales[row : row + len(part), None], entry.dtype)
+        for r, c in np.argwhere(want.view(values.dtype) != values)[:1]:
+            yield "values", f"{values[r, c]} at row {row + r}, column {c}, not {want[r, c]}"
+            return
+        row += len(part)
+
+
+def _of_path(view: reference.View, levels: Array, tile: int) -> Iterator[Difference]:
+    row = 0
+    for part in view.slices(levels):
+        for r, c in np.argwhere(reference.off_the_path(part, tile))[:1]:
+            yield "trellis", f"level {part[r, c]} at row {row + r}, column {c} is none that the path can be at"
+            return
+        row += len(part)
+
+
+def _of_error(entry: TensorEntry, view: reference.View, before: Array, after: Array) -> Iterator[Difference]:
+    measured = reference.relative_error(view.slices(before), view.slices(after), entry.dtype)
+    stated = entry.error
+    if stated is None or not measured <= stated * (1 + _ROUNDING) or stated > measured * _NEAR:
+        yield "error", f"{measured:.6g} of the source's root mean square, and {stated} is stated"
+
+
+def _of_ways(entry: TensorEntry, restored: reference.Checkpoint, threads: int | None) -> Iterator[Difference]:
+    """Decodes with every instruction set, and by rows that begin and end anywhere."""
+    want, opened = restored.data(entry.name), entry._container._open
+
+    def differs(words: Array, length: int, begin: int, what: str) -> Iterator[Difference]:
+        got = words.view(np.uint8)[:length]
+        if not np.array_equal(got, want[begin : begin + length]):
+            yield "bytes", f"{what} gives other bytes than decoding the file"
+
+    for isa in _native.instruction_sets()[0]:
+        yield from differs(*opened.read(entry._stored_name, None, decode_options(threads, isa)), 0, isa)
+    rows = entry.shape[0]
+    size, step = want.size // rows, max(math.ceil(rows / 3), 1)
+    for begin in range(0, rows, step):
+        end = min(begin + step, rows)
+        got = opened.read_rows(entry._stored_name, begin, end, None, decode_options(threads))
+        yield from differs(*got, begin * size, f"decoding rows {begin} to {end}")

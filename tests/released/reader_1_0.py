@@ -1,0 +1,528 @@
+# The reader of format 1.0 as it was released: `tests/format_reader.py` of commit ab74f56, the last one before format
+# 1.1, below this comment as it was there. `tests/test_released_reader.py` gives it files of today, and knows its hash.
+# It never changes, whatever becomes of the format: what it reads must stay readable, and what it cannot read it must
+# refuse by name, as the version that people have does.
+
+"""A reader of the wcodec container, written from `codec/FORMAT.md` alone.
+
+It shares no code with the Rust reader, so that the two check each other and the page; section numbers are the page's.
+Entropy-coded chunks of the same width are decoded in lockstep: NumPy works on arrays [chunks, 32 lanes] and Python
+loops only over the steps of a lane. Whatever is wrong with a file, or one tensor of it, is a `FormatReaderError`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+import zstandard
+
+MAGIC = b"\x89WCODEC\n"
+HEADER = struct.Struct("<8sHHIQQQQQQ")
+LANES = 32
+#: safetensors dtype -> NumPy dtype of `values` (types that NumPy lacks are given as their bit patterns)
+DTYPES = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
+    "U16": "<u2", "I16": "<i2", "F16": "<f2", "BF16": "<u2",
+    "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8",
+}  # fmt: skip
+#: the keys of a plane that depend on its coder; those of another coder must be absent
+CHUNK_KEYS, TILE_KEYS, PAIR_KEYS = {"chunks", "offsets", "max_chunk"}, {"layout", "tile", "table"}, {"shift", "side"}
+TILED = ("rans", "huffman")
+
+Array = np.ndarray
+Json = dict[str, Any]
+Segment = tuple[int, int, str]
+View = tuple[int, int, int, int]  # count, rows, cols, row_axis
+
+
+class FormatReaderError(ValueError):
+    """The file, or one tensor of it, is not what FORMAT.md allows."""
+
+
+def require(condition: object, message: str) -> None:
+    """Raise `FormatReaderError(message)` unless the condition holds."""
+    if not condition:
+        raise FormatReaderError(message)
+
+
+def align(n: int, a: int) -> int:
+    """`n` rounded up to a multiple of `a`."""
+    return -(-n // a) * a
+
+
+def is_size(value: Any, low: int = 0, high: int = 2**64 - 1) -> bool:
+    """Whether a JSON value is an integer in [low, high] (`True` and `1.0` are none)."""
+    return type(value) is int and low <= value <= high
+
+
+def hex_hash(data: Any) -> str:
+    """xxh3 of bytes, as 16 lower-case hexadecimal digits."""
+    return f"{xxhash.xxh3_64_intdigest(data):016x}"
+
+
+def as_segment(value: Any) -> Segment:
+    """A JSON value as (offset, length, hash)."""
+    good = isinstance(value, list) and len(value) == 3 and is_size(value[0]) and is_size(value[1])
+    require(good and isinstance(value[2], str) and re.fullmatch("[0-9a-f]{16}", value[2]), f"not a segment: {value!r}")
+    return value[0], value[1], value[2]
+
+
+def find_segments(node: Any) -> Iterator[Segment]:
+    """All segments within a JSON value; by their form, so that those under keys of later versions are found too."""
+    if isinstance(node, list) and len(node) == 3 and is_size(node[0]) and isinstance(node[2], str):
+        yield as_segment(node)
+    elif isinstance(node, (list, dict)):
+        for child in node.values() if isinstance(node, dict) else node:
+            yield from find_segments(child)
+
+
+def huffman_lookup(lengths: Array, bits: int) -> tuple[Array, Array]:
+    """Symbol and code length for each value of the next `bits` bits of the stream; `lengths` is int64 [256]."""
+    require(lengths.max() <= bits, "huffman table: a code is too long")
+    used = [int(s) for s in np.argsort(lengths, kind="stable") if lengths[s]]
+    require(sum(1 << bits - int(lengths[s]) for s in used) == 1 << bits, "huffman table: the code is not complete")
+    symbol, length = np.zeros(1 << bits, np.uint8), np.zeros(1 << bits, np.int64)
+    code, last = -1, int(lengths[used[0]])
+    for s in used:
+        n = int(lengths[s])
+        code, last = (code + 1) << (n - last), n
+        # the stream fills from the least significant bit, so a code's first bit is the lowest bit of the index
+        reverse = int(f"{code:0{n}b}"[::-1], 2)
+        symbol[reverse :: 1 << n], length[reverse :: 1 << n] = s, n
+    return symbol, length
+
+
+def decode_rans(data: bytes, begin: Array, end: Array, n: int, table: Array, bits: int) -> tuple[Array, Array]:
+    """Decode coded `rans` bodies [begin, end) of `data`: uint8 [chunks, 32, n]; and tails, int64 [chunks, 32]."""
+    require(table.sum() == 1 << bits and table.max() < 1 << bits, "rans table: bad frequencies")
+    symbol = np.repeat(np.arange(256), table)  # of each slot, like the two that follow
+    frequency, rest = table[symbol], np.arange(1 << bits) - (np.cumsum(table) - table)[symbol]
+    require((end - begin >= 4 * LANES).all(), "rans body: shorter than its states")
+    words = np.frombuffer(data, "<u2").astype(np.int64)
+    x = np.frombuffer(data, "<u4")[(begin // 4)[:, None] + np.arange(LANES)].astype(np.int64)
+    cursor, stop = begin // 2 + 2 * LANES, (end // 2)[:, None]
+
+    def take(at: Array) -> Array:
+        # zeros beyond the end, as from a damaged body
+        return np.where(at < stop, words[np.minimum(at, words.size - 1)], 0)
+
+    out = np.empty((n, begin.size, LANES), np.uint8)
+    for step in range(n):
+        slot = x & ((1 << bits) - 1)
+        out[step] = symbol[slot]
+        x = frequency[slot] * (x >> bits) + rest[slot]
+        need = x < 65536
+        rank = np.cumsum(need, axis=1)
+        x = np.where(need, x << 16 | take(cursor[:, None] + rank - 1), x)
+        cursor = cursor + rank[:, -1]
+    p = np.clip(np.frexp(x)[1].astype(np.int64) - 2, 15, 30)  # the highest bit of x is bit p + 1
+    require((x >> p == 2).all(), "rans body: a lane does not end in its final state")
+    # the bits at which the lanes' parts of r bits begin, and at which the last one ends
+    r = 32 - p
+    edges = 16 * cursor[:, None] + np.insert(np.cumsum(r, axis=1), 0, 0, axis=1)
+    left = 16 * stop - edges[:, -1:]
+    require((left >= 0).all(), "rans body: words or bits of the tails are missing")
+    require((left < 32).all(), "rans body: words are left over after the tails")
+    window = (take(edges >> 4) | take((edges >> 4) + 1) << 16) >> (edges & 15)  # r is at most 17, and so within two u16
+    require((window[:, -1] == 0).all(), "rans body: bits after the tails are not zero")
+    tail = (window[:, :-1] & ((1 << r) - 1)) << p | x & ((1 << p) - 1)
+    return out.transpose(1, 2, 0), tail
+
+
+def decode_huffman(data: bytes, begin: Array, end: Array, n: int, table: Array, bits: int) -> Array:
+    """Decode coded `huffman` bodies, byte ranges [begin, end) of `data`: uint8 [chunks, 32, n]."""
+    symbol, length = huffman_lookup(table, bits)
+    require((end - begin >= 4 + LANES + 4).all(), "huffman body: shorter than its header and a word")
+    octets, pairs, words = (np.frombuffer(data, f"<u{i}").astype(np.int64) for i in (1, 2, 4))
+    least, wide = pairs[begin // 2][:, None], pairs[begin // 2 + 1][:, None]
+    require((wide <= 1).all(), "huffman body: wide is neither 0 nor 1")
+    first, stop = (begin + 4 + LANES * (1 + wide[:, 0])) // 4, end // 4
+    require((first < stop).all(), "huffman body: shorter than its wide header and a word")
+    at = begin[:, None] + 4 + np.arange(LANES) * (1 + wide)
+    edge = 2 + np.cumsum(least + (octets[at] | octets[at + 1] * wide << 8), axis=1)  # where the codes of lanes end
+    bit = np.insert(edge[:, :-1], 0, 2, axis=1)
+    finish = edge[:, -1]
+    require((stop - first == (finish + 31) >> 5).all(), "huffman body: does not end with the last code's word")
+    out = np.empty((n, begin.size, LANES), np.uint8)
+    for step in range(n):
+        at = first[:, None] + (bit >> 5)
+        # the sign bit that the shift may smear is above the at most 12 bits that are kept
+        low, high = (np.where(i < stop[:, None], words[np.minimum(i, words.size - 1)], 0) for i in (at, at + 1))
+        window = (low | high << 32) >> (bit & 31) & ((1 << bits) - 1)
+        out[step] = symbol[window]
+        bit += length[window]
+    require((bit == edge).all(), "huffman body: a lane's codes do not take exactly its bits")
+    unused = words[first] & 3 | np.where(finish & 31, words[stop - 1] >> (finish & 31), 0)
+    require((unused == 0).all(), "huffman body: bits before or after the codes are not zero")
+    return out.transpose(1, 2, 0)
+
+
+def join_pairs(symbols: Array, side: Array, shift: int) -> Array:
+    """Bytes of the elements of layout `pair`, uint8 [chunks, 32, blocks, 32].
+
+    `symbols` is uint8 [chunks, 32, blocks, 16], `side` the side words, uint32 [chunks, blocks, shift + 1, 32].
+    """
+
+    def unpack(word: Array, turn: Array, mask: int) -> Array:
+        # rotl undoes the rotr of the page; uint64 because a shift by 32 of a uint32 is undefined
+        wide, by = side[:, :, word].astype(np.uint64), turn[:, None].astype(np.uint64)
+        return (wide << by | wide >> (32 - by)) & mask
+
+    k = np.arange(8)
+    if shift == 3:
+        packed = unpack(k // 2, k % 2 * 4, 0x87878787)
+    elif shift == 1:
+        packed = unpack(k // 4, k % 4 * 2, 0x81818181)
+    else:
+        packed = unpack(0 * k, k, 0x80808080)
+    if shift == 2:
+        packed |= unpack(1 + k // 4, k % 4 * 2, 0x03030303)
+    low = np.ascontiguousarray(packed.transpose(0, 3, 1, 2).astype("<u4")).view(np.uint8)  # [chunks, 32, blocks, 32]
+    high = np.stack([symbols & 15, symbols >> 4], axis=-1).reshape(low.shape)
+    v = high << shift | low & ((1 << shift) - 1)
+    return np.where(low & 0x80, ~v, v)
+
+
+def undo_filter(rows: Array, name: str | None) -> Array:
+    """Undo a filter on uint8 [..., rows, columns] whose first row and column have nothing before them."""
+    return rows if name is None else np.cumsum(rows, axis=-1 if name == "left" else -2, dtype=np.uint8)
+
+
+class FormatReader:
+    """One container. Header, index and the segments' places are checked when it is opened; hashes and contents of a
+    tensor's segments whenever that tensor is read, so that damage to one tensor leaves the others readable."""
+
+    def __init__(self, path_or_bytes: str | Path | bytes) -> None:
+        self._file = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).read_bytes()
+        index_offset = self._read_header()
+        self.index = self._read_index(self._file[index_offset:])
+        self._check_places(index_offset)
+
+    def _read_header(self) -> int:
+        """Check the header, in the page's order; returns the offset of the index, which ends the file."""
+        file = self._file
+        require(len(file) >= 64, "not a wcodec file: shorter than a header")
+        require(any(file[:64]), "the write of this file was interrupted: its header is zeros")
+        magic, major, _, zero, offset, length, index_hash, file_length, zero2, own = HEADER.unpack(file[:64])
+        require(magic == MAGIC, "not a wcodec file: wrong magic")
+        require(own == xxhash.xxh3_64_intdigest(file[:56]), "header: hash does not match")
+        require(major == 1, "written by a newer wcodec" if major > 1 else "header: unknown major version")
+        require(zero == zero2 == 0, "header: a reserved field is not zero")
+        require(file_length == len(file), "header: the file is shorter or longer than written")
+        require(offset % 16 == 0 and offset >= 64 and offset + length == file_length, "header: index out of place")
+        require(index_hash == xxhash.xxh3_64_intdigest(file[offset:]), "index: hash does not match")
+        return offset
+
+    def _read_index(self, text: bytes) -> Json:
+        """Parse the index and check what concerns the whole file."""
+        try:
+            index = json.loads(text.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise FormatReaderError(f"index: not JSON in UTF-8: {error}") from error
+        require(isinstance(index, dict) and index.get("format") == "wcodec", "index: not of format wcodec")
+        for key, kind in {"features": list, "metadata": dict, "tables": list, "tensors": list, "aliases": dict}.items():
+            require(isinstance(index.setdefault(key, kind()), kind), f"index: {key} is not a {kind.__name__}")
+        require(all(isinstance(t, dict) for t in index["tables"]), "index: a table is not an object")
+        require(not index["features"], f"needs features that this reader does not know: {index['features']}")
+        require(all(isinstance(v, str) for v in index["metadata"].values()), "index: metadata are not strings")
+        self._tensors: dict[str, Json] = {}
+        for entry in index["tensors"]:
+            name = entry.get("name") if isinstance(entry, dict) else None
+            require(isinstance(name, str) and name, "index: a tensor without a name")
+            parts = [
+                p for p in (entry.get("scales"), entry.get("quality"), *(entry.get("planes") or [])) if p is not None
+            ]
+            require(all(isinstance(p, dict) for p in parts), f"index: a part of {name} is not an object")
+            require(name not in self._tensors, f"index: two tensors named {name}")
+            self._tensors[name] = entry
+        for alias, target in index["aliases"].items():
+            require(alias not in self._tensors, f"index: {alias} is a tensor and an alias")
+            require(isinstance(target, str) and target in self._tensors, f"index: alias {alias} leads to no tensor")
+        return index
+
+    def _check_places(self, index_offset: int) -> None:
+        """Check that segments and their padding fill the file between header and index."""
+        end = 64
+        for offset, length, _ in sorted(find_segments([self.index["tables"], self.index["tensors"]])):
+            if length == 0:
+                require(offset == 0, "segment of length 0 with an offset")
+                continue
+            place = align(end, 4096 if length >= 1 << 20 else 16)
+            require(offset == place, f"segment at {offset}: expected at {place} (overlap, gap or wrong alignment)")
+            require(offset + length <= index_offset, f"segment at {offset}: passes the index")
+            require(not any(self._file[end:offset]), f"padding before {offset} is not zero")
+            end = offset + length
+        require(index_offset == align(end, 16), "index: a gap or an overlap before it")
+        require(not any(self._file[end:index_offset]), "padding before the index is not zero")
+
+    def _segment(self, value: Any, what: str) -> bytes:
+        """Stored bytes of a segment, its hash checked."""
+        offset, length, stored_hash = as_segment(value)
+        data = self._file[offset : offset + length]
+        require(hex_hash(data) == stored_hash, f"{what}: hash does not match")
+        return data
+
+    def names(self) -> list[str]:
+        """Names of all tensors in the order of the source, then of the aliases."""
+        return [*self._tensors, *self.index["aliases"]]
+
+    def entry(self, name: str) -> Json:
+        """The index entry of a tensor; for an alias, of the tensor that holds its data."""
+        name = self.index["aliases"].get(name, name)
+        require(name in self._tensors, f"no tensor named {name}")
+        return self._tensors[name]
+
+    def _checked(self, name: str) -> tuple[Json, tuple[int, ...], View | None]:
+        """Entry, shape and matrix view of a tensor, checked against each other."""
+        entry = self.entry(name)
+        shape, matrix, dtype, scheme = (entry.get(key) for key in ("shape", "matrix", "dtype", "scheme"))
+        require(isinstance(shape, list) and all(map(is_size, shape)), f"{name}: shape is not a list of sizes")
+        require((elements := math.prod(shape)) < 2**61, f"{name}: more bytes than 64 bits count")
+        require(scheme in ("int8", "raw"), f"{name}: unknown scheme {scheme!r}")
+        known = isinstance(dtype, str) and dtype in (("F32", "F16", "BF16") if scheme == "int8" else DTYPES)
+        require(known, f"{name}: dtype {dtype!r} is unknown or not for {scheme}")
+        require(elements or scheme == "raw", f"{name}: an empty tensor is raw")
+        planes = entry.get("planes")
+        require(isinstance(planes, list) and len(planes) == 1 and isinstance(planes[0], dict), f"{name}: not one plane")
+        if matrix is None:
+            require(scheme == "raw", f"{name}: int8 needs a matrix")
+            return entry, tuple(shape), None
+        good = isinstance(matrix, list) and len(matrix) == 4 and all(map(is_size, matrix)) and matrix[3] < 2
+        require(good, f"{name}: bad matrix {matrix!r}")
+        count, rows, cols, axis = matrix
+        require(math.prod(max(n, 1) for n in matrix[:3]) < 2**63, f"{name}: matrix {matrix} is too large")
+        require(count * rows * cols == elements, f"{name}: matrix {matrix} contradicts shape {shape}")
+        fits = axis == 0 or (scheme == "int8" and count == 1 and shape == [cols, rows])
+        require(fits, f"{name}: row_axis 1 does not fit scheme {scheme} and shape {shape}")
+        narrow = scheme == "int8" or np.dtype(DTYPES[dtype]).itemsize == 1
+        require(narrow, f"{name}: a matrix of raw elements of more than 8 bits")
+        return entry, tuple(shape), (count, rows, cols, axis)
+
+    def symbols(self, name: str) -> Array:
+        """Decoded plane of a tensor.
+
+        Scheme `int8`: int8 [count, rows, cols], the matrices (so transposed where row_axis is 1). Scheme `raw`: the
+        tensor's bytes, uint8 [bytes].
+        """
+        entry, shape, view = self._checked(name)
+        plane = entry["planes"][0]
+        width = 1 if entry["scheme"] == "int8" else np.dtype(DTYPES[entry["dtype"]]).itemsize
+        out = self._decode_plane(name, plane, view, math.prod(shape) * width, width)
+        require(hex_hash(out.tobytes()) == plane.get("hash"), f"{name}: plane hash does not match")
+        return out.view(np.int8).reshape(view[:3]) if entry["scheme"] == "int8" and view else out
+
+    def scales(self, name: str) -> Array:
+        """Scales of an int8 tensor, float32: `row` [count, rows], `tensor` [1], `block` [count, rows, blocks]."""
+        entry, _, view = self._checked(name)
+        require(view and isinstance(scales := entry.get("scales"), dict), f"{name}: has no scales")
+        per, block = scales.get("per"), scales.get("block")
+        require(per in ("row", "tensor", "block"), f"{name}: scales per {per!r}")
+        require(("block" in scales) == (per == "block"), f"{name}: a scale block without blocks, or none with them")
+        require(per != "block" or (is_size(block, 16) and block % 16 == 0), f"{name}: bad scale block {block!r}")
+        shape = (1,) if per == "tensor" else view[:2] + ((-(-view[2] // block),) if per == "block" else ())
+        data = self._segment(scales.get("data"), f"{name}: scales")
+        require(len(data) == 4 * math.prod(shape), f"{name}: number of scales contradicts the shape")
+        return np.frombuffer(data, "<f4").reshape(shape)
+
+    def values(self, name: str) -> Array:
+        """The tensor in its shape and dtype; bfloat16 and the 8-bit floats as unsigned bit patterns."""
+        entry, shape, view = self._checked(name)
+        dtype = entry["dtype"]
+        if entry["scheme"] == "raw":
+            return self.symbols(name).view(DTYPES[dtype]).reshape(shape)
+        symbols, scales = self.symbols(name), self.scales(name)
+        if entry["scales"]["per"] == "block":
+            scales = scales[:, :, np.arange(view[2]) // min(entry["scales"]["block"], view[2])]
+        elif entry["scales"]["per"] == "row":
+            scales = scales[:, :, None]
+        with np.errstate(over="ignore"):
+            out = symbols.astype(np.float32) * scales
+            out = (out[0].T if view[3] == 1 else out).reshape(shape)
+            return to_bfloat16(out) if dtype == "BF16" else out.astype(DTYPES[dtype])
+
+    def raw_bytes(self, name: str) -> bytes:
+        """The tensor as a safetensors file stores it: little-endian, row-major, in its dtype."""
+        return self.values(name).tobytes()
+
+    def _decode_plane(self, name: str, plane: Json, view: View | None, size: int, width: int) -> Array:
+        """Decode a plane of `size` bytes, elements of `width` bytes: uint8 [size], tiled coders in matrix order."""
+        coder, filter_name = plane.get("coder"), plane.get("filter")
+        require(coder in ("raw", "zstd", *TILED), f"{name}: unknown coder {coder!r}")
+        require("fields" not in plane, f"{name}: planes of fields are not known")
+        expected = set() if coder == "raw" else CHUNK_KEYS | (TILE_KEYS if coder in TILED else {"chunk"})
+        expected = expected | (PAIR_KEYS if coder in TILED and plane.get("layout") == "pair" else set())
+        present = (CHUNK_KEYS | TILE_KEYS | PAIR_KEYS | {"chunk"}) & plane.keys()
+        require(present == expected, f"{name}: plane keys {sorted(present ^ expected)} missing or out of place")
+        require("filter" not in plane or filter_name in ("left", "up"), f"{name}: unknown filter {filter_name!r}")
+        data = self._segment(plane.get("data"), f"{name}: data")
+        require(size <= 131072 * len(data), f"{name}: {len(data)} bytes cannot hold {size}")
+        if coder == "raw":
+            require(filter_name is None and len(data) == size, f"{name}: raw data with a filter or of a wrong length")
+            return np.frombuffer(data, np.uint8)
+        require(size, f"{name}: an empty tensor has coder raw")
+        if coder == "zstd":
+            return self._decode_zstd(name, plane, view, data, size, width)
+        require(view and width == 1, f"{name}: coder {coder} needs a matrix of bytes")
+        return self._decode_tiles(name, plane, view, data)
+
+    def _chunks(self, name: str, plane: Json, data: bytes, chunks: int) -> tuple[Array, Array]:
+        """Begin and end of each chunk in `data`, in bytes, int64 [chunks]; `chunks` follows from the shape."""
+        require(is_size(plane["chunks"], chunks, chunks), f"{name}: number of chunks contradicts the shape")
+        zstd, stored = plane["coder"] == "zstd", self._segment(plane["offsets"], f"{name}: offsets")
+        require(len(stored) == (8 * chunks if zstd else 4 * chunks + 4), f"{name}: wrong number of offsets")
+        offsets = np.frombuffer(stored, "<u4").astype(np.int64)
+        begin = 8 * offsets[::2] if zstd else 4 * offsets[:-1]
+        end = begin + offsets[1::2] if zstd else 4 * offsets[1:]
+        ordered = (begin <= end).all() and (end[:-1] <= begin[1:]).all() and (zstd or begin[0] == 0)
+        require(ordered and end[-1] == len(data), f"{name}: chunk offsets out of order, or not those of the data")
+        longest = int((end - begin).max())
+        require(is_size(plane["max_chunk"], longest, longest), f"{name}: wrong max_chunk")
+        return begin, end
+
+    def _decode_zstd(self, name: str, plane: Json, view: View | None, data: bytes, size: int, width: int) -> Array:
+        """Section 8, and section 4 for zstd: uint8 [size]."""
+        chunk, filter_name, cols = plane["chunk"], plane.get("filter"), view[2] if view else 1
+        require(is_size(chunk, 1, 1 << 24), f"{name}: bad zstd chunk {chunk!r}")
+        require(filter_name is None or (view and width == 1), f"{name}: a filter needs a matrix of bytes")
+        require(filter_name != "up" or chunk % cols == 0, f"{name}: filter up with chunks of parts of rows")
+        places = np.stack(self._chunks(name, plane, data, -(-size // chunk)), axis=1).tolist()
+        last, parts = 0, []
+        for number, (begin, end) in enumerate(places):
+            what = f"{name}: zstd chunk {number}"
+            require(not any(data[last:begin]), f"{what}: bytes before it are not zero")
+            part = np.frombuffer(unpack_frame(data[begin:end], min(chunk, size - number * chunk), what), np.uint8)
+            if filter_name == "up":
+                part = undo_filter(part.reshape(-1, cols), "up").reshape(-1)
+            elif filter_name == "left":
+                total, place = undo_filter(part, "left"), np.arange(part.size)
+                # rows may begin anywhere in a chunk: take away the sum of what is before the row's first byte
+                row_start = np.maximum(place - (place + number * chunk) % cols, 0)
+                part = total - np.where(row_start > 0, total[row_start - 1], 0).astype(np.uint8)
+            last = end
+            parts.append(part)
+        return np.concatenate(parts)
+
+    def _decode_tiles(self, name: str, plane: Json, view: View, data: bytes) -> Array:
+        """Sections 3 to 7: the bytes of all matrices, row-major, uint8 [count * rows * cols]."""
+        count, rows, cols, _ = view
+        tile, shift = plane["tile"], plane.get("shift")
+        require(is_size(tile, 64, 1024) and tile % 64 == 0, f"{name}: bad tile {tile!r}")
+        good = plane["layout"] == "byte" or (plane["layout"] == "pair" and is_size(shift, 0, 3))
+        require(good, f"{name}: bad layout {plane['layout']!r} or shift {shift!r}")
+        strips, padded_cols, tiles = -(-rows // 16), align(cols, 64), -(-align(cols, 64) // tile)
+        chunks = count * strips * tiles
+        begin, end = self._chunks(name, plane, data, chunks)
+        sizes, last = end - begin, np.arange(chunks) % tiles == tiles - 1
+        widths = np.where(last, padded_cols - (tiles - 1) * tile, tile)
+        # checked here because the output is allocated before bodies are looked at. No body of rans is shorter than 32
+        # states and 2 bits of each tail, none of huffman than a header, 2 bits, and 16 codes of 1 bit in each lane
+        shortest = 136 if plane["coder"] == "rans" else 104
+        require(((sizes >= shortest) & (sizes <= 16 * widths)).all(), f"{name}: a chunk is too short or too long")
+        side: list[Array] = []
+        if shift is not None:
+            stored = np.frombuffer(self._segment(plane["side"], f"{name}: side"), np.uint8)
+            lengths = 128 * (widths // 64) * (shift + 1) - (128 if plane["coder"] == "rans" else 0)
+            require(stored.size == lengths.sum(), f"{name}: length of the side plane contradicts the shape")
+            side = np.split(stored, np.cumsum(lengths)[:-1])
+        out = np.zeros((count * strips, 16, padded_cols), np.uint8)
+        for w in np.unique(widths).tolist():
+            ids = np.flatnonzero(widths == w)
+            part = np.stack([side[i] for i in ids]) if side else None
+            decoded = self._decode_group(plane, data, begin[ids], end[ids], w, part)
+            for i, rectangle in zip(ids.tolist(), decoded, strict=True):
+                out[i // tiles, :, i % tiles * tile :][:, :w] = rectangle
+        return out.reshape(count, strips * 16, padded_cols)[:, :rows, :cols].reshape(-1)
+
+    def _decode_group(self, plane: Json, data: bytes, begin: Array, end: Array, w: int, side: Array | None) -> Array:
+        """Decode chunks of one width: byte ranges [begin, end) of `data`, side uint8 [chunks, bytes] for layout `pair`.
+
+        Returns the bytes of the tiles with the filter undone, uint8 [chunks, 16, w].
+        """
+        rans, shift, nb, chunks = plane["coder"] == "rans", plane.get("shift"), w // 64, begin.size
+        per_block = 32 if shift is None else 16  # coded symbols of a lane
+        patches: list[Array] = []
+        if shift in (0, 1, 2):
+            patches = [read_patches(data[b:e], 16 * w) for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
+            begin = begin + np.array([4 + 4 * len(p) for p in patches])
+        raw_length = w * per_block // 2 + (128 if rans and shift is not None else 0)
+        require((end - begin <= raw_length).all(), "a body is longer than its raw length")
+        raw, coded = np.flatnonzero(end - begin == raw_length), np.flatnonzero(end - begin < raw_length)
+        symbols = np.empty((chunks, LANES, nb * per_block), np.uint8)
+        tail = np.zeros((chunks, LANES), np.int64)
+        bits, table = self._table(plane)
+        if coded.size and not rans:
+            symbols[coded] = decode_huffman(data, begin[coded], end[coded], nb * per_block, table, bits)
+        elif coded.size:
+            n = nb * per_block - (4 if shift is None else 0)
+            symbols[coded, :, :n], tail[coded] = decode_rans(data, begin[coded], end[coded], n, table, bits)
+            if shift is None:
+                symbols[coded, :, n:] = tail[coded].astype("<u4").view(np.uint8).reshape(-1, LANES, 4)
+        for i in raw.tolist():
+            body = np.frombuffer(data, np.uint8)[begin[i] : end[i]]
+            stored = body[: w * per_block // 2].reshape(nb, 2, LANES, per_block // 2)
+            symbols[i] = stored.transpose(2, 0, 1, 3).reshape(LANES, -1)
+            tail[i] = body[stored.size :].view("<u4") if body.size > stored.size else 0
+        elements = symbols.reshape(chunks, LANES, nb, per_block)
+        if shift is not None and side is not None:
+            if rans:
+                # the tails are the last words, which the side plane leaves out
+                side = np.concatenate([side, tail.astype("<u4").view(np.uint8)], axis=1)
+            words = np.ascontiguousarray(side).view("<u4").reshape(chunks, nb, shift + 1, LANES)
+            elements = join_pairs(elements, words, shift)
+        # patches count elements in decoding order: block, lane, element
+        elements = np.ascontiguousarray(elements.transpose(0, 2, 1, 3))
+        for flat, patch in zip(elements.reshape(chunks, -1), patches, strict=False):
+            flat[patch["position"]] = patch["value"]
+        elements = elements.transpose(0, 2, 1, 3)
+        # lane 4g + t has rows g and g + 8 and columns 16t to 16t + 15 of each block
+        grid = elements.reshape(chunks, 8, 4, nb, 2, 16).transpose(0, 4, 1, 3, 2, 5).reshape(chunks, 16 * w).copy()
+        return undo_filter(grid.reshape(chunks, 16, w), plane.get("filter"))
+
+    def _table(self, plane: Json) -> tuple[int, Array]:
+        """Bits and 256 frequencies or code lengths, int64, of the plane's table."""
+        tables, number = self.index["tables"], plane["table"]
+        require(is_size(number, 0, len(tables) - 1) and isinstance(tables[number], dict), f"no table {number!r}")
+        table = tables[number]
+        good = table.get("coder") == plane["coder"] and is_size(table.get("bits"), 11, 12)
+        require(good, f"table {number}: of another coder, or bad bits")
+        data = self._segment(table.get("data"), f"table {number}")
+        require(len(data) == (512 if plane["coder"] == "rans" else 256), f"table {number}: wrong length")
+        return table["bits"], np.frombuffer(data, f"<u{len(data) // 256}").astype(np.int64)
+
+
+def read_patches(chunk: bytes, elements: int) -> Array:
+    """The patches at the start of a chunk: structured array of `position` (decoding order) and `value`."""
+    count = int.from_bytes(chunk[:4], "little")
+    require(4 + 4 * count <= len(chunk), "more patches than the chunk holds")
+    patches = np.frombuffer(chunk, np.dtype([("position", "<u2"), ("value", "u1"), ("zero", "u1")]), count, 4)
+    position = patches["position"].astype(np.int64)
+    ascending = (np.diff(position) > 0).all() and (position < elements).all()
+    require(ascending and not patches["zero"].any(), "patches: not ascending within the tile, or a last byte is not 0")
+    return patches
+
+
+def unpack_frame(frame: bytes, size: int, what: str) -> bytes:
+    """Decode one zstd frame of `size` decoded bytes; `what` names it in errors."""
+    try:
+        head = zstandard.get_frame_parameters(frame)
+        require(frame[:4] == b"\x28\xb5\x2f\xfd" and head.content_size == size, f"{what}: not a frame of {size} bytes")
+        plain = not head.has_checksum and head.dict_id == 0 and head.window_size <= size
+        require(plain, f"{what}: has a checksum, a dictionary or a window larger than the chunk")
+        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=size, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise FormatReaderError(f"{what}: {error}") from error
+
+
+def to_bfloat16(values: Array) -> Array:
+    """float32 -> bfloat16 bit patterns (uint16), to nearest, ties to even."""
+    bits = np.ascontiguousarray(values).reshape(values.shape).view(np.uint32).astype(np.uint64)
+    # a NaN keeps its upper bits, as adding could carry it into a number
+    return np.where(np.isnan(values), bits >> 16 | 0x40, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
