@@ -37,6 +37,8 @@ SCHEMES[1] = SCHEMES[0] | {
     "lossless": ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
     "rate": ("F32", "F16", "BF16"),
 }
+#: minor version -> coder -> the fewest bits of its tables, and the most
+TABLES = {0: {"rans": (11, 12), "huffman": (11, 12)}, 1: {"rans": (11, 12), "huffman": (8, 12)}}
 #: the keys of a plane that depend on its coder; those of another coder are ignored
 CHUNK_KEYS, TILE_KEYS, SIDE_KEYS = {"chunks", "offsets", "max_chunk"}, {"layout", "tile", "table"}, {"shift", "side"}
 TILED = ("rans", "huffman")
@@ -234,7 +236,7 @@ class FormatReader:
     """
 
     def __init__(self, path_or_bytes: str | Path | bytes, *, minor: int = 1) -> None:
-        self._features, self._schemes = FEATURES[minor], SCHEMES[minor]
+        self._features, self._schemes, self._table_bits = FEATURES[minor], SCHEMES[minor], TABLES[minor]
         self._file = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).read_bytes()
         index_offset = self._read_header()
         self.index = self._read_index(self._file[index_offset:])
@@ -603,7 +605,7 @@ class FormatReader:
         tables, number = self.index["tables"], plane["table"]
         require(is_size(number, 0, len(tables) - 1) and isinstance(tables[number], dict), f"no table {number!r}")
         table = tables[number]
-        good = table.get("coder") == plane["coder"] and is_size(table.get("bits"), 11, 12)
+        good = table.get("coder") == plane["coder"] and is_size(table.get("bits"), *self._table_bits[plane["coder"]])
         require(good, f"table {number}: of another coder, or bad bits")
         data = self._segment(table.get("data"), f"table {number}")
         require(len(data) == (512 if plane["coder"] == "rans" else 256), f"table {number}: wrong length")

@@ -59,6 +59,8 @@ class Tensor:
     pad: int = 0
     #: tensors with the same key, coder and bits share one table; "" shares with none
     table_key: str = ""
+    #: huffman, layout `pair`, shift below 3: only so many pairs, the commonest, have codes; 0: all of them
+    alphabet: int = 0
     #: coded chunks: an index into `VARIETIES`. None: chunk after chunk another, beginning with one that the name gives
     variety: int | None = None
     #: scheme `lossless`: for each plane what differs from what this tensor says of `coder` and the like, and `fields`
@@ -206,6 +208,19 @@ def make_chunk(tensor: Tensor, tile: list[list[int]]) -> Chunk:
     order = [(i // 32 * 1024 + lane * 32 + i % 32, q) for lane in LANES for i, q in enumerate(lanes[lane])]
     escapes = sorted((position, q) for position, q in order if magnitude(q) >> s > 15)
     return Chunk(width, symbols, side, escapes if s < 3 else None)
+
+
+def patch_rare(chunk: Chunk, tile: list[list[int]], kept: list[int]) -> None:
+    """Codes the first of the pairs that are kept for each that is not, and patches its elements."""
+    patches = dict(chunk.patches or [])
+    for lane, symbols in enumerate(chunk.symbols):
+        elements = lane_elements(tile, lane)
+        for i, symbol in enumerate(symbols):
+            if symbol not in kept:
+                symbols[i] = kept[0]
+                for e in (2 * i, 2 * i + 1):
+                    patches[e // 32 * 1024 + lane * 32 + e % 32] = elements[e]
+    chunk.patches = sorted(patches.items())
 
 
 def rans_table(counts: Counter[int], bits: int) -> list[int]:
@@ -407,10 +422,11 @@ def write_container(
     lossless tensors "tensor/plane/data" - and returns the bytes to store; `edit_index` may change the index. Hashes are
     taken afterwards. Without `features` and `version` they are what the tensors need.
     """
+    parts = [planes_of(t) for t in tensors]
     newer = any(t.scheme in ("lossless", "rate") for t in tensors)
+    newer = newer or any(t.coder == "huffman" and t.bits < 11 for some in parts for t in some)
     features = ["draft-1.1"] * newer if features is None else features
     version = (1, int(newer)) if version is None else version
-    parts = [planes_of(t) for t in tensors]
     out = bytearray(64)
     tables: list[Json] = []
     chunks = {}
@@ -422,7 +438,12 @@ def write_container(
         if t.filter == "trellis" and t.data.dtype == np.int8:
             # what is not on a path would be replaced silently; beyond the matrix it may be
             assert np.array_equal(on_trellis(t.data, t.tile), t.data), f"{t.name}: not on a path"
-        chunks[t.name] = [make_chunk(t, apply_filter(tile, t.filter, t.wrap)) for tile in tiles]
+        tiles = [apply_filter(tile, t.filter, t.wrap) for tile in tiles]
+        chunks[t.name] = [make_chunk(t, tile) for tile in tiles]
+        if t.alphabet:
+            found = Counter(s for chunk in chunks[t.name] for lane in chunk.symbols for s in lane)
+            for chunk, tile in zip(chunks[t.name], tiles, strict=True):
+                patch_rare(chunk, tile, [s for s, _ in found.most_common(t.alphabet)])
         key = (t.table_key or "=" + t.name, t.coder, t.bits)
         for chunk in chunks[t.name]:
             for lane in chunk.symbols:

@@ -103,11 +103,31 @@ def test_the_page_reads_frames_that_rust_writes() -> None:
     assert {kind[0] for kind in page_reads(file, given, False)} == {"zstd", "raw"}
 
 
-@pytest.mark.parametrize("options", [{"tile": 64, "table_bits": 11}, {"tile": 1024}, {"coder": "huffman", "tile": 192}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tile": 64, "table_bits": 11},
+        {"tile": 1024},
+        {"coder": "huffman", "tile": 192},
+        *({"coder": "huffman", "table_bits": bits} for bits in (8, 9, 10, 11, 12)),
+    ],
+)
 def test_the_page_reads_other_options(options: dict[str, Any]) -> None:
     given = weights()
     file, _ = wcodec.compress_to_bytes(given, scheme="rate", bits=3.0, trellis=True, **options)
     page_reads(file, given, True)
+
+
+def test_small_tables_of_any_scheme_are_of_version_1_1() -> None:
+    given = {"w": np.random.default_rng(2).standard_t(6, (64, 512)).astype(np.float32)}
+    for scheme, coder in (("int8", "huffman"), ("rate", "huffman"), ("lossless", "huffman")):
+        for bits in (8, 9, 10, 11, 12, None):
+            file, _ = wcodec.compress_to_bytes(given, scheme=scheme, coder=coder, table_bits=bits)
+            page = FormatReader(file)
+            assert page.index["tables"][0]["bits"] == (bits or (10 if scheme == "rate" else 12))
+            newer = scheme != "int8" or (bits or 12) < 11
+            assert page.index["features"] == ["draft-1.1"] * newer and file[8:12] == bytes([1, 0, newer, 0])
+            assert page.raw_bytes("w") == wcodec.open(file)["w"].numpy().tobytes()
 
 
 def test_the_page_reads_the_real_model(model: Path, tmp_path: Path) -> None:
@@ -178,9 +198,11 @@ def test_rust_reads_what_the_page_writes(coder: str, layout: str, shift: int, na
             rate("w", (2, 17, 150), (2, 17, 150, 0), raw_chunks=(1, 4), pad=253, chunk=450, bits=11, **options),
             rate("t", (150, 33), (1, 33, 150, 1), tile=128, dtype="F16", chunk=150, wrap=61, **options),
             rate("e", (33, 129), (1, 33, 129, 0), tile=1024, dtype="F32", chunk=129 * 3, **options),
+            *(rate(f"few {bits}", (33, 300), (1, 33, 300, 0), alphabet=100, bits=bits, tile=256, **options)
+              for bits in (8, 9, 12) if (coder, layout) == ("huffman", "pair") and shift < 3),
         ],
         tmp_path,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -203,7 +225,8 @@ def test_rust_reads_what_writers_may_choose(variety: int, tmp_path: Path) -> Non
         [
             rate(f"{n} {bits}", (17, 300), (1, 17, 300, 0), coder=coder, layout=layout, shift=shift, bits=bits, wrap=97,
                  tile=256, variety=variety, table_key=layout)
-            for n, (coder, layout, shift) in enumerate(TILED) for bits in (11, 12)
+            for n, (coder, layout, shift) in enumerate(TILED)
+            for bits in ((8, 10, 11, 12) if coder == "huffman" else (11, 12))
         ],
         tmp_path,
     )  # fmt: skip

@@ -54,8 +54,11 @@ def check(*tensors: Tensor) -> FormatReader:
     return reader
 
 
-@pytest.mark.parametrize(("coder", "layout", "shift"), TILED)
-@pytest.mark.parametrize(("filter_name", "bits"), [*itertools.product(FILTERS, (11, 12))])
+@pytest.mark.parametrize(
+    ("coder", "layout", "shift", "bits"),
+    [(*way, bits) for way in TILED for bits in (8, 9, 10, 11, 12) if bits > 10 or way[0] == "huffman"],
+)
+@pytest.mark.parametrize("filter_name", FILTERS)
 def test_coders(coder: str, layout: str, shift: int, filter_name: str | None, bits: int) -> None:
     q = normal((2, 17, 150), 4 * 2**shift)
     t = tensor(q, coder=coder, layout=layout, shift=shift, filter=filter_name, bits=bits, raw_chunks=(1, 4), pad=253)
@@ -112,6 +115,34 @@ def test_patches(coder: str, shift: int, filter_name: str | None) -> None:
     np.testing.assert_array_equal(reader.symbols("w"), t.data)
     offset = reader.entry("w")["planes"][0]["data"][0]
     assert struct.unpack_from("<I", file, offset)[0] >= 2
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12])
+@pytest.mark.parametrize(("shift", "filter_name"), [*itertools.product((0, 1, 2), FILTERS)])
+def test_pairs_without_codes(shift: int, filter_name: str | None, bits: int) -> None:
+    options: dict[str, Any] = {"coder": "huffman", "shift": shift, "filter": filter_name, "bits": bits}
+    t = tensor(normal((33, 150), 3 * 2**shift), alphabet=70, raw_chunks=(1,), tile=64, **options)
+    file, q = write_container(None, [t]), t.data
+    np.testing.assert_array_equal(FormatReader(file).symbols("w"), q)
+    offset, length, _ = FormatReader(file).index["tables"][0]["data"]
+    assert sum(n > 0 for n in file[offset : offset + length]) == 70
+
+
+def test_small_tables_are_of_version_1_1() -> None:
+    for bits in (8, 9, 10):
+        t = tensor(normal((16, 64), 3), coder="huffman", bits=bits)
+        file = write_container(None, [t])
+        assert file[8:12] == bytes([1, 0, 1, 0]) and FormatReader(file).index["features"] == ["draft-1.1"]
+        with pytest.raises(FormatReaderError, match=r"does not know: \['draft-1.1'\]"):
+            FormatReader(file, minor=0)
+        page = FormatReader(write_container(None, [t], features=[]), minor=0)
+        with pytest.raises(FormatReaderError, match="table 0: of another coder, or bad bits"):
+            page.symbols("w")
+    for coder, bits in (("rans", 10), ("huffman", 7), ("huffman", 13)):
+        t, edit = tensor(normal((16, 64), 3), coder=coder), changed_index("tables/0/bits", bits)
+        page = FormatReader(write_container(None, [t], edit_index=edit))
+        with pytest.raises(FormatReaderError, match="table 0: of another coder, or bad bits"):
+            page.symbols("w")
 
 
 @pytest.mark.parametrize("value", [0, -1, 1, 127, -127])

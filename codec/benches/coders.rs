@@ -29,6 +29,7 @@ fn options(coder: Coder, layout: Layout) -> PlaneOptions {
         coder,
         layout,
         table_bits: 12,
+        patch_rare: false,
         tile: None,
         zstd_level: 3,
         zstd_chunk: Some(ZSTD_FRAME),

@@ -14,6 +14,7 @@ mod isa;
 mod pair;
 pub mod plane;
 mod rans;
+mod rare;
 mod split;
 pub mod table;
 pub mod tile;

@@ -38,6 +38,12 @@ pub(crate) use tensor::symbols_like;
 /// Threads that read, at most: writing to new memory is bound by one core, and so is copying from the page cache.
 const READERS: usize = 8;
 
+/// Of [`EncodeOptions::table_bits`]: 12, and 10 for scheme `rate` with coder `huffman`, of whose pairs few are common. GPUs decode by small tables
+/// faster, since multiprocessors have room for several copies.
+pub const TABLE_BITS_BY_SCHEME: u32 = 0;
+const TABLE_BITS: u32 = 12;
+const RATE_TABLE_BITS: u32 = 10;
+
 /// What to do with the tensors of a source.
 ///
 /// Scheme `int8` is for weights: tensors of two dimensions or more in f32, f16 or bf16. Others (norms, biases, integers), and
@@ -56,7 +62,7 @@ pub struct EncodeOptions {
     pub zstd_chunk: Option<usize>,
     /// Width of tiles in columns; by shape where absent.
     pub tile: Option<usize>,
-    /// log2 of the slots of a table, 11 or 12.
+    /// log2 of the slots of a table: 11 or 12, of coder `huffman` 8 to 12, or [`TABLE_BITS_BY_SCHEME`].
     pub table_bits: u32,
     /// What to do with some of the weights instead: the first rule counts whose pattern matches a name.
     pub rules: Vec<Rule>,
@@ -106,7 +112,7 @@ impl Default for EncodeOptions {
             zstd_level: 3,
             zstd_chunk: None,
             tile: None,
-            table_bits: 12,
+            table_bits: TABLE_BITS_BY_SCHEME,
             rules: Vec::new(),
             include: Vec::new(),
             exclude: Vec::new(),
@@ -124,11 +130,19 @@ impl Default for EncodeOptions {
 }
 
 impl EncodeOptions {
-    fn plane(&self, coder: Coder) -> PlaneOptions {
+    fn plane(&self, scheme: Scheme, coder: Coder) -> PlaneOptions {
+        let is_rate = matches!(scheme, Scheme::Rate(_));
+        let table_bits = match self.table_bits {
+            TABLE_BITS_BY_SCHEME if is_rate && coder == Coder::Huffman => RATE_TABLE_BITS,
+            TABLE_BITS_BY_SCHEME => TABLE_BITS,
+            bits => bits,
+        };
         PlaneOptions {
             coder,
             layout: self.layout,
-            table_bits: self.table_bits,
+            table_bits,
+            // Other schemes have tables for the bits that they were made for, and files that do not change.
+            patch_rare: is_rate,
             tile: self.tile,
             zstd_level: self.zstd_level,
             zstd_chunk: self.zstd_chunk,
@@ -433,7 +447,7 @@ fn encode_into<W: Sink + Send>(
                         scheme,
                         rate: RateTask { factor: factors.get(&i).copied().unwrap_or(1.0), levels },
                         transposed: choices.transpose.is_match(&tensor.name),
-                        plane: options.plane(coder),
+                        plane: options.plane(scheme, coder),
                     };
                     Ok(Some((task, bytes)))
                 };

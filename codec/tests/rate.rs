@@ -8,7 +8,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StandardNormal, StudentT};
 use wcodec::{
     Bits, Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, EncodeReport, Isa, Layout, Levels,
-    MemorySource, Rate, Result, Rule, Scheme, Source, encode, encode_to_vec, verify,
+    MemorySource, Rate, Result, Rule, Scheme, Source, TABLE_BITS_BY_SCHEME, encode, encode_to_vec, verify,
 };
 
 fn rate(bits: f64, trellis: bool) -> Scheme {
@@ -144,6 +144,58 @@ fn bits_are_as_asked_for_and_a_trellis_makes_more_of_them() {
     // The table that they share is counted at its first user.
     for t in &encoded(&source, &each).unwrap().1.tensors[1..] {
         assert!((t.bits_per_weight() / 3.25 - 1.0).abs() < 0.005, "{}: {}", t.name, t.bits_per_weight());
+    }
+}
+
+#[test]
+fn tables_of_every_size_are_stored_and_small_ones_cost_little() {
+    let mut rng = StdRng::seed_from_u64(17);
+    let tails = StudentT::new(6.0).unwrap();
+    let w: Vec<f32> = (0..512 * 1024).map(|_| tails.sample(&mut rng) as f32 * 0.02).collect();
+    let source = source(&[("w", Dtype::BF16, &[512, 1024], &w)]);
+    let default = |o: EncodeOptions| encode_to_vec(&source, &o, &mut |_| Ok(())).unwrap().0;
+    for trellis in [false, true] {
+        let mut sizes = Vec::new();
+        for table_bits in 8..=12 {
+            let step = Some(if trellis { 0.25 } else { 0.5 });
+            let o = EncodeOptions { table_bits, step, ..options(3.0, trellis, Coder::Huffman) };
+            let (container, report) = encoded(&source, &o).unwrap();
+            assert_eq!(container.reader().index().tables[0].bits, table_bits);
+            assert!(verify(&container, Some(&source), &DecodeOptions::default(), &mut |_| Ok(())).unwrap().ok());
+            for isa in Isa::available() {
+                let decode = |isa| container.read("w", &DecodeOptions { isa, ..Default::default() }).unwrap();
+                assert_eq!(decode(Some(isa))[..], decode(None)[..]);
+            }
+            sizes.push(bits_of(&report));
+            if table_bits == 10 {
+                let by_scheme = EncodeOptions { table_bits: TABLE_BITS_BY_SCHEME, ..o };
+                assert_eq!(default(by_scheme.clone()), default(EncodeOptions { table_bits: 10, ..by_scheme }));
+            }
+        }
+        assert!(sizes.is_sorted_by(|a, b| a > b), "{sizes:?}");
+        // Over 12 bits: about 2 % with 8 bits, half a percent with 10.
+        assert!(sizes[0] / sizes[4] < 1.03 && sizes[2] / sizes[4] < 1.008, "{sizes:?}");
+    }
+    let o = EncodeOptions { table_bits: 9, ..options(3.0, false, Coder::Rans) };
+    let e = encoded(&source, &o).unwrap_err().to_string();
+    assert!(e.contains("tables of coder rans have 11 or 12 bits, not 9 (leave table_bits out"), "{e}");
+}
+
+#[test]
+fn small_tables_make_files_of_format_1_1_and_others_do_not() {
+    let source = source(&[("w", Dtype::F32, &[64, 512], &weights(64, 512, 18))]);
+    for (coder, table_bits, newer) in [
+        (Coder::Huffman, 8, 1),
+        (Coder::Huffman, 10, 1),
+        (Coder::Huffman, 11, 0),
+        (Coder::Huffman, 0, 0),
+        (Coder::Rans, 0, 0),
+    ] {
+        let o = EncodeOptions { coder, table_bits, ..Default::default() };
+        let bytes = encode_to_vec(&source, &o, &mut |_| Ok(())).unwrap().0;
+        let container = Container::from_bytes(bytes.clone()).unwrap();
+        assert_eq!((bytes[10], container.reader().index().features.len()), (newer, usize::from(newer)), "{table_bits}");
+        assert!(verify(&container, Some(&source), &DecodeOptions::default(), &mut |_| Ok(())).unwrap().ok());
     }
 }
 

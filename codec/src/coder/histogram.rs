@@ -98,14 +98,39 @@ impl PairHistogram {
         self.0[0] += pairs;
     }
 
-    /// Counts of the coded symbols at `shift`, and how many elements need a patch.
-    pub fn symbols(&self, shift: u32) -> (Histogram, u64) {
-        let (mut h, mut patches) = ([0; SYMBOLS], 0);
+    /// Counts of the high parts at `shift`.
+    pub fn highs(&self, shift: u32) -> HighPairs {
+        let mut pairs = HighPairs(Box::new([[0; HIGHS]; HIGHS]));
         for (i, &n) in self.0.iter().enumerate().filter(|(_, n)| **n > 0) {
-            let (h0, h1) = ((i / SIDE) >> shift, (i % SIDE) >> shift);
-            h[h0.min(15) | h1.min(15) << 4] += n;
-            patches += n * (u64::from(h0 > 15) + u64::from(h1 > 15));
+            pairs.0[((i / SIDE) >> shift).min(ESCAPE)][((i % SIDE) >> shift).min(ESCAPE)] += n;
         }
-        (h, patches)
+        pairs
+    }
+}
+
+/// What the high part of an escape counts as, which symbols cannot say.
+pub const ESCAPE: usize = 16;
+/// How many there are, that one included.
+pub const HIGHS: usize = ESCAPE + 1;
+
+/// Joint counts of neighbouring high parts, of which escapes are all alike: `[first][second]`.
+pub struct HighPairs(Box<[[u64; HIGHS]; HIGHS]>);
+
+impl HighPairs {
+    /// First part, second part, and how often they occur.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize, u64)> {
+        self.0.iter().enumerate().flat_map(|(a, row)| row.iter().enumerate().map(move |(b, &n)| (a, b, n)))
+    }
+
+    /// Counts of the coded symbols, where every escape is coded with 15.
+    pub fn symbols(&self) -> Histogram {
+        let mut h = [0; SYMBOLS];
+        self.iter().for_each(|(a, b, n)| h[a.min(15) | b.min(15) << 4] += n);
+        h
+    }
+
+    /// How many elements are escapes.
+    pub fn escapes(&self) -> u64 {
+        self.iter().map(|(a, b, n)| n * (u64::from(a == ESCAPE) + u64::from(b == ESCAPE))).sum()
     }
 }

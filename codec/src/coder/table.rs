@@ -22,7 +22,7 @@ pub enum Table {
 }
 
 impl Table {
-    /// The table of `coder` that suits `histogram` best. `bits` is 11 or 12.
+    /// The table of `coder` that suits `histogram` best: `bits` are some that it may have.
     ///
     /// # Panics
     /// `coder` is neither `rans` nor `huffman`.
@@ -36,7 +36,7 @@ impl Table {
 
     /// Reads what [`to_bytes`](Self::to_bytes) wrote; refuses tables that do not add up.
     pub fn from_bytes(coder: Coder, bits: u32, bytes: &[u8]) -> Result<Self> {
-        check_bits(bits)?;
+        check_bits(coder, bits)?;
         match coder {
             Coder::Rans => FrequencyTable::from_bytes(bits, bytes).map(Self::Rans),
             Coder::Huffman => CodeTable::from_bytes(bits, bytes).map(Self::Huffman),
@@ -69,7 +69,7 @@ impl Table {
         }
     }
 
-    /// log2 of its slots: 11 or 12.
+    /// log2 of its slots: 11 or 12, of coder `huffman` 8 to 12.
     pub fn bits(&self) -> u32 {
         match self {
             Self::Rans(t) => t.bits(),
@@ -95,9 +95,33 @@ impl Table {
     }
 }
 
-pub(super) fn check_bits(bits: u32) -> Result<()> {
-    if matches!(bits, 11 | 12) {
+/// log2 of the fewest slots that a table of any coder has, as far as format 1.0 goes.
+pub const LEAST_BITS: u32 = 11;
+
+/// # Errors
+/// [`ErrorKind::Format`](crate::ErrorKind::Format): `coder` has no tables of so many bits.
+pub fn check_bits(coder: Coder, bits: u32) -> Result<()> {
+    let (least, which) = if coder == Coder::Huffman { (8, "8 to 12") } else { (LEAST_BITS, "11 or 12") };
+    if (least..=12).contains(&bits) {
         return Ok(());
     }
-    Err(Error::format(format!("tables have 11 or 12 bits, not {bits}")))
+    Err(Error::format(format!("tables of coder {coder} have {which} bits, not {bits}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coders_have_tables_of_some_bits_and_say_which() {
+        for bits in 0..40 {
+            let refused = |coder, stored: &[u8]| Table::from_bytes(coder, bits, stored).err().map(|e| e.to_string());
+            let (rans, huffman) = (refused(Coder::Rans, &[]).unwrap(), refused(Coder::Huffman, &[8; SYMBOLS]));
+            assert_eq!(rans.contains("tables of coder rans have 11 or 12 bits, not"), !(11..=12).contains(&bits));
+            assert_eq!(huffman.is_none(), (8..=12).contains(&bits), "{huffman:?}");
+            assert!(
+                huffman.is_none_or(|e| e.contains(&format!("tables of coder huffman have 8 to 12 bits, not {bits}")))
+            );
+        }
+    }
 }

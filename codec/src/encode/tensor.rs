@@ -11,7 +11,7 @@ use super::planes::{PlaneInput, matrices_of, planes_of};
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::plane::{Coding, Draft, EncodedPlane, Filters, PlaneOptions, TableChoice};
-use crate::coder::table::Table;
+use crate::coder::table::{LEAST_BITS, Table};
 use crate::coder::tile::wide_tile;
 use crate::coder::{Coder, Layout};
 use crate::container::{
@@ -471,6 +471,9 @@ impl Tables {
             return Ok(number);
         }
         let table = &choice.table;
+        if table.bits() < LEAST_BITS {
+            writer.need(DRAFT);
+        }
         let number = writer.table(table.coder().name(), table.bits(), &table.to_bytes())?;
         if let Some(place) = choice.place {
             self.0.insert(place, number);

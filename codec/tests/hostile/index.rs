@@ -296,7 +296,7 @@ fn contradictions_are_told_apart() {
         (&pair, format!("{plane}/max_chunk"), json!(u64::MAX), Corrupt, "longest chunk"),
         (&pair, format!("{plane}/max_chunk"), Value::Null, Format, "'max_chunk'"),
         (&pair, format!("{plane}/hash"), json!("0123456789abcdef"), Corrupt, "do not match their hash"),
-        (&pair, "/tables/0/bits".into(), json!(10), Format, "11 or 12"),
+        (&pair, "/tables/0/bits".into(), json!(10), Format, "coder rans have 11 or 12"),
         (&pair, "/tables/0/bits".into(), json!(11), Corrupt, "add up"),
         (&pair, "/tables/0/coder".into(), json!("zstd"), Format, "zstd"),
         (&pair, "/tables/0/coder".into(), json!("ans"), Unsupported, "'ans'"),

@@ -73,6 +73,37 @@ fn code_lengths_that_do_not_fill_the_code() {
     }
 }
 
+#[test]
+fn sizes_that_tables_do_not_have() {
+    let even = vec![8u8; 256];
+    for (name, bits, says) in [
+        ("huffman pair tensor", 7u32, Some("tables of coder huffman have 8 to 12 bits, not 7")),
+        ("huffman byte row", 13, Some("tables of coder huffman have 8 to 12 bits, not 13")),
+        ("huffman byte row", u32::MAX, Some("tables of coder huffman have 8 to 12 bits")),
+        ("rans pair row", 10, Some("tables of coder rans have 11 or 12 bits, not 10")),
+        // These are sizes of format 1.1; the table is not the plane's.
+        ("huffman pair tensor", 8, None),
+        ("huffman byte row", 9, None),
+        ("huffman byte row", 10, None),
+    ] {
+        let image = Image::new(&samples::mini(name)).set("/tables/0/bits", serde_json::json!(bits));
+        let image = if says.is_none() { image.replace("/tables/0/data", &even) } else { image };
+        let container = Container::from_bytes(image.seal()).unwrap();
+        for verify in [true, false] {
+            let e = read_everywhere(&container, "w", verify).map(|_| ()).expect_err(name);
+            let kind = if says.is_none() { ErrorKind::Corrupt } else { ErrorKind::Format };
+            assert!(e.kind() == kind && text(&e).contains(says.unwrap_or("chunk")), "{name}, {bits} bits: {e}");
+        }
+    }
+    // Codes that are too long for the size that the index says.
+    let long = Image::new(&samples::mini("huffman pair tensor"));
+    let longest = long.segment("/tables/0/data").into_iter().max().unwrap();
+    assert!(longest > 8);
+    let container = Container::from_bytes(long.set("/tables/0/bits", serde_json::json!(8)).seal()).unwrap();
+    let e = read_everywhere(&container, "w", true).map(|_| ()).expect_err("too long");
+    assert!(text(&e).contains("a huffman code of") && text(&e).contains("in a table of 8"), "{e}");
+}
+
 /// A valid table that is not the one the plane was coded with.
 #[test]
 fn tables_of_other_planes() {

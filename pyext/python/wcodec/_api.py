@@ -49,6 +49,7 @@ def compress(
     layout: str = "pair",
     level: int = DEFAULT_LEVEL,
     tile: int | None = None,
+    table_bits: int | None = None,
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     skip: str | Iterable[str] = (),
@@ -105,6 +106,9 @@ def compress(
     :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default) or ``byte``.
     :param level: level of ``zstd``, 1 to 19.
     :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
+    :param table_bits: log2 of the slots of tables of symbols: 11 or 12, with coder ``huffman`` 8 to 12. 12 if left out,
+        or 10 with scheme ``rate`` and coder ``huffman``. GPUs decode ``huffman`` faster by small tables, of which they
+        can hold several copies; sizes are a few tenths of a percent larger.
     :param include: glob patterns of the tensors to quantize (all if left out); the others are stored raw.
     :param exclude: glob patterns of tensors to store raw.
     :param skip: glob patterns of tensors to leave out of the file.
@@ -123,17 +127,17 @@ def compress(
         return _planned(src, dst, progress, {
             "scheme": scheme, "coder": coder, "bits": bits, "trellis": trellis, "rules": rules, "steps": steps,
             "budget": budget, "quality": quality, "text": text, "calibrate": calibrate, "feedback": feedback,
-            "device": device or "cpu", "layout": layout, "level": level, "tile": tile, "include": include,
-            "exclude": exclude, "skip": skip, "transpose": transpose, "threads": threads, "overwrite": overwrite,
-            "metadata": metadata,
+            "device": device or "cpu", "layout": layout, "level": level, "tile": tile,
+            "table_bits": table_bits, "include": include, "exclude": exclude, "skip": skip, "transpose": transpose,
+            "threads": threads, "overwrite": overwrite, "metadata": metadata,
         })  # fmt: skip
     if text is not None:
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
     given: dict[str, Any] = {
         "scheme": scheme, "coder": coder, "scale": scale, "block": block, "bits": bits, "trellis": trellis,
         "bits_per_tensor": bits_per_tensor, "rules": rules, "steps": steps, "layout": layout, "level": level,
-        "tile": tile, "include": include, "exclude": exclude, "skip": skip, "transpose": transpose, "threads": threads,
-        "overwrite": overwrite, "metadata": metadata,
+        "tile": tile, "table_bits": table_bits, "include": include, "exclude": exclude, "skip": skip,
+        "transpose": transpose, "threads": threads, "overwrite": overwrite, "metadata": metadata,
     }  # fmt: skip
     target = path_of(dst)
     with (

@@ -1,11 +1,16 @@
 //! Encoding a chunk.
 
-use super::patches;
+use super::patches::{self, Patch};
 use crate::coder::chunk_format::{ChunkFormat, word_at};
-use crate::coder::pair::{pack_side, split as split_pair};
-use crate::coder::table::Table;
+use crate::coder::histogram::ESCAPE;
+use crate::coder::pair::{fold, pack_side, split as split_pair};
+use crate::coder::rare::{Substitutes, changed};
+use crate::coder::table::{SYMBOLS, Table};
 use crate::coder::tile::{raw_body_bytes, symbols_per_block};
 use crate::coder::{BLOCK_COLS, Coder, LANES, Layout, huffman, rans, split};
+
+/// Bytes of a patch.
+const PATCH_BYTES: usize = 4;
 
 enum Encoder {
     Rans(Box<rans::Encoder>),
@@ -19,6 +24,60 @@ pub struct ChunkEncoder {
     symbols: Vec<u8>,
     words: Vec<u16>,
     body: Vec<u8>,
+    /// For a table that lacks symbols which may occur.
+    rare: Option<Box<Rare>>,
+}
+
+/// Symbols without a code, and those of a tile that were replaced.
+struct Rare {
+    is_coded: [bool; SYMBOLS],
+    substitutes: Substitutes,
+    /// Place among the symbols, and the symbol that was there.
+    replaced: Vec<(usize, u8)>,
+    patches: Vec<Patch>,
+}
+
+impl Rare {
+    /// What is needed for `table`; nothing where all symbols have codes.
+    fn new(format: ChunkFormat, table: &Table) -> Option<Box<Self>> {
+        let Table::Huffman(table) = table else { return None };
+        let is_coded = table.lengths().map(|length| length > 0);
+        (format.has_patches() && is_coded.contains(&false)).then(|| {
+            let substitutes = Substitutes::new(table.lengths());
+            Box::new(Self { is_coded, substitutes, replaced: Vec::new(), patches: Vec::new() })
+        })
+    }
+
+    /// Replaces the symbols of `tile` that have no code, and notes the patches that this needs.
+    fn replace(&mut self, symbols: &mut [u8], tile: &[i8], width: usize, shift: u32) {
+        self.replaced.clear();
+        self.patches.clear();
+        for (at, symbol) in symbols.iter_mut().enumerate() {
+            if self.is_coded[usize::from(*symbol)] {
+                continue;
+            }
+            // Steps of 32 lanes, 16 in a block, of two elements each.
+            let (step, lane) = (at / LANES, at % LANES);
+            let first = step / 16 * 1024 + lane * 32 + step % 16 * 2;
+            let elements = [first, first + 1].map(|position| {
+                let (row, col) = patches::place_of(position);
+                tile[row * width + col]
+            });
+            let [a, b] = elements.map(|q| usize::from(fold(q) >> shift).min(ESCAPE));
+            let coded = self.substitutes.of(a, b);
+            for (i, _) in changed(a, b, coded).into_iter().enumerate().filter(|(_, changed)| *changed) {
+                self.patches.push(((first + i) as u16, elements[i] as u8));
+            }
+            self.replaced.push((at, *symbol));
+            *symbol = coded;
+        }
+    }
+
+    /// Puts back what was replaced, for a chunk that has no codes.
+    fn restore(&mut self, symbols: &mut [u8]) {
+        self.replaced.drain(..).for_each(|(at, symbol)| symbols[at] = symbol);
+        self.patches.clear();
+    }
 }
 
 impl ChunkEncoder {
@@ -27,7 +86,8 @@ impl ChunkEncoder {
             Table::Rans(t) => Encoder::Rans(Box::new(rans::Encoder::new(t))),
             Table::Huffman(t) => Encoder::Huffman(Box::new(huffman::Encoder::new(t))),
         };
-        Self { format, encoder, symbols: Vec::new(), words: Vec::new(), body: Vec::new() }
+        let rare = Rare::new(format, table);
+        Self { format, encoder, symbols: Vec::new(), words: Vec::new(), body: Vec::new(), rare }
     }
 
     /// Appends the chunk of `tile` (row-major, 16 rows of `width` columns) to `out` and its part of the side plane to
@@ -42,9 +102,6 @@ impl ChunkEncoder {
         side: &mut Vec<u8>,
     ) -> bool {
         let begin = out.len();
-        if self.format.has_patches() {
-            patches::put(tile, width, self.format.shift, out);
-        }
         let mut tails = [0; LANES];
         self.symbols.resize(self.format.steps(width) * LANES, 0);
         match self.format.layout {
@@ -54,6 +111,9 @@ impl ChunkEncoder {
                 self.split_bytes(tile, width);
                 split::put_rest(self.format.coder, rest, width, side, &mut tails);
             }
+        }
+        if let Some(rare) = &mut self.rare {
+            rare.replace(&mut self.symbols, tile, width, self.format.shift);
         }
         let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
         self.body.clear();
@@ -68,7 +128,11 @@ impl ChunkEncoder {
                 e.encode(coded, &tails, &mut self.words, &mut self.body);
             }
         }
-        if self.body.len() >= raw_length {
+        let patched = self.rare.as_ref().map_or(0, |rare| PATCH_BYTES * rare.patches.len());
+        if self.body.len() + patched >= raw_length {
+            if let Some(rare) = &mut self.rare {
+                rare.restore(&mut self.symbols);
+            }
             self.body.clear();
             let half = symbols_per_block(self.format.layout) / 2;
             for steps in self.symbols.chunks_exact(half * LANES) {
@@ -79,6 +143,10 @@ impl ChunkEncoder {
             if self.body.len() < raw_length {
                 tails.iter().for_each(|t| self.body.extend_from_slice(&t.to_le_bytes()));
             }
+        }
+        if self.format.has_patches() {
+            let more = self.rare.as_ref().map_or(&[][..], |rare| &rare.patches);
+            patches::put(tile, width, self.format.shift, more, out);
         }
         out.extend_from_slice(&self.body);
         out.len() - begin <= self.format.longest(width)

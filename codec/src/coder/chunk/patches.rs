@@ -4,12 +4,15 @@ use crate::coder::pair::fold;
 use crate::coder::{BLOCK_COLS, TILE_ROWS};
 use crate::error::{Error, Result};
 
-/// Appends the list of patches of `tile`, of `width` columns.
-pub fn put(tile: &[i8], width: usize, shift: u32, out: &mut Vec<u8>) {
+/// An element that is not what the chunk's symbols say: its position and its value.
+pub type Patch = (u16, u8);
+
+/// Appends the list of patches of `tile`, of `width` columns: those of its escapes, and `more`.
+pub fn put(tile: &[i8], width: usize, shift: u32, more: &[Patch], out: &mut Vec<u8>) {
     let count_at = out.len();
     out.extend_from_slice(&[0; 4]);
     // Few elements need one, so most tiles are only looked through, in memory order; those found are put in order after.
-    let mut found: Vec<(u16, u8)> = Vec::new();
+    let mut found: Vec<Patch> = more.to_vec();
     for (at, &q) in tile.iter().enumerate() {
         if fold(q) >> shift > 15 {
             found.push((position_of(at / width, at % width), q as u8));
@@ -34,7 +37,7 @@ fn position_of(row: usize, col: usize) -> u16 {
 }
 
 /// Row and column of a patch: the inverse of [`position_of`].
-fn place_of(position: usize) -> (usize, usize) {
+pub fn place_of(position: usize) -> (usize, usize) {
     let (block, lane, element) = (position / 1024, position / 32 % 32, position % 32);
     (lane / 4 + element / 16 * 8, block * BLOCK_COLS + lane % 4 * 16 + element % 16)
 }

@@ -32,7 +32,7 @@ mod zstd;
 /// let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data, beside: &[] };
 /// let (coder, layout, tile) = (Coder::Rans, Layout::Pair, None);
 /// let options =
-///     PlaneOptions { coder, layout, table_bits: 12, tile, zstd_level: 3, zstd_chunk: None, filters: Filters::Tried };
+///     PlaneOptions { coder, layout, table_bits: 12, patch_rare: false, tile, zstd_level: 3, zstd_chunk: None, filters: Filters::Tried };
 /// let plane = encode(&symbols, &options, &Pool::new(None)?, &Cancel::new())?;
 /// assert!(plane.stored_bytes() < data.len() / 2);
 /// # Ok::<(), wcodec::Error>(())

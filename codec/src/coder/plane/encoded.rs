@@ -12,8 +12,10 @@ pub struct PlaneOptions {
     pub coder: Coder,
     /// Layout of `rans` and `huffman`.
     pub layout: Layout,
-    /// log2 of the slots of tables, 11 or 12.
+    /// log2 of the slots of tables: 11 or 12, of `huffman` 8 to 12.
     pub table_bits: u32,
+    /// Whether pairs that are too rare for a code of `huffman` may become patches. With fewer than 11 bits they always may.
+    pub patch_rare: bool,
     /// Width of tiles in columns; by shape where absent.
     pub tile: Option<usize>,
     /// Level of zstd.

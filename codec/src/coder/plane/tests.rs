@@ -9,7 +9,16 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use std::sync::atomic::AtomicUsize;
 
 fn options(coder: Coder, layout: Layout) -> PlaneOptions {
-    PlaneOptions { coder, layout, table_bits: 12, tile: None, zstd_level: 3, zstd_chunk: None, filters: Filters::Tried }
+    PlaneOptions {
+        coder,
+        layout,
+        table_bits: 12,
+        patch_rare: false,
+        tile: None,
+        zstd_level: 3,
+        zstd_chunk: None,
+        filters: Filters::Tried,
+    }
 }
 
 /// Symbols with the tails of trained weights: sums of uniforms, cubed for the outliers.
@@ -95,7 +104,7 @@ fn every_tile_width_and_table_size_round_trips() {
     for coder in [Coder::Rans, Coder::Huffman] {
         for &layout in Layout::CHOICES {
             for tile in [64, 128, 192, 256, 448, 512] {
-                for table_bits in [11, 12] {
+                for table_bits in if coder == Coder::Huffman { 8..=12 } else { 11..=12 } {
                     let o = PlaneOptions { tile: Some(tile), table_bits, ..options(coder, layout) };
                     let plane = check_round_trip(&symbols, &o);
                     assert_eq!(plane.coder(), coder);
@@ -294,6 +303,103 @@ fn stored_size_stays_close_to_the_entropy() {
     }
 }
 
+/// Lists of patches of a plane's chunks, of which each is a position and a value.
+fn patches(plane: &EncodedPlane) -> Vec<Vec<(u16, u8)>> {
+    let starts: Vec<usize> = plane.offsets.as_chunks().0.iter().map(|b| 4 * u32::from_le_bytes(*b) as usize).collect();
+    let list = |start: usize| {
+        let (count, rest) = plane.data[start..].split_first_chunk::<4>().unwrap();
+        let list = rest.as_chunks::<4>().0.iter().take(u32::from_le_bytes(*count) as usize);
+        list.map(|p| (u16::from_le_bytes([p[0], p[1]]), p[2])).collect()
+    };
+    starts[..starts.len() - 1].iter().map(|&start| list(start)).collect()
+}
+
+fn lengths(plane: &EncodedPlane) -> [u8; 256] {
+    match &plane.table.as_ref().unwrap().table {
+        crate::coder::table::Table::Huffman(table) => *table.lengths(),
+        other @ crate::coder::table::Table::Rans(_) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn rare_pairs_become_patches_with_tables_of_every_size_and_shift() {
+    let mut seen = std::collections::BTreeSet::new();
+    for spread in [3.0, 5.0, 8.0, 12.0, 15.0, 17.0, 19.0, 20.0, 22.0, 26.0, 70.0] {
+        let mut data = bell(64 * 1024, spread, 21);
+        data.iter_mut().step_by(4999).for_each(|q| *q = -128);
+        let symbols = SymbolMatrices { count: 1, rows: 64, cols: 1024, data: &data, beside: &[] };
+        let mut sizes = Vec::new();
+        for table_bits in 8..=12 {
+            let o = PlaneOptions { table_bits, patch_rare: true, ..options(Coder::Huffman, Layout::Pair) };
+            let plane = check_round_trip(&symbols, &o);
+            assert!(lengths(&plane).iter().all(|&l| u32::from(l) <= table_bits));
+            sizes.push(plane.stored_bytes() as f64);
+            let shift = tiling(&plane).shift;
+            if shift < 3 {
+                let escapes = data.iter().filter(|&&q| (q ^ (q >> 7)) as u8 >> shift > 15).count();
+                let found: usize = patches(&plane).iter().map(Vec::len).sum();
+                assert!(
+                    found >= escapes && found < data.len() / 50,
+                    "{shift} {table_bits}: {found}, {escapes} escapes"
+                );
+            }
+            seen.insert((table_bits, shift));
+            if table_bits == 10 {
+                let o = PlaneOptions { patch_rare: false, ..o };
+                assert_eq!(check_round_trip(&symbols, &o).data, plane.data, "small tables always do without");
+            }
+        }
+        assert!(sizes.windows(2).all(|pair| pair[1] < 1.002 * pair[0]), "{sizes:?}");
+        // Where every pair has a code, the plane is no smaller; what other schemes store is that.
+        let all = check_round_trip(&symbols, &options(Coder::Huffman, Layout::Pair));
+        assert!(all.stored_bytes() as f64 >= sizes[4]);
+    }
+    assert_eq!(seen.len(), 5 * 4, "{seen:?}");
+}
+
+#[test]
+fn patches_of_a_trellis_give_the_bytes_that_its_parity_is_of() {
+    for (spread, shift) in [(4.0, 0), (14.0, 1), (21.0, 2)] {
+        let (rows, cols, tile) = (50, 700, 192);
+        let mut data = bell(rows * cols, spread, 22);
+        data.iter_mut().step_by(997).for_each(|q| *q = 63);
+        data.iter_mut().skip(500).step_by(1013).for_each(|q| *q = -64);
+        // What a path's symbols stand for.
+        data.chunks_mut(cols).flat_map(|row| row.chunks_mut(tile)).for_each(crate::coder::filter::trellis::levels_of);
+        let symbols = SymbolMatrices { count: 1, rows, cols, data: &data, beside: &[] };
+        for table_bits in 8..=12 {
+            let o = PlaneOptions {
+                table_bits,
+                patch_rare: true,
+                tile: Some(tile),
+                filters: Filters::Trellis,
+                ..options(Coder::Huffman, Layout::Pair)
+            };
+            let plane = check_round_trip(&symbols, &o);
+            assert!(tiling(&plane).shift <= shift + 1 && tiling(&plane).filter == Filter::Trellis);
+            let odd = patches(&plane).concat().iter().filter(|(_, value)| value & 1 == 1).count();
+            assert!(odd > 0, "no patch has a lowest bit that counts");
+        }
+    }
+}
+
+#[test]
+fn a_chunk_of_rare_pairs_is_stored_raw_without_patches() {
+    // A strip of pairs that are rare elsewhere, and no escapes.
+    let mut data = bell(2048 * 256, 3.0, 23);
+    let mut rng = StdRng::seed_from_u64(23);
+    data[16 * 256..32 * 256].iter_mut().for_each(|q| *q = rng.random_range(-16..16));
+    let symbols = SymbolMatrices { count: 1, rows: 2048, cols: 256, data: &data, beside: &[] };
+    for table_bits in 8..=12 {
+        let o = PlaneOptions { table_bits, patch_rare: true, tile: Some(256), ..options(Coder::Huffman, Layout::Pair) };
+        let plane = check_round_trip(&symbols, &o);
+        let lists = patches(&plane);
+        let noise = plane.offsets.as_chunks().0[1..3].iter().map(|b| u32::from_le_bytes(*b)).collect::<Vec<_>>();
+        assert!(tiling(&plane).shift < 2);
+        assert_eq!((lists[1].len(), 4 * (noise[1] - noise[0])), (0, 4 + 8 * 256));
+    }
+}
+
 /// Changes bytes and demands that every instruction set does the same with them.
 fn agree_on_damage(symbols: &SymbolMatrices<'_>, plane: &mut EncodedPlane, rng: &mut impl Rng, rounds: usize) {
     for _ in 0..rounds {
@@ -328,6 +434,10 @@ fn instruction_sets_agree_on_damaged_chunks() {
                 assert_eq!(plane.coder(), coder);
                 agree_on_damage(&symbols, &mut plane, &mut rng, 60);
             }
+        }
+        for table_bits in 8..=10 {
+            let o = PlaneOptions { tile: Some(128), table_bits, ..options(Coder::Huffman, Layout::Pair) };
+            agree_on_damage(&symbols, &mut encode_new(&symbols, &o), &mut rng, 60);
         }
     }
 }
@@ -410,6 +520,7 @@ proptest! {
         seed: u64, spread in 0.0f64..500.0, outliers in 0usize..40,
         coder in prop::sample::select(Coder::ALL), layout in prop::sample::select(Layout::CHOICES),
         tile in prop::sample::select(vec![None, Some(64), Some(128)]),
+        small in 8u32..13, patch_rare: bool,
     ) {
         let mut data = weights(count * rows * cols, spread, seed);
         let mut rng = StdRng::seed_from_u64(seed);
@@ -418,7 +529,8 @@ proptest! {
             data[at] = rng.random();
         }
         let symbols = SymbolMatrices { count, rows, cols, data: &data, beside: &[] };
-        check_round_trip(&symbols, &PlaneOptions { tile, ..options(coder, layout) });
+        let table_bits = if coder == Coder::Huffman { small } else { 12 };
+        check_round_trip(&symbols, &PlaneOptions { tile, table_bits, patch_rare, ..options(coder, layout) });
     }
 }
 

@@ -26,6 +26,8 @@ const HEAD: usize = 16;
 const AS_IT_IS: u8 = 0x20;
 const STORED_TABLE: u8 = 0x40;
 const BITS_12: u8 = 0x80;
+/// Place in the third byte.
+const SMALLER: u32 = 6;
 
 fn body(input: &[u8]) {
     decode(input);
@@ -35,7 +37,7 @@ fn body(input: &[u8]) {
 ///
 /// 0: coder (bits 0, 1), layout (2), filter (3, 4), whether offsets, side plane and data are left as they are (5) or fitted to each
 /// other, whether the table is there as it is stored (6), bits of the table (7); 1: shift, where 8, 16 and 24
-/// make layout `split` of `byte`; 2: tile / 64 - 1; 3: count; 4, 5: rows;
+/// make layout `split` of `byte`; 2: tile / 64 - 1 (0 to 5), by how many bits a table of `huffman` is smaller (6, 7); 3: count; 4, 5: rows;
 /// 6, 7: columns; 8, 9: bytes of offsets; 10, 11: bytes of side plane; 12 to 15: chunk of zstd. Then the table (or 256 symbol counts
 /// of one byte), offsets, side plane and data. Returns which pieces could be decoded; none where the parts do not fit each other.
 pub fn decode(input: &[u8]) -> Vec<bool> {
@@ -49,11 +51,11 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
     let filter = Filter::ALL[usize::from(head[0] >> 3 & 3)];
     let matrix = (usize::from(head[3]), short(4), short(6));
     let fitted = head[0] & AS_IT_IS == 0;
-    let Some((table, rest)) = table(coder, head[0], rest) else { return Vec::new() };
+    let Some((table, rest)) = table(coder, head[0], head[2] >> SMALLER, rest) else { return Vec::new() };
     let (offsets, rest) = rest.split_at(short(8).min(rest.len()));
     let (side, data) = rest.split_at(short(10).min(rest.len()));
     let mut parts = Segments { offsets: offsets.to_vec(), side: side.to_vec(), data: data.to_vec() };
-    let (shift, tile) = (u32::from(head[1]), (usize::from(head[2]) + 1) * 64);
+    let (shift, tile) = (u32::from(head[1]), (usize::from(head[2] & ((1 << SMALLER) - 1)) + 1) * 64);
     if let Ok(geometry) = TileGeometry::new(matrix.0, matrix.1, matrix.2, tile) {
         if geometry.padded_elements() > SYMBOLS {
             return Vec::new();
@@ -111,12 +113,13 @@ fn row_is_of_its_piece(plane: &Plane<'_>, cols: usize, good: &[bool], out: &[i8]
 }
 
 /// The table that begins `rest`, where the coder has one, and what follows it.
-fn table(coder: Coder, first: u8, rest: &[u8]) -> Option<(Option<Table>, &[u8])> {
+fn table(coder: Coder, first: u8, smaller: u8, rest: &[u8]) -> Option<(Option<Table>, &[u8])> {
     let length = Table::stored_bytes(coder) as usize;
     if length == 0 {
         return Some((None, rest));
     }
-    let bits = if first & BITS_12 == 0 { 11 } else { 12 };
+    let most = if first & BITS_12 == 0 { 11 } else { 12 };
+    let bits = most - if coder == Coder::Huffman { u32::from(smaller) } else { 0 };
     if first & STORED_TABLE == 0 {
         let (counts, rest) = rest.split_first_chunk::<256>()?;
         let stored = if coder == Coder::Rans { frequencies(bits, counts) } else { lengths(bits, counts) };
@@ -199,24 +202,26 @@ fn longest_chunk(coder: Coder, offsets: &[u8]) -> usize {
 /// Planes that decode, of all coders, layouts, shifts and filters, with tables of their own and with others; with and without padding.
 fn seeds() -> Vec<Vec<u8>> {
     let kinds = [
-        (Coder::Rans, Layout::Byte, Filters::Tried),
-        (Coder::Rans, Layout::Byte, Filters::Trellis),
-        (Coder::Rans, Layout::Pair, Filters::Tried),
-        (Coder::Rans, Layout::Pair, Filters::Trellis),
-        (Coder::Rans, Layout::Split, Filters::Tried),
-        (Coder::Huffman, Layout::Byte, Filters::Tried),
-        (Coder::Huffman, Layout::Byte, Filters::Trellis),
-        (Coder::Huffman, Layout::Pair, Filters::Tried),
-        (Coder::Huffman, Layout::Pair, Filters::Trellis),
-        (Coder::Huffman, Layout::Split, Filters::Tried),
-        (Coder::Zstd, Layout::Byte, Filters::Tried),
+        (Coder::Rans, Layout::Byte, Filters::Tried, 12),
+        (Coder::Rans, Layout::Byte, Filters::Trellis, 12),
+        (Coder::Rans, Layout::Pair, Filters::Tried, 12),
+        (Coder::Rans, Layout::Pair, Filters::Trellis, 12),
+        (Coder::Rans, Layout::Split, Filters::Tried, 12),
+        (Coder::Huffman, Layout::Byte, Filters::Tried, 12),
+        (Coder::Huffman, Layout::Byte, Filters::Trellis, 12),
+        (Coder::Huffman, Layout::Pair, Filters::Tried, 12),
+        (Coder::Huffman, Layout::Pair, Filters::Tried, 9),
+        (Coder::Huffman, Layout::Pair, Filters::Trellis, 10),
+        (Coder::Huffman, Layout::Split, Filters::Tried, 12),
+        (Coder::Zstd, Layout::Byte, Filters::Tried, 12),
     ];
     let mut seeds = Vec::new();
-    for (coder, layout, filters) in kinds {
+    for (coder, layout, filters, table_bits) in kinds {
         let options = PlaneOptions {
             coder,
             layout,
-            table_bits: 12,
+            table_bits,
+            patch_rare: false,
             tile: Some(64),
             zstd_level: 3,
             zstd_chunk: Some(640),
@@ -259,11 +264,11 @@ fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
     let PlaneForm { matrix, coding, .. } = source.form;
     let mut first = place(Coder::ALL.iter().position(|c| *c == coding.coder()));
     first |= place(Filter::ALL.iter().position(|f| *f == coding.filter())) << 3;
-    let (mut shift, mut tile, mut table) = (0, 64, Vec::new());
+    let (mut shift, mut tile, mut smaller, mut table) = (0, 64, 0, Vec::new());
     if let (Coding::Tiles(t), Some(own)) = (coding, source.table) {
         let layout = if t.layout == Layout::Split { Layout::Byte } else { t.layout };
         first |= place(Layout::CHOICES.iter().position(|l| *l == layout)) << 2 | BITS_12;
-        (shift, tile) = (t.shift, t.tile);
+        (shift, tile, smaller) = (t.shift, t.tile, 12 - own.bits());
         table = count_bytes(source.data).map(|n| n.clamp(1, 255) as u8).to_vec();
         if stored_table {
             first |= STORED_TABLE;
@@ -272,7 +277,7 @@ fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
     }
     let (count, rows, cols) = matrix;
     let zstd_chunk = if let Coding::Zstd { chunk, .. } = coding { chunk } else { 0 };
-    let mut out = vec![first, shift as u8, (tile / 64 - 1) as u8, count as u8];
+    let mut out = vec![first, shift as u8, (tile / 64 - 1) as u8 | (smaller << SMALLER) as u8, count as u8];
     for n in [rows, cols, source.offsets.len(), source.side.len()] {
         out.extend_from_slice(&(n as u16).to_le_bytes());
     }

@@ -22,8 +22,8 @@ def encode(arguments: argparse.Namespace) -> int:
     report = _api.compress(
         a.src, a.output, **planned, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
         rules=dict(a.rule), scale=a.scale, block=a.block, coder=a.coder, layout=a.layout, level=a.level, tile=a.tile,
-        include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose, threads=a.threads,
-        overwrite=a.overwrite, progress=show_progress(a.quiet),
+        table_bits=a.table_bits, include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose,
+        threads=a.threads, overwrite=a.overwrite, progress=show_progress(a.quiet),
     )  # fmt: skip
     if a.json:
         put(document("encode", report.to_dict()))

@@ -1,9 +1,9 @@
 //! Which table a plane is encoded with: one of its own, or one that planes before it wanted.
 
-use crate::coder::histogram::Histogram;
+use crate::coder::histogram::{HighPairs, Histogram};
 use crate::coder::plane::encoded::TableChoice;
-use crate::coder::table::Table;
-use crate::coder::{Coder, Layout};
+use crate::coder::table::{CodeTable, Table};
+use crate::coder::{Coder, Layout, rare};
 
 /// How many of the latest tables are tried before a plane gets its own.
 const TABLES_TRIED: usize = 16;
@@ -17,23 +17,40 @@ pub struct TableKind {
     pub bits: u32,
 }
 
+/// What a table is to be for.
+pub enum Counts {
+    /// Symbols, each of which needs a code.
+    Symbols(Box<Histogram>),
+    /// Pairs, of which rare ones may become patches, and the table that is best for them.
+    Pairs(HighPairs, CodeTable),
+}
+
+impl Counts {
+    /// Bits that a table makes of them; `None` where it lacks what it needs.
+    fn cost(&self, table: &Table) -> Option<f64> {
+        match (self, table) {
+            (Counts::Symbols(histogram), _) => table.cost(histogram),
+            (Counts::Pairs(pairs, _), Table::Huffman(table)) => Some(rare::cost(table, pairs) as f64),
+            (Counts::Pairs(..), Table::Rans(_)) => None,
+        }
+    }
+}
+
 impl TableKind {
-    /// The table for symbols that occur so often: of `shared` or a new one, whichever makes the plane smaller.
-    pub fn choose(self, histogram: &Histogram, shared: &[Table]) -> TableChoice {
-        let exact = Table::from_histogram(self.coder, self.bits, histogram);
-        let shareable = Table::from_histogram(self.coder, self.bits, &with_neighbours(self.layout, histogram));
-        let table_bits = exact.to_bytes().len() as f64 * 8.0;
-        let cost = |t: &Table| t.cost(histogram).expect("made for it");
-        // Small planes are dominated by their table. A little more for this one lets the next ones do without.
-        let own = if cost(&shareable) < cost(&exact) + table_bits / 4.0 { shareable } else { exact };
-        let own_bits = cost(&own) + table_bits;
+    /// The table for what occurs so often: of `shared` or a new one, whichever makes the plane smaller.
+    pub fn choose(self, counts: &Counts, shared: &[Table]) -> TableChoice {
+        let own = match counts {
+            Counts::Symbols(histogram) => self.own(histogram),
+            Counts::Pairs(_, own) => Table::Huffman(own.clone()),
+        };
+        let own_bits = counts.cost(&own).expect("made for it") + own.to_bytes().len() as f64 * 8.0;
         shared
             .iter()
             .enumerate()
             .rev()
             .take(TABLES_TRIED)
             .filter(|(_, t)| t.coder() == self.coder && t.bits() == self.bits)
-            .filter_map(|(i, t)| t.cost(histogram).map(|bits| (i, t, bits)))
+            .filter_map(|(i, t)| counts.cost(t).map(|bits| (i, t, bits)))
             .min_by(|a, b| a.2.total_cmp(&b.2))
             .filter(|&(_, _, bits)| bits <= own_bits)
             .map_or(TableChoice { table: own, place: None, is_new: true }, |(i, table, _)| TableChoice {
@@ -41,6 +58,16 @@ impl TableKind {
                 place: Some(i),
                 is_new: false,
             })
+    }
+
+    /// A table of its own for symbols that occur so often.
+    fn own(self, histogram: &Histogram) -> Table {
+        let exact = Table::from_histogram(self.coder, self.bits, histogram);
+        let shareable = Table::from_histogram(self.coder, self.bits, &with_neighbours(self.layout, histogram));
+        let table_bits = exact.to_bytes().len() as f64 * 8.0;
+        let cost = |t: &Table| t.cost(histogram).expect("made for it");
+        // Small planes are dominated by their table. A little more for this one lets the next ones do without.
+        if cost(&shareable) < cost(&exact) + table_bits / 4.0 { shareable } else { exact }
     }
 }
 

@@ -4,22 +4,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::filters;
 use super::parts::{Part, joined, reserved};
-use super::tables::TableKind;
+use super::tables::{Counts, TableKind};
 use crate::cancel::Cancel;
 use crate::coder::chunk::ChunkEncoder;
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::filter;
-use crate::coder::histogram::{Histogram, PairHistogram, count_bytes_with, entropy};
+use crate::coder::histogram::{HighPairs, PairHistogram, count_bytes_with, entropy};
 use crate::coder::plane::encoded::{EncodedPlane, Filters, PlaneOptions, SymbolMatrices, TableChoice};
 use crate::coder::plane::form::{Coding, PlaneForm, Tiling};
-use crate::coder::table::Table;
+use crate::coder::table::{LEAST_BITS, Table, check_bits};
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry, default_tile};
-use crate::coder::{Filter, Layout, TILE_ROWS};
+use crate::coder::{Coder, Filter, Layout, TILE_ROWS, rare};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 
 /// Padding beyond which tiles are not tried: they could not win, and would take many times the memory and the time.
 const MOST_PADDING: usize = 4;
+
+/// What to do about tables that the coder does not have.
+const TABLE_ADVICE: &str = "leave table_bits out, or use coder huffman for small tables";
 
 /// How tiles are going to be encoded.
 pub struct TilesDraft {
@@ -38,7 +41,7 @@ struct Attempt {
 
 struct Try {
     shift: u32,
-    histogram: Histogram,
+    counts: Counts,
     /// What elements beyond the matrix are.
     padding: i8,
     table: Option<TableChoice>,
@@ -54,11 +57,9 @@ impl TilesDraft {
     ) -> Result<Option<Self>> {
         let PlaneOptions { coder, layout, table_bits, .. } = *options;
         let tile = options.tile.unwrap_or_else(|| default_tile(coder, symbols.rows, symbols.cols));
-        if !matches!(table_bits, 11 | 12) {
-            return Err(
-                Error::input(format!("tables have 11 or 12 bits, not {table_bits}")).advice("leave table_bits out")
-            );
-        }
+        check_bits(coder, table_bits).map_err(|e| Error::input(e.message().to_owned()).advice(TABLE_ADVICE))?;
+        let kind = TableKind { coder, layout, bits: table_bits };
+        let patch_rare = coder == Coder::Huffman && (options.patch_rare || table_bits < LEAST_BITS);
         let advice = if options.tile.is_some() { "leave tile out" } else { "use coder raw for this tensor" };
         let geometry = TileGeometry::new(symbols.count, symbols.rows, symbols.cols, tile)
             .map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
@@ -78,9 +79,9 @@ impl TilesDraft {
                 filtered = filters::filtered_tiles(symbols, &geometry, filter, pool, cancel)?;
                 data = &filtered;
             }
-            attempts.push(Attempt { filter, tries: tries(symbols, data, &geometry, layout, pool, cancel)? });
+            attempts.push(Attempt { filter, tries: tries(symbols, data, &geometry, kind, patch_rare, pool, cancel)? });
         }
-        Ok(Some(Self { geometry, kind: TableKind { coder, layout, bits: table_bits }, attempts }))
+        Ok(Some(Self { geometry, kind, attempts }))
     }
 
     /// Chooses tables; see [`Draft::choose`](super::Draft::choose).
@@ -88,7 +89,7 @@ impl TilesDraft {
         let known = shared.len();
         for (attempt, tries) in self.attempts.iter_mut().map(|a| &mut a.tries).enumerate() {
             for (i, one) in tries.iter_mut().enumerate() {
-                let mut choice = self.kind.choose(&one.histogram, &shared[..known]);
+                let mut choice = self.kind.choose(&one.counts, &shared[..known]);
                 // What is unlikely to be used is nothing to share.
                 if choice.is_new && (attempt, i) == (0, 0) {
                     choice.place = Some(shared.len());
@@ -161,37 +162,63 @@ fn tries(
     symbols: &SymbolMatrices<'_>,
     data: &[i8],
     geometry: &TileGeometry,
-    layout: Layout,
+    kind: TableKind,
+    patch_rare: bool,
     pool: &Pool,
     cancel: &Cancel,
 ) -> Result<Vec<Try>> {
     let padding = (geometry.padded_elements() - data.len()) as u64;
-    if layout != Layout::Pair {
+    if kind.layout != Layout::Pair {
         let mut histogram = count_bytes_with(bytemuck::cast_slice(data), pool, cancel)?;
         // The commonest symbol is the cheapest; of quantized weights that is 0.
         let commonest = (0..histogram.len()).max_by_key(|&s| histogram[s]).unwrap_or(0);
-        let symbol = if layout == Layout::Split { commonest } else { 0 };
+        let symbol = if kind.layout == Layout::Split { commonest } else { 0 };
         histogram[symbol] += padding;
         let shift = 8 * symbols.beside.len() as u32;
-        return Ok(vec![Try { shift, histogram, padding: symbol as u8 as i8, table: None }]);
+        let counts = Counts::Symbols(Box::new(histogram));
+        return Ok(vec![Try { shift, counts, padding: symbol as u8 as i8, table: None }]);
     }
     let mut pairs = PairHistogram::count(data, geometry.cols(), pool, cancel)?;
     let counted = data.len() / geometry.cols().max(1) * geometry.cols().div_ceil(2);
     pairs.add_padding((geometry.padded_elements() / 2 - counted) as u64);
-    let mut choices: Vec<(f64, Try)> = (0..4)
+    // Of each shift what is stored besides the symbols and their patches, and the least that these can take.
+    let mut shifts: Vec<(f64, f64, u32, HighPairs)> = (0..4)
         .map(|shift| {
-            let (histogram, patches) = pairs.symbols(shift);
-            let n: u64 = histogram.iter().sum();
+            let highs = pairs.highs(shift);
             let lists = if shift < 3 { geometry.chunks() as f64 } else { 0.0 };
             let side = f64::from(shift + 1) * geometry.padded_elements() as f64;
-            let cost = entropy(&histogram) * n as f64 + side + 32.0 * (patches as f64 + lists);
-            (cost, Try { shift, histogram, padding: 0, table: None })
+            let histogram = highs.symbols();
+            let n: u64 = histogram.iter().sum();
+            let least = entropy(&histogram) * n as f64 + side + 32.0 * (highs.escapes() as f64 + lists);
+            (least, side + 32.0 * lists, shift, highs)
         })
         .collect();
-    choices.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let best = choices[0].1.shift;
-    let kept = choices.into_iter().map(|c| c.1).filter(|t| t.shift == best || t.shift == 3);
-    Ok(kept.take(if best == 3 { 1 } else { 2 }).collect())
+    shifts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let new = |shift, counts| Try { shift, counts, padding: 0, table: None };
+    if !patch_rare {
+        let best = shifts[0].2;
+        let kept = shifts.into_iter().filter(|(_, _, shift, _)| [best, 3].contains(shift));
+        let tries = kept.map(|(_, _, shift, highs)| new(shift, Counts::Symbols(Box::new(highs.symbols()))));
+        return Ok(tries.take(if best == 3 { 1 } else { 2 }).collect());
+    }
+    // The codes themselves decide, and not the entropies, under which they do not go.
+    let safe = shifts.remove(shifts.iter().position(|(_, _, shift, _)| *shift == 3).expect("of four"));
+    let histogram = safe.3.symbols();
+    let table = Table::from_histogram(kind.coder, kind.bits, &histogram);
+    let mut bits = safe.1 + table.cost(&histogram).expect("made for it");
+    let mut best = None;
+    for (least, fixed, shift, highs) in shifts {
+        if least >= bits {
+            continue;
+        }
+        let table = rare::table(kind.bits, &highs);
+        let found = fixed + rare::cost(&table, &highs) as f64;
+        if found < bits {
+            bits = found;
+            best = Some(new(shift, Counts::Pairs(highs, table)));
+        }
+    }
+    Ok(best.into_iter().chain([new(3, Counts::Symbols(Box::new(histogram)))]).collect())
 }
 
 /// Tiles to encode.
