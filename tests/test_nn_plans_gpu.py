@@ -52,6 +52,8 @@ class Decoder:
 
 
 class FakeStore:
+    fuses = False
+
     def __init__(self, ahead: int = 0) -> None:
         self.one, self.line = Decoder(), Chain(ahead)
 

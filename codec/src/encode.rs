@@ -38,12 +38,6 @@ pub(crate) use tensor::symbols_like;
 /// Threads that read, at most: writing to new memory is bound by one core, and so is copying from the page cache.
 const READERS: usize = 8;
 
-/// Of [`EncodeOptions::table_bits`]: 12, and 10 for scheme `rate` with coder `huffman`, of whose pairs few are common. GPUs decode by small tables
-/// faster, since multiprocessors have room for several copies.
-pub const TABLE_BITS_BY_SCHEME: u32 = 0;
-const TABLE_BITS: u32 = 12;
-const RATE_TABLE_BITS: u32 = 10;
-
 /// What to do with the tensors of a source.
 ///
 /// Scheme `int8` is for weights: tensors of two dimensions or more in f32, f16 or bf16. Others (norms, biases, integers), and
@@ -62,7 +56,7 @@ pub struct EncodeOptions {
     pub zstd_chunk: Option<usize>,
     /// Width of tiles in columns; by shape where absent.
     pub tile: Option<usize>,
-    /// log2 of the slots of a table: 11 or 12, of coder `huffman` 8 to 12, or [`TABLE_BITS_BY_SCHEME`].
+    /// log2 of the slots of a table: 11 or 12, of coder `huffman` 8 to 12.
     pub table_bits: u32,
     /// What to do with some of the weights instead: the first rule counts whose pattern matches a name.
     pub rules: Vec<Rule>,
@@ -112,7 +106,7 @@ impl Default for EncodeOptions {
             zstd_level: 3,
             zstd_chunk: None,
             tile: None,
-            table_bits: TABLE_BITS_BY_SCHEME,
+            table_bits: 12,
             rules: Vec::new(),
             include: Vec::new(),
             exclude: Vec::new(),
@@ -130,19 +124,13 @@ impl Default for EncodeOptions {
 }
 
 impl EncodeOptions {
-    fn plane(&self, scheme: Scheme, coder: Coder) -> PlaneOptions {
-        let is_rate = matches!(scheme, Scheme::Rate(_));
-        let table_bits = match self.table_bits {
-            TABLE_BITS_BY_SCHEME if is_rate && coder == Coder::Huffman => RATE_TABLE_BITS,
-            TABLE_BITS_BY_SCHEME => TABLE_BITS,
-            bits => bits,
-        };
+    fn plane(&self, coder: Coder) -> PlaneOptions {
         PlaneOptions {
             coder,
             layout: self.layout,
-            table_bits,
-            // Other schemes have tables for the bits that they were made for, and files that do not change.
-            patch_rare: is_rate,
+            table_bits: self.table_bits,
+            // Patches cost a GPU time. Tables of few bits have them anyway.
+            patch_rare: false,
             tile: self.tile,
             zstd_level: self.zstd_level,
             zstd_chunk: self.zstd_chunk,
@@ -447,7 +435,7 @@ fn encode_into<W: Sink + Send>(
                         scheme,
                         rate: RateTask { factor: factors.get(&i).copied().unwrap_or(1.0), levels },
                         transposed: choices.transpose.is_match(&tensor.name),
-                        plane: options.plane(scheme, coder),
+                        plane: options.plane(coder),
                     };
                     Ok(Some((task, bytes)))
                 };

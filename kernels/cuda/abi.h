@@ -5,6 +5,9 @@
 // Items of one launch.
 #define MAX_ITEMS 24
 
+// Items of one launch that multiplies.
+#define MAX_FACTORS 16
+
 // Runs of bits of an element that a plane can hold.
 #define MAX_RUNS 14
 
@@ -66,7 +69,7 @@ struct Tiles {
   u8 vector;          // Rows of the output begin at multiples of 16 bytes, are below 2^29 long, columns follow each other.
   u16 block_begin;    // First block of threads that has chunks of this item only.
   u16 block_end;      // Behind the last one.
-  u16 reserved;       // 0.
+  u16 copies;         // log2 of how many copies of the table shared memory holds: entry i of copy c is word (i << copies) + c. 0 with rANS.
   Divisor by_tiles;   // How to divide by `tiles`.
   Divisor by_strips;  // And by `strips`.
   u32 shared_begin;   // First chunk of those blocks.
@@ -97,6 +100,37 @@ struct Fields {
 struct FieldsBatch {
   TilesBatch tiles;  // Planes, all of which hold these bits.
   Fields fields;     // The bits.
+};
+
+// A matrix, or rows of one, to multiply vectors with.
+struct Factor {
+  Tiles tiles;   // The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks of threads that have this item and nothing else, each a run of whole strips.
+  u64 bias;      // Address of what is added to the results of the first row and of those behind it, elements like those of `x`; 0 for nothing.
+  u32 before;    // Results of the items before this one, for each vector.
+  u32 stride;    // From a vector's results to the next one's, elements.
+  u32 place;     // Place of the first row's result among those of a vector.
+  u32 strips;    // Strips of each of the item's blocks of threads; the last one may have fewer.
+  u32 minus;     // Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel: NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
+  u32 reserved;  // 0.
+};
+
+// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. Of an item that stands
+// behind n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
+struct FactorsBatch {
+  u32 count;                  // Items.
+  u32 vectors;                // Vectors: 1 to 8, or 16 with the kernels named so.
+  u64 x;                      // Address of the first vector.
+  u64 x_stride;               // From one vector to the next, elements.
+  u64 y;                      // Address of the results.
+  u32 barriers;               // Address in shared memory; the decoding table lies before them, at TABLE_AT.
+  u32 buffers;                // Address in shared memory of the first buffer.
+  u32 buffer_bytes;           // Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+  u32 buffers_per_warp;       // 1 or 2.
+  u32 staging;                // Address in shared memory of the room of the first warp for a chunk's blocks, with kernels named `early`.
+  u32 staged;                 // How many blocks each warp has room for there: those of a chunk at least.
+  u32 sums;                   // Address in shared memory of the sums of each chunk.
+  u32 vector;                 // Vectors begin at multiples of 16 bytes.
+  Factor items[MAX_FACTORS];  // `count` of them.
 };
 
 // Symbols of a plane, row-major without padding, to write as what they stand for.
@@ -229,7 +263,7 @@ LIES_AT(Tiles, filter, 136, 1)
 LIES_AT(Tiles, vector, 137, 1)
 LIES_AT(Tiles, block_begin, 138, 2)
 LIES_AT(Tiles, block_end, 140, 2)
-LIES_AT(Tiles, reserved, 142, 2)
+LIES_AT(Tiles, copies, 142, 2)
 LIES_AT(Tiles, by_tiles, 144, 8)
 LIES_AT(Tiles, by_strips, 152, 8)
 LIES_AT(Tiles, shared_begin, 160, 4)
@@ -251,6 +285,30 @@ LIES_AT(Fields, runs, 4, 28)
 static_assert(sizeof(FieldsBatch) == 4096, "differs from abi.rs");
 LIES_AT(FieldsBatch, tiles, 0, 4064)
 LIES_AT(FieldsBatch, fields, 4064, 32)
+static_assert(sizeof(Factor) == 200, "differs from abi.rs");
+LIES_AT(Factor, tiles, 0, 168)
+LIES_AT(Factor, bias, 168, 8)
+LIES_AT(Factor, before, 176, 4)
+LIES_AT(Factor, stride, 180, 4)
+LIES_AT(Factor, place, 184, 4)
+LIES_AT(Factor, strips, 188, 4)
+LIES_AT(Factor, minus, 192, 4)
+LIES_AT(Factor, reserved, 196, 4)
+static_assert(sizeof(FactorsBatch) == 3264, "differs from abi.rs");
+LIES_AT(FactorsBatch, count, 0, 4)
+LIES_AT(FactorsBatch, vectors, 4, 4)
+LIES_AT(FactorsBatch, x, 8, 8)
+LIES_AT(FactorsBatch, x_stride, 16, 8)
+LIES_AT(FactorsBatch, y, 24, 8)
+LIES_AT(FactorsBatch, barriers, 32, 4)
+LIES_AT(FactorsBatch, buffers, 36, 4)
+LIES_AT(FactorsBatch, buffer_bytes, 40, 4)
+LIES_AT(FactorsBatch, buffers_per_warp, 44, 4)
+LIES_AT(FactorsBatch, staging, 48, 4)
+LIES_AT(FactorsBatch, staged, 52, 4)
+LIES_AT(FactorsBatch, sums, 56, 4)
+LIES_AT(FactorsBatch, vector, 60, 4)
+LIES_AT(FactorsBatch, items, 64, 3200)
 static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
 LIES_AT(Symbols, symbols, 0, 8)
 LIES_AT(Symbols, begin, 8, 8)

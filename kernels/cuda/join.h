@@ -75,8 +75,9 @@ template <u32 OUT>
 struct StoreJoined {
   struct State {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
+    DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  enum : bool { WAITS = true };
+  enum : bool { WAITS = true, OPERANDS = false };
   enum : u32 { BYTES = OUT == OUT_F32 ? 4 : 2, REST = BYTES - 1 };
 
   Cells cells;
@@ -193,8 +194,9 @@ struct StoreFields {
   struct State {
     const Fields& fields;
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
+    DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  enum : bool { WAITS = true };
+  enum : bool { WAITS = true, OPERANDS = false };
 
   const Fields& fields;
   Cells cells;

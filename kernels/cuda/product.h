@@ -1,69 +1,333 @@
-// For tests: a sink that multiplies. It feeds decoded weights to tensor cores, of each chunk with 8 vectors, and writes what each chunk
-// adds to the product. Not shipped; it proves what sinks.h promises.
+// Products of matrices with a few vectors, from the compressed weights: y = W x.
+//
+// Tensor cores multiply integers with halves: of a symbol q its level q + 1/2, which f16 and bf16 hold exactly, with an element of a vector
+// as it is. Sums are f32. Where levels are the symbols themselves, half of the vector's elements are taken away again by products with -1/2.
+//
+// A block of threads takes whole strips of one matrix. Its warps decode their chunks in turns, and leave what each chunk adds to the results
+// in shared memory; when all are done, these sums are added up in the order of the columns, multiplied by the rows' scales, and written. So
+// the order of all sums is that of the file, whatever is launched. A chunk that is damaged makes its rows NaN.
+//
+// Weights do not depend on the launch before this one: where few are decoded, they are before the vectors are waited for.
 #pragma once
-#include "sinks.h"
+#include "emit.h"
 #include "tile.h"
 #include "walk.h"
 
-struct ProductTest {
-  TilesBatch batch;  // with one scale a row
-  u64 x;             // address of 8 vectors of f16, each of `x_cols`, 0 where the matrix has no column
-  u64 out;           // address of 16 rows of 8 f32 for each chunk
-  u64 x_cols;        // a multiple of BLOCK_COLS
+// The elements of vectors, and of operands.
+template <bool BF16>
+struct Half {
+  // 128 + v or 1024 + v of byte v, and what is to be added for v + 1/2.
+  enum : u32 { ONES = BF16 ? 0x43434343u : 0x64646464u, LESS = BF16 ? 0xC2FFC2FFu : 0xE3FFE3FFu };
+
+  static DEVICE_MEMBER u32 add(u32 a, u32 b) {
+    if constexpr (BF16) return add_bf16(a, b);
+    else return add_f16(a, b);
+  }
+  static DEVICE_MEMBER void mma(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    if constexpr (BF16) mma_bf16(c, a, b);
+    else mma_f16(c, a, b);
+  }
+  static DEVICE_MEMBER u32 of(float v) { return (BF16 ? pack_bf16(v, 0) : pack_f16(v, 0)) & 0xFFFF; }
+  static DEVICE_MEMBER float to_f32(u32 h) {
+    if constexpr (BF16) return bits_f32(h << 16);
+    else return f32_of_f16(h);
+  }
 };
 
-struct Product {
+// N: vectors at most, 8 or 16. EARLY: decodes all of a chunk before it multiplies, and the first one before the vectors are there; it takes
+// more registers.
+template <u32 N, bool BF16, bool EARLY>
+struct Multiply {
+  enum : u32 { SETS = N / 8 };
+
   struct State {
-    const u8* x;
-    u64 x_cols;
-    u8* out;
-    float sum[4];
-    bool waited;
+    const FactorsBatch& batch;
+    u32 first;    // the block's first chunk
+    u32 room;     // of the lane, for the blocks of a chunk
+    u32 minus;    // as in `Factor`
+    u32 staged;   // blocks that lie there
+    u32 col;      // the lane's first one in the block to be multiplied next
+    u32 at[SETS];  // bytes from the first vector to the lane's
+    bool waited;  // for the vectors
+    float sum[SETS][4];
 
     DEVICE_MEMBER void end(const Tiles& t, const Chunk& c, u32 lane, bool) {
-      const u32 matrix = divide(c.strip, t.by_strips), row = (c.strip - matrix * t.strips) * TILE_ROWS + lane / 4;
-      u8* const to = out + ((u64)(c.strip * t.tiles + c.tile) * TILE_ROWS + lane / 4) * 32 + lane % 4 * 8;
+      wait();
+      if constexpr (EARLY) multiply_staged(t, c, lane);
+      if (!several(t)) each([&](u32 i, u32 j, u32 v, u32 r) { sts32(place(t, c, v, r), f32_bits(sum[i][j])); }, lane);
+    }
+    DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) const {
+      each([&](u32, u32, u32 v, u32 r) { sts32(place(t, c, v, r), 0x7FFFFFFFu); }, lane);
+    }
+
+    // For the vectors, once.
+    DEVICE_MEMBER void wait() {
+      if (!waited) overlap_wait();
+      waited = true;
+    }
+
+    // Puts a block's operands where they wait for the end of their chunk.
+    DEVICE_MEMBER void stage(const u32 (&w)[16]) {
 #pragma unroll
-      for (u32 half = 0; half < 2; half++) {
-        const u32 r = row + 8 * half;
-        const float scale = r < t.rows ? scale_at<SCALES_ANY>(t.output, matrix * t.rows + r, 0) : 0;
-        stg32(to + half * 256, f32_bits(mul_rn(sum[2 * half], scale)));
-        stg32(to + half * 256 + 4, f32_bits(mul_rn(sum[2 * half + 1], scale)));
+      for (u32 j = 0; j < 4; j++) sts128(room + staged * 2048 + j * 512, {w[4 * j], w[4 * j + 1], w[4 * j + 2], w[4 * j + 3]});
+      staged++;
+    }
+
+    DEVICE_MEMBER void multiply_staged(const Tiles& t, const Chunk& c, u32 lane) {
+#pragma unroll 1
+      for (u32 k = 0; k < staged; k++) {
+        u32 w[16];
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+          const Vec4 v = lds128(room + k * 2048 + j * 512);
+          w[4 * j] = v.x;
+          w[4 * j + 1] = v.y;
+          w[4 * j + 2] = v.z;
+          w[4 * j + 3] = v.w;
+        }
+        product<true>(t, c, lane, w);
+      }
+    }
+
+    // A block's operands with the vectors. EDGE: as in `load` and `done`.
+    template <bool EDGE>
+    DEVICE_MEMBER void product(const Tiles& t, const Chunk& c, u32 lane, const u32 (&w)[16]) {
+      u32 x[SETS][8];
+      load<EDGE>(t, x);
+#pragma unroll
+      for (u32 j = 0; j < 4; j++) multiply({w[2 * j], w[8 + 2 * j], w[2 * j + 1], w[9 + 2 * j]}, x, j);
+      done<EDGE>(t, c, lane);
+    }
+
+    // The lane's elements of the vectors in the block's columns. EDGE: zeros beyond the matrix's edge, and vectors anywhere.
+    template <bool EDGE>
+    DEVICE_MEMBER void load(const Tiles& t, u32 (&x)[SETS][8]) const {
+#pragma unroll
+      for (u32 s = 0; s < SETS; s++) {
+        const u8* const from = (const u8*)batch.x + at[s] + col * 2;
+        if (!EDGE || (batch.vector && col + 16 <= t.cols)) {
+          const Vec4 a = load128(from), b = load128(from + 16);
+          x[s][0] = a.x, x[s][1] = a.y, x[s][2] = a.z, x[s][3] = a.w;
+          x[s][4] = b.x, x[s][5] = b.y, x[s][6] = b.z, x[s][7] = b.w;
+        } else {
+          edge(t, from, x[s]);
+        }
+      }
+    }
+
+    // Columns 4 j to 4 j + 3 of each lane.
+    DEVICE_MEMBER void multiply(const u32 (&a)[4], const u32 (&x)[SETS][8], u32 j) {
+#pragma unroll
+      for (u32 s = 0; s < SETS; s++) {
+        const u32 b[2] = {x[s][2 * j], x[s][2 * j + 1]};
+        Half<BF16>::mma(sum[s], a, b);
+        if (minus) Half<BF16>::mma(sum[s], {minus, minus, minus, minus}, b);
+      }
+    }
+
+    // After a block. EDGE: rows may have several scales.
+    template <bool EDGE>
+    DEVICE_MEMBER void done(const Tiles& t, const Chunk& c, u32 lane) {
+      if (EDGE && several(t)) rescale(t, c, lane);
+      col += BLOCK_COLS;
+    }
+
+    // Whether a row has several scales, each of whole blocks: then sums are scaled block by block.
+    static DEVICE_MEMBER bool several(const Tiles& t) { return t.output.scales_per_row > 1; }
+
+   private:
+    // Where the chunk's sums go: of vector v and row r.
+    DEVICE_MEMBER u32 place(const Tiles& t, const Chunk& c, u32 v, u32 r) const {
+      return batch.sums + (((c.strip * t.tiles + c.tile - first) * batch.vectors + v) * TILE_ROWS + r) * 4;
+    }
+
+    // `what(s, j, v, r)` for what the lane holds of each vector v and row r.
+    template <class What>
+    DEVICE_MEMBER void each(What what, u32 lane) const {
+#pragma unroll
+      for (u32 s = 0; s < SETS; s++) {
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+          const u32 v = s * 8 + lane % 4 * 2 + j % 2;
+          if (v < batch.vectors) what(s, j, v, lane / 4 + j / 2 * 8);
+        }
+      }
+    }
+
+    DEVICE_MEMBER void rescale(const Tiles& t, const Chunk& c, u32 lane) {
+      const u32 matrix = divide(c.strip, t.by_strips), row = (c.strip - matrix * t.strips) * TILE_ROWS;
+      const u32 begin = col - lane % 4 * 16;
+      const bool begins = begin == c.tile * t.blocks * BLOCK_COLS;
+      const auto add = [&](u32 s, u32 j, u32 v, u32 r) {
+        const bool there = row + r < t.rows && begin < t.cols;
+        const float scale = there ? scale_at<SCALES_ANY>(t.output, (u64)matrix * t.rows + row + r, begin) : 0;
+        const u32 to = place(t, c, v, r);
+        const float before = begins ? 0 : bits_f32(lds32(to));
+        sts32(to, f32_bits(add_rn(before, mul_rn(sum[s][j], scale))));
+        sum[s][j] = 0;
+      };
+      each(add, lane);
+    }
+
+    DEVICE_MEMBER void edge(const Tiles& t, const u8* from, u32 (&x)[8]) const {
+#pragma unroll
+      for (u32 i = 0; i < 8; i++) {
+        const u32 lower = col + 2 * i < t.cols ? load16(from + 4 * i) : 0;
+        x[i] = lower | (col + 2 * i + 1 < t.cols ? load16(from + 4 * i + 2) : 0) << 16;
       }
     }
   };
-  enum : bool { WAITS = false };
+
+  enum : bool { WAITS = false, OPERANDS = true };
 
   State& state;
-  u32 base;     // as in `Steps`
-  const u8* x;  // of vector g, at the lane's first column in the block that comes next
+  const Tiles& t;
+  const Chunk& c;
+  u32 lane;
+  u32 w[EARLY ? 16 : 8];
+  u32 x[SETS][8];
 
-  DEVICE_MEMBER Product(State& state, const Tiles& t, const Chunk& c, u32 lane) : state(state), base(steps_base<SCALES_ANY>(t.output)) {
-    if (!state.waited) {
-      overlap_wait();
-      overlap_start();
-      state.waited = true;
-    }
-    x = state.x + (lane / 4 * state.x_cols + c.tile * t.blocks * BLOCK_COLS + lane % 4 * 16) * 2;
+  DEVICE_MEMBER Multiply(State& state, const Tiles& t, const Chunk& c, u32 lane) : state(state), t(t), c(c), lane(lane) {
+    state.col = c.tile * t.blocks * BLOCK_COLS + lane % 4 * 16;
+    state.staged = 0;
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) state.sum[i] = 0;
+    for (u32 s = 0; s < SETS; s++) {
+#pragma unroll
+      for (u32 j = 0; j < 4; j++) state.sum[s][j] = 0;
+    }
+  }
+  DEVICE_MEMBER bool takes_whole() const { return state.batch.vector && !State::several(t); }
+  DEVICE_MEMBER void begin_whole() {}
+
+  DEVICE_MEMBER void whole(Block& b) {
+#pragma unroll
+    for (u32 k = 0; k < 8; k++) operands(k, split_merged(b.q[k]));
+    next();
   }
 
-  DEVICE_MEMBER bool takes_whole() const { return true; }
-  DEVICE_MEMBER void begin_whole() {}
-  DEVICE_MEMBER void whole(Block& b) { any(b); }
-
-  // Beyond the matrix's edge x is 0, and rows are not looked at.
+  // Beyond the matrix's edge vectors are 0, and rows are not looked at.
   DEVICE_MEMBER void any(const Block& b) {
+    u32 all[16];
 #pragma unroll
-    for (u32 j = 0; j < 4; j++) {
-      float v[4], v8[4];
-      scaled(b.q[j], {base, 1}, v);
-      scaled(b.q[4 + j], {base, 1}, v8);
-      const u32 weights[4] = {pack_f16(v[0], v[1]), pack_f16(v8[0], v8[1]), pack_f16(v[2], v[3]), pack_f16(v8[2], v8[3])};
-      const u32 vectors[2] = {ldg32(x + 8 * j), ldg32(x + 8 * j + 4)};
-      mma_f16(state.sum, weights, vectors);
+    for (u32 k = 0; k < 8; k++) pairs(split_merged(b.q[k]), all + 2 * k);
+    if constexpr (EARLY) {
+      state.stage(all);
+    } else {
+      state.wait();
+      state.template product<true>(t, c, lane, all);
     }
-    x += BLOCK_COLS * 2;
+  }
+
+  // Words of the first row wait for those of the second.
+  DEVICE_MEMBER void operands(u32 k, Signed s) {
+    if (EARLY || k < 4) {
+      pairs(s, w + 2 * k);
+    } else {
+      if (k == 4) {
+        state.wait();
+        state.template load<false>(t, x);
+      }
+      u32 other[2];
+      pairs(s, other);
+      const u32 j = k - 4;
+      state.multiply({w[2 * j], other[0], w[2 * j + 1], other[1]}, x, j);
+    }
+  }
+
+  DEVICE_MEMBER void next() {
+    if constexpr (EARLY) state.stage(w);
+    else state.template done<false>(t, c, lane);
+  }
+
+ private:
+  static DEVICE_MEMBER void pairs(Signed s, u32* w) {
+    w[0] = pair(prmt(s.v, Half<BF16>::ONES, 0x4140), s.first);
+    w[1] = pair(prmt(s.v, Half<BF16>::ONES, 0x4342), s.second);
+  }
+  static DEVICE_MEMBER u32 pair(u32 more, u32 signs) { return Half<BF16>::add(more, Half<BF16>::LESS) ^ (signs & 0x80008000u); }
+};
+
+// One of a block's results: number `at` of them, rows of a strip before vectors before strips.
+template <bool BF16>
+struct Result {
+  float scale, bias;
+  u64 to;  // its address; 0 for a row beyond the matrix's edge
+
+  DEVICE_MEMBER Result() : scale(0), bias(0), to(0) {}
+  DEVICE_MEMBER Result(const Factor& f, u32 begin_strip, u32 at, u32 each, const FactorsBatch& batch) : scale(1), bias(0), to(0) {
+    const Tiles& t = f.tiles;
+    const u32 strip = begin_strip + at / each, v = at % each / TILE_ROWS, matrix = divide(strip, t.by_strips);
+    const u32 in_matrix = (strip - matrix * t.strips) * TILE_ROWS + at % TILE_ROWS;
+    if (in_matrix >= t.rows) return;
+    const u64 row = (u64)matrix * t.rows + in_matrix, place = row - t.row_begin;
+    if (t.output.scales_per_row <= 1) scale = scale_at<SCALES_ANY>(t.output, row, 0);
+    if (f.bias) bias = Half<BF16>::to_f32(ldg16((const u8*)f.bias + place * 2));
+    to = batch.y + ((u64)f.before * batch.vectors + (u64)v * f.stride + f.place + place) * 2;
+  }
+
+  // Adds up what all chunks of the strip have left, in the order of the columns.
+  DEVICE_MEMBER void write(const FactorsBatch& batch, const Tiles& t, u32 at, u32 each) const {
+    if (!to) return;
+    const u32 from = batch.sums + (at / each * t.tiles * each + at % each) * 4;
+    float sum = 0;
+#pragma unroll 4
+    for (u32 k = 0; k < t.tiles; k++) sum = add_rn(sum, bits_f32(lds32(from + k * each * 4)));
+    stg16((u8*)to, Half<BF16>::of(add_rn(mul_rn(sum, scale), bias)));
   }
 };
+
+// All of the launch.
+template <class Tile, u32 N, bool BF16, bool EARLY>
+DEVICE void multiply_all(const FactorsBatch& batch) {
+  // Results are written, and vectors are read, behind `overlap_wait` only: the next launch may begin, and decode.
+  overlap_start();
+  u32 i = 0;
+  while (i + 1 < batch.count && batch.items[i].tiles.block_end <= block_index()) i++;
+  const Factor& f = batch.items[i];
+  const Tiles& t = f.tiles;
+  if (!table_fits()) {
+    // The host does not launch on such devices. What nobody multiplies must not pass for good.
+    atomic_min((u32*)t.status, t.chunk_begin);
+    return;
+  }
+  const u32 strips = divide(t.chunk_end - t.chunk_begin, t.by_tiles), block = block_index() - t.block_begin;
+  const u32 begin = block * f.strips, end = begin + f.strips < strips ? begin + f.strips : strips;
+  const u32 first = t.chunk_begin + begin * t.tiles, last = t.chunk_begin + end * t.tiles;
+  const u32 warp = thread_index() / LANES, threads = block_threads();
+  Warp w = make_warp(batch);
+  if (t.copies == 0) {
+    if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
+  } else {
+    // Four copies at once.
+    const u32 groups = t.copies - 2;
+    for (u32 i = thread_index(); i < 1u << (t.bits + groups); i += threads) {
+      const u32 e = ldg32((const u32*)t.table + (i >> groups));
+      sts128(TABLE_AT + i * 16, {e, e, e, e});
+    }
+  }
+  // What the thread needs behind the last chunk is on its way from now on.
+  const u32 each = batch.vectors * TILE_ROWS, results = (end - begin) * each;
+  const u32 begin_strip = divide(first, t.by_tiles);
+  Result<BF16> result;
+  if (thread_index() < results) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
+
+  typedef Multiply<N, BF16, EARLY> Sink;
+  typename Sink::State state = {batch, first, batch.staging + warp * batch.staged * 2048 + w.lane * 16, f.minus, 0, 0, {}, false, {}};
+#pragma unroll
+  for (u32 s = 0; s < Sink::SETS; s++) {
+    // Lanes that have no vector read the last one's, and what they get is not looked at.
+    const u32 vector = s * 8 + w.lane / 4;
+    state.at[s] = (vector < batch.vectors ? vector : batch.vectors - 1) * batch.x_stride * 2;
+  }
+  u32 table_parity = 0;
+  bool unused = true;
+  walk_plane<Tile, Sink>(state, batch, t, w, first + warp, threads / LANES, last, t.copies ? TABLE_FILLED : TABLE_COPIED,
+                         table_parity, unused);
+  if (!state.waited) overlap_wait();
+  syncthreads();
+#pragma unroll 1
+  for (u32 at = thread_index(); at < results; at += threads) {
+    if (at != thread_index()) result = Result<BF16>(f, begin_strip, at, each, batch);
+    result.write(batch, t, at, each);
+  }
+}

@@ -1,5 +1,4 @@
 // Kernels that test the emulator: each primitive, and each mistake that it must find. Not shipped.
-#include "product.h"
 #include "simt.h"
 
 struct SelfTest {
@@ -133,22 +132,6 @@ KERNEL(loads, 1024, 1, SelfTest) {
   for (u32 i = 0; i < params.n; i++) at = lds32(at);
   stg32((u32*)params.output + thread_index(), at);
 }
-
-// The product of a matrix in tiles with 8 vectors, through a sink.
-#define PRODUCT(name, coder, mode)                                                               \
-  KERNEL(name, 1024, 1, ProductTest) {                                                           \
-    walk<Tile<coder, mode>, Product>(params.batch, {(const u8*)params.x, params.x_cols, (u8*)params.out, {}, false}); \
-  }
-PRODUCT(product_rans_byte, RANS, MODE_BYTE)
-PRODUCT(product_rans_pair, RANS, MODE_PAIR)
-PRODUCT(product_rans_low, RANS, MODE_LOW)
-PRODUCT(product_rans_trellis, RANS, MODE_TRELLIS)
-PRODUCT(product_rans_general, RANS, MODE_GENERAL)
-PRODUCT(product_huffman_byte, HUFFMAN, MODE_BYTE)
-PRODUCT(product_huffman_pair, HUFFMAN, MODE_PAIR)
-PRODUCT(product_huffman_low, HUFFMAN, MODE_LOW)
-PRODUCT(product_huffman_trellis, HUFFMAN, MODE_TRELLIS)
-PRODUCT(product_huffman_general, HUFFMAN, MODE_GENERAL)
 
 #ifndef __CUDACC__
 // One mistake each. A GPU would hang, fault or compute rubbish, so these are for the emulator alone; the numbers are

@@ -117,6 +117,14 @@ DEVICE u32 lds16_stream(u32 a, u32) { return lds16(a); }
 DEVICE void sts32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
 
 DEVICE void sts8(u32 a, u32 v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
+DEVICE Vec4 lds128(u32 a) {
+  Vec4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(a) : "memory");
+  return v;
+}
+DEVICE void sts128(u32 a, Vec4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
 
 // Where `x` is below 2^16: shifts the next word of the stream into it. Lanes take words in ascending order; `next` is the address
 // of the first, and `below` has the bits of the lanes before this one. All lanes load, which costs nothing more. In one piece, since
@@ -163,8 +171,14 @@ DEVICE Vec4 ldg128_stream(const void* p) {
 }
 // Ordinary loads, of what the kernel itself or another that runs beside it may write.
 DEVICE u32 load8(const void* p) { return *(const volatile u8*)p; }
+DEVICE u32 load16(const void* p) { return *(const volatile u16*)p; }
 DEVICE u32 load32(const void* p) { return *(const volatile u32*)p; }
 DEVICE u64 load64(const void* p) { return *(const volatile u64*)p; }
+DEVICE Vec4 load128(const void* p) {
+  Vec4 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+  return v;
+}
 DEVICE void stg128(void* p, Vec4 v) { *(uint4*)p = make_uint4(v.x, v.y, v.z, v.w); }
 DEVICE void stg32(void* p, u32 v) { *(u32*)p = v; }
 DEVICE void stg16(void* p, u32 v) { *(u16*)p = (u16)v; }
@@ -174,6 +188,18 @@ DEVICE void atomic_min(u32* p, u32 v) { atomicMin(p, v); }
 DEVICE float bits_f32(u32 v) { return __uint_as_float(v); }
 DEVICE u32 f32_bits(float v) { return __float_as_uint(v); }
 DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float f32_of_f16(u32 h) {
+  float v;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"((u16)h));
+  return v;
+}
+// Two sums of f16, rounded to nearest even.
+DEVICE u32 add_f16(u32 a, u32 b) {
+  u32 r;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
 DEVICE u32 pack_f16(float lo, float hi) {
 #if __CUDA_ARCH__ >= 800
   u32 r;
@@ -284,9 +310,20 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+// Two sums of bf16, rounded to nearest even; as products with 1, which 8.0 has.
+DEVICE u32 add_bf16(u32 a, u32 b) {
+  u32 r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3F803F80u), "r"(b));
+  return r;
+}
 #else
 #define MMA_BF16 0
-// Who calls it asks `#if MMA_BF16` before.
+template <bool THERE = false>
+DEVICE u32 add_bf16(u32, u32) {
+  static_assert(THERE, "sums of bf16 need compute capability 8.0");
+  return 0;
+}
+// Who calls these asks `#if MMA_BF16` before.
 template <bool THERE = false>
 DEVICE void mma_bf16(float (&)[4], const u32 (&)[4], const u32 (&)[2]) {
   static_assert(THERE, "matrix products of bf16 need compute capability 8.0");

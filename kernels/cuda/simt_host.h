@@ -78,6 +78,22 @@ DEVICE u32 lds16_stream(u32 a, u32 end, SIMT_AT) { return simt::load_stream<u16>
 DEVICE void sts32(u32 a, u32 v, SIMT_AT) { simt::store_shared<u32>(a, v, SIMT_HERE); }
 DEVICE void sts16(u32 a, u32 v, SIMT_AT) { simt::store_shared<u16>(a, v, SIMT_HERE); }
 DEVICE void sts8(u32 a, u32 v, SIMT_AT) { simt::store_shared<u8>(a, v, SIMT_HERE); }
+DEVICE Vec4 lds128(u32 a, SIMT_AT) {
+  if (a % 16) simt::fail(SIMT_HERE, "16 bytes of shared memory at %u", a);
+  Vec4 v;
+  v.x = simt::load_shared<u32>(a, SIMT_HERE);
+  v.y = simt::load_shared<u32>(a + 4, SIMT_HERE);
+  v.z = simt::load_shared<u32>(a + 8, SIMT_HERE);
+  v.w = simt::load_shared<u32>(a + 12, SIMT_HERE);
+  return v;
+}
+DEVICE void sts128(u32 a, Vec4 v, SIMT_AT) {
+  if (a % 16) simt::fail(SIMT_HERE, "16 bytes of shared memory at %u", a);
+  simt::store_shared<u32>(a, v.x, SIMT_HERE);
+  simt::store_shared<u32>(a + 4, v.y, SIMT_HERE);
+  simt::store_shared<u32>(a + 8, v.z, SIMT_HERE);
+  simt::store_shared<u32>(a + 12, v.w, SIMT_HERE);
+}
 
 namespace simt {
 template <class T>
@@ -103,8 +119,10 @@ DEVICE Vec2 ldg64_stream(const void* p, SIMT_AT) { return simt::load_global<Vec2
 DEVICE Vec4 ldg128_stream(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
 // Ordinary loads, of what the kernel itself or another that runs beside it may write.
 DEVICE u32 load8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE, true); }
+DEVICE u32 load16(const void* p, SIMT_AT) { return simt::load_global<u16>(p, SIMT_HERE, true); }
 DEVICE u32 load32(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE, true); }
 DEVICE u64 load64(const void* p, SIMT_AT) { return simt::load_global<u64>(p, SIMT_HERE, true); }
+DEVICE Vec4 load128(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE, true); }
 DEVICE void stg128(void* p, Vec4 v, SIMT_AT) { simt::store_global<Vec4>(p, v, SIMT_HERE); }
 DEVICE void stg32(void* p, u32 v, SIMT_AT) { simt::store_global<u32>(p, v, SIMT_HERE); }
 DEVICE void stg16(void* p, u32 v, SIMT_AT) { simt::store_global<u16>(p, (u16)v, SIMT_HERE); }
@@ -133,6 +151,7 @@ DEVICE u32 f32_bits(float v) {
 }
 // Compiled without contraction into fused operations: rounded by itself, as on the GPU.
 DEVICE float mul_rn(float a, float b) { return a * b; }
+DEVICE float add_rn(float a, float b) { return a + b; }
 
 namespace simt {
 // To nearest even. NaN becomes the NaN that the GPU's conversions give.
@@ -191,6 +210,16 @@ inline void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], At at)
   }
 }
 }  // namespace simt
+
+DEVICE float f32_of_f16(u32 h) { return simt::f32_of_f16(h); }
+// Sums of two of these are exact in f32.
+DEVICE u32 add_f16(u32 a, u32 b) {
+  return pack_f16(f32_of_f16(a & 0xFFFF) + f32_of_f16(b & 0xFFFF), f32_of_f16(a >> 16) + f32_of_f16(b >> 16));
+}
+DEVICE u32 add_bf16(u32 a, u32 b) {
+  using simt::f32_of_bf16;
+  return pack_bf16(f32_of_bf16(a & 0xFFFF) + f32_of_bf16(b & 0xFFFF), f32_of_bf16(a >> 16) + f32_of_bf16(b >> 16));
+}
 
 DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], SIMT_AT) {
   simt::multiply<simt::f32_of_f16>(c, a, b, SIMT_HERE);

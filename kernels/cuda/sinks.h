@@ -6,9 +6,15 @@
 //   State                         what a thread keeps beyond a chunk, or until its end, as sums. The kernel makes it
 //     end(t, c, lane, good)       after the last block of a chunk: whether the chunk was valid. Not called for one that broke off before
 //                                 its first block
+//     lost(t, c, lane)            after a chunk that was not valid, or broke off
 //   enum : bool { WAITS = ... }   whether the walk waits for the launch before this one (`overlap_wait`) and lets the next one begin
 //                                 (`overlap_start`) ahead of the first chunk. If not, the sink does both, before it touches what other
 //                                 launches may write, or may still read
+//   enum : bool { OPERANDS = ... }
+//                                 whether it takes elements whose signs are apart (`Signed`), where a tile has whole blocks of them; then
+//                                 there are, in place of `whole`,
+//     operands(k, signed)         what would be word k of a `Block`, from 0 to 7, and
+//     next()                      behind the last of them
 //   Sink(State&, const Tiles&, const Chunk&, u32 lane)
 //                                 before the first block. The chunk's place is one of the plane; its bytes may be damaged
 //   bool takes_whole() const      whether `whole` can be used; the same for all lanes
@@ -27,8 +33,9 @@ template <u32 OUT, u32 SCALES>
 struct Store {
   struct State {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
+    DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  enum : bool { WAITS = true };  // no variable, which would be one of the module
+  enum : bool { WAITS = true, OPERANDS = false };  // no variables, which would be of the module
 
   const Tiles& t;
   u32 lane;

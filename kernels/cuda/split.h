@@ -127,7 +127,7 @@ struct SplitTile {
     const bool raw = length == raw_length;
     if (length > raw_length || (!raw && !Coder<CODER, BITS>::has_header(body))) return false;
     Coder<CODER, BITS> d;
-    if (!raw) d.begin(body, lane, t.bits);
+    if (!raw) d.begin(t, body, lane);
     Sink sink(state, t, c, lane);
     bool whole = false;
     if constexpr (REST != ANY_REST) {

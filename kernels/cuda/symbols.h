@@ -35,6 +35,39 @@ DEVICE u32 merge_low(u32 high, const u32* side, u32 k) {
   return (own | (turned & (SHIFT == 0 ? 0 : SHIFT == 1 ? 0x01010101u : 0x03030303u))) ^ prmt(signs, signs, 0xBA98);
 }
 
+// Four elements whose signs are apart: of each v (FORMAT.md section 3) as a byte, and signs at bits 15 and 31, among other bits: in `first` those
+// of elements 0 and 1, in `second` those of elements 2 and 3.
+struct Signed {
+  u32 v, first, second;
+};
+
+// Where sign bits of four bytes are wanted at bits 15 and 31.
+#define SIGNS_FIRST 0x1404
+#define SIGNS_SECOND 0x3424
+
+// Shift 3: as `merge_shift3`, but apart.
+DEVICE Signed split_shift3(u32 high, u32 side) {
+  return {(high & 0x78787878u) | (side & 0x07070707u), prmt(side, 0, SIGNS_FIRST), prmt(side, 0, SIGNS_SECOND)};
+}
+
+// Shifts 0 to 2, as `merge_low`, but apart.
+template <u32 CODER, u32 SHIFT>
+DEVICE Signed split_low(u32 high, const u32* side, u32 k) {
+  const u32 own = CODER == HUFFMAN ? high : high & (0x0F0F0F0Fu << SHIFT);
+  const u32 low = SHIFT == 0 ? 0 : side[SHIFT == 1 ? k / 4 : 1 + k / 4];
+  const u32 turned = fshl(low, low, 2 * (k % 4));
+  const u32 v = own | (turned & (SHIFT == 0 ? 0 : SHIFT == 1 ? 0x01010101u : 0x03030303u));
+  if (SHIFT == 1) return {v, prmt(turned, 0, SIGNS_FIRST), prmt(turned, 0, SIGNS_SECOND)};
+  // Turned once for all words of the block, and then only shifted.
+  return {v, prmt(side[0], 0, SIGNS_FIRST) << k, prmt(side[0], 0, SIGNS_SECOND) << k};
+}
+
+// Likewise, of elements that are merged.
+DEVICE Signed split_merged(u32 q) {
+  const u32 signs = prmt(q, q, 0xBA98);
+  return {(q ^ signs) & 0x7F7F7F7Fu, prmt(signs, 0, SIGNS_FIRST), prmt(signs, 0, SIGNS_SECOND)};
+}
+
 // Any shift. `side` holds the shift + 1 side words of the lane and block.
 DEVICE u32 merge_any(u32 high, const u32* side, u32 shift, u32 k) {
   u32 m;

@@ -109,6 +109,9 @@ DEVICE void apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
   }
 }
 
+// Whether there is one of this block.
+DEVICE bool has_patches(const Patches& p, u32 block) { return p.next < p.end && (lds32(p.next) >> 10 & 63) == block; }
+
 // Side words of a lane and block, layout `pair` with shift 3.
 struct Side {
   u32 w[4];
@@ -216,7 +219,7 @@ struct Tile {
     const bool raw = length == raw_length;
     if (length > raw_length || (!raw && !Coder<CODER, BITS>::has_header(body))) return false;
     Coder<CODER, BITS> d;
-    if (!raw) d.begin(body, lane, t.bits);
+    if (!raw) d.begin(t, body, lane);
     Sink sink(state, t, c, lane);
     const u32 row = first_row(t, c), end = end_col(t, c);
     const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && sink.takes_whole() &&
@@ -254,10 +257,16 @@ struct Tile {
         pairs8(d, h0, h1, 3);
         u32 word = w.w[j];
         if (CODER == RANS && j == 3 && last) word = d.tail(body);
-        b.q[2 * j] = merge_shift3(h0, word);
-        b.q[2 * j + 1] = merge_shift3(h1, fshl(word, word, 4));
+        if constexpr (Sink::OPERANDS) {
+          sink.operands(2 * j, split_shift3(h0, word));
+          sink.operands(2 * j + 1, split_shift3(h1, fshl(word, word, 4)));
+        } else {
+          b.q[2 * j] = merge_shift3(h0, word);
+          b.q[2 * j + 1] = merge_shift3(h1, fshl(word, word, 4));
+        }
       }
-      sink.whole(b);
+      if constexpr (Sink::OPERANDS) sink.next();
+      else sink.whole(b);
     };
     ahead.valid = more && following.blocks % 2 == 0;
     // Behind this chunk: the next one of the warp, or, where there is none to go on with, this one's again.
@@ -300,10 +309,25 @@ struct Tile {
         ahead.blocks = then_blocks;
       }
       ahead.template next<WORDS>();
+      const bool with_tail = CODER == RANS && k + 1 == c.blocks;
+      if constexpr (Sink::OPERANDS && MODE == MODE_LOW) {
+        // The tail comes after all symbols, and patches want the block's words.
+        if (!with_tail && !has_patches(patches, k)) {
+#pragma unroll
+          for (u32 j = 0; j < 4; j++) {
+            u32 h0, h1;
+            pairs8(d, h0, h1, SHIFT);
+            sink.operands(2 * j, split_low<CODER, SHIFT>(h0, side, 2 * j));
+            sink.operands(2 * j + 1, split_low<CODER, SHIFT>(h1, side, 2 * j + 1));
+          }
+          sink.next();
+          continue;
+        }
+      }
       Block b;
 #pragma unroll
       for (u32 j = 0; j < 4; j++) pairs8(d, b.q[2 * j], b.q[2 * j + 1], SHIFT);
-      if (CODER == RANS && k + 1 == c.blocks) side[SHIFT] = d.tail(body);
+      if (with_tail) side[SHIFT] = d.tail(body);
 #pragma unroll
       for (u32 j = 0; j < 8; j++) b.q[j] = merge_low<CODER, SHIFT>(b.q[j], side, j);
       apply_patches(patches, b, k, lane);

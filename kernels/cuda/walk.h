@@ -41,10 +41,34 @@ struct Warp {
   u32 parity;   // bit b: parity of the next phase of barrier b
 };
 
-// Every `step`th chunk of a plane, from `chunk` to `last`.
-template <class Tile, class Sink>
-DEVICE void walk_plane(typename Sink::State& state, const TilesBatch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
-                       bool new_table, u32& table_parity, bool& waited) {
+// What of the table: it is there, is being copied, or is being written by the threads of the block.
+#define TABLE_READY 0u
+#define TABLE_COPIED 1u
+#define TABLE_FILLED 2u
+
+// A warp with its barriers made, before its first chunk. That of the table, before those of all warps, is made by the first warp.
+template <class Batch>
+DEVICE Warp make_warp(const Batch& batch) {
+  const u32 warp = thread_index() / LANES;
+  Warp w;
+  w.lane = thread_index() % LANES;
+  w.barrier = batch.barriers + 8 + warp * 16;
+  w.buffer = batch.buffers + warp * batch.buffers_per_warp * batch.buffer_bytes;
+  w.parity = 0;
+  if (w.lane == 0) {
+    if (warp == 0) copy_init(batch.barriers);
+    copy_init(w.barrier);
+    copy_init(w.barrier + 8);
+    copy_fence();
+  }
+  syncwarp();
+  return w;
+}
+
+// Every `step`th chunk of a plane, from `chunk` to `last`. Of the batch only barriers and buffers count.
+template <class Tile, class Sink, class Batch>
+DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
+                       u32 table, u32& table_parity, bool& waited) {
   const bool two = batch.buffers_per_warp == 2;
   Tile tile;
   Arrival now = {0, 0};
@@ -56,9 +80,9 @@ DEVICE void walk_plane(typename Sink::State& state, const TilesBatch& batch, con
     if (chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
     tile.expect(t, chunk_at(t, chunk), w.lane);
   }
-  if (new_table) {
-    // The barriers were made, and nobody reads the table that was there.
-    syncthreads();
+  // The barriers were made, the table that the block has filled is there, and nobody reads the one that was.
+  if (table != TABLE_READY) syncthreads();
+  if (table == TABLE_COPIED) {
 #if defined(__CUDACC__) && !defined(COPY_BULK)
     if (thread_index() < LANES) warp_copy_wait(batch.barriers, table_parity, chunk < last);
     syncthreads();
@@ -89,6 +113,7 @@ DEVICE void walk_plane(typename Sink::State& state, const TilesBatch& batch, con
         is_sound(t, now) && tile.template decode<Sink>(state, t, c, now, buffer, w.lane, following, more);
     if (!good) {
       tile.forget();
+      state.lost(t, c, w.lane);
       if (w.lane == 0) atomic_min((u32*)t.status, chunk);
     }
     // The buffer was read before the next copy into it.
@@ -111,22 +136,10 @@ DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
     for (u32 i = 0; i < batch.count; i++) atomic_min((u32*)batch.items[i].status, batch.items[i].chunk_begin);
     return;
   }
-  const u32 warp = thread_index() / LANES;
-  Warp w;
-  w.lane = thread_index() % LANES;
-  const u32 barriers = batch.barriers;
-  w.barrier = barriers + 8 + warp * 16;
-  w.buffer = batch.buffers + warp * batch.buffers_per_warp * batch.buffer_bytes;
-  w.parity = 0;
+  const u32 warp = thread_index() / LANES, barriers = batch.barriers;
+  Warp w = make_warp(batch);
   u32 table_parity = 0;
   bool waited = false;
-  if (w.lane == 0) {
-    if (warp == 0) copy_init(barriers);
-    copy_init(w.barrier);
-    copy_init(w.barrier + 8);
-    copy_fence();
-  }
-  syncwarp();
   const u32 begin = (u32)((u64)batch.cost * block_index() / grid_blocks());
   const u32 end = (u32)((u64)batch.cost * (block_index() + 1) / grid_blocks());
   u64 table = 0;
@@ -158,6 +171,6 @@ DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
       if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, barriers, w.lane);
       table = t.table;
     }
-    walk_plane<Tile, Sink>(state, batch, t, w, first + warp, step, last, new_table, table_parity, waited);
+    walk_plane<Tile, Sink>(state, batch, t, w, first + warp, step, last, new_table ? TABLE_COPIED : TABLE_READY, table_parity, waited);
   }
 }

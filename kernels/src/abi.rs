@@ -11,6 +11,9 @@ mod header;
 /// short.
 pub const MAX_ITEMS: usize = 24;
 
+/// Items of one launch that multiplies: the linears that read the same vectors.
+pub const MAX_FACTORS: usize = 16;
+
 /// Address in shared memory of the decoding table, which launches of the decoding kernels count as used. Devices that keep more than that of
 /// a block's shared memory for themselves cannot run the kernels.
 pub const TABLE_AT: usize = 1024;
@@ -187,8 +190,8 @@ structures! {
         pub block_begin: u16,
         /// Behind the last one.
         pub block_end: u16,
-        /// 0.
-        pub reserved: u16,
+        /// log2 of how many copies of the table shared memory holds: entry i of copy c is word (i << copies) + c. 0 with rANS.
+        pub copies: u16,
         /// How to divide by `tiles`.
         pub by_tiles: Divisor,
         /// And by `strips`.
@@ -237,6 +240,61 @@ structures! {
         pub tiles: TilesBatch,
         /// The bits.
         pub fields: Fields,
+    }
+
+    /// A matrix, or rows of one, to multiply vectors with.
+    pub struct Factor {
+        /// The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks
+        /// of threads that have this item and nothing else, each a run of whole strips.
+        pub tiles: Tiles,
+        /// Address of what is added to the results of the first row and of those behind it, elements like those of `x`; 0 for nothing.
+        pub bias: u64,
+        /// Results of the items before this one, for each vector.
+        pub before: u32,
+        /// From a vector's results to the next one's, elements.
+        pub stride: u32,
+        /// Place of the first row's result among those of a vector.
+        pub place: u32,
+        /// Strips of each of the item's blocks of threads; the last one may have fewer.
+        pub strips: u32,
+        /// Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel:
+        /// NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
+        pub minus: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+
+    /// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. Of an item that stands
+    /// behind n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
+    pub struct FactorsBatch {
+        /// Items.
+        pub count: u32,
+        /// Vectors: 1 to 8, or 16 with the kernels named so.
+        pub vectors: u32,
+        /// Address of the first vector.
+        pub x: u64,
+        /// From one vector to the next, elements.
+        pub x_stride: u64,
+        /// Address of the results.
+        pub y: u64,
+        /// Address in shared memory; the decoding table lies before them, at TABLE_AT.
+        pub barriers: u32,
+        /// Address in shared memory of the first buffer.
+        pub buffers: u32,
+        /// Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+        pub buffer_bytes: u32,
+        /// 1 or 2.
+        pub buffers_per_warp: u32,
+        /// Address in shared memory of the room of the first warp for a chunk's blocks, with kernels named `early`.
+        pub staging: u32,
+        /// How many blocks each warp has room for there: those of a chunk at least.
+        pub staged: u32,
+        /// Address in shared memory of the sums of each chunk.
+        pub sums: u32,
+        /// Vectors begin at multiples of 16 bytes.
+        pub vector: u32,
+        /// `count` of them.
+        pub items: [Factor; MAX_FACTORS],
     }
 
     /// Symbols of a plane, row-major without padding, to write as what they stand for.
@@ -403,4 +461,4 @@ macro_rules! parameters {
         unsafe impl Parameters for $name {}
     )*};
 }
-parameters!(TilesBatch FieldsBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);
+parameters!(TilesBatch FieldsBatch FactorsBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);

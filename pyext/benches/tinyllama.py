@@ -1,6 +1,7 @@
 """A Llama of TinyLlama-1.1B's configuration on one GPU: memory and speed of every residency beside bf16, in one run.
 
     python pyext/benches/tinyllama.py [--json FILE] [--tokens 64] [--repeats 3] [--layers 22] [--sections LIST]
+        [--bits 4] [--trellis] [--fused]
 
 Weights are random with heavy tails (Student-t, 6 degrees of freedom), since sizes, speeds and memory do not depend on
 what a model has learned. All 155 linear layers and the embedding are compressed. Speeds are tokens per second of greedy
@@ -32,6 +33,7 @@ from typing import Any
 
 import torch
 import wcodec
+import wcodec.nn
 from tinyllama_model import Steps, build, clean, generate, held, logits, peak, timed
 
 SECTIONS = ("speeds", "flat", "graphs", "compile", "batch", "zstd", "auto", "cache", "offload")
@@ -54,6 +56,11 @@ class Bench:
         times = [generate(self.baseline, args.tokens) for _ in range(3)]
         self.note("bf16", **self.bf16, tokens_per_s=args.tokens / median(times))
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The scheme."""
+        return {} if self.args.bits is None else {"bits": self.args.bits, "trellis": self.args.trellis}
+
     def note(self, name: str, **values: Any) -> None:
         self.report[name] = values
         print(name, json.dumps(values), flush=True)
@@ -71,8 +78,10 @@ class Bench:
         """A model with compressed layers, and the sections that measure it."""
         model = build(self.args.layers)
         begin = time.perf_counter()
-        report = wcodec.compress_(model, progress=False, **options)
+        report = wcodec.compress_(model, progress=False, **self.options, **options)
         seconds = time.perf_counter() - begin
+        if self.args.fused:
+            wcodec.nn.fuse_(model)
         if "speeds" in sections:
             self.speeds(name, model, layers=len(report.replaced), compress_s=seconds)
         if "flat" in sections:
@@ -211,6 +220,9 @@ def main() -> int:
     parser.add_argument("--coders", type=listed(), default="rans,huffman")
     parser.add_argument("--only", type=listed("device", "host"), default="device,host", help="residencies")
     parser.add_argument("--sections", type=listed(*SECTIONS), default=",".join(DEFAULT), help=", ".join(SECTIONS))
+    parser.add_argument("--bits", type=float, help="scheme rate with so many bits per weight, and not int8")
+    parser.add_argument("--trellis", action="store_true", help="with a trellis")
+    parser.add_argument("--fused", action="store_true", help="wcodec.nn.fuse_: products from the compressed weights")
     parser.add_argument("--budget", default="600MB", help="of the GPU's memory, for section auto")
     parser.add_argument("--caches", type=listed(), default="256MB,1GB", help="sizes, for section cache")
     args = parser.parse_args()

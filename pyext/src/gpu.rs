@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Device, GpuOptions, Stream, Target};
+use wcodec::gpu::{Device, Factor, GpuOptions, Stream, Target};
 use wcodec::{Cancel, Dtype, Result};
 
 pub use batch::DecodeBatch;
@@ -65,6 +65,22 @@ fn crate_targets(
         Ok(Target { name, out, dtype: Dtype::from_name(&dtype)?, rows })
     };
     targets.into_iter().map(target).collect()
+}
+
+/// Name of a matrix to multiply with, its rows, counted over the first dimension, and the address of its bias.
+pub type PyFactor = (String, Option<(usize, usize)>, u64);
+
+/// The crate's factors for vectors of `dtype`.
+fn crate_factors(
+    factors: Vec<PyFactor>,
+    dtype: &str,
+    rows_of: impl Fn(&str, Range<usize>) -> Result<Range<usize>>,
+) -> Result<Vec<Factor>> {
+    let factor = |(name, rows, bias): PyFactor| {
+        let rows = rows.map(|(begin, end)| rows_of(&name, begin..end)).transpose()?;
+        Ok(Factor { name, dtype: Dtype::from_name(dtype)?, rows, bias })
+    };
+    factors.into_iter().map(factor).collect()
 }
 
 /// The caller's stream.

@@ -221,8 +221,8 @@ impl Search<'_> {
         let workers = Workers { pool: self.pool, cancel: self.cancel };
         let (mut bytes, mut weights) = (0.0, 0.0);
         for sample in samples {
-            let (scheme, coder) = self.choices.way(&sample.tensor.name);
-            let mut plane = self.options.plane(scheme, coder);
+            let (_, coder) = self.choices.way(&sample.tensor.name);
+            let mut plane = self.options.plane(coder);
             plane.tile = Some(sample.tile);
             let task = TensorTask {
                 tensor: &sample.tensor,

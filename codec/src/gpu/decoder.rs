@@ -10,7 +10,7 @@ use super::options::GpuOptions;
 use super::plan::TensorPlan;
 use super::shared::{Shared, Work};
 use super::stream::Stream;
-use super::task::Target;
+use super::task::{DecodeTask, Factor, Target, Vectors};
 use super::upload::{Stage, read_plans};
 use crate::decode::Container;
 use crate::error::Result;
@@ -101,6 +101,30 @@ impl GpuDecoder {
         Ok(Batch { work: shared.prepare(&tasks)?, inner: self.0.clone() })
     }
 
+    /// Prepares products of vectors with `factors`, which all read the same vectors: what a linear layer does, without its weight being
+    /// written anywhere. Results are the same bits whatever else is launched, and wherever compressed bytes are.
+    ///
+    /// # Errors
+    /// As for [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
+    /// ([`unfused`](Self::unfused)), or vectors are of a dtype that none of the device's does.
+    pub fn prepare_products(&self, factors: &[Factor]) -> Result<Batch> {
+        let Inner { shared, images, image_at } = &*self.0;
+        let image = |i: usize| shared.plans[i].image.at(images.ptr() + image_at[i] as u64);
+        let mut tasks = Vec::new();
+        for (target, times) in shared.factors(factors)? {
+            tasks.extend(shared.tasks(&target, image)?.into_iter().map(|t| DecodeTask { times: Some(times), ..t }));
+        }
+        Ok(Batch { work: shared.prepare(&tasks)?, inner: self.0.clone() })
+    }
+
+    /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
+    ///
+    /// # Errors
+    /// The tensor was not planned.
+    pub fn unfused(&self, name: &str) -> Result<Option<String>> {
+        self.0.shared.unfused(name)
+    }
+
     /// Waits for the stream and says whether all that was decoded since the last call was sound.
     ///
     /// # Errors
@@ -157,6 +181,23 @@ impl Batch {
         }
         // SAFETY: as the caller promises.
         unsafe { self.inner.shared.launch(&self.work, stream) }
+    }
+
+    /// Puts the products of a batch of [`prepare_products`](GpuDecoder::prepare_products) into the stream. Neither allocates nor waits; a CUDA
+    /// graph can capture it. Rows with a damaged chunk give NaN, and [`check`](GpuDecoder::check) tells.
+    ///
+    /// # Safety
+    /// Vectors, results and biases are on the decoder's device, large enough, alive until the work is done, and not changed (results: not used)
+    /// by other work meanwhile.
+    ///
+    /// # Errors
+    /// There are more than [`Vectors::MOST`].
+    pub unsafe fn multiply(&self, vectors: &Vectors, stream: &Stream) -> Result<()> {
+        if stream.is_capturing()? {
+            stream.keep(self.inner.clone())?;
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.shared.multiply(&self.work, vectors, stream) }
     }
 
     /// The device.

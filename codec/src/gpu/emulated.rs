@@ -17,6 +17,7 @@ use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
 
 mod lossless;
+mod product;
 mod rate;
 
 /// A small device, so that blocks of threads have several chunks and cross from one plane into the next.
@@ -111,6 +112,7 @@ fn run_at(
                 out: out.address() + (GUARD + off) as u64,
                 kind,
                 rows: rows(&t.plan),
+                times: None,
             };
             match method {
                 Method::Tiles(tiles) => jobs.push(TilesJob {
@@ -435,80 +437,6 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
             }
         }
     }
-}
-
-/// A sink that feeds tensor cores (`product.h` of the kernels, which is not shipped) in place of the one that writes: what the walk and the
-/// tile promise to sinks holds for others than ours.
-#[test]
-fn weights_can_be_multiplied_as_they_are_decoded() {
-    let mut rng = StdRng::seed_from_u64(8);
-    let mut kernels = std::collections::BTreeSet::new();
-    let int8 = options().into_iter().map(|o| EncodeOptions { scheme: Scheme::Int8(Granularity::Row), ..o });
-    for o in int8.chain(rate::options()) {
-        let source = sample(&mut rng, &[vec![112, 512], vec![37, 1130], vec![3, 20, 192]]);
-        let container = Container::from_bytes(encode(&source, &o)).unwrap();
-        for name in ["w0", "w1", "w2"] {
-            let parts = container.bytes_of(name, &oracle()).unwrap();
-            let Some(mut t) = Loaded::new(&parts) else { continue };
-            let Method::Tiles(tiles) = &t.plan.planes[0] else { unreachable!() };
-            let (count, rows, cols) = t.plan.matrix;
-            let g = &tiles.geometry;
-            let (strips, width) = (g.strips(), g.tiles() * g.tile());
-            let job = TilesJob {
-                tensor: &t.plan,
-                tiles,
-                image: t.places[0],
-                table: t.tables[0].as_ptr().expose_provenance() as u64,
-                status: t.status.as_ptr().expose_provenance() as u64,
-                out: 0,
-                kind: OutputKind::F32,
-                strips: (0, strips),
-            };
-            let launch = tiles_launches(&[job], LIMITS).unwrap().remove(0);
-            let (mut x, mut out) = (Buffer::new(8 * width * 2), Buffer::new(strips * g.tiles() * 16 * 8 * 4));
-            let mut vectors = vec![0f64; 8 * width];
-            for n in 0..8 {
-                for col in 0..cols {
-                    let v = half::f16::from_f32(rng.random_range(-2.0f32..2.0));
-                    vectors[n * width + col] = v.into();
-                    x[(n * width + col) * 2..][..2].copy_from_slice(&v.to_le_bytes());
-                }
-            }
-            let mut params = launch.params.as_bytes().to_vec();
-            params.extend([x.address(), out.address(), width as u64].map(u64::to_ne_bytes).concat());
-            let kernel = launch.kernel.replace("wcodec", "product").replace("_f32", "");
-            let memory = [
-                Memory::read::<u8>(&t.image),
-                Memory::read::<u32>(&t.tables[0]),
-                Memory::read::<u8>(&x),
-                Memory::write::<u32>(&mut t.status),
-                Memory::write::<u8>(&mut out),
-            ];
-            let run = Launch::selftest(&kernel).grid(launch.grid).threads(launch.threads).shared(launch.shared);
-            run.run(&params, &memory).unwrap_or_else(|e| panic!("{kernel}: {e}"));
-            assert_eq!(t.status, [abi::STATUS_GOOD]);
-
-            let number = |i: usize| f64::from(f32::from_le_bytes(out[4 * i..][..4].try_into().unwrap()));
-            let symbols = container.symbols(name, &oracle()).unwrap();
-            let stored = parts.tensor.symbol_scales().unwrap();
-            let scales: Vec<f64> = stored.values(&parts.scales).into_iter().map(f64::from).collect();
-            for row in 0..count * rows {
-                let strip = row / rows * rows.div_ceil(16) + row % rows / 16;
-                for n in 0..8 {
-                    let level = |c: usize| f64::from(symbols[row * cols + c]) + f64::from(stored.offset);
-                    let terms = |c: usize| level(c) * vectors[n * width + c] * scales[row];
-                    let (sum, size) = (0..cols).map(terms).fold((0.0, 0.0), |(s, a), v| (s + v, a + v.abs()));
-                    let place = |tile| ((strip * g.tiles() + tile) * 16 + row % rows % 16) * 8 + n;
-                    let got: f64 = (0..g.tiles()).map(|tile| number(place(tile))).sum();
-                    // An error of half a unit for each addition of the longest chunk, at most, and for the scale.
-                    let bound = size * (g.tile() + 1) as f64 * 2f64.powi(-24);
-                    assert!((got - sum).abs() <= bound, "{kernel}, {name}: row {row}, vector {n}: {got}, not {sum}");
-                }
-            }
-            kernels.insert(kernel);
-        }
-    }
-    assert_eq!(kernels.len(), 10, "{kernels:?}");
 }
 
 /// Flips, overwrites or shuffles some bytes of the stored parts.

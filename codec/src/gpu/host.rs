@@ -9,10 +9,11 @@ use super::device::Device;
 use super::footprint::Sizes;
 use super::options::GpuOptions;
 use super::piece::Piece;
+use super::plan::Times;
 use super::ring::{SLOTS, Slots};
 use super::shared::{Shared, Work};
 use super::stream::{Event, Stream};
-use super::task::{Target, checked_rows};
+use super::task::{Factor, Target, Vectors, checked_rows};
 use super::upload::read_plans;
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -85,6 +86,8 @@ struct Group {
 #[derive(Debug)]
 struct TargetPiece {
     target: Target,
+    /// Where it is to be multiplied with.
+    times: Option<Times>,
     rows: Range<usize>,
     piece: Piece,
     /// Its place in the slot.
@@ -138,7 +141,7 @@ impl HostDecoder {
     /// A tensor was not planned or cannot be had as the dtype, or the stream is being captured. Damage is found by
     /// [`check`](Self::check).
     pub unsafe fn decode(&self, targets: &[Target], stream: &Stream) -> Result<()> {
-        let batch = self.batch(targets)?;
+        let batch = self.batch(&decoded(targets))?;
         // SAFETY: as the caller promises.
         unsafe { batch.launch(stream) }
     }
@@ -146,6 +149,21 @@ impl HostDecoder {
     /// Does what [`decode`](Self::decode) does before it copies and launches, for targets that are decoded again and again, or whose
     /// bytes are to be on their way before they are wanted.
     pub fn prepare(&self, targets: &[Target]) -> Result<HostBatch> {
+        self.prepared(&decoded(targets))
+    }
+
+    /// As [`GpuDecoder::prepare_products`](super::GpuDecoder::prepare_products).
+    pub fn prepare_products(&self, factors: &[Factor]) -> Result<HostBatch> {
+        let factors = self.0.shared.factors(factors)?;
+        self.prepared(&factors.into_iter().map(|(target, times)| (target, Some(times))).collect::<Vec<_>>())
+    }
+
+    /// As [`GpuDecoder::unfused`](super::GpuDecoder::unfused).
+    pub fn unfused(&self, name: &str) -> Result<Option<String>> {
+        self.0.shared.unfused(name)
+    }
+
+    fn prepared(&self, targets: &[(Target, Option<Times>)]) -> Result<HostBatch> {
         let batch = self.batch(targets)?;
         for group in &batch.groups {
             (0..SLOTS).try_for_each(|slot| self.0.work(group, slot).map(drop))?;
@@ -153,7 +171,7 @@ impl HostDecoder {
         Ok(batch)
     }
 
-    fn batch(&self, targets: &[Target]) -> Result<HostBatch> {
+    fn batch(&self, targets: &[(Target, Option<Times>)]) -> Result<HostBatch> {
         let groups = self.0.groups(targets)?;
         let id = self.0.batches.fetch_add(1, Ordering::Relaxed);
         Ok(HostBatch { inner: self.0.clone(), id, groups })
@@ -201,20 +219,26 @@ impl HostDecoder {
     }
 }
 
+/// Targets that are decoded.
+fn decoded(targets: &[Target]) -> Vec<(Target, Option<Times>)> {
+    targets.iter().map(|target| (target.clone(), None)).collect()
+}
+
 impl Inner {
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cuts the targets into groups that fill a slot each, and joins what lies together to one copy.
-    fn groups(&self, targets: &[Target]) -> Result<Vec<Group>> {
+    fn groups(&self, targets: &[(Target, Option<Times>)]) -> Result<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
-        for target in targets {
+        for (target, times) in targets {
             let tensor = self.shared.find(&target.name)?;
             let plan = &self.shared.plans[tensor];
             let at = self.image_at[tensor];
             let image = &self.images[at..at + plan.image.len];
             let mut left = checked_rows(plan, target.rows.as_ref())?;
+            let begin = left.start;
             loop {
                 let room = self.slot_bytes - groups.last().map_or(self.slot_bytes, |g| g.bytes);
                 let Some((rows, piece)) = Piece::fitting(plan, image, &left, room) else {
@@ -225,7 +249,8 @@ impl Inner {
                     groups.push(Group::default());
                 }
                 left.start = rows.end;
-                groups.last_mut().expect("made above").add(target, rows, piece, at);
+                let times = times.map(|t| t.from((rows.start - begin) as u32));
+                groups.last_mut().expect("made above").add(target, times, rows, piece, at);
                 if left.is_empty() {
                     break;
                 }
@@ -245,6 +270,7 @@ impl Inner {
             for mut task in self.shared.tasks(&p.target, |_| p.piece.at(base + p.at as u64))? {
                 task.out += ((p.rows.start - task.rows.start) * task.plan.row_bytes(task.kind)) as u64;
                 task.rows = p.rows.clone();
+                task.times = p.times;
                 tasks.push(task);
             }
         }
@@ -266,7 +292,7 @@ impl Inner {
 
 impl Group {
     /// Adds rows of a target whose image is at `image` of all.
-    fn add(&mut self, target: &Target, rows: Range<usize>, piece: Piece, image: usize) {
+    fn add(&mut self, target: &Target, times: Option<Times>, rows: Range<usize>, piece: Piece, image: usize) {
         for (part, place) in &piece.copies {
             let (from, to) = (image + part.start..image + part.end, self.bytes + place);
             match self.copies.last_mut() {
@@ -276,7 +302,7 @@ impl Group {
         }
         let at = self.bytes;
         self.bytes += piece.len;
-        self.pieces.push(TargetPiece { target: target.clone(), rows, piece, at });
+        self.pieces.push(TargetPiece { target: target.clone(), times, rows, piece, at });
     }
 }
 
@@ -327,6 +353,25 @@ impl HostBatch {
     /// # Errors
     /// The stream is being captured: replayed graphs would write to slots that others hold.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        self.run(stream, |work| unsafe { self.inner.shared.launch(work, stream) })
+    }
+
+    /// Puts the products of a batch of [`prepare_products`](HostDecoder::prepare_products) into the stream, behind the copies, as
+    /// [`launch`](Self::launch) does for decoding.
+    ///
+    /// # Safety
+    /// As for [`Batch::multiply`](super::Batch::multiply).
+    ///
+    /// # Errors
+    /// As for [`launch`](Self::launch), and for [`Batch::multiply`](super::Batch::multiply).
+    pub unsafe fn multiply(&self, vectors: &Vectors, stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        self.run(stream, |work| unsafe { self.inner.shared.multiply(work, vectors, stream) })
+    }
+
+    /// Runs what decodes a group behind its copies.
+    fn run(&self, stream: &Stream, launch: impl Fn(&Work) -> Result<()>) -> Result<()> {
         if stream.is_capturing()? {
             return Err(Error::input("decoding from the host's memory cannot be part of a CUDA graph")
                 .advice("launch it outside of the capture, or keep the compressed bytes on the device"));
@@ -345,8 +390,8 @@ impl HostBatch {
             };
             let work = inner.work(group, slot)?;
             stream.wait(&inner.ring[slot].copied)?;
-            // SAFETY: as the caller promises; the slot is not written again before `decoded` was reached.
-            let launched = unsafe { inner.shared.launch(work, stream) };
+            // The slot is not written again before `decoded` was reached.
+            let launched = launch(work);
             // Also where only a part of it was launched: that part reads the slot.
             inner.ring[slot].decoded.record(stream)?;
             slots.release(slot);

@@ -6,10 +6,14 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 use super::device::Device;
 use super::driver::DriverResult;
-use super::plan::{Limits, Method, TilesJob, TilesLaunch, tiles_launches};
+use super::plan::{Limits, MOST_VECTORS, Method, ProductJob, ProductLaunch, TilesJob, TilesLaunch};
+use super::plan::{product_launches, tiles_launches};
 use super::stream::Stream;
-use super::task::{DecodeTask, UTIL_THREADS, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
-use crate::error::Result;
+use super::task::{
+    DecodeTask, UTIL_THREADS, Vectors, elements_of, part_item, parts_batches, symbols_batch, symbols_item,
+};
+use crate::error::{Error, Result};
+use crate::tensor::Dtype;
 
 /// What only needs to be launched.
 #[derive(Debug, Default)]
@@ -18,6 +22,8 @@ pub(super) struct Launches {
     raw: Vec<(u64, u64, usize)>,
     symbols: Vec<(super::kernel::Kernel, Box<abi::SymbolsBatch>, u32)>,
     parts: Vec<(super::kernel::Kernel, Box<abi::FieldsSymbolsBatch>, u32)>,
+    /// For each of [`MOST_VECTORS`].
+    products: [Vec<(super::kernel::Kernel, ProductLaunch)>; MOST_VECTORS.len()],
 }
 
 /// What a device needs for launches.
@@ -51,12 +57,13 @@ impl Launcher {
         let mut tiles = Vec::new();
         let mut symbols = Vec::new();
         let mut parts = Vec::new();
+        let mut products = Vec::new();
         for task in tasks {
             match task.method {
                 Method::Tiles(t) => {
                     let strips = (task.plan.strip_of(task.rows.start), task.plan.strip_of(task.rows.end));
                     debug_assert_eq!(task.plan.first_row(strips.0), task.rows.start);
-                    tiles.push(TilesJob {
+                    let job = TilesJob {
                         tensor: task.plan,
                         tiles: t,
                         image: task.image,
@@ -65,7 +72,11 @@ impl Launcher {
                         out: task.out,
                         kind: task.kind,
                         strips,
-                    });
+                    };
+                    match task.times {
+                        Some(times) => products.push(ProductJob { tiles: job, times }),
+                        None => tiles.push(job),
+                    }
                 }
                 Method::Raw { part: Some(part) } => {
                     let item = symbols_item(task, task.image.data, elements_of(task));
@@ -80,6 +91,16 @@ impl Launcher {
                     }
                 }
                 Method::Zstd { .. } => unreachable!("a plane of coder zstd"),
+            }
+        }
+        products.sort_by_key(ProductJob::key);
+        for jobs in products.chunk_by(|a, b| a.key() == b.key()) {
+            for (launches, vectors) in work.products.iter_mut().zip(MOST_VECTORS) {
+                for launch in product_launches(jobs, vectors, self.limits)? {
+                    let kernel = self.device.kernel(launch.module, &launch.kernel)?;
+                    kernel.max_shared(launch.shared)?;
+                    launches.push((kernel, launch));
+                }
             }
         }
         tiles.sort_by_key(TilesJob::key);
@@ -98,6 +119,46 @@ impl Launcher {
             work.parts.push((self.device.kernel(Module::Util, "wcodec_fields")?, batch, grid));
         }
         Ok(work)
+    }
+
+    /// Whether kernels of this device multiply vectors of this dtype.
+    pub fn multiplies(&self, dtype: Dtype) -> bool {
+        dtype == Dtype::F16 || (dtype == Dtype::BF16 && self.device.compute_capability() >= (8, 0))
+    }
+
+    /// Puts launches of products into the stream.
+    ///
+    /// # Safety
+    /// As for `Shared::multiply`.
+    pub unsafe fn multiply(&self, work: &Launches, vectors: &Vectors, stream: &Stream, overlap: bool) -> Result<()> {
+        let Some(which) = MOST_VECTORS.iter().position(|&most| vectors.count <= most) else {
+            let (count, most) = (vectors.count, Vectors::MOST);
+            return Err(Error::input(format!("{count} vectors for products that take {most} at most"))
+                .advice("decode the weights for so many"));
+        };
+        if vectors.count == 0 {
+            return Ok(());
+        }
+        for (kernel, launch) in &work.products[which] {
+            let x_stride = vectors.x_stride as u64;
+            // Kernels count bytes from the first vector in 32 bits.
+            if x_stride.saturating_mul(2 * vectors.count as u64) > u32::MAX.into() {
+                return Err(Error::input(format!("vectors {x_stride} elements apart")).advice("copy them closer"));
+            }
+            let params = abi::FactorsBatch {
+                vectors: vectors.count as u32,
+                x: vectors.x,
+                x_stride,
+                y: vectors.y,
+                vector: u32::from(vectors.x.is_multiple_of(16) && (vectors.count == 1 || x_stride.is_multiple_of(8))),
+                ..*launch.params
+            };
+            // SAFETY: as the caller promises; the kernels wait for the work before them.
+            unsafe {
+                kernel.launch(launch.grid, launch.threads, launch.shared, params.as_bytes(), stream, overlap)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts launches into the stream.

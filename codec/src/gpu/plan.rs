@@ -3,6 +3,7 @@
 
 mod image;
 mod part;
+mod product;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 pub use self::image::{Image, Places, PlaneImage};
 pub use self::part::Part;
+pub use self::product::{MOST_VECTORS, ProductJob, ProductLaunch, Times, product_launches, unfused};
 use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
@@ -405,7 +407,7 @@ impl TilesJob<'_> {
             vector: u8::from(self.tensor.is_vector(self.out, self.kind)),
             block_begin: 0,
             block_end: 0,
-            reserved: 0,
+            copies: 0,
             by_tiles: abi::Divisor::new(g.tiles() as u32),
             by_strips: abi::Divisor::new(g.strips_per_matrix() as u32),
             shared_begin: 0,

@@ -11,10 +11,10 @@ use super::device::Device;
 use super::launch::{Launcher, Launches};
 use super::nvcomp::Nvcomp;
 use super::options::GpuOptions;
-use super::plan::{Method, Places, TensorPlan};
+use super::plan::{Method, Places, TensorPlan, Times, unfused};
 use super::stream::Stream;
 use super::table::{Form, device_table};
-use super::task::{DecodeTask, Target, checked_rows};
+use super::task::{DecodeTask, Factor, Target, Vectors, checked_rows};
 use super::zstd::{self, Demand, FrameRun, Zstd};
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -125,8 +125,42 @@ impl Shared {
             out: target.out,
             kind,
             rows: rows.clone(),
+            times: None,
         };
         Ok(planes.map(task).collect())
+    }
+
+    /// What is to be done for products with these matrices together: targets without addresses, and where their results lie.
+    ///
+    /// # Errors
+    /// A tensor was not planned, cannot be multiplied with as it is stored, or not in that dtype.
+    pub fn factors(&self, factors: &[Factor]) -> Result<Vec<(Target, Times)>> {
+        let mut before = 0u32;
+        let each = factors.iter().map(|factor| {
+            let plan = &self.plans[self.find(&factor.name)?];
+            let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(plan.name()).advice(advice));
+            if let Some(why) = unfused(plan) {
+                let what = format!("no kernel multiplies with it as it is stored: {why}");
+                return refuse(what, "decode it, and multiply with what that gives");
+            }
+            if !matches!(factor.dtype, Dtype::F16 | Dtype::BF16) || !self.launcher.multiplies(factor.dtype) {
+                let what = format!("no kernel of this device multiplies vectors of {}", factor.dtype);
+                return refuse(what, "use F16, or BF16 on devices of compute capability 8.0 and later");
+            }
+            let rows = checked_rows(plan, factor.rows.as_ref())?.len() as u32;
+            let times = Times { bias: factor.bias, before, stride: rows, place: 0 };
+            before = before.checked_add(rows).filter(|&n| n < 1 << 31).ok_or_else(|| {
+                Error::input("products of more than 2^31 rows").advice("multiply with fewer tensors at once")
+            })?;
+            let target = Target { name: factor.name.clone(), out: 0, dtype: factor.dtype, rows: factor.rows.clone() };
+            Ok((target, times))
+        });
+        each.collect()
+    }
+
+    /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
+    pub fn unfused(&self, name: &str) -> Result<Option<String>> {
+        Ok(unfused(&self.plans[self.find(name)?]))
     }
 
     /// Turns tasks into launches. Loads the kernels that they need, so that launching neither allocates nor waits.
@@ -152,6 +186,15 @@ impl Shared {
             unsafe { zstd.launch(&work.frames, self.launcher.limits(), stream)? };
         }
         Ok(())
+    }
+
+    /// Puts the work, which is products, into the stream.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch); `vectors` are of memory that is large enough, and lives until the work is done.
+    pub unsafe fn multiply(&self, work: &Work, vectors: &Vectors, stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.launcher.multiply(&work.launches, vectors, stream, self.overlap) }
     }
 
     /// Waits for the stream, and reports what was found damaged since the last call.

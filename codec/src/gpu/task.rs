@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Limits, Method, Part, Places, TensorPlan};
+use super::plan::{Limits, MOST_VECTORS, Method, Part, Places, TensorPlan, Times};
 use crate::coder::TILE_ROWS;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -26,6 +26,37 @@ pub struct Target {
     pub rows: Option<Range<usize>>,
 }
 
+/// A matrix to multiply vectors with, as it is stored.
+#[derive(Clone, Debug)]
+pub struct Factor {
+    /// Name of the tensor, or of an alias.
+    pub name: String,
+    /// Of the vectors' elements and the results: `F16` or `BF16`.
+    pub dtype: Dtype,
+    /// Rows to multiply with, as in [`Target::rows`]; all where absent. Each gives one result.
+    pub rows: Option<Range<usize>>,
+    /// Device address of what is added to the results, as many elements of `dtype`; 0 for nothing.
+    pub bias: u64,
+}
+
+/// Vectors to multiply with matrices, and where the results go.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors {
+    /// Device address of the first one.
+    pub x: u64,
+    /// From one vector to the next, elements.
+    pub x_stride: usize,
+    /// How many vectors: at most [`Vectors::MOST`].
+    pub count: usize,
+    /// Device address of the results: of the first matrix those of all vectors, one vector after the other, then those of the next matrix.
+    pub y: u64,
+}
+
+impl Vectors {
+    /// The most vectors that a call takes.
+    pub const MOST: usize = MOST_VECTORS[MOST_VECTORS.len() - 1];
+}
+
 /// A plane of a tensor to decode: which, from where, to where. All addresses are the device's.
 #[derive(Clone, Debug)]
 pub(super) struct DecodeTask<'a> {
@@ -43,6 +74,8 @@ pub(super) struct DecodeTask<'a> {
     pub kind: OutputKind,
     /// Rows of all matrices.
     pub rows: Range<usize>,
+    /// Where it is to be multiplied with, and not decoded: what its rows' results are.
+    pub times: Option<Times>,
 }
 
 /// Rows of a target as the kernels can decode them: whole strips.

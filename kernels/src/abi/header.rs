@@ -4,7 +4,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::{
-    FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, MAX_ITEMS, MAX_RUNS, OutputKind, STRUCTURES, TABLE_AT,
+    FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, MAX_FACTORS, MAX_ITEMS, MAX_RUNS, OutputKind, STRUCTURES,
+    TABLE_AT,
 };
 
 pub(super) struct Structure {
@@ -53,6 +54,7 @@ fn header() -> String {
         names.iter().for_each(|(name, value)| writeln!(text, "#define {name} {value}").unwrap());
     };
     define("Items of one launch.", &[("MAX_ITEMS", MAX_ITEMS)]);
+    define("Items of one launch that multiplies.", &[("MAX_FACTORS", MAX_FACTORS)]);
     define("Runs of bits of an element that a plane can hold.", &[("MAX_RUNS", MAX_RUNS)]);
     let kinds = OutputKind::ALL.map(|kind| (format!("OUT_{}", kind.name().to_uppercase()), kind as usize));
     define("Output types.", &kinds.each_ref().map(|(name, value)| (name.as_str(), *value)));

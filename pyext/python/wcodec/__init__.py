@@ -54,7 +54,7 @@ if _TYPE_CHECKING:
         UnsupportedError,
         WcodecError,
     )
-    from ._gpu_decoder import DecodeBatch, GpuDecoder
+    from ._gpu_decoder import DecodeBatch, GpuDecoder, ProductBatch
     from ._host import HostDecoder
     from ._layers import Decoder, Encoder
     from ._measure import (
@@ -120,7 +120,7 @@ _MODULES = {
         "UnsupportedError",
         "WcodecError",
     ),
-    "._gpu_decoder": ("DecodeBatch", "GpuDecoder"),
+    "._gpu_decoder": ("DecodeBatch", "GpuDecoder", "ProductBatch"),
     "._host": ("HostDecoder",),
     "._layers": ("Decoder", "Encoder"),
     "._measure": (
@@ -216,6 +216,7 @@ __all__ = [
     "MemoryReport",
     "OutputExistsError",
     "PlanReport",
+    "ProductBatch",
     "PlaneInfo",
     "Recipe",
     "RateSummary",

@@ -106,9 +106,8 @@ def compress(
     :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default) or ``byte``.
     :param level: level of ``zstd``, 1 to 19.
     :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
-    :param table_bits: log2 of the slots of tables of symbols: 11 or 12, with coder ``huffman`` 8 to 12. 12 if left out,
-        or 10 with scheme ``rate`` and coder ``huffman``. GPUs decode ``huffman`` faster by small tables, of which they
-        can hold several copies; sizes are a few tenths of a percent larger.
+    :param table_bits: log2 of the slots of tables of symbols: 11 or 12, with coder ``huffman`` 8 to 12; 12 if left
+        out.
     :param include: glob patterns of the tensors to quantize (all if left out); the others are stored raw.
     :param exclude: glob patterns of tensors to store raw.
     :param skip: glob patterns of tensors to leave out of the file.

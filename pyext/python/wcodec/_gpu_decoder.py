@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import _devices, _native, _torch
+from . import _devices, _dtypes, _native, _torch
 from . import _format as fmt
 from ._container import Container
 from ._decodable import checked_rows, decoded_dtype, shape_of, wanted_dtype
@@ -123,6 +123,99 @@ class DecodeBatch:
         return f"DecodeBatch({fmt.plural(len(self._outs), 'tensor')}, device: {self._device})"
 
 
+class ProductBatch:
+    """Products of a few vectors with matrices that stay compressed: what :meth:`GpuDecoder.products` and
+    :meth:`HostDecoder.products` give.
+
+    Calling it takes one launch, allocates nothing but the results, and waits for nothing; CUDA graphs can capture it if
+    the decoder is a :class:`GpuDecoder`. Weights are exact, sums are f32 in the order of the columns, scaled at the end
+    (elements of ``x`` beyond 1e34 may overflow), and results are rounded once: the same bits in whatever launch, and
+    wherever the compressed bytes are. A damaged chunk makes its rows NaN, and the decoder's ``check()`` names it::
+
+        products = decoder.products([("q.weight", None), ("k.weight", None), ("v.weight", None)])
+        q, k, v = products(x)                # x: up to 16 vectors of bfloat16
+    """
+
+    MOST: ClassVar[int] = 16
+    """The most vectors that a call takes."""
+
+    def __init__(
+        self,
+        native: _native.TensorDecoder,
+        infos: Sequence[TensorInfo],
+        biases: Sequence[torch.Tensor | None],
+        dtype: str,
+        device: torch.device,
+    ) -> None:
+        torch = _torch.require()
+        if not infos:
+            raise InputError("factors is empty (name at least one tensor)")
+        for info in infos:
+            if len(info.shape) != 2 or info.shape[1] != infos[0].shape[1]:
+                raise InputError(
+                    f"tensor '{info.name}': products take matrices of one width, not {list(info.shape)} "
+                    f"beside {list(infos[0].shape)} (prepare them apart)",
+                    tensor=info.name,
+                )
+        self._dtype = _torch.dtype_of(dtype)
+        for info, bias in zip(infos, biases, strict=True):
+            if bias is None:
+                continue
+            fits = bias.dtype == self._dtype and bias.shape == info.shape[:1] and bias.stride(0) == 1
+            if not fits or bias.device != device:
+                what = f"a bias is {info.shape[0]} contiguous elements of {dtype} on {device}"
+                raise InputError(f"tensor '{info.name}': {what} (convert it)", tensor=info.name)
+        # They stay alive with the batch.
+        self._biases = biases
+        self._device = device
+        self._in = infos[0].shape[1]
+        self._outs = [info.shape[0] for info in infos]
+        self._total = sum(self._outs)
+        factors: list[_native._Factor] = [
+            (info.name, None, 0 if bias is None else bias.data_ptr())
+            for info, bias in zip(infos, biases, strict=True)
+        ]  # fmt: skip
+        self._native = native.prepare_products(factors, dtype)
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._current: Any = raw if raw is not None else lambda index: torch.cuda.current_stream(index).cuda_stream
+
+    def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The products with the last dimension of ``x``, of each matrix: up to 16 vectors."""
+        count = x.numel() // self._in if self._in else 0
+        if x.shape[-1:] != (self._in,) or x.dtype != self._dtype or x.device != self._device or count > self.MOST:
+            raise InputError(
+                f"products take up to {self.MOST} vectors of {self._in} elements, {self._dtype} on {self._device}, not "
+                f"{list(x.shape)} of {x.dtype} on {x.device}"
+            )
+        return self.apart(self.run(x, count), x, count)
+
+    def run(self, x: torch.Tensor, count: int) -> torch.Tensor:
+        """The results of all matrices behind each other, for ``count`` vectors; nothing is checked."""
+        if not x.is_contiguous():
+            x = x.contiguous()
+        y = x.new_empty(self._total * count)
+        self._native.multiply(x.data_ptr(), self._in, count, y.data_ptr(), self._current(self._device.index))
+        return y
+
+    def apart(self, y: torch.Tensor, x: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """The results of each matrix."""
+        parts = y.split([n * count for n in self._outs]) if len(self._outs) > 1 else [y]
+        shape = x.shape[:-1]
+        return [part.view(*shape, n) for part, n in zip(parts, self._outs, strict=True)]
+
+    def prefetch(self) -> None:
+        """As :meth:`DecodeBatch.prefetch`."""
+        self._native.prefetch()
+
+    @property
+    def slots(self) -> int:
+        """As :attr:`DecodeBatch.slots`."""
+        return self._native.slots()
+
+    def __repr__(self) -> str:
+        return f"ProductBatch({fmt.plural(len(self._outs), 'tensor')}, device: {self._device})"
+
+
 class Decoder:
     """What :class:`GpuDecoder` and :class:`HostDecoder` share; they differ in where the compressed bytes are."""
 
@@ -220,6 +313,32 @@ class Decoder:
         """
         plan = self._plan([(self.info(t[0]), t[1], t[2] if len(t) == 3 else None) for t in targets])
         return DecodeBatch(self._native.prepare(plan.native), plan, self._device)
+
+    def multiplies(self, dtype: torch.dtype) -> bool:
+        """Whether kernels of this GPU multiply vectors of that dtype."""
+        torch = _torch.require()
+        return dtype is torch.float16 or (
+            dtype is torch.bfloat16 and torch.cuda.get_device_capability(self._device) >= (8, 0)
+        )
+
+    def unfused(self, name: str) -> str | None:
+        """Why :meth:`products` does not take this tensor as it is stored; None if it does."""
+        return self._native.unfused(self.info(name).name)
+
+    def products(
+        self, factors: Sequence[tuple[str, torch.Tensor | None]], dtype: torch.dtype | str = "bfloat16"
+    ) -> ProductBatch:
+        """Prepares products of vectors with matrices ``[out, in]``, straight from their compressed weights: what linear
+        layers do that read the same input, without the weights being written anywhere.
+
+        :param factors: name and bias (or None) of each; all have the same number of columns.
+        :param dtype: of the vectors, the biases and the results: float16, or bfloat16 on GPUs of compute capability 8.0
+            and later.
+        :raises InputError: if a tensor is stored in a way that no kernel multiplies with (:meth:`unfused`).
+        """
+        infos = [self.info(name) for name, _ in factors]
+        name = _dtypes.requested(str(dtype))
+        return ProductBatch(self._native, infos, [bias for _, bias in factors], name, self._device)
 
     def check(self) -> None:
         """Waits for torch's current stream, and raises a :class:`CorruptError` if anything decoded since the last call

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Batch, HostBatch};
+use wcodec::gpu::{Batch, HostBatch, Vectors};
 
 use super::{crate_stream, named};
 use crate::progress::detached;
@@ -44,6 +44,26 @@ impl DecodeBatch {
                 Prepared::Device(batch) => unsafe { batch.launch(&stream) },
                 // SAFETY: Likewise.
                 Prepared::Host(batch) => unsafe { batch.launch(&stream) },
+            };
+            launched.map_err(|e| named(self.path.as_ref(), e))
+        })
+    }
+
+    /// Puts the products with `count` vectors at `x`, `stride` elements from each other, into the stream; results go to `y`.
+    fn multiply(&self, py: Python<'_>, x: u64, stride: usize, count: usize, y: u64, stream: usize) -> PyResult<()> {
+        let vectors = Vectors { x, x_stride: stride, count, y };
+        detached(py, || {
+            let device = match &self.prepared {
+                Prepared::Device(batch) => batch.device(),
+                Prepared::Host(batch) => batch.device(),
+            };
+            let stream = crate_stream(device, stream);
+            let launched = match &self.prepared {
+                // SAFETY: The Python half has checked device, shape and dtype of vectors, biases and results, and has told torch that the
+                // stream uses them.
+                Prepared::Device(batch) => unsafe { batch.multiply(&vectors, &stream) },
+                // SAFETY: Likewise.
+                Prepared::Host(batch) => unsafe { batch.multiply(&vectors, &stream) },
             };
             launched.map_err(|e| named(self.path.as_ref(), e))
         })

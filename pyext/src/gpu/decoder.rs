@@ -1,5 +1,6 @@
 //! Compressed tensors that a GPU decodes, in its memory or in the host's.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -8,7 +9,7 @@ use wcodec::Dtype;
 use wcodec::gpu::{Device, GpuDecoder, HostDecoder, Stream, Target};
 
 use super::batch::{DecodeBatch, Prepared};
-use super::{Options, PyTarget, crate_stream, crate_targets, named};
+use super::{Options, PyFactor, PyTarget, crate_factors, crate_stream, crate_targets, named};
 use crate::container::Container;
 use crate::errors::to_py;
 use crate::progress::{detached, run};
@@ -45,11 +46,15 @@ impl Source {
         }
     }
 
-    fn targets(&self, targets: Vec<PyTarget>) -> wcodec::Result<Vec<Target>> {
-        crate_targets(targets, |name, rows| match self {
+    fn rows_of(&self, name: &str, rows: Range<usize>) -> wcodec::Result<Range<usize>> {
+        match self {
             Self::Device(decoder) => decoder.rows_of(name, rows),
             Self::Host(decoder) => decoder.rows_of(name, rows),
-        })
+        }
+    }
+
+    fn targets(&self, targets: Vec<PyTarget>) -> wcodec::Result<Vec<Target>> {
+        crate_targets(targets, |name, rows| self.rows_of(name, rows))
     }
 
     /// # Safety
@@ -122,6 +127,28 @@ impl TensorDecoder {
             let prepared = prepared.map_err(|e| named(self.path.as_ref(), e))?;
             Ok(DecodeBatch::new(prepared, self.path.clone()))
         })
+    }
+
+    /// Fixes launches for products of vectors of `dtype` with these matrices, together.
+    fn prepare_products(&self, py: Python<'_>, factors: Vec<PyFactor>, dtype: &str) -> PyResult<DecodeBatch> {
+        detached(py, || {
+            let factors = crate_factors(factors, dtype, |name, rows| self.source.rows_of(name, rows));
+            let prepared = factors.and_then(|factors| match &self.source {
+                Source::Device(decoder) => decoder.prepare_products(&factors).map(Prepared::Device),
+                Source::Host(decoder) => decoder.prepare_products(&factors).map(Prepared::Host),
+            });
+            let prepared = prepared.map_err(|e| named(self.path.as_ref(), e))?;
+            Ok(DecodeBatch::new(prepared, self.path.clone()))
+        })
+    }
+
+    /// Why a tensor cannot be multiplied with as it is stored.
+    fn unfused(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
+        let why = match &self.source {
+            Source::Device(decoder) => decoder.unfused(name),
+            Source::Host(decoder) => decoder.unfused(name),
+        };
+        why.map_err(|e| to_py(py, &e))
     }
 
     /// Waits for the stream, and raises what was found damaged.

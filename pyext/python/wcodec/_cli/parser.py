@@ -239,9 +239,12 @@ def _encode(parser: argparse.ArgumentParser) -> None:
                              "'*.down_proj.*=4.5,trellis' or 'lm_head.*=lossless,huffman'")  # fmt: skip
     parser.add_argument("--scale", choices=SCALES, default="row", help="what shares a scale (default: row)")
     parser.add_argument("--coder", choices=CODERS, default="rans", help="entropy coder (default: rans)")
-    parser.add_argument("--table-bits", type=_positive, metavar="P",
-                        help="log2 of the slots of tables: 11 or 12, with coder huffman 8 to 12; GPUs decode faster by "
-                             "small ones (default: 12, or 10 with scheme rate and coder huffman)")  # fmt: skip
+    parser.add_argument(
+        "--table-bits",
+        type=_positive,
+        metavar="P",
+        help="log2 of the slots of tables: 11 or 12, with coder huffman 8 to 12 (default: 12)",
+    )
     _tuning(parser)
     _patterns(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")

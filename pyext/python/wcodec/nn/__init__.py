@@ -16,6 +16,7 @@ uses; it keeps what it reads, so that the model may go before it. Run the model 
 keep its bytes on the device: layers that are streamed (residency ``host``, and some of ``auto``) cannot be captured.
 """
 
+from ._fused import fuse_
 from ._layer import CompressedLayer
 from .embedding import CompressedEmbedding
 from .experts import CompressedExperts, ExpertStack
@@ -28,4 +29,5 @@ __all__ = [
     "CompressedLayer",
     "CompressedLinear",
     "ExpertStack",
+    "fuse_",
 ]

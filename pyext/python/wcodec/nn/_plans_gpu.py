@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 
+from ._fused import Fused, fused
 from ._plans import ALIGN, Plan, Product, decoded_bytes, joined, slices
 from ._workspace import Space, is_capturing, workspace
 
@@ -30,7 +32,16 @@ class _OnGpu(Plan):
         self._size = size
         self._workspace = workspace(device)
         self._chain = store.chain(device, names)
+        # Of each layer, what multiplies without decoding to memory.
+        self._fused: list[Fused | None] = []
         self._spaces: list[weakref.ref[Space]] = []
+
+    def _few(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+        """The product, if there are few enough tokens, and the weight is one that kernels multiply with."""
+        found = self._fused[place]
+        if found is None or product is not F.linear or not 0 < x.numel() <= found.limit:
+            return None
+        return found(x, bias)
 
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
         """Views of the memory, and the batches that decode into them."""
@@ -75,6 +86,7 @@ class GpuPlan(_OnGpu):
         self._dtype = dtype
         self._decoders = [store.decoder(name, device) for name in names]
         self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        self._fused = [fused(store, n, d, dtype) for n, d in zip(names, self._decoders, strict=True)]
         self._ready()
 
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
@@ -102,6 +114,9 @@ class GpuPlan(_OnGpu):
             self._chain.follow(self)
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        few = self._few(product, place, x, bias)
+        if few is not None:
+            return few
         with self._workspace.lock:
             space = self._workspace.enter(self._size)
             views, batches = space.prepared.get(self._number) or self._in(space)
@@ -129,6 +144,7 @@ class GpuSlicedPlan(_OnGpu):
         super().__init__(store, (name,), device, self._rows * self._width * dtype.itemsize)
         self._store, self._device, self._dtype = store, device, dtype
         self._decoder = store.decoder(name, device)
+        self._fused = [fused(store, name, self._decoder, dtype)]
         self._ready()
 
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
@@ -141,6 +157,9 @@ class GpuSlicedPlan(_OnGpu):
         return views, batches
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        few = self._few(product, place, x, bias)
+        if few is not None:
+            return few
         with self._workspace.lock:
             space = self._workspace.enter(self._size)
             views, batches = self._in(space)

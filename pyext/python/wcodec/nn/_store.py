@@ -53,6 +53,8 @@ class Store:
         self.catalogue = Catalogue(container, groups, routed)
         self.settings: Settings = checked_settings(residency, vram_budget, cache)
         self.lock = threading.RLock()
+        # Whether GPUs multiply a few tokens with weights that stay compressed.
+        self.fuses = False
         self._budget = Budget(self.settings["vram_budget"], others)
         # Changed with the lock only. Who reads without it finds what is there, or nothing.
         self._devices: dict[torch.device, OnDevice] = {}
@@ -102,6 +104,17 @@ class Store:
     def serve(self, model: torch.nn.Module) -> None:
         """Takes note of the model whose other weights take memory, too."""
         self._budget.serve(model)
+
+    def fuse(self, fuses: bool) -> None:
+        """Says whether GPUs multiply a few tokens with weights that stay compressed."""
+        with self.lock:
+            if self.fuses == fuses:
+                return
+            self.fuses = fuses
+            for device, here in self._devices.items():
+                here.plans.clear()
+                for layer in self._layers_on(device):
+                    layer._plan = None
 
     def moved(self, before: torch.device, after: torch.device) -> None:
         """A layer went to another device or dtype: lets go of what was kept where it was, if nobody is there any more

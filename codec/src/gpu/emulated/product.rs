@@ -1,0 +1,261 @@
+//! Products of vectors with compressed weights, against exact sums of what the oracle decodes.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::gpu::plan::{MOST_VECTORS, ProductJob, Times, product_launches, unfused};
+use half::{bf16, f16};
+
+/// Another device than that of the other tests: blocks of few warps, and one with room for blocks decoded early.
+const ROOMY: Limits = Limits { multiprocessors: 3, shared_per_block: 96 << 10, shared_per_multiprocessor: 200 << 10 };
+
+/// A large device: blocks have a strip each, which is decoded before the vectors are there.
+const LARGE: Limits =
+    Limits { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
+
+/// A device on which the same chunks are many.
+const SMALL: Limits = Limits { multiprocessors: 1, ..LIMITS };
+
+fn number(kind: OutputKind, bytes: &[u8]) -> f64 {
+    let bits = u16::from_le_bytes(bytes[..2].try_into().unwrap());
+    if kind == OutputKind::F16 { f16::from_bits(bits).to_f64() } else { bf16::from_bits(bits).to_f64() }
+}
+
+fn bits(kind: OutputKind, value: f32) -> [u8; 2] {
+    if kind == OutputKind::F16 { f16::from_f32(value).to_le_bytes() } else { bf16::from_f32(value).to_le_bytes() }
+}
+
+/// Vectors, each `stride` elements behind the other, at `off` bytes behind a multiple of 256.
+struct Inputs {
+    kind: OutputKind,
+    count: usize,
+    stride: usize,
+    off: usize,
+    memory: Buffer,
+}
+
+impl Inputs {
+    fn new(rng: &mut StdRng, kind: OutputKind, count: usize, cols: usize, size: f32) -> Self {
+        let (stride, off) =
+            (cols + rng.random_range(0..3) * 8 + usize::from(rng.random::<bool>()), 2 * rng.random_range(0..2));
+        let mut memory = Buffer::new(off + stride * count * 2);
+        // What lies between vectors is no number.
+        memory.fill(0xFF);
+        let mut inputs = Self { kind, count, stride, off, memory };
+        for v in 0..count {
+            for c in 0..cols {
+                let at = inputs.off + (v * stride + c) * 2;
+                inputs.memory[at..at + 2].copy_from_slice(&bits(kind, rng.random_range(-size..size)));
+            }
+        }
+        inputs
+    }
+
+    fn get(&self, vector: usize, col: usize) -> f64 {
+        number(self.kind, &self.memory[self.off + (vector * self.stride + col) * 2..])
+    }
+}
+
+/// The results, as bits, of all rows of `strips` of each tensor.
+fn multiply(
+    tensors: &mut [Loaded],
+    inputs: &Inputs,
+    bias: Option<&Buffer>,
+    strips: &dyn Fn(usize) -> Range<usize>,
+    limits: Limits,
+    seed: u64,
+) -> (Vec<Vec<u16>>, BTreeSet<String>) {
+    let (mut jobs, mut before) = (Vec::new(), 0);
+    for t in &*tensors {
+        let Method::Tiles(tiles) = &t.plan.planes[0] else { unreachable!() };
+        let s = strips(t.plan.strips());
+        let rows = t.plan.first_row(s.end) - t.plan.first_row(s.start);
+        let tiles = TilesJob {
+            tensor: &t.plan,
+            tiles,
+            image: t.places[0],
+            table: t.tables[0].as_ptr().expose_provenance() as u64,
+            status: t.status.as_ptr().expose_provenance() as u64,
+            out: 0,
+            kind: inputs.kind,
+            strips: (s.start, s.end),
+        };
+        let times = Times { bias: bias.map_or(0, Buffer::address), before, stride: rows as u32, place: 0 };
+        before += rows as u32;
+        jobs.push(ProductJob { tiles, times });
+    }
+    let mut out = Buffer::new(before as usize * inputs.count * 2 + 2 * GUARD);
+    out.fill(POISON);
+    let most = *MOST_VECTORS.iter().find(|&&m| m >= inputs.count).unwrap();
+    let mut launches = Vec::new();
+    for jobs in jobs.chunk_by(|a, b| a.key() == b.key()) {
+        launches.extend(product_launches(jobs, most, limits).unwrap());
+    }
+    let sizes: Vec<usize> = jobs.iter().map(|j| j.times.stride as usize).collect();
+    let kernels = launches.iter().map(|l| l.kernel.clone()).collect();
+    for launch in launches {
+        let mut params = launch.params.clone();
+        params.vectors = inputs.count as u32;
+        params.x = inputs.memory.address() + inputs.off as u64;
+        params.x_stride = inputs.stride as u64;
+        params.y = out.address() + GUARD as u64;
+        params.vector =
+            u32::from(params.x.is_multiple_of(16) && (inputs.count == 1 || inputs.stride.is_multiple_of(8)));
+        let mut memory: Vec<Memory<'_>> = Vec::new();
+        for t in &mut *tensors {
+            memory.push(Memory::read::<u8>(&t.image));
+            memory.push(Memory::read::<u32>(&t.tables[0]));
+            memory.push(Memory::write::<u32>(&mut t.status));
+        }
+        memory.push(Memory::write::<u8>(&mut out));
+        // Vectors are what another launch may write: read with ordinary loads.
+        memory.push(Memory::read::<u8>(&inputs.memory));
+        if let Some(bias) = bias {
+            memory.push(Memory::read::<u8>(bias));
+        }
+        let run =
+            Launch::new(launch.module, &launch.kernel).grid(launch.grid).threads(launch.threads).shared(launch.shared);
+        run.seed(seed).run(params.as_bytes(), &memory).unwrap_or_else(|e| panic!("{}: {e}", launch.kernel));
+    }
+    assert!(out[..GUARD].iter().chain(&out[out.len() - GUARD..]).all(|&b| b == POISON), "{kernels:?} writes elsewhere");
+    let mut at = GUARD;
+    let mut results = Vec::new();
+    for rows in sizes {
+        let bytes = &out[at..at + rows * inputs.count * 2];
+        results.push(bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect());
+        at += bytes.len();
+    }
+    (results, kernels)
+}
+
+/// Compares with sums in f64: within half a unit of the result's last place, and of f32's for each term.
+fn compare(
+    container: &Container,
+    plan: &TensorPlan,
+    inputs: &Inputs,
+    bias: Option<&Buffer>,
+    rows: Range<usize>,
+    got: &[u16],
+    what: &str,
+) {
+    let weights = container.read_as(plan.name(), Dtype::F32, &oracle()).unwrap();
+    let weight = |i: usize| f64::from(f32::from_le_bytes(weights[4 * i..][..4].try_into().unwrap()));
+    let cols = plan.matrix.2;
+    let offset = f64::from(plan.tensor.symbol_scales().unwrap().offset == 0.0);
+    for v in 0..inputs.count {
+        for (i, row) in rows.clone().enumerate() {
+            let term = |c: usize| weight(row * cols + c) * inputs.get(v, c);
+            let (mut sum, mut size) = (0..cols).map(term).fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+            // Where levels are symbols, half a step of each element goes in and out again.
+            let step = (0..cols).map(|c| weight(row * cols + c).abs()).fold(0.0, f64::max);
+            size += offset * step * (0..cols).map(|c| inputs.get(v, c).abs()).sum::<f64>();
+            if let Some(bias) = bias {
+                let b = number(inputs.kind, &bias[2 * i..]);
+                sum += b;
+                size += b.abs();
+            }
+            let result = number(inputs.kind, &got[v * rows.len() + i].to_le_bytes());
+            let last = if inputs.kind == OutputKind::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
+            let bound = sum.abs() * last * 1.001 + size * (cols + 8) as f64 * 2f64.powi(-23) + 2f64.powi(-24);
+            assert!(
+                (result - sum).abs() <= bound,
+                "{what}: row {row}, vector {v}: {result}, not {sum} (bound {bound})"
+            );
+        }
+    }
+}
+
+fn all_options() -> Vec<EncodeOptions> {
+    let int8 = [Granularity::Row, Granularity::Tensor, Granularity::Block(64), Granularity::Block(128)]
+        .into_iter()
+        .flat_map(|g| options().into_iter().step_by(2).map(move |o| EncodeOptions { scheme: Scheme::Int8(g), ..o }));
+    int8.chain(super::rate::options()).collect()
+}
+
+#[test]
+fn products_are_those_of_the_decoded_weights() {
+    let mut rng = StdRng::seed_from_u64(80);
+    let mut kernels = BTreeSet::new();
+    for (i, o) in all_options().into_iter().enumerate() {
+        let source = sample(&mut rng, &[vec![208, 512], vec![37, 1130], vec![3, 20, 192]]);
+        let container = Container::from_bytes(encode(&source, &o)).unwrap();
+        for (j, (n, limits)) in [(1, SMALL), (5, ROOMY), (1, LARGE), (16, LIMITS), (8, SMALL)].into_iter().enumerate() {
+            let kind = [OutputKind::F16, OutputKind::BF16][(i + j) % 2];
+            for name in ["w0", "w1", "w2"] {
+                let parts = container.bytes_of(name, &oracle()).unwrap();
+                let Some(t) = Loaded::new(&parts) else { continue };
+                if unfused(&t.plan).is_some() {
+                    continue;
+                }
+                let all = t.plan.rows();
+                let inputs = Inputs::new(&mut rng, kind, n, t.plan.matrix.2, 2.0);
+                let bias: Vec<u8> = (0..all).flat_map(|_| bits(kind, rng.random_range(-1.0..1.0))).collect();
+                let bias = (n != 5).then(|| Buffer::from(&bias[..]));
+                let plan = t.plan.clone();
+                let mut tensors = [t];
+                let (got, used) = multiply(&mut tensors, &inputs, bias.as_ref(), &|s| 0..s, limits, i as u64);
+                assert_eq!(tensors[0].status, [abi::STATUS_GOOD]);
+                compare(&container, &plan, &inputs, bias.as_ref(), 0..all, &got[0], &format!("{used:?} {name} {o:?}"));
+                // Wherever it is launched, and in whatever order threads run.
+                let other = if n == 1 { ROOMY } else { LIMITS };
+                let (again, more) = multiply(&mut tensors, &inputs, bias.as_ref(), &|s| 0..s, other, i as u64 + 1);
+                assert!(got == again, "{used:?} and {more:?} differ");
+                kernels.extend(used);
+                kernels.extend(more);
+            }
+        }
+    }
+    assert_eq!(kernels.len(), 36, "{kernels:?}");
+}
+
+/// What of a damaged plane decodes is multiplied with as it is; what does not makes its rows NaN, and is told.
+#[test]
+fn damage_shows_where_it_is() {
+    let mut rng = StdRng::seed_from_u64(81);
+    let (mut found, mut unseen) = (0, 0);
+    for (i, o) in all_options().into_iter().enumerate() {
+        let source = sample(&mut rng, &[vec![80, 640]]);
+        let container = Container::from_bytes(encode(&source, &o)).unwrap();
+        let parts = container.bytes_of("w0", &oracle()).unwrap();
+        let Some(sound) = Loaded::new(&parts) else { continue };
+        if unfused(&sound.plan).is_some() {
+            continue;
+        }
+        let kind = [OutputKind::F16, OutputKind::BF16][i % 2];
+        let (rows, cols) = (sound.plan.matrix.1, sound.plan.matrix.2);
+        for turn in 0..4 {
+            let mut t = Loaded::new(&parts).unwrap();
+            let plane = &t.plan.image.planes[0];
+            let part = [&plane.data, &plane.data, &plane.offsets, &plane.side][turn].clone();
+            damage(&mut rng, &mut t.image[part]);
+            let decoded = run_all(std::slice::from_mut(&mut t), OutputKind::F32).remove(0);
+            t.status.fill(abi::STATUS_GOOD);
+            let inputs = Inputs::new(&mut rng, kind, 3, cols, 2.0);
+            let limits = [SMALL, LARGE][turn % 2];
+            let mut tensors = [t];
+            let (got, used) = multiply(&mut tensors, &inputs, None, &|s| 0..s, limits, turn as u64);
+            let status = tensors[0].status[0];
+            assert_eq!(decoded.status, (status != abi::STATUS_GOOD).then_some(status), "{used:?} {o:?}");
+            let weight = |i: usize| f64::from(f32::from_le_bytes(decoded.bytes[4 * i..][..4].try_into().unwrap()));
+            let tiles = match &tensors[0].plan.planes[0] {
+                Method::Tiles(tiles) => tiles.geometry.tiles(),
+                _ => unreachable!(),
+            };
+            let first_bad = if status == abi::STATUS_GOOD { usize::MAX } else { status as usize / tiles };
+            for row in 0..rows {
+                let result = |v: usize| number(kind, &got[0][v * rows + row].to_le_bytes());
+                if row / 16 == first_bad {
+                    assert!((0..3).all(|v| result(v).is_nan()), "{used:?}: row {row} has a damaged chunk");
+                    found += 1;
+                } else if row / 16 < first_bad {
+                    let term = |c: usize| weight(row * cols + c) * inputs.get(0, c);
+                    let (sum, size) = (0..cols).map(term).fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+                    let far = (result(0) - sum).abs();
+                    assert!(far <= size * 2f64.powi(-7) + 1e-3, "{used:?}: row {row}: {}, not {sum}", result(0));
+                    unseen += 1;
+                }
+            }
+        }
+    }
+    assert!(found > 200 && unseen > 1000, "{found} {unseen}");
+}

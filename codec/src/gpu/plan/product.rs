@@ -1,0 +1,250 @@
+//! How vectors are multiplied with weights in tiles, without the weights being written anywhere.
+
+use wcodec_kernels::Module;
+use wcodec_kernels::abi::{self, OutputKind};
+
+use super::{Limits, Mode, TensorPlan, TilesJob, TilesPlan};
+use crate::coder::{BLOCK_COLS, Filter, LANES, Layout, TILE_ROWS};
+use crate::error::{Error, Result};
+use crate::gpu::plan::Method;
+
+/// Vectors that a launch is prepared for, at most. Few vectors leave more of shared memory to the weights.
+pub const MOST_VECTORS: [usize; 3] = [1, 8, 16];
+
+/// Shared memory of a block of weights that is decoded before the vectors are there: operands of all lanes.
+const STAGED_BLOCK: usize = LANES * 16 * 4;
+/// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
+const MOST_WARPS: [usize; 2] = [32, 16];
+/// Chunks for each multiprocessor up to which what counts is how early they are decoded, and not how many at a time.
+const FEW_CHUNKS: usize = 12;
+
+/// What a matrix gives to the results.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Address of what is added to the results of the first of the task's rows; 0 for nothing.
+    pub bias: u64,
+    /// Results of the matrices before this one, for each vector.
+    pub before: u32,
+    /// Results of this one.
+    pub stride: u32,
+    /// Place of the first of the task's rows among them.
+    pub place: u32,
+}
+
+impl Times {
+    /// From a later row on.
+    pub fn from(self, row: u32) -> Self {
+        let bias = if self.bias == 0 { 0 } else { self.bias + 2 * u64::from(row) };
+        Self { bias, place: self.place + row, ..self }
+    }
+}
+
+/// What the compiler of the kernels that multiply assumed of a plane, if they take it. It may have any scales.
+fn mode(tiles: &TilesPlan) -> Option<Mode> {
+    match (tiles.tiling.layout, tiles.tiling.shift, tiles.tiling.filter) {
+        (Layout::Pair, 3, Filter::None) if tiles.table.bits() == 12 => Some(Mode::Pair),
+        (Layout::Pair, 0..=2, Filter::None) => Some(Mode::Low),
+        (Layout::Pair, 0..=2, Filter::Trellis) => Some(Mode::Trellis),
+        _ => None,
+    }
+}
+
+/// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
+pub fn unfused(plan: &TensorPlan) -> Option<String> {
+    let tensor = &plan.tensor;
+    let [Method::Tiles(tiles)] = &plan.planes[..] else {
+        let coder = tensor.planes.first().map_or("raw", |p| p.form.coding.coder().name());
+        return Some(if plan.planes.len() == 1 { format!("coder {coder}") } else { "several planes".to_owned() });
+    };
+    let Some(scales) = tensor.symbol_scales() else { return Some(format!("scheme {}", tensor.scheme.name())) };
+    if tensor.transposed() {
+        return Some("stored transposed".to_owned());
+    }
+    let columns = scales.granularity.columns(plan.matrix.2);
+    if scales.granularity.scales_per_row(plan.matrix.2) > 1 && !columns.is_multiple_of(BLOCK_COLS) {
+        return Some(format!("a scale for each {columns} columns"));
+    }
+    match mode(tiles) {
+        Some(_) => None,
+        None if tiles.tiling.layout != Layout::Pair => Some(format!("layout {}", tiles.tiling.layout)),
+        None if tiles.tiling.filter != Filter::None => Some(format!("filter {}", tiles.tiling.filter)),
+        None => Some(format!("a table of {} bits with shift 3", tiles.table.bits())),
+    }
+}
+
+/// Strips of a matrix to multiply with.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductJob<'a> {
+    /// `out` is not used; `kind` is the vectors'.
+    pub tiles: TilesJob<'a>,
+    pub times: Times,
+}
+
+impl ProductJob<'_> {
+    /// Jobs with the same answer can share a launch.
+    pub fn key(&self) -> (Module, Mode, OutputKind) {
+        (self.tiles.tiles.module(), mode(self.tiles.tiles).expect("`unfused` was asked"), self.tiles.kind)
+    }
+
+    fn strips(&self) -> usize {
+        self.tiles.strips.1 - self.tiles.strips.0
+    }
+
+    fn tiles(&self) -> usize {
+        self.tiles.tiles.geometry.tiles()
+    }
+}
+
+/// One launch of a multiplying kernel, but for where vectors and results are.
+#[derive(Clone, Debug)]
+pub struct ProductLaunch {
+    pub module: Module,
+    pub kernel: String,
+    pub params: Box<abi::FactorsBatch>,
+    pub grid: u32,
+    pub threads: u32,
+    pub shared: u32,
+}
+
+/// What a launch's shared memory is divided into.
+#[derive(Clone, Copy)]
+struct Room {
+    barriers: usize,
+    warps: usize,
+    buffers: usize,
+    /// Bytes of one buffer.
+    buffer: usize,
+    slack: usize,
+    /// Of the sums of all of a block's chunks.
+    sums: usize,
+    /// Blocks of weights for each warp.
+    staged: usize,
+}
+
+impl Room {
+    fn buffers_at(&self) -> usize {
+        self.barriers + (8 + 16 * self.warps).next_multiple_of(16)
+    }
+
+    fn sums_at(&self) -> usize {
+        // What is read behind a chunk may be of the next buffer: only behind the last one is there room for it.
+        self.buffers_at() + self.warps * self.buffers * self.buffer + self.slack.next_multiple_of(16)
+    }
+
+    fn staging_at(&self) -> usize {
+        self.sums_at() + self.sums.next_multiple_of(16)
+    }
+
+    fn bytes(&self) -> usize {
+        self.staging_at() + self.warps * self.staged * STAGED_BLOCK
+    }
+}
+
+/// The launches that do `jobs`, which have one key, for up to `vectors` vectors, one of [`MOST_VECTORS`].
+pub fn product_launches(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
+    jobs.chunks(abi::MAX_FACTORS).map(|jobs| product_launch(jobs, vectors, limits)).collect()
+}
+
+fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
+    let (module, mode, kind) = jobs[0].key();
+    let strips: usize = jobs.iter().map(ProductJob::strips).sum();
+    let chunks: usize = jobs.iter().map(|j| j.strips() * j.tiles()).sum();
+    let most = |of: fn(&TilesPlan) -> usize| jobs.iter().map(|j| of(j.tiles.tiles)).max().unwrap_or(0);
+    let (tiles, blocks) = (most(|t| t.geometry.tiles()), most(|t| t.geometry.tile() / BLOCK_COLS));
+    // Whole 16 bytes around a chunk, which begins at any multiple of 4.
+    let buffer = (12 + most(|t| t.max_chunk.next_multiple_of(4))).next_multiple_of(16);
+    let table = most(|t| 4 << t.table.bits());
+    let barriers = abi::TABLE_AT + table;
+    let (slack, processors) = (most(TilesPlan::slack), limits.multiprocessors);
+
+    // Up to two strips for each multiprocessor, blocks have one each, which begin and end by themselves.
+    let per_block = if strips <= 2 * processors { 1 } else { strips.div_ceil(processors) };
+    // Sums must not take the room that chunks need.
+    let strip_sums = tiles * vectors * TILE_ROWS * 4;
+    let per_block = per_block.min(limits.shared_per_block / 3 / strip_sums.max(1)).max(1);
+    let divided = |early: bool| {
+        let most_warps = MOST_WARPS[usize::from(early || vectors > 8)];
+        let own = per_block * tiles;
+        let rounds = own.div_ceil(most_warps).max(1);
+        let mut room = Room {
+            barriers,
+            warps: own.div_ceil(rounds).max(1),
+            buffers: if rounds > 1 { 2 } else { 1 },
+            buffer,
+            slack,
+            sums: per_block * strip_sums,
+            staged: if early { blocks } else { 0 },
+        };
+        while room.bytes() > limits.shared_per_block {
+            match (room.buffers, room.warps) {
+                (2, _) => room.buffers = 1,
+                (_, 1) => return Err(room.bytes()),
+                (_, warps) => room.warps = warps - 1,
+            }
+        }
+        Ok(room)
+    };
+    let few = vectors <= 8 && chunks <= processors * FEW_CHUNKS;
+    let early = few.then(|| divided(true).ok()).flatten().filter(|room| room.warps >= tiles.min(MOST_WARPS[1]));
+    let (early, room) = match early {
+        Some(room) => (true, room),
+        None => {
+            let room = divided(false).map_err(|bytes| {
+                Error::device(format!("products need {bytes} bytes of shared memory for a block"))
+                    .tensor(jobs[0].tiles.tensor.name())
+                    .advice("decode the tensor, and multiply with what that gives")
+            })?;
+            (false, room)
+        }
+    };
+    let mut params = Box::new(abi::FactorsBatch { count: jobs.len() as u32, ..Default::default() });
+    let mut grid = 0usize;
+    for (job, item) in jobs.iter().zip(&mut params.items) {
+        let begin = grid;
+        grid += job.strips().div_ceil(per_block);
+        let (Ok(block_begin), Ok(block_end)) = (u16::try_from(begin), u16::try_from(grid)) else {
+            return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
+        };
+        let tiles = abi::Tiles { block_begin, block_end, ..job.tiles.item(0) };
+        *item = abi::Factor {
+            tiles,
+            bias: job.times.bias,
+            before: job.times.before,
+            stride: job.times.stride,
+            place: job.times.place,
+            strips: per_block as u32,
+            reserved: 0,
+            minus: match (tiles.output.offset, kind) {
+                (0, OutputKind::BF16) => 0xBF00_BF00,
+                (0, _) => 0xB800_B800,
+                _ => 0,
+            },
+        };
+    }
+    params.barriers = room.barriers as u32;
+    params.buffers = room.buffers_at() as u32;
+    params.buffer_bytes = buffer as u32;
+    params.buffers_per_warp = room.buffers as u32;
+    params.sums = room.sums_at() as u32;
+    params.staging = room.staging_at() as u32;
+    params.staged = room.staged as u32;
+    let mode = match mode {
+        Mode::Pair => "pair",
+        Mode::Low => "low",
+        Mode::Trellis => "trellis",
+        _ => unreachable!("`unfused` says so"),
+    };
+    let variant = match (early, vectors > 8) {
+        (true, _) => "8_early",
+        (_, true) => "16",
+        _ => "8",
+    };
+    Ok(ProductLaunch {
+        module: if module == Module::Rans { Module::Ranstimes } else { Module::Huffmantimes },
+        kernel: format!("wcodec_{}_{mode}_times_{}_{variant}", module.name(), kind.name()),
+        params,
+        grid: grid as u32,
+        threads: (room.warps * LANES) as u32,
+        shared: room.bytes() as u32,
+    })
+}
