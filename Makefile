@@ -29,10 +29,10 @@ RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcod
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu kernels fuzz miri wheel clean docs notebooks lab
+.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu kernels check-kernels fuzz miri wheel clean docs notebooks lab
 
 help: ## Lists the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 # The environment: one stamp for what comes from PyPI, one for what only the tests need.
 $(VENV)/tools: pyproject.toml
@@ -95,10 +95,11 @@ test-rust: $(foreach n,4 5 6,$(call nvcomp_stamp,$(n)))
 	WCODEC_NVCOMP_WHEELS=$(abspath $(NVCOMP)) cargo test --quiet --package wcodec
 	cargo test --quiet --package wcodec-tui
 
-# The kernels on the CPU, and their images as shipped.
+# The kernels on the CPU, and their images as shipped: all by their hashes, those of one GPU compiled again (`make
+# check-kernels` compiles all of them).
 test-kernels: nvrtc
 	cargo test --quiet --package wcodec-kernels --features emulate
-	$(BIN)/python kernels/compile.py --check --nvrtc $(NVRTC)
+	$(BIN)/python kernels/compile.py --check --cc 9.0 --nvrtc $(NVRTC)
 
 # Two processes side by side, each with one thread of torch: more would wait for each other's memory.
 test-python: export OMP_NUM_THREADS ?= 1
@@ -159,6 +160,9 @@ bench-gpu: $(call nvcomp_stamp,gpu) ## Speed on a GPU; writes target/bench/gpu.j
 
 kernels: nvrtc ## Compiles the GPU kernels to kernels/images, after a change of kernels/cuda or kernels/modules.txt
 	$(BIN)/python kernels/compile.py --write --nvrtc $(NVRTC)
+
+check-kernels: nvrtc ## Compiles every GPU kernel for every GPU again and compares with kernels/images (minutes; `make test` does it for one)
+	$(BIN)/python kernels/compile.py --check --nvrtc $(NVRTC)
 
 fuzz: export SECONDS ?= 60
 fuzz: export RUNS ?=

@@ -124,7 +124,7 @@ def test_small_tables_of_any_scheme_are_of_version_1_1() -> None:
         for bits in (8, 9, 10, 11, 12, None):
             file, _ = wcodec.compress_to_bytes(given, scheme=scheme, coder=coder, table_bits=bits)
             page = FormatReader(file)
-            assert page.index["tables"][0]["bits"] == (bits or (10 if scheme == "rate" else 12))
+            assert page.index["tables"][0]["bits"] == (bits or 12)
             newer = scheme != "int8" or (bits or 12) < 11
             assert page.index["features"] == ["draft-1.1"] * newer and file[8:12] == bytes([1, 0, newer, 0])
             assert page.raw_bytes("w") == wcodec.open(file)["w"].numpy().tobytes()

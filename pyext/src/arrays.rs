@@ -4,16 +4,24 @@ use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Has NumPy's interface looked up while an exception such as that of Ctrl-C can be passed on: the crate `numpy` panics where its
-/// look-up at first use is interrupted.
+/// Has NumPy's interface looked up by a thread of its own, in which Python handles no signals: the crate `numpy` panics where its
+/// look-up at first use ends with an exception, and Ctrl-C would be one.
 fn look_up(py: Python<'_>) -> PyResult<()> {
     static DONE: PyOnceLock<()> = PyOnceLock::new();
-    DONE.get_or_try_init(py, || {
+    if DONE.get(py).is_none() {
+        // Without NumPy, or with a broken one, the caller sees why.
         py.import("numpy")?;
-        let array = PyArray1::<u8>::zeros(py, 0, false);
-        array.try_readonly().map(drop).map_err(PyErr::from)
-    })
-    .copied()
+        let looked_up = py.detach(|| {
+            let thread =
+                std::thread::spawn(|| Python::attach(|py| drop(PyArray1::<u8>::zeros(py, 0, false).readonly())));
+            thread.join()
+        });
+        if let Err(panic) = looked_up {
+            std::panic::resume_unwind(panic);
+        }
+        let _ = DONE.set(py, ());
+    }
+    Ok(())
 }
 
 /// An array of `elements`, which are not copied.

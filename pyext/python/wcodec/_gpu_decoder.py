@@ -163,8 +163,11 @@ class ProductBatch:
                 continue
             fits = bias.dtype == self._dtype and bias.shape == info.shape[:1] and bias.stride(0) == 1
             if not fits or bias.device != device:
-                what = f"a bias is {info.shape[0]} contiguous elements of {dtype} on {device}"
-                raise InputError(f"tensor '{info.name}': {what} (convert it)", tensor=info.name)
+                raise InputError(
+                    f"tensor '{info.name}': a bias is {info.shape[0]} contiguous elements of {dtype} on {device} "
+                    "(convert it)",
+                    tensor=info.name,
+                )
         # They stay alive with the batch.
         self._biases = biases
         self._device = device
@@ -185,7 +188,7 @@ class ProductBatch:
         if x.shape[-1:] != (self._in,) or x.dtype != self._dtype or x.device != self._device or count > self.MOST:
             raise InputError(
                 f"products take up to {self.MOST} vectors of {self._in} elements, {self._dtype} on {self._device}, not "
-                f"{list(x.shape)} of {x.dtype} on {x.device}"
+                f"{list(x.shape)} of {x.dtype} on {x.device} (decode the weight for more; convert the input)"
             )
         return self.apart(self.run(x, count), x, count)
 
