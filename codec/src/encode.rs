@@ -224,6 +224,44 @@ pub fn encode_to_vec(
     Ok((out.into_bytes(), report))
 }
 
+/// Bits per weight that tensors of scheme `rate` would have, of which `source` has rows only: those that `shares` names have so many times as
+/// many of them as their sample. Scales, tables, offsets and padding count, the index does not; 0 without such tensors.
+///
+/// Levels are the source's ([`Source::levels_with`]), or those of [`EncodeOptions::step`] and [`EncodeOptions::steps`]: this is for finding the
+/// steps with which levels that are chosen elsewhere have the bits that are wanted, without choosing all of them.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use wcodec::{Bits, Dtype, EncodeOptions, MemorySource, Rate, Scheme, rate_bits};
+///
+/// let mut rows = MemorySource::new();
+/// let weights: Vec<u8> = (0..64 * 256u32).flat_map(|i| ((i * 7919 % 1013) as f32 - 506.0).to_le_bytes()).collect();
+/// rows.push("w".to_owned(), Dtype::F32, vec![64, 256], weights.into())?;
+/// let options = EncodeOptions { scheme: Scheme::Rate(Rate { bits: Bits::new(4.0)?, trellis: false }), step: Some(0.5), ..EncodeOptions::default() };
+/// // Of a matrix of 1,024 rows: its table weighs a sixteenth.
+/// let of_all = rate_bits(&rows, &options, &BTreeMap::from([("w".to_owned(), 16.0)]))?;
+/// assert!(of_all < rate_bits(&rows, &options, &BTreeMap::new())?);
+/// # Ok::<(), wcodec::Error>(())
+/// ```
+///
+/// # Errors
+/// Options that make no sense, and tensors that cannot be read or encoded, as for [`encode`]; shares below 1.
+pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap<String, f64>) -> Result<f64> {
+    if let Some((name, share)) = shares.iter().find(|(_, share)| !(share.is_finite() && **share >= 1.0)) {
+        let what = format!("a share of {share} for '{name}'");
+        return Err(Error::input(what).advice("give the rows of the tensor for each of the sample's"));
+    }
+    let tensors = source.tensors();
+    check_source(tensors)?;
+    let choices = Choices::new(options, tensors)?;
+    let pool = Pool::new(options.threads)?.unless_inside()?;
+    let reading = Pool::on_demand(pool.threads()?.min(READERS));
+    let cancel = options.cancel.part();
+    let naming = Naming { source: source.path(), output: Path::new(MEMORY) };
+    rate::Search { source, options, choices: &choices, pool: &pool, reading: &reading, cancel: &cancel, naming }
+        .bits_of_samples(shares)
+}
+
 /// Encodes `source` into memory, and opens what comes of it: for what is used at once, this takes less time and memory than
 /// [`encode_to_vec`] and [`Container::from_bytes`]. What was encoded is kept as it is, and known to be sound.
 ///

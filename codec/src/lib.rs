@@ -64,7 +64,7 @@ pub use checkpoint::{Checkpoint, MemorySource, Source, SourceBytes, SourceTensor
 pub use coder::{Coder, Filter, Isa, Layout};
 pub use container::metadata::{PLAN_KEY, QUALITY_KEY, REST_KEY};
 pub use decode::{ChunkInfo, ChunkSize, Container, DecodeOptions, decode, write_safetensors};
-pub use encode::{EncodeOptions, EncodeReport, Rule, encode, encode_to_container, encode_to_vec};
+pub use encode::{EncodeOptions, EncodeReport, Rule, encode, encode_to_container, encode_to_vec, rate_bits};
 pub use error::{Error, ErrorKind, Result};
 pub use extract::{extract, extract_to};
 pub use file::{OutputFile, OutputKind};

@@ -177,6 +177,23 @@ fn tables_of_every_size_are_stored_and_small_ones_cost_little() {
     assert!(e.contains("tables of coder rans have 11 or 12 bits, not 9 (leave table_bits out"), "{e}");
 }
 
+/// Strips of each are all that is looked at for the step: their tables weigh as those of whole tensors do.
+#[test]
+fn bits_of_many_tensors_of_different_kinds_are_as_asked_for() {
+    let shape = [1024usize, 1024];
+    let mut source = MemorySource::new();
+    for i in 0..16u16 {
+        let mut rng = StdRng::seed_from_u64(i.into());
+        let tails = StudentT::new([4.0, 6.0, 30.0][usize::from(i) % 3]).unwrap();
+        let w: Vec<f32> = (0..shape.iter().product()).map(|_| tails.sample(&mut rng) as f32 * 0.02).collect();
+        source.push(format!("{i}"), Dtype::BF16, shape.to_vec(), bytes_of(Dtype::BF16, &w).into()).unwrap();
+    }
+    for coder in [Coder::Rans, Coder::Huffman] {
+        let found = bits_of(&encoded(&source, &options(3.0, false, coder)).unwrap().1);
+        assert!((found / 3.0 - 1.0).abs() < 0.002, "{coder}: {found}");
+    }
+}
+
 #[test]
 fn small_tables_make_files_of_format_1_1_and_others_do_not() {
     let source = source(&[("w", Dtype::F32, &[64, 512], &weights(64, 512, 18))]);

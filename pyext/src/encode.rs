@@ -101,6 +101,18 @@ pub fn encode_to_bytes<'py>(
     Ok((bytes, report(&r)))
 }
 
+/// Bits per weight of scheme `rate`, of samples of tensors that are so many times as large. `levels`: see [`WithLevels`].
+#[pyfunction]
+pub fn rate_bits(
+    py: Python<'_>,
+    source: Input,
+    options: Encode,
+    shares: BTreeMap<String, f64>,
+    levels: Option<Py<PyAny>>,
+) -> PyResult<f64> {
+    work(py, source, options, (None, levels), |source, options, _| wcodec::rate_bits(source, options, &shares))
+}
+
 /// Encodes a checkpoint to a container in memory, which is open.
 #[pyfunction]
 #[pyo3(signature = (source, options, progress, levels=None))]

@@ -26,7 +26,7 @@ mod _native {
     #[pymodule_export]
     use crate::container::{Comparison, Container, Facts, compare};
     #[pymodule_export]
-    use crate::encode::{encode, encode_to_bytes, encode_to_container};
+    use crate::encode::{encode, encode_to_bytes, encode_to_container, rate_bits};
     #[pymodule_export]
     use crate::files::{Output, checkpoint};
     #[pymodule_export]

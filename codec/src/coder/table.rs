@@ -77,6 +77,14 @@ impl Table {
         }
     }
 
+    /// How many symbols it has.
+    pub fn symbols(&self) -> usize {
+        match self {
+            Self::Rans(t) => t.frequencies().iter().filter(|&&f| f > 0).count(),
+            Self::Huffman(t) => t.lengths().iter().filter(|&&l| l > 0).count(),
+        }
+    }
+
     /// Bits that symbols of `histogram` take; `None` where it lacks one of them.
     pub fn cost(&self, histogram: &Histogram) -> Option<f64> {
         let cost: f64 = histogram

@@ -22,8 +22,8 @@ use crate::scheme::lossless::columns;
 use crate::scheme::rate::Rate;
 use crate::tensor::AlignedBytes;
 
-/// Weights that are encoded to count bits: enough for a thousandth of a bit.
-const SAMPLE: usize = 1 << 20;
+/// Weights that are encoded to count bits: enough for a few thousandths of a bit where there are a hundred tensors.
+const SAMPLE: usize = 1 << 22;
 /// How near to the target is near enough, of it, and how often is tried.
 const CLOSE: f64 = 2e-4;
 const TRIES: usize = 12;
@@ -60,6 +60,20 @@ struct Group {
 struct Tables {
     shared: Vec<Table>,
     used: Vec<usize>,
+}
+
+/// What samples stand for, together.
+#[derive(Default)]
+struct Sum {
+    bytes: f64,
+    weights: f64,
+}
+
+impl Sum {
+    /// Bits for each weight.
+    fn bits(&self) -> f64 {
+        if self.weights == 0.0 { 0.0 } else { 8.0 * self.bytes / self.weights }
+    }
 }
 
 /// Some strips of a tensor.
@@ -218,8 +232,7 @@ impl Search<'_> {
         of: &dyn Fn(usize) -> f32,
         tables: &mut Tables,
     ) -> Result<f64> {
-        let workers = Workers { pool: self.pool, cancel: self.cancel };
-        let (mut bytes, mut weights) = (0.0, 0.0);
+        let mut sum = Sum::default();
         for sample in samples {
             let (_, coder) = self.choices.way(&sample.tensor.name);
             let mut plane = self.options.plane(coder);
@@ -231,15 +244,62 @@ impl Search<'_> {
                 transposed: false,
                 plane,
             };
-            let name = |e| self.naming.of(&sample.tensor.name, e);
-            let mut prepared = task.prepare(SourceBytes::Borrowed(&sample.bytes), workers).map_err(name)?;
-            prepared.choose(&mut tables.shared);
-            let encoded = prepared.encode(workers, &AtomicUsize::new(0)).map_err(name)?;
-            let Counted { of_rows, of_tables } = encoded.counted(&mut tables.used);
-            bytes += of_rows as f64 * sample.share + of_tables as f64;
-            weights += sample.tensor.shape.iter().product::<usize>() as f64 * sample.share;
+            self.count(task, SourceBytes::Borrowed(&sample.bytes), sample.share, tables, &mut sum)?;
         }
-        Ok(8.0 * bytes / weights)
+        Ok(sum.bits())
+    }
+
+    /// Adds what a sample of a tensor so many times as large stands for.
+    fn count(
+        &self,
+        task: TensorTask<'_>,
+        bytes: SourceBytes<'_>,
+        share: f64,
+        tables: &mut Tables,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        let workers = Workers { pool: self.pool, cancel: self.cancel };
+        let tensor = task.tensor;
+        let name = |e| self.naming.of(&tensor.name, e);
+        let mut prepared = task.prepare(bytes, workers).map_err(name)?;
+        // Tables are the tensor's: of its strips alone, one of its own would seldom pay.
+        prepared.choose_for(&mut tables.shared, share);
+        let encoded = prepared.encode(workers, &AtomicUsize::new(0)).map_err(name)?;
+        let Counted { of_rows, of_tables, of_fit } = encoded.counted(&mut tables.used);
+        sum.bytes += of_rows as f64 * share + of_tables as f64 + of_fit * (share - 1.0);
+        sum.weights += tensor.shape.iter().product::<usize>() as f64 * share;
+        Ok(())
+    }
+
+    /// Bits per weight of the tensors of scheme `rate`, of which the source has rows: those that `shares` names have so many times as many of them.
+    /// Their levels are the source's, where it brings some along. 0 without such tensors.
+    pub fn bits_of_samples(&self, shares: &BTreeMap<String, f64>) -> Result<f64> {
+        let tensors = self.source.tensors();
+        let relative = self.relative_steps();
+        let (mut tables, mut sum) = (Tables::default(), Sum::default());
+        for (i, tensor) in tensors.iter().enumerate().filter(|(_, t)| !self.choices.skip.is_match(&t.name)) {
+            self.cancel.check()?;
+            let (scheme, coder) = self.choices.way(&tensor.name);
+            if !matches!(scheme, Scheme::Rate(_))
+                || tensor.alias_of.is_some()
+                || !scheme.takes(tensor.dtype, &tensor.shape)
+            {
+                continue;
+            }
+            let name = |e| self.naming.of(&tensor.name, e);
+            let bytes = self.source.read_with(i, self.reading, self.cancel).map_err(name)?;
+            let levels = self.source.levels_with(i, self.reading, self.cancel).map_err(name)?;
+            let share = shares.get(&tensor.name).copied().unwrap_or(1.0);
+            let transposed = self.choices.transpose.is_match(&tensor.name);
+            let matrix = matrix_of(&tensor.shape, transposed).map_err(name)?;
+            let rows = (matrix.count * matrix.rows) as f64 * share;
+            let mut plane = self.options.plane(coder);
+            plane.tile = self.options.tile.or_else(|| Some(wide_tile(rows.round() as usize, matrix.cols)));
+            let step = self.options.step.unwrap_or(1.0) * relative.get(tensor.name.as_str()).copied().unwrap_or(1.0);
+            let task = TensorTask { tensor, scheme, rate: RateTask { factor: step, levels }, transposed, plane };
+            self.count(task, bytes, share, &mut tables, &mut sum)?;
+        }
+        Ok(sum.bits())
     }
 
     /// Strips of the tensors of `group`, evenly spread, of so many weights at most or nearly.

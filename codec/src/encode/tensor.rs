@@ -239,9 +239,14 @@ impl<'a> TensorTask<'a> {
 impl<'a> Prepared<'a> {
     /// Chooses its tables; see [`Draft::choose`].
     pub fn choose(&mut self, shared: &mut Vec<Table>) {
+        self.choose_for(shared, 1.0);
+    }
+
+    /// As [`choose`](Self::choose), for a sample of a tensor so many times as large.
+    pub fn choose_for(&mut self, shared: &mut Vec<Table>, times: f64) {
         match &mut self.content {
-            Content::Bytes { draft, .. } => draft.choose(shared),
-            Content::Symbols { planes, .. } => planes.iter_mut().for_each(|p| p.draft.choose(shared)),
+            Content::Bytes { draft, .. } => draft.choose_for(shared, times),
+            Content::Symbols { planes, .. } => planes.iter_mut().for_each(|p| p.draft.choose_for(shared, times)),
         }
     }
 
@@ -303,13 +308,16 @@ pub struct Counted {
     pub of_rows: usize,
     /// Tables that no tensor before it uses.
     pub of_tables: usize,
+    /// Bytes that these tables win, as expected, because they were made for the very symbols that they code: of many more symbols of the same kind no
+    /// table wins more. Half a bit for the logarithm of each frequency (G. A. Miller, "Note on the bias of information estimates", 1955).
+    pub of_fit: f64,
 }
 
 impl Encoded<'_> {
     /// Counts its bytes; `used` has the places of shared tables that count already.
     pub fn counted(&self, used: &mut Vec<usize>) -> Counted {
         let scales = self.scales.as_ref().map_or(0, |(_, s)| s.len() * self.scheme.scale_dtype().size());
-        let mut counted = Counted { of_rows: scales, of_tables: 0 };
+        let mut counted = Counted { of_rows: scales, of_tables: 0, of_fit: 0.0 };
         for plane in &self.planes {
             let side = plane.side.as_ref().map_or(0, Stored::len);
             counted.of_rows += plane.data.len() + plane.plane.offsets.len() + side;
@@ -320,6 +328,7 @@ impl Encoded<'_> {
                 None => {}
             }
             counted.of_tables += choice.table.to_bytes().len();
+            counted.of_fit += (choice.table.symbols() - 1) as f64 * std::f64::consts::LOG2_E / 2.0 / 8.0;
         }
         counted
     }

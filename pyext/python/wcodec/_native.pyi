@@ -39,6 +39,7 @@ __all__ = [
     "legacy_decode",
     "legacy_encode",
     "nvcomp_info",
+    "rate_bits",
     "rate_tile",
     "ring_slots",
     "safe",
@@ -211,6 +212,9 @@ def encode_to_bytes(
 def encode_to_container(
     source: _Source, options: _EncodeOptions, progress: _Progress, levels: _ChooseLevels | None = None
 ) -> Container: ...
+def rate_bits(
+    source: _Source, options: _EncodeOptions, shares: dict[str, float], levels: _ChooseLevels | None
+) -> float: ...
 def rate_tile(rows: int, cols: int) -> int: ...
 def encoding_facts() -> _EncodingFacts: ...
 def checkpoint(path: _Path, rest: bool) -> tuple[list[tuple[str, Any]], list[Any]]: ...

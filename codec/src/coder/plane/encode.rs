@@ -76,8 +76,13 @@ impl Draft {
     /// Chooses tables: one of `shared`, which planes before this one wanted, where that is smaller than a table of its own, which
     /// then joins them. To be called in the order of the file, which so depends on nothing else.
     pub fn choose(&mut self, shared: &mut Vec<Table>) {
+        self.choose_for(shared, 1.0);
+    }
+
+    /// As [`choose`](Self::choose), for a plane that is a sample of one so many times as large: what its table takes weighs that much less.
+    pub(crate) fn choose_for(&mut self, shared: &mut Vec<Table>, times: f64) {
         if let Way::Tiles(tiles) = &mut self.0 {
-            tiles.choose(shared);
+            tiles.choose(shared, times);
         }
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -168,19 +167,19 @@ class Chooser:
         return best[0]
 
     def _count(self, constant: float) -> float:
-        """Bits per weight of all tensors of the scheme, as the encoder stores a sample of their rows."""
+        """Bits per weight of all tensors of the scheme, as the encoder counts them by a sample of their rows."""
         samples: dict[str, Any] = {}
         rows: dict[str, torch.Tensor] = {}
         share: dict[str, float] = {}
         for name, dtype, shape, tied_to in self._declared:
             if tied_to is not None:
                 # The same object, so that the encoder sees that it is to be stored once.
-                samples[name], share[name] = samples[tied_to], share[tied_to]
+                samples[name] = samples[tied_to]
                 if tied_to in rows:
                     rows[name] = rows[tied_to]
                 continue
             if len(shape) != 2 or dtype not in FLOATS or 0 in shape:
-                samples[name], share[name] = self._weights[name], 1.0
+                samples[name] = self._weights[name]
                 continue
             axis = 1 if name in self._turned else 0
             tensor, count = torch_tensor(name, self._weights[name]), shape[axis]
@@ -192,18 +191,10 @@ class Chooser:
             matrix = self._matrix(name) if name in rows else None
             return None if matrix is None else self._chosen(matrix, constant, rows[name])
 
-        _, text = _native.encode_to_bytes(tensor_source(samples), self._native(constant), None, levels)
-        stored = weights = 0.0
-        for tensor_info in json.loads(text)["tensors"]:
-            if tensor_info["scheme"] != "rate":
-                continue
-            for segment in tensor_info["segments"]:
-                own = 1.0 if segment["role"] == "table" else share[tensor_info["name"]]
-                stored += segment["length"] * own
-            weights += tensor_info["elements"] * share[tensor_info["name"]]
-        if not weights:
+        bits = _native.rate_bits(tensor_source(samples), self._native(constant), share, levels)
+        if not bits:
             raise InputError("there is no tensor to quantize (change include and exclude)")
-        return 8 * stored / weights
+        return bits
 
 
 def _next(tried: list[tuple[float, float]], wanted: float) -> float:

@@ -37,13 +37,13 @@ impl Counts {
 }
 
 impl TableKind {
-    /// The table for what occurs so often: of `shared` or a new one, whichever makes the plane smaller.
-    pub fn choose(self, counts: &Counts, shared: &[Table]) -> TableChoice {
+    /// The table for what occurs so often: of `shared` or a new one, whichever makes a plane of so many times as many symbols smaller.
+    pub fn choose(self, counts: &Counts, times: f64, shared: &[Table]) -> TableChoice {
         let own = match counts {
-            Counts::Symbols(histogram) => self.own(histogram),
+            Counts::Symbols(histogram) => self.own(histogram, times),
             Counts::Pairs(_, own) => Table::Huffman(own.clone()),
         };
-        let own_bits = counts.cost(&own).expect("made for it") + own.to_bytes().len() as f64 * 8.0;
+        let own_bits = counts.cost(&own).expect("made for it") + own.to_bytes().len() as f64 * 8.0 / times;
         shared
             .iter()
             .enumerate()
@@ -60,11 +60,12 @@ impl TableKind {
             })
     }
 
-    /// A table of its own for symbols that occur so often.
-    fn own(self, histogram: &Histogram) -> Table {
-        let exact = Table::from_histogram(self.coder, self.bits, histogram);
-        let shareable = Table::from_histogram(self.coder, self.bits, &with_neighbours(self.layout, histogram));
-        let table_bits = exact.to_bytes().len() as f64 * 8.0;
+    /// A table of its own for symbols that occur so often, in a plane of so many times as many of them.
+    fn own(self, histogram: &Histogram, times: f64) -> Table {
+        let whole = &if times > 1.0 { expected(self.layout, histogram, times) } else { *histogram };
+        let exact = Table::from_histogram(self.coder, self.bits, whole);
+        let shareable = Table::from_histogram(self.coder, self.bits, &with_neighbours(self.layout, whole));
+        let table_bits = exact.to_bytes().len() as f64 * 8.0 / times;
         let cost = |t: &Table| t.cost(histogram).expect("made for it");
         // Small planes are dominated by their table. A little more for this one lets the next ones do without.
         if cost(&shareable) < cost(&exact) + table_bits / 4.0 { shareable } else { exact }
@@ -83,4 +84,24 @@ fn with_neighbours(layout: Layout, histogram: &Histogram) -> Histogram {
     };
     let largest = (0..256).filter(|&s| histogram[s] > 0).map(size).max().unwrap_or(0);
     std::array::from_fn(|s| if size(s) <= largest { histogram[s].max(1) } else { histogram[s] })
+}
+
+/// What is to be expected of a plane so many times as large as one with `histogram`: rare pairs that the sample lacks, too, for each of them takes a
+/// slot of the table from the others. The two of a pair are nearly independent of each other.
+fn expected(layout: Layout, histogram: &Histogram, times: f64) -> Histogram {
+    let mut whole = histogram.map(|count| (count as f64 * times).round() as u64);
+    if layout == Layout::Pair {
+        let mut single = [0u64; 16];
+        for (pair, &count) in histogram.iter().enumerate() {
+            single[pair & 15] += count;
+            single[pair >> 4] += count;
+        }
+        let all: u64 = single.iter().sum();
+        let pairs = all as f64 / 2.0 * times;
+        for (pair, count) in whole.iter_mut().enumerate().filter(|(_, count)| **count == 0) {
+            let chance = single[pair & 15] as f64 / all as f64 * (single[pair >> 4] as f64 / all as f64);
+            *count = u64::from(pairs * chance >= 0.5);
+        }
+    }
+    whole
 }

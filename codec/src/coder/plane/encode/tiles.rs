@@ -84,12 +84,12 @@ impl TilesDraft {
         Ok(Some(Self { geometry, kind, attempts }))
     }
 
-    /// Chooses tables; see [`Draft::choose`](super::Draft::choose).
-    pub fn choose(&mut self, shared: &mut Vec<Table>) {
+    /// Chooses tables; see [`Draft::choose_for`](super::Draft::choose_for).
+    pub fn choose(&mut self, shared: &mut Vec<Table>, times: f64) {
         let known = shared.len();
         for (attempt, tries) in self.attempts.iter_mut().map(|a| &mut a.tries).enumerate() {
             for (i, one) in tries.iter_mut().enumerate() {
-                let mut choice = self.kind.choose(&one.counts, &shared[..known]);
+                let mut choice = self.kind.choose(&one.counts, times, &shared[..known]);
                 // What is unlikely to be used is nothing to share.
                 if choice.is_new && (attempt, i) == (0, 0) {
                     choice.place = Some(shared.len());
