@@ -133,6 +133,7 @@ def test_bench(folder: Path, decoded: Path, run: Cli) -> None:
         (("generate", "{none}", "--prompt", "x"), "none"),
         (("eval", "{folder}", "--text", "{none}"), "no such file"),
         (("eval", "{folder}", "--text", "{folder}/model.wcodec"), "not UTF-8"),
+        (("eval", "{folder}", "--text", "{empty}"), "the text has no tokens"),
         (("eval", "{folder}", "--text", "{folder}/config.json", "--window", "4096"), "1024 positions"),
         (("bench", "{folder}", "--new-tokens", "1"), "at least 2"),
         (("bench", "{folder}", "--baseline", "{none}"), "none"),
@@ -141,7 +142,9 @@ def test_bench(folder: Path, decoded: Path, run: Cli) -> None:
     ],
 )
 def test_errors(folder: Path, tmp_path: Path, run: Cli, arguments: tuple[str, ...], message: str) -> None:
-    status, out, err = run(*(a.format(folder=folder, none=tmp_path / "none") for a in arguments))
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    status, out, err = run(*(a.format(folder=folder, none=tmp_path / "none", empty=empty) for a in arguments))
     assert status == 2 and not out and message in err
     assert err.startswith("wcodec: error: ") and err.count("\n") == 1
 

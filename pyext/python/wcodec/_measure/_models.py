@@ -149,6 +149,8 @@ def token_ids(text: Any, model: Any, tokenizer: Any = None) -> torch.Tensor:
         raise InputError(
             f"text must be a str, a path or token ids, not {type(text).__name__} (pass one text at a time)"
         ) from None
+    if ids.numel() == 0:
+        raise InputError(f"{path or 'text'}: the text has no tokens (pass a text of some hundred words)")
     if ids.ndim == 2 and ids.shape[0] == 1:
         ids = ids[0]
     if ids.ndim != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
