@@ -10,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -238,16 +239,22 @@ def test_buffers_and_dtypes_are_saved(tmp_path: Path) -> None:
 # transformers' own saving
 
 
-def refused(model: Any, folder: Path) -> bool:
-    """Whether the model's own methods name ours and write nothing."""
-    found = []
-    for method, arguments in ((model.save_pretrained, (folder,)), (model.push_to_hub, ("nobody/nothing",))):
-        try:
-            method(*arguments, safe_serialization=True)
-        except wcodec.InputError as error:
-            assert "wcodec.save_pretrained" in str(error)
-            found.append(not folder.exists())
-    return found == [True, True]
+def saves(model: Any, folder: Path) -> bool:
+    """Whether the model's own method writes a folder that loads as the same model, compressed."""
+    model.save_pretrained(folder)
+    loaded = type(model).from_pretrained(folder)
+    same = torch.equal(outputs(loaded), outputs(model)) and is_compressed(loaded) and is_compressed(model)
+    shutil.rmtree(folder)
+    return same
+
+
+def outputs(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(IDS)[0]
+
+
+def is_compressed(model: Any) -> bool:
+    return any(isinstance(m, CompressedLayer) for m in model.modules())
 
 
 def plain(model: Path) -> Any:
@@ -255,7 +262,7 @@ def plain(model: Path) -> Any:
 
 
 @pytest.mark.parametrize("way", ["compress_", "load_model", "a checkpoint", "transformers"])
-def test_saving_by_transformers_is_refused(way: str, saved: Path, model: Path, tmp_path: Path) -> None:
+def test_the_models_own_methods_save_it(way: str, saved: Path, model: Path, tmp_path: Path) -> None:
     if way == "compress_":
         loaded = plain(model)
         wcodec.compress_(loaded, progress=False)
@@ -266,9 +273,10 @@ def test_saving_by_transformers_is_refused(way: str, saved: Path, model: Path, t
     new = tmp_path / "new"
     copies = (copy.deepcopy(loaded), pickle.loads(pickle.dumps(loaded)))
     for one in (loaded, *copies):
-        assert refused(one, new) and refused(one.model, new)
-        assert refused(wcodec.WCodecModel(one).model, new)
-    # Ours goes on, and so does saving what is in a state dict.
+        assert saves(one, new) and saves(one.model, new)
+        # The copy's methods are of the copy.
+        assert one.num_parameters() == 3_147_456 and one.model.num_parameters() == 3_147_456 - 4096 * 192
+    # So does ours, and saving what is in a state dict.
     wcodec.save_pretrained(copies[1], tmp_path / "ours")
     assert torch.equal(logits(wcodec.load_model(tmp_path / "ours")), logits(loaded))
     torch.save(loaded.state_dict(), tmp_path / "state.pt")
@@ -281,19 +289,82 @@ def test_saving_by_transformers_is_refused(way: str, saved: Path, model: Path, t
     wcodec.decompress_(loaded)
     assert "save_pretrained" not in loaded.__dict__ and "push_to_hub" not in loaded.model.__dict__
     loaded.save_pretrained(new)
-    assert torch.equal(logits(plain(new)), logits(loaded))
+    assert torch.equal(logits(plain(new)), logits(loaded)) and not is_compressed(plain(new))
 
 
-def test_the_refusal_goes_with_the_last_compressed_layer(model: Path, tmp_path: Path) -> None:
+def test_the_methods_go_with_the_last_compressed_layer(model: Path, tmp_path: Path) -> None:
     loaded = plain(model)
     wcodec.compress_(loaded, progress=False)
     wcodec.decompress_(loaded, include="model.*")
     # The base model is an ordinary one again, the whole is not.
-    assert refused(loaded, tmp_path / "a")
+    assert saves(loaded, tmp_path / "a") and not is_compressed(loaded.model)
     loaded.model.save_pretrained(tmp_path / "base")
+    assert not (tmp_path / "base/model.wcodec").exists()
     wcodec.decompress_(loaded)
     loaded.save_pretrained(tmp_path / "whole")
+    assert not (tmp_path / "whole/model.wcodec").exists()
     assert not any(isinstance(m, CompressedLayer) for m in loaded.modules())
+
+
+def test_saving_again_replaces_a_compressed_model_and_no_other(model: Path, saved: Path, tmp_path: Path) -> None:
+    loaded = plain(saved)
+    for _ in range(2):
+        loaded.save_pretrained(tmp_path / "new", max_shard_size="1GB")
+    # Where it is read from, too.
+    plain(tmp_path / "new").save_pretrained(tmp_path / "new")
+    assert torch.equal(logits(plain(tmp_path / "new")), logits(loaded))
+    original = Path(shutil.copytree(model, tmp_path / "original"))
+    before = contents(original)
+    with pytest.raises(wcodec.InputError, match="saving would destroy it"):
+        loaded.save_pretrained(original)
+    assert contents(original) == before
+    loaded.save_pretrained(tmp_path / "nobody", is_main_process=False)
+    assert not (tmp_path / "nobody").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"state_dict": {}}, "state_dict"),
+        ({"variant": "fp16"}, "variant"),
+        ({"safe_serialization": False}, "safe_serialization=False"),
+        ({"anything": 1}, "anything"),
+    ],
+)
+def test_what_saving_does_not_take(options: dict[str, Any], named: str, saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(wcodec.InputError, match=f"does not take {named}"):
+        plain(saved).save_pretrained(tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
+
+
+def test_push_to_hub_uploads_the_folder(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    calls: list[Any] = []
+
+    class Api:
+        def __init__(self, token: Any = None) -> None:
+            calls.append(token)
+
+        def create_repo(self, name: str, **options: Any) -> Any:
+            calls.append((name, options))
+            return types.SimpleNamespace(repo_id=f"me/{name}")
+
+        def upload_folder(self, *, repo_id: str, folder_path: Any, **options: Any) -> str:
+            calls.append((repo_id, options))
+            shutil.copytree(folder_path, tmp_path / repo_id.replace("/", "-"))
+            return "done"
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    loaded = plain(saved)
+    assert loaded.push_to_hub("small", token="t", private=True, commit_message="first") == "done"
+    assert calls[:2] == ["t", ("small", {"private": True, "exist_ok": True})]
+    assert calls[2] == ("me/small", {"commit_message": "first", "revision": None, "create_pr": None})
+    loaded.save_pretrained(tmp_path / "other", push_to_hub=True)
+    for name in ("me-small", "me-other", "other"):
+        assert torch.equal(logits(plain(tmp_path / name)), logits(loaded))
+    with pytest.raises(wcodec.InputError, match="does not take tags"):
+        loaded.push_to_hub("small", tags=["x"])
 
 
 def test_a_model_that_was_not_compressed_saves(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +399,6 @@ def test_modules_around_a_model_save_what_is_theirs(model: Path, tmp_path: Path)
     wcodec.compress_(around, progress=False)
     around.save_pretrained(tmp_path / "b")
     assert torch.equal(torch.load(tmp_path / "b"), torch.ones(3))
-    assert refused(around.base, tmp_path / "c") and refused(around.base.model, tmp_path / "c")
 
 
 # One notion of a checkpoint

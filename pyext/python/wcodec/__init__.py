@@ -88,7 +88,7 @@ if _TYPE_CHECKING:
         VerifiedTensor,
         VerifyReport,
     )
-    from ._transformers import register
+    from ._transformers import WCodecConfig, register
 
 # Where each name is: it is imported when it is used for the first time. Commands start at once, without NumPy where
 # they need none, and torch is needed only by what works with it.
@@ -154,7 +154,7 @@ _MODULES = {
         "VerifiedTensor",
         "VerifyReport",
     ),
-    "._transformers": ("register",),
+    "._transformers": ("WCodecConfig", "register"),
 }
 _FOUND = {name: (module, name) for module, names in _MODULES.items() for name in names}
 # Other names of the same functions.
@@ -230,6 +230,7 @@ __all__ = [
     "UnsupportedError",
     "VerifiedTensor",
     "VerifyReport",
+    "WCodecConfig",
     "WCodecModel",
     "WcodecError",
     "__version__",

@@ -82,7 +82,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def config_of(
     place: str | os.PathLike[str], record: dict[str, Any] | None = None, trust_remote_code: bool = False
 ) -> Any:
-    """The config of a causal language model of transformers: that of a folder or a repository, or of a record.
+    """The config of a model of transformers: that of a folder or a repository, or of a record.
 
     :raises InputError: if it would run or fetch code, unless ``trust_remote_code`` allows that.
     """
@@ -113,7 +113,8 @@ def _check_type(record: dict[str, Any], place: str | os.PathLike[str]) -> None:
 
     name = record.get("model_type")
     with by_transformers(place, "makes no config of it"):
-        known = isinstance(name, str) and name in CONFIG_MAPPING and CONFIG_MAPPING[name] in MODEL_FOR_CAUSAL_LM_MAPPING
+        config = CONFIG_MAPPING[name] if isinstance(name, str) and name in CONFIG_MAPPING else None
+        known = config in MODEL_FOR_CAUSAL_LM_MAPPING or (config and _class_named(record, config)) is not None
     if known:
         return
     if record.get("auto_map"):
@@ -121,10 +122,30 @@ def _check_type(record: dict[str, Any], place: str | os.PathLike[str]) -> None:
     import transformers
 
     raise UnsupportedError(
-        f"{place}: transformers {transformers.__version__} has no causal language model of type {shown(name)} "
+        f"{place}: transformers {transformers.__version__} has no model of type {shown(name)} "
         "(upgrade transformers, or check the config)",
         file=place,
     )
+
+
+def class_of(config: Any) -> Any:
+    """The class of transformers that a config names; ``None`` where it names none for such a config, or code of its
+    own."""
+    named = getattr(config, "auto_map", None)
+    return None if named else _class_named({"architectures": getattr(config, "architectures", None)}, type(config))
+
+
+def _class_named(record: dict[str, Any], config: type) -> Any:
+    import transformers
+
+    names = record.get("architectures")
+    for name in names if isinstance(names, list) else ():
+        found: Any = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
+        # Of another kind of config it could not be made.
+        is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+        if is_model and getattr(found, "config_class", None) is config:
+            return found
+    return None
 
 
 def _items(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:

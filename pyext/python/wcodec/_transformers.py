@@ -1,18 +1,22 @@
-"""transformers' own loading of models that :func:`wcodec.save_pretrained` wrote.
+"""transformers' own loading of models with compressed weights.
 
-``AutoModelForCausalLM.from_pretrained(folder)`` finds the method ``wcodec`` in the folder's config, and needs a
-quantizer of that name: :func:`register` gives it one. Importing wcodec calls it when transformers is there already, or
-is imported later; transformers itself is never imported for that.
+``AutoModelForCausalLM.from_pretrained(folder)`` finds the method ``wcodec`` in the config of a folder that was saved
+so, or is given a :class:`WCodecConfig` and compresses while it loads; both need a quantizer of that name:
+:func:`register` gives transformers one. Importing wcodec calls it when transformers is there already, or is imported
+later; transformers itself is never imported for that.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import inspect
+from collections.abc import Iterable
 from typing import Any
 
 from ._errors import InputError, UnsupportedError
 
 METHOD = "wcodec"
+# Of compress_, what a config has no use for: a file says its own names.
+_NOT_OF_LAYERS = {"metadata", "overwrite", "skip", "step", "transpose", "frame"}
 
 
 def register() -> None:
@@ -35,29 +39,80 @@ def register() -> None:
         raise UnsupportedError("this transformers takes no other quantization methods (install version 5 or later)")
 
     class WCodecConfig(QuantizationConfigMixin):  # type: ignore[misc]
-        """What a model's config says about its compressed weights.
+        """How transformers compresses a model that it loads, or what a folder says of its compressed weights::
 
-        :param file: the ``.wcodec`` file in the model's folder.
-        :param residency: ``device``, ``host`` or ``auto``, as for :func:`wcodec.compress_`.
-        :param vram_budget: for ``auto``, a size as for :func:`wcodec.compress_`.
-        :param cache: a size as for :func:`wcodec.compress_`.
-        :raises InputError: for a residency that there is not, a size that is none, a budget without ``auto``.
+            from transformers import AutoModelForCausalLM
+            model = AutoModelForCausalLM.from_pretrained(
+                "path/to/model", quantization_config=wcodec.WCodecConfig(bits=4), device_map="cuda"
+            )
+            model.save_pretrained("model-compressed")
+            model = AutoModelForCausalLM.from_pretrained("model-compressed", device_map="cuda")
+
+        Weights are compressed tensor by tensor while they are read: the model is never in memory as it was.
+
+        :param scheme: as for :func:`wcodec.compress_`, as is all that follows; ``rate`` where ``bits`` are given.
+        :param bits: with scheme ``rate``, bits per weight, 1 to 8.
+        :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``.
+        :param residency: ``device``, ``host`` or ``auto``.
+        :param vram_budget: for ``auto``, a size.
+        :param cache: a size.
+        :param include: glob patterns of layers to compress; all if left out.
+        :param exclude: glob patterns of layers to leave as they are.
+        :param embeddings: whether embeddings are compressed.
+        :param file: of a folder that was saved, its ``.wcodec`` file.
+        :param options: others of :func:`wcodec.compress_`, such as ``scale``, ``trellis``, ``rules``, ``calibrate``.
+        :raises InputError: for options that there are not or that make no sense, before anything is read.
         """
 
         def __init__(
             self,
-            file: str = "model.wcodec",
+            scheme: str | None = None,
+            bits: float | None = None,
+            coder: str = "rans",
             residency: str = "device",
-            scheme: str = "",
-            coder: str = "",
             vram_budget: int | str | None = None,
             cache: int | str | None = None,
-            **_: Any,
+            include: str | Iterable[str] = (),
+            exclude: str | Iterable[str] = (),
+            embeddings: bool = True,
+            file: str | None = None,
+            **options: Any,
         ) -> None:
+            from ._options import patterns
+
             checked_settings(residency, vram_budget, cache)
+            options.pop("quant_method", None)
             self.quant_method = METHOD
-            self.file, self.residency, self.scheme, self.coder = file, residency, scheme, coder
-            self.vram_budget, self.cache = vram_budget, cache
+            self.scheme, self.bits, self.coder, self.residency = scheme, bits, coder, residency
+            self.vram_budget, self.cache, self.file = vram_budget, cache, file
+            self.include, self.exclude = patterns("include", include), patterns("exclude", exclude)
+            self.embeddings, self.options = bool(embeddings), options
+            _check(self)
+
+        @classmethod
+        def from_dict(cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any) -> Any:
+            """A config of what ``config.json`` says. What a later version may have added is left out."""
+            known = {*inspect.signature(cls.__init__).parameters, "options"} - {"self"}
+            given = {name: value for name, value in config_dict.items() if name in known}
+            given.update(given.pop("options", None) or {})
+            if not given.get("file"):
+                given["file"] = "model.wcodec"
+            # It says how weights were encoded, which need not be how they could be.
+            made = cls(residency=given.get("residency", "device"), **_settings(given))
+            for name in ("scheme", "bits", "coder", "file"):
+                setattr(made, name, given.get(name, getattr(made, name)))
+            return (made, kwargs) if return_unused_kwargs else made
+
+        def encoding(self) -> dict[str, Any]:
+            """Options for :func:`wcodec.compress`."""
+            bits = {} if self.bits is None else {"bits": self.bits}
+            return {"scheme": self.scheme, "coder": self.coder, **bits, **self.options}
+
+        def to_dict(self) -> dict[str, Any]:
+            """What of it JSON can hold, without what was left out."""
+            options = {k: v for k, v in self.options.items() if isinstance(v, str | int | float | bool | dict | list)}
+            found = {**{k: v for k, v in self.__dict__.items() if k != "options"}, **options}
+            return {k: v for k, v in found.items() if v not in (None, []) and (k, v) != ("embeddings", True)}
 
     class WCodecQuantizer(HfQuantizer):  # type: ignore[misc]
         """Puts compressed layers into a model before transformers reads the few weights that are left."""
@@ -65,9 +120,18 @@ def register() -> None:
         requires_calibration = False
 
         def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-            _put_layers(model, self.quantization_config, kwargs)
+            from ._models import _quantizer
+
+            _quantizer.refuse_parallel(model)
+            if self.pre_quantized:
+                _quantizer.put_layers(model, self.quantization_config, kwargs)
+            else:
+                _quantizer.compress_layers(model, self.quantization_config, kwargs)
 
         def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+            from ._models._quantizer import refuse_parallel
+
+            refuse_parallel(model)
             layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
             for layer in layers:
                 layer._bare = False
@@ -76,8 +140,36 @@ def register() -> None:
             model.requires_grad_(False)
             return model
 
+        # Before 5.21 plans are those of the config, which this is asked about first; from then on those of the model.
+
+        def update_tp_plan(self, config: Any) -> Any:
+            """The config as it is.
+
+            :raises UnsupportedError: if it has a plan for several devices.
+            """
+            from ._models._quantizer import refuse_plan
+
+            refuse_plan(config)
+            return config
+
+        def update_ep_plan(self, config: Any) -> Any:
+            """As :meth:`update_tp_plan`."""
+            from ._models._quantizer import refuse_plan
+
+            refuse_plan(config)
+            return config
+
+        def update_parallel_plan(self, model: Any, plan: dict[str, str]) -> None:
+            """Nothing.
+
+            :raises UnsupportedError: if the model is to be run by several devices.
+            """
+            from ._models._quantizer import refuse_parallel
+
+            refuse_parallel(model)
+
         def is_serializable(self, *args: Any, **kwargs: Any) -> bool:
-            """Not by transformers: :func:`wcodec.save_pretrained` saves."""
+            """Not by transformers: the model's ``save_pretrained`` is ours."""
             return False
 
         @property
@@ -104,81 +196,30 @@ def register() -> None:
     auto.register_quantizer(METHOD)(WCodecQuantizer)
 
 
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Of a config's settings, those of where weights are."""
+    return {name: given.get(name) for name in ("vram_budget", "cache")}
+
+
+def _check(config: Any) -> None:
+    """Raises what is wrong with a config, before a model is read."""
+    from ._options import encode_options
+
+    known = set(inspect.signature(encode_options).parameters) - _NOT_OF_LAYERS
+    calibration = {"calibrate", "feedback"}
+    if unknown := set(config.options) - known - calibration:
+        raise InputError(
+            f"WCodecConfig has no {', '.join(sorted(unknown))} (it takes {', '.join(sorted(known | calibration))})"
+        )
+    if isinstance(config.bits, int | float) and not 1 <= config.bits <= 8:
+        raise InputError(f"{config.bits} bits per weight (ask for 1 to 8)")
+    encode_options(**{name: value for name, value in config.encoding().items() if name not in calibration})
+
+
 def __getattr__(name: str) -> Any:
-    """The classes, for a pickle that is read before transformers is imported."""
+    """The classes, which need transformers: for those who ask, and a pickle that is read before it is imported."""
     if name in ("WCodecConfig", "WCodecQuantizer"):
         register()
         if name in globals():
             return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
-    """Replaces layers of a model without weights by those of its folder's container."""
-    import torch
-
-    from ._container import Container
-    from ._models._find import groups, routed
-    from ._models._load import stored_candidates
-    from ._models._names import match, tie
-    from ._models._replace import replace
-    from .nn import CompressedLayer
-    from .nn._layer import computing_dtype
-    from .nn._placement import checked_settings
-    from .nn._store import Store
-
-    files = options.get("checkpoint_files") or []
-    if not files:
-        raise InputError("there is no model.safetensors beside the .wcodec file (save it with wcodec.save_pretrained)")
-    device = _single_device(options.get("device_map"))
-    # The model was built in the dtype that is wanted.
-    dtype = computing_dtype(next(p.dtype for p in model.parameters() if p.is_floating_point()))
-    path = Path(files[0]).parent / Path(config.file).name
-    container = Container.open(path)
-    tie(model)
-    found = match(model, container)
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    for name, key in found.whole.items():
-        if name in parameters and container[key].shape != tuple(parameters[name].shape):
-            raise InputError(
-                f"the container is not that of this model: {name} is {list(container[key].shape)}, not "
-                f"{list(parameters[name].shape)} (put the config.json and the .wcodec file of one model together)",
-                file=str(path),
-                tensor=key,
-            )
-    candidates = stored_candidates(model, found, container, dtype)
-    if found.extra or not candidates:
-        what = f"it has {', '.join(found.extra[:5])}" if found.extra else "it has none of its layers"
-        raise InputError(
-            f"the container is not that of this {type(model).__name__}: {what} "
-            "(put the config.json and the .wcodec file of one model together)",
-            file=str(path),
-        )
-    settings = checked_settings(config.residency, config.vram_budget, config.cache)
-    store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
-    replace(model, candidates, store, dtype=dtype, device=torch.device(device))
-    for layer in model.modules():
-        if isinstance(layer, CompressedLayer):
-            layer._bare = True
-    # Layers that share a stored tensor are tied by that; transformers ties parameters.
-    left = dict(model.named_parameters(remove_duplicate=False))
-    tied = getattr(model, "all_tied_weights_keys", {})
-    model.all_tied_weights_keys = {k: v for k, v in tied.items() if k in left and v in left}
-
-
-def _single_device(device_map: Any) -> Any:
-    """The one device of a map of transformers; the CPU if none is given."""
-    import torch
-
-    if device_map is None:
-        # Not torch's default device: that is "meta" while transformers builds a model.
-        return torch.device("cpu")
-    places = {str(place) for place in device_map.values()} if isinstance(device_map, dict) else {str(device_map)}
-    if len(places) != 1 or not places <= {"cpu", *(p for p in places if p.startswith("cuda") or p.isdigit())}:
-        raise InputError(
-            f"compressed layers go to one device, not {', '.join(sorted(places))} (pass device_map='cuda' or 'cpu')"
-        )
-    place = places.pop()
-    if place == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cuda", int(place)) if place.isdigit() else torch.device(place)

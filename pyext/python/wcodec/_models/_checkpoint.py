@@ -72,15 +72,17 @@ class Lazy(Mapping[str, torch.Tensor]):
     """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once."""
 
     def __init__(self, checkpoint: Checkpoint, keys: Mapping[str, tuple[str, ...]], stacks: Mapping[str, int]) -> None:
-        self._checkpoint, self._keys, self._stacks = checkpoint, keys, stacks
+        self._checkpoint, self._stacks = checkpoint, stacks
+        self.keys_of = keys
+        """By name, the tensors of the checkpoint that one is made of."""
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name in self._stacks:
-            return self._checkpoint.of_stack(self._keys[name][0], self._stacks[name])
-        return self._checkpoint.rows(self._keys[name])
+            return self._checkpoint.of_stack(self.keys_of[name][0], self._stacks[name])
+        return self._checkpoint.rows(self.keys_of[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
+        return iter(self.keys_of)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.keys_of)

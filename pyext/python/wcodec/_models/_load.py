@@ -13,7 +13,7 @@ import torch
 from .. import _api, _decodable, _devices
 from .._container import Container, TensorEntry
 from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
-from .._foreign import by_transformers, config_of, read_json, said
+from .._foreign import by_transformers, class_of, config_of, said
 from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
@@ -21,6 +21,7 @@ from ..nn._placement import Settings, checked_settings
 from ..nn._store import Store
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find, groups, routed
+from ._folder import container_of, quantization_of
 from ._names import Match, check, match, shared_names, tie
 from ._original import original_model
 from ._replace import nothing_to_compress, replace
@@ -49,7 +50,8 @@ def load_model(
     progress: bool | ProgressCallback = False,
     **options: Any,
 ) -> Any:
-    """A causal language model of transformers with compressed layers, ready to generate.
+    """A model of transformers with compressed layers, ready to run: a language model, or whatever else its config names
+    (``architectures``), such as a classifier, a translator, speech or vision.
 
     The model is built without weights; compressed weights go from the file to where they stay, and the few others are
     read one at a time::
@@ -101,23 +103,35 @@ def load_model(
     else:
         assert rest is not None
         chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
-        if options.get("calibrate") is not None:
-            from .._calibrate import statistics_of
-
-            # While the model that is made here has no weights yet.
-            def source(folder: Path = rest.path) -> Any:
-                return original_model(folder, where, "auto", trust_remote_code)[0]
-
-            options["calibrate"] = statistics_of(source, options["calibrate"], progress=progress is True)
-            options.setdefault("device", where)
+        # While the model that is made here has no weights yet.
+        options = calibrated(options, rest.path, where, trust_remote_code, progress is True)
         encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
-        _compress_checkpoint(model, rest, chosen, encoding, where, compute, settings)
+        found = match(model, rest)
+        check(model, found, rest.shape, str(rest.path))
+        kept, weights = layer_weights(model, rest, found, chosen)
+        store = compress_layers(model, kept, weights, encoding, where, compute, settings)
+        set_parameters(model, found, rest.__getitem__, where)
+        store.prepare()
     model.to(where)
     model.requires_grad_(False)
     model.eval()
     if folder is not None:
         _finish(model, folder)
     return model
+
+
+def calibrated(
+    options: dict[str, Any], folder: Path, device: torch.device, trust_remote_code: bool, progress: bool
+) -> dict[str, Any]:
+    """Options with the statistics that ``calibrate`` asks for. Unless they are given, the folder's model runs."""
+    if options.get("calibrate") is None:
+        return options
+    from .._calibrate import statistics_of
+
+    def source() -> Any:
+        return original_model(folder, device, "auto", trust_remote_code)[0]
+
+    return {"device": device, **options, "calibrate": statistics_of(source, options["calibrate"], progress=progress)}
 
 
 def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -> Any:
@@ -132,8 +146,12 @@ def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -
     # The folder's file says so for transformers' own loading; here nothing of it is wanted.
     if getattr(config, "quantization_config", None) is not None:
         delattr(config, "quantization_config")
+    named = class_of(config)
     with init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
+        if named is None:
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
+        else:
+            model = named._from_config(config, dtype=dtype)
     tie(model)
     return model
 
@@ -225,19 +243,33 @@ def set_parameters(model: Any, found: Match, read: Callable[[str], torch.Tensor]
             buffer.copy_(read(found.whole[name]))
 
 
-def _compress_checkpoint(
+def compress_layers(
     model: Any,
-    checkpoint: Checkpoint,
-    chosen: tuple[list[str], list[str], bool],
+    kept: list[Candidate],
+    weights: Lazy,
     encoding: dict[str, Any],
     device: torch.device,
     dtype: torch.dtype,
     settings: Settings,
-) -> None:
-    """Compresses an ordinary checkpoint in memory, tensor by tensor, and gives the model its weights."""
-    found = match(model, checkpoint)
-    check(model, found, checkpoint.shape, str(checkpoint.path))
+) -> Store:
+    """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
+    transpose = [exactly(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
+    container = _api.compress_in_memory(weights, transpose=transpose, **encoding)
+    store = Store(container, groups(kept), routed=routed(model, kept), **settings)
+    replace(model, kept, store, dtype=dtype, device=device)
+    return store
+
+
+def layer_weights(
+    model: Any, checkpoint: Checkpoint, found: Match, chosen: tuple[list[str], list[str], bool]
+) -> tuple[list[Candidate], Lazy]:
+    """Layers of a model without weights that can be compressed, and their weights in a checkpoint, by their names in a
+    container. Layers that the checkpoint does not have are left out.
+
+    :raises InputError: if there are none.
+    """
     candidates, skipped = find(model, *chosen)
+    candidates = [c for c in candidates if all(n in found.whole or n in found.experts for n in c.parameters)]
     if not candidates:
         raise nothing_to_compress(str(checkpoint.path), model, skipped)
     keys: dict[str, tuple[str, ...]] = {}
@@ -260,12 +292,7 @@ def _compress_checkpoint(
         stored = shared[name] if shared[name] in keys else name
         keys[stored] = (found.whole[name],)
         kept.append(changed(candidate, stored=((stored,),)))
-    transpose = [exactly(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
-    container = _api.compress_in_memory(Lazy(checkpoint, keys, stacks), transpose=transpose, **encoding)
-    store = Store(container, groups(kept), routed=routed(model, kept), **settings)
-    replace(model, kept, store, dtype=dtype, device=device)
-    set_parameters(model, found, checkpoint.__getitem__, device)
-    store.prepare()
+    return kept, Lazy(checkpoint, keys, stacks)
 
 
 # Where things are
@@ -278,23 +305,6 @@ def _located(path: str, trust_remote_code: bool) -> tuple[Path | None, Path | No
         return (given.parent if (given.parent / "config.json").is_file() else None), given
     folder = given if given.is_dir() else _downloaded(path, [*_WANTED, *(_CODE if trust_remote_code else ())])
     return folder, container_of(folder)
-
-
-def container_of(folder: Path) -> Path | None:
-    """The ``.wcodec`` file of a folder: the one that its config names, or the only one."""
-    named = quantization_of(folder).get("file")
-    if named:
-        path = folder / Path(str(named)).name
-        if not path.is_file():
-            raise FileMissingError(
-                f"{path}: the config names this file, and it is missing (put it back, or save the model again)",
-                file=path,
-            )
-        return path
-    found = sorted(folder.glob("*.wcodec"))
-    if len(found) > 1:
-        raise InputError(f"{folder}: there are {len(found)} .wcodec files (give the path of one)", file=folder)
-    return found[0] if found else None
 
 
 def _downloaded(name: str, wanted: list[str]) -> Path:
@@ -362,12 +372,6 @@ def _has_rest(folder: Path) -> bool:
     """Whether a folder was written by ``save_pretrained``, so that its safetensors file has what the container has
     not; beside a whole checkpoint it would be the original."""
     return bool(quantization_of(folder))
-
-
-def quantization_of(folder: Path) -> dict[str, Any]:
-    """What the config says of compressed weights; nothing if they are not of this package."""
-    found = read_json(folder / "config.json").get("quantization_config")
-    return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}
 
 
 def _settings(

@@ -15,7 +15,7 @@ from .._progress import ProgressCallback
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
 from ..nn._placement import checked_settings
 from ..nn._store import Store
-from . import _refuse
+from . import _methods
 from ._find import Candidate, find, groups, is_scaled, key_of, routed
 from ._report import ReplacedLayer, ReplaceReport, SkippedLayer
 
@@ -45,8 +45,9 @@ def compress_(
 
     The model keeps its device and dtype, and computes with the decoded weights: for scheme ``int8`` these are symbols
     times scales, for scheme ``raw`` the original ones. Tied weights stay tied: they are compressed once, or not at all.
-    All parameters that are left stop requiring gradients. transformers' own ``save_pretrained`` and ``push_to_hub`` are
-    refused from then on: :func:`wcodec.save_pretrained` saves the model.
+    All parameters that are left stop requiring gradients. Of a model of transformers, ``save_pretrained`` and
+    ``push_to_hub`` write what :func:`wcodec.save_pretrained` does from then on, and ``get_memory_footprint`` and
+    ``num_parameters`` count compressed weights.
 
     :param scheme: as in :func:`wcodec.compress`; so are ``coder`` and ``options`` (``scale``, ``block``, ``layout``,
         ``level``, ``tile``, ``threads``, ``bits``, ``trellis``, ``rules``, ``steps``, ``calibrate``, ``feedback``).
@@ -95,7 +96,7 @@ def compress_(
         store.check_budget()
     except InputError:
         _swap(model, {id(model.get_submodule(c.name)): c.module for c in candidates})
-        _refuse.mark(model)
+        _methods.mark(model)
         raise
     # The original weights go before compressed ones come.
     del candidates
@@ -156,7 +157,8 @@ def decompress_(
             new.weight = shared.setdefault(key, new.weight)
         plain[id(module)] = new
     _swap(model, plain)
-    _refuse.mark(model)
+    _share_biases(model, {module: plain[id(module)] for module in found.values()})
+    _methods.mark(model)
     return list(found)
 
 
@@ -181,7 +183,8 @@ def replace(model: torch.nn.Module, candidates: list[Candidate], store: Store, *
             )
         )
     _swap(model, made)
-    _refuse.mark(model)
+    _share_biases(model, {candidate.module: made[id(candidate.module)] for candidate in candidates})
+    _methods.mark(model)
     store.serve(model)
     return replaced
 
@@ -225,6 +228,15 @@ def _swap(model: torch.nn.Module, new: Mapping[int, torch.nn.Module]) -> None:
         for name, child in list(parent._modules.items()):
             if id(child) in new:
                 parent._modules[name] = new[id(child)]
+
+
+def _share_biases(model: torch.nn.Module, made: Mapping[torch.nn.Module, torch.nn.Module]) -> None:
+    """A bias that another module has, too, is one parameter still, after layers were made of others."""
+    left = {id(p): p for p in model.parameters()}
+    for before, layer in made.items():
+        bias = before._parameters.get("bias")
+        if bias is not None and id(bias) in left:
+            layer._parameters["bias"] = left[id(bias)]
 
 
 def _tensors(candidates: list[Candidate]) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from .._errors import InputError, OutputExistsError
 from .._files import output
 from .._sources import tensor_source
 from ..nn import CompressedLayer
-from ._load import quantization_of
+from ._folder import quantization_of
 
 FILE = "model.wcodec"
 REST = "model.safetensors"
@@ -146,8 +146,8 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
             model.config.quantization_config = quantization
     path = target / _CONFIG
     config = json.loads(path.read_text())
-    if not config.get("architectures"):
-        config["architectures"] = [type(model).__name__]
+    # What is saved may be a part of the model that the config was of.
+    config["architectures"] = [type(model).__name__]
     config["dtype"] = str(layer.dtype).removeprefix("torch.")
     config["quantization_config"] = {
         "quant_method": "wcodec",

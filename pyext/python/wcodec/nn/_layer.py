@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -105,6 +106,11 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     def original_bytes(self) -> int:
         """Bytes of the weight before it was compressed."""
         return self.entry.original_bytes
+
+    @property
+    def elements(self) -> int:
+        """How many numbers the weight is."""
+        return sum(math.prod(self._store.entry(name).shape) for name in self.tensors)
 
     def extra_repr(self) -> str:
         entry = self.entry

@@ -1,0 +1,32 @@
+"""Folders with compressed models: what their config says, and which file has the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .._errors import FileMissingError, InputError
+from .._foreign import read_json
+
+
+def container_of(folder: Path) -> Path | None:
+    """The ``.wcodec`` file of a folder: the one that its config names, or the only one."""
+    named = quantization_of(folder).get("file")
+    if named:
+        path = folder / Path(str(named)).name
+        if not path.is_file():
+            raise FileMissingError(
+                f"{path}: the config names this file, and it is missing (put it back, or save the model again)",
+                file=path,
+            )
+        return path
+    found = sorted(folder.glob("*.wcodec"))
+    if len(found) > 1:
+        raise InputError(f"{folder}: there are {len(found)} .wcodec files (give the path of one)", file=folder)
+    return found[0] if found else None
+
+
+def quantization_of(folder: Path) -> dict[str, Any]:
+    """What the config says of compressed weights; nothing if they are not of this package."""
+    found = read_json(folder / "config.json").get("quantization_config")
+    return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}

@@ -1,0 +1,192 @@
+"""What transformers' loading has done for it, where weights are compressed or become so: layers in a model that has no
+weights yet."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._container import Container
+from .._errors import InputError, UnsupportedError
+from .._options import patterns
+from ..nn import CompressedLayer
+from ..nn._layer import computing_dtype
+from ..nn._placement import checked_settings
+from ..nn._store import Store
+from . import _load
+from ._checkpoint import Checkpoint
+from ._find import find, groups, routed
+from ._names import Match, check, match, tie
+from ._replace import replace
+
+_ADVICE = "put the config.json and the .wcodec file of one model together"
+
+
+def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
+    """Replaces layers of a model without weights by those of its folder's container."""
+    files = options.get("checkpoint_files") or []
+    if not files:
+        raise InputError("there is no model.safetensors beside the .wcodec file (save it with wcodec.save_pretrained)")
+    device, dtype = _place(model, options)
+    path = Path(files[0]).parent / Path(config.file).name
+    container = Container.open(path)
+    tie(model)
+    found = match(model, container)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name, key in found.whole.items():
+        if name in parameters and container[key].shape != tuple(parameters[name].shape):
+            raise InputError(
+                f"the container is not that of this model: {name} is {list(container[key].shape)}, not "
+                f"{list(parameters[name].shape)} ({_ADVICE})",
+                file=str(path),
+                tensor=key,
+            )
+    candidates = _load.stored_candidates(model, found, container, dtype)
+    _check_extra(model, found, bool(candidates), path)
+    settings = checked_settings(config.residency, config.vram_budget, config.cache)
+    store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
+    replace(model, candidates, store, dtype=dtype, device=device)
+    _leave_the_rest(model)
+
+
+def _check_extra(model: Any, found: Match, some: bool, path: Path) -> None:
+    """What a container has beside the layers of a model: an error if it is to be that of this very class, and as with
+    transformers a warning if the model is another head, or none, on the same layers."""
+    kind = type(model).__name__
+    if some and found.extra and kind not in (getattr(model.config, "architectures", None) or [kind]):
+        warnings.warn(
+            f"{path}: a {kind} has no use for {', '.join(found.extra[:5])}, which stay in the file", stacklevel=2
+        )
+    elif found.extra or not some:
+        what = f"it has {', '.join(found.extra[:5])}" if found.extra else "it has none of its layers"
+        raise InputError(f"the container is not that of this {kind}: {what} ({_ADVICE})", file=str(path))
+
+
+def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
+    """Replaces layers of a model without weights by compressed ones, of the files that transformers is about to read:
+    tensor by tensor, so that no more of them is in memory than is being encoded."""
+    files = [Path(file) for file in options.get("checkpoint_files") or []]
+    if not files or any(file.suffix != ".safetensors" for file in files):
+        found = files[0].name if files else "no file"
+        raise InputError(
+            f"weights are compressed from .safetensors files, and these are in {found} (save the model with "
+            "safe_serialization first, or load it and call wcodec.compress_)"
+        )
+    device, dtype = _place(model, options)
+    # A repository's files are links to where the Hub's cache has them, named as they should be.
+    folder = files[0].parent
+    with _as_ever():
+        checkpoint = Checkpoint(folder if len(files) > 1 else files[0])
+        tie(model)
+        names = match(model, checkpoint)
+        # What is missing or too much of the rest is for transformers to say, as it does of any checkpoint.
+        chosen = (patterns("include", config.include), patterns("exclude", config.exclude), config.embeddings)
+        _check_shapes(model, checkpoint, names, {name for c in find(model, *chosen)[0] for name in c.parameters})
+        kept, weights = _load.layer_weights(model, checkpoint, names, chosen)
+        settings = checked_settings(config.residency, config.vram_budget, config.cache)
+        chosen_encoding = {"progress": False, **config.encoding()}
+        chosen_encoding = _load.calibrated(chosen_encoding, folder, device, False, False)
+        _load.compress_layers(model, kept, weights, chosen_encoding, device, dtype, settings)
+    # transformers would name what has become layers as unexpected.
+    taken = {key for keys in weights.keys_of.values() for key in keys} | {n for c in kept for n in c.parameters}
+    ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None)
+    # Of a model it is a set, or in the first versions a list or nothing.
+    kind = set if isinstance(ignored, set) else list
+    model._keys_to_ignore_on_load_unexpected = kind([*(ignored or ()), *(f"^{re.escape(key)}$" for key in taken)])
+    _leave_the_rest(model)
+
+
+@contextmanager
+def _as_ever() -> Iterator[None]:
+    """Without what transformers builds a model under: the meta device, and the model's dtype for all tensors."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _check_shapes(model: Any, checkpoint: Checkpoint, found: Match, names: set[str]) -> None:
+    """Raises weights of another shape than the model's, and experts that are missing, before any is encoded."""
+    there = {name for name in names if name in found.whole or name in found.experts}
+    some = Match(
+        {n: key for n, key in found.whole.items() if n in there}, {n: e for n, e in found.experts.items() if n in there}
+    )
+
+    class Layers(torch.nn.Module):  # type: ignore[misc]
+        """Of a model, the parameters of the layers that are compressed."""
+
+        def named_parameters(self, *_: Any, **__: Any) -> Any:
+            return [(n, p) for n, p in model.named_parameters(remove_duplicate=False) if n in there]
+
+    Layers.__name__ = type(model).__name__
+    check(Layers(), some, checkpoint.shape, str(checkpoint.path))
+
+
+def _place(model: Any, options: dict[str, Any]) -> tuple[torch.device, torch.dtype]:
+    """Where layers go, and in what they compute: the model was built in the dtype that is wanted."""
+    device = _single_device(options.get("device_map"))
+    return device, computing_dtype(next(p.dtype for p in model.parameters() if p.is_floating_point()))
+
+
+def _leave_the_rest(model: Any) -> None:
+    """Makes transformers read what is left of a model's parameters, and nothing for compressed layers."""
+    for layer in model.modules():
+        if isinstance(layer, CompressedLayer):
+            layer._bare = True
+    # Layers that share a stored tensor are tied by that; transformers ties parameters.
+    left = dict(model.named_parameters(remove_duplicate=False))
+    tied = getattr(model, "all_tied_weights_keys", {})
+    model.all_tied_weights_keys = {k: v for k, v in tied.items() if k in left and v in left}
+
+
+def _single_device(device_map: Any) -> torch.device:
+    """The one device of a map of transformers; the CPU if none is given."""
+    if device_map is None:
+        # Not torch's default device: that is "meta" while transformers builds a model.
+        return torch.device("cpu")
+    places = {str(place) for place in device_map.values()} if isinstance(device_map, dict) else {str(device_map)}
+    if len(places) != 1 or not places <= {"cpu", *(p for p in places if p.startswith("cuda") or p.isdigit())}:
+        raise InputError(
+            f"compressed layers go to one device, not {', '.join(sorted(places))} (pass device_map='cuda' or 'cpu')"
+        )
+    place = places.pop()
+    if place == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cuda", int(place)) if place.isdigit() else torch.device(place)
+
+
+def refuse_plan(config: Any) -> None:
+    """Raises where a config says that several devices share each layer: nothing would be cut, and every sum over them
+    would be wrong."""
+    distributed = getattr(config, "distributed_config", None)
+    sizes = [getattr(distributed, name, None) for name in ("tp_size", "ep_size")]
+    if isinstance(distributed, dict):
+        sizes = [distributed.get(name) for name in ("tp_size", "ep_size")]
+    if any(isinstance(size, int) and size > 1 for size in sizes):
+        raise UnsupportedError(
+            "compressed layers cannot be cut over several devices (leave tp_plan and distributed_config out, and pass "
+            "device_map='cuda')"
+        )
+
+
+def refuse_parallel(model: Any) -> None:
+    """As :func:`refuse_plan`, of a model, before its weights are read or after."""
+    refuse_plan(getattr(model, "config", None))
+    size = getattr(model, "_tp_size", None)
+    if isinstance(size, int) and size > 1:
+        raise UnsupportedError(
+            "compressed layers cannot be cut over several devices (leave tp_plan and distributed_config out, and pass "
+            "device_map='cuda')"
+        )
+
+
+__all__ = ["compress_layers", "put_layers", "refuse_parallel", "refuse_plan"]
