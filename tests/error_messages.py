@@ -83,9 +83,9 @@ ELSEWHERE = [
     ("codec/src/verify.rs", '"not in the container"', "Report", "not in the container"),
     (
         "codec/src/verify.rs",
-        '"not in the container, but in the rest',
+        '"in the rest of its model, {place}, it is not',
         "Report",
-        "not in the container, but in the rest of its model, …",
+        "in the rest of its model, …, it is not what the source has",
     ),
     ("codec/src/verify.rs", '"{} {:?} in the source, {} {:?} here"', "Report", "… in the source, … here"),
     (

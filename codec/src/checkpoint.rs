@@ -14,7 +14,7 @@ use crate::tensor::{AlignedBytes, Dtype, TensorView};
 mod config;
 
 use config::{CONFIG, read_model};
-pub(crate) use config::{REST_FILE, container_of};
+pub(crate) use config::{REST_FILE, container_in, container_of};
 
 /// A tensor that a [`Source`] has.
 #[derive(Clone, Debug, PartialEq)]

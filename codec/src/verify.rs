@@ -1,6 +1,7 @@
 //! Verifying a container: against its own hashes, and against what it was made from.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -51,7 +52,7 @@ pub struct VerifiedTensor {
 /// What [`verify`] found.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyReport {
-    /// Every tensor of the container, and those of the source that it lacks.
+    /// Every tensor of the container, and those of the source that it lacks, wherever they are.
     pub tensors: Vec<VerifiedTensor>,
     /// Damage that concerns no tensor alone: in tables, or in padding.
     pub file: Option<String>,
@@ -65,6 +66,8 @@ impl VerifyReport {
 }
 
 /// Decodes every tensor and compares all hashes; with `against`, compares the values with the source too.
+///
+/// Of a model in two files, what the container has not is compared with the source in the file beside it ([`Container::rest`]), bit for bit.
 ///
 /// Symbols and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's. Values that are
 /// not finite are damage: scheme `int8` takes none.
@@ -121,7 +124,7 @@ pub fn verify(
     Ok(VerifyReport { tensors, file })
 }
 
-/// Tensors that are missing, and aliases whose source is another tensor.
+/// Tensors that are in the rest of the model or missing, and aliases whose source is another tensor.
 fn check_names(
     container: &Container,
     source: &dyn Source,
@@ -133,14 +136,23 @@ fn check_names(
     // Where it cannot be had, the tensors are missing.
     let rest = container.open_rest().ok().flatten();
     let mut found = Vec::new();
-    for tensor in source.tensors() {
-        if container.reader().find(&tensor.name).is_none() {
-            let elsewhere = rest.as_ref().filter(|r| r.tensors().iter().any(|t| t.name == tensor.name));
-            let detail = match elsewhere.and_then(Source::path) {
-                Some(path) => format!("not in the container, but in the rest of its model, {}", path.display()),
-                None => "not in the container".to_owned(),
-            };
-            found.push(verdict(&tensor.name, VerifyStatus::Missing, &detail));
+    for (i, tensor) in source.tensors().iter().enumerate() {
+        if container.reader().find(&tensor.name).is_some() {
+            continue;
+        }
+        let there = rest.as_ref().and_then(|r| Some((r, r.tensors().iter().position(|t| t.name == tensor.name)?)));
+        let Some((rest, at)) = there else {
+            found.push(verdict(&tensor.name, VerifyStatus::Missing, "not in the container"));
+            continue;
+        };
+        let same = (rest.tensors()[at].dtype, &rest.tensors()[at].shape) == (tensor.dtype, &tensor.shape)
+            && rest.read_with(at, pool, &options.cancel)?[..] == read(i)?[..];
+        if same {
+            found.push(verdict(&tensor.name, VerifyStatus::Ok, ""));
+        } else {
+            let place = rest.path().unwrap_or(Path::new("")).display();
+            let detail = format!("in the rest of its model, {place}, it is not what the source has");
+            found.push(verdict(&tensor.name, VerifyStatus::Differs, &detail));
         }
     }
     for (alias, target) in container.aliases() {

@@ -1,6 +1,6 @@
 //! What the folder of a model says of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
@@ -51,4 +51,33 @@ pub fn container_of(folder: &Path) -> Option<String> {
     }
     let named = quantization.get("file").and_then(|f| f.as_str()).unwrap_or("model.wcodec");
     Some(Path::new(named).file_name()?.to_string_lossy().into_owned())
+}
+
+/// The container in the folder of a compressed model: the one that its `config.json` names, or the only one.
+///
+/// # Errors
+/// There is none, or there are several and the configuration names none of them.
+pub fn container_in(folder: &Path) -> Result<PathBuf> {
+    if let Some(name) = container_of(folder) {
+        let path = folder.join(name);
+        if !path.is_file() {
+            return Err(Error::missing("config.json names this file, and it is missing", &path)
+                .advice("put it back, or save the model again"));
+        }
+        return Ok(path);
+    }
+    let entries = std::fs::read_dir(folder).map_err(|e| Error::io("list the folder", folder, e))?;
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "wcodec") && path.is_file())
+        .collect();
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        0 => Err(Error::missing("no .wcodec file in the folder", folder)
+            .advice("name a .wcodec file, or encode the model first")),
+        n => Err(Error::input(format!("there are {n} .wcodec files in the folder"))
+            .file(folder)
+            .advice("name one of them")),
+    }
 }

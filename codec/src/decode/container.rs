@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use super::options::DecodeOptions;
 use crate::cancel::Cancel;
+use crate::checkpoint::container_in;
 use crate::coder::Coder;
 use crate::coder::table::Table;
 use crate::container::texts::IndexTexts;
@@ -37,19 +38,23 @@ pub struct Container {
 }
 
 impl Container {
-    /// Opens a file that is not trusted.
+    /// Opens a file that is not trusted, or the one in the folder of a compressed model.
     ///
     /// # Errors
-    /// It is not a container, damaged, or of a newer version; the message names the file and the place.
+    /// It is not a container, damaged, or of a newer version; the message names the file and the place. The folder has no container, or several of
+    /// which its `config.json` names none.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_with(path, &OpenOptions::default())
     }
 
-    /// Opens a file.
+    /// Opens a file, or the one in a folder.
     ///
     /// # Errors
     /// As for [`open`](Self::open), and for an index that is too large for a file that is not trusted.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self> {
+        if path.is_dir() {
+            return Reader::open_with(&container_in(path)?, options).map(Self::new);
+        }
         Reader::open_with(path, options).map(Self::new)
     }
 

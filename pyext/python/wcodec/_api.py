@@ -13,6 +13,7 @@ from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
 from ._container import Container
 from ._decodable import CONVERTIBLE
 from ._errors import InputError
+from ._models import _folder
 from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options, path_of
 from ._progress import ProgressCallback, reporter
 from ._reports import Comparison, CompressionReport, VerifyReport
@@ -76,7 +77,10 @@ def compress(
     :param src: a ``.safetensors`` file, the folder of a checkpoint (sharded or not), or a mapping from names to NumPy
         arrays, torch tensors (of any device, fetched one at a time) or entries of an open container. Tensors that share
         their data are stored once and stay tied. The arrays must not be changed meanwhile.
-    :param dst: the file to write. It appears when it is complete, or not at all.
+    :param dst: the file to write, or, with a separator at its end (``"out/"``), a folder: that of a compressed model,
+        which :func:`wcodec.load_model`, ``AutoModel`` and all commands take, with the config and the tokenizer of the
+        folder ``src``; layers are in its ``model.wcodec``, and what is not compressed beside that. Either appears when
+        it is complete, or not at all.
     :param scheme: ``int8`` quantizes float32, float16 and bfloat16 (the default); ``rate`` does, to ``bits`` bits per
         weight (the default where ``bits`` or ``trellis`` is given); ``lossless`` keeps every bit; ``raw`` keeps every
         tensor as it is.
@@ -122,6 +126,12 @@ def compress(
         no sense.
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
+    everything = {name: value for name, value in locals().items() if name not in ("src", "dst")}
+    if _folder.is_meant(path_of(dst)):
+        _torch.require()
+        from ._models._encode_folder import compress_folder
+
+        return compress_folder(src, path_of(dst), everything)
     if budget is not None or quality is not None:
         return _planned(src, dst, progress, {
             "scheme": scheme, "coder": coder, "bits": bits, "trellis": trellis, "rules": rules, "steps": steps,

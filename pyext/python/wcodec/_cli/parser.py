@@ -220,7 +220,13 @@ def _trellis(parser: argparse.ArgumentParser) -> None:
 
 def _encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
-    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .wcodec file to write")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="OUT",
+        help="the .wcodec file to write, or with / at its end the folder of a compressed model",
+    )
     parser.add_argument("--scheme", choices=SCHEMES,
                         help="int8 quantizes floats, rate too, to as many --bits as are asked for, lossless keeps "
                              "every bit in two thirds of bfloat16's room, raw keeps every tensor as it is (default: "
@@ -252,7 +258,7 @@ def _encode(parser: argparse.ArgumentParser) -> None:
 
 
 def _decode(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a .wcodec file")
+    parser.add_argument("file", metavar="FILE", help="a .wcodec file, or the folder of a compressed model")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .safetensors file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     parser.add_argument("--partial", action="store_true",
@@ -262,7 +268,7 @@ def _decode(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a .wcodec file")
+    parser.add_argument("file", metavar="FILE", help="a .wcodec file, or the folder of a compressed model")
     parser.add_argument("--sort", choices=_SORTS, default="natural",
                         help="natural (default), file (as stored), name; the others: largest first")  # fmt: skip
     parser.add_argument("--filter", metavar="GLOB", help="only tensors whose names match")
@@ -271,7 +277,7 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a .wcodec file")
+    parser.add_argument("file", metavar="FILE", help="a .wcodec file, or the folder of a compressed model")
     parser.add_argument("--against", metavar="SRC", help="the checkpoint that it was made from")
     parser.add_argument("--device", default="cpu", metavar="DEVICE",
                         help="cuda or cuda:N: also compare what this GPU decodes with what the CPU does")  # fmt: skip

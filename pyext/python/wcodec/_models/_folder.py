@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,9 @@ def quantization_of(folder: Path) -> dict[str, Any]:
     """What the config says of compressed weights; nothing if they are not of this package."""
     found = read_json(folder / "config.json").get("quantization_config")
     return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}
+
+
+def is_meant(dst: str) -> bool:
+    """Whether an output is to be a folder: its name ends as one's does, or there is a compressed model."""
+    separators = tuple(s for s in (os.sep, os.altsep) if s)
+    return dst.endswith(separators) or (os.path.isdir(dst) and bool(quantization_of(Path(dst))))

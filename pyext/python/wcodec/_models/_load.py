@@ -91,7 +91,7 @@ def load_model(
     settings = _settings(folder, residency, vram_budget, cache)
     config = _config(folder, file, trusted, trust_remote_code)
     place = folder or file or path
-    compute = _computing_dtype(dtype, config, place)
+    compute = computing_dtype_of(config, place, dtype)
     container = None if file is None else Container.open(file, trusted=trusted)
     has_rest = folder is not None and (file is None or _has_rest(folder))
     rest = Checkpoint(folder, rest=file is not None) if folder is not None and has_rest else None
@@ -342,7 +342,7 @@ def _config(folder: Path | None, file: Path | None, trusted: bool, trust_remote_
     return config_of(str(file), config, trust_remote_code)
 
 
-def _computing_dtype(dtype: Any, config: Any, place: Path | str) -> torch.dtype:
+def computing_dtype_of(config: Any, place: Path | str, dtype: Any = None) -> torch.dtype:
     """The dtype that was asked for, or that of the config."""
     found = dtype or getattr(config, "dtype", None) or torch.float32
     try:

@@ -20,7 +20,7 @@ from ._folder import quantization_of
 
 FILE = "model.wcodec"
 REST = "model.safetensors"
-_CONFIG = "config.json"
+CONFIG = "config.json"
 # Files of a tokenizer, which belong to a model's folder.
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
@@ -90,7 +90,7 @@ def save_pretrained(
         outputs[0].write_extract(layers[0]._store.container._open, names, {_native.REST_KEY: REST})
         outputs[1].write_tensors(tensor_source(_rest(model), {"format": "pt"}))
         # The config comes last: without it a folder is no model.
-        for name in sorted(small, key=lambda n: n == _CONFIG):
+        for name in sorted(small, key=lambda n: n == CONFIG):
             outputs.append(begin(name))
             outputs[-1].write(small[name].read_bytes())
         for out in outputs:
@@ -144,7 +144,7 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
     finally:
         if quantization is not None:
             model.config.quantization_config = quantization
-    path = target / _CONFIG
+    path = target / CONFIG
     config = json.loads(path.read_text())
     # What is saved may be a part of the model that the config was of.
     config["architectures"] = [type(model).__name__]
