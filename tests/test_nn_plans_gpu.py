@@ -333,3 +333,27 @@ def test_what_comes_next_is_fetched(space: Any, monkeypatch: pytest.MonkeyPatch)
         call(plan, name)
     # One group ahead; the slices one by one; and from the end back to the start.
     assert store.one.fetched == [("c", "d"), ("f",), ("f",), ("a", "b"), ("c", "d")]
+
+
+def test_a_gradient_decodes_again(space: Any) -> None:
+    store = FakeStore()
+    one, two = plans(store)
+    grad = torch.randn(3, 32)
+    for plan, name in ((two, "c"), (one, "b"), (one, "a"), (two, "d")):
+        out = plan.gradient(lambda g, w: g.mm(w), plan.names.index(name), grad)
+        assert torch.equal(out, grad.mm(WEIGHTS[name]))
+    assert store.one.log == [("c", "d"), ("a", "b"), ("c", "d")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_gradient_of_slices_is_their_sum(space: Any, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    monkeypatch.setattr(_plans, "SLICE_BYTES", 1)
+    store = FakeStore()
+    plan = GpuSlicedPlan(store, "a", torch.device("cpu"), torch.float32)
+    grad = torch.randn(2, 3, 32).to(dtype)
+    out = plan.gradient(lambda g, w: g @ w.to(dtype), 0, grad)
+    # Each slice is rounded once, and their sum once more.
+    weight = WEIGHTS["a"].to(dtype).float()
+    error, bound = (out.float() - grad.float() @ weight).abs(), grad.float().abs() @ weight.abs()
+    assert bool((error <= bound * torch.finfo(dtype).eps).all())
+    assert out.dtype == dtype and store.one.log == [("a",), ("a",)] and space.streams.owner is None

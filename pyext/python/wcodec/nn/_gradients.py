@@ -82,8 +82,8 @@ class Frozen(Protocol):
     def _source(self) -> Any:
         """Where the weight comes from: another object if it was replaced."""
 
-    def _refuse(self, what: str, advice: str) -> InputError:
-        """An error that names the weight."""
+    def _replaced(self) -> InputError:
+        """The error where it was."""
 
 
 class Through(torch.autograd.Function):  # type: ignore[misc]
@@ -100,9 +100,7 @@ class Through(torch.autograd.Function):  # type: ignore[misc]
         of_x = of_bias = None
         if ctx.needs_input_grad[0]:
             if ctx.frozen._source() is not ctx.source:
-                raise ctx.frozen._refuse(
-                    "its weight was replaced between the forward and the backward pass", "load weights before or after"
-                )
+                raise ctx.frozen._replaced()
             of_x = ctx.frozen._input_gradient(grad, ctx.layout)
         if ctx.needs_input_grad[1]:
             of_bias = bias_gradient(grad)

@@ -156,6 +156,11 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     def _source(self) -> Any:
         return self._store
 
+    def _replaced(self) -> InputError:
+        return self._refuse(
+            "its weight was replaced between the forward and the backward pass", "load weights before or after both"
+        )
+
     def _settle(self) -> None:
         marker = self._marker
         self._dtype: torch.dtype = marker.dtype

@@ -92,7 +92,7 @@ class RecordedMatrix:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            raise AttributeError(name)
+            return object.__getattribute__(self, name)
         return getattr(self._decoded(), name)
 
     def _decoded(self) -> torch.Tensor:
@@ -110,8 +110,8 @@ class RecordedMatrix:
     def _source(self) -> Any:
         return self._owner._store
 
-    def _refuse(self, what: str, advice: str) -> InputError:
-        return self._owner._refuse(what, advice)
+    def _replaced(self) -> InputError:
+        return self._owner._replaced()
 
 
 class CompressedExperts(CompressedLayer):
