@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 import wcodec
 from wcodec import _native
-from wcodec.nn import _plans, _plans_gpu, _workspace
+from wcodec.nn import CompressedLinear, _plans, _plans_gpu, _workspace
 from wcodec.nn._plans_gpu import Chain, GpuPlan, GpuSlicedPlan
 from wcodec.nn._workspace import Space, Workspace
 
@@ -343,6 +343,19 @@ def test_a_gradient_decodes_again(space: Any) -> None:
         out = plan.gradient(lambda g, w: g.mm(w), plan.names.index(name), grad)
         assert torch.equal(out, grad.mm(WEIGHTS[name]))
     assert store.one.log == [("c", "d"), ("a", "b"), ("c", "d")]
+
+
+def test_autograd_takes_memory_that_is_shared(space: Any) -> None:
+    layer = CompressedLinear.from_linear(torch.nn.Linear(16, 32))
+    layer.bias.requires_grad_()
+    one, two = plans(FakeStore())
+    x = torch.randn(5, 16, requires_grad=True)
+    layer._plan = (one, 1)
+    out = layer(x)
+    call(two, "c")
+    out.backward(torch.ones(5, 32))
+    torch.testing.assert_close(x.grad, WEIGHTS["b"].sum(0).expand(5, 16))
+    assert torch.equal(layer.bias.grad, torch.full((32,), 5.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
