@@ -263,6 +263,25 @@ def test_compiled(name: str) -> None:
     torch._dynamo.reset()
 
 
+def test_compiled_models_run_their_experts_as_they_are() -> None:
+    torch._dynamo.reset()
+    model, _ = models(small_models.mixtral)
+    want = trained(model)
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(IDS).logits, model(IDS).logits)
+    assert want.keys() == (found := trained_by(compiled, model)).keys()
+    for key, grad in want.items():
+        torch.testing.assert_close(found[key], grad, atol=1e-6, rtol=1e-4)
+    torch._dynamo.reset()
+
+
+def trained_by(compiled: Any, model: Any) -> dict[str, torch.Tensor]:
+    loss = compiled(IDS, labels=IDS, use_cache=False).loss
+    loss.backward()
+    return {"loss": loss.detach(), **{n: p.grad for n, p in model.named_parameters() if p.requires_grad}}
+
+
 def test_operators_say_what_they_do() -> None:
     layer, _ = pair()
     layer.bias.requires_grad_()

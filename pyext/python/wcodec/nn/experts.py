@@ -19,6 +19,7 @@ from ._plans import stacked
 from ._store import Store
 from ._workspace import exclusive
 
+_is_compiling = torch.compiler.is_compiling
 STACKS = ("gate_up_proj", "down_proj")
 
 # What each thread computes.
@@ -34,6 +35,11 @@ def _computing(experts: CompressedExperts, recording: bool) -> Iterator[None]:
         yield
     finally:
         _here.computing = before
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _uncompiled(experts: CompressedExperts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return experts._compute(args, kwargs)
 
 
 class ExpertStack:
@@ -173,7 +179,11 @@ class CompressedExperts(CompressedLayer):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the original module computes of the same arguments. Gradients pass through to the hidden states and to
-        the weights of routing; experts are decoded again in the backward pass."""
+        the weights of routing; experts are decoded again in the backward pass. ``torch.compile`` leaves it as it is:
+        which experts are decoded is known when it runs."""
+        return _uncompiled(self, args, kwargs) if _is_compiling() else self._compute(args, kwargs)
+
+    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs.get("hidden_states")
         recording = isinstance(given, torch.Tensor) and any_wanted((given,))
         with exclusive(self._store, self._device), _computing(self, recording):
