@@ -69,6 +69,17 @@ def test_gradients_are_those_of_the_decoded_weight(shape: tuple[int, ...], dtype
         assert same(gradients(layer, x), gradients(plain, x)), x.stride()
 
 
+def test_sums_are_in_the_order_of_torch() -> None:
+    # Inputs for which torch's products have other bits than the usual one.
+    layer, plain = pair()
+    x = torch.randn(2, 3, 64)[:, :1]
+    assert not Layout(x).joins and same(gradients(layer, x), gradients(plain, x))
+    layer = CompressedLinear.from_linear(linear(320, 1100, dtype=torch.bfloat16))
+    for x in (torch.randn(320, 40).t(), torch.randn(320, 4, 10).permute(1, 2, 0)):
+        x = x.bfloat16()
+        assert Layout(x).by_columns and same(gradients(layer, x), gradients(layer.to_linear(), x))
+
+
 @pytest.mark.parametrize("outputs", [1, 300])
 def test_gradients_of_other_losses(outputs: int) -> None:
     # A sum's gradient has no memory of its own, a transposed one's lies the other way round.

@@ -11,7 +11,8 @@ into memory that all blocks of all models on that device share; so the weight th
 while it computes. ``layer.weight`` decodes to a tensor of its own.
 
 Gradients pass through the layers to their inputs and biases; weights are frozen, and decoded again in the backward
-pass. So adapters beside them can be trained: PEFT's LoRA attaches to :class:`CompressedLinear` and :class:`CompressedConv1D`.
+pass. So adapters beside them can be trained: PEFT's LoRA attaches to :class:`CompressedLinear` and
+:class:`CompressedConv1D`.
 
 Calls from several threads take turns on a GPU. Several streams of one GPU do too: the later one waits for the earlier.
 A CUDA graph decodes for itself, each time it is replayed, into memory that the graphs of its pool share and nobody else
