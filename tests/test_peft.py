@@ -293,6 +293,13 @@ def test_what_is_refused(options: dict[str, Any], said: str) -> None:
         peft.get_peft_model(model, config(**options))
 
 
+def test_adapters_are_attached_last() -> None:
+    model = peft.get_peft_model(small_models.llama(), config())
+    with pytest.raises(wcodec.InputError, match=r"q_proj' is an adapter of peft \(compress_ the model first"):
+        wcodec.compress_(model, progress=False)
+    wcodec.compress_(model.unload(), progress=False)
+
+
 @pytest.mark.parametrize("kind", ["IA3Config", "LoHaConfig", "VeraConfig", "OFTConfig", "AdaLoraConfig"])
 def test_other_tuners_refuse_compressed_layers(kind: str) -> None:
     model, _ = pair()
