@@ -22,7 +22,7 @@ nvcomp_stamp = $(NVCOMP)/$(1)/$(subst ==,-,$(NVCOMP_$(1)))
 
 # What the extras torch, transformers, test and docs in pyproject.toml name.
 TEST_TOOLS := 'accelerate>=1.0' 'furo>=2024.8.6' 'ipykernel>=6.29' 'jupytext>=1.16' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' \
-	'myst-parser>=4.0' 'nbclient>=0.10' 'nbconvert>=7.16' 'pyte>=0.8' 'pytest>=8.0' 'pytest-xdist>=3.5' 'ruff>=0.6' 'safetensors>=0.4' 'sphinx>=8.1' \
+	'myst-parser>=4.0' 'nbclient>=0.10' 'nbconvert>=7.16' 'peft>=0.21' 'pyte>=0.8' 'pytest>=8.0' 'pytest-xdist>=3.5' 'ruff>=0.6' 'safetensors>=0.4' 'sphinx>=8.1' \
 	'torch>=2.2' 'transformers>=5.0' 'xxhash>=3.4' 'zstandard>=0.22'
 RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels --package wcodec-tui --lib
 # The folders with Python files.
@@ -115,7 +115,7 @@ test-gpu: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) $(SELFTEST)/made ## 
 	WCODEC_KERNELS=ptx cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
 	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/test_gpu_torch.py tests/test_gpu_host.py tests/test_gpu_models.py \
 		tests/test_gpu_threads.py tests/test_gpu_encode.py tests/test_gpu_lossless.py tests/test_gpu_rate.py \
-		tests/test_gpu_products.py tests/test_gpu_calibrate.py tests/test_nn_plans_gpu.py
+		tests/test_gpu_products.py tests/test_gpu_calibrate.py tests/test_gpu_gradients.py tests/test_nn_plans_gpu.py
 	@grep -q 'skipped="0"' target/test-gpu.xml || { echo "tests were skipped: see above"; exit 1; }
 
 large: build ## Round trip of a model of TinyLlama-1.1B's shapes: every coder and scale, 2.2 GB, minutes

@@ -149,18 +149,6 @@ def test_state_dict() -> None:
     torch.nn.Sequential(empty).load_state_dict(nested.state_dict(), strict=True)
 
 
-def test_gradients_are_refused() -> None:
-    layer = CompressedLinear.from_linear(linear())
-    x = torch.randn(2, 320, requires_grad=True)
-    with pytest.raises(wcodec.InputError, match="no_grad"):
-        layer(x)
-    with torch.no_grad():
-        assert not layer(x).requires_grad
-    assert not layer(x.detach()).requires_grad
-    with torch.inference_mode():
-        assert layer.train()(x).is_inference()
-
-
 def test_wrong_input() -> None:
     layer = CompressedLinear.from_linear(linear())
     with pytest.raises(wcodec.InputError, match=r"bfloat16.*float32.*\.to\(dtype\)"):

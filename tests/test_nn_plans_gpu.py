@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 import wcodec
 from wcodec import _native
-from wcodec.nn import _plans, _plans_gpu, _workspace
+from wcodec.nn import CompressedLinear, _plans, _plans_gpu, _workspace
 from wcodec.nn._plans_gpu import Chain, GpuPlan, GpuSlicedPlan
 from wcodec.nn._workspace import Space, Workspace
 
@@ -333,3 +333,40 @@ def test_what_comes_next_is_fetched(space: Any, monkeypatch: pytest.MonkeyPatch)
         call(plan, name)
     # One group ahead; the slices one by one; and from the end back to the start.
     assert store.one.fetched == [("c", "d"), ("f",), ("f",), ("a", "b"), ("c", "d")]
+
+
+def test_a_gradient_decodes_again(space: Any) -> None:
+    store = FakeStore()
+    one, two = plans(store)
+    grad = torch.randn(3, 32)
+    for plan, name in ((two, "c"), (one, "b"), (one, "a"), (two, "d")):
+        out = plan.gradient(lambda g, w: g.mm(w), plan.names.index(name), grad)
+        assert torch.equal(out, grad.mm(WEIGHTS[name]))
+    assert store.one.log == [("c", "d"), ("a", "b"), ("c", "d")]
+
+
+def test_autograd_takes_memory_that_is_shared(space: Any) -> None:
+    layer = CompressedLinear.from_linear(torch.nn.Linear(16, 32))
+    layer.bias.requires_grad_()
+    one, two = plans(FakeStore())
+    x = torch.randn(5, 16, requires_grad=True)
+    layer._plan = (one, 1)
+    out = layer(x)
+    call(two, "c")
+    out.backward(torch.ones(5, 32))
+    torch.testing.assert_close(x.grad, WEIGHTS["b"].sum(0).expand(5, 16))
+    assert torch.equal(layer.bias.grad, torch.full((32,), 5.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_gradient_of_slices_is_their_sum(space: Any, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    monkeypatch.setattr(_plans, "SLICE_BYTES", 1)
+    store = FakeStore()
+    plan = GpuSlicedPlan(store, "a", torch.device("cpu"), torch.float32)
+    grad = torch.randn(2, 3, 32).to(dtype)
+    out = plan.gradient(lambda g, w: g @ w.to(dtype), 0, grad)
+    # Each slice is rounded once, and their sum once more.
+    weight = WEIGHTS["a"].to(dtype).float()
+    error, bound = (out.float() - grad.float() @ weight).abs(), grad.float().abs() @ weight.abs()
+    assert bool((error <= bound * torch.finfo(dtype).eps).all())
+    assert out.dtype == dtype and store.one.log == [("a",), ("a",)] and space.streams.owner is None

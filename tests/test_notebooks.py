@@ -26,7 +26,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 NOTEBOOKS = REPOSITORY / "notebooks"
 NAMES = sorted({path.stem for pattern in ("*.py", "*.ipynb") for path in NOTEBOOKS.glob(pattern)})
-COUNT = 8
+COUNT = 9
 LEAST_ASSERTIONS = 3
 SECONDS_PER_CELL = 300
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -52,7 +52,7 @@ def text_of(name: str) -> str:
     return "\n\n".join(text for kind, text in cells(jupytext.read(NOTEBOOKS / f"{name}.py")) if kind == "markdown")
 
 
-def test_there_are_eight_and_the_page_lists_them() -> None:
+def test_there_are_nine_and_the_page_lists_them() -> None:
     assert [name[:3] for name in NAMES] == [f"{i:02}_" for i in range(1, COUNT + 1)]
     page = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
     assert sorted(set(re.findall(r"\]\((\d\d_\w+)\.ipynb\)", page))) == NAMES

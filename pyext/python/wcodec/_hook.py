@@ -1,4 +1,5 @@
-"""Waiting for transformers: the quantization method ``wcodec`` is registered when its module of quantizers is imported.
+"""Waiting for transformers and PEFT: the quantization method ``wcodec`` is registered when transformers' module of
+quantizers is imported, LoRA on compressed layers when PEFT's is.
 
 Nothing here imports more than every Python has loaded, since it runs whenever wcodec is imported.
 """
@@ -9,23 +10,22 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-# The module of transformers that keeps the list of quantizers.
-_MODULE = "transformers.quantizers.auto"
-
 
 def install() -> None:
-    """Registers now if transformers' quantizers are imported already, otherwise when they are."""
-    if _MODULE in sys.modules:
-        _register()
-    elif not any(isinstance(finder, _Hook) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Hook())
+    """Registers now what is imported already, all else when it is."""
+    waiting = {module: register for module, register in _REGISTERED.items() if module not in sys.modules}
+    for module, register in _REGISTERED.items():
+        if module in sys.modules:
+            register()
+    if waiting and not any(isinstance(finder, _Hook) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Hook(waiting))
 
 
-def _register() -> None:
+def _register_quantizer() -> None:
     from ._errors import UnsupportedError
     from ._transformers import register
 
@@ -36,25 +36,47 @@ def _register() -> None:
         pass
 
 
+def _register_lora() -> None:
+    from ._peft import register
+
+    try:
+        register()
+    except (ImportError, AttributeError):
+        # Another PEFT than those that are known refuses compressed layers in its own words.
+        pass
+
+
+# By the module that keeps transformers' list of quantizers, and the one that makes PEFT's layers.
+_REGISTERED: dict[str, Callable[[], None]] = {
+    "transformers.quantizers.auto": _register_quantizer,
+    "peft.tuners.lora.model": _register_lora,
+}
+
+
 class _Hook:
-    """A finder that leaves when transformers' module of quantizers is looked for."""
+    """A finder that waits for modules, and leaves when all of them were looked for."""
+
+    def __init__(self, waiting: dict[str, Callable[[], None]]) -> None:
+        self._waiting = waiting
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != _MODULE:
+        if fullname not in self._waiting:
             return None
         from importlib.machinery import PathFinder
 
-        sys.meta_path.remove(self)
+        register = self._waiting.pop(fullname)
+        if not self._waiting:
+            sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _registering(spec.loader)
+            spec.loader = _registering(spec.loader, register)
         return spec
 
 
-def _registering(loader: Any) -> Any:
-    """A loader that registers the method once `loader` has run the module."""
+def _registering(loader: Any, register: Callable[[], None]) -> Any:
+    """A loader that registers something once `loader` has run the module."""
     from importlib.abc import Loader
 
     class Registering(Loader):
@@ -64,6 +86,6 @@ def _registering(loader: Any) -> Any:
 
         def exec_module(self, module: ModuleType) -> None:
             loader.exec_module(module)
-            _register()
+            register()
 
     return Registering()

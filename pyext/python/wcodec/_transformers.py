@@ -174,8 +174,8 @@ def register() -> None:
 
         @property
         def is_trainable(self) -> bool:
-            """Compressed weights do not train."""
-            return False
+            """Adapters beside compressed weights train, such as PEFT's; ``Trainer`` asks for some."""
+            return True
 
         @property
         def is_compileable(self) -> bool:

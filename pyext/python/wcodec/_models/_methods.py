@@ -173,6 +173,19 @@ def _forget_quantizer(module: Any) -> None:
         quantizer.remove_quantization_config(module)
 
 
+def check_no_adapters(model: torch.nn.Module) -> None:
+    """Adapters of peft would be compressed with the layers that they are beside, or merged into what is not kept.
+
+    :raises InputError: for a model that has some.
+    """
+    for name, module in model.named_modules():
+        if _saves_adapters(module) and isinstance(getattr(module, "base_layer", None), torch.nn.Module):
+            raise InputError(
+                f"'{name}' is an adapter of peft (compress_ the model first, then attach adapters; merge or unload "
+                "those that are there)"
+            )
+
+
 def _saves_adapters(module: torch.nn.Module) -> bool:
-    """Whether a module is one of peft's, which save what was trained beside the weights, and not these."""
+    """Whether a module is one of peft's, whose models save what was trained beside the weights, and not these."""
     return any(c.__module__.partition(".")[0] == "peft" for c in type(module).__mro__)

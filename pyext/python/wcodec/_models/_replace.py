@@ -66,7 +66,8 @@ def compress_(
     :param cache: memory, as for ``vram_budget``, in which some blocks stay decoded, on a GPU or the CPU: those that
         save most time for each byte. None if left out. Results are the same, bit for bit.
     :param progress: as in :func:`wcodec.compress`.
-    :raises InputError: if there is nothing to replace, for NaN or infinity in a weight, and for a ``vram_budget`` that
+    :raises InputError: if there is nothing to replace, for adapters of peft (compress the model first, then attach
+        them), for NaN or infinity in a weight, and for a ``vram_budget`` that
         is too small for a model on a GPU; the model stays as it was. For a model that is moved to a GPU later, it is
         raised there, when the first weight is decoded.
     """
@@ -76,6 +77,7 @@ def compress_(
             f"compress_ replaces layers of a model, and a {type(model).__name__} has none "
             f"(for a single layer use wcodec.nn, such as CompressedLinear.from_linear)"
         )
+    _methods.check_no_adapters(model)
     settings = checked_settings(residency, vram_budget, cache)
     candidates, skipped = find(model, patterns("include", include), patterns("exclude", exclude), embeddings)
     if not candidates:

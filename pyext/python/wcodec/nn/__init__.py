@@ -10,6 +10,10 @@ They are made by :func:`wcodec.compress_` and :func:`wcodec.load_model` for whol
 into memory that all blocks of all models on that device share; so the weight that a layer computes with is valid only
 while it computes. ``layer.weight`` decodes to a tensor of its own.
 
+Gradients pass through the layers to their inputs and biases; weights are frozen, and decoded again in the backward
+pass. So adapters beside them can be trained: PEFT's LoRA attaches to :class:`CompressedLinear` and
+:class:`CompressedConv1D`.
+
 Calls from several threads take turns on a GPU. Several streams of one GPU do too: the later one waits for the earlier.
 A CUDA graph decodes for itself, each time it is replayed, into memory that the graphs of its pool share and nobody else
 uses; it keeps what it reads, so that the model may go before it. Run the model once before a graph is captured, and

@@ -146,10 +146,25 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     def _refuse(self, what: str, advice: str) -> InputError:
         return InputError(f"layer of tensor '{self.tensor}': {what} ({advice})", tensor=self.tensor)
 
-    def _no_gradients(self) -> InputError:
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Refused for this layer alone, whose weight cannot be trained; ``requires_grad_`` of a model is for all
+        parameters that there are, such as a layer's ``bias``.
+
+        :raises InputError: if gradients are wanted.
+        """
+        if requires_grad:
+            raise self._refuse(
+                "compressed weights cannot be trained",
+                "train adapters beside them, such as peft's LoRA, or wcodec.decompress_ the layer first",
+            )
+        return super().requires_grad_(False)
+
+    def _source(self) -> Any:
+        return self._store
+
+    def _replaced(self) -> InputError:
         return self._refuse(
-            "compressed weights cannot be trained, and gradients do not pass through them",
-            "run the model under torch.no_grad() or torch.inference_mode(), or wcodec.decompress_ it to train",
+            "its weight was replaced between the forward and the backward pass", "load weights before or after both"
         )
 
     def _settle(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .._errors import InputError
+from ._gradients import bias_gradient
 
 _numbers = itertools.count(1)
 _layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -43,6 +44,28 @@ def _linear_fake(x: torch.Tensor, bias: torch.Tensor | None, layer: int, out_fea
     return x.new_empty((*x.shape[:-1], out_features))
 
 
+def _linear_gradient(grad: torch.Tensor, layer: int, in_features: int) -> torch.Tensor:
+    with torch.autocast(grad.device.type, enabled=False):
+        found: torch.Tensor = _layer(layer)._input_gradient(grad, None)
+        # An operator's result lies in memory as its fake says.
+        return found.contiguous()
+
+
+def _linear_gradient_fake(grad: torch.Tensor, layer: int, in_features: int) -> torch.Tensor:
+    return grad.new_empty((*grad.shape[:-1], in_features))
+
+
+def _linear_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    x, _, layer, _ = inputs
+    ctx.layer, ctx.in_features = layer, x.shape[-1]
+
+
+def _linear_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+    of_x = linear_gradient(grad, ctx.layer, ctx.in_features) if ctx.needs_input_grad[0] else None
+    of_bias = bias_gradient(grad) if ctx.needs_input_grad[1] else None
+    return of_x, of_bias, None, None
+
+
 def _embedding(ids: torch.Tensor, layer: int, width: int, dtype: torch.dtype) -> torch.Tensor:
     return _layer(layer)._look_up(ids)
 
@@ -59,6 +82,16 @@ linear = torch.library.custom_op(
 )
 """``linear(x, bias, layer, out_features)``: what the linear layer of that number makes of ``x``."""
 linear.register_fake(_linear_fake)
+
+linear_gradient = torch.library.custom_op(
+    "wcodec::linear_gradient",
+    _linear_gradient,
+    mutates_args=(),
+    schema="(Tensor grad, int layer, int in_features) -> Tensor",
+)
+"""``linear_gradient(grad, layer, in_features)``: the gradient of that layer's input, from that of its output."""
+linear_gradient.register_fake(_linear_gradient_fake)
+linear.register_autograd(_linear_backward, setup_context=_linear_context)
 
 embedding = torch.library.custom_op(
     "wcodec::embedding",

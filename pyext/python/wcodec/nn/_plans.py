@@ -23,6 +23,8 @@ _FEW_TOKENS = 64
 
 Product = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
 """What a layer computes from its input, its weight and its bias."""
+Back = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""The gradient of a layer's input, from that of its output and the weight."""
 
 
 def decoded_bytes(entry: TensorEntry, dtype: torch.dtype) -> int:
@@ -68,6 +70,12 @@ class Plan:
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         """``product(weights)`` with the weights of all layers of the plan."""
         raise NotImplementedError
+
+    def gradient(self, back: Back, place: int, grad: torch.Tensor) -> torch.Tensor:
+        """``back(grad, weight)`` with the weight of the layer at ``place``. The CPU decodes a weight as a whole for it,
+        also one that it multiplies in slices: sums of the slices' gradients would be rounded otherwise."""
+        found: torch.Tensor = self.apply_all(lambda weights: back(grad, weights[place]))
+        return found
 
 
 # The group that was decoded last on the CPU, of all models, with its weights: no other memory is kept for weights. One

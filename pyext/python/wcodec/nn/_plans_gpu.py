@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
 from ._fused import Fused, fused
-from ._plans import ALIGN, Plan, Product, decoded_bytes, joined, slices
+from ._plans import ALIGN, Back, Plan, Product, decoded_bytes, joined, slices
 from ._workspace import Space, is_capturing, workspace
 
 if TYPE_CHECKING:
@@ -161,20 +161,30 @@ class GpuSlicedPlan(_OnGpu):
         if few is not None:
             return few
         with self._workspace.lock:
-            space = self._workspace.enter(self._size)
-            views, batches = self._in(space)
-            # No slice outlives its product, so nobody owns the memory afterwards.
-            space.owner = None
-            at_once = space is self._workspace.streams
+            return joined(product, self._parts(), self._slices[-1][1], x, bias)
 
-            def parts() -> Any:
-                for i, (rows, batch) in enumerate(zip(self._slices, batches, strict=True)):
-                    batch.launch()
-                    if at_once:
-                        self._chain.follow_part(self, i)
-                    yield rows, views[i]
+    def gradient(self, back: Back, place: int, grad: torch.Tensor) -> torch.Tensor:
+        # The sum over the outputs is one over slices, too: in float32, and rounded once.
+        total: torch.Tensor | None = None
+        with self._workspace.lock:
+            for (begin, end), weight in self._parts():
+                part = back(grad[..., begin:end], weight)
+                total = part.float() if total is None else total.add_(part)
+        assert total is not None
+        return total.to(grad.dtype)
 
-            return joined(product, parts(), self._slices[-1][1], x, bias)
+    def _parts(self) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+        """The slices, each decoded when it is asked for, and gone with the next; for whoever has the lock."""
+        space = self._workspace.enter(self._size)
+        views, batches = self._in(space)
+        # No slice outlives its product, so nobody owns the memory afterwards.
+        space.owner = None
+        at_once = space is self._workspace.streams
+        for i, (rows, batch) in enumerate(zip(self._slices, batches, strict=True)):
+            batch.launch()
+            if at_once:
+                self._chain.follow_part(self, i)
+            yield rows, views[i]
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         return product((self._store.decoded(self.names[0], self._device, self._dtype),))

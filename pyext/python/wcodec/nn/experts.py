@@ -8,14 +8,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_map
 
 from .. import _format as fmt
 from .._errors import InputError
+from ._gradients import Layout, Through, any_wanted, back
 from ._layer import CompressedLayer, contents
 from ._plans import stacked
 from ._store import Store
 from ._workspace import exclusive
 
+_is_compiling = torch.compiler.is_compiling
 STACKS = ("gate_up_proj", "down_proj")
 
 # What each thread computes.
@@ -23,14 +27,19 @@ _here = threading.local()
 
 
 @contextmanager
-def _computing(experts: CompressedExperts) -> Iterator[None]:
-    """While this lasts, the experts compute in this thread."""
-    before: tuple[CompressedExperts, ...] = getattr(_here, "computing", ())
-    _here.computing = (*before, experts)
+def _computing(experts: CompressedExperts, recording: bool) -> Iterator[None]:
+    """While this lasts, the experts compute in this thread, and torch records gradients or not."""
+    before: dict[CompressedExperts, bool] = getattr(_here, "computing", {})
+    _here.computing = {**before, experts: recording}
     try:
         yield
     finally:
         _here.computing = before
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _uncompiled(experts: CompressedExperts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return experts._compute(args, kwargs)
 
 
 class ExpertStack:
@@ -58,8 +67,57 @@ class ExpertStack:
     def __len__(self) -> int:
         return self._shape[0]
 
-    def __getitem__(self, index: Any) -> torch.Tensor:
+    def __getitem__(self, index: Any) -> Any:
+        if self._owner._is_recording():
+            return RecordedMatrix(self._owner, int(index), self._place)
         return self._owner._matrices(int(index))[self._place]
+
+
+class RecordedMatrix:
+    """What ``stack[i]`` is while experts compute and gradients are recorded: a matrix that
+    ``torch.nn.functional.linear`` takes, decoded for that, and again in the backward pass. For all else it is a decoded
+    tensor, which autograd may keep."""
+
+    def __init__(self, owner: CompressedExperts, index: int, place: int) -> None:
+        self._owner, self._index, self._place = owner, index, place
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear and len(args) > 1 and isinstance(args[0], torch.Tensor) and isinstance(args[1], cls):
+            x, matrix = args[0], args[1]
+            bias = args[2] if len(args) > 2 else kwargs.get("bias")
+            kind = x.device.type
+            if torch.is_autocast_enabled(kind):
+                dtype = torch.get_autocast_dtype(kind)
+                # As autocast does, but where autograd sees it.
+                x, bias = x.to(dtype), None if bias is None else bias.to(dtype)
+            return Through.apply(x, bias, matrix) if any_wanted((x, bias)) else matrix._product(x, bias)
+        args, kwargs = tree_map(lambda value: value._decoded() if isinstance(value, cls) else value, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            return object.__getattribute__(self, name)
+        return getattr(self._decoded(), name)
+
+    def _decoded(self) -> torch.Tensor:
+        return self._owner._decoded(self._index)[self._place]
+
+    def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return F.linear(x, self._owner._matrices(self._index)[self._place], bias)
+
+    def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+        owner = self._owner
+        with exclusive(owner._store, owner._device):
+            weight = owner._expert(self._index)[self._place].to(grad.dtype)
+            return back(grad, weight.t(), layout)
+
+    def _source(self) -> Any:
+        return self._owner._store
+
+    def _replaced(self) -> InputError:
+        return self._owner._replaced()
 
 
 class CompressedExperts(CompressedLayer):
@@ -120,13 +178,21 @@ class CompressedExperts(CompressedLayer):
         raise AttributeError("experts have no single weight (read gate_up_proj[i] and down_proj[i])")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the original module computes of the same arguments. While torch records gradients, hidden states that
-        need them are refused."""
+        """What the original module computes of the same arguments. Gradients pass through to the hidden states and to
+        the weights of routing; experts are decoded again in the backward pass. ``torch.compile`` leaves it as it is:
+        which experts are decoded is known when it runs."""
+        return _uncompiled(self, args, kwargs) if _is_compiling() else self._compute(args, kwargs)
+
+    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs.get("hidden_states")
-        if torch.is_grad_enabled() and isinstance(given, torch.Tensor) and given.requires_grad:
-            raise self._no_gradients()
-        with exclusive(self._store, self._device), _computing(self):
+        recording = isinstance(given, torch.Tensor) and any_wanted((given,))
+        with exclusive(self._store, self._device), _computing(self, recording):
             return self._forward(self, *args, **kwargs)
+
+    def _is_recording(self) -> bool:
+        """Whether this thread computes with the experts now, and torch records gradients."""
+        found: bool = getattr(_here, "computing", {}).get(self, False)
+        return found
 
     def to_experts(self) -> torch.nn.Module:
         """The original module, with decoded weights."""
@@ -148,7 +214,7 @@ class CompressedExperts(CompressedLayer):
     def _matrices(self, index: int) -> tuple[torch.Tensor, ...]:
         """The decoded matrices of an expert, one for each stack: where nobody else decodes meanwhile, in memory that is
         shared, otherwise in tensors of their own."""
-        return self._expert(index) if self in getattr(_here, "computing", ()) else self._decoded(index)
+        return self._expert(index) if self in getattr(_here, "computing", {}) else self._decoded(index)
 
     def _expert(self, index: int) -> tuple[torch.Tensor, ...]:
         """As :meth:`_decoded`, in memory that is shared: valid until another weight is decoded. For whoever keeps

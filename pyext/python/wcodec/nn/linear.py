@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from .._api import compress_in_memory
 from . import _ops
+from ._gradients import Layout, Through, any_wanted, back
 from ._layer import CompressedLayer
 from ._plans import Product
 from ._store import Store
@@ -37,8 +38,14 @@ class CompressedLinear(CompressedLayer):
     >>> torch.equal(layer(x), layer.to_linear()(x))
     True
 
-    Input of any leading dimensions, in the layer's dtype or under autocast. It has no gradients: an input that wants
-    some is an :class:`~wcodec.InputError`.
+    Input of any leading dimensions, in the layer's dtype or under autocast. Gradients pass through to the input, and to
+    a bias that wants them: the weight itself is frozen, and decoded again in the backward pass. Second derivatives are
+    an error of torch.
+
+    >>> x.requires_grad_()[0, 0, 0].item(), layer(x).sum().backward()
+    (1.0, None)
+    >>> torch.allclose(x.grad[0, 0], layer.weight.sum(0), atol=1e-4)
+    True
 
     Layers are made by :meth:`from_linear`, :func:`wcodec.compress_` and :func:`wcodec.load_model`.
     """
@@ -83,8 +90,7 @@ class CompressedLinear(CompressedLayer):
         return out.train(self.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The product with the decoded weight, and the bias. While torch records gradients, an input that needs them
-        is refused."""
+        """The product with the decoded weight, and the bias."""
         if _is_compiling():
             return _ops.linear(*self._checked(input), self._handle, self.out_features)
         # What follows runs for every layer and token: in the usual case nothing is asked twice, and the bias is found
@@ -94,11 +100,12 @@ class CompressedLinear(CompressedLayer):
         if (
             plan is None
             or input.dtype is not self._dtype
-            or (bias is not None and bias.dtype is not self._dtype)
+            or (bias is not None and (bias.dtype is not self._dtype or bias.requires_grad))
             or _any_autocast()
             or (input.requires_grad and torch.is_grad_enabled())
         ):
-            return self._product(*self._checked(input))
+            x, bias = self._checked(input)
+            return Through.apply(x, bias, self) if any_wanted((x, bias)) else self._product(x, bias)
         try:
             return plan[0].apply(type(self)._product_of, plan[1], input, bias)
         except RuntimeError:
@@ -107,8 +114,6 @@ class CompressedLinear(CompressedLayer):
 
     def _checked(self, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Input and bias in the dtype to compute in, which is that of the input then."""
-        if torch.is_grad_enabled() and input.requires_grad:
-            raise self._no_gradients()
         dtype = self._dtype
         if torch.is_autocast_enabled(self._kind):
             dtype = torch.get_autocast_dtype(self._kind)
@@ -132,6 +137,17 @@ class CompressedLinear(CompressedLayer):
             self._check_place(x)
             raise
 
+    def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+        plan = self._plan if grad.dtype is self._dtype else None
+        if plan is None:
+            plan = self._prepared(grad.dtype)
+        return plan[0].gradient(lambda g, w: back(g, self._as_factor(w), layout), plan[1], grad)
+
+    @staticmethod
+    def _as_factor(weight: torch.Tensor) -> torch.Tensor:
+        """The weight as ``[in, out]``."""
+        return weight.t()
+
     def _check_place(self, x: torch.Tensor) -> None:
         if x.device != self._device:
             raise self._refuse(f"the input is on {x.device}, and the layer on {self._device}", "move one of them")
@@ -151,6 +167,10 @@ class CompressedConv1D(CompressedLinear):
 
     cut = False
     _product_of: ClassVar[Product] = staticmethod(_addmm)
+
+    @staticmethod
+    def _as_factor(weight: torch.Tensor) -> torch.Tensor:
+        return weight
 
     @classmethod
     def from_conv1d(
