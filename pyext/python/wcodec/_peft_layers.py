@@ -15,7 +15,7 @@ from peft.utils.constants import SEQ_CLS_HEAD_NAMES
 
 from . import _format as fmt
 from ._errors import InputError, UnsupportedError
-from ._models import _refuse
+from ._models import _methods
 from .nn import CompressedConv1D, CompressedLayer, CompressedLinear
 
 # Ways to begin that leave the base layer's weight as it is.
@@ -146,7 +146,7 @@ def replace_module(tuner: Any, parent: Any, child_name: str, new_module: Any, ch
                 module.to(new_module.get_base_layer().device)
     elif not isinstance(new_module, CompressedLayer):
         # The last compressed layer may be gone, and the model be one that transformers can save.
-        _refuse.mark(tuner.model)
+        _methods.mark(tuner.model)
 
 
 def all_linear(config: Any, model: torch.nn.Module) -> set[str]:
