@@ -60,8 +60,9 @@ folder = tempfile.TemporaryDirectory()  # all output goes here
 #
 # Without them the notebook builds a model of the same configuration with random weights. They are drawn from
 # Student's t distribution with 6 degrees of freedom, because trained weights have heavy tails and normal ones would
-# compress less. On a CPU it gets 2 of the 22 decoder blocks. Sizes and speeds of such a model mean something; its
-# text does not. So whenever text is shown, it comes from the small trained model that is part of the repository.
+# compress less. On a CPU it gets 2 of the 22 decoder blocks, and a quarter of the tokens. Sizes and speeds of such a
+# model mean something; its text does not. So whenever text is shown, it comes from the small trained model that is part
+# of the repository.
 
 
 # %%
@@ -96,7 +97,7 @@ def student_t(shape: torch.Size, degrees: int = 6) -> torch.Tensor:
 def random_tinyllama(blocks: int) -> torch.nn.Module:
     """A model of TinyLlama's configuration with random weights."""
     config = LlamaConfig(
-        vocab_size=32000,
+        vocab_size=32000 if GPU else 8000,
         hidden_size=2048,
         intermediate_size=5632,
         num_hidden_layers=blocks,
@@ -139,7 +140,7 @@ if found:
     baseline = writer = load(found)
 else:
     blocks = 22 if GPU else 2
-    NAME = f"TinyLlama's configuration, {blocks} of 22 blocks, random weights"
+    NAME = f"TinyLlama's configuration, {blocks} of 22 blocks{'' if GPU else ' and 8,000 tokens'}, random weights"
     WRITER = f"{Path(MODEL).name}, trained weights"
     baseline, writer = random_tinyllama(blocks), load(MODEL)
 for what, name, shown in (

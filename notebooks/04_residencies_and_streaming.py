@@ -60,7 +60,7 @@ def student_t(shape: torch.Size, degrees: int = 6) -> torch.Tensor:
 def random_tinyllama(blocks: int) -> torch.nn.Module:
     """A model of TinyLlama's configuration with random weights."""
     config = LlamaConfig(
-        vocab_size=32000,
+        vocab_size=32000 if GPU else 8000,
         hidden_size=2048,
         intermediate_size=5632,
         num_hidden_layers=blocks,
@@ -88,7 +88,7 @@ def random_tinyllama(blocks: int) -> torch.nn.Module:
 # what all others must agree with.
 
 # %%
-NAME = "TinyLlama's configuration" if GPU else "TinyLlama's configuration, 3 of 22 blocks"
+NAME = "TinyLlama's configuration" + ("" if GPU else ", 3 of 22 blocks and 8,000 tokens")
 plain = random_tinyllama(22 if GPU else 3)
 saved = Path(folder.name, "compressed")
 bf16_bytes = wcodec.measure_vram(plain).model_bytes

@@ -168,7 +168,7 @@ def chosen(model: Any, name: str) -> Any:
 
 @pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=str)
 @pytest.mark.parametrize("safe", [True, False])
-def test_merging_makes_ordinary_layers(safe: bool, options: dict[str, Any]) -> None:
+def test_merging_makes_ordinary_layers(safe: bool, options: dict[str, Any], tmp_path: Path) -> None:
     model, reference = pair()
     model, reference = attached(model, **options), attached(reference, **options)
     with pytest.raises(wcodec.InputError, match="merge_and_unload"):
@@ -178,8 +178,11 @@ def test_merging_makes_ordinary_layers(safe: bool, options: dict[str, Any]) -> N
     assert torch.equal(logits(merged), logits(reference.merge_and_unload(safe_merge=safe)))
     attention = merged.model.layers[0].self_attn
     assert type(attention.q_proj) is torch.nn.Linear and type(attention.k_proj) is CompressedLinear
-    with pytest.raises(wcodec.InputError, match="cannot save"):
-        merged.save_pretrained("nowhere")
+    # What is left compressed is saved so, and what was merged as it is.
+    merged.save_pretrained(tmp_path / "merged")
+    again = type(merged).from_pretrained(tmp_path / "merged")
+    assert torch.equal(logits(again), logits(merged))
+    assert type(again.model.layers[0].self_attn.q_proj) is torch.nn.Linear
     wcodec.decompress_(merged)
     report = wcodec.compress_(merged, progress=False)
     assert any(r.name == "model.layers.0.self_attn.q_proj" for r in report.replaced)
