@@ -22,8 +22,8 @@ use crate::scheme::lossless::columns;
 use crate::scheme::rate::Rate;
 use crate::tensor::AlignedBytes;
 
-/// Weights that are encoded to count bits: enough for a few thousandths of a bit where there are a hundred tensors.
-const SAMPLE: usize = 1 << 22;
+/// Weights that are encoded to count bits: enough for a few thousandths of a bit.
+const SAMPLE: usize = 1 << 20;
 /// How near to the target is near enough, of it, and how often is tried.
 const CLOSE: f64 = 2e-4;
 const TRIES: usize = 12;
