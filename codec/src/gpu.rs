@@ -71,5 +71,5 @@ pub use info::{DeviceInfo, device_infos};
 pub use kernel::Kernel;
 pub use options::GpuOptions;
 pub use stream::{Event, Stream};
-pub use task::{Factor, Target, Vectors};
+pub use task::{Around, Factor, FactorPart, Target, Vectors};
 pub use timing::TimedDecoder;

@@ -8,6 +8,14 @@
 // Items of one launch that multiplies.
 #define MAX_FACTORS 16
 
+// Columns whose squares are added up together, in the same way wherever they are.
+#define SQUARES_COLS 256
+
+// What becomes of a factor's results.
+#define PART_RESULT 0
+#define PART_GATE 1
+#define PART_VALUE 2
+
 // Runs of bits of an element that a plane can hold.
 #define MAX_RUNS 14
 
@@ -104,14 +112,14 @@ struct FieldsBatch {
 
 // A matrix, or rows of one, to multiply vectors with.
 struct Factor {
-  Tiles tiles;   // The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks of threads that have this item and nothing else, each a run of whole strips.
-  u64 bias;      // Address of what is added to the results of the first row and of those behind it, elements like those of `x`; 0 for nothing.
-  u32 before;    // Results of the items before this one, for each vector.
-  u32 stride;    // From a vector's results to the next one's, elements.
-  u32 place;     // Place of the first row's result among those of a vector.
-  u32 strips;    // Strips of each of the item's blocks of threads; the last one may have fewer.
-  u32 minus;     // Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel: NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
-  u32 reserved;  // 0.
+  Tiles tiles;  // The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks of threads that have this item and nothing else, each a run of whole strips.
+  u64 bias;     // Address of what is added to the results of the first row and of those behind it, elements like those of `x`; 0 for nothing.
+  u32 before;   // Results of the items before this one, for each vector.
+  u32 stride;   // From a vector's results to the next one's, elements.
+  u32 place;    // Place of the first row's result among those of a vector.
+  u32 strips;   // Strips of each of the item's blocks of threads; the last one may have fewer.
+  u32 minus;    // Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel: NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
+  u32 part;     // PART_*: what becomes of the results.
 };
 
 // Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. Of an item that stands
@@ -129,7 +137,19 @@ struct FactorsBatch {
   u32 staging;                // Address in shared memory of the room of the first warp for a chunk's blocks, with kernels named `early`.
   u32 staged;                 // How many blocks each warp has room for there: those of a chunk at least.
   u32 sums;                   // Address in shared memory of the sums of each chunk.
-  u32 vector;                 // Vectors begin at multiples of 16 bytes.
+  u32 vector;                 // Vectors, those at `squared` too, begin at multiples of 16 bytes.
+  u64 squared;                // Address of vectors that lie as those at `x` do, or 0: each result is divided by the root of the mean of their squares, as behind an RMSNorm whose gain is in those at `x`.
+  u64 residual;               // Address of what is added to the results, which lies as they do; 0 for nothing.
+  u64 scaled;                 // Address of results that are written a second time, multiplied by `gain`; 0 for none.
+  u64 gain;                   // Address of a factor for each result of a vector, elements like those of `x`.
+  u64 stash;                  // Address of f32 for the results of gates, and behind them of values, as many each as there are results; 0 where there are no gates.
+  u64 arrivals;               // Address of a word for each strip of gates: how many of it and of its values are in the stash. They are 0 before the launches that belong together, and behind them.
+  u32 epsilon;                // What is added to the mean of the squares: bits of f32.
+  u32 share;                  // Of how many elements the mean is: its reciprocal, bits of f32.
+  u32 norm_factor;            // By what results are multiplied before they are divided: bits of f32.
+  u32 squares;                // Address in shared memory of sums of squares: a word for each vector and SQUARES_COLS columns.
+  u32 arrived;                // Address in shared memory of a word for each of a block's strips.
+  u32 reserved;               // 0.
   Factor items[MAX_FACTORS];  // `count` of them.
 };
 
@@ -293,8 +313,8 @@ LIES_AT(Factor, stride, 180, 4)
 LIES_AT(Factor, place, 184, 4)
 LIES_AT(Factor, strips, 188, 4)
 LIES_AT(Factor, minus, 192, 4)
-LIES_AT(Factor, reserved, 196, 4)
-static_assert(sizeof(FactorsBatch) == 3264, "differs from abi.rs");
+LIES_AT(Factor, part, 196, 4)
+static_assert(sizeof(FactorsBatch) == 3336, "differs from abi.rs");
 LIES_AT(FactorsBatch, count, 0, 4)
 LIES_AT(FactorsBatch, vectors, 4, 4)
 LIES_AT(FactorsBatch, x, 8, 8)
@@ -308,7 +328,19 @@ LIES_AT(FactorsBatch, staging, 48, 4)
 LIES_AT(FactorsBatch, staged, 52, 4)
 LIES_AT(FactorsBatch, sums, 56, 4)
 LIES_AT(FactorsBatch, vector, 60, 4)
-LIES_AT(FactorsBatch, items, 64, 3200)
+LIES_AT(FactorsBatch, squared, 64, 8)
+LIES_AT(FactorsBatch, residual, 72, 8)
+LIES_AT(FactorsBatch, scaled, 80, 8)
+LIES_AT(FactorsBatch, gain, 88, 8)
+LIES_AT(FactorsBatch, stash, 96, 8)
+LIES_AT(FactorsBatch, arrivals, 104, 8)
+LIES_AT(FactorsBatch, epsilon, 112, 4)
+LIES_AT(FactorsBatch, share, 116, 4)
+LIES_AT(FactorsBatch, norm_factor, 120, 4)
+LIES_AT(FactorsBatch, squares, 124, 4)
+LIES_AT(FactorsBatch, arrived, 128, 4)
+LIES_AT(FactorsBatch, reserved, 132, 4)
+LIES_AT(FactorsBatch, items, 136, 3200)
 static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
 LIES_AT(Symbols, symbols, 0, 8)
 LIES_AT(Symbols, begin, 8, 8)

@@ -7,32 +7,14 @@
 // in shared memory; when all are done, these sums are added up in the order of the columns, multiplied by the rows' scales, and written. So
 // the order of all sums is that of the file, whatever is launched. A chunk that is damaged makes its rows NaN.
 //
+// What else a launch does in a block of a model, in front of the products and behind them, is in around.h.
+//
 // Weights do not depend on the launch before this one: where few are decoded, they are before the vectors are waited for.
 #pragma once
+#include "around.h"
 #include "emit.h"
 #include "tile.h"
 #include "walk.h"
-
-// The elements of vectors, and of operands.
-template <bool BF16>
-struct Half {
-  // 128 + v or 1024 + v of byte v, and what is to be added for v + 1/2.
-  enum : u32 { ONES = BF16 ? 0x43434343u : 0x64646464u, LESS = BF16 ? 0xC2FFC2FFu : 0xE3FFE3FFu };
-
-  static DEVICE_MEMBER u32 add(u32 a, u32 b) {
-    if constexpr (BF16) return add_bf16(a, b);
-    else return add_f16(a, b);
-  }
-  static DEVICE_MEMBER void mma(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    if constexpr (BF16) mma_bf16(c, a, b);
-    else mma_f16(c, a, b);
-  }
-  static DEVICE_MEMBER u32 of(float v) { return (BF16 ? pack_bf16(v, 0) : pack_f16(v, 0)) & 0xFFFF; }
-  static DEVICE_MEMBER float to_f32(u32 h) {
-    if constexpr (BF16) return bits_f32(h << 16);
-    else return f32_of_f16(h);
-  }
-};
 
 // N: vectors at most, 8 or 16. EARLY: decodes all of a chunk before it multiplies, and the first one before the vectors are there; it takes
 // more registers.
@@ -251,28 +233,40 @@ struct Multiply {
 template <bool BF16>
 struct Result {
   float scale, bias;
-  u64 to;  // its address; 0 for a row beyond the matrix's edge
+  u64 place;  // among all results, elements; ~0 for a row beyond the matrix's edge
 
-  DEVICE_MEMBER Result() : scale(0), bias(0), to(0) {}
-  DEVICE_MEMBER Result(const Factor& f, u32 begin_strip, u32 at, u32 each, const FactorsBatch& batch) : scale(1), bias(0), to(0) {
+  DEVICE_MEMBER Result() : scale(0), bias(0), place(~0ull) {}
+  DEVICE_MEMBER Result(const Factor& f, u32 begin_strip, u32 at, u32 each, const FactorsBatch& batch) : Result() {
     const Tiles& t = f.tiles;
-    const u32 strip = begin_strip + at / each, v = at % each / TILE_ROWS, matrix = divide(strip, t.by_strips);
+    const u32 strip = begin_strip + at / each, matrix = divide(strip, t.by_strips);
     const u32 in_matrix = (strip - matrix * t.strips) * TILE_ROWS + at % TILE_ROWS;
     if (in_matrix >= t.rows) return;
-    const u64 row = (u64)matrix * t.rows + in_matrix, place = row - t.row_begin;
-    if (t.output.scales_per_row <= 1) scale = scale_at<SCALES_ANY>(t.output, row, 0);
-    if (f.bias) bias = Half<BF16>::to_f32(ldg16((const u8*)f.bias + place * 2));
-    to = batch.y + ((u64)f.before * batch.vectors + (u64)v * f.stride + f.place + place) * 2;
+    const u64 row = (u64)matrix * t.rows + in_matrix, in_task = row - t.row_begin;
+    scale = t.output.scales_per_row <= 1 ? scale_at<SCALES_ANY>(t.output, row, 0) : 1;
+    if (f.bias) bias = Half<BF16>::to_f32(ldg16((const u8*)f.bias + in_task * 2));
+    place = (u64)f.before * batch.vectors + (u64)(at % each / TILE_ROWS) * f.stride + f.place + in_task;
   }
+  DEVICE_MEMBER bool there() const { return place != ~0ull; }
 
   // Adds up what all chunks of the strip have left, in the order of the columns.
-  DEVICE_MEMBER void write(const FactorsBatch& batch, const Tiles& t, u32 at, u32 each) const {
-    if (!to) return;
+  DEVICE_MEMBER float sum(const FactorsBatch& batch, const Tiles& t, u32 at, u32 each) const {
     const u32 from = batch.sums + (at / each * t.tiles * each + at % each) * 4;
     float sum = 0;
 #pragma unroll 4
     for (u32 k = 0; k < t.tiles; k++) sum = add_rn(sum, bits_f32(lds32(from + k * each * 4)));
-    stg16((u8*)to, Half<BF16>::of(add_rn(mul_rn(sum, scale), bias)));
+    const float by = batch.squared ? mul_rn(scale, norm_factor(batch, t.cols, at % each / TILE_ROWS)) : scale;
+    return add_rn(mul_rn(sum, by), bias);
+  }
+  DEVICE_MEMBER void write(const FactorsBatch& batch, const Factor& f, u32 at, u32 each, float v) const {
+    typedef Half<BF16> H;
+    if (batch.residual) v = add_rn(v, H::to_f32(load16((const u8*)batch.residual + place * 2)));
+    const u32 y = H::of(v);
+    stg16((u8*)batch.y + place * 2, y);
+    if (batch.scaled) {
+      const u64 row = place - (u64)f.before * batch.vectors - (u64)(at % each / TILE_ROWS) * f.stride;
+      const float gain = H::to_f32(ldg16((const u8*)batch.gain + row * 2));
+      stg16((u8*)batch.scaled + place * 2, H::of(mul_rn(H::to_f32(y), gain)));
+    }
   }
 };
 
@@ -324,10 +318,26 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   walk_plane<Tile, Sink>(state, batch, t, w, first + warp, threads / LANES, last, t.copies ? TABLE_FILLED : TABLE_COPIED,
                          table_parity, unused);
   if (!state.waited) overlap_wait();
+  if (batch.squared) sum_squares<BF16>(batch, t.cols, w.lane);
   syncthreads();
+  const Stash stash(batch, f);
 #pragma unroll 1
   for (u32 at = thread_index(); at < results; at += threads) {
     if (at != thread_index()) result = Result<BF16>(f, begin_strip, at, each, batch);
-    result.write(batch, t, at, each);
+    if (!result.there()) continue;
+    const float v = result.sum(batch, t, at, each);
+    if (f.part == PART_RESULT) result.write(batch, f, at, each, v);
+    else stg32(stash.own + result.place, f32_bits(v));
+  }
+  if (f.part == PART_RESULT) return;
+  const u32 first_strip = (f.place + (u32)((u64)begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS;
+  stash.arrive(batch, first_strip, end - begin);
+#pragma unroll 1
+  for (u32 at = thread_index(); at < results; at += threads) {
+    if (!lds32(batch.arrived + at / each * 4)) continue;
+    result = Result<BF16>(f, begin_strip, at, each, batch);
+    if (!result.there()) continue;
+    const float own = bits_f32(load32(stash.own + result.place)), other = bits_f32(load32(stash.other + result.place));
+    result.write(batch, f, at, each, f.part == PART_GATE ? silu_times(own, other) : silu_times(other, own));
   }
 }

@@ -184,11 +184,19 @@ DEVICE void stg32(void* p, u32 v) { *(u32*)p = v; }
 DEVICE void stg16(void* p, u32 v) { *(u16*)p = (u16)v; }
 DEVICE void stg8(void* p, u32 v) { *(u8*)p = (u8)v; }
 DEVICE void atomic_min(u32* p, u32 v) { atomicMin(p, v); }
+// Adds, and returns what was there before.
+DEVICE u32 atomic_add(u32* p, u32 v) { return atomicAdd(p, v); }
+// What this thread has stored, every thread of the device sees before what it stores behind this.
+DEVICE void fence_device() { __threadfence(); }
 
 DEVICE float bits_f32(u32 v) { return __uint_as_float(v); }
 DEVICE u32 f32_bits(float v) { return __float_as_uint(v); }
 DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+DEVICE float sqrt_rn(float v) { return __fsqrt_rn(v); }
+// e to the v, within two units of the last place.
+DEVICE float exp_f32(float v) { return expf(v); }
 DEVICE float f32_of_f16(u32 h) {
   float v;
   asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"((u16)h));

@@ -131,6 +131,14 @@ DEVICE void atomic_min(u32* p, u32 v, SIMT_AT) {
   simt::check_global(p, 4, 4, simt::WRITE, SIMT_HERE);
   if (v < *p) *p = v;
 }
+// Blocks of a launch run one after the other.
+DEVICE u32 atomic_add(u32* p, u32 v, SIMT_AT) {
+  simt::check_global(p, 4, 4, simt::WRITE, SIMT_HERE);
+  const u32 before = *p;
+  *p = before + v;
+  return before;
+}
+DEVICE void fence_device() {}
 
 DEVICE void copy_init(u32 barrier, SIMT_AT) { simt::init_barrier(barrier, SIMT_HERE); }
 DEVICE void copy_fence() { simt::fence_copies(); }
@@ -152,6 +160,9 @@ DEVICE u32 f32_bits(float v) {
 // Compiled without contraction into fused operations: rounded by itself, as on the GPU.
 DEVICE float mul_rn(float a, float b) { return a * b; }
 DEVICE float add_rn(float a, float b) { return a + b; }
+DEVICE float div_rn(float a, float b) { return a / b; }
+DEVICE float sqrt_rn(float v) { return __builtin_sqrtf(v); }
+DEVICE float exp_f32(float v) { return __builtin_expf(v); }
 
 namespace simt {
 // To nearest even. NaN becomes the NaN that the GPU's conversions give.

@@ -18,6 +18,16 @@ pub const MAX_FACTORS: usize = 16;
 /// a block's shared memory for themselves cannot run the kernels.
 pub const TABLE_AT: usize = 1024;
 
+/// Columns whose squares are added up together, in the same way wherever they are.
+pub const SQUARES_COLS: usize = 256;
+
+/// A factor's results are written.
+pub const PART_RESULT: u32 = 0;
+/// They are gates: written are those of the factor of values, times silu of these.
+pub const PART_GATE: u32 = 1;
+/// They are values that have gates.
+pub const PART_VALUE: u32 = 2;
+
 /// Runs of bits of an element that a plane can hold.
 pub const MAX_RUNS: usize = 14;
 
@@ -260,8 +270,8 @@ structures! {
         /// Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel:
         /// NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
         pub minus: u32,
-        /// 0.
-        pub reserved: u32,
+        /// PART_*: what becomes of the results.
+        pub part: u32,
     }
 
     /// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. Of an item that stands
@@ -291,8 +301,34 @@ structures! {
         pub staged: u32,
         /// Address in shared memory of the sums of each chunk.
         pub sums: u32,
-        /// Vectors begin at multiples of 16 bytes.
+        /// Vectors, those at `squared` too, begin at multiples of 16 bytes.
         pub vector: u32,
+        /// Address of vectors that lie as those at `x` do, or 0: each result is divided by the root of the mean of their squares, as behind an
+        /// RMSNorm whose gain is in those at `x`.
+        pub squared: u64,
+        /// Address of what is added to the results, which lies as they do; 0 for nothing.
+        pub residual: u64,
+        /// Address of results that are written a second time, multiplied by `gain`; 0 for none.
+        pub scaled: u64,
+        /// Address of a factor for each result of a vector, elements like those of `x`.
+        pub gain: u64,
+        /// Address of f32 for the results of gates, and behind them of values, as many each as there are results; 0 where there are no gates.
+        pub stash: u64,
+        /// Address of a word for each strip of gates: how many of it and of its values are in the stash. They are 0 before the launches that
+        /// belong together, and behind them.
+        pub arrivals: u64,
+        /// What is added to the mean of the squares: bits of f32.
+        pub epsilon: u32,
+        /// Of how many elements the mean is: its reciprocal, bits of f32.
+        pub share: u32,
+        /// By what results are multiplied before they are divided: bits of f32.
+        pub norm_factor: u32,
+        /// Address in shared memory of sums of squares: a word for each vector and SQUARES_COLS columns.
+        pub squares: u32,
+        /// Address in shared memory of a word for each of a block's strips.
+        pub arrived: u32,
+        /// 0.
+        pub reserved: u32,
         /// `count` of them.
         pub items: [Factor; MAX_FACTORS],
     }

@@ -1,7 +1,7 @@
 """A Llama of TinyLlama-1.1B's configuration on one GPU: memory and speed of every residency beside bf16, in one run.
 
     python pyext/benches/tinyllama.py [--json FILE] [--tokens 64] [--repeats 3] [--layers 22] [--sections LIST]
-        [--bits 4] [--trellis] [--fused]
+        [--bits 4] [--trellis] [--fused [--no-blocks] [--no-groups]]
 
 Weights are random with heavy tails (Student-t, 6 degrees of freedom), since sizes, speeds and memory do not depend on
 what a model has learned. All 155 linear layers and the embedding are compressed. Speeds are tokens per second of greedy
@@ -81,7 +81,7 @@ class Bench:
         report = wcodec.compress_(model, progress=False, **self.options, **options)
         seconds = time.perf_counter() - begin
         if self.args.fused:
-            wcodec.nn.fuse_(model)
+            wcodec.nn.fuse_(model, groups=not self.args.no_groups, blocks=not self.args.no_blocks)
         if "speeds" in sections:
             self.speeds(name, model, layers=len(report.replaced), compress_s=seconds)
         if "flat" in sections:
@@ -223,10 +223,13 @@ def main() -> int:
     parser.add_argument("--bits", type=float, help="scheme rate with so many bits per weight, and not int8")
     parser.add_argument("--trellis", action="store_true", help="with a trellis")
     parser.add_argument("--fused", action="store_true", help="wcodec.nn.fuse_: products from the compressed weights")
+    parser.add_argument("--no-blocks", action="store_true", help="norms, gates and residuals are left to torch")
+    parser.add_argument("--no-groups", action="store_true", help="a launch for each layer")
     parser.add_argument("--budget", default="600MB", help="of the GPU's memory, for section auto")
     parser.add_argument("--caches", type=listed(), default="256MB,1GB", help="sizes, for section cache")
     args = parser.parse_args()
-    with torch.inference_mode():
+    # As in transformers' generate.
+    with torch.no_grad():
         bench = Bench(args)
         bench.run()
     if args.json:

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Device, Factor, GpuOptions, Stream, Target};
+use wcodec::gpu::{Device, Factor, FactorPart, GpuOptions, Stream, Target};
 use wcodec::{Cancel, Dtype, Result};
 
 pub use batch::DecodeBatch;
@@ -70,17 +70,23 @@ fn crate_targets(
 /// Name of a matrix to multiply with, its rows, counted over the first dimension, and the address of its bias.
 pub type PyFactor = (String, Option<(usize, usize)>, u64);
 
-/// The crate's factors for vectors of `dtype`.
+/// The crate's factors for vectors of `dtype`; `gated`: gates and values in turn.
 fn crate_factors(
     factors: Vec<PyFactor>,
     dtype: &str,
+    gated: bool,
     rows_of: impl Fn(&str, Range<usize>) -> Result<Range<usize>>,
 ) -> Result<Vec<Factor>> {
-    let factor = |(name, rows, bias): PyFactor| {
+    let factor = |(i, (name, rows, bias)): (usize, PyFactor)| {
         let rows = rows.map(|(begin, end)| rows_of(&name, begin..end)).transpose()?;
-        Ok(Factor { name, dtype: Dtype::from_name(dtype)?, rows, bias })
+        let part = match (gated, i % 2) {
+            (false, _) => FactorPart::Result,
+            (true, 0) => FactorPart::Gate,
+            (true, _) => FactorPart::Value,
+        };
+        Ok(Factor { name, dtype: Dtype::from_name(dtype)?, rows, bias, part })
     };
-    factors.into_iter().map(factor).collect()
+    factors.into_iter().enumerate().map(factor).collect()
 }
 
 /// The caller's stream.

@@ -10,7 +10,7 @@ use super::plan::{Limits, MOST_VECTORS, Method, ProductJob, ProductLaunch, Tiles
 use super::plan::{product_launches, tiles_launches};
 use super::stream::Stream;
 use super::task::{
-    DecodeTask, UTIL_THREADS, Vectors, elements_of, part_item, parts_batches, symbols_batch, symbols_item,
+    Around, DecodeTask, UTIL_THREADS, Vectors, elements_of, part_item, parts_batches, symbols_batch, symbols_item,
 };
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -139,6 +139,11 @@ impl Launcher {
         if vectors.count == 0 {
             return Ok(());
         }
+        let Around { squared, epsilon, norm_factor, residual, scaled, gain, stash, arrivals } = vectors.around;
+        let gated = |launch: &ProductLaunch| launch.params.items.iter().any(|i| i.part != abi::PART_RESULT);
+        if (stash == 0 || arrivals == 0) && work.products[which].iter().any(|(_, launch)| gated(launch)) {
+            return Err(Error::input("gates and values have nowhere to meet").advice("set `stash` and `arrivals`"));
+        }
         for (kernel, launch) in &work.products[which] {
             let x_stride = vectors.x_stride as u64;
             // Kernels count bytes from the first vector in 32 bits.
@@ -150,7 +155,18 @@ impl Launcher {
                 x: vectors.x,
                 x_stride,
                 y: vectors.y,
-                vector: u32::from(vectors.x.is_multiple_of(16) && (vectors.count == 1 || x_stride.is_multiple_of(8))),
+                vector: u32::from(
+                    (vectors.x | squared).is_multiple_of(16) && (vectors.count == 1 || x_stride.is_multiple_of(8)),
+                ),
+                squared,
+                epsilon: epsilon.to_bits(),
+                norm_factor: norm_factor.to_bits(),
+                share: (1.0 / launch.params.items[0].tiles.cols as f32).to_bits(),
+                residual,
+                scaled,
+                gain,
+                stash,
+                arrivals,
                 ..*launch.params
             };
             // SAFETY: as the caller promises; the kernels wait for the work before them.

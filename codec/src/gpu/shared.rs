@@ -14,7 +14,7 @@ use super::options::GpuOptions;
 use super::plan::{Method, Places, TensorPlan, Times, unfused};
 use super::stream::Stream;
 use super::table::{Form, device_table};
-use super::task::{DecodeTask, Factor, Target, Vectors, checked_rows};
+use super::task::{DecodeTask, Factor, FactorPart, Target, Vectors, checked_rows};
 use super::zstd::{self, Demand, FrameRun, Zstd};
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -135,6 +135,7 @@ impl Shared {
     /// # Errors
     /// A tensor was not planned, cannot be multiplied with as it is stored, or not in that dtype.
     pub fn factors(&self, factors: &[Factor]) -> Result<Vec<(Target, Times)>> {
+        self.check_parts(factors)?;
         let mut before = 0u32;
         let each = factors.iter().map(|factor| {
             let plan = &self.plans[self.find(&factor.name)?];
@@ -148,7 +149,14 @@ impl Shared {
                 return refuse(what, "use F16, or BF16 on devices of compute capability 8.0 and later");
             }
             let rows = checked_rows(plan, factor.rows.as_ref())?.len() as u32;
-            let times = Times { bias: factor.bias, before, stride: rows, place: 0 };
+            let part = match factor.part {
+                FactorPart::Result => abi::PART_RESULT,
+                FactorPart::Gate => abi::PART_GATE,
+                FactorPart::Value => abi::PART_VALUE,
+            };
+            let times = Times { bias: factor.bias, before, stride: rows, place: 0, part };
+            // Gates give their results with the values behind them.
+            let rows = if factor.part == FactorPart::Gate { 0 } else { rows };
             before = before.checked_add(rows).filter(|&n| n < 1 << 31).ok_or_else(|| {
                 Error::input("products of more than 2^31 rows").advice("multiply with fewer tensors at once")
             })?;
@@ -156,6 +164,31 @@ impl Shared {
             Ok((target, times))
         });
         each.collect()
+    }
+
+    /// Each gate is followed by its values, and both are all rows of matrices of one shape.
+    fn check_parts(&self, factors: &[Factor]) -> Result<()> {
+        let mut left = factors;
+        while let [first, rest @ ..] = left {
+            left = rest;
+            let of = |f: &Factor| Ok::<_, Error>((&self.plans[self.find(&f.name)?], f.rows.is_none()));
+            let gate = match (first.part, rest) {
+                (FactorPart::Result, _) => continue,
+                (FactorPart::Gate, [value, rest @ ..]) if value.part == FactorPart::Value => {
+                    left = rest;
+                    let ((a, all_a), (b, all_b)) = (of(first)?, of(value)?);
+                    if all_a && all_b && a.matrix == b.matrix && a.matrix.0 == 1 {
+                        continue;
+                    }
+                    a
+                }
+                _ => of(first)?.0,
+            };
+            return Err(Error::input("gates and values come in pairs: matrices of one shape, one behind the other")
+                .tensor(gate.name())
+                .advice("prepare them apart"));
+        }
+        Ok(())
     }
 
     /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.

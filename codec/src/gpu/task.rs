@@ -37,10 +37,24 @@ pub struct Factor {
     pub rows: Option<Range<usize>>,
     /// Device address of what is added to the results, as many elements of `dtype`; 0 for nothing.
     pub bias: u64,
+    /// What becomes of the results.
+    pub part: FactorPart,
+}
+
+/// What becomes of the products with a matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FactorPart {
+    /// They are results.
+    #[default]
+    Result,
+    /// They are gates of the factor behind this one, which is a [`Value`](Self::Value) of as many rows. Results are `silu(gate) * value`.
+    Gate,
+    /// They are values, whose gates are the factor's before this one.
+    Value,
 }
 
 /// Vectors to multiply with matrices, and where the results go.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Vectors {
     /// Device address of the first one.
     pub x: u64,
@@ -49,7 +63,34 @@ pub struct Vectors {
     /// How many vectors: at most [`Vectors::MOST`].
     pub count: usize,
     /// Device address of the results: of the first matrix those of all vectors, one vector after the other, then those of the next matrix.
+    /// Gates and their values give results together.
     pub y: u64,
+    /// What else there is to be done, as in blocks of models like Llama's.
+    pub around: Around,
+}
+
+/// What a launch of products does in front of them and behind them. All addresses are the device's; 0 is for what is not to be done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Around {
+    /// Address of vectors that lie as those to multiply with do: each result is multiplied by `norm_factor / sqrt(mean(squares) + epsilon)`, of
+    /// the squares of its vector here. With these as `h` and `h * gain` as what to multiply with, that is an RMSNorm in front.
+    pub squared: u64,
+    /// Is added to the mean of the squares.
+    pub epsilon: f32,
+    /// By what gains were divided, so that `h * gain` is not too large for the dtype; 1 where they were not.
+    pub norm_factor: f32,
+    /// Address of what is added to the results, which lies as they do: a residual. Each is read before the result is written, so that it may
+    /// be the same place.
+    pub residual: u64,
+    /// Address of more results, which lie as those at `y` do: these as they were rounded, times `gain`, and rounded again.
+    pub scaled: u64,
+    /// Address of a gain for each row of the matrix; of launches of one factor.
+    pub gain: u64,
+    /// Address of f32, twice as many as there are results, where gates and values meet.
+    pub stash: u64,
+    /// Address of a u32 for each 16 results of a vector, which are 0 before and behind each launch with gates. Launches that may run at the
+    /// same time need their own, and their own `stash`.
+    pub arrivals: u64,
 }
 
 impl Vectors {

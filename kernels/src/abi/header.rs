@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::{
-    FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, MAX_FACTORS, MAX_ITEMS, MAX_RUNS, OutputKind, STRUCTURES,
-    TABLE_AT,
+    FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, MAX_FACTORS, MAX_ITEMS, MAX_RUNS, OutputKind, PART_GATE,
+    PART_RESULT, PART_VALUE, SQUARES_COLS, STRUCTURES, TABLE_AT,
 };
 
 pub(super) struct Structure {
@@ -55,6 +55,12 @@ fn header() -> String {
     };
     define("Items of one launch.", &[("MAX_ITEMS", MAX_ITEMS)]);
     define("Items of one launch that multiplies.", &[("MAX_FACTORS", MAX_FACTORS)]);
+    define(
+        "Columns whose squares are added up together, in the same way wherever they are.",
+        &[("SQUARES_COLS", SQUARES_COLS)],
+    );
+    let parts = [("PART_RESULT", PART_RESULT), ("PART_GATE", PART_GATE), ("PART_VALUE", PART_VALUE)];
+    define("What becomes of a factor's results.", &parts.map(|(name, value)| (name, value as usize)));
     define("Runs of bits of an element that a plane can hold.", &[("MAX_RUNS", MAX_RUNS)]);
     let kinds = OutputKind::ALL.map(|kind| (format!("OUT_{}", kind.name().to_uppercase()), kind as usize));
     define("Output types.", &kinds.each_ref().map(|(name, value)| (name.as_str(), *value)));

@@ -129,10 +129,18 @@ impl TensorDecoder {
         })
     }
 
-    /// Fixes launches for products of vectors of `dtype` with these matrices, together.
-    fn prepare_products(&self, py: Python<'_>, factors: Vec<PyFactor>, dtype: &str) -> PyResult<DecodeBatch> {
+    /// Fixes launches for products of vectors of `dtype` with these matrices, together. `gated`: they are gates and values in turn, which give
+    /// results together.
+    #[pyo3(signature = (factors, dtype, gated = false))]
+    fn prepare_products(
+        &self,
+        py: Python<'_>,
+        factors: Vec<PyFactor>,
+        dtype: &str,
+        gated: bool,
+    ) -> PyResult<DecodeBatch> {
         detached(py, || {
-            let factors = crate_factors(factors, dtype, |name, rows| self.source.rows_of(name, rows));
+            let factors = crate_factors(factors, dtype, gated, |name, rows| self.source.rows_of(name, rows));
             let prepared = factors.and_then(|factors| match &self.source {
                 Source::Device(decoder) => decoder.prepare_products(&factors).map(Prepared::Device),
                 Source::Host(decoder) => decoder.prepare_products(&factors).map(Prepared::Host),

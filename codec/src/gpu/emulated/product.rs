@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::gpu::plan::{MOST_VECTORS, ProductJob, Times, product_launches, unfused};
+use crate::gpu::plan::{MOST_VECTORS, ProductJob, ProductLaunch, Times, product_launches, unfused};
 use half::{bf16, f16};
+
+mod around;
 
 /// Another device than that of the other tests: blocks of few warps, and one with room for blocks decoded early.
 const ROOMY: Limits = Limits { multiprocessors: 3, shared_per_block: 96 << 10, shared_per_multiprocessor: 200 << 10 };
@@ -56,17 +58,16 @@ impl Inputs {
     }
 }
 
-/// The results, as bits, of all rows of `strips` of each tensor.
-fn multiply(
-    tensors: &mut [Loaded],
-    inputs: &Inputs,
+/// The work of multiplying with all rows of `strips` of each tensor, and how many of a vector's results are before the end of all.
+fn jobs<'a>(
+    tensors: &'a [Loaded],
+    kind: OutputKind,
     bias: Option<&Buffer>,
     strips: &dyn Fn(usize) -> Range<usize>,
-    limits: Limits,
-    seed: u64,
-) -> (Vec<Vec<u16>>, BTreeSet<String>) {
+    part: &dyn Fn(usize) -> u32,
+) -> (Vec<ProductJob<'a>>, usize) {
     let (mut jobs, mut before) = (Vec::new(), 0);
-    for t in &*tensors {
+    for (i, t) in tensors.iter().enumerate() {
         let Method::Tiles(tiles) = &t.plan.planes[0] else { unreachable!() };
         let s = strips(t.plan.strips());
         let rows = t.plan.first_row(s.end) - t.plan.first_row(s.start);
@@ -77,46 +78,79 @@ fn multiply(
             table: t.tables[0].as_ptr().expose_provenance() as u64,
             status: t.status.as_ptr().expose_provenance() as u64,
             out: 0,
-            kind: inputs.kind,
+            kind,
             strips: (s.start, s.end),
         };
-        let times = Times { bias: bias.map_or(0, Buffer::address), before, stride: rows as u32, place: 0 };
-        before += rows as u32;
+        let bias = bias.map_or(0, Buffer::address);
+        let times = Times { bias, before, stride: rows as u32, place: 0, part: part(i) };
+        before += if times.part == abi::PART_GATE { 0 } else { rows as u32 };
         jobs.push(ProductJob { tiles, times });
     }
-    let mut out = Buffer::new(before as usize * inputs.count * 2 + 2 * GUARD);
-    out.fill(POISON);
-    let most = *MOST_VECTORS.iter().find(|&&m| m >= inputs.count).unwrap();
+    (jobs, before as usize)
+}
+
+/// The launches of jobs, and their kernels' names.
+fn launches(jobs: &[ProductJob<'_>], count: usize, limits: Limits) -> (Vec<ProductLaunch>, BTreeSet<String>) {
+    let most = *MOST_VECTORS.iter().find(|&&m| m >= count).unwrap();
     let mut launches = Vec::new();
     for jobs in jobs.chunk_by(|a, b| a.key() == b.key()) {
         launches.extend(product_launches(jobs, most, limits).unwrap());
     }
-    let sizes: Vec<usize> = jobs.iter().map(|j| j.times.stride as usize).collect();
     let kernels = launches.iter().map(|l| l.kernel.clone()).collect();
+    (launches, kernels)
+}
+
+/// Runs launches with these vectors and `more` memory, results at `y`. `set` fills in what else there is to be done.
+fn run(
+    launches: &[ProductLaunch],
+    tensors: &mut [Loaded],
+    inputs: &Inputs,
+    y: &mut Buffer,
+    more: Vec<Memory<'_>>,
+    set: impl Fn(&mut abi::FactorsBatch),
+    seed: u64,
+) {
+    let mut memory = more;
+    let at = y.address() + GUARD as u64;
+    for t in &mut *tensors {
+        memory.push(Memory::read::<u8>(&t.image));
+        memory.push(Memory::read::<u32>(&t.tables[0]));
+        memory.push(Memory::write::<u32>(&mut t.status));
+    }
+    memory.push(Memory::write::<u8>(y));
+    // Vectors are what another launch may write: read with ordinary loads.
+    memory.push(Memory::read::<u8>(&inputs.memory));
     for launch in launches {
         let mut params = launch.params.clone();
         params.vectors = inputs.count as u32;
         params.x = inputs.memory.address() + inputs.off as u64;
         params.x_stride = inputs.stride as u64;
-        params.y = out.address() + GUARD as u64;
+        params.y = at;
         params.vector =
             u32::from(params.x.is_multiple_of(16) && (inputs.count == 1 || inputs.stride.is_multiple_of(8)));
-        let mut memory: Vec<Memory<'_>> = Vec::new();
-        for t in &mut *tensors {
-            memory.push(Memory::read::<u8>(&t.image));
-            memory.push(Memory::read::<u32>(&t.tables[0]));
-            memory.push(Memory::write::<u32>(&mut t.status));
-        }
-        memory.push(Memory::write::<u8>(&mut out));
-        // Vectors are what another launch may write: read with ordinary loads.
-        memory.push(Memory::read::<u8>(&inputs.memory));
-        if let Some(bias) = bias {
-            memory.push(Memory::read::<u8>(bias));
-        }
+        set(&mut params);
         let run =
             Launch::new(launch.module, &launch.kernel).grid(launch.grid).threads(launch.threads).shared(launch.shared);
         run.seed(seed).run(params.as_bytes(), &memory).unwrap_or_else(|e| panic!("{}: {e}", launch.kernel));
     }
+}
+
+/// The results, as bits, of all rows of `strips` of each tensor.
+fn multiply(
+    tensors: &mut [Loaded],
+    inputs: &Inputs,
+    bias: Option<&Buffer>,
+    strips: &dyn Fn(usize) -> Range<usize>,
+    limits: Limits,
+    seed: u64,
+) -> (Vec<Vec<u16>>, BTreeSet<String>) {
+    let (jobs, rows) = jobs(tensors, inputs.kind, bias, strips, &|_| abi::PART_RESULT);
+    let mut out = Buffer::new(rows * inputs.count * 2 + 2 * GUARD);
+    out.fill(POISON);
+    let (launches, kernels) = launches(&jobs, inputs.count, limits);
+    let sizes: Vec<usize> = jobs.iter().map(|j| j.times.stride as usize).collect();
+    let more = bias.map(|bias| Memory::read::<u8>(bias)).into_iter().collect();
+    run(&launches, tensors, inputs, &mut out, more, |_| (), seed);
     assert!(out[..GUARD].iter().chain(&out[out.len() - GUARD..]).all(|&b| b == POISON), "{kernels:?} writes elsewhere");
     let mut at = GUARD;
     let mut results = Vec::new();

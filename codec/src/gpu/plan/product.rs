@@ -29,6 +29,8 @@ pub struct Times {
     pub stride: u32,
     /// Place of the first of the task's rows among them.
     pub place: u32,
+    /// One of `PART_*`.
+    pub part: u32,
 }
 
 impl Times {
@@ -119,6 +121,10 @@ struct Room {
     sums: usize,
     /// Blocks of weights for each warp.
     staged: usize,
+    /// Of sums of squares.
+    squares: usize,
+    /// Of a word for each strip.
+    arrived: usize,
 }
 
 impl Room {
@@ -135,8 +141,16 @@ impl Room {
         self.sums_at() + self.sums.next_multiple_of(16)
     }
 
-    fn bytes(&self) -> usize {
+    fn squares_at(&self) -> usize {
         self.staging_at() + self.warps * self.staged * STAGED_BLOCK
+    }
+
+    fn arrived_at(&self) -> usize {
+        self.squares_at() + self.squares
+    }
+
+    fn bytes(&self) -> usize {
+        self.arrived_at() + self.arrived
     }
 }
 
@@ -174,6 +188,8 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
             slack,
             sums: per_block * strip_sums,
             staged: if early { blocks } else { 0 },
+            squares: most(|t| t.geometry.cols().div_ceil(abi::SQUARES_COLS)) * vectors * 4,
+            arrived: if jobs.iter().any(|j| j.times.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
         };
         while room.bytes() > limits.shared_per_block {
             match (room.buffers, room.warps) {
@@ -213,7 +229,7 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
             stride: job.times.stride,
             place: job.times.place,
             strips: per_block as u32,
-            reserved: 0,
+            part: job.times.part,
             minus: match (tiles.output.offset, kind) {
                 (0, OutputKind::BF16) => 0xBF00_BF00,
                 (0, _) => 0xB800_B800,
@@ -228,6 +244,8 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
     params.sums = room.sums_at() as u32;
     params.staging = room.staging_at() as u32;
     params.staged = room.staged as u32;
+    params.squares = room.squares_at() as u32;
+    params.arrived = room.arrived_at() as u32;
     let mode = match mode {
         Mode::Pair => "pair",
         Mode::Low => "low",

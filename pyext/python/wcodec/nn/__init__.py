@@ -20,7 +20,7 @@ uses; it keeps what it reads, so that the model may go before it. Run the model 
 keep its bytes on the device: layers that are streamed (residency ``host``, and some of ``auto``) cannot be captured.
 """
 
-from ._fused import fuse_
+from ._fuse import fuse_
 from ._layer import CompressedLayer
 from .embedding import CompressedEmbedding
 from .experts import CompressedExperts, ExpertStack

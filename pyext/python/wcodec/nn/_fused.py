@@ -33,6 +33,11 @@ class Fused:
         self._multiply: Callable[[int, int, int, int, int], None] | None = None
 
     @property
+    def features(self) -> tuple[int, int]:
+        """Results and elements of an input vector."""
+        return self._out, self._in
+
+    @property
     def batch(self) -> ProductBatch:
         """The launches, for the bias of the last call."""
         return self._batch
@@ -58,31 +63,6 @@ class Fused:
         self._bias = 0 if kept is None else kept.data_ptr()
         self._multiply = self._batch._native.multiply
         return self._multiply
-
-
-def fuse_(model: torch.nn.Module, fused: bool = True) -> int:
-    """Lets the compressed linear layers of a model multiply up to 16 tokens straight from their compressed weights, on
-    a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, what no kernel multiplies
-    with (:meth:`wcodec.GpuDecoder.unfused` says why), and weights that are streamed are decoded as before.
-
-    A layer's result is then no longer that of torch's product with the decoded weight bit for bit, but nearer to the
-    exact one: weights are not rounded to the dtype, sums are f32 in a fixed order, and only the result is rounded. It
-    is the same in eager mode and in CUDA graphs, and wherever the compressed bytes are.
-
-    :param fused: False goes back to decoding.
-    :returns: how many linear layers there are that this is for.
-
-    >>> import torch, wcodec.nn
-    >>> model = torch.nn.Sequential(wcodec.nn.CompressedLinear.from_linear(torch.nn.Linear(64, 64)))
-    >>> wcodec.nn.fuse_(model)
-    1
-    """
-    from .linear import CompressedLinear
-
-    layers = [m for m in model.modules() if isinstance(m, CompressedLinear)]
-    for layer in layers:
-        layer._store.fuse(fused)
-    return len(layers)
 
 
 def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype) -> Fused | None:

@@ -13,6 +13,7 @@ from .._container import TensorEntry
 from .._errors import InputError
 from . import _ops
 from ._plans import Plan
+from ._served import Serve
 from ._store import Store
 
 # The key of a layer's compressed weight in a state dict, behind the layer's name.
@@ -40,6 +41,8 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         self.tensor = tensor
         self._store = store
         self._plan: tuple[Plan, int] | None = None
+        # Of each thread, what gives the layer's next result instead of the layer.
+        self._served: dict[int, Serve] = {}
         # An empty tensor that goes where the layer goes: it says which device and dtype are wanted.
         marker = torch.empty(0, dtype=computing_dtype(dtype), device=device)
         self.register_buffer("_marker", marker, persistent=False)
@@ -192,6 +195,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state["_plan"] = None
+        state["_served"] = {}
         state.pop("_handle", None)
         return state
 

@@ -101,3 +101,65 @@ embedding = torch.library.custom_op(
 )
 """``embedding(ids, layer, width, dtype)``: the rows that the embedding of that number has for ``ids``."""
 embedding.register_fake(_embedding_fake)
+
+
+def _linears(x: torch.Tensor, group: int, total: int) -> torch.Tensor:
+    found: torch.Tensor = _layer(group).flat(x)
+    return found
+
+
+def _linears_fake(x: torch.Tensor, group: int, total: int) -> torch.Tensor:
+    return x.new_empty(x.numel() // x.shape[-1] * total)
+
+
+linears = torch.library.custom_op(
+    "wcodec::linears", _linears, mutates_args=(), schema="(Tensor x, int group, int total) -> Tensor"
+)
+"""``linears(x, group, total)``: what the layers of the group of that number make of ``x``, one behind the other."""
+linears.register_fake(_linears_fake)
+
+
+def _half(number: int) -> Any:
+    return ("attention", "mlp")[number]
+
+
+def _normed(h: torch.Tensor, scaled: torch.Tensor | None, block: int, half: int, total: int) -> torch.Tensor:
+    found: torch.Tensor = _layer(block).normed(_half(half), h, scaled)
+    return found
+
+
+def _normed_fake(h: torch.Tensor, scaled: torch.Tensor | None, block: int, half: int, total: int) -> torch.Tensor:
+    return h.new_empty(h.numel() // h.shape[-1] * total)
+
+
+normed = torch.library.custom_op(
+    "wcodec::normed",
+    _normed,
+    mutates_args=(),
+    schema="(Tensor h, Tensor? scaled, int block, int half, int total) -> Tensor",
+)
+"""``normed(h, scaled, block, half, total)``: what the first layers of a block's half make of the norm of ``h``."""
+normed.register_fake(_normed_fake)
+
+
+def _added(
+    x: torch.Tensor, residual: torch.Tensor, block: int, half: int, scales: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y, scaled = _layer(block).added(_half(half), x, residual, scales)
+    return y, x.new_empty(0) if scaled is None else scaled
+
+
+def _added_fake(
+    x: torch.Tensor, residual: torch.Tensor, block: int, half: int, scales: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(residual), torch.empty_like(residual) if scales else x.new_empty(0)
+
+
+added = torch.library.custom_op(
+    "wcodec::added",
+    _added,
+    mutates_args=(),
+    schema="(Tensor x, Tensor residual, int block, int half, bool scales) -> (Tensor, Tensor)",
+)
+"""``added(x, residual, block, half, scales)``: ``residual`` and what a half's last layer makes of ``x``."""
+added.register_fake(_added_fake)

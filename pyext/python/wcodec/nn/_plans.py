@@ -71,6 +71,11 @@ class Plan:
         """``product(weights)`` with the weights of all layers of the plan."""
         raise NotImplementedError
 
+    def fused(self, place: int) -> Any:
+        """What multiplies with the weight of the layer at ``place`` without decoding it to memory (a
+        :class:`wcodec.nn._fused.Fused`), if anything does."""
+        return None
+
     def gradient(self, back: Back, place: int, grad: torch.Tensor) -> torch.Tensor:
         """``back(grad, weight)`` with the weight of the layer at ``place``. The CPU decodes a weight as a whole for it,
         also one that it multiplies in slices: sums of the slices' gradients would be rounded otherwise."""

@@ -36,6 +36,9 @@ class _OnGpu(Plan):
         self._fused: list[Fused | None] = []
         self._spaces: list[weakref.ref[Space]] = []
 
+    def fused(self, place: int) -> Fused | None:
+        return self._fused[place]
+
     def _few(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
         """The product, if there are few enough tokens, and the weight is one that kernels multiply with."""
         found = self._fused[place]

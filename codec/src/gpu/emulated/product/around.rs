@@ -1,0 +1,259 @@
+//! What launches of products do around them: an RMSNorm in front; gates, a residual and gains behind.
+
+use super::*;
+
+/// What a launch does besides the products.
+#[derive(Clone, Copy, Debug, Default)]
+struct What {
+    norm: bool,
+    gated: bool,
+    residual: bool,
+    scaled: bool,
+}
+
+/// Memory for all of it.
+struct Room {
+    squared: Inputs,
+    residual: Buffer,
+    gain: Buffer,
+    scaled: Buffer,
+    stash: Buffer,
+    arrivals: Buffer,
+}
+
+const EPSILON: f32 = 1e-5;
+const FACTOR: f32 = 4.0;
+
+fn random(rng: &mut StdRng, kind: OutputKind, count: usize) -> Buffer {
+    let bytes: Vec<u8> = (0..count).flat_map(|_| bits(kind, rng.random_range(-2.0..2.0))).collect();
+    Buffer::from(&bytes[..])
+}
+
+impl Room {
+    fn new(rng: &mut StdRng, inputs: &Inputs, rows: usize, cols: usize) -> Self {
+        let (kind, results) = (inputs.kind, rows * inputs.count);
+        let mut squared = Inputs::new(rng, kind, inputs.count, cols, 3.0);
+        // They lie as the vectors to multiply with do.
+        while (squared.stride, squared.off) != (inputs.stride, inputs.off) {
+            squared = Inputs::new(rng, kind, inputs.count, cols, 3.0);
+        }
+        let mut scaled = Buffer::new(results * 2 + 2 * GUARD);
+        scaled.fill(POISON);
+        let mut stash = Buffer::new(results * 8);
+        stash.fill(POISON);
+        let mut arrivals = Buffer::new(rows.div_ceil(16) * 4);
+        arrivals.fill(0);
+        let (residual, gain) = (random(rng, kind, results), random(rng, kind, rows));
+        Self { squared, residual, gain, scaled, stash, arrivals }
+    }
+}
+
+fn u16s(bytes: &[u8]) -> Vec<u16> {
+    bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
+}
+
+/// Results, and those that are scaled.
+fn multiply_around(
+    tensors: &mut [Loaded],
+    inputs: &Inputs,
+    bias: Option<&Buffer>,
+    what: What,
+    room: &mut Room,
+    limits: Limits,
+    seed: u64,
+) -> (Vec<u16>, Vec<u16>, BTreeSet<String>) {
+    let part = |i: usize| if what.gated { [abi::PART_GATE, abi::PART_VALUE][i % 2] } else { abi::PART_RESULT };
+    let (jobs, rows) = jobs(tensors, inputs.kind, bias, &|s| 0..s, &part);
+    let mut out = Buffer::new(rows * inputs.count * 2 + 2 * GUARD);
+    out.fill(POISON);
+    let cols = tensors[0].plan.matrix.2;
+    let (launches, kernels) = launches(&jobs, inputs.count, limits);
+    let Room { squared, residual, gain, scaled, stash, arrivals } = room;
+    let places = [
+        squared.memory.address() + squared.off as u64,
+        residual.address(),
+        gain.address(),
+        scaled.address() + GUARD as u64,
+        stash.address(),
+        arrivals.address(),
+    ];
+    let set = |params: &mut abi::FactorsBatch| {
+        if what.norm {
+            params.squared = places[0];
+            params.epsilon = EPSILON.to_bits();
+            params.norm_factor = FACTOR.to_bits();
+            params.share = (1.0 / cols as f32).to_bits();
+        }
+        if what.residual {
+            params.residual = places[1];
+        }
+        if what.scaled {
+            params.gain = places[2];
+            params.scaled = places[3];
+        }
+        if what.gated {
+            params.stash = places[4];
+            params.arrivals = places[5];
+        }
+    };
+    let mut more = vec![
+        Memory::read::<u8>(&squared.memory),
+        Memory::read::<u8>(residual),
+        Memory::read::<u8>(gain),
+        Memory::write::<u8>(scaled),
+        Memory::write::<u8>(stash),
+        Memory::write::<u8>(arrivals),
+    ];
+    more.extend(bias.map(|b| Memory::read::<u8>(b)));
+    run(&launches, tensors, inputs, &mut out, more, set, seed);
+    for memory in [&out, &room.scaled] {
+        let guards = memory[..GUARD].iter().chain(&memory[memory.len() - GUARD..]);
+        assert!(guards.copied().all(|b| b == POISON), "{kernels:?} writes elsewhere");
+    }
+    assert!(room.arrivals.iter().all(|&b| b == 0), "{kernels:?}: the next launch would begin in the middle");
+    let results = rows * inputs.count * 2;
+    (u16s(&out[GUARD..GUARD + results]), u16s(&room.scaled[GUARD..GUARD + results]), kernels)
+}
+
+/// What one result is, exactly.
+fn exact(
+    weights: &[Vec<f64>],
+    inputs: &Inputs,
+    room: &Room,
+    bias: &Buffer,
+    what: What,
+    (vector, row): (usize, usize),
+    (rows, cols): (usize, usize),
+) -> f64 {
+    let norm = if what.norm {
+        let squares: f64 = (0..cols).map(|c| room.squared.get(vector, c).powi(2)).sum();
+        f64::from(FACTOR) / (squares / cols as f64 + f64::from(EPSILON)).sqrt()
+    } else {
+        1.0
+    };
+    let product = |w: &[f64]| {
+        let sum: f64 = (0..cols).map(|c| w[row * cols + c] * inputs.get(vector, c)).sum();
+        sum * norm + number(inputs.kind, &bias[2 * row..])
+    };
+    let mut result = product(&weights[0]);
+    if what.gated {
+        result = result / (1.0 + (-result).exp()) * product(&weights[1]);
+    }
+    if what.residual {
+        result += number(inputs.kind, &room.residual[2 * (vector * rows + row)..]);
+    }
+    result
+}
+
+fn rate(bits: f64, huffman: bool) -> EncodeOptions {
+    super::super::rate::options()
+        .into_iter()
+        .find(|o| {
+            (o.coder == crate::coder::Coder::Huffman) == huffman
+                && matches!(o.scheme, Scheme::Rate(r) if r.bits.get() >= bits)
+        })
+        .unwrap()
+}
+
+#[test]
+fn norms_gates_residuals_and_gains() {
+    let mut rng = StdRng::seed_from_u64(82);
+    let all = [
+        What { norm: true, ..What::default() },
+        What { residual: true, scaled: true, ..What::default() },
+        What { norm: true, gated: true, ..What::default() },
+        What { norm: true, gated: true, residual: true, scaled: true },
+    ];
+    let mut kernels = BTreeSet::new();
+    for (i, what) in all.into_iter().enumerate() {
+        for (j, options) in all_options().into_iter().enumerate().skip(i % 3).step_by(3) {
+            // The last strip is not whole, and neither are the last columns.
+            let (rows, cols) = [(150, 300), (64, 640)][j % 2];
+            let source = sample(&mut rng, &[vec![rows, cols], vec![rows, cols]]);
+            let container = Container::from_bytes(encode(&source, &options)).unwrap();
+            let mut tensors = Vec::new();
+            let mut weights = Vec::new();
+            for name in ["w0", "w1"].into_iter().take(1 + usize::from(what.gated)) {
+                let Some(t) = Loaded::new(&container.bytes_of(name, &oracle()).unwrap()) else { continue };
+                if unfused(&t.plan).is_none() {
+                    let bytes = container.read_as(name, Dtype::F32, &oracle()).unwrap();
+                    let floats = bytes.as_chunks::<4>().0;
+                    weights.push(floats.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect::<Vec<_>>());
+                    tensors.push(t);
+                }
+            }
+            if tensors.len() < 1 + usize::from(what.gated) {
+                continue;
+            }
+            let kind = [OutputKind::F16, OutputKind::BF16][(i + j / 3) % 2];
+            let count = [1, 16, 3][j % 3];
+            let inputs = Inputs::new(&mut rng, kind, count, cols, 0.5);
+            let bias = random(&mut rng, kind, rows);
+            let mut room = Room::new(&mut rng, &inputs, rows, cols);
+            let limits = [LARGE, SMALL, ROOMY][j % 3];
+            let run = |tensors: &mut [Loaded], room: &mut Room, limits, seed| {
+                multiply_around(tensors, &inputs, Some(&bias), what, room, limits, seed)
+            };
+            let (y, scaled, used) = run(&mut tensors, &mut room, limits, 2 * j as u64);
+            // Whoever comes first, and wherever it is launched.
+            let again = run(&mut tensors, &mut room, limits, 2 * j as u64 + 1);
+            assert!((&y, &scaled) == (&again.0, &again.1), "{used:?}: blocks in another order");
+            let elsewhere = run(&mut tensors, &mut room, LIMITS, 2 * j as u64);
+            assert!((&y, &scaled) == (&elsewhere.0, &elsewhere.1), "{used:?} and {:?}", elsewhere.2);
+            for vector in 0..count {
+                for row in 0..rows {
+                    let at = vector * rows + row;
+                    let want = exact(&weights, &inputs, &room, &bias, what, (vector, row), (rows, cols));
+                    let got = number(kind, &y[at].to_le_bytes());
+                    let last = if kind == OutputKind::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
+                    let far = (got - want).abs();
+                    assert!(
+                        far <= want.abs() * last * 1.01 + 2e-3 * (1.0 + want.abs()) / 16.0,
+                        "{used:?} {what:?} {options:?}: ({vector}, {row}): {got}, not {want}"
+                    );
+                    if what.scaled {
+                        let gain = number(kind, &room.gain[2 * row..]);
+                        let want = bits(kind, (got * gain) as f32);
+                        assert_eq!(scaled[at].to_le_bytes(), want, "{used:?}: ({vector}, {row})");
+                    }
+                }
+            }
+            kernels.extend(used);
+        }
+    }
+    assert!(kernels.len() > 20, "{kernels:?}");
+}
+
+/// A damaged chunk makes what its row gives NaN, and nothing else.
+#[test]
+fn damaged_gates_are_seen_in_their_rows() {
+    let mut rng = StdRng::seed_from_u64(83);
+    let mut found = 0;
+    for turn in 0..8 {
+        let source = sample(&mut rng, &[vec![96, 640], vec![96, 640]]);
+        let container = Container::from_bytes(encode(&source, &rate(3.0, turn % 2 == 0))).unwrap();
+        let load = |name| Loaded::new(&container.bytes_of(name, &oracle()).unwrap()).unwrap();
+        let mut tensors = [load("w0"), load("w1")];
+        let hit = turn / 2 % 2;
+        let data = tensors[hit].plan.image.planes[0].data.clone();
+        let middle = (data.start + data.end) / 2;
+        tensors[hit].image[middle..middle + 32].iter_mut().for_each(|b| *b ^= 0xFF);
+        let inputs = Inputs::new(&mut rng, OutputKind::BF16, 2, 640, 0.5);
+        let mut room = Room::new(&mut rng, &inputs, 96, 640);
+        let what = What { norm: true, gated: true, ..What::default() };
+        let limits = [SMALL, LARGE][turn / 4];
+        let (y, _, used) = multiply_around(&mut tensors, &inputs, None, what, &mut room, limits, turn as u64);
+        let status = tensors[hit].status[0];
+        assert_eq!(tensors[1 - hit].status, [abi::STATUS_GOOD]);
+        if status == abi::STATUS_GOOD {
+            continue;
+        }
+        found += 1;
+        let nan = |row: usize| number(OutputKind::BF16, &y[row].to_le_bytes()).is_nan();
+        let Method::Tiles(tiles) = &tensors[hit].plan.planes[0] else { unreachable!() };
+        let strip = status as usize / tiles.geometry.tiles();
+        assert!((strip * 16..strip * 16 + 16).all(nan), "{used:?}: strip {strip} has a damaged chunk");
+        assert!((0..strip * 16).all(|row| !nan(row)), "{used:?}: strips before {strip} are sound");
+    }
+    assert!(found >= 4, "{found}");
+}

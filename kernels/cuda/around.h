@@ -1,0 +1,105 @@
+// What a launch of products does around them, in blocks of models like Llama's: an RMSNorm of the vectors in front; and behind the products
+// a residual, or silu(gate) times value.
+//
+// Of an RMSNorm, y_i = x_i g_i / sqrt(mean(x^2) + epsilon), the products take x_i g_i, which the launch before has rounded and written besides
+// x_i, and results are divided by the root: nobody waits for the mean before the end.
+//
+// Gates and values are results of different blocks of threads, perhaps of different launches. Each leaves its own of a strip in memory, and
+// says so; who comes second writes what both give. Nobody waits, and what is written does not depend on who it was.
+#pragma once
+#include "emit.h"
+
+// The elements of vectors, and of operands.
+template <bool BF16>
+struct Half {
+  // 128 + v or 1024 + v of byte v, and what is to be added for v + 1/2.
+  enum : u32 { ONES = BF16 ? 0x43434343u : 0x64646464u, LESS = BF16 ? 0xC2FFC2FFu : 0xE3FFE3FFu };
+
+  static DEVICE_MEMBER u32 add(u32 a, u32 b) {
+    if constexpr (BF16) return add_bf16(a, b);
+    else return add_f16(a, b);
+  }
+  static DEVICE_MEMBER void mma(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    if constexpr (BF16) mma_bf16(c, a, b);
+    else mma_f16(c, a, b);
+  }
+  static DEVICE_MEMBER u32 of(float v) { return (BF16 ? pack_bf16(v, 0) : pack_f16(v, 0)) & 0xFFFF; }
+  static DEVICE_MEMBER float to_f32(u32 h) {
+    if constexpr (BF16) return bits_f32(h << 16);
+    else return f32_of_f16(h);
+  }
+};
+
+// Segments of SQUARES_COLS columns of a vector.
+DEVICE u32 segments(u32 cols) { return (cols + SQUARES_COLS - 1) / SQUARES_COLS; }
+
+// Leaves the sums of squares of all segments of all vectors in shared memory. All warps of the block call it; 8 elements a lane are added up,
+// and then lanes, in the same order for every launch.
+template <bool BF16>
+DEVICE void sum_squares(const FactorsBatch& batch, u32 cols, u32 lane) {
+  const u32 each = segments(cols);
+#pragma unroll 1
+  for (u32 i = thread_index() / LANES; i < each * batch.vectors; i += block_threads() / LANES) {
+    const u32 v = i / each, col = (i - v * each) * SQUARES_COLS + lane * 8;
+    const u8* const from = (const u8*)batch.squared + ((u64)v * batch.x_stride + col) * 2;
+    u32 x[4] = {0, 0, 0, 0};
+    if (batch.vector && col + 8 <= cols) {
+      const Vec4 a = load128(from);
+      x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+    } else {
+#pragma unroll
+      for (u32 k = 0; k < 8; k++) {
+        if (col + k < cols) x[k / 2] |= load16(from + 2 * k) << (k % 2 * 16);
+      }
+    }
+    float sum = 0;
+#pragma unroll
+    for (u32 k = 0; k < 8; k++) {
+      const float e = Half<BF16>::to_f32(x[k / 2] >> (k % 2 * 16) & 0xFFFF);
+      sum = add_rn(sum, mul_rn(e, e));
+    }
+#pragma unroll
+    for (u32 by = LANES / 2; by; by /= 2) sum = add_rn(sum, bits_f32(shfl(f32_bits(sum), lane ^ by)));
+    if (lane == 0) sts32(batch.squares + i * 4, f32_bits(sum));
+  }
+}
+
+// By what the results of a vector are to be multiplied, once all sums of squares are there.
+DEVICE float norm_factor(const FactorsBatch& batch, u32 cols, u32 vector) {
+  const u32 each = segments(cols);
+  float sum = 0;
+  for (u32 k = 0; k < each; k++) sum = add_rn(sum, bits_f32(lds32(batch.squares + (vector * each + k) * 4)));
+  const float mean = add_rn(mul_rn(sum, bits_f32(batch.share)), bits_f32(batch.epsilon));
+  return div_rn(bits_f32(batch.norm_factor), sqrt_rn(mean));
+}
+
+DEVICE float silu_times(float gate, float value) { return mul_rn(div_rn(gate, add_rn(1, exp_f32(-gate))), value); }
+
+// Of one factor with gates or values: where its results lie in the stash, and the words of its strips.
+struct Stash {
+  float* own;
+  const float* other;
+  u32* arrivals;
+
+  DEVICE_MEMBER Stash(const FactorsBatch& batch, const Factor& f) {
+    const u64 half = (u64)batch.vectors * f.stride;
+    float* const gates = (float*)batch.stash;
+    own = gates + (f.part == PART_GATE ? 0 : half);
+    other = gates + (f.part == PART_GATE ? half : 0);
+    arrivals = (u32*)batch.arrivals;
+  }
+  // For `strips` strips from `first`, all of whose results are in the stash, finds out of which the others are there too: then shared memory
+  // says 1. All threads of the block call it.
+  DEVICE_MEMBER void arrive(const FactorsBatch& batch, u32 first, u32 strips) const {
+    fence_device();
+    syncthreads();
+    for (u32 i = thread_index(); i < strips; i += block_threads()) {
+      const u32 before = atomic_add(arrivals + first + i, 1);
+      // For the next time.
+      if (before) stg32(arrivals + first + i, 0);
+      sts32(batch.arrived + i * 4, before);
+    }
+    syncthreads();
+    fence_device();
+  }
+};

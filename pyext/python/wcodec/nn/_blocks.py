@@ -1,0 +1,302 @@
+"""Blocks of models like Llama's in four launches: norms, gates and residuals are done by those that multiply."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+
+from . import _ops
+from ._around import Launch, Norm, Ready
+from ._groups import KINDS, apart, hooked, plain_class
+from ._pattern import attends, block_form, is_gated, is_rms_norm
+from ._served import Serving, given, here
+from ._workspace import is_capturing
+from .linear import CompressedLinear
+
+_is_compiling = torch.compiler.is_compiling
+_MOST = 16
+Half = Literal["attention", "mlp"]
+_HALVES: tuple[Half, Half] = ("attention", "mlp")
+_SILU = ("SiLU", "SiLUActivation")
+
+
+class Gain:
+    """The weight of an RMSNorm, as launches take it."""
+
+    def __init__(self, norm: Any) -> None:
+        self.norm = norm
+        self._seen: tuple[Any, ...] = ()
+        self._found: Norm | None = None
+
+    def get(self, layer: CompressedLinear) -> Norm | None:
+        """For vectors in the layer's dtype, on its device; nothing if the weight is of others."""
+        weight = self.norm.weight
+        half = layer._dtype is torch.float16
+        if half and weight.is_inference():
+            # Nobody would tell when it changes.
+            return None
+        seen = (weight.data_ptr(), layer._dtype, weight._version if half else 0)
+        if seen != self._seen:
+            self._found = self._make(weight, layer)
+            self._seen = () if self._found is None else seen
+        return self._found
+
+    def _make(self, weight: torch.Tensor, layer: CompressedLinear) -> Norm | None:
+        if weight.dtype is not layer._dtype or weight.device != layer._device or not weight.is_contiguous():
+            return None
+        gain, factor = weight.detach(), 1.0
+        if layer._dtype is torch.float16 and gain.is_cuda and is_capturing():
+            # To look at the largest would be to wait, which a capture does not do.
+            return None
+        if layer._dtype is torch.float16:
+            # Products with vectors must not be larger than these.
+            largest = float(gain.abs().max())
+            factor = 2.0 ** math.ceil(math.log2(largest)) if 1 < largest < math.inf else 1.0
+            gain = gain / factor
+        return Norm(gain, factor, float(self.norm.variance_epsilon))
+
+
+class Block:
+    """A block, taken apart: which of its halves are done by launches, and by which."""
+
+    def __init__(self, module: Any) -> None:
+        form = block_form(plain_class(module))
+        assert form is not None
+        self._form = form
+        self._names = _arguments(plain_class(module))
+        self._mlp = module.mlp
+        self._norms = {"attention": Gain(module.input_layernorm), "mlp": Gain(module.post_attention_layernorm)}
+        self.first: dict[Half, Ready] = {}
+        self.last: dict[Half, Ready] = {}
+        # Each module, where it stands: what takes its place, or looks on, finds the block done as it was.
+        own = module._modules
+        self._watched: list[tuple[Any, str, Any]] = [
+            (own, name, own[name])
+            for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
+        ]  # fmt: skip
+        attention, mlp = module.self_attn, module.mlp
+        if attends(plain_class(attention)) and _norms(module.input_layernorm):
+            self._half("attention", attention, ("q_proj", "k_proj", "v_proj"), "o_proj", gated=False)
+        if _norms(module.post_attention_layernorm) and is_gated(plain_class(mlp)) and _is_silu(mlp.act_fn):
+            self._half("mlp", mlp, ("gate_proj", "up_proj"), "down_proj", gated=True)
+        # The block that comes next, whose norm the last launch prepares for.
+        self.next: Block | None = None
+        self._incoming: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+        self._register()
+
+    @property
+    def layers(self) -> list[CompressedLinear]:
+        """All layers that its launches multiply with."""
+        return [layer for ready in (*self.first.values(), *self.last.values()) for layer in ready.layers]
+
+    def _register(self) -> None:
+        self._handle = _ops.register(self)
+
+    def _half(self, half: Half, module: Any, names: tuple[str, ...], last: str, gated: bool) -> None:
+        layers = [module._modules.get(name) for name in (*names, last)]
+        if any(type(layer) is not CompressedLinear for layer in layers):
+            return
+        self.first[half], self.last[half] = Ready(layers[:-1], gated), Ready(layers[-1:])
+        self._watched.extend((module._modules, name, layer) for name, layer in zip((*names, last), layers, strict=True))
+
+    # What it takes
+
+    def takes(self, module: Any, h: Any) -> bool:
+        """Whether the block's launches do what it does, for this input."""
+        if not isinstance(h, torch.Tensor) or h.device.type not in KINDS or torch.is_grad_enabled() or module.training:
+            return False
+        layer = next(iter(self.first.values())).layers[0]
+        if h.dtype is not layer._dtype or h.device != layer._device or h.shape[-1:] != (layer.in_features,):
+            return False
+        if not 0 < h.numel() <= _MOST * layer.in_features or not h.is_contiguous():
+            return False
+        if torch.is_autocast_enabled(h.device.type):
+            return False
+        return not any(owner.get(name) is not part or hooked(part) for owner, name, part in self._watched)
+
+    def _launches(self, half: Half) -> tuple[Launch, Launch, Norm] | None:
+        """What does a half; nothing where it is to be done as it was."""
+        first, last = self.first.get(half), self.last.get(half)
+        if first is None or last is None or first.layers[0]._device.type not in KINDS:
+            return None
+        norm = self._norms[half].get(first.layers[0])
+        a, b = first.get(), last.get()
+        return None if norm is None or a is None or b is None else (a, b, norm)
+
+    def _does(self, half: Half) -> bool:
+        """Whether launches do a half. What is compiled asks for those that were made before."""
+        if _is_compiling():
+            return half in self.first and self.first[half].found and self.last[half].found
+        return self._launches(half) is not None
+
+    def prepare(self) -> None:
+        """Makes the launches."""
+        for half in self.first:
+            self._launches(half)
+
+    # What it does
+
+    def run(self, module: Any, h: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        """What the block's ``forward`` does."""
+        mlp = self._does("mlp")
+        if self._does("attention"):
+            h, scaled = self._attend(module, h, self._given(args, kwargs), scales=mlp)
+        else:
+            attended, _ = module.self_attn(hidden_states=module.input_layernorm(h), **self._given(args, kwargs))
+            h, scaled = h + attended, None
+        if not mlp:
+            return h + module.mlp(module.post_attention_layernorm(h))
+        (values,) = self._normed("mlp", h, scaled)
+        after = self.next
+        # Whoever changes it in place changes its version; tensors of inference mode have none.
+        ahead = after is not None and not _is_compiling() and not h.is_inference() and after._does("attention")
+        h, scaled = self._added("mlp", values, h, ahead)
+        if ahead and after is not None and scaled is not None:
+            after._incoming[here()] = (h, h._version, scaled)
+        return h
+
+    def _attend(
+        self, module: Any, h: torch.Tensor, kwargs: dict[str, Any], scales: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        came = None if _is_compiling() else self._incoming.pop(here(), None)
+        known = came is not None and came[0] is h and not h.is_inference() and came[1] == h._version
+        results = self._normed("attention", h, came[2] if came is not None and known else None)
+        found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+
+        def output(x: torch.Tensor) -> torch.Tensor:
+            found.append(self._added("attention", x, h, scales))
+            return found[0][0]
+
+        layers = (*self.first["attention"].layers, *self.last["attention"].layers)
+        serve = [given(la, h, y) for la, y in zip(self.first["attention"].layers, results, strict=True)]
+        with Serving(layers, [*serve, output]):
+            module.self_attn(hidden_states=h, **kwargs)
+        return found[0]
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What the block hands on to its attention."""
+        own = dict(zip(self._names, args, strict=False))
+        rest: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            (own if name in self._names else rest)[name] = value
+        handed = {keyword: own.get(name, self._names[name]) for keyword, name in self._form.keywords}
+        return {**handed, **rest} if self._form.rest is not None else handed
+
+    # The two launches of a half, or the operators for them
+
+    def _normed(self, half: Half, h: torch.Tensor, scaled: torch.Tensor | None) -> list[torch.Tensor]:
+        sizes = [layer.out_features for layer in self.first[half].layers]
+        if half == "mlp":
+            sizes = sizes[:1]
+        if _is_compiling():
+            flat = _ops.normed(h, scaled, self._handle, _HALVES.index(half), sum(sizes))
+        else:
+            flat = self.normed(half, h, scaled)
+        return apart(flat, h, sizes)
+
+    def _added(
+        self, half: Half, x: torch.Tensor, residual: torch.Tensor, scales: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if _is_compiling():
+            y, scaled = _ops.added(x.contiguous(), residual, self._handle, _HALVES.index(half), scales)
+            return y, scaled if scales else None
+        return self.added(half, x, residual, scales)
+
+    def normed(self, half: Half, h: torch.Tensor, scaled: torch.Tensor | None) -> torch.Tensor:
+        """The products of a half's first layers with its norm of ``h``, behind each other; of the MLP's, gates times
+        values. What the operator does, whether by one launch or not."""
+        launches = self._launches(half)
+        if launches is not None:
+            first, _, norm = launches
+            return first.normed(h, h * norm.gain if scaled is None else scaled, norm)
+        x = self._norms[half].norm(h)
+        parts = [layer._product(*layer._checked(x)) for layer in self.first[half].layers]
+        if half == "mlp":
+            parts = [self._mlp.act_fn(parts[0]) * parts[1]]
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def added(
+        self, half: Half, x: torch.Tensor, residual: torch.Tensor, scales: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``residual`` and the product of a half's last layer with ``x``; and what the next norm wants of that."""
+        layer = self.last[half].layers[0]
+        if (
+            x.shape[-1:] != (layer.in_features,)
+            or x.numel() // layer.in_features != residual.numel() // residual.shape[-1]
+        ):
+            raise layer._refuse(
+                f"its input is {list(x.shape)}, beside a residual of {list(residual.shape)}",
+                "call wcodec.nn.fuse_(model, blocks=False)",
+            )
+        launches = self._launches(half)
+        gain = self._gain_after(half) if scales else None
+        if launches is None:
+            y = residual + layer._product(*layer._checked(x))
+            return y, None if gain is None else y * gain.gain
+        return launches[1].added(x.contiguous(), residual, None if gain is None else gain.gain)
+
+    def _gain_after(self, half: Half) -> Norm | None:
+        """Of the norm that comes behind a half."""
+        block = self if half == "attention" else self.next
+        after: Half = "mlp" if half == "attention" else "attention"
+        return (
+            None if block is None or after not in block.first else block._norms[after].get(block.first[after].layers[0])
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_handle"]
+        state["_incoming"] = {}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._register()
+
+
+def _norms(module: Any) -> bool:
+    return is_rms_norm(plain_class(module)) and hasattr(module, "variance_epsilon")
+
+
+def _is_silu(function: Any) -> bool:
+    return type(function).__name__ in _SILU or function is torch.nn.functional.silu
+
+
+def _arguments(kind: type[Any]) -> dict[str, Any]:
+    """Names of the arguments of a class's ``forward``, with what they are where they are not given."""
+    parameters = list(inspect.signature(inspect.unwrap(kind.forward)).parameters.values())[1:]
+    named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return {p.name: None if p.default is p.empty else p.default for p in named}
+
+
+def find(module: Any) -> Block | None:
+    """The block that a module is, if one of its halves can be done by launches."""
+    if block_form(plain_class(module)) is None or not all(
+        isinstance(module._modules.get(name), torch.nn.Module)
+        for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
+    ):
+        return None
+    block = Block(module)
+    return block if block.first else None
+
+
+def run(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``forward`` of a module that is a block."""
+    block: Block = self.__dict__["_wcodec_block"]
+    h = args[0] if args else kwargs.get("hidden_states")
+    return block.run(self, h, args, kwargs) if block.takes(self, h) else forward(self, *args, **kwargs)
+
+
+def chain(modules: Iterable[torch.nn.Module]) -> None:
+    """Tells each block which one comes behind it: the next of their list."""
+    for module in modules:
+        if isinstance(module, torch.nn.ModuleList):
+            blocks = [child.__dict__.get("_wcodec_block") for child in module]
+            for block, after in itertools.pairwise(blocks):
+                if block is not None:
+                    block.next = after

@@ -1,0 +1,64 @@
+"""Has models multiply straight from compressed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from . import _blocks, _groups
+from .linear import CompressedLinear
+
+
+def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
+    """Lets the compressed linear layers of a model multiply up to 16 tokens straight from their compressed weights, on
+    a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, what no kernel multiplies
+    with (:meth:`wcodec.GpuDecoder.unfused` says why), and weights that are streamed are decoded as before.
+
+    A layer's result is then no longer that of torch's product with the decoded weight bit for bit, but nearer to the
+    exact one: weights are not rounded to the dtype, sums are f32 in a fixed order, and only the result is rounded. It
+    is the same in eager mode and in CUDA graphs, and wherever the compressed bytes are.
+
+    :param fused: False goes back to decoding, with everything that is said here.
+    :param groups: layers to which a module gives the same tensor, such as q, k and v, or gate and up, share a launch.
+        Which these are is read from the code of the module's ``forward``. Results are the same bits as without.
+    :param blocks: a block of a model like Llama's takes four launches, attention itself aside: RMSNorms, silu(gate)
+        times up and residuals are done by those that multiply, in f32, and less is rounded on the way: a block's result
+        is nearer to the exact one than that of its modules, and differs from it by their roundings (2e-2 of its size in
+        bfloat16, 3e-3 in float16, at most). Taken are blocks whose code does what Llama's does, with norms and layers
+        to which nobody has added hooks, and while no gradients are recorded; all else is computed as it was.
+    :returns: how many linear layers there are that this is for.
+
+    >>> import torch, wcodec.nn
+    >>> model = torch.nn.Sequential(wcodec.nn.CompressedLinear.from_linear(torch.nn.Linear(64, 64)))
+    >>> wcodec.nn.fuse_(model)
+    1
+    """
+    modules = list(model.modules())
+    layers = [m for m in modules if isinstance(m, CompressedLinear)]
+    for layer in layers:
+        layer._store.fuse(fused)
+    for module in modules:
+        _groups.restore(module)
+    if fused and groups:
+        for module in modules:
+            if found := _groups.find(module):
+                _groups.change(module, _groups.together, _wcodec_groups=found)
+                _prepare(found)
+    if fused and blocks:
+        for module in modules:
+            if block := _blocks.find(module):
+                _groups.change(module, _blocks.run, _wcodec_block=block)
+                _prepare([block])
+        _blocks.chain(modules)
+    return len(layers)
+
+
+def _prepare(found: Iterable[_groups.Group | _blocks.Block]) -> None:
+    """Makes the launches of layers that are on a GPU, for ``torch.compile``, which has none made on its way."""
+    for one in found:
+        if all(layer.device.type in _groups.KINDS for layer in one.layers):
+            one.prepare()
+
+
+__all__ = ["fuse_"]

@@ -1,0 +1,162 @@
+"""Layers that read the same tensor, as q, k and v do, computed together: one launch instead of one for each."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from . import _ops
+from ._around import Ready
+from ._pattern import Siblings, siblings
+from ._served import Serve, Serving, given, here
+from .linear import CompressedLinear
+
+_is_compiling = torch.compiler.is_compiling
+# Kinds of devices on which layers are computed together; tests add another one.
+KINDS = {"cuda"}
+
+
+class Group:
+    """Some layers of a module, and the argument of its ``forward`` that they all read."""
+
+    def __init__(self, place: int, argument: str, names: tuple[str, ...], layers: tuple[CompressedLinear, ...]) -> None:
+        self.place, self.argument, self.names, self.layers = place, argument, names, layers
+        self.limit = _MOST * layers[0].in_features
+        self.sizes = [layer.out_features for layer in layers]
+        self._ready = Ready(layers)
+        self._handle = _ops.register(self)
+
+    def takes(self, x: Any) -> bool:
+        """Whether the layers are computed together for this input."""
+        if not isinstance(x, torch.Tensor) or x.device.type not in KINDS or torch.is_grad_enabled():
+            return False
+        first = self.layers[0]
+        if x.dtype is not first._dtype or not 0 < x.numel() <= self.limit or x.shape[-1] != first.in_features:
+            return False
+        if torch.is_autocast_enabled(x.device.type) or not x.is_contiguous() or here() in first._served:
+            return False
+        if any(hooked(layer) for layer in self.layers):
+            return False
+        return self._ready.found if _is_compiling() else self.prepare()
+
+    def prepare(self) -> bool:
+        """Makes the launch; whether there is one. What is compiled asks for one that was made before."""
+        return self._ready.get() is not None
+
+    def results(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The product of each layer."""
+        flat = _ops.linears(x, self._handle, sum(self.sizes)) if _is_compiling() else self.flat(x)
+        return apart(flat, x, self.sizes)
+
+    def flat(self, x: torch.Tensor) -> torch.Tensor:
+        """The products behind each other, whether together or not: what the operator does."""
+        launch = self._ready.get()
+        if launch is not None:
+            return launch.all(x)
+        return torch.cat([layer._product(*layer._checked(x)).reshape(-1) for layer in self.layers])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"of": (self.place, self.argument, self.names, self.layers)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(*state["of"])  # type: ignore[misc]
+
+
+_MOST = 16
+
+
+def apart(flat: torch.Tensor, x: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+    """What lies behind each other, for each layer in the shape of its input."""
+    count = x.numel() // x.shape[-1]
+    parts = flat.split([size * count for size in sizes])
+    return [part.view(*x.shape[:-1], size) for part, size in zip(parts, sizes, strict=True)]
+
+
+def hooked(module: torch.nn.Module) -> bool:
+    """Whether somebody wants to see a module run, or has it do something else."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+
+
+def find(module: torch.nn.Module) -> list[Group]:
+    """The groups of a module's own layers."""
+    groups = []
+    for found in siblings(plain_class(module)):
+        there = {n: m for n in found.names if type(m := module._modules.get(n)) is CompressedLinear}
+        layers = tuple(there.values())
+        if len(set(layers)) > 1 and len(set(layers)) == len(layers) and len({la.in_features for la in layers}) == 1:
+            groups.append(Group(_place(plain_class(module), found), found.argument, tuple(there), layers))
+    return groups
+
+
+def _place(kind: Any, found: Siblings) -> int:
+    """Of the argument among those without a name."""
+    code = kind.forward
+    while hasattr(code, "__wrapped__"):
+        code = code.__wrapped__
+    return list(code.__code__.co_varnames).index(found.argument) - 1
+
+
+def plain_class(module: torch.nn.Module) -> Any:
+    """The class that a module had before :func:`change` gave it another."""
+    kind: Any = type(module)
+    return getattr(kind, "_unfused_class", kind)
+
+
+def together(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``forward`` of a module with groups."""
+    layers: list[CompressedLinear] = []
+    serve: list[Serve] = []
+    for group in self.__dict__["_wcodec_groups"]:
+        x = args[group.place] if group.place < len(args) else kwargs.get(group.argument)
+        there = all(self._modules.get(n) is layer for n, layer in zip(group.names, group.layers, strict=True))
+        if not there or not group.takes(x):
+            continue
+        layers.extend(group.layers)
+        serve.extend(given(la, x, y) for la, y in zip(group.layers, group.results(x), strict=True))
+    if not layers:
+        return forward(self, *args, **kwargs)
+    with Serving(layers, serve):
+        return forward(self, *args, **kwargs)
+
+
+def change(module: torch.nn.Module, run: Any, **state: Any) -> None:
+    """Has ``run(module, forward, args, kwargs)`` do what the module's ``forward`` did, with attributes of its own."""
+    module.__dict__.update(state)
+    module.__class__ = _with_forward(plain_class(module), run)
+
+
+def restore(module: torch.nn.Module) -> None:
+    """Undoes :func:`change`."""
+    kind = plain_class(module)
+    if kind is not type(module):
+        module.__class__ = kind
+        for name in ("_wcodec_groups", "_wcodec_block"):
+            module.__dict__.pop(name, None)
+
+
+@functools.cache
+def _with_forward(kind: Any, run: Any) -> Any:
+    """A class of the same name."""
+    plain = kind.forward
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return run(self, plain, args, kwargs)
+
+    functools.update_wrapper(forward, plain)
+    shown = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    made = {**shown, "forward": forward, "_unfused_class": kind, "_fused_run": staticmethod(run)}
+    return type(kind.__name__, (kind,), {**made, "__reduce_ex__": _reduce})
+
+
+def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
+    """For copies and pickles, whose readers find the class by its name: the one before."""
+    made = object.__reduce_ex__(self, protocol)
+    assert isinstance(made, tuple)
+    return _new, (self._unfused_class, self._fused_run), *made[2:]
+
+
+def _new(kind: Any, run: Any) -> Any:
+    made = _with_forward(kind, run)
+    return made.__new__(made)

@@ -1,0 +1,234 @@
+"""What a module's ``forward`` does, read from its code: which layers it gives one tensor to, and whether it is a block
+of a model like Llama's.
+
+Names of classes say little: transformers has 70 blocks that do what Llama's does, and some named so that do not. So it
+is the code that counts, as Python parses it; what differs in any step is not taken.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+_BLOCK = """
+residual = hidden_states
+hidden_states = self.input_layernorm(hidden_states)
+hidden_states, _ = self.self_attn(hidden_states=hidden_states)
+hidden_states = residual + hidden_states
+residual = hidden_states
+hidden_states = self.post_attention_layernorm(hidden_states)
+hidden_states = self.mlp(hidden_states)
+hidden_states = residual + hidden_states
+return hidden_states
+"""
+_NORM = """
+input_dtype = hidden_states.dtype
+hidden_states = hidden_states.to(torch.float32)
+variance = hidden_states.pow(2).mean(-1, keepdim=True)
+hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+return self.weight * hidden_states.to(input_dtype)
+"""
+_GATED = """
+return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+"""
+
+
+class Siblings(NamedTuple):
+    """Layers that a ``forward`` gives one of its arguments to, each once and in any case."""
+
+    argument: str
+    names: tuple[str, ...]
+
+
+class BlockForm(NamedTuple):
+    """How a block like Llama's calls its attention: keyword, and the block's own argument of that value; and the name
+    of the dictionary that it hands on."""
+
+    keywords: tuple[tuple[str, str], ...]
+    rest: str | None
+
+
+def _function(kind: Any) -> ast.FunctionDef | None:
+    """The code of a class's ``forward``."""
+    try:
+        source = textwrap.dedent(inspect.getsource(inspect.unwrap(kind.forward)))
+        found = ast.parse(source).body[0]
+    except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
+        return None
+    return found if isinstance(found, ast.FunctionDef) else None
+
+
+def _arguments(function: ast.FunctionDef) -> list[str]:
+    """Names of the arguments, without ``self``; not those that gather others."""
+    given = function.args
+    return [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)][1:]
+
+
+def _body(function: ast.FunctionDef) -> list[ast.stmt]:
+    """Its statements, without the text in front."""
+    first = function.body[0]
+    text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return function.body[1:] if text else function.body
+
+
+def _same(body: list[ast.stmt], text: str) -> bool:
+    return ast.dump(ast.Module(body, [])) == ast.dump(ast.Module(ast.parse(text).body, []))
+
+
+def _own_call(node: ast.AST) -> str | None:
+    """The name of the attribute, where a node is ``self.name(...)``."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    owner = node.func.value
+    return node.func.attr if isinstance(owner, ast.Name) and owner.id == "self" else None
+
+
+def _in_any_case(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """What is run whenever the body is: nothing behind a condition, in a loop or in a function of its own."""
+    stack: list[ast.AST] = [*body]
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, (ast.If, ast.While, ast.IfExp)):
+            stack.append(node.test)
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            stack.append(node.iter)
+        elif isinstance(node, ast.BoolOp):
+            stack.append(node.values[0])
+        elif not isinstance(
+            node,
+            (ast.Try, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp)
+            + (ast.GeneratorExp, ast.ClassDef, ast.Match),
+        ):
+            stack.extend(ast.iter_child_nodes(node))
+
+
+@functools.lru_cache(maxsize=1024)
+def siblings(kind: Any) -> tuple[Siblings, ...]:
+    """All of a class's ``forward``, each of two layers at least.
+
+    >>> import torch
+    >>> class Gate(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.tanh(self.gate(x)) * self.up(x)
+    >>> siblings(Gate)  # code that was typed in has no file to read it from
+    ()
+    """
+    function = _function(kind)
+    if function is None:
+        return ()
+    body = _body(function)
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    # An argument that takes another value, or that is changed in place, is not one tensor to all of them.
+    changed = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            changed |= {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
+            changed |= {n.id for n in ast.walk(node.func.value) if isinstance(n, ast.Name)}
+    calls: dict[str, list[ast.Call]] = {}
+    for node in nodes:
+        name = _own_call(node)
+        if name is not None and isinstance(node, ast.Call):
+            calls.setdefault(name, []).append(node)
+    always = {id(node) for node in _in_any_case(body)}
+    found: dict[str, list[str]] = {}
+    for name, those in calls.items():
+        call = those[0]
+        if len(those) > 1 or id(call) not in always or len(call.args) != 1 or call.keywords:
+            continue
+        given = call.args[0]
+        if isinstance(given, ast.Name) and given.id in _arguments(function) and given.id not in changed:
+            found.setdefault(given.id, []).append(name)
+    return tuple(Siblings(argument, tuple(names)) for argument, names in found.items() if len(names) > 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def block_form(kind: Any) -> BlockForm | None:
+    """How a class of blocks calls its attention, if it does what Llama's does: a norm, attention, a residual, a norm,
+    an MLP, a residual."""
+    function = _function(kind)
+    if function is None:
+        return None
+    body = _body(function)
+    own, rest = set(_arguments(function)), function.args.kwarg
+    keywords: list[tuple[str, str]] = []
+    spread = None
+    for node in (node for statement in body for node in ast.walk(statement)):
+        if _own_call(node) != "self_attn" or not isinstance(node, ast.Call):
+            continue
+        for keyword in node.keywords:
+            value = keyword.value
+            if not isinstance(value, ast.Name):
+                return None
+            if keyword.arg is None:
+                spread = value.id
+            elif keyword.arg != "hidden_states":
+                keywords.append((keyword.arg, value.id))
+        node.keywords = [k for k in node.keywords if k.arg == "hidden_states"]
+    known = all(value in own for _, value in keywords) and (spread is None or (rest is not None and spread == rest.arg))
+    return BlockForm(tuple(keywords), spread) if known and _same(body, _BLOCK) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def is_rms_norm(kind: Any) -> bool:
+    """Whether a class of norms does what Llama's does."""
+    function = _function(kind)
+    return function is not None and _same(_body(function), _NORM)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_gated(kind: Any) -> bool:
+    """Whether a class of MLPs does what Llama's does: ``down(act(gate(x)) * up(x))``."""
+    function = _function(kind)
+    if function is None:
+        return False
+    body = _body(function)
+    if len(body) == 2 and isinstance(body[0], ast.Assign) and isinstance(body[1], ast.Return):
+        (target,), result = body[0].targets[:1], body[1].value
+        if isinstance(target, ast.Name) and isinstance(result, ast.Name) and target.id == result.id:
+            body = [ast.Return(body[0].value)]
+    return _arguments(function)[:1] == ["x"] and _same(body, _GATED)
+
+
+@functools.lru_cache(maxsize=1024)
+def attends(kind: Any) -> bool:
+    """Whether a class of attention gives its input to ``q_proj``, ``k_proj`` and ``v_proj``, looks at nothing else of
+    it but its shape, dtype and device, and returns what ``o_proj`` makes, in front of something else."""
+    function = _function(kind)
+    wanted = Siblings("hidden_states", ("q_proj", "k_proj", "v_proj"))
+    if function is None or not any(
+        s.argument == wanted.argument and set(s.names) == set(wanted.names) for s in siblings(kind)
+    ):
+        return False
+    body = _body(function)
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    # Where the input stands as an argument of the three layers, or only its form is asked for.
+    harmless = set()
+    for node in nodes:
+        if _own_call(node) in wanted.names and isinstance(node, ast.Call):
+            harmless |= {id(a) for a in node.args}
+        if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device", "size"):
+            harmless.add(id(node.value))
+    uses = [n for n in nodes if isinstance(n, ast.Name) and n.id == wanted.argument]
+    if any(id(n) not in harmless for n in uses):
+        return False
+    last = body[-1]
+    if len([n for n in nodes if isinstance(n, ast.Return)]) != 1 or not isinstance(last, ast.Return):
+        return False
+    if not isinstance(last.value, ast.Tuple) or not last.value.elts or not isinstance(last.value.elts[0], ast.Name):
+        return False
+    name = last.value.elts[0].id
+    stores = [n for n in nodes if isinstance(n, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and name in _targets(n)]
+    final = stores[-1] if stores else None
+    outputs = [n for n in nodes if _own_call(n) == "o_proj"]
+    return isinstance(final, ast.Assign) and len(outputs) == 1 and final.value is outputs[0] and final in body
+
+
+def _targets(node: Any) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}

@@ -1,0 +1,49 @@
+"""Results that a layer gives without computing: they were computed together with those of other layers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+_is_compiling = torch.compiler.is_compiling
+
+Serve = Callable[[torch.Tensor], torch.Tensor]
+
+
+def here() -> int:
+    """Who computes: threads that use one model do not take each other's results. What is compiled has no threads."""
+    return 0 if _is_compiling() else threading.get_ident()
+
+
+def given(layer: Any, x: torch.Tensor, y: torch.Tensor) -> Serve:
+    """``y``, where the layer is called with the very ``x`` that it was computed from."""
+
+    def serve(input: torch.Tensor) -> torch.Tensor:
+        if input is not x:
+            raise layer._refuse(
+                "it was called with another tensor than the code of its module says",
+                "call wcodec.nn.fuse_(model, groups=False, blocks=False)",
+            )
+        return y
+
+    return serve
+
+
+class Serving:
+    """While this lasts, layers give what is there for them in this thread, each once; what nobody asked for goes."""
+
+    def __init__(self, layers: Sequence[Any], serve: Sequence[Serve]) -> None:
+        self._layers, self._serve = layers, serve
+
+    def __enter__(self) -> None:
+        me = here()
+        for layer, serve in zip(self._layers, self._serve, strict=True):
+            layer._served[me] = serve
+
+    def __exit__(self, *_: Any) -> None:
+        me = here()
+        for layer in self._layers:
+            layer._served.pop(me, None)

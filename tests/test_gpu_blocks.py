@@ -1,0 +1,242 @@
+"""Blocks of Llama's kind in four launches, on a GPU: near the exact result, the same bits however they are launched.
+
+Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=1 they fail instead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gpu_helpers
+import pytest
+import torch.nn.functional as F
+import wcodec
+import wcodec.nn
+from gpu_helpers import torch
+from test_gpu_products import SCHEMES, container, error, poisoned, weights
+from wcodec.nn import _around
+from wcodec.nn._around import Launch, Norm
+from wcodec.nn._fused import Fused
+
+# pytest looks for fixtures in the module.
+gpu, compiler = gpu_helpers.gpu, gpu_helpers.compiler
+
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+def parts(decoder: wcodec.GpuDecoder, names: tuple[str, ...], dtype: torch.dtype) -> list[Fused]:
+    return [Fused(decoder, name, tuple(decoder.info(name).shape), dtype) for name in names]
+
+
+@pytest.mark.parametrize("coder", ("huffman", "rans"))
+@pytest.mark.parametrize("scheme", ("rows", "blocks", "scalar", "trellis"))
+def test_launches_do_what_is_around(scheme: str, coder: str, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(gpu_helpers.seed())
+    hidden, inner = 1040, 2064
+    shapes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    tensors = {name: weights(shape, generator) for name, shape in shapes.items()}
+    decoder = wcodec.GpuDecoder(container(tmp_path, tensors, coder=coder, **SCHEMES[scheme]))
+    if any(decoder.unfused(name) is not None for name in shapes):
+        pytest.fail(f"{scheme}: {decoder.unfused('gate')}")
+    exact = {name: decoder.decode(name, torch.float32).double() for name in shapes}
+    for dtype in DTYPES:
+        bias = (torch.randn(inner, generator=generator) * 0.1).to("cuda", dtype)
+        first = Launch(parts(decoder, ("gate", "up"), dtype), [bias, None], gated=True)
+        last = Launch(parts(decoder, ("down",), dtype), [None])
+        both = Launch(parts(decoder, ("gate", "up"), dtype), [None, None])
+        gain = (torch.rand(hidden, generator=generator) + 0.5).to("cuda", dtype)
+        for count in (1, 3, 8, 16):
+            h = torch.randn((count, hidden), generator=generator).to("cuda", dtype) * 3
+            norm = Norm(gain / 4, 4.0, 1e-5)
+            scaled = h * norm.gain
+            rms = (h.double().pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+            normed = h.double() * gain.double() / rms
+
+            poisoned(count * inner, dtype)
+            y = first.normed(h, scaled, norm).view(count, inner)
+            want = F.silu(normed @ exact["gate"].T + bias.double()) * (normed @ exact["up"].T)
+            # What torch's modules make of it, each step rounded.
+            x = (gain * (h.float() / rms.float()).to(dtype)).to(dtype)
+            linear = [F.linear(x, exact[n].to(dtype), b) for n, b in (("gate", bias), ("up", None))]
+            plain = F.silu(linear[0]) * linear[1]
+            assert error(y, want) <= error(plain, want), (scheme, dtype, count)
+
+            poisoned(2 * count * inner, dtype)
+            flat = both.normed(h, scaled, norm).split([count * inner] * 2)
+            for part, name in zip(flat, ("gate", "up"), strict=True):
+                want = normed @ exact[name].T
+                plain = F.linear(x, exact[name].to(dtype))
+                assert error(part.view(count, inner), want) <= error(plain, want)
+
+            poisoned(count * hidden, dtype)
+            z, again = last.added(y, h, norm.gain)
+            want = h.double() + y.double() @ exact["down"].T
+            plain = h + F.linear(y, exact["down"].to(dtype))
+            assert error(z, want) <= 1.05 * error(plain, want)
+            assert again is not None and torch.equal(again, z * norm.gain)
+            alone, nothing = last.added(y, h, None)
+            assert nothing is None and torch.equal(alone, z)
+
+            # The same bits for a vector alone, in another stream, and from a graph.
+            assert torch.equal(first.normed(h[-1:], scaled[-1:], norm), y[-1])
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                aside = first.normed(h, scaled, norm)
+            graphs = []
+            for _ in range(6):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    captured = first.normed(h, scaled, norm)
+                graphs.append((graph, captured))
+            torch.cuda.synchronize()
+            assert torch.equal(aside, y.view(-1))
+            for graph, captured in graphs:
+                for _ in range(2):
+                    captured.fill_(float("nan"))
+                    graph.replay()
+                    assert torch.equal(captured, y.view(-1))
+    decoder.check()
+
+
+def test_large_activations_in_float16(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(3)
+    tensors = {"w": weights((128, 512), generator) * 1e-2}
+    decoder = wcodec.GpuDecoder(container(tmp_path, tensors, scheme="rate", bits=4.0, coder="huffman"))
+    launch = Launch(parts(decoder, ("w",), torch.float16), [None])
+    gain = torch.full((512,), 6.0, device="cuda", dtype=torch.float16)
+    for size in (1e4, 6e4, 1e-3):
+        h = (torch.rand((2, 512), generator=generator, dtype=torch.float64) * size).to("cuda", torch.float16)
+        norm = Norm(gain / 8, 8.0, 1e-6)
+        y = launch.normed(h, h * norm.gain, norm).view(2, 128)
+        normed = h.double() * 6 / (h.double().pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
+        assert error(y, normed @ decoder.decode("w", torch.float32).double().T) < 2**-9
+
+
+def test_damaged_gates_give_nan(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(5)
+    tensors = {name: weights((512, 2048), generator) for name in ("gate", "up")}
+    path = container(tmp_path, tensors, scheme="rate", bits=4.0, coder="huffman")
+    h = torch.ones((2, 2048), dtype=torch.bfloat16, device="cuda")
+    norm = Norm(torch.ones(2048, dtype=torch.bfloat16, device="cuda"), 1.0, 1e-5)
+    found = 0
+    for name in tensors:
+        with wcodec.open(path) as opened:
+            (data,) = [s for s in opened[name].segments if s.role == "data"]
+        stored = bytearray(path.read_bytes())
+        middle = data.offset + data.length // 2
+        stored[middle : middle + 16] = bytes(255 - b for b in stored[middle : middle + 16])
+        broken = tmp_path / "broken.wcodec"
+        broken.write_bytes(stored)
+        decoder = wcodec.GpuDecoder(broken, check=False)
+        launch = Launch(parts(decoder, ("gate", "up"), torch.bfloat16), [None, None], gated=True)
+        for _ in range(2):
+            nan = launch.normed(h, h, norm).view(2, 512).isnan()
+            assert (nan.view(2, -1, 16).float().mean(-1) % 1 == 0).all() and not nan.all()
+        if nan.any():
+            found += 1
+            with pytest.raises(wcodec.CorruptError, match=f"tensor '{name}'"):
+                decoder.check()
+    assert found
+
+
+def llama(dtype: torch.dtype, **options: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(9)
+    config = transformers.LlamaConfig(
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        vocab_size=1000,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn_like(p) * 0.04 + (1 if p.dim() == 1 else 0))
+    model = model.to("cuda", dtype)
+    wcodec.compress_(model, progress=False, coder="huffman", **options)
+    return model
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bits", (None, 4.0))
+def test_models_in_blocks(bits: float | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama(dtype, **({} if bits is None else {"bits": bits}))
+    made: list[Any] = []
+    monkeypatch.setattr(Launch, "added", _counted(made, Launch.added))
+    ids = torch.randint(0, 1000, (2, 7), device="cuda")
+    with torch.no_grad():
+        exact = _exact(model)(ids).logits
+        decoded = model(ids).logits
+        wcodec.nn.fuse_(model, groups=False, blocks=False)
+        alone = model(ids).logits
+        wcodec.nn.fuse_(model, blocks=False)
+        assert torch.equal(model(ids).logits, alone)
+        assert not made
+        wcodec.nn.fuse_(model)
+        fused = model(ids).logits
+        assert len(made) == 8
+        bound = 2e-2 if dtype == torch.bfloat16 else 3e-3
+        assert error(fused, exact) <= 1.05 * error(decoded, exact) and error(fused, decoded.double()) < bound
+        assert torch.equal(model(ids).logits, fused)
+        # Nothing is handed on from block to block here, and bits are the same.
+        with torch.inference_mode():
+            assert torch.equal(model(ids).logits, fused)
+        # A sequence alone gives what it gives beside others: products do; attention of torch may not.
+        assert error(model(ids[:1]).logits, fused[:1].double()) < bound
+        many = torch.randint(0, 1000, (1, 40), device="cuda")
+        wide = model(many).logits
+        wcodec.nn.fuse_(model, False)
+        assert torch.equal(model(many).logits, wide)
+        wcodec.nn.fuse_(model)
+        x = ids[:, :1].clone()
+        want = model(x, use_cache=False).logits
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = model(x, use_cache=False).logits
+        for _ in range(2):
+            out.fill_(7)
+            graph.replay()
+            assert torch.equal(out, want)
+        x.fill_(3)
+        graph.replay()
+        assert torch.equal(out, model(x, use_cache=False).logits)
+
+
+def _counted(made: list[Any], method: Any) -> Any:
+    def counted(self: Any, *args: Any) -> Any:
+        made.append(args)
+        return method(self, *args)
+
+    return counted
+
+
+def _exact(model: Any) -> Any:
+    """The model in float64, on the CPU for what a GPU has no kernels for."""
+    import copy
+
+    exact = copy.deepcopy(model).to(torch.float32)
+    wcodec.decompress_(exact)
+    return exact.double()
+
+
+def test_compiled_models_in_blocks(compiler: None) -> None:
+    model = llama(torch.bfloat16)
+    wcodec.nn.fuse_(model)
+    ids = torch.randint(0, 1000, (1, 1), device="cuda")
+    with torch.no_grad():
+        want = model(ids, use_cache=False).logits
+        compiled = torch.compile(model, mode="reduce-overhead", fullgraph=True)
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            assert error(compiled(ids, use_cache=False).logits, want.double()) < 0.02
+
+
+def test_words_of_a_meeting_are_of_one_stream() -> None:
+    meeting = _around.Meeting(100, torch.device("cuda", 0))
+    first, second = meeting.words(1), meeting.words(2)
+    assert first.data_ptr() != second.data_ptr() and meeting.words(1) is first
+    assert first.numel() == 7 and not first.any()

@@ -1,0 +1,330 @@
+"""Layers that are launched together, and blocks of Llama's kind: which modules they are found in, and that a model
+computes what it did. Launches are played by torch, in float64, where the kernels' tests need a GPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import wcodec
+import wcodec.nn
+from wcodec.nn import _around, _blocks, _groups, _pattern
+
+transformers = pytest.importorskip("transformers")
+_log: list[str] = []
+
+
+class Played:
+    """What a launch does, by torch."""
+
+    def __init__(self, layers: Any, gated: bool) -> None:
+        self.layers, self.gated = layers, gated
+
+    def _products(self, x: torch.Tensor) -> list[torch.Tensor]:
+        found = []
+        for layer in self.layers:
+            bias = None if layer.bias is None else layer.bias.double()
+            found.append(F.linear(x.double(), layer.weight.double(), bias))
+        return found
+
+    def all(self, x: torch.Tensor) -> torch.Tensor:
+        _log.append(f"all {len(self.layers)}")
+        return torch.cat([y.reshape(-1) for y in self._products(x)]).to(x.dtype)
+
+    def normed(self, h: torch.Tensor, scaled: torch.Tensor, norm: Any) -> torch.Tensor:
+        _log.append(f"normed {len(self.layers)}")
+        assert torch.equal(scaled, h * norm.gain)
+        by = norm.factor / (h.double().pow(2).mean(-1, keepdim=True) + norm.epsilon).sqrt()
+        parts = self._products(scaled.double() * by)
+        if self.gated:
+            parts = [F.silu(parts[0]) * parts[1]]
+        return torch.cat([y.reshape(-1) for y in parts]).to(h.dtype)
+
+    def added(self, x: torch.Tensor, residual: torch.Tensor, gain: torch.Tensor | None) -> Any:
+        _log.append("added" if gain is None else "added and scaled")
+        y = (residual.double() + self._products(x)[0]).to(residual.dtype)
+        return y, None if gain is None else y * gain
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    def launches(layers: Any, gated: bool = False) -> Any:
+        for layer in layers:
+            layer._plan = layer._plan or layer._prepared(layer._dtype)
+        return Played(layers, gated), [(layer, layer._plan) for layer in layers]
+
+    monkeypatch.setattr(_around, "launches", launches)
+    monkeypatch.setattr(_groups, "KINDS", {"cpu"})
+    monkeypatch.setattr(_blocks, "KINDS", {"cpu"})
+    _log.clear()
+    yield _log
+
+
+def llama(kind: str = "Llama", dtype: torch.dtype = torch.float32, **more: Any) -> Any:
+    torch.manual_seed(5)
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 101,
+        "max_position_embeddings": 64,
+    }
+    config = getattr(transformers, f"{kind}Config")(**{**sizes, **more})
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn_like(p) * 0.08 + (1 if p.dim() == 1 else 0))
+    model = model.to(dtype)
+    wcodec.compress_(model, progress=False)
+    return model
+
+
+IDS = torch.tensor([[5, 17, 3, 99, 4], [1, 2, 3, 4, 5]])
+BLOCK = ["normed 3", "added and scaled", "normed 2", "added and scaled"]
+
+
+@pytest.mark.parametrize("kind", ("Llama", "Qwen2", "Qwen3", "Mistral"))
+def test_blocks_compute_what_they_did(kind: str, played: list[str]) -> None:
+    model = llama(kind)
+    with torch.no_grad():
+        want = model(IDS).logits
+        assert wcodec.nn.fuse_(model) == 22
+        got = model(IDS).logits
+        assert played == BLOCK + BLOCK + [*BLOCK[:3], "added"]
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        # A word at a time, with the words before in a cache.
+        played.clear()
+        wanted = model.generate(IDS, max_new_tokens=4, do_sample=False)
+        assert played.count("normed 2") == 12
+        wcodec.nn.fuse_(model, blocks=False)
+        played.clear()
+        torch.testing.assert_close(model(IDS).logits, want, rtol=1e-5, atol=1e-5)
+        assert played == ["all 3", "all 2"] * 3
+        assert torch.equal(model.generate(IDS, max_new_tokens=4, do_sample=False), wanted)
+        played.clear()
+        wcodec.nn.fuse_(model, groups=False, blocks=False)
+        assert torch.equal(model(IDS).logits, want) and not played
+        wcodec.nn.fuse_(model)
+        wcodec.nn.fuse_(model, False)
+        assert torch.equal(model(IDS).logits, want) and not played
+
+
+def test_what_is_not_taken(played: list[str]) -> None:
+    model = llama()
+    wcodec.nn.fuse_(model)
+    # Gradients, many tokens, training, autocast.
+    want = model(IDS).logits
+    assert not played
+    with torch.no_grad():
+        model(torch.zeros((1, 17), dtype=torch.long))
+        with torch.autocast("cpu", torch.bfloat16):
+            model(IDS)
+        assert not played
+        # Dropout is not in the launches of a block, and layers have none.
+        model.train()(IDS)
+        assert played == ["all 3", "all 2"] * 3
+        model.eval()
+        played.clear()
+        # What somebody looks at runs as it did; what he does not, is fused.
+        seen: list[Any] = []
+        hook = model.model.layers[1].self_attn.register_forward_hook(lambda m, a, y: seen.append(y))
+        got = model(IDS).logits
+        # The block's modules run one by one, with those of one input still together.
+        assert len(seen) == 1 and played == [*BLOCK, "all 3", "all 2", *BLOCK[:3], "added"], played
+        hook.remove()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        hook = model.model.layers[1].self_attn.k_proj.register_forward_pre_hook(lambda m, a: seen.append(a))
+        torch.testing.assert_close(model(IDS).logits, want, rtol=1e-4, atol=1e-4)
+        assert len(seen) == 2
+        hook.remove()
+
+
+def test_tensors_that_change_between_blocks(played: list[str]) -> None:
+    model = llama()
+    with torch.no_grad():
+        hook = model.model.layers[0].register_forward_hook(lambda m, a, y: y.mul_(0.5))
+        want = model(IDS).logits
+        wcodec.nn.fuse_(model)
+        torch.testing.assert_close(model(IDS).logits, want, rtol=1e-4, atol=1e-4)
+        hook.remove()
+    # Nobody counts changes in inference mode: nothing is handed on there.
+    with torch.inference_mode():
+        played.clear()
+        model(IDS)
+        assert played == [*BLOCK[:3], "added"] * 3
+
+
+def test_adapters_are_not_passed_by(played: list[str]) -> None:
+    peft = pytest.importorskip("peft")
+    model = llama()
+    wcodec.nn.fuse_(model)
+    tuned = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj", "up_proj"], init_lora_weights=False))
+    with torch.no_grad():
+        got = tuned.eval()(IDS).logits
+        assert not played
+        wcodec.nn.fuse_(model, False)
+        assert torch.equal(tuned(IDS).logits, got)
+        with tuned.disable_adapter():
+            assert not torch.equal(tuned(IDS).logits, got)
+
+
+def test_copies_moves_and_other_weights(played: list[str]) -> None:
+    model = llama()
+    wcodec.nn.fuse_(model)
+    with torch.no_grad():
+        want = model(IDS).logits
+        played.clear()
+        twin = copy.deepcopy(model)
+        assert torch.equal(twin(IDS).logits, want) and played == BLOCK + BLOCK + [*BLOCK[:3], "added"]
+        twin.model.layers[0].input_layernorm.weight.mul_(2)
+        assert torch.equal(model(IDS).logits, want) and not torch.equal(twin(IDS).logits, want)
+        other = llama("Llama", initializer_range=0.5)
+        with torch.no_grad():
+            other.model.norm.weight.mul_(3)
+        model.load_state_dict(other.state_dict())
+        torch.testing.assert_close(model(IDS).logits, other(IDS).logits, rtol=1e-4, atol=1e-4)
+        half = model.to(torch.bfloat16)
+        played.clear()
+        assert half(IDS).logits.dtype == torch.bfloat16 and played[:4] == BLOCK
+        assert "LlamaDecoderLayer" in repr(model) and type(model.model.layers[0]).__name__ == "LlamaDecoderLayer"
+
+
+def test_gains_in_float16_are_divided(played: list[str]) -> None:
+    model = llama(dtype=torch.float16)
+    with torch.no_grad():
+        model.model.layers[1].input_layernorm.weight.fill_(7.0)
+        want = model.float()(IDS).logits
+        model.half()
+        wcodec.nn.fuse_(model)
+        torch.testing.assert_close(model(IDS).logits.float(), want, rtol=2e-2, atol=2e-2)
+        block = model.model.layers[1].__dict__["_wcodec_block"]
+        norm = block._norms["attention"].get(block.layers[0])
+        assert norm.factor == 8 and float(norm.gain.max()) == 7 / 8
+        model.model.layers[1].input_layernorm.weight.fill_(20.0)
+        assert block._norms["attention"].get(block.layers[0]).factor == 32
+
+
+def test_threads_do_not_take_each_others_results(played: list[str]) -> None:
+    model = llama()
+    inputs = [torch.randint(0, 101, (1, 6), generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    with torch.no_grad():
+        want = [model(ids).logits for ids in inputs]
+    wcodec.nn.fuse_(model)
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        with torch.no_grad():
+            for _ in range(6):
+                if not torch.allclose(model(inputs[i]).logits, want[i], rtol=1e-4, atol=1e-4):
+                    wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong and not any(m._served for m in model.modules() if isinstance(m, wcodec.nn.CompressedLinear))
+
+
+def test_compiled_models_see_one_operator(played: list[str]) -> None:
+    model = llama()
+    wcodec.nn.fuse_(model)
+    with torch.no_grad():
+        want = model(IDS).logits
+        played.clear()
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(IDS, use_cache=False).logits, want, rtol=1e-4, atol=1e-4)
+        # Nothing is handed on from block to block.
+        assert played == [*BLOCK[:3], "added"] * 3
+        wcodec.nn.fuse_(model, blocks=False)
+        torch._dynamo.reset()
+        played.clear()
+        torch.testing.assert_close(compiled(IDS, use_cache=False).logits, want, rtol=1e-4, atol=1e-4)
+        assert played == ["all 3", "all 2"] * 3
+
+
+def test_a_served_layer_wants_its_own_tensor(played: list[str]) -> None:
+    model = llama()
+    layer = model.model.layers[0].self_attn.q_proj
+    x, y = torch.zeros(1, 64), torch.ones(1, 64)
+    from wcodec.nn._served import Serving, given
+
+    with Serving([layer], [given(layer, x, y)]), pytest.raises(wcodec.InputError, match="another tensor"):
+        layer(x.clone())
+    with torch.no_grad(), Serving([layer], [given(layer, x, y)]):
+        assert layer(x) is y and layer(x) is not y
+    assert not layer._served
+
+
+def test_code_says_which_layers_read_one_tensor() -> None:
+    class Both(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return self.a(x) + self.b(x) * self.c(y) + self.d(y).relu()
+
+    class Changed(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            a = self.a(x)
+            x = x + a
+            return self.b(x)
+
+    class InPlace(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            a = self.a(x)
+            x.add_(1)
+            return a + self.b(x)
+
+    class Indexed(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            a = self.a(x)
+            x[0] = 0
+            return a + self.b(x)
+
+    class Sometimes(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            y = self.a(x)
+            if y.sum() > 0:
+                y = y + self.b(x)
+            return y + sum(self.c(x) for _ in range(2))
+
+    class Twice(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return self.a(x) + self.a(x) + self.b(x)
+
+    found = {s.argument: set(s.names) for s in _pattern.siblings(Both)}
+    assert found == {"x": {"a", "b"}, "y": {"c", "d"}}
+    for kind in (Changed, InPlace, Indexed, Sometimes, Twice, torch.nn.Linear, torch.nn.ReLU):
+        assert _pattern.siblings(kind) == (), kind
+
+
+def test_blocks_are_known_by_their_code() -> None:
+    from transformers.models.gemma2 import modeling_gemma2
+    from transformers.models.llama import modeling_llama
+    from transformers.models.olmo2 import modeling_olmo2
+    from transformers.models.qwen3 import modeling_qwen3
+
+    for module, name in ((modeling_llama, "Llama"), (modeling_qwen3, "Qwen3")):
+        form = _pattern.block_form(getattr(module, f"{name}DecoderLayer"))
+        assert form is not None and ("attention_mask", "attention_mask") in form.keywords and form.rest == "kwargs"
+        assert _pattern.attends(getattr(module, f"{name}Attention"))
+        assert _pattern.is_gated(getattr(module, f"{name}MLP")) and _pattern.is_rms_norm(
+            getattr(module, f"{name}RMSNorm")
+        )
+    # Norms behind, and gains of 1 + w.
+    assert _pattern.block_form(modeling_olmo2.Olmo2DecoderLayer) is None
+    assert _pattern.block_form(modeling_gemma2.Gemma2DecoderLayer) is None
+    assert not _pattern.is_rms_norm(modeling_gemma2.Gemma2RMSNorm)
+
+
+def test_another_activation_is_not_fused(played: list[str]) -> None:
+    model = llama(hidden_act="gelu")
+    with torch.no_grad():
+        want = model(IDS).logits
+        wcodec.nn.fuse_(model)
+        torch.testing.assert_close(model(IDS).logits, want, rtol=1e-4, atol=1e-4)
+    assert played[:3] == ["normed 3", "added", "all 2"]
