@@ -120,18 +120,21 @@ def register() -> None:
         requires_calibration = False
 
         def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-            from ._models import _quantizer
+            from ._models import _parallel, _quantizer
 
-            _quantizer.refuse_parallel(model)
-            if self.pre_quantized:
-                _quantizer.put_layers(model, self.quantization_config, kwargs)
-            else:
-                _quantizer.compress_layers(model, self.quantization_config, kwargs)
+            put = _quantizer.put_layers if self.pre_quantized else _quantizer.compress_layers
+            with _parallel.together(_parallel.ranks_of(model)):
+                _parallel.check(model, self.pre_quantized)
+                put(model, self.quantization_config, kwargs)
 
         def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
-            from ._models._quantizer import refuse_parallel
+            from ._models import _parallel
 
-            refuse_parallel(model)
+            rank = _parallel.ranks_of(model)
+            with _parallel.together(rank):
+                _parallel.check(model, self.pre_quantized)
+                if rank is not None:
+                    _parallel.divide(model, rank)
             layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
             for layer in layers:
                 layer._bare = False
@@ -140,33 +143,19 @@ def register() -> None:
             model.requires_grad_(False)
             return model
 
-        # Before 5.21 plans are those of the config, which this is asked about first; from then on those of the model.
+        # Plans for several ranks stay as they are: compressed layers follow them. Before 5.21 they are those of the
+        # config, from then on those of the model.
 
         def update_tp_plan(self, config: Any) -> Any:
-            """The config as it is.
-
-            :raises UnsupportedError: if it has a plan for several devices.
-            """
-            from ._models._quantizer import refuse_plan
-
-            refuse_plan(config)
+            """The config as it is."""
             return config
 
         def update_ep_plan(self, config: Any) -> Any:
-            """As :meth:`update_tp_plan`."""
-            from ._models._quantizer import refuse_plan
-
-            refuse_plan(config)
+            """The config as it is."""
             return config
 
         def update_parallel_plan(self, model: Any, plan: dict[str, str]) -> None:
-            """Nothing.
-
-            :raises UnsupportedError: if the model is to be run by several devices.
-            """
-            from ._models._quantizer import refuse_parallel
-
-            refuse_parallel(model)
+            """Nothing."""
 
         def is_serializable(self, *args: Any, **kwargs: Any) -> bool:
             """Not by transformers: the model's ``save_pretrained`` is ours."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .._container import Container
-from .._errors import InputError, UnsupportedError
+from .._errors import InputError
 from .._options import patterns
 from ..nn import CompressedLayer
 from ..nn._layer import computing_dtype
@@ -164,29 +164,4 @@ def _single_device(device_map: Any) -> torch.device:
     return torch.device("cuda", int(place)) if place.isdigit() else torch.device(place)
 
 
-def refuse_plan(config: Any) -> None:
-    """Raises where a config says that several devices share each layer: nothing would be cut, and every sum over them
-    would be wrong."""
-    distributed = getattr(config, "distributed_config", None)
-    sizes = [getattr(distributed, name, None) for name in ("tp_size", "ep_size")]
-    if isinstance(distributed, dict):
-        sizes = [distributed.get(name) for name in ("tp_size", "ep_size")]
-    if any(isinstance(size, int) and size > 1 for size in sizes):
-        raise UnsupportedError(
-            "compressed layers cannot be cut over several devices (leave tp_plan and distributed_config out, and pass "
-            "device_map='cuda')"
-        )
-
-
-def refuse_parallel(model: Any) -> None:
-    """As :func:`refuse_plan`, of a model, before its weights are read or after."""
-    refuse_plan(getattr(model, "config", None))
-    size = getattr(model, "_tp_size", None)
-    if isinstance(size, int) and size > 1:
-        raise UnsupportedError(
-            "compressed layers cannot be cut over several devices (leave tp_plan and distributed_config out, and pass "
-            "device_map='cuda')"
-        )
-
-
-__all__ = ["compress_layers", "put_layers", "refuse_parallel", "refuse_plan"]
+__all__ = ["compress_layers", "put_layers"]

@@ -1,0 +1,116 @@
+"""Layers that several ranks share: what each has of a weight, by the styles of transformers' tensor parallel plans.
+
+transformers moves activations between the ranks; the layers are told only which rows or columns they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .._errors import UnsupportedError
+from .._shards import Shard, even
+from ._layer import CompressedLayer
+from ._store import Store
+from .embedding import CompressedEmbedding
+from .experts import CompressedExperts
+from .linear import CompressedConv1D, CompressedLinear
+
+# Of linear layers: those that have outputs apart, inputs apart, and all of both.
+_OUTPUTS = {"colwise", "colwise_rep", "colwise_gather_output", "packed_colwise"}
+_INPUTS = {"rowwise", "rowwise_rep", "rowwise_split_input"}
+_WHOLE = {"replicate", "mla_kv_a_proj", "replicated_with_grad_allreduce"}
+# Those of experts: of the module, and of its stacks.
+_EXPERTS = {"": "moe_tp_experts", "gate_up_proj": "packed_colwise", "down_proj": "rowwise"}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of several."""
+
+    number: int
+    of: int
+
+
+def shards(layer: CompressedLayer, name: str, styles: Mapping[str, str], rank: Rank) -> list[Shard]:
+    """A rank's parts of a layer's tensors, in the order of ``layer.tensors``.
+
+    :param name: the layer's, for errors.
+    :param styles: what the plan says of the layer, under an empty name, and of its parameters.
+    :raises UnsupportedError: for a style that compressed layers of this kind cannot be shared by.
+    :raises InputError: if nothing is left for a rank.
+    """
+    style = styles.get("")
+    container = layer._store.container
+    whole = [Shard.whole(container, tensor) for tensor in layer.tensors]
+    if isinstance(layer, CompressedExperts):
+        return _of_experts(layer, name, styles, rank) if styles else whole
+    if style is None or style in _WHOLE:
+        return whole
+    if isinstance(layer, CompressedEmbedding):
+        if style not in ("embedding_rowwise", "embedding_colwise"):
+            raise _refused(name, style)
+        axis = 0 if style == "embedding_rowwise" else 1
+        size = (layer.num_embeddings, layer.embedding_dim)[axis]
+        return [Shard(layer.tensor, axis, even(size, rank.number, rank.of))]
+    assert isinstance(layer, CompressedLinear)
+    if style in _OUTPUTS:
+        pieces = 2 if style == "packed_colwise" else 1
+        axis, size = 0, layer.out_features
+    elif style in _INPUTS:
+        axis, size, pieces = 1, layer.in_features, 1
+    else:
+        raise _refused(name, style)
+    if isinstance(layer, CompressedConv1D):
+        axis = 1 - axis
+    return [Shard(layer.tensor, axis, even(size, rank.number, rank.of, pieces))]
+
+
+def _of_experts(layer: CompressedExperts, name: str, styles: Mapping[str, str], rank: Rank) -> list[Shard]:
+    if dict(styles) != _EXPERTS:
+        raise _refused(name, ", ".join(f"{key or 'the module'}: {style}" for key, style in styles.items()))
+    found = []
+    container = layer._store.container
+    for expert in layer._names:
+        gate_up, down = expert[: layer._parts[0]], expert[layer._parts[0] :]
+        # Gate and up are one matrix, or one each.
+        pieces = 2 if len(gate_up) == 1 else 1
+        found += [Shard(t, 0, even(container[t].shape[0], rank.number, rank.of, pieces)) for t in gate_up]
+        found += [Shard(t, 1, even(container[t].shape[1], rank.number, rank.of)) for t in down]
+    return found
+
+
+def _refused(name: str, style: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"compressed layer '{name}' cannot be shared by ranks as the plan says, {style} (leave it out of the "
+        "tp_plan, or out of what is compressed)"
+    )
+
+
+def take(layer: CompressedLayer, store: Store, parts: list[Shard], names: list[str], rank: Rank) -> None:
+    """Gives a layer its parts of a store, where they have these names."""
+    entries = [layer._store.entry(part.tensor) for part in parts]
+    layer._store, layer.tensor, layer._plan = store, names[0], None
+    if any(part.shape(entry.shape) != entry.shape for part, entry in zip(parts, entries, strict=True)):
+        layer._part = (rank.number, rank.of)
+    if isinstance(layer, CompressedExperts):
+        count = sum(layer._parts)
+        layer._names = [tuple(names[i : i + count]) for i in range(0, len(names), count)]
+        for place, stack in enumerate(layer._stacks):
+            here = layer._names[0][sum(layer._parts[:place]) : sum(layer._parts[: place + 1])]
+            rows = sum(store.entry(n).shape[0] for n in here)
+            layer._stacks[stack] = (len(layer._names), rows, store.entry(here[0]).shape[1])
+        layer._attach()
+        layer._expect_all(store)
+    elif isinstance(layer, CompressedEmbedding):
+        layer._width = store.entry(names[0]).shape[1]
+        if parts[0].axis == 0:
+            layer._span = parts[0].ranges[0]
+    else:
+        assert isinstance(layer, CompressedLinear)
+        shape = store.entry(names[0]).shape
+        layer._here = (shape[0], shape[1]) if isinstance(layer, CompressedConv1D) else (shape[1], shape[0])
+    store.register(layer)
+
+
+__all__ = ["Rank", "shards", "take"]
