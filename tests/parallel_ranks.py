@@ -94,8 +94,10 @@ def compare(folders: list[tuple[Path, Path]]) -> list[dict[str, Any]]:
             mine = reference.get_submodule(name)
             for stack, part in stacks.items():
                 whole = getattr(mine, stack)
-                there = whole.to_local() if hasattr(whole, "to_local") else whole
-                parts[f"{name}.{stack}"] = (layer.part, tuple(part.shape), bool(torch.equal(part, there)))
+                if hasattr(whole, "to_local"):
+                    # Where compressed embeddings stay whole, uncompressed ones need not.
+                    whole = whole.full_tensor() if layer.part is None else whole.to_local()
+                parts[f"{name}.{stack}"] = (layer.part, tuple(part.shape), bool(torch.equal(part, whole)))
         with torch.no_grad():
             logits, wanted = model(ids).logits, reference(ids).logits
             grown = model.generate(ids, max_new_tokens=5, do_sample=False, pad_token_id=0)

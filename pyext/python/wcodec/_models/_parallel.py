@@ -126,10 +126,10 @@ def divide(model: Any, rank: Rank) -> None:
         mine = [(name, layer, styles_of(plan, name)) for name, layer in layers if layer._store is store]
         for name, layer, styles in mine:
             _check_style(layer, name, styles.get(""), rank)
-        _divide(store, [(layer, shards(layer, name, styles, rank)) for name, layer, styles in mine], rank)
+        _divide(model, store, [(layer, shards(layer, name, styles, rank)) for name, layer, styles in mine], rank)
 
 
-def _divide(store: Store, layers: list[tuple[CompressedLayer, list[Shard]]], rank: Rank) -> None:
+def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[Shard]]], rank: Rank) -> None:
     names: dict[Shard, str] = {}
     others: dict[str, list[str]] = {}
     for shard in (shard for _, parts in layers for shard in parts):
@@ -150,6 +150,7 @@ def _divide(store: Store, layers: list[tuple[CompressedLayer, list[Shard]]], ran
     routed = {new: use for old, use in store.catalogue.routed.items() for new in renamed([old])}
     new = Store(made, groups, routed=routed, **store.settings)
     new.fuses = store.fuses
+    new.serve(model)
     for layer, parts in layers:
         take(layer, new, parts, [names[_key(store, part)] for part in parts], rank)
 

@@ -61,10 +61,10 @@ def save_pretrained(
             f"a {type(model).__name__} has no config to save (save its state_dict, or use a model of transformers)"
         )
     check_whole(model, "saved")
-    stores = {id(layer._store): layer._store for layer in layers}
-    if len(stores) > 1:
+    containers = {id(layer._store.container) for layer in layers}
+    if len(containers) > 1:
         raise InputError(
-            f"the layers come from {len(stores)} containers (decompress_ the model and compress_ it at once)"
+            f"the layers come from {len(containers)} containers (decompress_ the model and compress_ it at once)"
         )
     target = Path(folder)
     _keep_original(target)

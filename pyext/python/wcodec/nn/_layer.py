@@ -128,7 +128,8 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         ratio = fmt.number(fmt.ratio(self.original_bytes, self.stored_bytes))
         return (
             f"{self._form()}{self._rank_form()}, dtype={self._dtype}, scheme={entry.scheme}{scale}, "
-            f"coder={entry.coder}, stored={fmt.size(self.stored_bytes)}, ratio={ratio}{', cached' if self.cached else ''}"
+            f"coder={entry.coder}, stored={fmt.size(self.stored_bytes)}, ratio={ratio}"
+            f"{', cached' if self.cached else ''}"
         )
 
     def _form(self) -> str:
