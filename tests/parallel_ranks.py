@@ -35,7 +35,7 @@ def run(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     found: dict[int, Any] = {}
     try:
         while len(found) < ranks:
-            number, failed, answer = answers.get(timeout=120)
+            number, failed, answer = answers.get(timeout=240)
             if failed:
                 raise AssertionError(f"rank {number}:\n{answer}")
             found[number] = answer
@@ -124,7 +124,7 @@ def _said(work: Callable[[], Any]) -> str:
     return ""
 
 
-def refusals(folder: Path, plain: Path, damaged: Path, three: Path) -> dict[str, str]:
+def refusals(folder: Path, plain: Path, damaged: Path, three: Path, experts: Path) -> dict[str, str]:
     """What is said, on this rank, of what cannot be: each is an error on all ranks, and none waits for another."""
     import transformers
     import wcodec
@@ -140,5 +140,6 @@ def refusals(folder: Path, plain: Path, damaged: Path, three: Path) -> dict[str,
         "on the fly": _said(lambda: of(plain, quantization_config=quantizer, distributed_config=shared)),
         "style": _said(lambda: load(folder, {"model.layers.*.mlp.up_proj": "sequence_parallel"})),
         "heads": _said(lambda: load(three)),
+        "experts": _said(lambda: load(experts)),
         "after all": _said(lambda: load(folder) and None),
     }

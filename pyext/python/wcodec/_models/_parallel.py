@@ -7,7 +7,7 @@ it is decoded, and has all ranks fail where one of them does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from .._errors import InputError, UnsupportedError
 from .._shards import Shard, narrow
-from ..nn import CompressedEmbedding, CompressedLayer
+from ..nn import CompressedEmbedding, CompressedExperts, CompressedLayer
 from ..nn._parts import Rank, shards, take
 from ..nn._store import Store
 
@@ -87,21 +87,28 @@ def check(model: Any, pre_quantized: bool) -> None:
         raise UnsupportedError(
             "each rank would compress the whole model (run wcodec encode FOLDER -o OUT/ first, and load that folder)"
         )
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
     plan = getattr(model, "_tp_plan", None) or {}
-    for heads, layer in (("num_attention_heads", "q_proj"), ("num_key_value_heads", "k_proj")):
-        count = getattr(text, heads, None)
-        cut = any(key.endswith(f".{layer}") and style == "colwise" for key, style in plan.items())
-        if cut and isinstance(count, int) and count % sizes["tp_size"]:
-            raise InputError(
-                f"{heads} is {count}, which {sizes['tp_size']} ranks cannot share (use a number of ranks that divides "
-                "it)"
-            )
+    check_heads(config, plan, sizes["tp_size"])
     if not hasattr(styles, "EmbeddingParallel"):
         # Its styles know torch's own embeddings only: compressed ones stay whole on each rank.
         kept = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)}
         whole = {key for key in plan if key in kept or any(_generic(name) == key for name in kept)}
         model._tp_plan = {key: style for key, style in plan.items() if key not in whole}
+
+
+def check_heads(config: Any, plan: Mapping[str, str], ranks: int) -> None:
+    """Raises heads of attention that so many ranks cannot share.
+
+    :raises InputError: if there are such.
+    """
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    for heads, layer in (("num_attention_heads", "q_proj"), ("num_key_value_heads", "k_proj")):
+        count = getattr(text, heads, None)
+        cut = any(key.endswith(f".{layer}") and style == "colwise" for key, style in plan.items())
+        if cut and isinstance(count, int) and count % ranks:
+            raise InputError(
+                f"{heads} is {count}, which {ranks} ranks cannot share (use a number of ranks that divides it)"
+            )
 
 
 def _styles() -> Any:
@@ -162,7 +169,7 @@ def _key(store: Store, shard: Shard) -> Shard:
     return Shard.whole(store.container, stored.name) if whole else Shard(stored.name, shard.axis, shard.ranges)
 
 
-def styles_of(plan: dict[str, str], name: str) -> dict[str, str]:
+def styles_of(plan: Mapping[str, str], name: str) -> dict[str, str]:
     """What a plan says of a layer, under an empty name, and of its stacks."""
     found = {}
     for place in ("", "gate_up_proj", "down_proj"):
@@ -186,6 +193,14 @@ def _check_style(layer: CompressedLayer, name: str, style: str | None, rank: Ran
             f"this transformers cannot share the compressed embedding '{name}' among ranks (leave it out of "
             "tp_plan, or install version 5.23)"
         )
+    if isinstance(layer, CompressedExperts) and style is not None:
+        # Up to 5.22 results of experts are summed only where the experts have parameters that were cut.
+        summed = module.MoeExpertsParallel.transform_output_post_forward.__code__
+        if "has_sharded_parameters" in summed.co_varnames:
+            raise UnsupportedError(
+                f"this transformers cannot share the compressed experts '{name}' among ranks (install version 5.23, or "
+                "leave them out of what is compressed)"
+            )
     uneven = hasattr(module.TensorParallelLayer, "_from_local_last_dim_shard")
     outputs = getattr(layer, "out_features", 0)
     if not uneven and style in ("colwise_rep", "colwise_gather_output") and outputs % rank.of:
@@ -208,4 +223,4 @@ def check_whole(model: torch.nn.Module, what: str) -> None:
         )
 
 
-__all__ = ["check", "check_whole", "divide", "ranks_of", "sizes_of", "together"]
+__all__ = ["check", "check_heads", "check_whole", "divide", "ranks_of", "sizes_of", "together"]

@@ -16,9 +16,14 @@ from .embedding import CompressedEmbedding
 from .experts import CompressedExperts
 from .linear import CompressedConv1D, CompressedLinear
 
-# Of linear layers: those that have outputs apart, inputs apart, and all of both.
-_OUTPUTS = {"colwise", "colwise_rep", "colwise_gather_output", "packed_colwise"}
-_INPUTS = {"rowwise", "rowwise_rep", "rowwise_split_input"}
+# The dimension of a weight [out, in] that a style cuts, and of how many pieces that was put together.
+_LINEAR: dict[str, tuple[int | None, int]] = {
+    **dict.fromkeys(("colwise", "colwise_rep", "colwise_gather_output"), (0, 1)),
+    "packed_colwise": (0, 2),
+    **dict.fromkeys(("rowwise", "rowwise_rep", "rowwise_split_input"), (1, 1)),
+}
+_TABLES: dict[str, tuple[int | None, int]] = {"embedding_rowwise": (0, 1), "embedding_colwise": (1, 1)}
+# Those that leave each rank all of it.
 _WHOLE = {"replicate", "mla_kv_a_proj", "replicated_with_grad_allreduce"}
 # Those of experts: of the module, and of its stacks.
 _EXPERTS = {"": "moe_tp_experts", "gate_up_proj": "packed_colwise", "down_proj": "rowwise"}
@@ -40,44 +45,47 @@ def shards(layer: CompressedLayer, name: str, styles: Mapping[str, str], rank: R
     :raises UnsupportedError: for a style that compressed layers of this kind cannot be shared by.
     :raises InputError: if nothing is left for a rank.
     """
-    style = styles.get("")
     container = layer._store.container
-    whole = [Shard.whole(container, tensor) for tensor in layer.tensors]
-    if isinstance(layer, CompressedExperts):
-        return _of_experts(layer, name, styles, rank) if styles else whole
-    if style is None or style in _WHOLE:
-        return whole
-    if isinstance(layer, CompressedEmbedding):
-        if style not in ("embedding_rowwise", "embedding_colwise"):
-            raise _refused(name, style)
-        axis = 0 if style == "embedding_rowwise" else 1
-        size = (layer.num_embeddings, layer.embedding_dim)[axis]
-        return [Shard(layer.tensor, axis, even(size, rank.number, rank.of))]
-    assert isinstance(layer, CompressedLinear)
-    if style in _OUTPUTS:
-        pieces = 2 if style == "packed_colwise" else 1
-        axis, size = 0, layer.out_features
-    elif style in _INPUTS:
-        axis, size, pieces = 1, layer.in_features, 1
-    else:
-        raise _refused(name, style)
+    if isinstance(layer, CompressedExperts) and styles:
+        found = []
+        (rows, pieces), (columns, _) = parts_of_experts(name, styles)
+        for expert in layer._names:
+            gate_up, down = expert[: layer._parts[0]], expert[layer._parts[0] :]
+            # Gate and up are one matrix, or one each.
+            of = pieces if len(gate_up) == 1 else 1
+            found += [Shard(t, rows, even(container[t].shape[rows], rank.number, rank.of, of)) for t in gate_up]
+            found += [Shard(t, columns, even(container[t].shape[columns], rank.number, rank.of)) for t in down]
+        return found
+    axis, pieces = part_of(isinstance(layer, CompressedEmbedding), name, styles.get(""))
+    if axis is None:
+        return [Shard.whole(container, tensor) for tensor in layer.tensors]
     if isinstance(layer, CompressedConv1D):
         axis = 1 - axis
-    return [Shard(layer.tensor, axis, even(size, rank.number, rank.of, pieces))]
+    return [Shard(layer.tensor, axis, even(layer.entry.shape[axis], rank.number, rank.of, pieces))]
 
 
-def _of_experts(layer: CompressedExperts, name: str, styles: Mapping[str, str], rank: Rank) -> list[Shard]:
+def part_of(embedding: bool, name: str, style: str | None) -> tuple[int | None, int]:
+    """The dimension of a weight ``[out, in]`` that a style cuts, none where each rank has all of it, and of how many
+    pieces it was put together.
+
+    :raises UnsupportedError: for a style that compressed layers cannot be shared by.
+    """
+    if style is None or style in _WHOLE:
+        return None, 1
+    found = _TABLES.get(style) if embedding else _LINEAR.get(style)
+    if found is None:
+        raise _refused(name, style)
+    return found
+
+
+def parts_of_experts(name: str, styles: Mapping[str, str]) -> list[tuple[int, int]]:
+    """As :func:`part_of`, of the stacks of experts: gate and up, down.
+
+    :raises UnsupportedError: for styles that compressed experts cannot be shared by.
+    """
     if dict(styles) != _EXPERTS:
         raise _refused(name, ", ".join(f"{key or 'the module'}: {style}" for key, style in styles.items()))
-    found = []
-    container = layer._store.container
-    for expert in layer._names:
-        gate_up, down = expert[: layer._parts[0]], expert[layer._parts[0] :]
-        # Gate and up are one matrix, or one each.
-        pieces = 2 if len(gate_up) == 1 else 1
-        found += [Shard(t, 0, even(container[t].shape[0], rank.number, rank.of, pieces)) for t in gate_up]
-        found += [Shard(t, 1, even(container[t].shape[1], rank.number, rank.of)) for t in down]
-    return found
+    return [(0, 2), (1, 1)]
 
 
 def _refused(name: str, style: str) -> UnsupportedError:
@@ -113,4 +121,4 @@ def take(layer: CompressedLayer, store: Store, parts: list[Shard], names: list[s
     store.register(layer)
 
 
-__all__ = ["Rank", "shards", "take"]
+__all__ = ["Rank", "part_of", "parts_of_experts", "shards", "take"]
