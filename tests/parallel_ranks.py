@@ -3,6 +3,7 @@ many checks, since starting costs more than they do."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -143,3 +144,42 @@ def refusals(folder: Path, plain: Path, damaged: Path, three: Path, experts: Pat
         "experts": _said(lambda: load(experts)),
         "after all": _said(lambda: load(folder) and None),
     }
+
+
+def free() -> None:
+    """Lets go of what models left on GPUs."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def taken(model: Any) -> list[int]:
+    """Bytes on each GPU that hold weights: torch's, and the decoders'."""
+    import torch
+    from wcodec.nn import CompressedLayer
+
+    found = [torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count())]
+    for store in {id(m._store): m._store for m in model.modules() if isinstance(m, CompressedLayer)}.values():
+        for device, here in store._devices.items():
+            found[device.index] += sum(decoder.device_bytes for decoder in here.decoders)
+    return found
+
+
+def on_gpus(compressed: Path, plain: Path) -> dict[str, Any]:
+    """On each rank: logits of both models shared alike, and bytes that the compressed one takes on its GPU."""
+    import torch
+
+    number = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(number)
+    model = load(compressed)
+    ids = torch.tensor(IDS, device="cuda")
+    with torch.no_grad():
+        logits = model(ids).logits.float().cpu()
+        here = taken(model)[number]
+        text = model.generate(ids, max_new_tokens=8, do_sample=False).cpu()
+    del model
+    free()
+    with torch.no_grad():
+        wanted = load(plain)(ids).logits.float().cpu()
+    return {"logits": logits.numpy(), "wanted": wanted.numpy(), "bytes": here, "text": text.tolist()}

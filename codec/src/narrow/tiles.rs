@@ -9,9 +9,12 @@ use crate::coder::plane::{Coding, Plane, PlaneForm, PlaneSource, Scratch, Tiling
 use crate::coder::tile::OFFSET_UNIT;
 use crate::container::{Hash, Hasher, Segment, hash};
 use crate::decode::{Container, DecodeOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::stored::StoredPlane;
 use crate::tensor::{AlignedBytes, split, try_vec};
+
+/// What to do about a damaged chunk.
+const RESTORE: &str = "restore the file, or encode the model again";
 
 /// Strips that are decoded at once for their hash.
 const STRIPS: usize = 64;
@@ -39,14 +42,14 @@ pub(super) fn copy(
     let entries = container.entries::<4>(plane, 0..g.chunks() + 1, g.chunks() + 1, options.verify)?;
     let at = |chunk: usize| u32::from_le_bytes(entries[chunk]) as usize * OFFSET_UNIT;
     if !entries.iter().map(|e| u32::from_le_bytes(*e)).is_sorted() || at(g.chunks()) as u64 != plane.data.length {
-        return Err(Error::corrupt("chunk offsets do not ascend to the end").offset(plane.data.offset));
+        return Err(Error::corrupt("chunk offsets do not ascend").offset(plane.data.offset).advice(RESTORE));
     }
     let side_at: Vec<usize> = (0..=g.tiles()).map(|t| t * tiling.side_bytes(g.tile())).collect();
     let side_of = |t: usize| tiling.side_bytes(g.position(t).width);
     let side_per_strip: usize = (0..g.tiles()).map(side_of).sum();
     let stored = plane.side.as_ref().map_or(0, |s| s.length);
     if side_per_strip.checked_mul(g.strips()).map(|n| n as u64) != Some(stored) {
-        return Err(Error::corrupt(format!("{stored} bytes of side plane")).offset(plane.data.offset));
+        return Err(Error::corrupt(format!("{stored} bytes of side plane")).offset(plane.data.offset).advice(RESTORE));
     }
 
     let chunks: Vec<usize> = strips.iter().flat_map(|s| tiles.iter().map(move |t| s * g.tiles() + t)).collect();
@@ -55,7 +58,8 @@ pub(super) fn copy(
     for &chunk in &chunks {
         let length = at(chunk + 1) - at(chunk);
         (end, max_chunk) = (end + length, max_chunk.max(length));
-        let units = u32::try_from(end / OFFSET_UNIT).map_err(|_| Error::input("a part of more than 16 GiB"))?;
+        let units = u32::try_from(end / OFFSET_UNIT)
+            .map_err(|_| Error::input("a part of more than 16 GiB").advice("take fewer ranges"))?;
         offsets.extend_from_slice(&units.to_le_bytes());
     }
     let place = |chunk: usize| chunk / g.tiles() * side_per_strip + side_at[chunk % g.tiles()];
@@ -71,7 +75,11 @@ pub(super) fn copy(
     let form = PlaneForm { matrix: part.form(), coding: plane.form.coding, max_chunk };
     let table = plane.table.map(|number| container.table(number, true)).transpose()?;
     let source = PlaneSource { form, data: &data, offsets: &offsets, side: &side, table: table.as_deref() };
-    let hash = hash_of(&source, options).map_err(|e| Error::new(e.kind(), e.message()).offset(plane.data.offset))?;
+    let hash = hash_of(&source, options).map_err(|e| match e.kind() {
+        ErrorKind::Cancelled => e,
+        // What the coder says of places is about the part.
+        _ => Error::new(e.kind(), e.message()).offset(plane.data.offset).advice(RESTORE),
+    })?;
     Ok(Copied { form, offsets: Some(AlignedBytes::copy_of(&offsets)?), data, side, hash })
 }
 

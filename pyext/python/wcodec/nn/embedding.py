@@ -121,13 +121,11 @@ class CompressedEmbedding(CompressedLayer):
             return self._found(ids)
         # Of a table that ranks share by rows, those of others are zeros here: the sum over the ranks has them all.
         if not (ids.is_cuda and is_capturing()) and bool(((ids < 0) | (ids >= self.num_embeddings)).any()):
-            raise self._no_row(int(ids.min() if ids.min() < 0 else ids.max()))
+            bad = int(ids.min() if ids.min() < 0 else ids.max())
+            raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
         inside = (ids >= first) & (ids < last)
         rows = self._found(torch.where(inside, ids - first, 0))
         return rows.masked_fill(~inside.unsqueeze(-1), 0)
-
-    def _no_row(self, row: int) -> Exception:
-        return self._refuse(f"row {row} is looked up, and there are {self.num_embeddings}", "check the tokens")
 
     def _found(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that count from the first row that is here."""
@@ -149,7 +147,8 @@ class CompressedEmbedding(CompressedLayer):
         numbers = wanted.tolist() if few else []
         low, high = (min(numbers), max(numbers)) if few else (int(wanted.min()), int(wanted.max()))
         if low < 0 or high >= count:
-            raise self._no_row(low if low < 0 else high)
+            bad = low if low < 0 else high
+            raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
         # On the CPU the table may be one that is decoded as a whole anyhow.
         cut = self.entry.cut or count
         strips = sorted({n // cut for n in numbers}) if few else torch.unique(wanted // cut).tolist()
