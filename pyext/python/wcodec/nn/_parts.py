@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from .._errors import UnsupportedError
 from .._shards import Shard, even
@@ -74,7 +75,7 @@ def part_of(embedding: bool, name: str, style: str | None) -> tuple[int | None, 
         return None, 1
     found = _TABLES.get(style) if embedding else _LINEAR.get(style)
     if found is None:
-        raise _refused(name, style)
+        _refuse(name, style)
     return found
 
 
@@ -84,12 +85,12 @@ def parts_of_experts(name: str, styles: Mapping[str, str]) -> list[tuple[int, in
     :raises UnsupportedError: for styles that compressed experts cannot be shared by.
     """
     if dict(styles) != _EXPERTS:
-        raise _refused(name, ", ".join(f"{key or 'the module'}: {style}" for key, style in styles.items()))
+        _refuse(name, ", ".join(f"{key or 'the module'}: {style}" for key, style in styles.items()))
     return [(0, 2), (1, 1)]
 
 
-def _refused(name: str, style: str) -> UnsupportedError:
-    return UnsupportedError(
+def _refuse(name: str, style: str) -> NoReturn:
+    raise UnsupportedError(
         f"compressed layer '{name}' cannot be shared by ranks as the plan says, {style} (leave it out of the "
         "tp_plan, or out of what is compressed)"
     )
