@@ -148,6 +148,7 @@ PASSED_ON: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("codec/src/decode/container.rs", "Error::unsupported(e.message())"): ("Coder::from_name says it", []),
     ("codec/src/stored.rs", "upgrade(e.message().to_owned())"): ("Coder::from_name says it", []),
     ("codec/src/decode/tensor.rs", "Error::new(error.kind(),error.message())"): ("the place is added", []),
+    ("codec/src/narrow/tiles.rs", "Error::new(e.kind(),e.message())"): ("the place is added", []),
     ("codec/src/scheme/reader.rs", "Error::input(e.to_string())"): (
         "ndarray says it, of shapes that were checked",
         [],

@@ -274,8 +274,8 @@ def an_expert_is_missing(folder: Path, model: Any) -> dict[str, Any]:
     return {}
 
 
-def on_several_devices(folder: Path, model: Any) -> dict[str, Any]:
-    return {"device_map": {"model.embed_tokens": "cpu", "model": 0}}
+def on_another_device(folder: Path, model: Any) -> dict[str, Any]:
+    return {"device_map": {"model.embed_tokens": "cpu", "model": "mps", "lm_head": "mps"}}
 
 
 def shared_by_ranks(folder: Path, model: Any) -> dict[str, Any]:
@@ -293,8 +293,8 @@ def shared_by_ranks(folder: Path, model: Any) -> dict[str, Any]:
         (in_bins, wcodec.InputError, "weights are compressed from .safetensors files"),
         (of_another_shape, wcodec.InputError, "of another shape"),
         (an_expert_is_missing, wcodec.InputError, "expert 2"),
-        (on_several_devices, wcodec.InputError, "go to one device"),
-        (shared_by_ranks, wcodec.UnsupportedError, "cannot be cut over several devices"),
+        (on_another_device, wcodec.InputError, "cannot go to mps"),
+        (shared_by_ranks, wcodec.UnsupportedError, "among ranks|each rank would compress"),
     ],
 )
 def test_what_is_refused(

@@ -72,6 +72,7 @@ if _TYPE_CHECKING:
     )
     from ._models._load import load_model
     from ._models._model import WCodecModel
+    from ._models._ranks import RankBytes, RanksReport, plan_ranks
     from ._models._replace import compress_, decompress_
     from ._models._report import ReplaceReport
     from ._models._save import save_pretrained
@@ -139,6 +140,7 @@ _MODULES = {
     "._models._load": ("load_model",),
     "._models._model": ("WCodecModel",),
     "._models._replace": ("compress_", "decompress_"),
+    "._models._ranks": ("RankBytes", "RanksReport", "plan_ranks"),
     "._models._report": ("ReplaceReport",),
     "._models._save": ("save_pretrained",),
     "._plan": ("FrontierReport", "FrontierRow", "PlanReport", "Recipe", "frontier", "plan"),
@@ -216,6 +218,8 @@ __all__ = [
     "MemoryReport",
     "OutputExistsError",
     "PlanReport",
+    "RankBytes",
+    "RanksReport",
     "ProductBatch",
     "PlaneInfo",
     "Recipe",
@@ -256,6 +260,7 @@ __all__ = [
     "nn",
     "open",
     "plan",
+    "plan_ranks",
     "register",
     "save_file",
     "save_pretrained",

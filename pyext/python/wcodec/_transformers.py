@@ -118,20 +118,26 @@ def register() -> None:
         """Puts compressed layers into a model before transformers reads the few weights that are left."""
 
         requires_calibration = False
+        _device_map: Any = None
 
         def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-            from ._models import _quantizer
+            from ._models import _parallel, _quantizer
 
-            _quantizer.refuse_parallel(model)
-            if self.pre_quantized:
-                _quantizer.put_layers(model, self.quantization_config, kwargs)
-            else:
-                _quantizer.compress_layers(model, self.quantization_config, kwargs)
+            self._device_map = kwargs.get("device_map")
+            put = _quantizer.put_layers if self.pre_quantized else _quantizer.compress_layers
+            with _parallel.together(_parallel.ranks_of(model)):
+                _parallel.check(model, self.pre_quantized)
+                put(model, self.quantization_config, kwargs)
 
         def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
-            from ._models._quantizer import refuse_parallel
+            from ._models import _device_map, _parallel
 
-            refuse_parallel(model)
+            rank = _parallel.ranks_of(model)
+            with _parallel.together(rank):
+                _parallel.check(model, self.pre_quantized)
+                _device_map.settle(model, self._device_map)
+                if rank is not None:
+                    _parallel.divide(model, rank)
             layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
             for layer in layers:
                 layer._bare = False
@@ -140,33 +146,39 @@ def register() -> None:
             model.requires_grad_(False)
             return model
 
-        # Before 5.21 plans are those of the config, which this is asked about first; from then on those of the model.
+        def validate_environment(self, *args: Any, **kwargs: Any) -> None:
+            """Takes note of the device map that transformers has made, if it has.
+
+            :raises InputError: for entries that compressed layers cannot follow.
+            """
+            from ._models._device_map import check_map
+
+            device_map = kwargs.get("device_map")
+            if isinstance(device_map, dict):
+                check_map(device_map)
+                self._device_map = device_map
+
+        def param_element_size(self, model: Any, param_name: str, param: Any) -> float:
+            """Bytes of an element: of what stands for a compressed weight, all of its compressed bytes."""
+            from ._models._device_map import element_size
+
+            found = element_size(model, param_name, param)
+            size: float = super().param_element_size(model, param_name, param) if found is None else found
+            return size
+
+        # Plans for several ranks stay as they are: compressed layers follow them. Before 5.21 they are those of the
+        # config, from then on those of the model.
 
         def update_tp_plan(self, config: Any) -> Any:
-            """The config as it is.
-
-            :raises UnsupportedError: if it has a plan for several devices.
-            """
-            from ._models._quantizer import refuse_plan
-
-            refuse_plan(config)
+            """The config as it is."""
             return config
 
         def update_ep_plan(self, config: Any) -> Any:
-            """As :meth:`update_tp_plan`."""
-            from ._models._quantizer import refuse_plan
-
-            refuse_plan(config)
+            """The config as it is."""
             return config
 
         def update_parallel_plan(self, model: Any, plan: dict[str, str]) -> None:
-            """Nothing.
-
-            :raises UnsupportedError: if the model is to be run by several devices.
-            """
-            from ._models._quantizer import refuse_parallel
-
-            refuse_parallel(model)
+            """Nothing."""
 
         def is_serializable(self, *args: Any, **kwargs: Any) -> bool:
             """Not by transformers: the model's ``save_pretrained`` is ours."""

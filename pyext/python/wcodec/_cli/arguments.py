@@ -33,6 +33,11 @@ def rates(text: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(bits(part.strip()) for part in text.split(",")))
 
 
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers above 0, with commas between."""
+    return tuple(dict.fromkeys(positive(part.strip()) for part in text.split(",")))
+
+
 def choices(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     """Some of these, with commas between, or all."""
 

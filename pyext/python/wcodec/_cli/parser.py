@@ -13,11 +13,13 @@ from .._native import safe
 from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, DTYPES, LAYOUTS, SCALES, SCHEMES, size
 from .arguments import bits as _bits
 from .arguments import choices as _choices
+from .arguments import counts as _counts
 from .arguments import positive as _positive
 from .arguments import rates as _rates
 from .calibrate import add_options as calibrate_arguments
 from .output import say, tell
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
+from .ranks import arguments as ranks_arguments
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -34,6 +36,7 @@ examples:
   wcodec eval path/to/model --text held-out.txt --baseline path/to/model
   wcodec bench path/to/model --baseline path/to/model  its speed beside the original's
   wcodec frontier path/to/model --text held-out.txt    what fewer bits cost it
+  wcodec ranks path/to/model --ranks 2,4               what each of several GPUs would hold
   wcodec doctor                                        what works here, on the CPU and on GPUs
 
 SRC is a .safetensors file or the folder of a checkpoint. MODEL is a .wcodec file or folder, or the folder of a
@@ -125,6 +128,10 @@ def build_parser() -> argparse.ArgumentParser:
     plan_arguments(add(
         "plan", "plan.plan", "choose bits for a budget or a bound of damage, and show what that costs, without writing",
         "wcodec plan path/to/model --budget '4.2 bits' --text held-out.txt",
+    ))  # fmt: skip
+    ranks_arguments(add(
+        "ranks", "ranks.run", "show what each of several GPUs would hold of a model that they share",
+        "wcodec ranks path/to/model --ranks 2,4,8 --bits 4",
     ))  # fmt: skip
     _doctor(add(
         "doctor", "commands.doctor", "show what works here, on the CPU and on GPUs, and how to get what does not",
@@ -318,10 +325,6 @@ def _roundtrip(parser: argparse.ArgumentParser) -> None:
     _common(parser, json="")
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(_positive(part.strip()) for part in text.split(",")))
-
-
 def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
     parser.add_argument("model", metavar="MODEL", help="a .wcodec file or folder, or the folder of a checkpoint")
     parser.add_argument("--baseline", metavar="FOLDER", help=baseline)
@@ -374,7 +377,7 @@ def _eval(parser: argparse.ArgumentParser) -> None:
 
 def _bench(parser: argparse.ArgumentParser) -> None:
     _running(parser, "the checkpoint to measure beside it, in the same run")
-    parser.add_argument("--batch", type=_numbers, default=(1, 8, 32), metavar="LIST",
+    parser.add_argument("--batch", type=_counts, default=(1, 8, 32), metavar="LIST",
                         help="sequences at once, with commas between (default: 1,8,32)")  # fmt: skip
     for name, default, what in (
         ("prompt-tokens", 128, "tokens of each prompt"),

@@ -105,7 +105,7 @@ def _stored(model: Any) -> Iterator[CompressedLayer]:
     seen = set()
     for layer in model.modules():
         if isinstance(layer, CompressedLayer):
-            key = (id(layer._store), layer.entry.name)
+            key = (id(layer._store.container), layer.entry.name)
             if key not in seen:
                 yield layer
             seen.add(key)

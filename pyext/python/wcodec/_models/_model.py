@@ -42,7 +42,7 @@ class WCodecModel:
     @property
     def stored_bytes(self) -> int:
         """Bytes of the compressed weights, tied ones once."""
-        sizes = {(id(layer._store), layer.tensors[0]): layer for layer in self._layers()}
+        sizes = {(id(layer._store.container), layer.tensors[0]): layer for layer in self._layers()}
         unique = {(key[0], layer.entry.name): layer for key, layer in sizes.items()}
         return sum(layer.stored_bytes for layer in unique.values())
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .._container import Container
-from .._errors import InputError, UnsupportedError
+from .._errors import InputError
 from .._options import patterns
 from ..nn import CompressedLayer
 from ..nn._layer import computing_dtype
@@ -21,6 +21,7 @@ from ..nn._placement import checked_settings
 from ..nn._store import Store
 from . import _load
 from ._checkpoint import Checkpoint
+from ._device_map import check_map, single, weigh
 from ._find import find, groups, routed
 from ._names import Match, check, match, tie
 from ._replace import replace
@@ -91,7 +92,11 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         kept, weights = _load.layer_weights(model, checkpoint, names, chosen)
         settings = checked_settings(config.residency, config.vram_budget, config.cache)
         chosen_encoding = {"progress": False, **config.encoding()}
-        chosen_encoding = _load.calibrated(chosen_encoding, folder, device, False, False)
+        if device.type == "meta":
+            runs_on = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        else:
+            runs_on = device
+        chosen_encoding = _load.calibrated(chosen_encoding, folder, runs_on, False, False)
         _load.compress_layers(model, kept, weights, chosen_encoding, device, dtype, settings)
     # transformers would name what has become layers as unexpected.
     taken = {key for keys in weights.keys_of.values() for key in keys} | {n for c in kept for n in c.parameters}
@@ -132,8 +137,11 @@ def _check_shapes(model: Any, checkpoint: Checkpoint, found: Match, names: set[s
 
 
 def _place(model: Any, options: dict[str, Any]) -> tuple[torch.device, torch.dtype]:
-    """Where layers go, and in what they compute: the model was built in the dtype that is wanted."""
-    device = _single_device(options.get("device_map"))
+    """Where layers go, nowhere as long as that is not known, and in what they compute: the model was built in the dtype
+    that is wanted."""
+    device_map = options.get("device_map")
+    check_map(device_map)
+    device = single(device_map) or torch.device("meta")
     return device, computing_dtype(next(p.dtype for p in model.parameters() if p.is_floating_point()))
 
 
@@ -142,51 +150,11 @@ def _leave_the_rest(model: Any) -> None:
     for layer in model.modules():
         if isinstance(layer, CompressedLayer):
             layer._bare = True
+    weigh(model)
     # Layers that share a stored tensor are tied by that; transformers ties parameters.
     left = dict(model.named_parameters(remove_duplicate=False))
     tied = getattr(model, "all_tied_weights_keys", {})
     model.all_tied_weights_keys = {k: v for k, v in tied.items() if k in left and v in left}
 
 
-def _single_device(device_map: Any) -> torch.device:
-    """The one device of a map of transformers; the CPU if none is given."""
-    if device_map is None:
-        # Not torch's default device: that is "meta" while transformers builds a model.
-        return torch.device("cpu")
-    places = {str(place) for place in device_map.values()} if isinstance(device_map, dict) else {str(device_map)}
-    if len(places) != 1 or not places <= {"cpu", *(p for p in places if p.startswith("cuda") or p.isdigit())}:
-        raise InputError(
-            f"compressed layers go to one device, not {', '.join(sorted(places))} (pass device_map='cuda' or 'cpu')"
-        )
-    place = places.pop()
-    if place == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cuda", int(place)) if place.isdigit() else torch.device(place)
-
-
-def refuse_plan(config: Any) -> None:
-    """Raises where a config says that several devices share each layer: nothing would be cut, and every sum over them
-    would be wrong."""
-    distributed = getattr(config, "distributed_config", None)
-    sizes = [getattr(distributed, name, None) for name in ("tp_size", "ep_size")]
-    if isinstance(distributed, dict):
-        sizes = [distributed.get(name) for name in ("tp_size", "ep_size")]
-    if any(isinstance(size, int) and size > 1 for size in sizes):
-        raise UnsupportedError(
-            "compressed layers cannot be cut over several devices (leave tp_plan and distributed_config out, and pass "
-            "device_map='cuda')"
-        )
-
-
-def refuse_parallel(model: Any) -> None:
-    """As :func:`refuse_plan`, of a model, before its weights are read or after."""
-    refuse_plan(getattr(model, "config", None))
-    size = getattr(model, "_tp_size", None)
-    if isinstance(size, int) and size > 1:
-        raise UnsupportedError(
-            "compressed layers cannot be cut over several devices (leave tp_plan and distributed_config out, and pass "
-            "device_map='cuda')"
-        )
-
-
-__all__ = ["compress_layers", "put_layers", "refuse_parallel", "refuse_plan"]
+__all__ = ["compress_layers", "put_layers"]

@@ -17,6 +17,7 @@ from ..nn._placement import checked_settings
 from ..nn._store import Store
 from . import _methods
 from ._find import Candidate, find, groups, is_scaled, key_of, routed
+from ._parallel import check_whole
 from ._report import ReplacedLayer, ReplaceReport, SkippedLayer
 
 
@@ -149,6 +150,7 @@ def decompress_(
             f"there is no compressed layer to replace in {type(model).__name__} "
             "(compress_ it first, or change include and exclude)"
         )
+    check_whole(model, "decompressed")
     # Layers with one stored tensor get one parameter.
     shared: dict[Any, torch.nn.Parameter] = {}
     plain: dict[int, torch.nn.Module] = {}

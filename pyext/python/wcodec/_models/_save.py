@@ -17,6 +17,7 @@ from .._files import output
 from .._sources import tensor_source
 from ..nn import CompressedLayer
 from ._folder import quantization_of
+from ._parallel import check_whole
 
 FILE = "model.wcodec"
 REST = "model.safetensors"
@@ -48,8 +49,8 @@ def save_pretrained(
     :param tokenizer: saved with the model; if left out, its files are copied from where the model was loaded from, if
         that was a folder.
     :param overwrite: whether a compressed model in the folder may be replaced; one that is not compressed never is.
-    :raises InputError: if no layer is compressed, layers come from several containers, or the folder has a model that
-        is not compressed.
+    :raises InputError: if no layer is compressed, layers come from several containers or are parts that ranks have, or
+        the folder has a model that is not compressed.
     :raises OutputExistsError: if the folder has a model and ``overwrite`` was not asked for.
     """
     layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
@@ -59,10 +60,11 @@ def save_pretrained(
         raise InputError(
             f"a {type(model).__name__} has no config to save (save its state_dict, or use a model of transformers)"
         )
-    stores = {id(layer._store): layer._store for layer in layers}
-    if len(stores) > 1:
+    check_whole(model, "saved")
+    containers = {id(layer._store.container) for layer in layers}
+    if len(containers) > 1:
         raise InputError(
-            f"the layers come from {len(stores)} containers (decompress_ the model and compress_ it at once)"
+            f"the layers come from {len(containers)} containers (decompress_ the model and compress_ it at once)"
         )
     target = Path(folder)
     _keep_original(target)

@@ -35,6 +35,10 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     cut: ClassVar[bool] = True
     # Set while transformers loads a model: what it finds in a state dict it wants to read from its own files.
     _bare = False
+    # Where ranks share each layer, transformers hands over this rank's tensors, and takes its part of the result.
+    _hf_quantized_needs_local_tp: ClassVar[bool] = True
+    # Which of how many ranks the layer's weight is a part for, if it is one.
+    _part: tuple[int, int] | None = None
 
     def __init__(self, store: Store, tensor: str, shape: tuple[int, ...], dtype: Any, device: Any) -> None:
         super().__init__()
@@ -115,17 +119,27 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         """How many numbers the weight is."""
         return sum(math.prod(self._store.entry(name).shape) for name in self.tensors)
 
+    @property
+    def part(self) -> tuple[int, int] | None:
+        """The rank and how many there are, where ranks share the layer (tensor parallelism) and ``weight`` is this
+        rank's part of it; none otherwise."""
+        return self._part
+
     def extra_repr(self) -> str:
         entry = self.entry
         scale = "" if entry.scale is None else f"/{entry.scale}"
         ratio = fmt.number(fmt.ratio(self.original_bytes, self.stored_bytes))
         return (
-            f"{self._form()}, dtype={self._dtype}, scheme={entry.scheme}{scale}, coder={entry.coder}, "
-            f"stored={fmt.size(self.stored_bytes)}, ratio={ratio}{', cached' if self.cached else ''}"
+            f"{self._form()}{self._rank_form()}, dtype={self._dtype}, scheme={entry.scheme}{scale}, "
+            f"coder={entry.coder}, stored={fmt.size(self.stored_bytes)}, ratio={ratio}"
+            f"{', cached' if self.cached else ''}"
         )
 
     def _form(self) -> str:
         raise NotImplementedError
+
+    def _rank_form(self) -> str:
+        return "" if self._part is None else f", rank {self._part[0]} of {self._part[1]}"
 
     def _expect(self, entry: TensorEntry, shape: tuple[int, ...]) -> None:
         if entry.shape != shape:

@@ -64,6 +64,8 @@ class CompressedEmbedding(CompressedLayer):
     ) -> None:
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
+        # The rows that are here, and how wide: where ranks share the table these are a part of it.
+        self._span, self._width = (0, num_embeddings), embedding_dim
         # It has no part in looking up; kept for whoever reads it.
         self.padding_idx = padding_idx
         self._scaled_of: tuple[Any, float, torch.dtype] | None = None
@@ -108,18 +110,32 @@ class CompressedEmbedding(CompressedLayer):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The rows of these ids."""
         if torch.compiler.is_compiling():
-            rows = _ops.embedding(input, self._handle, self.embedding_dim, self._dtype)
+            rows = _ops.embedding(input, self._handle, self._width, self._dtype)
         else:
             rows = self._look_up(input)
         return rows if self._scaled_of is None else rows * self._scales[self._dtype]
 
     def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        first, last = self._span
+        if last - first == self.num_embeddings:
+            return self._found(ids)
+        # Of a table that ranks share by rows, those of others are zeros here: the sum over the ranks has them all.
+        if not (ids.is_cuda and is_capturing()) and bool(((ids < 0) | (ids >= self.num_embeddings)).any()):
+            bad = int(ids.min() if ids.min() < 0 else ids.max())
+            raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
+        inside = (ids >= first) & (ids < last)
+        rows = self._found(torch.where(inside, ids - first, 0))
+        return rows.masked_fill(~inside.unsqueeze(-1), 0)
+
+    def _found(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of ids that count from the first row that is here."""
+        count, width = self._span[1] - self._span[0], self._width
         if ids.device != self._device:
             raise self._refuse(f"the input is on {ids.device}, and the layer on {self._device}", "move one of them")
         if ids.dtype not in (torch.int64, torch.int32):
             raise self._refuse(f"the input is {ids.dtype}", "pass numbers of rows, int64 or int32")
         if ids.numel() == 0:
-            return torch.empty((*ids.shape, self.embedding_dim), dtype=self._dtype, device=self._device)
+            return torch.empty((*ids.shape, width), dtype=self._dtype, device=self._device)
         gpu = self._kind == "cuda"
         if gpu and not self._rows().there:
             return F.embedding(ids, self._rows().decoder.decode(self.tensor, self._dtype))
@@ -130,13 +146,13 @@ class CompressedEmbedding(CompressedLayer):
         few = wanted.numel() <= _FEW
         numbers = wanted.tolist() if few else []
         low, high = (min(numbers), max(numbers)) if few else (int(wanted.min()), int(wanted.max()))
-        if low < 0 or high >= self.num_embeddings:
+        if low < 0 or high >= count:
             bad = low if low < 0 else high
             raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
         # On the CPU the table may be one that is decoded as a whole anyhow.
-        cut = self.entry.cut or self.num_embeddings
+        cut = self.entry.cut or count
         strips = sorted({n // cut for n in numbers}) if few else torch.unique(wanted // cut).tolist()
-        runs = _runs(strips, cut, self.num_embeddings)
+        runs = _runs(strips, cut, count)
         if gpu and len(runs) > _MOST_RUNS:
             return self._by_slices(ids)
         table = self._strips_on_gpu(runs) if gpu else self._strips(runs)
@@ -145,7 +161,7 @@ class CompressedEmbedding(CompressedLayer):
             begin = {strip: i * cut for i, strip in enumerate(strips)}
             rows = [begin[n // cut] + n % cut for n in numbers]
             if len(rows) == 1:
-                return table[rows[0]].view((*ids.shape, self.embedding_dim))
+                return table[rows[0]].view((*ids.shape, width))
             places = torch.tensor(rows)
         else:
             places = torch.searchsorted(torch.tensor(strips), wanted // cut) * cut + wanted % cut
@@ -169,7 +185,7 @@ class CompressedEmbedding(CompressedLayer):
             found: torch.Tensor = decoder.decode(self.tensor, self._dtype, rows=runs[0])
             return found
         rows = sum(end - begin for begin, end in runs)
-        table = torch.empty((rows, self.embedding_dim), dtype=self._dtype, device=self._device)
+        table = torch.empty((rows, self._width), dtype=self._dtype, device=self._device)
         targets, at = [], 0
         for begin, end in runs:
             targets.append((self.tensor, table[at : at + end - begin], (begin, end)))
@@ -182,15 +198,15 @@ class CompressedEmbedding(CompressedLayer):
         entry = self.entry
         space = workspace(self._device)
         decoder = self._rows().decoder
-        out = torch.zeros((*ids.shape, self.embedding_dim), dtype=self._dtype, device=self._device)
+        out = torch.zeros((*ids.shape, self._width), dtype=self._dtype, device=self._device)
         with space.lock:
             parts = list(slices(entry, self._dtype))
             longest = max(end - begin for begin, end in parts)
-            here = space.enter(longest * self.embedding_dim * self._dtype.itemsize)
+            here = space.enter(longest * self._width * self._dtype.itemsize)
             here.owner = None
             for begin, end in parts:
-                size = (end - begin) * self.embedding_dim * self._dtype.itemsize
-                part = here.buffer[:size].view(self._dtype).view(end - begin, self.embedding_dim)
+                size = (end - begin) * self._width * self._dtype.itemsize
+                part = here.buffer[:size].view(self._dtype).view(end - begin, self._width)
                 decoder.decode(self.tensor, out=part, rows=(begin, end))
                 inside = ((ids >= begin) & (ids < end)).unsqueeze(-1)
                 out = torch.where(inside, F.embedding((ids - begin).clamp(0, end - begin - 1), part), out)

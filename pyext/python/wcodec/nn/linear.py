@@ -66,6 +66,8 @@ class CompressedLinear(CompressedLayer):
     ) -> None:
         self.in_features = in_features
         self.out_features = out_features
+        # Inputs and outputs of the weight that is here, which where ranks share the layer is a part of it.
+        self._here = (in_features, out_features)
         super().__init__(store, tensor, self._shape(), dtype, device)
         self.register_parameter("bias", None if bias is None else _frozen(bias, dtype, device))
 
@@ -84,7 +86,7 @@ class CompressedLinear(CompressedLayer):
 
     def to_linear(self) -> torch.nn.Module:
         """An uncompressed ``torch.nn.Linear`` with the decoded weight."""
-        out = torch.nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        out = torch.nn.Linear(*self._here, self.bias is not None, device="meta")
         out.weight = torch.nn.Parameter(self.weight, requires_grad=False)
         if self.bias is not None:
             out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
@@ -95,7 +97,7 @@ class CompressedLinear(CompressedLayer):
         if self._served and (serve := self._served.pop(here(), None)) is not None:
             return serve(input)
         if _is_compiling():
-            return _ops.linear(*self._checked(input), self._handle, self.out_features)
+            return _ops.linear(*self._checked(input), self._handle, self._here[1])
         # What follows runs for every layer and token: in the usual case nothing is asked twice, and the bias is found
         # past torch's search for attributes, which takes longer than all else here.
         plan = self._plan
@@ -154,12 +156,12 @@ class CompressedLinear(CompressedLayer):
     def _check_place(self, x: torch.Tensor) -> None:
         if x.device != self._device:
             raise self._refuse(f"the input is on {x.device}, and the layer on {self._device}", "move one of them")
-        if x.shape[-1:] != (self.in_features,):
+        if x.shape[-1:] != self._here[:1]:
             size = x.shape[-1] if x.dim() else "no"
-            raise self._refuse(f"the input has {size} features, and the layer takes {self.in_features}", "reshape it")
+            raise self._refuse(f"the input has {size} features, and the layer takes {self._here[0]}", "reshape it")
 
     def _shape(self) -> tuple[int, ...]:
-        return (self.out_features, self.in_features)
+        return (self._here[1], self._here[0])
 
     def _form(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -194,21 +196,21 @@ class CompressedConv1D(CompressedLinear):
         from transformers.pytorch_utils import Conv1D
 
         with torch.device("meta"):
-            out = Conv1D(self.out_features, self.in_features)
+            out = Conv1D(*self._here[::-1])
         out.weight = torch.nn.Parameter(self.weight, requires_grad=False)
         out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
         return out.train(self.training)
 
     def to_linear(self) -> torch.nn.Module:
         """An uncompressed ``torch.nn.Linear`` with the decoded weight, transposed."""
-        out = torch.nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        out = torch.nn.Linear(*self._here, self.bias is not None, device="meta")
         out.weight = torch.nn.Parameter(self.weight.t().contiguous(), requires_grad=False)
         if self.bias is not None:
             out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
         return out.train(self.training)
 
     def _shape(self) -> tuple[int, ...]:
-        return (self.in_features, self.out_features)
+        return self._here
 
 
 def _frozen(tensor: torch.Tensor, dtype: Any, device: Any) -> torch.nn.Parameter:
