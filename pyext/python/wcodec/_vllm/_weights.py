@@ -1,0 +1,148 @@
+"""The tensors of a compressed folder, by the names that checkpoints have: what an engine's loaders are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _dtypes, _torch
+from .._container import Container, TensorEntry
+from .._errors import FileMissingError, InputError
+from .._models._checkpoint import Checkpoint
+from .._models._folder import container_of
+from ._deferred import Region, Source
+
+# An expert of a stack, as compress_ names it.
+_OF_STACK = re.compile(r"(.+)\.(0|[1-9][0-9]{0,8})", re.DOTALL)
+
+
+class Weights:
+    """The tensors of a folder's container, as :class:`Source` where they are compressed matrices, and of its
+    ``.safetensors`` file, which is read when it is asked for.
+
+    It must live until layers have taken what they need.
+
+    :param folder: as :func:`wcodec.save_pretrained` or ``wcodec encode FOLDER -o DIR/`` wrote it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        file = container_of(folder)
+        if file is None:
+            raise FileMissingError(
+                f"{folder}: its config says that the weights are compressed, and there is no .wcodec file (put it back, "
+                "or save the model again)",
+                file=folder,
+            )
+        self.file = file
+        self.container = Container.open(file)
+        self._rest = Checkpoint(folder, rest=True) if any(folder.glob("*.safetensors")) else None
+        self._sources: dict[str, Source] = {}
+        # For each source, the tensors that are its matrices.
+        self.names: dict[Source, tuple[str, ...]] = {}
+        stacks: dict[str, dict[int, str]] = {}
+        for name in self.container:
+            entry = self.container[name]
+            if not is_compressed(entry):
+                continue
+            of_stack = _OF_STACK.fullmatch(name)
+            if of_stack:
+                stacks.setdefault(of_stack[1], {})[int(of_stack[2])] = name
+            else:
+                self._add(name, (name,), entry.shape)
+        for name, members in stacks.items():
+            self._add_stack(name, members)
+
+    def _add(self, name: str, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
+        dtype = _torch.dtype_of(self.container[names[0]].dtype)
+        made = self._sources[name] = Source(name, shape, dtype, lambda region: self._read(names, region))
+        self.names[made] = names
+
+    def _add_stack(self, name: str, members: dict[int, str]) -> None:
+        entries = [self.container[members[i]] for i in sorted(members)]
+        shape, dtype = entries[0].shape, entries[0].dtype
+        missing = [i for i in range(max(members) + 1) if i not in members]
+        if missing or any((entry.shape, entry.dtype) != (shape, dtype) for entry in entries):
+            what = f"expert {missing[0]} is missing" if missing else "experts are of several shapes"
+            raise InputError(
+                f"{self.file}: '{name}': {what} (save the model again)", file=self.file, tensor=entries[0].name
+            )
+        self._add(name, tuple(members[i] for i in sorted(members)), (len(members), *shape))
+
+    def entry(self, name: str) -> TensorEntry:
+        """The stored tensor of that name, a tied one resolved."""
+        found = self.container[name]
+        return found if found.alias_of is None else self.container[found.alias_of]
+
+    def matrices(self, source: Source, region: Region) -> list[tuple[str, Region]]:
+        """The stored matrices that a part of a source lies in, with what it is of each."""
+        names, rows = self.names[source], source.shape[-2]
+        begin, end = region.rows
+        found = []
+        for place in range(begin // rows, -(-end // rows)):
+            at = place * rows
+            part = max(begin - at, 0), min(end - at, rows)
+            found.append((names[place], Region(part, region.cols, region.transposed)))
+        return found
+
+    def data(self, name: str, region: Region, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A part of a stored matrix, decoded by the CPU: no more of it than has to be."""
+        entry = self.entry(name)
+        rows = region.rows
+        whole = rows == (0, entry.shape[0]) or not entry.cut
+        decoded = entry.torch(dtype)[slice(*rows)] if whole else entry.torch_rows(*rows, dtype)
+        part = decoded[:, slice(*region.cols)]
+        return part.t() if region.transposed else part
+
+    def _read(self, names: tuple[str, ...], region: Region) -> torch.Tensor:
+        source = next(source for source, found in self.names.items() if found is names)
+        straight = Region(region.rows, region.cols)
+        parts = [self.data(name, part) for name, part in self.matrices(source, straight)]
+        found = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return found.t() if region.transposed else found
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Names and tensors, those of a module behind each other."""
+        names = {**dict.fromkeys(self._rest or ()), **dict.fromkeys(self._plain()), **dict.fromkeys(self._sources)}
+        for name in sorted(names, key=_in_order):
+            yield name, self._tensor(name)
+
+    def by_checkpoint_names(self, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
+        """As iterating, by the names of the checkpoint that a model of transformers is saved as: a folder that
+        :func:`wcodec.save_pretrained` wrote has those of the model's parameters."""
+        from ._names import as_saved
+
+        found = as_saved(config, {name: tensor for name, tensor in self if isinstance(tensor, torch.Tensor)})
+        for name in sorted(found, key=_in_order):
+            yield name, found[name]
+
+    def _plain(self) -> Iterator[str]:
+        """Tensors of the container that are not compressed, or no matrices."""
+        return (name for name in self.container if not is_compressed(self.container[name]))
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        if name in self._sources:
+            return self._sources[name].tensor
+        if self._rest is not None and name in self._rest:
+            return self._rest[name]
+        return self.container[name].torch()
+
+
+def is_compressed(entry: TensorEntry) -> bool:
+    """Whether a layer can compute with it as it is stored."""
+    if len(entry.shape) != 2 or entry.count != 1 or 0 in entry.shape or entry.dtype not in _dtypes.FLOATS:
+        return False
+    return entry.makes_symbols or entry.coder != "raw"
+
+
+def _in_order(name: str) -> list[tuple[int, int | str]]:
+    """Sorts numbers in names as numbers."""
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in name.split(".")]
+
+
+def settings_of(quantization: Mapping[str, Any]) -> dict[str, Any]:
+    """What a folder's config says about where its compressed bytes are."""
+    return {name: quantization.get(name) for name in ("residency", "vram_budget", "cache")}
