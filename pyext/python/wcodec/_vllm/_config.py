@@ -8,7 +8,7 @@ import torch
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig, QuantizeMethodBase
-from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 from ._methods import Embedding, Experts, Linear
 
@@ -58,7 +58,7 @@ class WCodecConfig(QuantizationConfig):  # type: ignore[misc]
         if isinstance(layer, LinearBase):
             return Linear(prefix)
         if isinstance(layer, VocabParallelEmbedding):
-            return Embedding(prefix)
+            return Embedding(prefix, looked_up=not isinstance(layer, ParallelLMHead))
         if isinstance(layer, RoutedExperts):
             return Experts(layer.moe_config, prefix)
         return None

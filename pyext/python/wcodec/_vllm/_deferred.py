@@ -130,6 +130,9 @@ class Placeholder(Virtual):
                 "to its weights: save both again)",
                 tensor=self.name,
             )
+        if 0 in view.shape:
+            # What a rank has of a vocabulary that has less rows than there are ranks.
+            return
         if view.dim() == 3:
             for mine, its in zip(view, other, strict=True):
                 self.copy(mine, its)

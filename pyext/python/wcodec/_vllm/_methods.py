@@ -26,6 +26,8 @@ class _Weight:
     :param name: the layer's, for errors.
     """
 
+    looked_up = False
+
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -63,7 +65,7 @@ class _Weight:
             _give(layer, made)
             _replace(layer, "weight", _ops.marker(made, weight.dtype, rank.device))
 
-        return rank.linear(weight, take)
+        return rank.linear(weight, take, looked_up=self.looked_up)
 
     def give_up(self, layer: torch.nn.Module, rank: Rank) -> None:
         """Gives the layer its weight as it is, and vLLM's own method."""
@@ -86,7 +88,14 @@ class Linear(_Weight, LinearMethodBase):  # type: ignore[misc]
 
 
 class Embedding(_Weight, QuantizeMethodBase):  # type: ignore[misc]
-    """Of embeddings and heads, which may be one."""
+    """Of embeddings and heads, which may be one.
+
+    :param looked_up: whether it is no head.
+    """
+
+    def __init__(self, name: str, looked_up: bool = False) -> None:
+        super().__init__(name)
+        self.looked_up = looked_up
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Nothing: the loader has done it."""

@@ -48,16 +48,17 @@ class Linear:
             parts.append(_nothing(x, bias, at, self.rows))
         return torch.cat(parts, -1)
 
+    def prepare_rows(self) -> None:
+        """Makes the weight one whose rows can be looked up. It has one piece then, from the first row on."""
+        [piece] = self.pieces
+        layer = piece.layer
+        place = {"dtype": layer.dtype, "device": layer.device}
+        self._table = CompressedEmbedding(layer._store, layer.tensor, piece.end, self.width, **place)
+
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
-        """The weight's rows of these numbers; for a weight of one piece."""
-        table = self._table
-        if table is None:
-            [piece] = self.pieces
-            layer = piece.layer
-            place = {"dtype": layer.dtype, "device": layer.device}
-            table = CompressedEmbedding(layer._store, layer.tensor, layer.out_features, layer.in_features, **place)
-            self._table = table
-        return table._look_up(ids)
+        """The weight's rows of these numbers, after :meth:`prepare_rows`."""
+        assert self._table is not None
+        return self._table._look_up(ids)
 
 
 def _product(layer: Any, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

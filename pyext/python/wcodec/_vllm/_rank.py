@@ -59,18 +59,26 @@ class Rank:
 
     # What is needed
 
-    def linear(self, weight: Placeholder, take: Callable[[Linear], None]) -> bool:
+    def linear(self, weight: Placeholder, take: Callable[[Linear], None], looked_up: bool = False) -> bool:
         """Notes a linear layer or an embedding. False if its weight is not compressed, or not in a way that a layer
         computes with: then :meth:`plain` has it.
 
         :param take: is given the layer when it is made.
+        :param looked_up: whether rows are looked up in it.
         """
         rows, width = weight.shape
         matrix = self._matrix(weight, 0, rows)
-        if matrix is None:
+        if matrix is None or (looked_up and (len(matrix) > 1 or matrix[0].begin or matrix[0].region.transposed)):
             return False
         self._groups.append(list(matrix))
-        self._makers.append(lambda: take(Linear([self._piece(part, weight.dtype) for part in matrix], rows, width)))
+
+        def make() -> None:
+            made = Linear([self._piece(part, weight.dtype) for part in matrix], rows, width)
+            if looked_up:
+                made.prepare_rows()
+            take(made)
+
+        self._makers.append(make)
         return True
 
     def experts(
@@ -183,6 +191,8 @@ class Rank:
         self._store.fuses = self._fused
         for make in self._makers:
             make()
+        # Now, so that what is missing is said early, and before the engine measures what is free.
+        self._store.prepare()
         return self._store
 
     def _name(self, part: Part) -> str:
