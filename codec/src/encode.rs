@@ -29,11 +29,11 @@ mod planes;
 mod rate;
 mod tensor;
 
-use naming::Naming;
 use pipeline::Pipeline;
-use tensor::{RateTask, TensorTask, Workers};
 
-pub(crate) use tensor::symbols_like;
+pub(crate) use naming::Naming;
+pub(crate) use planes::matrices_of;
+pub(crate) use tensor::{RateTask, Tables, TensorTask, Workers, scale_bytes, symbols_like};
 
 /// Threads that read, at most: writing to new memory is bound by one core, and so is copying from the page cache.
 const READERS: usize = 8;

@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use wcodec::names::natural;
-use wcodec::{Comparisons, DecodeOptions, Dtype, PlaneInfo, Source, TensorInfo, TensorInfos};
+use wcodec::{Comparisons, Cut, DecodeOptions, Dtype, PlaneInfo, Source, TensorInfo, TensorInfos};
 use wcodec_tui::draw::theme::Look;
 use wcodec_tui::{json, plain};
 
@@ -19,6 +19,9 @@ use crate::encode::Input;
 use crate::errors::to_py;
 use crate::options::{Decode, open_options};
 use crate::progress::{detached, run, run_for};
+
+/// A part of a tensor: its name, the part's, the dimension that is cut, and where its ranges begin and end.
+type Part = (String, String, usize, Vec<(usize, usize)>);
 
 /// An open container; `wcodec.Container` is the class for users.
 #[pyclass(frozen, module = "wcodec._native")]
@@ -169,6 +172,15 @@ impl Container {
             wcodec::extract(&self.0, &names, &options)
         })
         .map(|bytes| PyBytes::new(py, &bytes))
+    }
+
+    /// An open container in memory of parts of tensors: name of the tensor, name of the part, dimension, ranges of it.
+    fn narrow(&self, py: Python<'_>, cuts: Vec<Part>, options: Decode) -> PyResult<Self> {
+        let ranges = |ranges: &[(usize, usize)]| ranges.iter().map(|&(start, stop)| start..stop).collect();
+        let parts = cuts.iter();
+        let cuts = parts.map(|(tensor, name, axis, kept)| Cut { tensor, name, axis: *axis, ranges: ranges(kept) });
+        let cuts: Vec<Cut<'_>> = cuts.collect();
+        run(py, None, |_, link| wcodec::narrow(&self.0, &cuts, &options.build(&link.cancel())?)).map(Self)
     }
 
     /// The file with the model's other tensors, which may be missing, where the container is only a part of one.

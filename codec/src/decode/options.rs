@@ -25,7 +25,7 @@ impl Default for DecodeOptions {
 
 impl DecodeOptions {
     /// The instruction set to use.
-    pub(super) fn isa(&self) -> Result<Isa> {
+    pub(crate) fn isa(&self) -> Result<Isa> {
         self.isa.map_or_else(Isa::best, Isa::require)
     }
 }

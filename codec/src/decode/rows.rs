@@ -76,7 +76,7 @@ impl Container {
     }
 
     /// Compares all segments of a tensor with their hashes, once.
-    fn check_segments(&self, place: usize, options: &DecodeOptions) -> Result<()> {
+    pub(crate) fn check_segments(&self, place: usize, options: &DecodeOptions) -> Result<()> {
         let sound = || self.sound.lock().unwrap_or_else(PoisonError::into_inner);
         if sound().contains(&place) {
             return Ok(());
@@ -133,7 +133,12 @@ impl Container {
     }
 
     /// Elements `range` of a plane in row-major order, each a byte unless its layout is `split`; the range is not empty.
-    fn read_part(&self, plane: &StoredPlane, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
+    pub(crate) fn read_part(
+        &self,
+        plane: &StoredPlane,
+        range: Range<usize>,
+        options: &DecodeOptions,
+    ) -> Result<AlignedBytes> {
         match plane.form.coding {
             Coding::Raw => self.reader.part(&plane.data, range.start as u64..range.end as u64, &options.cancel),
             Coding::Zstd { chunk, filter } => self.read_frames(plane, (chunk, filter), range, options),
@@ -259,7 +264,7 @@ impl Container {
     }
 
     /// Some of a plane's `all` chunk offsets, `N` bytes each; `verify`: after a comparison of all of them with their hash.
-    pub(super) fn entries<const N: usize>(
+    pub(crate) fn entries<const N: usize>(
         &self,
         plane: &StoredPlane,
         some: Range<usize>,

@@ -86,12 +86,12 @@ impl Container {
     }
 
     /// Reads scales.
-    pub(super) fn read_scales(&self, scales: &StoredScales, options: &DecodeOptions) -> Result<Vec<f32>> {
+    pub(crate) fn read_scales(&self, scales: &StoredScales, options: &DecodeOptions) -> Result<Vec<f32>> {
         Ok(scales.values(&self.reader.segment_with(&scales.segment, options.verify, &options.cancel)?))
     }
 
     /// Refuses a tensor that would take more memory than a file that is not trusted may ask for: `decoded` bytes.
-    pub(super) fn check_decoded(&self, tensor: &StoredTensor, decoded: usize, advice: &'static str) -> Result<()> {
+    pub(crate) fn check_decoded(&self, tensor: &StoredTensor, decoded: usize, advice: &'static str) -> Result<()> {
         trust::check_decoded(self.trusted(), tensor.stored_bytes, decoded as u64, advice)
     }
 

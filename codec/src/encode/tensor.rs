@@ -403,7 +403,7 @@ fn rounded_up(value: f64) -> f64 {
 }
 
 /// The bytes of scales that are stored as `dtype`, whose values they are already.
-fn scale_bytes(dtype: Dtype, mut scales: Vec<f32>) -> Result<Vec<u8>> {
+pub fn scale_bytes(dtype: Dtype, mut scales: Vec<f32>) -> Result<Vec<u8>> {
     if dtype == Dtype::BF16 {
         let mut bytes = try_vec(scales.len() * size_of::<bf16>())?;
         for (to, scale) in bytes.as_chunks_mut().0.iter_mut().zip(scales) {
@@ -475,7 +475,7 @@ impl ReadyPlane<'_> {
 
 impl Tables {
     /// The number of a table in the file, where it is now if it was not before: some that planes share are never used.
-    fn number<W: Sink>(&mut self, choice: &TableChoice, writer: &mut Writer<W>) -> Result<usize> {
+    pub fn number<W: Sink>(&mut self, choice: &TableChoice, writer: &mut Writer<W>) -> Result<usize> {
         if let Some(&number) = choice.place.and_then(|place| self.0.get(&place)) {
             return Ok(number);
         }
