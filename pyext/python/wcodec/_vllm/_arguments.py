@@ -53,7 +53,7 @@ def adapt(config: Any) -> None:
         raise UnsupportedError("compressed experts cannot be moved between ranks (leave --enable-eplb out)")
     if getattr(config.model_config, "enable_sleep_mode", False):
         raise UnsupportedError("compressed weights do not sleep (leave --enable-sleep-mode out)")
-    residency = settings.get("residency") or _residency(config.model_config)
+    residency = settings.get("residency") or record_of(config.model_config).get("residency")
     if residency not in (None, "device"):
         # Streamed layers cannot be in a CUDA graph.
         from vllm.config import CUDAGraphMode
@@ -72,9 +72,13 @@ def engine_settings(config: Any) -> dict[str, Any]:
     return found
 
 
-def _residency(model_config: Any) -> Any:
-    found = getattr(model_config.hf_config, "quantization_config", None)
-    return found.get("residency") if isinstance(found, dict) else None
+def record_of(model_config: Any) -> dict[str, Any]:
+    """What the folder's config says of compressed weights; of some models it says it of the language model alone."""
+    for config in (model_config.hf_config, model_config.hf_text_config):
+        found = getattr(config, "quantization_config", None)
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 def _refuse_offloading(config: Any) -> None:

@@ -58,24 +58,33 @@ class Virtual:
         return found
 
     def region(self, view: torch.Tensor) -> Region:
-        """Which rectangle a view of the tensor is; matrices of a stack lie below each other."""
+        """Which rectangle a view of the tensor is; matrices of a stack lie below each other.
+
+        :raises InputError: if it is none.
+        """
+        found = self._rectangle(view)
+        if found is None:
+            raise InputError(
+                f"'{self.name}': the engine cuts it into a part of shape {list(view.shape)} and strides "
+                f"{list(view.stride())}, which is no rectangle of it (run this model without compression)",
+                tensor=self.name,
+            )
+        return found
+
+    def _rectangle(self, view: torch.Tensor) -> Region | None:
         width = self.shape[-1]
         with torch._C.DisableTorchFunctionSubclass():
             while view.dim() > 2 and view.shape[0] == 1:
                 view = view[0]
             shape, stride, offset = tuple(view.shape), tuple(view.stride()), view.storage_offset()
-        if len(shape) == 2 and 0 not in shape:
-            row, col = divmod(offset, width)
-            if (stride[1] == 1 or shape[1] == 1) and (stride[0] == width or shape[0] == 1):
-                if col + shape[1] <= width:
-                    return Region((row, row + shape[0]), (col, col + shape[1]))
-            elif stride[0] == 1 and (stride[1] == width or shape[1] == 1) and col + shape[0] <= width:
-                return Region((row, row + shape[1]), (col, col + shape[0]), transposed=True)
-        raise InputError(
-            f"'{self.name}': the engine cuts it into a part of shape {list(shape)} and strides {list(stride)}, which is "
-            "no rectangle of it (run this model without compression)",
-            tensor=self.name,
-        )
+        if len(shape) != 2 or 0 in shape:
+            return None
+        row, col = divmod(offset, width)
+        if (stride[1] == 1 or shape[1] == 1) and (stride[0] == width or shape[0] == 1):
+            return Region((row, row + shape[0]), (col, col + shape[1])) if col + shape[1] <= width else None
+        if stride[0] == 1 and (stride[1] == width or shape[1] == 1) and col + shape[0] <= width:
+            return Region((row, row + shape[1]), (col, col + shape[0]), transposed=True)
+        return None
 
 
 class Source(Virtual):
@@ -92,10 +101,11 @@ class Source(Virtual):
 
     def data(self, view: torch.Tensor) -> torch.Tensor:
         """The data of a view."""
+        found = self._rectangle(view)
         with torch._C.DisableTorchFunctionSubclass():
             shape, stride, offset = tuple(view.shape), tuple(view.stride()), view.storage_offset()
-        if len(shape) >= 2 and math.prod(shape[:-2]) == 1 and 0 not in shape:
-            return self._read(self.region(view)).reshape(shape)
+        if found is not None:
+            return self._read(found).reshape(shape)
         whole = self._read(Region((0, math.prod(self.shape[:-1])), (0, self.shape[-1])))
         return torch.as_strided(whole.contiguous(), shape, stride, offset).clone()
 

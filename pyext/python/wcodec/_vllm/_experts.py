@@ -100,3 +100,6 @@ class RankExperts(CompressedLayer):
             # Matrices that are too large to be decoded together come one by one, in tensors of their own.
             weights = [self._store.decoded(name, self._device, self._dtype) for name in names]
         return stacked(weights[: len(first)]), stacked(weights[len(first) :])
+
+    def _form(self) -> str:
+        return f"{len(self._names)} experts"

@@ -14,7 +14,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-from ._arguments import FORMAT, engine_settings
+from ._arguments import FORMAT, engine_settings, record_of
 from ._config import METHOD
 from ._deferred import Placeholder, virtual
 from ._methods import Embedding, Experts, Linear
@@ -66,7 +66,10 @@ class WCodecLoader(DefaultModelLoader):  # type: ignore[misc]
         config = get_current_vllm_config()
         chosen = engine_settings(config)
         found = model_config.hf_config.quantization_config or {}
-        settings = {**settings_of(found), **{k: v for k, v in chosen.items() if k in ("residency", "vram_budget", "cache")}}
+        settings = {
+            **settings_of(found),
+            **{k: v for k, v in chosen.items() if k in ("residency", "vram_budget", "cache")},
+        }
         device = torch.device(self.load_config.device or config.device_config.device)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())

@@ -100,9 +100,14 @@ class Rank:
         pairs: list[tuple[Matrix, Matrix]] = []
         for number in range(first.shape[0]):
             found = [self._matrix(w, number * w.shape[1], (number + 1) * w.shape[1]) for w in (first, second)]
-            if any(matrix is None or not _is_whole(matrix, w.shape[1]) for matrix, w in zip(found, (first, second))):  # noqa: B905
+            one, other = found
+            if (
+                one is None
+                or other is None
+                or not (_is_whole(one, first.shape[1]) and _is_whole(other, second.shape[1]))
+            ):
                 return False
-            pairs.append((found[0] or (), found[1] or ()))
+            pairs.append((one, other))
         for one, other in pairs:
             self._groups.append([*one, *other])
             self._routed.update(dict.fromkeys((*one, *other), share))
@@ -177,7 +182,9 @@ class Rank:
         if not self._groups:
             return None
         container = self._weights.container
-        parts = list(dict.fromkeys((part.tensor, part.region.rows, part.region.cols) for g in self._groups for part in g))
+        parts = list(
+            dict.fromkeys((part.tensor, part.region.rows, part.region.cols) for g in self._groups for part in g)
+        )
         shapes = {name: container[name].shape for name, _, _ in parts}
         if all(rows == (0, shapes[name][0]) and cols == (0, shapes[name][1]) for name, rows, cols in parts):
             self._names = {part: part[0] for part in parts}
@@ -206,9 +213,9 @@ class Rank:
         return Piece(part.begin, part.end, kind(self._store, self._name(part), in_features, out_features, **place))
 
 
-def _is_whole(matrix: Sequence[Part] | None, rows: int) -> bool:
+def _is_whole(matrix: Matrix, rows: int) -> bool:
     """Whether parts are all rows of a matrix, each as it is stored."""
-    if not matrix or any(part.region.transposed for part in matrix):
+    if any(part.region.transposed for part in matrix):
         return False
     ends = [0, *(part.end for part in matrix)]
     return ends[-1] == rows and all(part.begin == at for part, at in zip(matrix, ends, strict=False))

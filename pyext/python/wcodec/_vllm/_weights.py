@@ -33,8 +33,8 @@ class Weights:
         file = container_of(folder)
         if file is None:
             raise FileMissingError(
-                f"{folder}: its config says that the weights are compressed, and there is no .wcodec file (put it back, "
-                "or save the model again)",
+                f"{folder}: its config says that the weights are compressed, and there is no .wcodec file "
+                "(put it back, or save the model again)",
                 file=folder,
             )
         self.file = file
@@ -143,6 +143,7 @@ def _in_order(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in name.split(".")]
 
 
-def settings_of(quantization: Mapping[str, Any]) -> dict[str, Any]:
-    """What a folder's config says about where its compressed bytes are."""
-    return {name: quantization.get(name) for name in ("residency", "vram_budget", "cache")}
+def settings_of(record: Mapping[str, Any], only_given: bool = False) -> dict[str, Any]:
+    """What a folder's config, or the engine's, says about where compressed bytes are."""
+    names = ("residency", "vram_budget", "cache")
+    return {name: record.get(name) for name in names if name in record or not only_given}
