@@ -65,11 +65,7 @@ class WCodecLoader(DefaultModelLoader):  # type: ignore[misc]
         assert self._weights is not None
         config = get_current_vllm_config()
         chosen = engine_settings(config)
-        found = model_config.hf_config.quantization_config or {}
-        settings = {
-            **settings_of(found),
-            **{k: v for k, v in chosen.items() if k in ("residency", "vram_budget", "cache")},
-        }
+        settings = {**settings_of(record_of(model_config)), **settings_of(chosen, only_given=True)}
         device = torch.device(self.load_config.device or config.device_config.device)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())

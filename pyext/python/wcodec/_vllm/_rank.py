@@ -99,8 +99,7 @@ class Rank:
         """
         pairs: list[tuple[Matrix, Matrix]] = []
         for number in range(first.shape[0]):
-            found = [self._matrix(w, number * w.shape[1], (number + 1) * w.shape[1]) for w in (first, second)]
-            one, other = found
+            one, other = (self._matrix(w, number * w.shape[1], (number + 1) * w.shape[1]) for w in (first, second))
             if (
                 one is None
                 or other is None
