@@ -291,5 +291,5 @@ def test_a_folder_without_its_container(tmp_path: Path) -> None:
 def test_a_stack_that_misses_an_expert(tmp_path: Path) -> None:
     tensors = {f"experts.{i}": torch.ones(16, 64) * i for i in (0, 2)}
     wcodec.compress(tensors, tmp_path / "model.wcodec", progress=False)
-    with pytest.raises(InputError, match="'experts': expert 1 is missing"):
+    with pytest.raises(InputError, match="'experts' misses expert 1"):
         Weights(tmp_path)

@@ -194,10 +194,8 @@ def test_embeddings_that_are_decoded(made: Any) -> None:
 def test_compiled_by_inductor(made: Any, name: str, tmp_path: Path) -> None:
     """In a process of its own: the settings of tests take another compiler."""
     folder, expected = made(name, "saved")
-    code = (
-        f"import vllm_engine as e; print('TOKENS', e.generated(e.engine(e.Path({str(folder)!r}), enforce_eager=False)))"
-    )
-    code = f"import os, vllm_engine; os.environ.pop('VLLM_CPU_CI_ENV'); {code}"
+    call = f"e.generated(e.engine(e.Path({str(folder)!r}), enforce_eager=False))"
+    code = f"import os, vllm_engine as e; os.environ.pop('VLLM_CPU_CI_ENV'); print('TOKENS', {call})"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "VLLM_CACHE_ROOT": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=900)
     assert f"TOKENS {expected}" in done.stdout, done.stdout + done.stderr

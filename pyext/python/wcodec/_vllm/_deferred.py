@@ -97,7 +97,7 @@ class Source(Virtual):
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, read: Callable[[Region], torch.Tensor]
     ) -> None:
         super().__init__(name, shape, dtype)
-        self._read = read
+        self.read = read
 
     def data(self, view: torch.Tensor) -> torch.Tensor:
         """The data of a view."""
@@ -105,8 +105,8 @@ class Source(Virtual):
         with torch._C.DisableTorchFunctionSubclass():
             shape, stride, offset = tuple(view.shape), tuple(view.stride()), view.storage_offset()
         if found is not None:
-            return self._read(found).reshape(shape)
-        whole = self._read(Region((0, math.prod(self.shape[:-1])), (0, self.shape[-1])))
+            return self.read(found).reshape(shape)
+        whole = self.read(Region((0, math.prod(self.shape[:-1])), (0, self.shape[-1])))
         return torch.as_strided(whole.contiguous(), shape, stride, offset).clone()
 
 

@@ -133,7 +133,7 @@ class Rank:
                 target.copy_(copy.tensor)
             else:
                 assert copy.source is not None and copy.part is not None
-                target.copy_(copy.source._read(copy.part))
+                target.copy_(copy.source.read(copy.part))
         return out
 
     def _matrix(self, weight: Placeholder, begin: int, end: int) -> Matrix | None:

@@ -13,10 +13,10 @@ def register_refusal(problem: WcodecError) -> None:
     from vllm.model_executor.layers.quantization import register_quantization_config
     from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 
-    def refuse(*_: Any, **__: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise problem
 
-    # Of whatever methods that version asks for, all refuse.
-    members = {name: classmethod(refuse) for name in dir(QuantizationConfig) if not name.startswith("_")}
+    # Of whatever methods that version asks for, all fail.
+    members = {name: classmethod(fail) for name in dir(QuantizationConfig) if not name.startswith("_")}
     made = type("WCodecConfig", (QuantizationConfig,), {**members, "__module__": __name__})
     register_quantization_config("wcodec")(made)

@@ -42,7 +42,7 @@ class Weights:
         self._rest = Checkpoint(folder, rest=True) if any(folder.glob("*.safetensors")) else None
         self._sources: dict[str, Source] = {}
         # For each source, the tensors that are its matrices.
-        self.names: dict[Source, tuple[str, ...]] = {}
+        self._names: dict[Source, tuple[str, ...]] = {}
         stacks: dict[str, dict[int, str]] = {}
         for name in self.container:
             entry = self.container[name]
@@ -57,18 +57,23 @@ class Weights:
             self._add_stack(name, members)
 
     def _add(self, name: str, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
-        dtype = _torch.dtype_of(self.container[names[0]].dtype)
-        made = self._sources[name] = Source(name, shape, dtype, lambda region: self._read(names, region))
-        self.names[made] = names
+        def read(region: Region) -> torch.Tensor:
+            parts = [self._data(*part) for part in _within(names, shape[-2], Region(region.rows, region.cols))]
+            found = parts[0] if len(parts) == 1 else torch.cat(parts)
+            return found.t() if region.transposed else found
+
+        made = self._sources[name] = Source(name, shape, _torch.dtype_of(self.container[names[0]].dtype), read)
+        self._names[made] = names
 
     def _add_stack(self, name: str, members: dict[int, str]) -> None:
         entries = [self.container[members[i]] for i in sorted(members)]
         shape, dtype = entries[0].shape, entries[0].dtype
-        missing = [i for i in range(max(members) + 1) if i not in members]
-        if missing or any((entry.shape, entry.dtype) != (shape, dtype) for entry in entries):
-            what = f"expert {missing[0]} is missing" if missing else "experts are of several shapes"
+        for i in range(max(members) + 1):
+            if i not in members:
+                raise InputError(f"{self.file}: '{name}' misses expert {i} (save the model again)", file=self.file)
+        if any((entry.shape, entry.dtype) != (shape, dtype) for entry in entries):
             raise InputError(
-                f"{self.file}: '{name}': {what} (save the model again)", file=self.file, tensor=entries[0].name
+                f"{self.file}: '{name}' has experts of several shapes (save the model again)", file=self.file
             )
         self._add(name, tuple(members[i] for i in sorted(members)), (len(members), *shape))
 
@@ -79,30 +84,15 @@ class Weights:
 
     def matrices(self, source: Source, region: Region) -> list[tuple[str, Region]]:
         """The stored matrices that a part of a source lies in, with what it is of each."""
-        names, rows = self.names[source], source.shape[-2]
-        begin, end = region.rows
-        found = []
-        for place in range(begin // rows, -(-end // rows)):
-            at = place * rows
-            part = max(begin - at, 0), min(end - at, rows)
-            found.append((names[place], Region(part, region.cols, region.transposed)))
-        return found
+        return _within(self._names[source], source.shape[-2], region)
 
-    def data(self, name: str, region: Region, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def _data(self, name: str, region: Region) -> torch.Tensor:
         """A part of a stored matrix, decoded by the CPU: no more of it than has to be."""
         entry = self.entry(name)
         rows = region.rows
         whole = rows == (0, entry.shape[0]) or not entry.cut
-        decoded = entry.torch(dtype)[slice(*rows)] if whole else entry.torch_rows(*rows, dtype)
-        part = decoded[:, slice(*region.cols)]
-        return part.t() if region.transposed else part
-
-    def _read(self, names: tuple[str, ...], region: Region) -> torch.Tensor:
-        source = next(source for source, found in self.names.items() if found is names)
-        straight = Region(region.rows, region.cols)
-        parts = [self.data(name, part) for name, part in self.matrices(source, straight)]
-        found = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return found.t() if region.transposed else found
+        decoded = entry.torch()[slice(*rows)] if whole else entry.torch_rows(*rows)
+        return decoded[:, slice(*region.cols)]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Names and tensors, those of a module behind each other."""
@@ -129,6 +119,17 @@ class Weights:
         if self._rest is not None and name in self._rest:
             return self._rest[name]
         return self.container[name].torch()
+
+
+def _within(names: tuple[str, ...], rows: int, region: Region) -> list[tuple[str, Region]]:
+    """Of matrices of so many rows, one below the other, those that a region lies in, with what it is of each."""
+    begin, end = region.rows
+    found = []
+    for place in range(begin // rows, -(-end // rows)):
+        at = place * rows
+        part = max(begin - at, 0), min(end - at, rows)
+        found.append((names[place], Region(part, region.cols, region.transposed)))
+    return found
 
 
 def is_compressed(entry: TensorEntry) -> bool:
