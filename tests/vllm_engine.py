@@ -40,6 +40,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 import wcodec  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
+from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 
 TEXT = ("The function returns", "A list is")
 TOKENS = [5, 17, 200, 33, 8]
@@ -337,6 +338,18 @@ def test_a_folder_without_its_container(made: Any, tmp_path: Path) -> None:
     (folder / "model.wcodec").unlink()
     with pytest.raises(wcodec.FileMissingError, match="the config names this file, and it is missing"):
         engine(folder)
+
+
+def test_another_loader(made: Any) -> None:
+    """Where something else than the plug-in chooses the loader, such as for a draft model."""
+    folder, _ = made("qwen2, tied", "saved")
+    before = EngineArgs.create_engine_config
+    EngineArgs.create_engine_config = before.__wrapped__
+    try:
+        with pytest.raises(wcodec.UnsupportedError, match="not loaded, but by another load format"):
+            engine(folder)
+    finally:
+        EngineArgs.create_engine_config = before
 
 
 def test_another_version_of_vllm(made: Any) -> None:

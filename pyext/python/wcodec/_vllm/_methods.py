@@ -81,7 +81,8 @@ class Linear(_Weight, LinearMethodBase):  # type: ignore[misc]
     """Of linear layers: column-parallel, row-parallel, merged, replicated."""
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Nothing: the loader has done it."""
+        """Nothing: our loader has done it."""
+        check_loaded(layer, self.name)
 
     def _plain(self) -> QuantizeMethodBase:
         return UnquantizedLinearMethod()
@@ -98,7 +99,8 @@ class Embedding(_Weight, QuantizeMethodBase):  # type: ignore[misc]
         self.looked_up = looked_up
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Nothing: the loader has done it."""
+        """Nothing: our loader has done it."""
+        check_loaded(layer, self.name)
 
     def embedding(self, layer: torch.nn.Module, input_: torch.Tensor) -> torch.Tensor:
         """The rows of these ids."""
@@ -171,7 +173,8 @@ class Experts(FusedMoEMethodBase):  # type: ignore[misc]
         return mixed
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Nothing: the loader has done it."""
+        """Nothing: our loader has done it."""
+        check_loaded(layer, self.name)
 
     def needs(self, layer: torch.nn.Module, rank: Rank) -> bool:
         """Notes what the layer needs; False if its experts are not compressed."""
@@ -194,6 +197,14 @@ class Experts(FusedMoEMethodBase):  # type: ignore[misc]
             _replace(layer, key, torch.nn.Parameter(data, requires_grad=False))
         _give(layer, None)
         layer.quant_method = UnquantizedFusedMoEMethod(self.moe)
+
+
+def check_loaded(layer: torch.nn.Module, name: str) -> None:
+    """Raises where another loader has read the model, as that of a draft model beside an ordinary one."""
+    if not isinstance(layer._wcodec, _parts.Linear | RankExperts):
+        raise UnsupportedError(
+            f"'{name}': compressed weights were not loaded, but by another load format (pass --load-format wcodec)"
+        )
 
 
 def placeholder(parameter: torch.nn.Parameter) -> Placeholder:
