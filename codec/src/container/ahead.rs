@@ -93,6 +93,11 @@ fn pieces((offset, length): Span) -> impl Iterator<Item = Range<u64>> {
     (offset / PIECE..end.div_ceil(PIECE)).map(move |i| (i * PIECE).max(offset)..((i + 1) * PIECE).min(end))
 }
 
+/// Bytes of the buffers that a span is read to.
+fn room_of(span: Span) -> usize {
+    pieces(span).map(|piece| buffer_of(&piece)).sum()
+}
+
 /// Bytes of the buffer that a piece is read to.
 fn buffer_of(piece: &Range<u64>) -> usize {
     let around = pages(piece);
@@ -132,7 +137,18 @@ impl ReadAhead {
         let mut seen = HashSet::new();
         let spans: Vec<Span> = spans.into_iter().filter(|s| s.1 > 0 && seen.insert(*s)).collect();
         let mut state = self.shared.state();
-        let gone: Vec<Span> = state.items.keys().filter(|s| !seen.contains(s)).copied().collect();
+        // What comes later makes room for what comes first.
+        let mut room = self.shared.ring;
+        let kept: HashSet<Span> = spans
+            .iter()
+            .map(|&span| (span, room_of(span)))
+            .filter(|(_, size)| *size <= self.shared.ring)
+            .map_while(|(span, size)| {
+                room = room.checked_sub(size)?;
+                Some(span)
+            })
+            .collect();
+        let gone: Vec<Span> = state.items.keys().filter(|s| !kept.contains(s)).copied().collect();
         gone.iter().for_each(|span| state.forget(span));
         state.wanted = spans.into_iter().filter(|s| !state.items.contains_key(s)).collect();
         self.shared.begin_some(&mut state, &self.readers.handle());
@@ -236,7 +252,7 @@ impl Shared {
     /// Begins what is wanted next, as far as there is room.
     fn begin_some(self: &Arc<Self>, state: &mut State, readers: &Handle) {
         while let Some(&span) = state.wanted.front() {
-            let size: usize = pieces(span).map(|p| buffer_of(&p)).sum();
+            let size = room_of(span);
             if size <= self.ring && state.used + size > self.ring {
                 break;
             }
@@ -253,8 +269,8 @@ impl Shared {
             let item = Item { number, left: waiting.len(), pieces: waiting, failed: None };
             state.items.insert(span, item);
             let tasks = pieces(span).enumerate().map(|(i, piece)| {
-                let shared = self.clone();
-                Box::new(move || shared.read(span, number, i, &piece)) as Box<dyn FnOnce() + Send>
+                let (shared, readers) = (self.clone(), readers.clone());
+                Box::new(move || shared.read(span, number, i, &piece, &readers)) as Box<dyn FnOnce() + Send>
             });
             readers.add(tasks, false);
         }
@@ -264,7 +280,7 @@ impl Shared {
     }
 
     /// Reads a piece, unless nobody wants it any more.
-    fn read(&self, span: Span, number: u64, i: usize, piece: &Range<u64>) {
+    fn read(self: &Arc<Self>, span: Span, number: u64, i: usize, piece: &Range<u64>, readers: &Handle) {
         let size = buffer_of(piece);
         let mut state = self.state();
         match state.items.get_mut(&span) {
@@ -281,6 +297,8 @@ impl Shared {
         let mut state = self.state();
         let Some(item) = state.items.get_mut(&span).filter(|item| item.number == number) else {
             state.used -= size;
+            // There is room for what is wanted now.
+            self.begin_some(&mut state, readers);
             return;
         };
         match read {
@@ -358,7 +376,7 @@ mod tests {
                 // Out of order, twice, and what nobody has announced.
                 for (at, again) in [(first + 1, false), (first + 1, true), (first, false)] {
                     let taken = ahead.take(at << 20, 1 << 20, &go);
-                    // It may be that what was wanted before was still being read, so that there was no room.
+                    // It may be that what was wanted before is still being read, so that there is no room yet.
                     assert!(taken.is_none() || !again);
                     let at = (at << 20) as usize;
                     assert!(taken.is_none_or(|t| t.unwrap()[..] == bytes[at..at + (1 << 20)]));

@@ -77,8 +77,8 @@ class Needs:
         takes = self.takes_of_host()
         if self._catalogue.container.path is not None:
             return choose_on_disk(units, takes, budget, what)
-        # Their bytes are in memory anyway.
-        if what == "ram_budget" and (least := takes(units, [])) > budget:
+        # Their bytes are in memory anyway; for a GPU they are pinned there once more.
+        if self._device.type == "cuda" and what == "ram_budget" and (least := takes(units, [])) > budget:
             raise too_small(what, budget, least, "allow more, or load the model from a file, which it can be read from")
         return []
 

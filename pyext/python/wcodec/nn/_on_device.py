@@ -41,6 +41,8 @@ class OnDevice:
         self._shelves: dict[tuple[str, ...], Shelf] = {}
         # Whether the file is read ahead for the CPU.
         self.reads_ahead = False
+        # Whether plans of all layers that are read so were made.
+        self.foreseen = False
 
     def new_plan(self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]) -> Plan:
         """Makes the plan for a stored tensor in that dtype, and for what is decoded with it.

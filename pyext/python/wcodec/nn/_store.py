@@ -243,8 +243,24 @@ class Store:
             found = here.plans.get((name, dtype))
             if found is None:
                 cached = self.placement(device).cached if self._is_placed(device) else {}
-                found = here.new_plan(self, name, dtype, cut, cached)
+                self._foresee(here, device, cached)
+                found = here.plans.get((name, dtype)) or here.new_plan(self, name, dtype, cut, cached)
             return found, found.names.index(name)
+
+    def _foresee(self, here: OnDevice, device: torch.device, cached: Mapping[str, int]) -> None:
+        """Makes the plans of all layers that the CPU reads from disk, in the order of the model, so that reading ahead
+        follows it from the beginning. Of experts it is not known."""
+        if not here.reads_ahead or here.foreseen:
+            return
+        here.foreseen = True
+        wanted: dict[str, Any] = {}
+        for layer in self._layers_on(device):
+            if not layer.looked_up:
+                wanted.update((self.entry(n).name, layer) for n in layer.tensors if n not in self.catalogue.routed)
+        for name in self.catalogue.in_order(wanted):
+            layer = wanted[name]
+            if (name, layer.dtype) not in here.plans:
+                here.new_plan(self, name, layer.dtype, layer.cut, cached)
 
     def decoder(self, name: str, device: torch.device) -> Any:
         """The decoder of a GPU that has this tensor; made at the first call, for all layers on that GPU."""
