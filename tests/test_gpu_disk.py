@@ -1,5 +1,5 @@
-"""Weights that are read from disk while a model runs on a GPU: bit for bit what the CPU decodes, and what every other residency
-gives.
+"""Weights that are read from disk while a model runs on a GPU: bit for bit what the CPU decodes, and what every other
+residency gives.
 
 Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=1 they fail instead.
 """
@@ -273,7 +273,8 @@ if limits:
 model = wcodec.load_model(folder, device=device, **settings)
 ids = torch.tensor([[3, 17, 256, 255, 5, 41, 900]], device=device)
 text = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
-print(json.dumps({"text": text.tolist(), "where": sorted({m.residency for m in model.modules() if hasattr(m, "residency")})}))
+where = sorted({m.residency for m in model.modules() if hasattr(m, "residency")})
+print(json.dumps({"text": text.tolist(), "where": where}))
 """
 
 

@@ -1,5 +1,5 @@
-"""Weights that stay on disk: on the CPU what is read, when, and in how much memory; and what a GPU would be asked for, which
-the CPU plays."""
+"""Weights that stay on disk: on the CPU what is read, when, and in how much memory; and what a GPU would be asked for,
+which the CPU plays."""
 
 from __future__ import annotations
 
@@ -349,7 +349,9 @@ def test_what_is_compressed_in_memory_is_not_on_disk(tmp_path: Path) -> None:
         transformers.AutoModelForCausalLM.from_pretrained(
             tmp_path / "m", quantization_config=wcodec.WCodecConfig(residency="disk")
         )
-    with pytest.raises(wcodec.InputError, match="has no residence .*it takes .*cache.*ram_budget.*residency.*vram_budget"):
+    with pytest.raises(
+        wcodec.InputError, match="has no residence .*it takes .*cache.*ram_budget.*residency.*vram_budget"
+    ):
         wcodec.WCodecConfig(residence="disk")
 
 

@@ -1,11 +1,12 @@
-"""How near reading compressed weights from disk comes to what the disk gives: `residency="disk"` against a plain reader of the
-same bytes, in the same run, both with a cold page cache.
+"""How near reading compressed weights from disk comes to what the disk gives: `residency="disk"` against a plain reader
+of the same bytes, in the same run, both with a cold page cache.
 
     python pyext/benches/disk.py target/disk.wcodec --make 8GB --device cuda
 
-writes ``target/bench/disk.json``. The plain reader has as many threads and reads as large, into memory that it does nothing
-with. On a GPU the other one decodes every block; its time ends when the last one is decoded. On a CPU decoding is what takes
-the time: there the table says how much of reading hides behind it, beside decoding that reads when it needs to.
+writes ``target/bench/disk.json``. The plain reader has as many threads and reads as large, into memory that it does
+nothing with. On a GPU the other one decodes every block; its time ends when the last one is decoded. On a CPU decoding
+is what takes the time: there the table says how much of reading hides behind it, beside decoding that reads when it
+needs to.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PAGE, PIECE, THREADS = 4096, 1 << 20, 16
 
 
 def make(path: Path, total: int) -> None:
-    """A model of blocks of four matrices of 32 MiB as float16, of random weights, coded as they are, so that it is written fast."""
+    """A model of blocks of four matrices of 32 MiB as float16, of random weights, coded as they are, which is fast."""
     rng = np.random.default_rng(5)
     weight = rng.standard_normal((4096, 4096)).astype(np.float16)
     blocks = max(total // (4 * 17 << 20), 2)

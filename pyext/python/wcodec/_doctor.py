@@ -89,7 +89,7 @@ class DoctorReport:
             ("kernels", ", ".join(self.kernels)),
             ("torch", _or_problem(self.torch, "{version}, CUDA {cuda}")),
             ("nvCOMP", _or_problem(self.nvcomp, "{version} (family {family}, CUDA {cuda}) in {path}")),
-            ("disk", _or_problem({"problem": self.disk["problem"]}, "direct reads" if self.disk["direct"] else _CACHED)),
+            ("disk", _or_problem(self.disk, "direct reads" if self.disk["direct"] else _CACHED)),
         ]
         return facts
 

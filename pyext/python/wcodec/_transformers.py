@@ -211,9 +211,8 @@ def _check(config: Any) -> None:
     calibration = {"calibrate", "feedback"}
     if unknown := set(config.options) - known - calibration:
         own = set(inspect.signature(type(config).__init__).parameters) - {"self", "options"}
-        raise InputError(
-            f"WCodecConfig has no {', '.join(sorted(unknown))} (it takes {', '.join(sorted(own | known | calibration))})"
-        )
+        takes = ", ".join(sorted(own | known | calibration))
+        raise InputError(f"WCodecConfig has no {', '.join(sorted(unknown))} (it takes {takes})")
     if isinstance(config.bits, int | float) and not 1 <= config.bits <= 8:
         raise InputError(f"{config.bits} bits per weight (ask for 1 to 8)")
     encode_options(**{name: value for name, value in config.encoding().items() if name not in calibration})

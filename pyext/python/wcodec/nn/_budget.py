@@ -74,7 +74,9 @@ def _meminfo() -> tuple[int | None, int | None]:
         return None, None
 
 
-def _group_memory(root: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> tuple[int | None, int]:
+def _group_memory(
+    root: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")
+) -> tuple[int | None, int]:
     """The least limit of this process's control group and those above it, and what of it is taken beyond recall."""
     try:
         lines = process.read_text(encoding="utf-8", errors="replace").splitlines()

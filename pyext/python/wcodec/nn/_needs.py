@@ -93,8 +93,8 @@ class Needs:
 
         def takes(there: Sequence[Unit], disk: Sequence[Unit]) -> int:
             ring = ring_bytes(max((unit.held for unit in (*there, *disk)), default=0))
-            which = ([places[name] for unit in some for name in unit.names] for some in (there, disk))
-            return sizes.pinned(*which, _gpu_decoder.gpu_options(ring=ring))
+            held, read = ([places[name] for unit in some for name in unit.names] for some in (there, disk))
+            return sizes.pinned(held, read, _gpu_decoder.gpu_options(ring=ring))
 
         return takes
 

@@ -1,5 +1,5 @@
-"""Which compressed layers stay in a GPU's memory, which are streamed from where, which stay decoded: sizes in, placement
-out."""
+"""Which compressed layers stay in a GPU's memory, which are streamed from where, which stay decoded: sizes in,
+placement out."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ bytes, ring, tables, scratch."""
 
 @dataclass(frozen=True)
 class Placement:
-    """Names of tensors by where they are. What is neither streamed nor cached is compressed in the device's memory, or, on
-    the CPU, read from the file through the system's page cache."""
+    """Names of tensors by where they are. What is neither streamed nor cached is compressed in the device's memory, or,
+    on the CPU, read from the file through the system's page cache."""
 
     names: frozenset[str] = frozenset()
     """All of them."""
@@ -181,9 +181,7 @@ def choose_streamed(
     raise too_small(what, budget, least, advice)
 
 
-def choose_on_disk(
-    units: Sequence[Unit], takes: Takes, budget: int, what: str = "ram_budget"
-) -> list[Unit]:
+def choose_on_disk(units: Sequence[Unit], takes: Takes, budget: int, what: str = "ram_budget") -> list[Unit]:
     """The fewest units to read from disk so that the others, and what passes through, take at most ``budget`` bytes of
     the host's memory; chosen as those of :func:`choose_streamed`.
 
@@ -209,11 +207,9 @@ def too_small(what: str, budget: int, least: int, advice: str) -> InputError:
     )
 
 
-def _fewest(
-    movable: list[Unit], total: Callable[[list[Unit]], int], budget: int
-) -> tuple[list[Unit] | None, int]:
-    """The fewest units to move away so that ``total`` of them keeps to a budget; none where no choice does, and the least
-    that one takes."""
+def _fewest(movable: list[Unit], total: Callable[[list[Unit]], int], budget: int) -> tuple[list[Unit] | None, int]:
+    """The fewest units to move away so that ``total`` of them keeps to a budget; none where no choice does, and the
+    least that one takes."""
     alike = [[unit for unit in movable if unit.use == use] for use in sorted({unit.use for unit in movable})]
 
     def moved(count: int) -> list[Unit]:

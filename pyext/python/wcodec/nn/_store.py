@@ -173,9 +173,7 @@ class Store:
             here = self._on(device)
             if here.placement is None:
                 needs = self._needs(device)
-                here.placement = needs.placement(
-                    self.settings, lambda: self._budget.of(device), self._budget.of_host
-                )
+                here.placement = needs.placement(self.settings, lambda: self._budget.of(device), self._budget.of_host)
                 if device.type == "cpu":
                     here.read_ahead(here.placement)
             return here.placement
