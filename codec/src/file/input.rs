@@ -131,9 +131,10 @@ impl InputFile {
             debug_assert!(offset.is_multiple_of(PAGE as u64) && out.len().is_multiple_of(PAGE));
             match read_until(file, out, offset, there) {
                 Ok(()) => return Ok(()),
-                // The system may refuse what it took when it was tried, as where the file lies on several disks.
-                Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => self.direct.refuse(),
-                Err(e) => return Err(self.failed(e, offset)),
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(self.failed(e, offset)),
+                // The system may refuse what it took when it was tried, as where the file lies on several disks, or for this memory. If the
+                // disk errs, the other way says so.
+                Err(_) => self.direct.refuse(),
             }
         }
         self.read_piece(offset, &mut out[..there])

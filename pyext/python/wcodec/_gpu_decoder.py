@@ -247,7 +247,8 @@ class Decoder:
         try:
             chosen = _chosen(opened, names)
             self._device = _devices.torch_device(number)
-            on_disk = [] if from_disk is False else list(_chosen(opened, None if from_disk is True else from_disk))
+            wanted = from_disk if isinstance(from_disk, bool | str) else list(from_disk)
+            on_disk = list(_chosen(opened, None if isinstance(wanted, bool) else wanted)) if wanted else []
             on_disk = [name for name in on_disk if name in chosen]
             self._native = _send(opened, list(chosen), self._device, options, self._on_host, on_disk)
             # Plain facts: an entry would keep the container open.

@@ -90,7 +90,8 @@ class OnDevice:
             options: dict[str, Any] = {"ring": ring_of(self._catalogue, streamed)}
             if disk := [n for n in streamed if n in placed.disk]:
                 options |= {"from_disk": disk, "direct": pays_directly(self._catalogue, disk)}
-                self.chain.depth = _AHEAD_OF_DISK
+                # Experts take slots of the ring, too.
+                self.chain.depth = _AHEAD if self._catalogue.routed else _AHEAD_OF_DISK
             self.decoders.append(_host.HostDecoder(container, streamed, device, **options))
         return next(decoder for decoder in self.decoders if name in decoder.names)
 

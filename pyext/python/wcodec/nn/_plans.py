@@ -95,7 +95,7 @@ class CpuPlan(Plan):
 
     def __init__(self, store: Store, names: tuple[str, ...], dtype: torch.dtype, reading: ReadChain) -> None:
         self._store, self.names, self._dtype, self._reading = store, names, dtype, reading
-        self._parts = reading.add(((name, None) for name in names), names[0] in store.catalogue.routed)
+        self.parts = reading.add(((name, None) for name in names), names[0] in store.catalogue.routed)
 
     def weights(self) -> tuple[torch.Tensor, ...]:
         """The decoded weights. Whoever has them keeps them valid, whatever is decoded meanwhile."""
@@ -105,7 +105,7 @@ class CpuPlan(Plan):
             return held[1]
         # What was decoded before goes first, so that no two groups take memory at once.
         _held = held = None
-        self._reading.lead(self._parts)
+        self._reading.lead(self.parts)
         weights = tuple(self._store.rows(name, self._dtype, None) for name in self.names)
         _held = (weakref.ref(self, _forget), weights)
         return weights
@@ -123,7 +123,7 @@ class SlicedPlan(Plan):
     def __init__(self, store: Store, name: str, dtype: torch.dtype, reading: ReadChain) -> None:
         self._store, self.names, self._dtype, self._reading = store, (name,), dtype, reading
         self._slices = list(slices(store.entry(name), dtype))
-        self._parts = reading.add(((name, rows) for rows in self._slices), name in store.catalogue.routed)
+        self.parts = reading.add(((name, rows) for rows in self._slices), name in store.catalogue.routed)
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return joined(product, self._decoded(), self._slices[-1][1], x, bias)
@@ -131,7 +131,7 @@ class SlicedPlan(Plan):
     def _decoded(self) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
         """The slices, each decoded when it is asked for."""
         for i, rows in enumerate(self._slices):
-            self._reading.lead(self._parts, i)
+            self._reading.lead(self.parts, i)
             yield rows, self._store.rows(self.names[0], self._dtype, rows)
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:

@@ -89,6 +89,12 @@ class GpuPlan(_OnGpu):
         self._fused = [fused(store, n, d, dtype) for n, d in zip(names, self._decoders, strict=True)]
         self._ready()
 
+    def prefetch(self) -> None:
+        """Has what is streamed of the group on its way."""
+        with self._workspace.lock:
+            for batch in self._in(self._workspace.enter(self._size))[1]:
+                batch.prefetch()
+
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
         views = []
         for shape, offset in zip(self._shapes, self._offsets, strict=True):

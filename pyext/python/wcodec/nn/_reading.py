@@ -30,6 +30,8 @@ class ReadChain:
         # Where those that are used in order begin in the line.
         self._at: dict[Parts, int] = {}
         self._next = 0
+        # Experts that are decoded next, as far as that is known.
+        self._expected: list[Parts] = []
 
     def add(self, parts: Iterable[tuple[str, tuple[int, int] | None]], routed: bool) -> Parts:
         """Notes what a plan decodes; what to say when it does.
@@ -45,6 +47,12 @@ class ReadChain:
                 self._line += own
         return key
 
+    def expect(self, keys: list[Parts]) -> None:
+        """Has what these plans decode read now: they are next, in this order."""
+        self._expected = keys
+        if self.ring and keys:
+            self._want([reads for one in keys for reads in self._reads.get(one, [])])
+
     def lead(self, key: Parts, part: int = 0) -> None:
         """Something is about to be decoded, from its part ``part`` on: has that read, and then what comes after it."""
         own = self._reads.get(key)
@@ -54,6 +62,13 @@ class ReadChain:
         if begin is not None:
             self._next = begin + len(own)
         wanted = own[part:]
+        if key in self._expected:
+            later = self._expected[self._expected.index(key) + 1 :]
+            wanted += [reads for one in later for reads in self._reads.get(one, [])]
+        self._want(wanted)
+
+    def _want(self, wanted: list[_native.Reads]) -> None:
+        """Has these read, and behind them what comes next of what is used in order."""
         # More than there is room for: what becomes free is filled again while the plan decodes.
         room = 2 * self.ring - sum(reads.bytes() for reads in wanted)
         for i in range(len(self._line)):

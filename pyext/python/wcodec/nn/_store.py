@@ -19,8 +19,8 @@ from ._catalogue import Catalogue
 from ._needs import Needs
 from ._on_device import OnDevice
 from ._placement import Placement, Settings, checked_settings, refuse_disk
-from ._plans import Plan
-from ._plans_gpu import Chain
+from ._plans import CpuPlan, Plan
+from ._plans_gpu import Chain, GpuPlan
 
 
 class Store:
@@ -281,6 +281,23 @@ class Store:
         if self.placement(device).streamed.isdisjoint(names) or not self.catalogue.routed.keys().isdisjoint(names):
             return Chain(0)
         return self._on(device).chain
+
+    def reads_from_disk(self, device: torch.device) -> bool:
+        """Whether some tensors are read from disk whenever they are decoded on a device."""
+        placed = self._placed(device)
+        return placed is not None and bool(placed.disk)
+
+    def expect(self, experts: Sequence[Sequence[str]], device: torch.device, dtype: torch.dtype) -> None:
+        """Has the tensors of these experts read from disk, which are decoded next, in this order."""
+        with self.lock:
+            here = self._on(device)
+            plans = dict.fromkeys(self.plan(name, device, dtype, cut=False)[0] for names in experts for name in names)
+        if device.type == "cpu":
+            here.reading.expect([plan.parts for plan in plans if isinstance(plan, CpuPlan)])
+            return
+        for plan in plans:
+            if isinstance(plan, GpuPlan):
+                plan.prefetch()
 
     def check_budget(self) -> None:
         """Raises now, before anything is sent to a GPU, if a budget that the user gave is too small."""
