@@ -329,6 +329,10 @@ mod tests {
         (bytes, Arc::new(InputFile::open(&dir.join("f")).unwrap()))
     }
 
+    fn of(range: Range<u64>) -> Vec<Range<u64>> {
+        std::iter::once(range).collect()
+    }
+
     #[test]
     fn what_was_wanted_is_there_and_memory_keeps_to_its_bound() {
         let dir = tempfile::tempdir().unwrap();
@@ -336,7 +340,7 @@ mod tests {
         let go = Cancel::new();
         for direct in [false, true] {
             let all = bytes.len() as u64;
-            let ahead = ReadAhead::new(file.clone(), vec![100..all], 4 << 20, direct, Some(3)).unwrap();
+            let ahead = ReadAhead::new(file.clone(), of(100..all), 4 << 20, direct, Some(3)).unwrap();
             assert!(!ahead.covers(99) && ahead.covers(100) && ahead.covers(all - 1) && !ahead.covers(all));
             let spans: Vec<Span> =
                 [(100, 3), (4096, 4096), (10_000, 1 << 20), (3 << 20, 2 << 20), (5 << 20, 5), (6 << 20, 9 << 20)]
@@ -367,7 +371,7 @@ mod tests {
     fn what_is_wanted_no_more_makes_room() {
         let dir = tempfile::tempdir().unwrap();
         let (bytes, file) = file(dir.path(), 16 << 20);
-        let ahead = ReadAhead::new(file, vec![0..16 << 20], 2 << 20, true, Some(2)).unwrap();
+        let ahead = ReadAhead::new(file, of(0..16 << 20), 2 << 20, true, Some(2)).unwrap();
         let go = Cancel::new();
         for turn in 0..40u64 {
             let first = turn * 7 % 14;
@@ -393,7 +397,7 @@ mod tests {
     fn a_file_that_changes_is_an_error_and_waiting_ends_when_it_is_to() {
         let dir = tempfile::tempdir().unwrap();
         let (_, file) = file(dir.path(), 4 << 20);
-        let ahead = ReadAhead::new(file, vec![0..4 << 20], 8 << 20, false, Some(1)).unwrap();
+        let ahead = ReadAhead::new(file, of(0..4 << 20), 8 << 20, false, Some(1)).unwrap();
         let go = Cancel::new();
         ahead.want([(0, 100), (1 << 20, 3 << 20)]);
         assert!(ahead.take(0, 100, &go).unwrap().is_ok());

@@ -199,7 +199,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let schemes = [Scheme::Int8(crate::Granularity::Row), Scheme::Lossless, Scheme::Raw];
         let coders = [Coder::Rans, Coder::Huffman, Coder::Zstd, Coder::Raw];
-        for (scheme, coder) in schemes.into_iter().flat_map(|s| coders.map(move |c| (s.clone(), c))) {
+        for (scheme, coder) in schemes.into_iter().flat_map(|s| coders.map(move |c| (s, c))) {
             let container = container(dir.path(), &EncodeOptions { scheme, coder, ..Default::default() });
             let plain = Container::open(container.path().unwrap()).unwrap();
             let names: Vec<String> = container.names().into_iter().map(str::to_owned).collect();

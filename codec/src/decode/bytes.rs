@@ -23,6 +23,9 @@ pub(crate) struct TensorBytes {
     pub planes: Vec<PlaneBytes>,
 }
 
+/// The tables of a tensor's planes.
+pub(crate) type Tables = Vec<Option<Arc<Table>>>;
+
 /// The bytes of a plane, and its table.
 pub(crate) struct PlaneBytes {
     pub table: Option<Arc<Table>>,
@@ -59,11 +62,7 @@ impl Container {
     ///
     /// # Errors
     /// As for [`bytes_of`](Self::bytes_of).
-    pub(crate) fn structure_of(
-        &self,
-        name: &str,
-        options: &DecodeOptions,
-    ) -> Result<(Arc<StoredTensor>, Vec<Option<Arc<Table>>>)> {
+    pub(crate) fn structure_of(&self, name: &str, options: &DecodeOptions) -> Result<(Arc<StoredTensor>, Tables)> {
         let tensor = Arc::new(self.stored(name)?);
         if tensor.planes.iter().any(|p| p.form.coding.coder() == Coder::Zstd) {
             let bytes = self.bytes_of(name, options)?;
@@ -83,8 +82,14 @@ impl Container {
                 };
             };
             let table = plane.table.map(|t| self.table(t, options.verify)).transpose()?;
-            if table.as_ref().is_none_or(|t| t.coder() != tiling.coder) {
-                return Err(at(Error::format(format!("a plane of coder {} without a table of its own", tiling.coder))));
+            let coder = tiling.coder;
+            match &table {
+                None => return Err(at(Error::format(format!("a plane of coder {coder} without a table")))),
+                Some(t) if t.coder() != coder => {
+                    let what = format!("a plane of coder {coder} names a {} table", t.coder());
+                    return Err(at(Error::format(what)));
+                }
+                Some(_) => {}
             }
             let read = |s: &Segment| self.reader.segment_with(s, options.verify, &options.cancel);
             let offsets = plane.offsets.as_ref().map(read).transpose()?.unwrap_or_default();

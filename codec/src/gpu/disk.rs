@@ -377,11 +377,10 @@ impl<S: Slot + 'static> Filling<S> {
         };
         read().map_err(|e| {
             let mut all = self.slot.reads().fetches.iter();
-            let of = all.find(|f| f.file.start < range.end && f.file.end > range.start);
-            of.map_or_else(
-                || Error::format("nothing was to be read"),
-                |f| f.named(e.offset(f.file.start.max(range.start))),
-            )
+            match all.find(|f| f.file.start < range.end && f.file.end > range.start) {
+                Some(f) => f.named(e.offset(f.file.start.max(range.start))),
+                None => e,
+            }
         })
     }
 

@@ -17,8 +17,8 @@ from ._placement import (
     choose_cached,
     choose_on_disk,
     choose_streamed,
+    refuse_budget,
     ring_bytes,
-    too_small,
 )
 from ._plans import ALIGN, decoded_bytes, is_sliced, slices
 
@@ -79,7 +79,7 @@ class Needs:
             return choose_on_disk(units, takes, budget, what)
         # Their bytes are in memory anyway; for a GPU they are pinned there once more.
         if self._device.type == "cuda" and what == "ram_budget" and (least := takes(units, [])) > budget:
-            raise too_small(what, budget, least, "allow more, or load the model from a file, which it can be read from")
+            refuse_budget(what, budget, least, "allow more, or load the model from a file, which it can be read from")
         return []
 
     def takes_of_host(self) -> Takes:

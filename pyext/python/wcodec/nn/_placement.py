@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import NoReturn, TypedDict
 
 from .. import _format as fmt
 from .. import _native
@@ -178,7 +178,7 @@ def choose_streamed(
     if chosen is not None:
         return chosen
     advice = "allow more, or cache less" if cached else "allow more, or load a smaller model"
-    raise too_small(what, budget, least, advice)
+    refuse_budget(what, budget, least, advice)
 
 
 def choose_on_disk(units: Sequence[Unit], takes: Takes, budget: int, what: str = "ram_budget") -> list[Unit]:
@@ -196,12 +196,12 @@ def choose_on_disk(units: Sequence[Unit], takes: Takes, budget: int, what: str =
     chosen, least = _fewest(list(units), total, budget)
     if chosen is not None:
         return chosen
-    raise too_small(what, budget, least, "allow more")
+    refuse_budget(what, budget, least, "allow more")
 
 
-def too_small(what: str, budget: int, least: int, advice: str) -> InputError:
-    """That a budget is."""
-    return InputError(
+def refuse_budget(what: str, budget: int, least: int, advice: str) -> NoReturn:
+    """Raises that a budget is too small."""
+    raise InputError(
         f"{what} of {fmt.size(budget)} is too small for this model, which takes at least {least} bytes, "
         f"{fmt.size(least)} ({advice})"
     )
