@@ -329,7 +329,7 @@ def test_errors_of_models_are_found() -> None:
         "the input has … features, and the layer takes …": lambda: layers(torch.zeros(1, 63)),
         "the input is …, and the layer computes in …": lambda: layers(torch.zeros(1, 64, dtype=torch.float16)),
         "a … has no config to save": lambda: wcodec.save_pretrained(layers, "out"),
-        "vram_budget goes with residency 'auto', not with …": lambda: wcodec.load_model(
+        "… goes with residency 'auto', not with …": lambda: wcodec.load_model(
             "model", residency="host", vram_budget="3GB"
         ),
         "… must be a size, not …": lambda: wcodec.load_model("model", residency="auto", vram_budget="3G"),

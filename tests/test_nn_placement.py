@@ -181,9 +181,13 @@ def test_sizes_are_written_so_that_they_can_be_read() -> None:
 
 
 def test_settings_that_do_not_go_together() -> None:
-    assert checked_settings("auto", "1GB", "0") == {"residency": "auto", "vram_budget": 10**9, "cache": 0}
+    assert checked_settings("auto", "1GB", "0") == {
+        "residency": "auto", "vram_budget": 10**9, "ram_budget": None, "cache": 0
+    }  # fmt: skip
+    assert checked_settings("auto", ram_budget="2KiB")["ram_budget"] == 2048
     for settings, message in (
-        ({"residency": "disk"}, "device, host or auto"),
+        ({"residency": "tape"}, "device, host, disk or auto"),
+        ({"residency": "disk", "ram_budget": 5}, "ram_budget goes with residency 'auto', not with 'disk'"),
         ({"vram_budget": "3GB"}, "goes with residency 'auto', not with 'device'"),
         ({"residency": "host", "vram_budget": 5}, "not with 'host'"),
         ({"residency": "auto", "vram_budget": 0}, "at least 1 bytes"),
@@ -304,7 +308,9 @@ def test_copies_keep_settings_and_no_weights() -> None:
     wcodec.compress_(model, residency="auto", vram_budget="1GB", cache="5MB", progress=False)
     wanted = logits(model)
     clone = pickle.loads(pickle.dumps(model))
-    assert store_of(clone).settings == {"residency": "auto", "vram_budget": 10**9, "cache": 5 * MB}
+    assert store_of(clone).settings == {
+        "residency": "auto", "vram_budget": 10**9, "ram_budget": None, "cache": 5 * MB
+    }  # fmt: skip
     assert (
         cached_part(clone) == 0 < cached_part(model)
         and store_of(clone)._budget.others == store_of(model)._budget.others > 0

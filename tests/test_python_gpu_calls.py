@@ -28,12 +28,15 @@ class Native:
     made: list[Native] = []
     failures: list[Exception] = []
 
-    def __init__(self, container: Any, names: list[str], ordinal: int, options: dict[str, Any], on_host: bool) -> None:
+    def __init__(
+        self, container: Any, names: list[str], ordinal: int, options: dict[str, Any], on_host: bool, on_disk: list[str]
+    ) -> None:
         if Native.failures:
             raise Native.failures.pop()
         for name in names:
             container.read(name, None, decode_options(check=options["verify"]))
         self.container, self.listed, self.options, self.on_host = container, names, options, on_host
+        self.on_disk = on_disk
         self.calls: list[list[tuple[str, int, str, tuple[int, int] | None]]] = []
         self.checks = 0
         Native.made.append(self)
@@ -67,6 +70,12 @@ class Native:
 
     def host_bytes(self) -> int:
         return 8192
+
+    def host_ring_bytes(self) -> int:
+        return 4096 if self.on_disk else 0
+
+    def direct(self) -> bool | None:
+        return self.options["direct"] if self.on_disk else None
 
 
 class NativeBatch:

@@ -2,6 +2,7 @@
 //!
 //! This module stores ids and bytes and knows no algorithm: names of schemes and coders are strings to it.
 
+mod ahead;
 mod hash;
 mod header;
 mod index;
@@ -13,6 +14,8 @@ mod segment;
 pub(crate) mod texts;
 mod writer;
 
+pub use ahead::AheadFacts;
+pub(crate) use ahead::{ReadAhead, Span};
 pub(crate) use hash::Hasher;
 pub use hash::{Hash, hash};
 pub use header::{HEADER_BYTES, Header, LATER_VERSION, MAGIC, VERSION};

@@ -1,5 +1,6 @@
 //! Decoding: a container becomes tensors again.
 
+mod ahead;
 mod bytes;
 mod checkpoint;
 mod chunk;
@@ -12,7 +13,10 @@ mod stream;
 mod tensor;
 mod whole;
 
-pub(crate) use bytes::{PlaneBytes, TensorBytes};
+pub use ahead::{AheadOptions, Reads};
+#[cfg(test)]
+pub(crate) use bytes::PlaneBytes;
+pub(crate) use bytes::TensorBytes;
 pub use checkpoint::{decode, write_safetensors};
 pub use chunk::{ChunkInfo, ChunkSize};
 pub use container::Container;

@@ -36,6 +36,7 @@ mod buffer;
 mod capture;
 mod decoder;
 mod device;
+mod disk;
 mod driver;
 #[cfg(test)]
 mod emulated;

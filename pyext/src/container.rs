@@ -10,7 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use wcodec::names::natural;
-use wcodec::{Comparisons, Cut, DecodeOptions, Dtype, PlaneInfo, Source, TensorInfo, TensorInfos};
+use wcodec::{AheadOptions, Comparisons, Cut, DecodeOptions, Dtype, PlaneInfo, Source, TensorInfo, TensorInfos};
 use wcodec_tui::draw::theme::Look;
 use wcodec_tui::{json, plain};
 
@@ -164,6 +164,35 @@ impl Container {
         Ok((array(py, words)?, len))
     }
 
+    /// Has these tensors read from the file by threads whenever they are decoded; none where there are no names.
+    fn read_ahead(
+        &self,
+        py: Python<'_>,
+        names: Vec<String>,
+        ring: usize,
+        direct: bool,
+        threads: Option<usize>,
+    ) -> PyResult<()> {
+        detached(py, || self.0.read_ahead(&names, &AheadOptions { ring, direct, threads }))
+    }
+
+    /// What decoding a tensor, or some of its rows, reads of the file.
+    fn reads(&self, py: Python<'_>, name: &str, rows: Option<(usize, usize)>) -> PyResult<Reads> {
+        detached(py, || self.0.reads(name, rows.map(|(begin, end)| begin..end))).map(Reads)
+    }
+
+    /// Has these read next, in this order, and nothing else.
+    fn want(&self, py: Python<'_>, reads: Vec<PyRef<'_, Reads>>) {
+        let reads: Vec<&wcodec::Reads> = reads.iter().map(|r| &r.0).collect();
+        py.detach(|| self.0.want(reads));
+    }
+
+    /// Of reading ahead: bytes of memory that it may take and has taken at most, whether it is beside the page cache, bytes that it is for, and
+    /// reads that were on their way and that were not.
+    fn ahead_facts(&self) -> Option<(usize, usize, bool, u64, u64, u64)> {
+        self.0.ahead_facts().map(|f| (f.ring, f.most, f.direct, f.covers, f.ahead, f.late))
+    }
+
     /// A container of the tensors `names` alone.
     fn extract<'py>(&self, py: Python<'py>, names: Vec<String>) -> PyResult<Bound<'py, PyBytes>> {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -227,6 +256,18 @@ impl Container {
             }
         })
         .map(|r| serde_json::json!({"ok": r.ok(), "tensors": r.tensors, "damage": r.file}).to_string())
+    }
+}
+
+/// The parts of a file that decoding reads.
+#[pyclass(frozen, module = "wcodec._native")]
+pub struct Reads(wcodec::Reads);
+
+#[pymethods]
+impl Reads {
+    /// Bytes in all.
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
     }
 }
 

@@ -27,6 +27,12 @@ pub fn checkpoint(py: Python<'_>, path: PathBuf, rest: bool) -> PyResult<(Places
     })
 }
 
+/// Whether a file can be read beside the system's page cache.
+#[pyfunction]
+pub fn reads_direct(py: Python<'_>, path: PathBuf) -> PyResult<bool> {
+    detached(py, || wcodec::reads_direct(&path))
+}
+
 /// A file that appears under its name when it is finished, or not at all.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct Output(Mutex<Option<OutputFile>>);

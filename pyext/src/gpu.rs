@@ -31,6 +31,8 @@ pub struct Options {
     verify: bool,
     zstd_scratch: Option<usize>,
     ring: Option<usize>,
+    readers: Option<usize>,
+    direct: Option<bool>,
     nvcomp: Option<PathBuf>,
     nvcomp_folders: Vec<PathBuf>,
 }
@@ -44,6 +46,8 @@ impl Options {
             verify: self.verify,
             zstd_scratch: self.zstd_scratch,
             ring: self.ring.unwrap_or(defaults.ring),
+            readers: self.readers,
+            direct: self.direct.unwrap_or(defaults.direct),
             nvcomp: self.nvcomp,
             nvcomp_folders: self.nvcomp_folders,
             cancel,

@@ -24,11 +24,11 @@ mod tui;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::container::{Comparison, Container, Facts, compare};
+    use crate::container::{Comparison, Container, Facts, Reads, compare};
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes, encode_to_container, rate_bits};
     #[pymodule_export]
-    use crate::files::{Output, checkpoint};
+    use crate::files::{Output, checkpoint, reads_direct};
     #[pymodule_export]
     use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, TensorDecoder};
     #[pymodule_export]

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rayon::prelude::*;
 
-use super::hash::hash;
+use super::ahead::ReadAhead;
+use super::hash::{Hasher, hash};
 use super::header::{HEADER_BYTES, Header};
 use super::index::{Index, TensorEntry};
 use super::memory::MemoryFile;
@@ -29,15 +30,20 @@ const LARGE_INDEX: u64 = 4 << 20;
 /// Where the bytes are.
 #[derive(Debug)]
 enum Storage {
-    File(InputFile),
+    File(Arc<InputFile>),
     Memory(MemoryFile),
 }
+
+/// Bytes of a segment that are compared with its hash at once, where nobody wants the segment.
+const COMPARED: u64 = 16 << 20;
 
 /// An open container. Opening reads the header and the index, whatever the size of the file; segments are read when
 /// they are asked for.
 #[derive(Debug)]
 pub struct Reader {
     storage: Storage,
+    /// What reads some segments ahead.
+    ahead: RwLock<Option<Arc<ReadAhead>>>,
     header: Header,
     index: Arc<Index>,
     names: Names,
@@ -61,7 +67,7 @@ impl Reader {
     /// `FORMAT.md` section 10; each names the file and the place. [`ErrorKind::Input`](crate::ErrorKind::Input): the index is too
     /// large for a file that is not trusted.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self> {
-        Self::new(Storage::File(InputFile::open(path)?), options).map_err(|e| e.file(path))
+        Self::new(Storage::File(Arc::new(InputFile::open(path)?)), options).map_err(|e| e.file(path))
     }
 
     /// Opens a container in memory, which is not trusted.
@@ -96,7 +102,7 @@ impl Reader {
         match &self.storage {
             Storage::Memory(f) if f.read(offset, out) => Ok(()),
             storage => {
-                let bytes = storage.read(offset, out.len() as u64, cancel).map_err(|e| self.name(e))?;
+                let bytes = storage.read(offset, out.len() as u64, false, cancel).map_err(|e| self.name(e))?;
                 out.copy_from_slice(&bytes);
                 Ok(())
             }
@@ -109,7 +115,7 @@ impl Reader {
 
     fn checked(storage: Storage, options: &OpenOptions) -> Result<Self> {
         let length = storage.length();
-        let head = storage.read(0, length.min(HEADER_BYTES as u64), &options.cancel)?;
+        let head = storage.read(0, length.min(HEADER_BYTES as u64), false, &options.cancel)?;
         let header = Header::from_bytes(&head, length)?;
         options.check_index(header.index_length)?;
         let opened = || checked_index(&storage, &header, &options.cancel);
@@ -118,7 +124,8 @@ impl Reader {
             Some(Ok(pool)) => pool.run(opened)?,
             _ => opened(),
         }?;
-        Ok(Self { storage, header, index: Arc::new(index), names, trusted: options.trusted, ours: false })
+        let (ahead, index, trusted) = (RwLock::default(), Arc::new(index), options.trusted);
+        Ok(Self { storage, ahead, header, index, names, trusted, ours: false })
     }
 
     /// Whether it was opened as [trusted](OpenOptions::trusted).
@@ -194,15 +201,62 @@ impl Reader {
     /// # Errors
     /// They cannot be read, their hash does not match, or `cancel` was used.
     pub fn segment_with(&self, segment: &Segment, verify: bool, cancel: &Cancel) -> Result<AlignedBytes> {
-        let bytes = self.storage.read(segment.offset, segment.length, cancel).map_err(|e| self.name(e))?;
+        let bytes = self.read(segment.offset, segment.length, cancel)?;
         if verify && hash(&bytes) != segment.hash {
-            return Err(self.name(
-                Error::corrupt(format!("the hash of a segment of {} bytes does not match", segment.length))
-                    .offset(segment.offset)
-                    .advice("restore the file, or encode the model again; other tensors are still readable"),
-            ));
+            return Err(self.name(segment.differs()));
         }
         Ok(bytes)
+    }
+
+    /// Compares a segment with its hash, and holds little of it.
+    ///
+    /// # Errors
+    /// It cannot be read, the hash does not match, or `cancel` was used.
+    pub(crate) fn check_segment(&self, segment: &Segment, cancel: &Cancel) -> Result<()> {
+        if segment.length <= COMPARED {
+            return self.segment_with(segment, true, cancel).map(drop);
+        }
+        let ahead = self.ahead();
+        let direct = ahead.as_ref().is_some_and(|a| a.covers(segment.offset));
+        let mut hasher = Hasher::default();
+        for begin in (0..segment.length).step_by(COMPARED as usize) {
+            let length = COMPARED.min(segment.length - begin);
+            let read = self.storage.read(segment.offset + begin, length, direct, cancel);
+            hasher.update(&read.map_err(|e| self.name(e))?);
+        }
+        if hasher.hash() == segment.hash { Ok(()) } else { Err(self.name(segment.differs())) }
+    }
+
+    /// Bytes of the container, which may have been read ahead.
+    fn read(&self, offset: u64, length: u64, cancel: &Cancel) -> Result<AlignedBytes> {
+        let read = match self.ahead().filter(|a| a.covers(offset)) {
+            Some(ahead) => match ahead.take(offset, length, cancel) {
+                Some(read) => read,
+                None => self.storage.read(offset, length, true, cancel),
+            },
+            None => self.storage.read(offset, length, false, cancel),
+        };
+        read.map_err(|e| self.name(e))
+    }
+
+    /// What reads segments ahead, if anything does.
+    pub(crate) fn ahead(&self) -> Option<Arc<ReadAhead>> {
+        self.ahead.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has that read segments ahead, or nothing.
+    pub(crate) fn set_ahead(&self, ahead: Option<Arc<ReadAhead>>) {
+        let before = std::mem::replace(&mut *self.ahead.write().unwrap_or_else(PoisonError::into_inner), ahead);
+        // Its threads end here, and not while others wait for the lock.
+        drop(before);
+    }
+
+    /// The open file; `None` in memory.
+    pub(crate) fn file(&self) -> Option<&Arc<InputFile>> {
+        match &self.storage {
+            Storage::File(f) => Some(f),
+            Storage::Memory(_) => None,
+        }
     }
 
     /// [`segment_with`](Self::segment_with), with nobody to stop it.
@@ -220,7 +274,7 @@ impl Reader {
                 Error::corrupt(format!("bytes {range:?} of a segment of {}", segment.length)).offset(segment.offset),
             ));
         }
-        self.storage.read(segment.offset + range.start, range.end - range.start, cancel).map_err(|e| self.name(e))
+        self.read(segment.offset + range.start, range.end - range.start, cancel)
     }
 
     /// Names the file in `error` and, where the file is to blame, says what to do.
@@ -250,7 +304,7 @@ impl Reader {
         ends.sort_unstable();
         let mut end = HEADER_BYTES as u64;
         for (offset, length) in ends {
-            let padding = self.storage.read(end, offset - end, &Cancel::new()).map_err(|e| self.name(e))?;
+            let padding = self.storage.read(end, offset - end, false, &Cancel::new()).map_err(|e| self.name(e))?;
             if let Some(at) = padding.iter().position(|&b| b != 0) {
                 return Err(self.name(Error::corrupt("padding between segments is not zero").offset(end + at as u64)));
             }
@@ -262,7 +316,7 @@ impl Reader {
 
 /// The text of the index, compared with its hash.
 fn read_index(storage: &Storage, header: &Header, cancel: &Cancel) -> Result<AlignedBytes> {
-    let bytes = storage.read(header.index_offset, header.index_length, cancel)?;
+    let bytes = storage.read(header.index_offset, header.index_length, false, cancel)?;
     check_hash(&bytes, header)?;
     Ok(bytes)
 }
@@ -278,7 +332,7 @@ fn check_hash(index: &[u8], header: &Header) -> Result<()> {
 
 /// The index and the names in it, after all checks that need nothing else of the file. On a thread of a pool, others help.
 fn checked_index(storage: &Storage, header: &Header, cancel: &Cancel) -> Result<(Index, Names)> {
-    let bytes = storage.read(header.index_offset, header.index_length, cancel)?;
+    let bytes = storage.read(header.index_offset, header.index_length, false, cancel)?;
     let (hash, index) = both(|| check_hash(&bytes, header), || Index::from_bytes(&bytes));
     hash?;
     let index = index.map_err(|e| e.offset(header.index_offset))?;
@@ -326,9 +380,11 @@ impl Storage {
         }
     }
 
-    fn read(&self, offset: u64, length: u64, cancel: &Cancel) -> Result<AlignedBytes> {
+    /// `direct`: beside the system's page cache, if that can be.
+    fn read(&self, offset: u64, length: u64, direct: bool, cancel: &Cancel) -> Result<AlignedBytes> {
         let length = usize::try_from(length).map_err(|_| out_of_memory(usize::MAX))?;
         match self {
+            Storage::File(f) if direct => f.read_direct(offset, length, cancel),
             Storage::File(f) => f.read(offset, length, cancel),
             Storage::Memory(f) => {
                 let beyond = || Error::format("bytes beyond the end of the container").offset(offset);

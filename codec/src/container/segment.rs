@@ -25,6 +25,20 @@ pub struct Segment {
     pub hash: Hash,
 }
 
+impl Segment {
+    /// Where it ends, bytes from the start of the file.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset.saturating_add(self.length)
+    }
+
+    /// That its bytes are not those that were written.
+    pub(crate) fn differs(&self) -> Error {
+        Error::corrupt(format!("the hash of a segment of {} bytes does not match", self.length))
+            .offset(self.offset)
+            .advice("restore the file, or encode the model again; other tensors are still readable")
+    }
+}
+
 impl From<(u64, u64, Hash)> for Segment {
     fn from((offset, length, hash): (u64, u64, Hash)) -> Self {
         Self { offset, length, hash }

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use super::container::Container;
 use super::options::DecodeOptions;
+use super::tensor::placed;
 use crate::coder::Coder;
-use crate::coder::plane::{PlaneForm, PlaneSource};
+use crate::coder::plane::{Coding, PlaneForm, PlaneSource, check_tiles};
 use crate::coder::table::Table;
-use crate::error::Result;
-use crate::stored::{StoredScales, StoredTensor};
+use crate::container::Segment;
+use crate::error::{Error, Result};
+use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::AlignedBytes;
 use crate::trust;
 
@@ -20,6 +22,9 @@ pub(crate) struct TensorBytes {
     /// Those of each plane.
     pub planes: Vec<PlaneBytes>,
 }
+
+/// The tables of a tensor's planes.
+pub(crate) type Tables = Vec<Option<Arc<Table>>>;
 
 /// The bytes of a plane, and its table.
 pub(crate) struct PlaneBytes {
@@ -50,6 +55,52 @@ impl Container {
         let read = self.pool(options.threads)?.run(|| self.read_bytes(&tensor, options)).flatten();
         let (planes, scales) = read.map_err(|e| self.reader.name(e.tensor(name)))?;
         Ok(TensorBytes { tensor, scales, planes })
+    }
+
+    /// A tensor and its tables, after the checks of [`bytes_of`](Self::bytes_of) that need no coded bytes: those are read and compared with their
+    /// hashes when they are wanted. Of coder `zstd` they are needed, and read now.
+    ///
+    /// # Errors
+    /// As for [`bytes_of`](Self::bytes_of).
+    pub(crate) fn structure_of(&self, name: &str, options: &DecodeOptions) -> Result<(Arc<StoredTensor>, Tables)> {
+        let tensor = Arc::new(self.stored(name)?);
+        if tensor.planes.iter().any(|p| p.form.coding.coder() == Coder::Zstd) {
+            let bytes = self.bytes_of(name, options)?;
+            return Ok((tensor, bytes.planes.into_iter().map(|p| p.table).collect()));
+        }
+        let check = |plane: &StoredPlane| {
+            let at = |e: Error| placed(plane, 0, e);
+            let length = |s: Option<&Segment>| s.map_or(0, |s| s.length) as usize;
+            let data = length(Some(&plane.data));
+            let Coding::Tiles(tiling) = plane.form.coding else {
+                let elements = plane.form.elements().map_err(at)?;
+                let fits = data == elements;
+                return if fits {
+                    Ok(None)
+                } else {
+                    Err(at(Error::corrupt(format!("{data} bytes in a raw plane of {elements}"))))
+                };
+            };
+            let table = plane.table.map(|t| self.table(t, options.verify)).transpose()?;
+            let coder = tiling.coder;
+            match &table {
+                None => return Err(at(Error::format(format!("a plane of coder {coder} without a table")))),
+                Some(t) if t.coder() != coder => {
+                    let what = format!("a plane of coder {coder} names a {} table", t.coder());
+                    return Err(at(Error::format(what)));
+                }
+                Some(_) => {}
+            }
+            let read = |s: &Segment| self.reader.segment_with(s, options.verify, &options.cancel);
+            let offsets = plane.offsets.as_ref().map(read).transpose()?.unwrap_or_default();
+            check_tiles(&plane.form, tiling, &offsets, data, length(plane.side.as_ref())).map_err(at)?;
+            Ok(table)
+        };
+        let decoded = tensor.planes.iter().map(|p| p.elements).fold(0, usize::saturating_add);
+        let checked = self.check_decoded(&tensor, decoded, trust::AS_TRUSTED);
+        let tables = checked.and_then(|()| tensor.planes.iter().map(check).collect());
+        let tables = tables.map_err(|e| self.reader.name(e.tensor(name)))?;
+        Ok((tensor, tables))
     }
 
     fn read_bytes(&self, tensor: &StoredTensor, options: &DecodeOptions) -> Result<(Vec<PlaneBytes>, AlignedBytes)> {

@@ -82,7 +82,7 @@ impl Container {
             return Ok(());
         }
         for (_, segment) in self.index().tensors[place].segments() {
-            self.reader.segment_with(segment, true, &options.cancel)?;
+            self.reader.check_segment(segment, &options.cancel)?;
         }
         sound().insert(place);
         Ok(())
@@ -306,7 +306,7 @@ impl Container {
 }
 
 /// Elements of the tensor that its `rows` hold.
-fn elements_of(shape: &[usize], rows: &Range<usize>) -> Result<Range<usize>> {
+pub(super) fn elements_of(shape: &[usize], rows: &Range<usize>) -> Result<Range<usize>> {
     let Some((&all, others)) = shape.split_first() else {
         return Err(Error::input("a scalar has no rows").advice("read it as a whole"));
     };

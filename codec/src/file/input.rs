@@ -6,12 +6,15 @@ use std::time::SystemTime;
 
 use rayon::prelude::*;
 
+use super::direct::{Direct, PAGE, PageBuffer, pages};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::tensor::AlignedBytes;
 
 /// Bytes that one task reads.
 const READ_PIECE: usize = 8 << 20;
+/// The same, beside the page cache: it is copied from a buffer of that size.
+const DIRECT_PIECE: usize = 1 << 20;
 
 /// A file that is read piece by piece, never mapped: a mapped file that shrinks kills the process.
 #[derive(Debug)]
@@ -20,6 +23,7 @@ pub struct InputFile {
     path: PathBuf,
     length: u64,
     modified: Option<SystemTime>,
+    direct: Direct,
 }
 
 impl InputFile {
@@ -32,7 +36,13 @@ impl InputFile {
         }
         let file = File::open(path).map_err(open)?;
         let meta = file.metadata().map_err(open)?;
-        Ok(Self { file, path: path.to_owned(), length: meta.len(), modified: meta.modified().ok() })
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            length: meta.len(),
+            modified: meta.modified().ok(),
+            direct: Direct::default(),
+        })
     }
 
     /// Its path.
@@ -50,6 +60,36 @@ impl InputFile {
     /// # Errors
     /// The range is not in the file, the file was changed since it was opened, or `cancel` was used.
     pub fn read(&self, offset: u64, length: usize, cancel: &Cancel) -> Result<AlignedBytes> {
+        let read = |at, piece: &mut [u8]| self.read_piece(at, piece);
+        self.read_by(offset, length, READ_PIECE, cancel, read)
+    }
+
+    /// As [`read`](Self::read), beside the system's page cache where that can be.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub(crate) fn read_direct(&self, offset: u64, length: usize, cancel: &Cancel) -> Result<AlignedBytes> {
+        if !self.is_direct() {
+            return self.read(offset, length, cancel);
+        }
+        self.read_by(offset, length, DIRECT_PIECE, cancel, |at, piece| {
+            let around = pages(&(at..at + piece.len() as u64));
+            let mut buffer = PageBuffer::new((around.end - around.start) as usize)?;
+            self.read_pages(around.start, &mut buffer, true)?;
+            let begin = (at - around.start) as usize;
+            piece.copy_from_slice(&buffer[begin..begin + piece.len()]);
+            Ok(())
+        })
+    }
+
+    fn read_by(
+        &self,
+        offset: u64,
+        length: usize,
+        size: usize,
+        cancel: &Cancel,
+        read: impl Fn(u64, &mut [u8]) -> Result<()> + Sync,
+    ) -> Result<AlignedBytes> {
         if offset.checked_add(length as u64).is_none_or(|end| end > self.length) {
             return Err(Error::format(format!("{length} bytes beyond the end of the file"))
                 .file(&self.path)
@@ -59,25 +99,57 @@ impl InputFile {
         let mut bytes = AlignedBytes::zeroed(length)?;
         let read = |(i, piece): (usize, &mut [u8])| {
             cancel.check()?;
-            let at = offset + (i * READ_PIECE) as u64;
-            read_exact_at(&self.file, piece, at).map_err(|e| match e.kind() {
-                std::io::ErrorKind::UnexpectedEof => self.changed(),
-                _ => Error::io("read", &self.path, e).offset(at),
-            })
+            read(offset + (i * size) as u64, piece)
         };
         // In parallel, since copying from the page cache is bound by one core; but rayon's own pool, which a thread of none would
         // use, is not there in a process that was forked.
-        if length > READ_PIECE && rayon::current_thread_index().is_some() {
-            bytes.par_chunks_mut(READ_PIECE).enumerate().try_for_each(read)?;
+        if length > size && rayon::current_thread_index().is_some() {
+            bytes.par_chunks_mut(size).enumerate().try_for_each(read)?;
         } else {
-            bytes.chunks_mut(READ_PIECE).enumerate().try_for_each(read)?;
+            bytes.chunks_mut(size).enumerate().try_for_each(read)?;
         }
         // Once more, since a writer may have been at work meanwhile.
         self.check_unchanged()?;
         Ok(bytes)
     }
 
-    fn check_unchanged(&self) -> Result<()> {
+    fn read_piece(&self, at: u64, piece: &mut [u8]) -> Result<()> {
+        read_exact_at(&self.file, piece, at).map_err(|e| self.failed(e, at))
+    }
+
+    /// Whether it can be read beside the system's page cache. Tried once.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct.file(&self.file, &self.path).is_some()
+    }
+
+    /// Fills `out` with the bytes from `offset` on, without asking whether the file was changed; what lies behind its end stays as it was.
+    /// `direct`: beside the page cache if that can be, for which offset, length and address are multiples of [`PAGE`].
+    pub(crate) fn read_pages(&self, offset: u64, out: &mut [u8], direct: bool) -> Result<()> {
+        let there = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX).min(out.len());
+        let direct = if direct { self.direct.file(&self.file, &self.path) } else { None };
+        if let Some(file) = direct {
+            debug_assert!(offset.is_multiple_of(PAGE as u64) && out.len().is_multiple_of(PAGE));
+            match read_until(file, out, offset, there) {
+                Ok(()) => return Ok(()),
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(self.failed(e, offset)),
+                // The system may refuse what it took when it was tried, as where the file lies on several disks, or for this memory. If the
+                // disk errs, the other way says so.
+                Err(_) => self.direct.refuse(),
+            }
+        }
+        self.read_piece(offset, &mut out[..there])
+    }
+
+    fn failed(&self, e: std::io::Error, at: u64) -> Error {
+        match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => self.changed().offset(at),
+            _ => Error::io("read", &self.path, e).offset(at),
+        }
+    }
+
+    /// # Errors
+    /// The file was written to since it was opened.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
         let meta: Metadata = self.file.metadata().map_err(|e| Error::io("read", &self.path, e))?;
         if meta.len() == self.length && meta.modified().ok() == self.modified {
             return Ok(());
@@ -109,6 +181,48 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> std::io:
     Ok(())
 }
 
+/// Whether a file can be read beside the system's page cache, as [`AheadOptions::direct`](crate::AheadOptions::direct) wants.
+///
+/// # Errors
+/// It cannot be opened.
+///
+/// ```
+/// # fn main() -> wcodec::Result<()> {
+/// let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+/// println!("{}", if wcodec::reads_direct(&file)? { "it can" } else { "its file system has no such reads" });
+/// # Ok(())
+/// # }
+/// ```
+pub fn reads_direct(path: &Path) -> Result<bool> {
+    Ok(InputFile::open(path)?.is_direct())
+}
+
+/// Reads until `wanted` bytes of `out` are there; the last read may find fewer than it asks for.
+fn read_until(file: &File, out: &mut [u8], offset: u64, wanted: usize) -> std::io::Result<()> {
+    let mut done = 0;
+    while done < wanted {
+        // Where a read ends early, the next one begins with a whole page again.
+        let begin = done / PAGE * PAGE;
+        match read_at(file, &mut out[begin..], offset + begin as u64) {
+            Ok(n) if begin + n > done => done = begin + n,
+            Ok(_) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> std::io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> std::io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, bytes, offset)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,5 +245,39 @@ mod tests {
         std::fs::write(dir.path().join("g"), [2; 7]).unwrap();
         std::fs::rename(dir.path().join("g"), &path).unwrap();
         assert_eq!(&f.read(0, 3, &go).unwrap()[..], [1; 3]);
+    }
+
+    #[test]
+    fn bytes_beside_the_page_cache_are_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i.wrapping_mul(i) % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let (f, go) = (InputFile::open(&path).unwrap(), Cancel::new());
+        for refused in [false, true] {
+            for (at, n) in [(0, 1), (5, 4096), (4096, 8192), (4095, 2), (2_999_999, 2), (17, 2_900_000), (3_000_001, 0)]
+            {
+                assert!(f.read_direct(at as u64, n, &go).unwrap()[..] == bytes[at..at + n], "{n} at {at}, {refused}");
+            }
+            for (at, n) in [(0usize, PAGE), (PAGE, 100 * PAGE), (2_998_272, PAGE), (2_998_272, 4 * PAGE)] {
+                let mut out = PageBuffer::new(n).unwrap();
+                f.read_pages(at as u64, &mut out, true).unwrap();
+                let there = n.min(bytes.len() - at);
+                assert!(out[..there] == bytes[at..at + there] && out[there..].iter().all(|&b| b == 0));
+            }
+            // What the system refuses later is read as usual.
+            f.direct.refuse();
+            assert!(!f.is_direct());
+        }
+        assert!(f.read_direct(2_999_999, 3, &go).is_err());
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        let f2 = InputFile::open(&path).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+        let mut out = PageBuffer::new(PAGE).unwrap();
+        for direct in [true, false] {
+            let e = f2.read_pages(0, &mut out, direct).unwrap_err();
+            assert!(e.to_string().contains("changed while it was open") && e.byte_offset() == Some(0), "{e}");
+        }
+        assert!(f2.read_direct(0, 10, &go).is_err());
     }
 }

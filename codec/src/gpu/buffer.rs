@@ -227,6 +227,11 @@ impl PinnedBuffer {
         Ok(Self { device: device.clone(), ptr, len: bytes })
     }
 
+    /// Address of the first byte, a multiple of a page, for those who write there while they know that nobody else uses it.
+    pub(super) fn address(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
     /// Begins to copy the `bytes` bytes at the device's address `from` to the beginning, after the work that is in the stream.
     ///
     /// # Safety

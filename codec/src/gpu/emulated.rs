@@ -16,6 +16,7 @@ use crate::coder::plane::{Coding, Plane, Scratch};
 use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
 
+mod disk;
 mod lossless;
 mod product;
 mod rate;

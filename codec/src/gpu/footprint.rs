@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::device::Device;
+use super::disk;
 use super::nvcomp::Nvcomp;
 use super::options::GpuOptions;
 use super::piece::Piece;
@@ -113,6 +114,18 @@ impl Sizes {
             (slot.max(uncut), all + self.images[i])
         });
         slot.min(all)
+    }
+
+    /// Pinned memory of the host that a [`HostDecoder`](super::HostDecoder) of some of the tensors, by their places, takes, in bytes. Those of
+    /// `on_disk` are read from the file.
+    pub fn pinned(&self, in_memory: &[usize], on_disk: &[usize], options: &GpuOptions) -> usize {
+        let images: usize = in_memory.iter().map(|&i| self.images[i]).sum();
+        if on_disk.is_empty() {
+            return images;
+        }
+        let slot = self.slot(in_memory.iter().chain(on_disk).copied(), options.ring);
+        let margin = disk::margin(on_disk.iter().map(|&i| self.tensors[i].planes));
+        images + SLOTS * (slot.next_multiple_of(disk::PAGE) + margin)
     }
 
     /// What a decoder of some of the tensors, by their places, takes: [`GpuDecoder`](super::GpuDecoder), or with `on_host`

@@ -17,6 +17,11 @@ pub struct GpuOptions {
     pub zstd_scratch: Option<usize>,
     /// Device memory, in bytes, for compressed bytes that are on their way from the host ([`HostDecoder`](super::HostDecoder)).
     pub ring: usize,
+    /// Threads that read tensors which stay in the file ([`HostDecoder::with_disk`](super::HostDecoder::with_disk)); 16 where absent.
+    pub readers: Option<usize>,
+    /// Whether these are read beside the system's page cache, where file and system allow it: what pays where they are more than the cache can
+    /// hold.
+    pub direct: bool,
     /// Where nvCOMP is; searched for where absent (see [`Nvcomp::load`](super::nvcomp::Nvcomp::load)). Needed for planes of coder `zstd` only.
     pub nvcomp: Option<PathBuf>,
     /// Folders to search for nvCOMP, such as Python's `site-packages`.
@@ -35,6 +40,8 @@ impl Default for GpuOptions {
             verify: true,
             zstd_scratch: None,
             ring: 128 << 20,
+            readers: None,
+            direct: true,
             nvcomp: None,
             nvcomp_folders: Vec::new(),
             overlap: true,

@@ -18,7 +18,7 @@ use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
 use crate::coder::{BLOCK_COLS, Coder, Filter, LANES, Layout, TILE_ROWS};
-use crate::decode::{PlaneBytes, TensorBytes};
+use crate::decode::TensorBytes;
 use crate::error::{Error, Result};
 use crate::scheme::Fields;
 use crate::stored::{StoredPlane, StoredTensor};
@@ -73,7 +73,11 @@ pub struct TensorPlan {
 impl TensorPlan {
     /// Plans the decoding of a tensor whose bytes were checked.
     pub fn new(bytes: &TensorBytes) -> Result<Self> {
-        let tensor = &bytes.tensor;
+        Self::of(&bytes.tensor, bytes.planes.iter().map(|plane| plane.table.clone()))
+    }
+
+    /// The same, by the tensor's tables, one of each plane that has one.
+    pub fn of(tensor: &Arc<StoredTensor>, tables: impl Iterator<Item = Option<Arc<Table>>>) -> Result<Self> {
         let matrix = tensor.rows_view();
         let (count, rows, cols) = matrix;
         if count.checked_mul(rows).is_none_or(|n| n >= 1 << 31) || cols >= 1 << 31 {
@@ -83,12 +87,12 @@ impl TensorPlan {
             true => tensor.fields().into_iter().map(Some).collect(),
             false => vec![None],
         };
-        let joined = tensor.planes.iter().zip(&bytes.planes).zip(fields).enumerate();
-        let planes = joined.map(|(i, ((stored, plane), fields))| {
+        let joined = tensor.planes.iter().zip(tables).zip(fields).enumerate();
+        let planes = joined.map(|(i, ((stored, table), fields))| {
             let joins =
                 fields.as_ref().map(|fields| Joins { fields, bytes: tensor.dtype.size(), pass: pass(tensor, i) });
             let products = tensor.symbol_scales().is_none_or(|s| s.dtype == Dtype::F32 && s.offset == 0.0);
-            method(matrix, stored, plane, joins, products).map_err(|e| e.tensor(&tensor.name))
+            method(matrix, stored, table, joins, products).map_err(|e| e.tensor(&tensor.name))
         });
         let planes = planes.collect::<Result<_>>()?;
         let image = Image::of(tensor);
@@ -234,7 +238,7 @@ fn pass(tensor: &StoredTensor, plane: usize) -> usize {
 fn method(
     matrix: (usize, usize, usize),
     stored: &StoredPlane,
-    plane: &PlaneBytes,
+    table: Option<Arc<Table>>,
     joins: Option<Joins<'_>>,
     products: bool,
 ) -> Result<Method> {
@@ -253,12 +257,12 @@ fn method(
     }
     Ok(match coding {
         Coding::Tiles(tiling) => {
-            let (Some(table_number), Some(table)) = (stored.table, plane.table.clone()) else {
+            let (Some(table_number), Some(table)) = (stored.table, table) else {
                 return Err(Error::format("a plane without 'table'"));
             };
             let geometry = tiling.geometry(matrix)?;
             let blocks = geometry.padded_elements() / (TILE_ROWS * BLOCK_COLS);
-            let units = u32::try_from(plane.data.len() / OFFSET_UNIT).ok().filter(|&n| n < u32::MAX);
+            let units = u32::try_from(stored.data.length / OFFSET_UNIT as u64).ok().filter(|&n| n < u32::MAX);
             let Some(data_units) = units.filter(|_| blocks < 1 << 31) else { return Err(too_large()) };
             let max_chunk = stored.form.max_chunk;
             Method::Tiles(TilesPlan {

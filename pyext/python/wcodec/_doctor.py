@@ -19,6 +19,7 @@ from ._errors import DeviceError, WcodecError
 from ._native import safe
 from ._options import CODERS
 
+_CACHED = "no direct reads on the file system of this package: weights on disk go through the page cache"
 # Large enough for several strips and tiles, with an odd end.
 _SHAPE = (83, 1040)
 
@@ -52,6 +53,9 @@ class DoctorReport:
     """Its ``version``, the version of ``cuda`` that it is built for, or the ``problem``."""
     nvcomp: dict[str, Any]
     """Its ``version``, ``family`` (of interfaces), ``cuda`` and ``path``, or the ``problem``."""
+    disk: dict[str, Any]
+    """Of the disk that this package is on: whether files are read beside the system's page cache (``direct``), as
+    residency ``disk`` would; or the ``problem``."""
     checks: tuple[Check, ...]
 
     @property
@@ -85,6 +89,7 @@ class DoctorReport:
             ("kernels", ", ".join(self.kernels)),
             ("torch", _or_problem(self.torch, "{version}, CUDA {cuda}")),
             ("nvCOMP", _or_problem(self.nvcomp, "{version} (family {family}, CUDA {cuda}) in {path}")),
+            ("disk", _or_problem(self.disk, "direct reads" if self.disk["direct"] else _CACHED)),
         ]
         return facts
 
@@ -125,6 +130,7 @@ def doctor() -> DoctorReport:
     checks = tuple(_checks(devices or [], driver_problem))
     # Once more, as a driver that refuses machine code does so in the checks.
     devices, _ = _tried(lambda: json.loads(_native.gpu_devices()))
+    direct, disk_problem = _tried(lambda: _native.reads_direct(_native.__file__))
     nvcomp, nvcomp_problem = _tried(lambda: json.loads(_native.nvcomp_info(None, _devices.nvcomp_folders())))
     if nvcomp:
         nvcomp["cuda"] = ".".join(map(str, nvcomp["cuda"])) if nvcomp["cuda"] else "unknown"
@@ -138,6 +144,7 @@ def doctor() -> DoctorReport:
         kernels=tuple(_native.gpu_kernels()),
         torch=_torch_facts(),
         nvcomp={**dict.fromkeys(("path", "version", "family", "cuda")), **(nvcomp or {}), "problem": nvcomp_problem},
+        disk={"direct": direct, "problem": disk_problem},
         checks=checks,
     )
 

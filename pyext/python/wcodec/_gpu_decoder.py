@@ -31,6 +31,8 @@ def gpu_options(
     scratch: int | None = None,
     nvcomp: str | os.PathLike[str] | None = None,
     ring: int | None = None,
+    readers: int | None = None,
+    direct: bool | None = None,
 ) -> _GpuOptions:
     """All options, with the defaults filled in."""
     return {
@@ -38,6 +40,8 @@ def gpu_options(
         "verify": bool(check),
         "zstd_scratch": count("scratch", scratch, 0),
         "ring": count("ring", ring, 0),
+        "readers": count("readers", readers),
+        "direct": direct,
         "nvcomp": None if nvcomp is None else path_of(nvcomp),
         "nvcomp_folders": _devices.nvcomp_folders(),
     }
@@ -233,6 +237,7 @@ class Decoder:
         names: Iterable[str] | None,
         device: str | torch.device,
         options: _GpuOptions,
+        from_disk: Iterable[str] | bool = False,
     ) -> None:
         number = _devices.parse(device)
         if number is None:
@@ -242,7 +247,10 @@ class Decoder:
         try:
             chosen = _chosen(opened, names)
             self._device = _devices.torch_device(number)
-            self._native = _send(opened, list(chosen), self._device, options, self._on_host)
+            wanted = from_disk if isinstance(from_disk, bool | str) else list(from_disk)
+            on_disk = list(_chosen(opened, None if isinstance(wanted, bool) else wanted)) if wanted else []
+            on_disk = [name for name in on_disk if name in chosen]
+            self._native = _send(opened, list(chosen), self._device, options, self._on_host, on_disk)
             # Plain facts: an entry would keep the container open.
             self._infos = {name: _plain(entry) for name, entry in chosen.items()}
             for alias, target in opened.aliases.items():
@@ -456,9 +464,9 @@ def _plain(entry: TensorInfo) -> TensorInfo:
 
 
 def _send(
-    container: Container, names: list[str], device: Any, options: _GpuOptions, on_host: bool
+    container: Container, names: list[str], device: Any, options: _GpuOptions, on_host: bool, on_disk: list[str]
 ) -> _native.TensorDecoder:
     """The native decoder."""
     return _torch.with_spare(
-        device, lambda: _native.TensorDecoder(container._open, names, device.index, options, on_host)
+        device, lambda: _native.TensorDecoder(container._open, names, device.index, options, on_host, on_disk)
     )

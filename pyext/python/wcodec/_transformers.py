@@ -53,8 +53,9 @@ def register() -> None:
         :param scheme: as for :func:`wcodec.compress_`, as is all that follows; ``rate`` where ``bits`` are given.
         :param bits: with scheme ``rate``, bits per weight, 1 to 8.
         :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``.
-        :param residency: ``device``, ``host`` or ``auto``.
+        :param residency: ``device``, ``host``, ``auto``, or for a folder that is compressed already ``disk``.
         :param vram_budget: for ``auto``, a size.
+        :param ram_budget: for ``auto``, a size.
         :param cache: a size.
         :param include: glob patterns of layers to compress; all if left out.
         :param exclude: glob patterns of layers to leave as they are.
@@ -76,15 +77,16 @@ def register() -> None:
             exclude: str | Iterable[str] = (),
             embeddings: bool = True,
             file: str | None = None,
+            ram_budget: int | str | None = None,
             **options: Any,
         ) -> None:
             from ._options import patterns
 
-            checked_settings(residency, vram_budget, cache)
+            checked_settings(residency, vram_budget, cache, ram_budget)
             options.pop("quant_method", None)
             self.quant_method = METHOD
             self.scheme, self.bits, self.coder, self.residency = scheme, bits, coder, residency
-            self.vram_budget, self.cache, self.file = vram_budget, cache, file
+            self.vram_budget, self.ram_budget, self.cache, self.file = vram_budget, ram_budget, cache, file
             self.include, self.exclude = patterns("include", include), patterns("exclude", exclude)
             self.embeddings, self.options = bool(embeddings), options
             _check(self)
@@ -210,7 +212,7 @@ def register() -> None:
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Of a config's settings, those of where weights are."""
-    return {name: given.get(name) for name in ("vram_budget", "cache")}
+    return {name: given.get(name) for name in ("vram_budget", "ram_budget", "cache")}
 
 
 def _check(config: Any) -> None:
@@ -220,9 +222,9 @@ def _check(config: Any) -> None:
     known = set(inspect.signature(encode_options).parameters) - _NOT_OF_LAYERS
     calibration = {"calibrate", "feedback"}
     if unknown := set(config.options) - known - calibration:
-        raise InputError(
-            f"WCodecConfig has no {', '.join(sorted(unknown))} (it takes {', '.join(sorted(known | calibration))})"
-        )
+        own = set(inspect.signature(type(config).__init__).parameters) - {"self", "options"}
+        takes = ", ".join(sorted(own | known | calibration))
+        raise InputError(f"WCodecConfig has no {', '.join(sorted(unknown))} (it takes {takes})")
     if isinstance(config.bits, int | float) and not 1 <= config.bits <= 8:
         raise InputError(f"{config.bits} bits per weight (ask for 1 to 8)")
     encode_options(**{name: value for name, value in config.encoding().items() if name not in calibration})

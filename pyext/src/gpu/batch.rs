@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use wcodec::gpu::{Around, Batch, HostBatch, Vectors};
+use wcodec::{Cancel, Result};
 
 use super::{crate_stream, named};
-use crate::progress::detached;
+use crate::progress::{detached, run};
 
 /// Targets whose launches are ready; `wcodec.DecodeBatch` is the class for users. It keeps the decoder's memory alive, and the
 /// Python half keeps the outputs.
@@ -28,21 +29,24 @@ impl DecodeBatch {
         Self { prepared, path }
     }
 
+    /// Puts work into a stream; where that waits for the disk, Ctrl-C ends it.
+    fn put(&self, py: Python<'_>, work: impl FnOnce(&Prepared, &Cancel) -> Result<()> + Send) -> PyResult<()> {
+        let work = |cancel: &Cancel| work(&self.prepared, cancel).map_err(|e| named(self.path.as_ref(), e));
+        match &self.prepared {
+            Prepared::Host(batch) if batch.waits() => run(py, None, |_, link| work(&link.cancel())),
+            _ => detached(py, || work(&Cancel::new())),
+        }
+    }
+
     fn products(&self, py: Python<'_>, vectors: &Vectors, stream: usize) -> PyResult<()> {
-        detached(py, || {
-            let device = match &self.prepared {
-                Prepared::Device(batch) => batch.device(),
-                Prepared::Host(batch) => batch.device(),
-            };
-            let stream = crate_stream(device, stream);
-            let launched = match &self.prepared {
-                // SAFETY: The Python half has checked device, shape and dtype of vectors, results and all that is added to them, and has told
-                // torch that the stream uses them.
-                Prepared::Device(batch) => unsafe { batch.multiply(vectors, &stream) },
-                // SAFETY: Likewise.
-                Prepared::Host(batch) => unsafe { batch.multiply(vectors, &stream) },
-            };
-            launched.map_err(|e| named(self.path.as_ref(), e))
+        self.put(py, |prepared, cancel| match prepared {
+            // SAFETY: The Python half has checked device, shape and dtype of vectors, results and what is added to them, and has told torch that
+            // the stream uses them.
+            Prepared::Device(batch) => unsafe { batch.multiply(vectors, &crate_stream(batch.device(), stream)) },
+            // SAFETY: Likewise.
+            Prepared::Host(batch) => unsafe {
+                batch.multiply_until(vectors, &crate_stream(batch.device(), stream), cancel)
+            },
         })
     }
 }
@@ -51,19 +55,11 @@ impl DecodeBatch {
 impl DecodeBatch {
     /// Puts the decoding into the stream.
     fn launch(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
-        detached(py, || {
-            let device = match &self.prepared {
-                Prepared::Device(batch) => batch.device(),
-                Prepared::Host(batch) => batch.device(),
-            };
-            let stream = crate_stream(device, stream);
-            let launched = match &self.prepared {
-                // SAFETY: As for `GpuDecoder::decode`.
-                Prepared::Device(batch) => unsafe { batch.launch(&stream) },
-                // SAFETY: Likewise.
-                Prepared::Host(batch) => unsafe { batch.launch(&stream) },
-            };
-            launched.map_err(|e| named(self.path.as_ref(), e))
+        self.put(py, |prepared, cancel| match prepared {
+            // SAFETY: As for `GpuDecoder::decode`.
+            Prepared::Device(batch) => unsafe { batch.launch(&crate_stream(batch.device(), stream)) },
+            // SAFETY: Likewise.
+            Prepared::Host(batch) => unsafe { batch.launch_until(&crate_stream(batch.device(), stream), cancel) },
         })
     }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use wcodec::Dtype;
 use wcodec::gpu::{Device, GpuDecoder, HostDecoder, Stream, Target};
+use wcodec::{Cancel, Dtype};
 
 use super::batch::{DecodeBatch, Prepared};
 use super::{Options, PyFactor, PyTarget, crate_factors, crate_stream, crate_targets, named};
@@ -59,12 +59,12 @@ impl Source {
 
     /// # Safety
     /// As for [`GpuDecoder::decode`].
-    unsafe fn decode(&self, targets: &[Target], stream: &Stream) -> wcodec::Result<()> {
+    unsafe fn decode(&self, targets: &[Target], stream: &Stream, cancel: &Cancel) -> wcodec::Result<()> {
         match self {
             // SAFETY: As the caller promises.
             Self::Device(decoder) => unsafe { decoder.decode(targets, stream) },
             // SAFETY: As the caller promises.
-            Self::Host(decoder) => unsafe { decoder.decode(targets, stream) },
+            Self::Host(decoder) => unsafe { decoder.decode_until(targets, stream, cancel) },
         }
     }
 }
@@ -82,7 +82,8 @@ fn kept(device: Device) -> Device {
 
 #[pymethods]
 impl TensorDecoder {
-    /// Reads the tensors `names` for decoding on GPU `ordinal`: to its memory or, if `on_host`, to pinned memory.
+    /// Reads the tensors `names` for decoding on GPU `ordinal`: to its memory or, if `on_host`, to pinned memory; those of `on_disk` stay in
+    /// the file then.
     #[new]
     fn new(
         py: Python<'_>,
@@ -91,13 +92,14 @@ impl TensorDecoder {
         ordinal: usize,
         options: Options,
         on_host: bool,
+        on_disk: Vec<String>,
     ) -> PyResult<Self> {
         let container = container.get().inner();
         run(py, None, |_, link| {
             let options = options.build(link.cancel());
             let device = kept(Device::new(ordinal)?);
             let source = if on_host {
-                Source::Host(HostDecoder::new(&device, container, &names, &options)?)
+                Source::Host(HostDecoder::with_disk(&device, container, &names, &on_disk, &options)?)
             } else {
                 Source::Device(GpuDecoder::new(&device, container, &names, &options)?)
             };
@@ -107,13 +109,18 @@ impl TensorDecoder {
 
     /// Puts the decoding of `targets` into the stream.
     fn decode(&self, py: Python<'_>, targets: Vec<PyTarget>, stream: usize) -> PyResult<()> {
-        detached(py, || {
+        let decode = |cancel: &Cancel| {
             let targets = self.source.targets(targets).map_err(|e| named(self.path.as_ref(), e))?;
             let stream = crate_stream(self.source.device(), stream);
             // SAFETY: The Python half has checked device, shape and dtype of the outputs, and has told torch that the stream uses
             // them.
-            unsafe { self.source.decode(&targets, &stream) }.map_err(|e| named(self.path.as_ref(), e))
-        })
+            unsafe { self.source.decode(&targets, &stream, cancel) }.map_err(|e| named(self.path.as_ref(), e))
+        };
+        if self.direct().is_some() {
+            // It waits for the disk.
+            return run(py, None, |_, link| decode(&link.cancel()));
+        }
+        detached(py, || decode(&Cancel::new()))
     }
 
     /// Fixes addresses and launches for `targets`, to be launched again and again.
@@ -190,6 +197,22 @@ impl TensorDecoder {
         match &self.source {
             Source::Device(_) => 0,
             Source::Host(decoder) => decoder.host_bytes(),
+        }
+    }
+
+    /// Of these, the bytes that tensors in the file pass through.
+    fn host_ring_bytes(&self) -> usize {
+        match &self.source {
+            Source::Device(_) => 0,
+            Source::Host(decoder) => decoder.ring_bytes(),
+        }
+    }
+
+    /// Whether tensors in the file are read beside the system's page cache; none where there are no such tensors.
+    fn direct(&self) -> Option<bool> {
+        match &self.source {
+            Source::Device(_) => None,
+            Source::Host(decoder) => decoder.is_direct(),
         }
     }
 

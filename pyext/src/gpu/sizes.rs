@@ -27,6 +27,11 @@ impl DeviceSizes {
         self.0.images().to_vec()
     }
 
+    /// Pinned bytes of the host that a decoder of these takes, of which `on_disk` are read from the file.
+    fn pinned(&self, in_memory: Vec<usize>, on_disk: Vec<usize>, options: Options) -> usize {
+        self.0.pinned(&in_memory, &on_disk, &options.build(Cancel::new()))
+    }
+
     /// Bytes that a decoder of some of them, by their places, holds on a GPU: where their bytes stay there, or with `on_host` come through
     /// the ring. Without a GPU's number, what nvCOMP needs is an estimate.
     fn total(

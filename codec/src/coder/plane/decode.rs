@@ -214,6 +214,41 @@ fn check_longest(longest: usize, max_chunk: usize) -> Result<()> {
     Err(Error::corrupt(format!("the longest chunk has {longest} bytes, and the index says {max_chunk}")))
 }
 
+/// Checks that a plane of tiles fits together, of whose data and side plane only the lengths are known; bytes of a strip's side plane.
+///
+/// # Errors
+/// As for [`Plane::new`].
+pub fn check_tiles(form: &PlaneForm, tiling: Tiling, offsets: &[u8], data: usize, side: usize) -> Result<usize> {
+    let geometry = tiling.geometry(form.matrix)?;
+    let format = ChunkFormat { coder: tiling.coder, layout: tiling.layout, shift: tiling.shift };
+    let entries = offsets.as_chunks::<4>().0;
+    if !offsets.len().is_multiple_of(4) || entries.len().checked_sub(1) != Some(geometry.chunks()) {
+        let (n, chunks) = (offsets.len(), geometry.chunks());
+        return Err(Error::corrupt(format!("{n} bytes of offsets for {chunks} chunks")));
+    }
+    let side_per_strip = (0..geometry.tiles()).map(|t| format.side_bytes(geometry.position(t).width)).sum::<usize>();
+    if side_per_strip.checked_mul(geometry.strips()) != Some(side) {
+        return Err(Error::corrupt(format!("{side} bytes of side plane")));
+    }
+    let at = |i: usize| u32::from_le_bytes(entries[i]) as usize * OFFSET_UNIT;
+    let (mut end, mut longest) = (0, 0);
+    for i in 0..geometry.chunks() {
+        let r = at(i)..at(i + 1);
+        let most = format.longest(geometry.position(i).width);
+        if r.start != end || r.end < r.start || r.len() > most {
+            let Range { start, end } = r;
+            return Err(Error::corrupt(format!("chunk {i} lies at {start}..{end}, at most {most} bytes long")));
+        }
+        end = r.end;
+        longest = longest.max(r.len());
+    }
+    if end != data {
+        return Err(Error::corrupt(format!("chunks end at {end} of {data}")));
+    }
+    check_longest(longest, form.max_chunk)?;
+    Ok(side_per_strip)
+}
+
 impl<'a> Tiles<'a> {
     fn new(source: &PlaneSource<'a>, tiling: Tiling, isa: Isa) -> Result<Self> {
         let Tiling { coder, layout, shift, filter, .. } = tiling;
@@ -225,36 +260,12 @@ impl<'a> Tiles<'a> {
             return Err(Error::format(format!("a plane of coder {coder} names a {} table", table.coder())));
         }
         let format = ChunkFormat { coder, layout, shift };
+        let side_per_strip = check_tiles(&source.form, tiling, source.offsets, source.data.len(), source.side.len())?;
         let offsets = source.offsets.as_chunks::<4>().0;
-        if !source.offsets.len().is_multiple_of(4) || offsets.len().checked_sub(1) != Some(geometry.chunks()) {
-            let (n, chunks) = (source.offsets.len(), geometry.chunks());
-            return Err(Error::corrupt(format!("{n} bytes of offsets for {chunks} chunks")));
-        }
-        let side_per_strip =
-            (0..geometry.tiles()).map(|t| format.side_bytes(geometry.position(t).width)).sum::<usize>();
-        if side_per_strip.checked_mul(geometry.strips()) != Some(source.side.len()) {
-            return Err(Error::corrupt(format!("{} bytes of side plane", source.side.len())));
-        }
         let decoder = ChunkDecoder::new(format, table, isa);
         let element_bytes = source.form.coding.element_bytes();
         let (data, side) = (source.data, source.side);
-        let tiles = Self { geometry, format, filter, isa, decoder, offsets, data, side, side_per_strip, element_bytes };
-        let (mut end, mut longest) = (0, 0);
-        for i in 0..geometry.chunks() {
-            let r = tiles.chunk_range(i);
-            let most = format.longest(geometry.position(i).width);
-            if r.start != end || r.end < r.start || r.len() > most {
-                let Range { start, end } = r;
-                return Err(Error::corrupt(format!("chunk {i} lies at {start}..{end}, at most {most} bytes long")));
-            }
-            end = r.end;
-            longest = longest.max(r.len());
-        }
-        if end != source.data.len() {
-            return Err(Error::corrupt(format!("chunks end at {end} of {}", source.data.len())));
-        }
-        check_longest(longest, source.form.max_chunk)?;
-        Ok(tiles)
+        Ok(Self { geometry, format, filter, isa, decoder, offsets, data, side, side_per_strip, element_bytes })
     }
 
     fn chunk_range(&self, i: usize) -> Range<usize> {

@@ -138,7 +138,8 @@ def _load(a: argparse.Namespace) -> Any:
 
     _quiet_loading(a.quiet)
     return loading.load_model(
-        a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget, cache=a.cache,
+        a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget,
+        ram_budget=a.ram_budget, cache=a.cache,
         trusted=a.trust, trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
     )  # fmt: skip
 

@@ -329,13 +329,17 @@ def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
     parser.add_argument("model", metavar="MODEL", help="a .wcodec file or folder, or the folder of a checkpoint")
     parser.add_argument("--baseline", metavar="FOLDER", help=baseline)
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
-    parser.add_argument("--residency", choices=("device", "host", "auto"),
-                        help="keeps compressed bytes in the GPU's memory, in the host's, or in the GPU's if they fit "
-                             "(default: as the model was saved, or device)")  # fmt: skip
+    parser.add_argument("--residency", choices=("device", "host", "disk", "auto"),
+                        help="keeps compressed bytes in the GPU's memory, in the host's, on disk (to be read while the "
+                             "model runs, also on a CPU), or where they fit, in this order (default: as the model was "
+                             "saved, or device)")  # fmt: skip
     parser.add_argument("--vram-budget", type=_size, metavar="SIZE",
                         help="with --residency auto, memory of the GPU that the model may take, such as 3GB or 512MiB; "
                              "activations and the cache of keys and values come on top (default: what is free, less a "
                              "tenth of it all)")  # fmt: skip
+    parser.add_argument("--ram-budget", type=_size, metavar="SIZE",
+                        help="with --residency auto, memory of the host for compressed weights; the rest is read from "
+                             "disk (default: what is free, less a tenth of it all)")  # fmt: skip
     parser.add_argument("--cache", type=_size, metavar="SIZE",
                         help="memory in which some layers stay decoded, those that save most time (default: as the "
                              "model was saved, or none)")  # fmt: skip

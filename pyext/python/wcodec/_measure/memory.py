@@ -94,9 +94,12 @@ def _parts(model: Any) -> Iterator[MemoryPart]:
         stored = {store.entry(name).name: layer for layer in layers for name in layer.tensors}
         looked_up = sum(store.entry(name).stored_bytes for name, layer in stored.items() if layer.looked_up)
         others = sum(store.entry(name).stored_bytes for name, layer in stored.items() if not layer.looked_up)
+        on_disk = store.disk_bytes(device)
+        add("compressed layers, read when needed", "disk", on_disk)
         if device.type != "cuda":
             add("compressed embeddings", device, looked_up)
-            add("compressed layers", device, others)
+            add("compressed layers", device, others - on_disk)
+            add("ring for layers on disk", device, store.host_ring_bytes)
             continue
         # What the decoders hold; nothing before they were made.
         held = store.device_bytes
@@ -108,7 +111,9 @@ def _parts(model: Any) -> Iterator[MemoryPart]:
             ring = store.ring_bytes(device)
         add("compressed layers", device, others - ring)
         add("ring for streamed layers", device, ring)
-        add("compressed layers", "cpu (pinned)", store.host_bytes)
+        host_ring = store.host_ring_bytes
+        add("compressed layers", "cpu (pinned)", store.host_bytes - host_ring)
+        add("ring for layers on disk", "cpu (pinned)", host_ring)
     for device, size in _caches(model):
         add("decoded-layer cache", device, size)
     for what, tensors in (("weights as they are", model.parameters()), ("buffers", model.buffers())):

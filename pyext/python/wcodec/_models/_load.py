@@ -17,7 +17,7 @@ from .._foreign import by_transformers, class_of, config_of, said
 from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
-from ..nn._placement import Settings, checked_settings
+from ..nn._placement import Settings, checked_settings, refuse_disk
 from ..nn._store import Store
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find, groups, routed
@@ -39,6 +39,7 @@ def load_model(
     dtype: Any = None,
     *,
     vram_budget: int | str | None = None,
+    ram_budget: int | str | None = None,
     cache: int | str | None = None,
     scheme: str | None = None,
     coder: str = "rans",
@@ -64,10 +65,16 @@ def load_model(
         which is compressed in memory; or the name of a repository on the Hugging Face Hub with one of these.
     :param device: where to run: ``cpu`` (default), ``cuda``, ``cuda:N`` or a ``torch.device``.
     :param residency: where compressed bytes are while the model is on a GPU, as for :func:`wcodec.compress_`:
-        ``device``, ``host`` or ``auto``. If left out, as it was when the model was saved, or ``device``.
+        ``device``, ``host``, ``disk`` or ``auto``. With ``disk`` they stay in the ``.wcodec`` file and are read each
+        time that they are decoded, ahead of that where it can be foreseen, on a GPU as on the CPU: the host holds no
+        more of them than a ring of at most 96 MiB. ``auto`` fills the device's memory, then the host's, and has the
+        rest read from disk. If left out, as it was when the model was saved, or ``device``.
     :param dtype: float32, float16 or bfloat16 to compute in; that of the config if left out.
     :param vram_budget: memory of the device that ``auto`` may take, as for :func:`wcodec.compress_`; if left out, as
         the model was saved.
+    :param ram_budget: memory of the host that ``auto`` may take for compressed weights; if left out, as the model was
+        saved, or what is free when the first weight is decoded, less a tenth of all. On the CPU, where the system's
+        page cache holds what is not read from disk, likewise.
     :param cache: memory in which some blocks stay decoded, as for :func:`wcodec.compress_`; if left out, as the model
         was saved, or none.
     :param scheme: for an ordinary checkpoint, as are all that follow: how it is compressed, as :func:`wcodec.compress_`
@@ -85,10 +92,12 @@ def load_model(
     """
     # Before anything is read.
     path = path_of(path)
-    checked_settings(residency or "auto", vram_budget, cache)
+    checked_settings(residency or "auto", vram_budget, cache, ram_budget)
     where = _devices.place(device or "cpu")
     folder, file = _located(path, trust_remote_code)
-    settings = _settings(folder, residency, vram_budget, cache)
+    settings = _settings(folder, residency, vram_budget, cache, ram_budget)
+    if file is None:
+        refuse_disk(settings)
     config = _config(folder, file, trusted, trust_remote_code)
     place = folder or file or path
     compute = computing_dtype_of(config, place, dtype)
@@ -375,24 +384,29 @@ def _has_rest(folder: Path) -> bool:
 
 
 def _settings(
-    folder: Path | None, residency: str | None, vram_budget: int | str | None, cache: int | str | None
+    folder: Path | None,
+    residency: str | None,
+    vram_budget: int | str | None,
+    cache: int | str | None,
+    ram_budget: int | str | None,
 ) -> Settings:
     """What was asked for and, for what was left out, what the folder's config says."""
     saved = {} if folder is None else quantization_of(folder)
     if folder is not None:
         _check_saved(saved, folder / "config.json")
     chosen = saved.get("residency", "device") if residency is None else residency
-    if vram_budget is None and chosen == "auto":
-        vram_budget = saved.get("vram_budget")
-    return checked_settings(chosen, vram_budget, saved.get("cache") if cache is None else cache)
+    if chosen == "auto":
+        vram_budget = saved.get("vram_budget") if vram_budget is None else vram_budget
+        ram_budget = saved.get("ram_budget") if ram_budget is None else ram_budget
+    return checked_settings(chosen, vram_budget, saved.get("cache") if cache is None else cache, ram_budget)
 
 
 def _check_saved(saved: dict[str, Any], path: Path) -> None:
     """Whether the settings in a config can be used, so that an error names the config."""
     residency = saved.get("residency", "device")
-    budget = saved.get("vram_budget") if residency == "auto" else None
+    vram, ram = (saved.get(name) if residency == "auto" else None for name in ("vram_budget", "ram_budget"))
     try:
-        checked_settings(residency, budget, saved.get("cache"))
+        checked_settings(residency, vram, saved.get("cache"), ram)
     except InputError as error:
         raise FormatError(f"{path}: its quantization_config is wrong (restore the file): {error}", file=path) from None
 

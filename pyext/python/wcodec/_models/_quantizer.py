@@ -17,7 +17,7 @@ from .._errors import InputError
 from .._options import patterns
 from ..nn import CompressedLayer
 from ..nn._layer import computing_dtype
-from ..nn._placement import checked_settings
+from ..nn._placement import checked_settings, refuse_disk
 from ..nn._store import Store
 from . import _load
 from ._checkpoint import Checkpoint
@@ -50,7 +50,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
             )
     candidates = _load.stored_candidates(model, found, container, dtype)
     _check_extra(model, found, bool(candidates), path)
-    settings = checked_settings(config.residency, config.vram_budget, config.cache)
+    settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
     store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
     replace(model, candidates, store, dtype=dtype, device=device)
     _leave_the_rest(model)
@@ -90,7 +90,8 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         chosen = (patterns("include", config.include), patterns("exclude", config.exclude), config.embeddings)
         _check_shapes(model, checkpoint, names, {name for c in find(model, *chosen)[0] for name in c.parameters})
         kept, weights = _load.layer_weights(model, checkpoint, names, chosen)
-        settings = checked_settings(config.residency, config.vram_budget, config.cache)
+        settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
+        refuse_disk(settings)
         chosen_encoding = {"progress": False, **config.encoding()}
         if device.type == "meta":
             runs_on = torch.device("cuda" if torch.cuda.is_available() else "cpu")

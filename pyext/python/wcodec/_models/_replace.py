@@ -13,7 +13,7 @@ from .._errors import InputError
 from .._options import exactly, patterns
 from .._progress import ProgressCallback
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
-from ..nn._placement import checked_settings
+from ..nn._placement import checked_settings, refuse_disk
 from ..nn._store import Store
 from . import _methods
 from ._find import Candidate, find, groups, is_scaled, key_of, routed
@@ -31,6 +31,7 @@ def compress_(
     embeddings: bool = True,
     residency: str = "device",
     vram_budget: int | str | None = None,
+    ram_budget: int | str | None = None,
     cache: int | str | None = None,
     progress: bool | ProgressCallback = True,
     **options: Any,
@@ -59,11 +60,14 @@ def compress_(
     :param residency: where compressed bytes are once the model is on a GPU: ``device``, its memory; ``host``, pinned
         memory of the host from which they are sent while the model runs; or ``auto``: of as many blocks as fit into
         ``vram_budget`` in the device's memory, and of the rest, spread evenly over the model, in the host's. Embeddings
-        are always in the device's memory.
+        are always in the device's memory. (``disk`` is for models that are loaded from a compressed file:
+        :func:`wcodec.load_model`.)
     :param vram_budget: for ``auto``, memory of the device that the model may take, in bytes or as text (``"3GB"``,
         ``"512MiB"``); if left out, what is free when the first weight is decoded, less a tenth of the device's memory.
         Counted are all weights, compressed or not, tables, the ring that streamed bytes pass through, the memory that
         weights are decoded into, and ``cache``; not counted are activations and the cache of keys and values.
+    :param ram_budget: for ``auto``, memory of the host that compressed weights may take; if left out, what is free,
+        less a tenth of all. A model that is loaded from a file has the rest read from there.
     :param cache: memory, as for ``vram_budget``, in which some blocks stay decoded, on a GPU or the CPU: those that
         save most time for each byte. None if left out. Results are the same, bit for bit.
     :param progress: as in :func:`wcodec.compress`.
@@ -79,7 +83,8 @@ def compress_(
             f"(for a single layer use wcodec.nn, such as CompressedLinear.from_linear)"
         )
     _methods.check_no_adapters(model)
-    settings = checked_settings(residency, vram_budget, cache)
+    settings = checked_settings(residency, vram_budget, cache, ram_budget)
+    refuse_disk(settings)
     candidates, skipped = find(model, patterns("include", include), patterns("exclude", exclude), embeddings)
     if not candidates:
         raise nothing_to_compress(type(model).__name__, model, skipped)

@@ -94,8 +94,8 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def residency(self) -> str:
-        """Where the compressed bytes are while the layer is on a GPU: ``device`` or ``host``; ``auto`` until that is
-        settled, when a GPU decodes the first of them."""
+        """Where the compressed bytes are while the layer is on a GPU: ``device``, ``host`` or ``disk``; ``auto`` until
+        that is settled, when the first of them is decoded."""
         return "device" if self.looked_up else self._store.residency_of(self.tensors, self._device)
 
     @property
@@ -246,7 +246,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
             return
         try:
             # A layer with other weights has a store of its own: no budget and no cache are divided among such.
-            residency = "host" if self._store.residency == "host" else "device"
+            residency = "host" if self._store.residency in ("host", "disk") else "device"
             self._replace(Store.from_bytes(data.cpu().numpy().tobytes(), residency=residency))
         except Exception as error:
             error_msgs.append(f"{key}: {error}")

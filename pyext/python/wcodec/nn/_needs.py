@@ -9,7 +9,17 @@ import torch
 
 from .. import _gpu_decoder, _native
 from ._catalogue import Catalogue
-from ._placement import Placement, Settings, Takes, Unit, choose_cached, choose_streamed, ring_bytes
+from ._placement import (
+    Placement,
+    Settings,
+    Takes,
+    Unit,
+    choose_cached,
+    choose_on_disk,
+    choose_streamed,
+    refuse_budget,
+    ring_bytes,
+)
 from ._plans import ALIGN, decoded_bytes, is_sliced, slices
 
 
@@ -22,30 +32,71 @@ class Needs:
         self.dtypes = self._dtypes(layers)
         self.units = self._units(layers)
 
-    def placement(self, settings: Settings, budget: Callable[[], tuple[int, int, str]]) -> Placement:
-        """What is streamed to the device, and what stays decoded there.
+    def placement(
+        self,
+        settings: Settings,
+        budget: Callable[[], tuple[int, int, str]],
+        ram: Callable[[], tuple[int | None, str]],
+    ) -> Placement:
+        """What is streamed to the device, and from where, and what stays decoded there.
 
         :param budget: as :meth:`Budget.of`; asked where it decides.
+        :param ram: as :meth:`Budget.of_host`; likewise.
         """
         gpu = self._device.type == "cuda"
         residency = settings["residency"]
         names = frozenset(name for unit in self.units for name in unit.names)
         # What is not decoded again need not be streamed: that is where `auto` gains most.
-        where = "cpu" if not gpu else "device" if residency == "device" else "host"
+        where = "cpu" if not gpu else "host" if residency == "auto" else residency
         cached = choose_cached(self.units, settings["cache"], where)
         chosen = set(cached)
         rest = [unit for unit in self.units if unit not in chosen]
         streamed: list[Unit] = []
-        if gpu and residency == "host":
+        if gpu and residency in ("host", "disk"):
             streamed = [unit for unit in rest if not unit.looked_up]
         elif gpu and residency == "auto":
             streamed = choose_streamed(rest, cached, self.takes(), *budget())
+        disk: list[Unit] = []
+        from_host = streamed if gpu else [unit for unit in rest if not unit.looked_up]
+        if residency == "disk":
+            disk = from_host
+        elif residency == "auto" and from_host:
+            disk = self._on_disk(from_host, *ram())
         entry = self._catalogue.entry
         return Placement(
             names,
             frozenset(name for unit in streamed for name in unit.names),
+            frozenset(name for unit in disk for name in unit.names),
             {n: decoded_bytes(entry(n), self.dtypes[n]) for unit in cached for n in unit.names},
         )
+
+    def _on_disk(self, units: list[Unit], budget: int | None, what: str) -> list[Unit]:
+        """Those of the units that the host has no memory for."""
+        if budget is None:
+            return []
+        takes = self.takes_of_host()
+        if self._catalogue.container.path is not None:
+            return choose_on_disk(units, takes, budget, what)
+        # Their bytes are in memory anyway; for a GPU they are pinned there once more.
+        if self._device.type == "cuda" and what == "ram_budget" and (least := takes(units, [])) > budget:
+            refuse_budget(what, budget, least, "allow more, or load the model from a file, which it can be read from")
+        return []
+
+    def takes_of_host(self) -> Takes:
+        """What the units take of the host's memory, pinned for a GPU, where some stay there and others are read from
+        disk."""
+        if self._device.type != "cuda":
+            return lambda there, disk: sum(u.held for u in there) + ring_bytes(max((u.held for u in disk), default=0))
+        names = [name for unit in self.units for name in unit.names]
+        sizes = _native.DeviceSizes(self._catalogue.container._open, names)
+        places = {name: i for i, name in enumerate(names)}
+
+        def takes(there: Sequence[Unit], disk: Sequence[Unit]) -> int:
+            ring = ring_bytes(max((unit.held for unit in (*there, *disk)), default=0))
+            held, read = ([places[name] for unit in some for name in unit.names] for some in (there, disk))
+            return sizes.pinned(held, read, _gpu_decoder.gpu_options(ring=ring))
+
+        return takes
 
     def takes(self) -> Takes:
         """What decoders of the units hold on the GPU."""

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _gpu_decoder, _host
+from ._budget import host_memory
 from ._cached import CachedPlan, Shelf
 from ._catalogue import Catalogue
 from ._needs import ring_of
 from ._placement import Placement
 from ._plans import CpuPlan, Plan, SlicedPlan, is_sliced
 from ._plans_gpu import Chain, GpuPlan, GpuSlicedPlan
+from ._reading import ReadChain
 
 if TYPE_CHECKING:
     from ._store import Store
 
-# Batches that are copied to the device ahead of the one that computes.
+# Batches that are copied to the device ahead of the one that computes; of those that are read from disk more, so that
+# disks always have something to do.
 _AHEAD = 2
+_AHEAD_OF_DISK = 4
 
 
 class OnDevice:
@@ -33,7 +37,12 @@ class OnDevice:
         self.plans: dict[tuple[str, torch.dtype], Plan] = {}
         self.decoders: list[Any] = []
         self.chain = Chain(_AHEAD)
+        self.reading = ReadChain(catalogue.container)
         self._shelves: dict[tuple[str, ...], Shelf] = {}
+        # Whether the file is read ahead for the CPU.
+        self.reads_ahead = False
+        # Whether plans of all layers that are read so were made.
+        self.foreseen = False
 
     def new_plan(self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]) -> Plan:
         """Makes the plan for a stored tensor in that dtype, and for what is decoded with it.
@@ -50,7 +59,7 @@ class OnDevice:
         gpu = device.type == "cuda"
         large = is_sliced(entry(name), dtype)
         if large and cut and name not in cached:
-            return GpuSlicedPlan(store, name, device, dtype) if gpu else SlicedPlan(store, name, dtype)
+            return GpuSlicedPlan(store, name, device, dtype) if gpu else SlicedPlan(store, name, dtype, self.reading)
         members = (name,) if large else self._catalogue.group_of(name)
         stored = dict.fromkeys(entry(n).name for n in members)
         whole = tuple(n for n in stored if n == name or not is_sliced(entry(n), dtype))
@@ -58,7 +67,7 @@ class OnDevice:
         if name in cached:
             shelf = self._shelves.setdefault(whole, Shelf(sum(cached[n] for n in whole)))
             return CachedPlan(store, whole, device, dtype, shelf, cut)
-        return GpuPlan(store, whole, device, dtype) if gpu else CpuPlan(store, whole, dtype)
+        return GpuPlan(store, whole, device, dtype) if gpu else CpuPlan(store, whole, dtype, self.reading)
 
     def decoder(self, name: str) -> Any:
         """The decoder that has this stored tensor; none if there is none yet."""
@@ -78,9 +87,29 @@ class OnDevice:
         if resident:
             self.decoders.append(_gpu_decoder.GpuDecoder(container, resident, device))
         if streamed:
-            ring = ring_of(self._catalogue, streamed)
-            self.decoders.append(_host.HostDecoder(container, streamed, device, ring=ring))
+            options: dict[str, Any] = {"ring": ring_of(self._catalogue, streamed)}
+            if disk := [n for n in streamed if n in placed.disk]:
+                options |= {"from_disk": disk, "direct": pays_directly(self._catalogue, disk)}
+                # Experts take slots of the ring, too.
+                self.chain.depth = _AHEAD if self._catalogue.routed else _AHEAD_OF_DISK
+            self.decoders.append(_host.HostDecoder(container, streamed, device, **options))
         return next(decoder for decoder in self.decoders if name in decoder.names)
+
+    def read_ahead(self, placed: Placement) -> None:
+        """Has the file's tensors that the CPU decodes read by threads."""
+        container = self._catalogue.container
+        if not placed.disk and not self.reads_ahead:
+            return
+        names = [n for n in container if n in placed.disk]
+        self.reads_ahead = bool(names)
+        ring = ring_of(self._catalogue, names) if names else 0
+        container._open.read_ahead(names, ring, bool(names) and pays_directly(self._catalogue, names), None)
+        self.reading.ring = ring
+
+    def forget(self) -> None:
+        """Ends what was begun for the device."""
+        if self.reads_ahead:
+            self.read_ahead(Placement())
 
     @property
     def cached_bytes(self) -> int:
@@ -93,3 +122,9 @@ class OnDevice:
         for shelved, shelf in self._shelves.items():
             if not wanted.isdisjoint(shelved):
                 shelf.held = None
+
+
+def pays_directly(catalogue: Catalogue, names: Iterable[str]) -> bool:
+    """Whether tensors are best read beside the system's page cache: where they are more than it can well hold."""
+    free, _ = host_memory()
+    return free is None or 2 * sum(catalogue.entry(name).stored_bytes for name in names) > free

@@ -1,17 +1,18 @@
-"""Which compressed layers stay in a GPU's memory, which are streamed, which stay decoded: sizes in, placement out."""
+"""Which compressed layers stay in a GPU's memory, which are streamed from where, which stay decoded: sizes in,
+placement out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import NoReturn, TypedDict
 
 from .. import _format as fmt
 from .. import _native
 from .._errors import InputError
 from .._options import choice, size
 
-RESIDENCIES = ("device", "host", "auto")
+RESIDENCIES = ("device", "host", "disk", "auto")
 
 # A larger ring gains next to nothing, as what is larger than a slot comes in pieces: TinyLlama on an H200 streams at
 # 91, 97 and 99 % of its best with rings of 64, 96 and 144 MiB.
@@ -20,7 +21,7 @@ _LARGEST_RING = 96 << 20
 # What decoding costs, roughly: only the order of groups comes from it. Seconds of a launch, and stored bytes for each
 # second: decoded by a GPU, copied to it, decoded by a CPU.
 _LAUNCH = 10e-6
-_RATES = {"device": 1e12, "host": 5e10, "cpu": 2e9}
+_RATES = {"device": 1e12, "host": 5e10, "disk": 3e9, "cpu": 2e9}
 
 
 class Settings(TypedDict):
@@ -28,24 +29,38 @@ class Settings(TypedDict):
 
     residency: str
     vram_budget: int | None
+    ram_budget: int | None
     cache: int
 
 
 def checked_settings(
-    residency: str = "device", vram_budget: int | str | None = None, cache: int | str | None = None
+    residency: str = "device",
+    vram_budget: int | str | None = None,
+    cache: int | str | None = None,
+    ram_budget: int | str | None = None,
 ) -> Settings:
     """The settings in bytes, if they go together.
 
     >>> checked_settings("auto", "3GB")
-    {'residency': 'auto', 'vram_budget': 3000000000, 'cache': 0}
+    {'residency': 'auto', 'vram_budget': 3000000000, 'ram_budget': None, 'cache': 0}
 
     :raises InputError: for a residency that there is not, a size that is none, a budget without ``auto``.
     """
     choice("residency", residency, RESIDENCIES)
-    budget = size("vram_budget", vram_budget, 1)
-    if budget is not None and residency != "auto":
-        raise InputError(f"vram_budget goes with residency 'auto', not with {residency!r} (choose one of them)")
-    return {"residency": residency, "vram_budget": budget, "cache": size("cache", cache) or 0}
+    budget, ram = size("vram_budget", vram_budget, 1), size("ram_budget", ram_budget, 1)
+    for name, value in (("vram_budget", budget), ("ram_budget", ram)):
+        if value is not None and residency != "auto":
+            raise InputError(f"{name} goes with residency 'auto', not with {residency!r} (choose one of them)")
+    return {"residency": residency, "vram_budget": budget, "ram_budget": ram, "cache": size("cache", cache) or 0}
+
+
+def refuse_disk(settings: Settings) -> None:
+    """Raises where weights are to be read from a file, and are about to be compressed in memory."""
+    if settings["residency"] == "disk":
+        raise InputError(
+            "residency 'disk' reads a compressed file, and this model would be compressed in memory "
+            "(run `wcodec encode MODEL -o FOLDER/`, and load that folder)"
+        )
 
 
 @dataclass(frozen=True)
@@ -74,11 +89,15 @@ bytes, ring, tables, scratch."""
 
 @dataclass(frozen=True)
 class Placement:
-    """Names of tensors by where they are. What is neither streamed nor cached is compressed in the device's memory."""
+    """Names of tensors by where they are. What is neither streamed nor cached is compressed in the device's memory, or,
+    on the CPU, read from the file through the system's page cache."""
 
     names: frozenset[str] = frozenset()
     """All of them."""
     streamed: frozenset[str] = frozenset()
+    """To a GPU, from the host's memory or from disk."""
+    disk: frozenset[str] = frozenset()
+    """Read from the file each time."""
     cached: Mapping[str, int] = field(default_factory=dict)
     """Each with its decoded bytes."""
 
@@ -137,7 +156,8 @@ def choose_streamed(
     others: int = 0,
     what: str = "vram_budget",
 ) -> list[Unit]:
-    """The fewest units to stream so that everything takes at most ``budget`` bytes of the device.
+    """The fewest units to stream so that everything takes at most ``budget`` bytes of the device (or, of those that are
+    streamed, to read from disk, so that the host keeps to its budget).
 
     Units that are used seldom are streamed before others, and those that are used alike evenly over the model. What is
     looked up is not streamed.
@@ -149,19 +169,56 @@ def choose_streamed(
     :raises InputError: if no choice fits; it says the least budget that would.
     """
     movable = [unit for unit in units if not unit.looked_up]
-    alike = [[unit for unit in movable if unit.use == use] for use in sorted({unit.use for unit in movable})]
-
-    def streamed(count: int) -> list[Unit]:
-        found: list[Unit] = []
-        for some in alike:
-            found += spread(some, min(count - len(found), len(some)))
-        return found
 
     def total(chosen: list[Unit]) -> int:
         gone = set(chosen)
         return others + device_bytes([unit for unit in units if unit not in gone], chosen, takes, cached)
 
-    # Streaming frees no more than what units hold, so no fewer than these can be enough: that saves trying.
+    chosen, least = _fewest(movable, total, budget)
+    if chosen is not None:
+        return chosen
+    advice = "allow more, or cache less" if cached else "allow more, or load a smaller model"
+    refuse_budget(what, budget, least, advice)
+
+
+def choose_on_disk(units: Sequence[Unit], takes: Takes, budget: int, what: str = "ram_budget") -> list[Unit]:
+    """The fewest units to read from disk so that the others, and what passes through, take at most ``budget`` bytes of
+    the host's memory; chosen as those of :func:`choose_streamed`.
+
+    :param takes: memory of the host for units that stay there, and for those that are read from disk.
+    :raises InputError: if no choice fits; it says the least budget that would.
+    """
+
+    def total(chosen: list[Unit]) -> int:
+        gone = set(chosen)
+        return takes([unit for unit in units if unit not in gone], chosen)
+
+    chosen, least = _fewest(list(units), total, budget)
+    if chosen is not None:
+        return chosen
+    refuse_budget(what, budget, least, "allow more")
+
+
+def refuse_budget(what: str, budget: int, least: int, advice: str) -> NoReturn:
+    """Raises that a budget is too small."""
+    raise InputError(
+        f"{what} of {fmt.size(budget)} is too small for this model, which takes at least {least} bytes, "
+        f"{fmt.size(least)} ({advice})"
+    )
+
+
+def _fewest(movable: list[Unit], total: Callable[[list[Unit]], int], budget: int) -> tuple[list[Unit] | None, int]:
+    """The fewest units to move away so that ``total`` of them keeps to a budget; none where no choice does, and the
+    least that one takes."""
+    alike = [[unit for unit in movable if unit.use == use] for use in sorted({unit.use for unit in movable})]
+
+    def moved(count: int) -> list[Unit]:
+        found: list[Unit] = []
+        for some in alike:
+            found += spread(some, min(count - len(found), len(some)))
+        return found
+
+    # Moving frees no more than what units hold, so no fewer than these can be enough: that saves trying.
     excess, first = total([]) - budget, 0
     for held in sorted((unit.held for unit in movable), reverse=True):
         if excess <= 0:
@@ -169,12 +226,7 @@ def choose_streamed(
         excess -= held
         first += 1
     for count in range(first, len(movable) + 1):
-        chosen = streamed(count)
+        chosen = moved(count)
         if total(chosen) <= budget:
-            return chosen
-    least = min(total(streamed(count)) for count in range(len(movable) + 1))
-    advice = "allow more, or cache less" if cached else "allow more, or load a smaller model"
-    raise InputError(
-        f"{what} of {fmt.size(budget)} is too small for this model, which takes at least {least} bytes, "
-        f"{fmt.size(least)} ({advice})"
-    )
+            return chosen, budget
+    return None, min(total(moved(count)) for count in range(len(movable) + 1))

@@ -12,6 +12,7 @@ import torch
 from .._container import TensorEntry
 
 if TYPE_CHECKING:
+    from ._reading import ReadChain
     from ._store import Store
 
 # A weight that decodes to more is decoded and multiplied in slices of rows, each of at most so many bytes.
@@ -97,8 +98,9 @@ def _forget(plan: weakref.ref[Plan]) -> None:
 class CpuPlan(Plan):
     """Layers that are decoded together by the CPU: all of them when one is called that is not decoded."""
 
-    def __init__(self, store: Store, names: tuple[str, ...], dtype: torch.dtype) -> None:
-        self._store, self.names, self._dtype = store, names, dtype
+    def __init__(self, store: Store, names: tuple[str, ...], dtype: torch.dtype, reading: ReadChain) -> None:
+        self._store, self.names, self._dtype, self._reading = store, names, dtype, reading
+        self.parts = reading.add(((name, None) for name in names), names[0] in store.catalogue.routed)
 
     def weights(self) -> tuple[torch.Tensor, ...]:
         """The decoded weights. Whoever has them keeps them valid, whatever is decoded meanwhile."""
@@ -108,6 +110,7 @@ class CpuPlan(Plan):
             return held[1]
         # What was decoded before goes first, so that no two groups take memory at once.
         _held = held = None
+        self._reading.lead(self.parts)
         weights = tuple(self._store.rows(name, self._dtype, None) for name in self.names)
         _held = (weakref.ref(self, _forget), weights)
         return weights
@@ -122,13 +125,19 @@ class CpuPlan(Plan):
 class SlicedPlan(Plan):
     """One large layer, decoded by the CPU a slice at a time."""
 
-    def __init__(self, store: Store, name: str, dtype: torch.dtype) -> None:
-        self._store, self.names, self._dtype = store, (name,), dtype
+    def __init__(self, store: Store, name: str, dtype: torch.dtype, reading: ReadChain) -> None:
+        self._store, self.names, self._dtype, self._reading = store, (name,), dtype, reading
         self._slices = list(slices(store.entry(name), dtype))
+        self.parts = reading.add(((name, rows) for rows in self._slices), name in store.catalogue.routed)
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        parts = ((rows, self._store.rows(self.names[0], self._dtype, rows)) for rows in self._slices)
-        return joined(product, parts, self._slices[-1][1], x, bias)
+        return joined(product, self._decoded(), self._slices[-1][1], x, bias)
+
+    def _decoded(self) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+        """The slices, each decoded when it is asked for."""
+        for i, rows in enumerate(self._slices):
+            self._reading.lead(self.parts, i)
+            yield rows, self._store.rows(self.names[0], self._dtype, rows)
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         return product((self._store.rows(self.names[0], self._dtype, None),))

@@ -92,6 +92,12 @@ class GpuPlan(_OnGpu):
         self._fused = [fused(store, n, d, dtype) for n, d in zip(names, self._decoders, strict=True)]
         self._ready()
 
+    def prefetch(self) -> None:
+        """Has what is streamed of the group on its way."""
+        with self._workspace.lock:
+            for batch in self._in(self._workspace.enter(self._size))[1]:
+                batch.prefetch()
+
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
         views = []
         for shape, offset in zip(self._shapes, self._offsets, strict=True):
@@ -201,14 +207,14 @@ class Chain:
     """
 
     def __init__(self, depth: int) -> None:
-        self._depth = depth
+        self.depth = depth
         self._batches: dict[Plan, list[Any]] = {}
         self._line: list[Any] = []
         self._at: dict[Plan, int] = {}
 
     def replace(self, plan: Plan, batches: list[Any]) -> None:
         """Notes a plan's batches, at its old place or at the end."""
-        if not self._depth:
+        if not self.depth:
             return
         self._batches[plan] = [b for b in batches if b.slots]
         self._line = []
@@ -218,15 +224,15 @@ class Chain:
 
     def follow(self, plan: Plan) -> None:
         """The whole plan was launched: what comes next is fetched."""
-        if self._depth and self._batches[plan]:
+        if self.depth and self._batches[plan]:
             self._fetch(self._at[plan] + len(self._batches[plan]) - 1)
 
     def follow_part(self, plan: Plan, part: int) -> None:
         """One batch of the plan was launched."""
-        if self._depth and self._batches[plan]:
+        if self.depth and self._batches[plan]:
             self._fetch(self._at[plan] + part)
 
     def _fetch(self, last: int) -> None:
         total = len(self._line)
-        for ahead in range(1, min(self._depth, total - 1) + 1):
+        for ahead in range(1, min(self.depth, total - 1) + 1):
             self._line[(last + ahead) % total].prefetch()

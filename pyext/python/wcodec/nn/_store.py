@@ -18,9 +18,9 @@ from ._cached import CachedPlan, decode_apart
 from ._catalogue import Catalogue
 from ._needs import Needs
 from ._on_device import OnDevice
-from ._placement import Placement, Settings, checked_settings
-from ._plans import Plan
-from ._plans_gpu import Chain
+from ._placement import Placement, Settings, checked_settings, refuse_disk
+from ._plans import CpuPlan, Plan
+from ._plans_gpu import Chain, GpuPlan
 
 
 class Store:
@@ -32,11 +32,13 @@ class Store:
     is decoded there, from the layers that are on it then; when layers come, go or change their dtype, anew.
 
     :param groups: names of tensors that are decoded together; a tensor without a group is one of its own.
-    :param residency: where compressed bytes are while layers are on a GPU: ``device``, ``host`` or ``auto``.
+    :param residency: where compressed bytes are while layers are on a GPU: ``device``, ``host``, ``disk`` or ``auto``.
     :param routed: those of experts, of which only the routed ones are decoded; a mapping says how often for each token.
     :param vram_budget: for ``auto``, bytes of the device that the model may take; what is free, if left out.
     :param cache: bytes of each device that weights may take that stay decoded.
     :param others: bytes of the model's weights that are not compressed, where :meth:`serve` is not told of the model.
+    :param ram_budget: for ``auto``, bytes of the host's memory that compressed weights may take; what is free, if left
+        out. The rest is read from disk.
     """
 
     def __init__(
@@ -48,14 +50,17 @@ class Store:
         vram_budget: int | str | None = None,
         cache: int | str | None = None,
         others: int = 0,
+        ram_budget: int | str | None = None,
     ) -> None:
         self.container = container
         self.catalogue = Catalogue(container, groups, routed)
-        self.settings: Settings = checked_settings(residency, vram_budget, cache)
+        self.settings: Settings = checked_settings(residency, vram_budget, cache, ram_budget)
+        if container.path is None:
+            refuse_disk(self.settings)
         self.lock = threading.RLock()
         # Whether GPUs multiply a few tokens with weights that stay compressed.
         self.fuses = False
-        self._budget = Budget(self.settings["vram_budget"], others)
+        self._budget = Budget(self.settings["vram_budget"], others, self.settings["ram_budget"])
         # Changed with the lock only. Who reads without it finds what is there, or nothing.
         self._devices: dict[torch.device, OnDevice] = {}
         # Layers by identity: modules compare that way, and a layer that is gone keeps nothing on a GPU.
@@ -75,8 +80,9 @@ class Store:
         """The settings as text for a config; those that are not set are left out."""
         settings = self.settings
         found = {"residency": settings["residency"]}
-        if settings["vram_budget"] is not None:
-            found["vram_budget"] = fmt.exact_size(settings["vram_budget"])
+        for name, budget in (("vram_budget", settings["vram_budget"]), ("ram_budget", settings["ram_budget"])):
+            if budget is not None:
+                found[name] = fmt.exact_size(budget)
         if settings["cache"]:
             found["cache"] = fmt.exact_size(settings["cache"])
         return found
@@ -139,7 +145,9 @@ class Store:
             self._devices[device].placement = None
 
     def _forget(self, device: torch.device) -> None:
-        self._devices.pop(device, None)
+        gone = self._devices.pop(device, None)
+        if gone is not None:
+            gone.forget()
         for layer in self._layers_on(device):
             layer._plan = None
 
@@ -164,8 +172,16 @@ class Store:
         with self.lock:
             here = self._on(device)
             if here.placement is None:
-                here.placement = self._needs(device).placement(self.settings, lambda: self._budget.of(device))
+                needs = self._needs(device)
+                here.placement = needs.placement(self.settings, lambda: self._budget.of(device), self._budget.of_host)
+                if device.type == "cpu":
+                    here.read_ahead(here.placement)
             return here.placement
+
+    def _is_placed(self, device: torch.device) -> bool:
+        """Whether plans depend on what is where."""
+        reads = device.type == "cpu" and self.residency in ("disk", "auto")
+        return reads or self.settings["cache"] > 0
 
     def _placed(self, device: torch.device) -> Placement | None:
         """As :meth:`placement`, if that is settled."""
@@ -179,14 +195,18 @@ class Store:
         return None if here is None else here.plans.get((name, dtype))
 
     def residency_of(self, names: Iterable[str], device: torch.device) -> str:
-        """Where the compressed bytes of a layer are, ``device`` or ``host``: ``host`` if some are streamed. With
-        ``auto`` it is ``auto`` until that is settled, by the first weight that is decoded on a GPU."""
+        """Where the compressed bytes of a layer are, ``device``, ``host`` or ``disk``: ``disk`` if some are read from
+        there, ``host`` if some are streamed. With ``auto`` it is ``auto`` until that is settled, by the first weight
+        that is decoded; what the CPU reads through the system's page cache is ``host``."""
         if self.residency != "auto":
             return self.residency
-        placed = self._placed(device) if device.type == "cuda" else None
+        placed = self._placed(device)
         if placed is None:
             return "auto"
-        return "device" if placed.streamed.isdisjoint(self.entry(name).name for name in names) else "host"
+        stored = {self.entry(name).name for name in names}
+        if not placed.disk.isdisjoint(stored):
+            return "disk"
+        return "device" if device.type == "cuda" and placed.streamed.isdisjoint(stored) else "host"
 
     # Decoding
 
@@ -220,9 +240,25 @@ class Store:
             here = self._on(device)
             found = here.plans.get((name, dtype))
             if found is None:
-                cached = self.placement(device).cached if self.settings["cache"] else {}
-                found = here.new_plan(self, name, dtype, cut, cached)
+                cached = self.placement(device).cached if self._is_placed(device) else {}
+                self._foresee(here, device, cached)
+                found = here.plans.get((name, dtype)) or here.new_plan(self, name, dtype, cut, cached)
             return found, found.names.index(name)
+
+    def _foresee(self, here: OnDevice, device: torch.device, cached: Mapping[str, int]) -> None:
+        """Makes the plans of all layers that the CPU reads from disk, in the order of the model, so that reading ahead
+        follows it from the beginning. Of experts it is not known."""
+        if not here.reads_ahead or here.foreseen:
+            return
+        here.foreseen = True
+        wanted: dict[str, Any] = {}
+        for layer in self._layers_on(device):
+            if not layer.looked_up:
+                wanted.update((self.entry(n).name, layer) for n in layer.tensors if n not in self.catalogue.routed)
+        for name in self.catalogue.in_order(wanted):
+            layer = wanted[name]
+            if (name, layer.dtype) not in here.plans:
+                here.new_plan(self, name, layer.dtype, layer.cut, cached)
 
     def decoder(self, name: str, device: torch.device) -> Any:
         """The decoder of a GPU that has this tensor; made at the first call, for all layers on that GPU."""
@@ -246,11 +282,28 @@ class Store:
             return Chain(0)
         return self._on(device).chain
 
+    def reads_from_disk(self, device: torch.device) -> bool:
+        """Whether some tensors are read from disk whenever they are decoded on a device."""
+        placed = self._placed(device)
+        return placed is not None and bool(placed.disk)
+
+    def expect(self, experts: Sequence[Sequence[str]], device: torch.device, dtype: torch.dtype) -> None:
+        """Has the tensors of these experts read from disk, which are decoded next, in this order."""
+        with self.lock:
+            here = self._on(device)
+            plans = dict.fromkeys(self.plan(name, device, dtype, cut=False)[0] for names in experts for name in names)
+        if device.type == "cpu":
+            here.reading.expect([plan.parts for plan in plans if isinstance(plan, CpuPlan)])
+            return
+        for plan in plans:
+            if isinstance(plan, GpuPlan):
+                plan.prefetch()
+
     def check_budget(self) -> None:
         """Raises now, before anything is sent to a GPU, if a budget that the user gave is too small."""
-        if self.settings["vram_budget"] is not None:
+        if self.settings["vram_budget"] is not None or self.settings["ram_budget"] is not None:
             with self.lock:
-                devices = {layer.device for layer in self._users if layer.device.type == "cuda"}
+                devices = {layer.device for layer in self._users if layer.device.type in ("cuda", "cpu")}
             for device in devices:
                 self.placement(device)
 
@@ -277,8 +330,21 @@ class Store:
 
     @property
     def host_bytes(self) -> int:
-        """Pinned memory of the host that holds compressed bytes (residency ``host``)."""
+        """Pinned memory of the host that holds compressed bytes (residency ``host``), or that those on disk pass
+        through."""
         return sum(getattr(decoder, "host_bytes", 0) for decoder in self._all_decoders())
+
+    @property
+    def host_ring_bytes(self) -> int:
+        """Memory of the host that compressed bytes pass through on their way from disk."""
+        facts = None if self.container._native is None else self.container._open.ahead_facts()
+        pinned = sum(getattr(decoder, "host_ring_bytes", 0) for decoder in self._all_decoders())
+        return pinned + (0 if facts is None else facts[0])
+
+    def disk_bytes(self, device: torch.device) -> int:
+        """Bytes of compressed tensors that are read from disk whenever they are decoded for a device."""
+        placed = self._placed(device)
+        return 0 if placed is None else sum(self.entry(name).stored_bytes for name in placed.disk)
 
     def _all_decoders(self) -> list[Any]:
         # Other threads make some meanwhile.
@@ -316,5 +382,7 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings, catalogue = self.settings, self.catalogue
-        kept = settings["residency"], catalogue.routed, settings["vram_budget"], settings["cache"], self._budget.others
-        return Store.from_bytes, (self.bytes_of(self.container), catalogue.groups, *kept)
+        # The copy is in memory.
+        residency = "host" if settings["residency"] == "disk" else settings["residency"]
+        kept = residency, catalogue.routed, settings["vram_budget"], settings["cache"], self._budget.others
+        return Store.from_bytes, (self.bytes_of(self.container), catalogue.groups, *kept, settings["ram_budget"])

@@ -187,7 +187,19 @@ class CompressedExperts(CompressedLayer):
         given = args[0] if args else kwargs.get("hidden_states")
         recording = isinstance(given, torch.Tensor) and any_wanted((given,))
         with exclusive(self._store, self._device), _computing(self, recording):
+            self._foresee((*args, *kwargs.values()))
             return self._forward(self, *args, **kwargs)
+
+    def _foresee(self, values: tuple[Any, ...]) -> None:
+        """Has the experts that tokens are routed to read from disk before the first of them is decoded."""
+        if not self._store.reads_from_disk(self._device):
+            return
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32):
+                # The forward takes them in this order.
+                chosen = [i for i in value.unique().tolist() if 0 <= i < len(self._names)]
+                self._store.expect([self._names[i] for i in chosen], self._device, self._dtype)
+                return
 
     def _is_recording(self) -> bool:
         """Whether this thread computes with the experts now, and torch records gradients."""

@@ -1,0 +1,58 @@
+//! Kernels on slots that were filled from a file.
+
+use super::*;
+use crate::gpu::disk::{Disk, Reads, fetches, tests::filled};
+
+/// What lies between the parts of an image is whatever was in the slot before: kernels read it, and nothing depends on it.
+#[test]
+fn slots_that_were_filled_from_a_file_decode_to_the_whole() {
+    let mut rng = StdRng::seed_from_u64(16);
+    let dir = tempfile::tempdir().unwrap();
+    for (i, o) in options().into_iter().enumerate() {
+        let o = EncodeOptions { transpose: if i % 2 == 0 { vec!["w0".into()] } else { Vec::new() }, ..o };
+        let path = dir.path().join("m.wcodec");
+        std::fs::write(&path, encode(&sample(&mut rng, &[vec![134, 150], vec![3, 20, 128]]), &o)).unwrap();
+        let container = Container::open(&path).unwrap();
+        let disk = Disk::new(&container, Some(2), i % 3 != 0, true).unwrap();
+        for name in ["w0", "w1"] {
+            let parts = container.bytes_of(name, &oracle()).unwrap();
+            let Some(mut whole) = Loaded::new(&parts) else { continue };
+            let want = run_all(std::slice::from_mut(&mut whole), OutputKind::F32).remove(0).bytes;
+            let (tensor, tables) = container.structure_of(name, &oracle()).unwrap();
+            let plan = TensorPlan::of(&tensor, tables.into_iter()).unwrap();
+            let head = disk.head(&plan).unwrap();
+            for room in [Piece::bound_of_strip(&tensor), whole.image.len()] {
+                let mut got = vec![POISON; want.len()];
+                let mut left = 0..plan.rows();
+                while !left.is_empty() {
+                    let (rows, piece) = Piece::fitting(&plan, &head, &left, room).unwrap();
+                    left.start = rows.end;
+                    let mut reads = Reads::default();
+                    reads.add(fetches(&plan, &piece, 0), 1 << 30).unwrap();
+                    disk.check_parts(&reads).unwrap();
+                    let mut image = Buffer::new(piece.len);
+                    image.copy_from_slice(&filled(&disk, reads, piece.len, rng.random()).unwrap());
+                    let mut part = Loaded {
+                        plan: plan.clone(),
+                        places: piece.at(image.address()),
+                        image,
+                        tables: whole.tables.clone(),
+                        status: whole.status.clone(),
+                        symbols: Vec::new(),
+                    };
+                    let strips = plan.strip_of(rows.start)..plan.strip_of(rows.end);
+                    let part = run(std::slice::from_mut(&mut part), OutputKind::F32, &|_| strips.clone(), 7).remove(0);
+                    assert_eq!(part.status, None);
+                    let (row, column) = plan.strides();
+                    let elements = rows.len() * plan.matrix.2;
+                    for (r, c) in (0..elements).map(|e| (e / plan.matrix.2, e % plan.matrix.2)) {
+                        let at = 4 * (r * row + c * column);
+                        let to = 4 * ((rows.start + r) * row + c * column);
+                        got[to..to + 4].copy_from_slice(&part.bytes[at..at + 4]);
+                    }
+                }
+                assert!(got == want, "{name}: {} {} in pieces of {room}", o.coder, o.layout);
+            }
+        }
+    }
+}

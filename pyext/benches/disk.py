@@ -1,0 +1,190 @@
+"""How near reading compressed weights from disk comes to what the disk gives: `residency="disk"` against a plain reader
+of the same bytes, in the same run, both with a cold page cache.
+
+    python pyext/benches/disk.py target/disk.wcodec --make 8GB --device cuda
+
+writes ``target/bench/disk.json``. The plain reader has as many threads and reads as large, into memory that it does
+nothing with. On a GPU the other one decodes every block; its time ends when the last one is decoded. On a CPU decoding
+is what takes the time: there the table says how much of reading hides behind it, beside decoding that reads when it
+needs to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import wcodec
+from wcodec._options import size
+
+PAGE, PIECE, THREADS = 4096, 1 << 20, 16
+
+
+def make(path: Path, total: int) -> None:
+    """A model of blocks of four matrices of 32 MiB as float16, of random weights, coded as they are, which is fast."""
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((4096, 4096)).astype(np.float16)
+    blocks = max(total // (4 * 17 << 20), 2)
+    names = [f"{i:04}.{part}" for i in range(blocks) for part in "abcd"]
+    wcodec.save_file({name: np.roll(weight, i) for i, name in enumerate(names)}, path, coder="raw", overwrite=True)
+
+
+def cold(path: Path) -> None:
+    """Drops the file's pages from the cache."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def plain(path: Path, ranges: list[tuple[int, int]], direct: bool) -> float:
+    """Seconds that threads need to read these bytes, whole pages of them."""
+    flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
+    pieces = [
+        (at, min(PIECE, -(-(begin + length) // PAGE) * PAGE - at))
+        for begin, length in ranges
+        for at in range(begin // PAGE * PAGE, begin + length, PIECE)
+    ]
+    pieces.reverse()
+    file = os.open(path, flags)
+
+    def read() -> None:
+        buffer = mmap.mmap(-1, PIECE)
+        while True:
+            try:
+                at, length = pieces.pop()
+            except IndexError:
+                return
+            os.preadv(file, [memoryview(buffer)[:length]], at)
+
+    threads = [threading.Thread(target=read) for _ in range(THREADS)]
+    begin = time.perf_counter()
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    seconds = time.perf_counter() - begin
+    os.close(file)
+    return seconds
+
+
+def blocks_of(container: Any) -> list[list[str]]:
+    """Names of tensors by their block, in order: those that begin alike, up to the last number."""
+    found: dict[str, list[str]] = {}
+    for info in container.stored:
+        found.setdefault(info.name.rpartition(".")[0] or info.name, []).append(info.name)
+    return list(found.values())
+
+
+def on_gpu(path: Path, ring: int, direct: bool) -> Callable[[], float]:
+    import torch
+
+    container = wcodec.open(path)
+    decoder = wcodec.HostDecoder(path, from_disk=True, ring=ring, direct=direct)
+    shapes = [[(name, container[name].shape) for name in names] for names in blocks_of(container)]
+    elements = max(sum(int(np.prod(shape)) for _, shape in block) for block in shapes)
+    memory = torch.empty(elements, dtype=torch.bfloat16, device="cuda")
+    batches = []
+    for block in shapes:
+        at, targets = 0, []
+        for name, shape in block:
+            count = int(np.prod(shape))
+            targets.append((name, memory[at : at + count].view(shape)))
+            at += count
+        batches.append(decoder.prepare(targets))
+
+    def run() -> float:
+        begin = time.perf_counter()
+        for batch in batches[:4]:
+            batch.prefetch()
+        for i, batch in enumerate(batches):
+            batch.launch()
+            for later in batches[i + 1 : i + 5]:
+                later.prefetch()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        decoder.check()
+        return seconds
+
+    return run
+
+
+def on_cpu(path: Path, ring: int, direct: bool, ahead: bool) -> Callable[[], float]:
+    container = wcodec.open(path)
+    names = [name for block in blocks_of(container) for name in block]
+    native = container._open
+    if ahead:
+        native.read_ahead(names, ring, direct, THREADS)
+    reads = [native.reads(name, None) for name in names]
+
+    def run() -> float:
+        begin = time.perf_counter()
+        for i, name in enumerate(names):
+            native.want(reads[i : i + 16])
+            container[name].torch("bfloat16")
+        return time.perf_counter() - begin
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="a .wcodec file, which is written first with --make")
+    parser.add_argument("--make", metavar="SIZE", help="writes a file of about that size")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--ring", default="96MiB", help="memory of the ring (default: 96MiB)")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("target/bench/disk.json"))
+    a = parser.parse_args()
+    if a.make:
+        make(a.file, size("make", a.make) or 0)
+    container = wcodec.open(a.file)
+    ranges = [(s.offset, s.length) for t in container.stored for s in t.segments if s.length and s.role != "table"]
+    total, ring = sum(length for _, length in ranges), size("ring", a.ring) or 0
+    report: dict[str, Any] = {
+        "version": wcodec.__version__, "device": a.device, "file_bytes": total, "ring": ring, "threads": THREADS,
+    }  # fmt: skip
+    if a.device == "cuda":
+        import torch
+
+        report["gpu"] = torch.cuda.get_device_name()
+    print(f"{'reads':10} {'reader':24} {'GB/s':>7} {'of the plain reader':>20}")
+    for direct in (True, False):
+        if direct and not wcodec._native.reads_direct(a.file):
+            print("direct     not on this file system")
+            continue
+        runs: dict[str, Callable[[], float]] = {"plain": lambda direct=direct: plain(a.file, ranges, direct)}
+        if a.device == "cuda":
+            runs["disk"] = on_gpu(a.file, ring, direct)
+        else:
+            runs["disk"] = on_cpu(a.file, ring, direct, True)
+            runs["read when needed"] = on_cpu(a.file, ring, direct, False)
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(a.repeats):
+            # Side by side, as disks in a network have good and bad minutes.
+            for name, run in runs.items():
+                cold(a.file)
+                seconds[name].append(run())
+        how = "direct" if direct else "buffered"
+        report[how] = {}
+        for name, found in seconds.items():
+            ratios = [p / s for p, s in zip(seconds["plain"], found, strict=True)]
+            middle = statistics.median(ratios)
+            report[how][name] = {
+                "seconds": found, "gb_per_s": total / statistics.median(found) / 1e9,
+                "of_plain": middle, "of_plain_least": min(ratios), "of_plain_most": max(ratios),
+            }  # fmt: skip
+            spread = f"{middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(f"{how:10} {name:24} {report[how][name]['gb_per_s']:7.2f} {spread:>20}")
+    a.out.parent.mkdir(parents=True, exist_ok=True)
+    a.out.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
