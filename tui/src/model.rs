@@ -2,6 +2,7 @@
 
 pub mod compare;
 pub mod filter;
+pub mod heat;
 pub mod map;
 pub mod order;
 pub mod rates;
@@ -9,6 +10,7 @@ pub mod statements;
 pub mod totals;
 pub mod tree;
 pub mod widths;
+pub mod words;
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

@@ -22,9 +22,10 @@ use self::log::Log;
 use crate::action::{Action, Report};
 use crate::cli::look::look;
 use crate::cli::{self, Job, Options, PROGRAM, When};
-use crate::draw::theme::Look;
+use crate::draw::theme::{Look, Theme};
 use crate::draw::{self, draw};
 use crate::effect::Effect;
+use crate::keymap::file::{self, Settings};
 use crate::model::FileModel;
 use crate::model::order::Sort;
 use crate::state::layers::{LayersState, Row};
@@ -141,8 +142,12 @@ fn inspect(options: &Options) -> Result<u8, String> {
         OutputKind::Log.check(log, &inputs).map_err(|e| e.to_string())?;
     }
     let mut log = Log::open(log).map_err(|e| format!("{}: {e}", safe_path(log.unwrap_or(path))))?;
-    let look = look(options, |name| std::env::var(name).ok());
+    let mut look = look(options, |name| std::env::var(name).ok());
     let shows = !options.json && !options.plain && io::stdout().is_terminal();
+    let settings = settings(options, shows)?;
+    if let Some(theme) = settings.theme.filter(|_| options.theme.is_none() && look.theme != Theme::Plain) {
+        look.theme = theme;
+    }
     // A library that draws for us looks at NO_COLOR, too.
     if shows && options.color == When::Always {
         crossterm::style::force_color_output(true);
@@ -170,12 +175,24 @@ fn inspect(options: &Options) -> Result<u8, String> {
     let (sender, receiver) = channel();
     let mut state = State::new(file.clone(), other, look, (80, 24));
     state.has_reference = reference.is_some();
+    state.keys = Arc::new(settings.keys);
     let mut effects = prepare(&mut state, options, tensor);
     let mut workers = Workers::new(file, reference, &options.nvcomp_folders, &sender);
     let session = Session { state, workers: &mut workers, log: &mut log };
     let done = session.show(screen, options, &sender, &receiver, &mut effects);
     log.line(format_args!("end: {done:?}"));
     done.map_err(|e| format!("terminal: {e}"))
+}
+
+/// Keys and colours: of the file that is named, or of the one in the folder of settings, where keys are pressed.
+fn settings(options: &Options, shows: bool) -> Result<Settings, String> {
+    match &options.keys {
+        Some(path) => file::read(path),
+        None => match file::default_path(|name| std::env::var(name).ok()).filter(|path| shows && path.exists()) {
+            Some(path) => file::read(&path),
+            None => Ok(Settings::default()),
+        },
+    }
 }
 
 /// `--plain` and `--json`.
@@ -238,7 +255,9 @@ fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<E
         }
         state.layers.select(&file, Row::Tensor(tensor));
     }
-    match options.tab.or(tensor.map(|_| Tab::Layer)) {
+    let unasked = options.filter.is_none() && options.sort.is_none();
+    let first = || (unasked && state.heat.heat(&state.file).is_grid()).then_some(Tab::Heat);
+    match options.tab.or(tensor.map(|_| Tab::Layer)).or_else(first) {
         Some(tab) => update::view(state, tab),
         None => Vec::new(),
     }

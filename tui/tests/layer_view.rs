@@ -297,7 +297,7 @@ fn narrow_screens_scroll() {
 
 #[test]
 fn ascii_is_ascii() {
-    let look = Look { theme: Theme::Plain, ascii: true };
+    let look = Look { theme: Theme::Plain, ascii: true, ..Look::default() };
     let (mut state, tensor) = at(&llama(), MATRIX, look, (120, 40));
     know(&mut state, tensor, true);
     let damage = format!("{MATRIX}: segment data at byte {}: the hash does not match", data_offset(&state, tensor));

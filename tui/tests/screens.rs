@@ -165,7 +165,7 @@ fn only_differences_and_the_layer() {
     insta::assert_snapshot!("compare_differences", screen(&state));
     let name = "model.layers.1.mlp.up_proj.weight";
     let found = state.compare.found.clone().unwrap();
-    assert_eq!(state.compare.len(), found.differences.len());
+    assert_eq!(state.compare.len(), found.differing);
     while state.compare.selected().unwrap().name(&state.file, state.other.as_ref().unwrap()) != name {
         let before = state.compare.cursor.selected;
         press(&mut state, "n");

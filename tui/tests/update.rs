@@ -10,7 +10,7 @@ use wcodec::{Dtype, EncodeOptions, MemorySource, encode};
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::{Look, Theme};
 use wcodec_tui::effect::Effect;
-use wcodec_tui::keymap::BINDINGS;
+use wcodec_tui::keymap::Keymap;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::{Overlay, State, Tab};
 use wcodec_tui::stats::{Fetch, LayerStats, StatsReport, Verdict};
@@ -51,7 +51,7 @@ fn draw(state: &State) {
 }
 
 fn any_action() -> impl Strategy<Value = Action> {
-    let bound: Vec<_> = BINDINGS.iter().flat_map(|b| b.keys).copied().collect();
+    let bound: Vec<_> = Keymap::default().bindings.into_iter().flat_map(|b| b.keys).collect();
     let keys = prop::sample::select(bound).prop_map(|(code, modifiers)| Action::Key(KeyEvent::new(code, modifiers)));
     let letters = any::<char>().prop_map(|c| key(KeyCode::Char(c)));
     let editing =
@@ -100,12 +100,12 @@ proptest! {
         actions in prop::collection::vec(any_action(), 1..120),
         size in (1u16..=300, 1u16..=100),
         ascii: bool,
-        theme in prop::sample::select(vec![Theme::Dark, Theme::Light, Theme::Plain]),
+        theme in prop::sample::select(Theme::ALL.to_vec()),
         two_files: bool,
     ) {
         thread_local!(static FILES: (Arc<FileModel>, Arc<FileModel>) = (file(6), file(5)));
         let (one, two) = FILES.with(Clone::clone);
-        let mut state = State::new(one, two_files.then_some(two), Look { theme, ascii }, size);
+        let mut state = State::new(one, two_files.then_some(two), Look { theme, ascii, ..Look::default() }, size);
         for action in actions {
             update(&mut state, action);
             check(&state);

@@ -8,8 +8,9 @@ use tui_input::Input;
 use super::help::written;
 use super::text;
 use super::widgets::Pen;
-use crate::keymap::{BINDINGS, Binding, Command, Context};
+use crate::keymap::{Bound, Command, Context};
 use crate::model::order::Column;
+use crate::model::words;
 use crate::state::{Overlay, State, Tab};
 use crate::stats::{Fetch, Verdict};
 
@@ -91,6 +92,7 @@ fn rows(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     pen.skip(1);
     match state.tab {
+        Tab::Heat => super::heat::footer(pen, state),
         Tab::Layers => {
             let layers = &state.layers;
             let all = state.file.tensors.len();
@@ -122,6 +124,10 @@ fn rows(mut pen: Pen<'_>, state: &State) {
                 pen.put(look.sign(" · ", " | "), look.dim());
             }
             pen.put(&order, look.dim());
+            let means = if layers.is_tree() { "" } else { words::column(layers.column()) };
+            if !means.is_empty() && means.len() + 3 <= pen.left() {
+                pen.put(": ", look.dim()).put(means, look.dim());
+            }
         }
         Tab::Compare => super::compare::footer(pen, state),
         Tab::File => super::map::footer(pen, state),
@@ -148,16 +154,16 @@ fn keys(mut pen: Pen<'_>, state: &State) {
         return;
     }
     // These two are always there, at the end of the line.
-    let last = |b: &&Binding| matches!(b.command, Command::Help | Command::Back);
-    let counts = |b: &&Binding| b.counts(context) && !b.footer.is_empty() && !b.shown.is_empty();
-    let quits = state.tab == Tab::Layers && state.layers.filter.is_none() && context == Context::Layers;
-    let shown = |b: &Binding| {
-        let k = written(look, b.shown.split(' ').next().unwrap_or(b.shown));
+    let last = |b: &&Bound| matches!(b.command, Command::Help | Command::Back);
+    let counts = |b: &&Bound| b.counts(context) && !b.footer.is_empty() && !b.shown.is_empty();
+    let quits = state.tab == state.home && state.layers.filter.is_none() && matches!(state.overlay, Overlay::None);
+    let shown = |b: &Bound| {
+        let k = written(look, b.shown.split(' ').next().unwrap_or(&b.shown));
         (k, if quits && b.command == Command::Back { "quit" } else { b.footer })
     };
-    let always: Vec<_> = BINDINGS.iter().filter(counts).filter(last).map(shown).collect();
+    let always: Vec<_> = state.keys.bindings.iter().filter(counts).filter(last).map(shown).collect();
     let reserved: usize = always.iter().map(|(k, word)| k.len() + word.len() + 3).sum::<usize>().saturating_sub(2);
-    for (k, word) in BINDINGS.iter().filter(counts).filter(|b| !last(b)).map(shown) {
+    for (k, word) in state.keys.bindings.iter().filter(counts).filter(|b| !last(b)).map(shown) {
         if text::width(&k) + word.len() + 3 + reserved > pen.left() {
             break;
         }
