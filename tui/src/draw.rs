@@ -2,6 +2,7 @@
 
 pub mod columns;
 pub mod compare;
+pub mod encode;
 pub mod footer;
 pub mod head;
 pub mod heat;
@@ -60,6 +61,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     footer::draw(frame, foot, state);
     if let Overlay::Help(scroll) = &state.overlay {
         help::draw(frame, area, state, *scroll);
+    }
+    if let Overlay::Encode(at) = state.overlay {
+        encode::draw(frame, area, state, at);
     }
     if let Overlay::Columns(at) = state.overlay {
         columns::draw(frame, area, state, at);

@@ -2,6 +2,7 @@
 
 pub mod input;
 pub mod log;
+mod timed;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -15,7 +16,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use signal_hook::consts::SIGTSTP;
 use signal_hook::low_level;
 use wcodec::text::{safe, safe_lines, safe_path};
-use wcodec::{Checkpoint, OutputKind, Source};
+use wcodec::{Cancel, Checkpoint, OutputKind, Source};
 
 use self::input::{Input, Signals};
 use self::log::Log;
@@ -27,7 +28,9 @@ use crate::draw::{self, draw};
 use crate::effect::Effect;
 use crate::keymap::file::{self, Settings};
 use crate::model::FileModel;
+use crate::estimate::estimate;
 use crate::model::order::Sort;
+use crate::model::original::Original;
 use crate::state::layers::{LayersState, Row};
 use crate::state::{State, Tab};
 use crate::stats::Fetch;
@@ -101,7 +104,7 @@ fn print(text: &str) -> Result<(), String> {
 }
 
 fn open(path: &Path, trusted: bool) -> Result<Arc<FileModel>, String> {
-    FileModel::open_with(path, trusted).map(Arc::new).map_err(|e| e.to_string())
+    FileModel::open_any(path, trusted).map(Arc::new).map_err(|e| e.to_string())
 }
 
 /// Opens a file whose index may be large: what takes longer than an eye notices is said on the screen, which is then taken already.
@@ -165,9 +168,13 @@ fn inspect(options: &Options) -> Result<u8, String> {
     ));
     let other = options.other.as_deref().map(|path| open(path, options.trust)).transpose()?;
     let tensor = match &options.tensor {
-        Some(name) => Some(file.container.reader().place(name).map_err(|e| e.to_string())?),
+        Some(name) => Some(file.place(name).map_err(|e| e.to_string())?),
         None => None,
     };
+    // Two files are compared by what they decode to; one that was cut off is only for the screen.
+    for file in other.iter().chain((other.is_some() || !shows && file.original().is_none()).then_some(&file)) {
+        file.container().map_err(|e| e.to_string())?;
+    }
     if !shows {
         return once(options, &file, other.as_deref(), tensor, look);
     }
@@ -198,7 +205,7 @@ fn settings(options: &Options, shows: bool) -> Result<Settings, String> {
 /// `--plain` and `--json`.
 fn once(
     options: &Options,
-    file: &FileModel,
+    file: &Arc<FileModel>,
     other: Option<&FileModel>,
     tensor: Option<usize>,
     look: Look,
@@ -215,23 +222,38 @@ fn once(
     });
     let shown: Vec<usize> = all.filter(|&i| tensor.is_none_or(|t| t == i)).collect();
     let compared = match other {
-        Some(other) => Some((other, wcodec::compare(&file.container, &other.container).map_err(|e| e.to_string())?)),
+        Some(other) => {
+            let both = file.container().and_then(|a| wcodec::compare(a, other.container()?));
+            Some((other, both.map_err(|e| e.to_string())?))
+        }
         None => None,
     };
     let text = if options.json {
-        let model = file.container.model().map_err(|e| e.to_string())?;
+        let model = file.container().ok().map(wcodec::Container::model).transpose().map_err(|e| e.to_string())?.flatten();
         let compared = compared.as_ref().map(|(other, c)| (*other, c));
         json::document(file, model.as_ref(), &shown, compared).map_err(|e| e.to_string())?
     } else {
         let differences = compared.as_ref().map(|(o, c)| plain::differences(&safe_path(&o.path), c, look));
         let text = match options.tab {
             Some(Tab::Rates) => plain::rates(file, look),
-            _ => plain::table(file, &shown, look),
+            Some(Tab::Compare) => match &compared {
+                Some((_, c)) => plain::comparison(c, look) + "\n",
+                None => return Err("--tab compare needs two files (wcodec-tui A.wcodec B.wcodec --tab compare)".to_owned()),
+            },
+            Some(Tab::Timing) => timed::timing(options, file, &shown, look)?,
+            _ => plain::table(file, &shown, look) + &estimates(file, &shown, look)?,
         };
         text + &differences.unwrap_or_default()
     };
     print(&text)?;
     Ok(if compared.is_none_or(|(_, c)| c.same()) { FINE } else { DIFFERENT })
+}
+
+/// What a checkpoint would be like, encoded; nothing of other files.
+fn estimates(file: &FileModel, shown: &[usize], look: Look) -> Result<String, String> {
+    let Some(Original::Checkpoint(_)) = file.original() else { return Ok(String::new()) };
+    let would = estimate(file, &Cancel::new(), &mut |_| {}).map_err(|e| e.to_string())?;
+    Ok(plain::estimates(file, shown, &would, look))
 }
 
 /// The order that a column is first shown in.
@@ -241,6 +263,7 @@ fn sorted(column: crate::model::order::Column) -> Sort {
 
 /// What the flags say of the first view.
 fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<Effect> {
+    let estimate = update::estimate(state);
     state.timing.device = options.device.unwrap_or_default();
     state.timing.threads = options.threads.map_or(0, usize::from);
     if let Some(column) = options.sort {
@@ -256,11 +279,14 @@ fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<E
         state.layers.select(&file, Row::Tensor(tensor));
     }
     let unasked = options.filter.is_none() && options.sort.is_none();
-    let first = || (unasked && state.heat.heat(&state.file).is_grid()).then_some(Tab::Heat);
-    match options.tab.or(tensor.map(|_| Tab::Layer)).or_else(first) {
-        Some(tab) => update::view(state, tab),
-        None => Vec::new(),
+    let mut effects: Vec<Effect> = estimate.into_iter().collect();
+    match options.tab.or(tensor.map(|_| Tab::Layer)) {
+        Some(tab) => effects.extend(update::view(state, tab)),
+        // Its first cell is selected, not that of the list's first row.
+        None if unasked && state.heat.heat(&state.file).is_grid() => (state.tab, state.home) = (Tab::Heat, Tab::Heat),
+        None => {}
     }
+    effects
 }
 
 /// The screen, while it is shown.
@@ -358,6 +384,9 @@ impl Session<'_> {
             Effect::Stats(effect) => self.workers.stats(effect),
             Effect::Timing(effect) => self.workers.timing(effect),
             Effect::Reload => self.workers.reload(),
+            Effect::Estimate => self.workers.estimate(self.state.generation),
+            Effect::Encode { out, scheme } => self.workers.encode(out, scheme),
+            Effect::CancelEncode => self.workers.cancel_encode(),
             Effect::Copy(text) => screen.copy(&text)?,
             Effect::Export { path, json } => self.workers.export(path, json),
             Effect::Redraw => screen.clear()?,
@@ -370,7 +399,8 @@ impl Session<'_> {
 fn is_busy(state: &State) -> bool {
     let fetching =
         |k: &crate::state::Known| matches!(k.stats, Fetch::Running(_)) || matches!(k.verdict, Fetch::Running(_));
-    state.timing.running.is_some() || state.known.values().any(fetching)
+    let encodes = matches!(state.encode.would, Fetch::Running(_)) || state.encode.running.is_some();
+    encodes || state.timing.running.is_some() || state.known.values().any(fetching)
 }
 
 fn is_suspend(action: &Action) -> bool {

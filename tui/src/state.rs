@@ -1,6 +1,7 @@
 //! All that the screen shows, and nothing else: no threads, no clock, no terminal.
 
 pub mod compare;
+pub mod encode;
 pub mod heat;
 pub mod layer;
 pub mod layers;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use tui_input::Input;
 
 use self::compare::CompareState;
+use self::encode::EncodeState;
 use self::heat::HeatState;
 use self::layer::LayerState;
 use self::layers::LayersState;
@@ -22,6 +24,7 @@ use self::map::MapState;
 use self::rates::RatesState;
 use self::timing::TimingState;
 use crate::draw::theme::Look;
+use crate::estimate::Would;
 use crate::keymap::{Context, Keymap};
 use crate::model::FileModel;
 use crate::stats::{Fetch, LayerStats, Verdict};
@@ -81,6 +84,8 @@ pub enum Overlay {
     Help(usize),
     /// The columns to sort by, and which is selected.
     Columns(usize),
+    /// The ways to encode a checkpoint, and which is selected.
+    Encode(usize),
     /// The search box; what was filtered by before, to go back to.
     Search {
         /// What is typed.
@@ -139,6 +144,8 @@ pub struct State {
     pub home: Tab,
     /// The heat map.
     pub heat: HeatState,
+    /// Encoding of the checkpoint, if the file is one.
+    pub encode: EncodeState,
     /// The view of all tensors.
     pub layers: LayersState,
     /// The view of one tensor.
@@ -159,6 +166,7 @@ impl State {
         let layers = LayersState::new(&file);
         let compare = CompareState::new(&file, other.as_deref());
         let map = MapState::new(&file);
+        let heat = HeatState::of(&file);
         Self {
             file,
             other,
@@ -173,7 +181,8 @@ impl State {
             known: HashMap::new(),
             generation: 0,
             home: Tab::Layers,
-            heat: HeatState::default(),
+            heat,
+            encode: EncodeState::default(),
             layers,
             layer: LayerState::default(),
             timing: TimingState::default(),
@@ -190,6 +199,9 @@ impl State {
 
     /// Whether something is wrong with a tensor, as far as is known.
     pub fn is_damaged(&self, tensor: usize) -> bool {
+        if self.file.missing(tensor) > 0 {
+            return true;
+        }
         let damaged = |k: &Known| {
             matches!(k.verdict, Fetch::Ready(Verdict::Damaged(_)) | Fetch::Failed(_)) || matches!(k.stats, Fetch::Failed(_))
         };
@@ -205,12 +217,17 @@ impl State {
         measured().or(info.error).or_else(exact)
     }
 
+    /// What a tensor of a checkpoint would be like, encoded, as far as is known.
+    pub fn would(&self, tensor: usize) -> Option<&Would> {
+        self.encode.would.ready()?.get(&tensor)
+    }
+
     /// What takes the keys now.
     pub fn context(&self) -> Context {
         match (&self.overlay, self.tab) {
             (Overlay::Search { .. }, _) => Context::Search,
             (Overlay::Help(_), _) => Context::Help,
-            (Overlay::Columns(_), _) => Context::Columns,
+            (Overlay::Columns(_) | Overlay::Encode(_), _) => Context::Columns,
             (Overlay::None, Tab::Heat) => Context::Heat,
             (Overlay::None, Tab::Layers) => Context::Layers,
             (Overlay::None, Tab::Layer) => Context::Layer,

@@ -2,6 +2,7 @@
 
 pub mod columns;
 pub mod compare;
+pub mod encode;
 pub mod heat;
 pub mod layer;
 pub mod layers;
@@ -65,6 +66,7 @@ fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
     match state.overlay {
         Overlay::Search { .. } => on_search_key(state, key),
         Overlay::Columns(_) => columns::on_key(state, key),
+        Overlay::Encode(_) => return encode::on_key(state, key),
         _ => {}
     }
     Vec::new()
@@ -164,6 +166,9 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
         }
         .min(most);
     }
+    if let Overlay::Encode(_) = state.overlay {
+        return encode::command(state, command);
+    }
     if let Overlay::Columns(_) = state.overlay {
         return columns::command(state, command);
     }
@@ -189,6 +194,7 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
             state.say(format!("theme: {name}"));
         }
         Command::Choose => columns::open(state),
+        Command::Encode => return encode::open(state),
         Command::VerifyAll => {
             let tensors = (0..state.file.tensors.len()).collect();
             return verify(state, tensors);
@@ -218,8 +224,20 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
     Vec::new()
 }
 
+/// Has a checkpoint sampled, if the file is one.
+pub fn estimate(state: &mut State) -> Option<Effect> {
+    state.encode.would = Fetch::Absent;
+    let Some(crate::model::original::Original::Checkpoint(_)) = state.file.original() else { return None };
+    state.encode.would = Fetch::Running(0.0);
+    Some(Effect::Estimate)
+}
+
 /// Has the hashes and the decoding of some tensors verified, in the order of the table.
 pub fn verify(state: &mut State, tensors: Vec<usize>) -> Vec<Effect> {
+    if let Err(e) = state.file.container() {
+        state.fail(e.to_string());
+        return Vec::new();
+    }
     let under_way = |state: &State, i: usize| state.known.get(&i).is_some_and(|k| matches!(k.verdict, Fetch::Running(_)));
     let tensors: Vec<usize> = tensors.into_iter().filter(|&i| !under_way(state, i)).collect();
     if tensors.is_empty() {
@@ -304,6 +322,7 @@ fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
         Report::Reloaded(Ok(file)) => {
             reloaded(state, file);
             let mut effects = vec![Effect::Stats(StatsEffect::Cancel)];
+            effects.extend(estimate(state));
             let tab = state.tab;
             if tab == Tab::Timing {
                 effects.extend(timing::enter(state));
@@ -316,6 +335,20 @@ fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
         }
         Report::Reloaded(Err(why)) => {
             state.fail(format!("{why} (what was read before is still shown)"));
+            Vec::new()
+        }
+        Report::Estimate { generation, found } => {
+            if generation == state.generation {
+                state.encode.would = found;
+            }
+            Vec::new()
+        }
+        Report::Encoding(progress) => {
+            encode::progress(state, progress);
+            Vec::new()
+        }
+        Report::Encoded { out, done } => {
+            encode::done(state, out, done);
             Vec::new()
         }
         Report::Message(text) => {

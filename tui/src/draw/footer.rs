@@ -29,6 +29,8 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
             false => (look.sign("• ", "* "), look.good()),
         };
         message(first, state, sign, &notice.text, style);
+    } else if state.encode.running.is_some() {
+        super::encode::footer(first, state);
     } else if let Some(why) = damage(state) {
         message(first, state, look.sign("✗ ", "! "), &why, look.bad());
     } else {
@@ -123,6 +125,9 @@ fn rows(mut pen: Pen<'_>, state: &State) {
                 pen.put("filter ", look.dim()).put(&name, look.warn()).put(&found, look.dim());
                 pen.put(look.sign(" · ", " | "), look.dim());
             }
+            if let Some(i) = state.current() {
+                would(&mut pen, state, i);
+            }
             pen.put(&order, look.dim());
             let means = if layers.is_tree() { "" } else { words::column(layers.column()) };
             if !means.is_empty() && means.len() + 3 <= pen.left() {
@@ -134,11 +139,27 @@ fn rows(mut pen: Pen<'_>, state: &State) {
         Tab::Rates => super::rates::footer(pen, state),
         Tab::Layer | Tab::Timing => {
             if let Some(i) = state.current() {
+                would(&mut pen, state, i);
                 let name = text::clean(look, &state.file.tensors[i].name);
                 let name = text::short_name(look, &name, pen.left());
                 pen.put(&name, look.dim());
             }
         }
+    }
+}
+
+/// What a tensor of a checkpoint would take and lose, at the end of the line.
+fn would(pen: &mut Pen<'_>, state: &State, tensor: usize) {
+    let look = state.look;
+    if let Fetch::Running(part) = &state.encode.would {
+        pen.at_end(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn());
+    }
+    if let Some(w) = state.would(tensor) {
+        let words = format!(
+            "would be: int8 {:.2} bits/w, error {:.3}; 4 bits {:.2}, error {:.3}",
+            w.int8_bits, w.int8_error, w.rate_bits, w.rate_error
+        );
+        pen.at_end(&words, look.good());
     }
 }
 

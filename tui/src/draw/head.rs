@@ -61,7 +61,10 @@ fn file(mut pen: Pen<'_>, state: &State) {
     ];
     let name = text::file_name(look, &file.path);
     let checked = checked(state);
-    let changed = if state.changed { look.sign("● changed on disk", "* changed on disk") } else { "" };
+    let cut = file.cut();
+    let changed = if let Some(cut) = &cut {
+        cut.as_str()
+    } else if state.changed { look.sign("● changed on disk", "* changed on disk") } else { "" };
     let between = look.sign(" · ", " | ");
     let gap = text::width(between);
     // The name keeps a third of the line; facts are left out until the rest suffices.

@@ -13,6 +13,7 @@ use super::widgets::Pen;
 use crate::model::heat::{Heat, HeatCell};
 use crate::state::State;
 use crate::state::heat::Measure;
+use crate::stats::Fetch;
 
 /// Columns of the terminal that a cell takes, and at most so many; the last one is the gap.
 const CELL: (usize, usize) = (7, 11);
@@ -36,7 +37,7 @@ struct Place {
 impl Place {
     fn new(heat: &Heat, width: usize, height: usize) -> Self {
         let labels = heat.rows[..heat.layers].iter().map(|r| text::width(&r.label)).max().unwrap_or(0);
-        let label = labels.clamp(3, LABEL).min(width / 3).max(1);
+        let label = labels.clamp(5, LABEL).min(width / 3).max(1);
         let room = width.saturating_sub(label + 2);
         let columns = heat.columns.len().max(1);
         let cell = (room / (columns + 1)).clamp(CELL.0, CELL.1).min(room.max(1));
@@ -102,7 +103,9 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
         return;
     }
     if heat.rows.is_empty() {
-        Pen::new(buffer, area, usize::from(height > 2)).skip(3).put("there are no tensors in this file", look.warn());
+        let cut = state.file.cut();
+        let text = cut.as_deref().unwrap_or("there are no tensors in this file");
+        Pen::new(buffer, area, usize::from(height > 2)).skip(3).put(text, look.warn());
         return;
     }
     let place = Place::new(heat, usize::from(area.width), height);
@@ -240,7 +243,11 @@ impl Grid<'_> {
             let text = format!("{sign}{text}");
             let text = text::start(&text, inner);
             let gap = inner - text::width(text);
-            let line = format!("[{}{text}{}]", " ".repeat(gap / 2), " ".repeat(gap - gap / 2));
+            let line = match text::width(&figure) + text::width(sign) > inner {
+                true => format!("[{sign}{figure}"),
+                false => format!("[{}{text}{}]", " ".repeat(gap / 2), " ".repeat(gap - gap / 2)),
+            };
+            let line = format!("{line:width$}");
             pen.put(text::start(&line, width), look.selected().add_modifier(Modifier::BOLD)).skip(1);
             return;
         }
@@ -272,7 +279,13 @@ impl Grid<'_> {
         }
         pen.put(measure.name(), look.title()).skip(1);
         let Some((low, high)) = self.range else {
+            let sampled = match &self.state.encode.would {
+                Fetch::Running(part) => format!("sampling rows: {:.0} %", 100.0 * part),
+                Fetch::Failed(why) => text::clean(look, why).into_owned(),
+                _ => "there are no estimates: nothing here can be encoded".to_owned(),
+            };
             let why = match measure {
+                Measure::WouldError | Measure::WouldBits | Measure::WouldError8 | Measure::WouldBits8 => &sampled,
                 Measure::Error => "not known: scheme rate states errors; --ref and a look at a layer measure them",
                 Measure::Speed => "decoding the file once on each round; figures come with the first one",
                 _ => "there are no figures",
@@ -296,6 +309,10 @@ impl Grid<'_> {
             Measure::Error => "root mean square error of decoded weights, as a part of theirs",
             Measure::Share => "part of the stored bytes of all tensors",
             Measure::Speed => "1e9 bytes of decoded output a second, here",
+            Measure::WouldError => "estimated from samples: root mean square, as a part of the weights'",
+            Measure::WouldBits => "estimated from samples, if all matrices together had 4 bits/weight",
+            Measure::WouldError8 => "estimated from samples: root mean square, as a part of the weights'",
+            Measure::WouldBits8 => "estimated from samples: stored bits for each weight",
         };
         let about = format!("   {about}");
         let about = text::cut(look, &about, pen.left());
@@ -327,7 +344,7 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
         _ => row.name.clone(),
     };
     let mut facts = Vec::new();
-    for measure in Measure::ALL {
+    for &measure in Measure::all(&state.file) {
         let figures = Figures::new(state, measure);
         let Some(value) = figures.of(cell) else { continue };
         facts.push(match measure {
@@ -336,6 +353,10 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
             Measure::Error => format!("error {}", figures.text(value)),
             Measure::Share => format!("{} of stored bytes", text::percent(value)),
             Measure::Speed => format!("{} GB/s", figures.text(value)),
+            Measure::WouldError => format!("4 bits: error {}", figures.text(value)),
+            Measure::WouldBits => format!("{value:.2} bits/w"),
+            Measure::WouldError8 => format!("int8: error {}", figures.text(value)),
+            Measure::WouldBits8 => format!("{value:.2} bits/w"),
         });
     }
     let name = text::clean(look, &name);

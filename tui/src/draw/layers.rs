@@ -59,7 +59,14 @@ fn nothing(state: &State) -> Vec<String> {
             };
             vec![format!("no tensor matches '{}'", filter.text()), way.to_owned()]
         }
-        None => vec!["there are no tensors in this file".to_owned()],
+        None => match state.file.cut() {
+            Some(cut) => vec![
+                cut,
+                "the index, which names the tensors, was at the end".to_owned(),
+                "copy or download the file again; 5 shows what is there".to_owned(),
+            ],
+            None => vec!["there are no tensors in this file".to_owned()],
+        },
     }
 }
 
@@ -111,6 +118,9 @@ fn mark(state: &State, row: Row) -> (&'static str, Style, Option<Style>) {
         Row::Tensor(i) => i,
         Row::Group(node) => return module_mark(state, node),
     };
+    if state.file.missing(i) > 0 {
+        return (look.sign("✗", "!"), look.bad(), Some(look.bad()));
+    }
     let Some(known) = state.known.get(&i) else { return none };
     match (&known.verdict, &known.stats) {
         (Fetch::Ready(Verdict::Damaged(_)) | Fetch::Failed(_), _) | (_, Fetch::Failed(_)) => {
@@ -126,7 +136,7 @@ fn mark(state: &State, row: Row) -> (&'static str, Style, Option<Style>) {
 fn module_mark(state: &State, node: usize) -> (&'static str, Style, Option<Style>) {
     let look = state.look;
     let none = (" ", look.text(), None);
-    if state.known.is_empty() {
+    if state.known.is_empty() && state.file.original().is_none() {
         return none;
     }
     let nodes = &state.file.tree.nodes[node..state.file.tree.nodes[node].end];

@@ -83,13 +83,15 @@ impl Comparison {
         }
         for (file, second) in [(a, false), (b, true)] {
             names.extend(file.aliases.iter().enumerate().filter_map(|(i, (alias, target))| {
-                let tensor = file.container.reader().find(target)?;
+                let tensor = file.find(target)?;
                 Some((alias.as_str(), second, Side { tensor, alias: Some(i) }))
             }));
         }
         names.sort_by(|x, y| natural(x.0, y.0).then(x.1.cmp(&y.1)));
-        let (index_a, index_b) = (a.container.reader().index(), b.container.reader().index());
         let mut found = Self { a: a.totals, b: b.totals, ..Self::default() };
+        // Only containers say what they hold.
+        let (Ok(of_a), Ok(of_b)) = (a.container(), b.container()) else { return found };
+        let (index_a, index_b) = (of_a.reader().index(), of_b.reader().index());
         let mut rest = names.as_slice();
         while let [first, others @ ..] = rest {
             let both = others.first().filter(|o| o.0 == first.0);

@@ -204,8 +204,8 @@ fn labels(roles: &[&str]) -> Vec<String> {
 /// A part of a name as short as people say it.
 fn shorter(part: &str) -> &str {
     match part {
-        "input_layernorm" => "in norm",
-        "post_attention_layernorm" => "post norm",
+        "input_layernorm" => "norm 1",
+        "post_attention_layernorm" => "norm 2",
         "attn_output" => "o",
         _ => {
             let bare = part.strip_prefix("attn_").or(part.strip_prefix("ffn_")).unwrap_or(part);
@@ -243,7 +243,7 @@ mod tests {
             ("head", &[3, 2]),
         ]);
         let columns: Vec<&str> = found.columns.iter().map(|c| c.label.as_str()).collect();
-        assert_eq!(columns, ["q", "k", "down", "in norm"]);
+        assert_eq!(columns, ["q", "k", "down", "norm 1"]);
         let rows: Vec<(&str, usize)> = found.rows.iter().map(|r| (r.label.as_str(), r.cells.len())).collect();
         assert_eq!(rows, [("2", 4), ("10", 1), ("head", 1), ("m.norm.weight", 1)]);
         assert_eq!((found.layers, found.is_grid()), (2, true));

@@ -34,7 +34,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::Right => state.heat.column += 1,
         Command::Enter => return open(state),
         Command::Measure | Command::MeasureBack => {
-            return measure(state, state.heat.measure.next(command == Command::MeasureBack));
+            return measure(state, state.heat.measure.next(&state.file, command == Command::MeasureBack));
         }
         Command::Verify => {
             let tensors = state.heat.selected(&state.file).map(|c| c.tensors.clone()).unwrap_or_default();

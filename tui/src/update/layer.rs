@@ -56,6 +56,9 @@ pub fn enter(state: &mut State) -> Vec<Effect> {
     if !same {
         state.layer.scroll = 0;
     }
+    if state.file.original().is_some() {
+        return Vec::new();
+    }
     let stats = &mut state.known.entry(tensor).or_default().stats;
     match stats {
         Fetch::Ready(_) => return Vec::new(),

@@ -67,7 +67,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::Entropies => {
             let wanted = |i: &usize| state.entropy(*i).is_none() && state.file.tensors[*i].makes_symbols;
             let tensors: Vec<usize> = (0..state.file.tensors.len()).filter(wanted).collect();
-            if tensors.is_empty() {
+            if tensors.is_empty() || state.file.original().is_some() {
                 state.say("all entropies are known");
             } else {
                 let generation = state.generation;

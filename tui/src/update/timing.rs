@@ -136,6 +136,8 @@ fn begin(state: &mut State) -> Vec<Effect> {
 
 /// What the scope stands for now.
 fn subject(state: &State) -> Option<Subject> {
+    // A checkpoint has nothing to decode.
+    state.file.container().ok()?;
     let (file, layers) = (&state.file, &state.layers);
     let (title, tensors) = match state.timing.scope {
         Scope::Layer => {
@@ -261,7 +263,8 @@ pub fn report(state: &mut State, report: TimingReport) -> Vec<Effect> {
     Vec::new()
 }
 
-fn take(lane: &mut crate::state::timing::LaneState, progress: Progress, order: Order, natural: &[usize]) {
+/// Adds what was measured to what is known of a device; `natural` is the natural order of tensors.
+pub fn take(lane: &mut crate::state::timing::LaneState, progress: Progress, order: Order, natural: &[usize]) {
     let new = progress.runs.saturating_sub(lane.runs_before);
     lane.runs_before = progress.runs;
     lane.series.bytes = progress.bytes;

@@ -49,6 +49,27 @@ impl<'a> Figures<'a> {
                 }
                 (weights > 0.0).then(|| (squares / weights).sqrt())
             }
+            Measure::WouldError | Measure::WouldError8 => {
+                let (mut squares, mut weights) = (0.0, 0.0);
+                for &i in &cell.tensors {
+                    let elements = self.state.file.tensors.get(i)?.elements as f64;
+                    let would = self.state.would(i)?;
+                    let error = if self.measure == Measure::WouldError { would.rate_error } else { would.int8_error };
+                    squares += error.powi(2) * elements;
+                    weights += elements;
+                }
+                (weights > 0.0).then(|| (squares / weights).sqrt())
+            }
+            Measure::WouldBits | Measure::WouldBits8 => {
+                let (mut bits, mut weights) = (0.0, 0.0);
+                for &i in &cell.tensors {
+                    let elements = self.state.file.tensors.get(i)?.elements as f64;
+                    let would = self.state.would(i)?;
+                    bits += elements * if self.measure == Measure::WouldBits { would.rate_bits } else { would.int8_bits };
+                    weights += elements;
+                }
+                (weights > 0.0).then(|| bits / weights)
+            }
             Measure::Speed => {
                 let (mut bytes, mut ms) = (0u64, 0.0);
                 for i in &cell.tensors {
@@ -68,9 +89,11 @@ impl<'a> Figures<'a> {
                 p if p < 10.0 => format!("{p:.2}%"),
                 p => format!("{p:.1}%"),
             },
-            Measure::Error if value == 0.0 => "0".to_owned(),
-            Measure::Error if value < 0.001 => text::general(value, 1),
-            Measure::Error => format!("{value:.3}"),
+            Measure::Error | Measure::WouldError | Measure::WouldError8 => match value {
+                0.0 => "0".to_owned(),
+                v if v < 0.001 => text::general(v, 1),
+                v => format!("{v:.3}"),
+            },
             _ if value < 10.0 => format!("{value:.2}"),
             _ if value < 100.0 => format!("{value:.1}"),
             _ if value < 100_000.0 => format!("{value:.0}"),

@@ -31,6 +31,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let height = usize::from(area.height.saturating_sub(1));
     if layers.is_empty() {
         let text = match (timing.subject.as_ref(), timing.running) {
+            (None, _) if state.file.container().is_err() => "it is not encoded: there is nothing to decode",
             (None, _) => "no tensor is selected",
             (Some(_), Some(_)) => "the first round is under way",
             (Some(_), None) => "nothing was timed yet",
