@@ -15,8 +15,8 @@ mod config;
 mod gguf;
 
 use config::{CONFIG, read_model};
-pub use gguf::{Gguf, GgufTensor};
 pub(crate) use config::{REST_FILE, container_in, container_of};
+pub use gguf::{Gguf, GgufTensor};
 
 /// A tensor that a [`Source`] has.
 #[derive(Clone, Debug, PartialEq)]

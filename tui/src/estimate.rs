@@ -65,7 +65,8 @@ pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) ->
         return Ok(HashMap::new());
     }
     let mut found = Vec::new();
-    let ways = [(Scheme::Int8(Granularity::Row), 0.2), (Scheme::Rate(Rate { bits: Bits::new(BITS)?, trellis: true }), 0.4)];
+    let ways =
+        [(Scheme::Int8(Granularity::Row), 0.2), (Scheme::Rate(Rate { bits: Bits::new(BITS)?, trellis: true }), 0.4)];
     for (scheme, begin) in ways {
         let options = EncodeOptions { scheme, coder: Coder::Rans, cancel: cancel.clone(), ..EncodeOptions::default() };
         let share = if begin < 0.3 { 0.2 } else { 0.6 };

@@ -232,7 +232,11 @@ pub fn document(
         plan: statement(&file.metadata, PLAN_KEY),
         quality: statement(&file.metadata, QUALITY_KEY),
         model,
-        file: Layout { length: stored, index_offset: header.map(|h| h.index_offset), index_length: header.map(|h| h.index_length) },
+        file: Layout {
+            length: stored,
+            index_offset: header.map(|h| h.index_offset),
+            index_length: header.map(|h| h.index_length),
+        },
         totals: Sums {
             tensors: sums.tensors,
             aliases: file.aliases.len(),

@@ -160,15 +160,8 @@ const fn k(code: KeyCode) -> (KeyCode, KeyModifiers) {
     (code, NONE)
 }
 
-const VIEWS: &[Context] = &[
-    Context::Heat,
-    Context::Layers,
-    Context::Layer,
-    Context::Timing,
-    Context::Compare,
-    Context::File,
-    Context::Rates,
-];
+const VIEWS: &[Context] =
+    &[Context::Heat, Context::Layers, Context::Layer, Context::Timing, Context::Compare, Context::File, Context::Rates];
 const LISTS: &[Context] = &[Context::Heat, Context::Layers, Context::Compare, Context::File, Context::Timing];
 const NAMED: &[Context] = &[Context::Heat, Context::Layers, Context::Layer, Context::Timing, Context::Compare];
 const ROWS: &[Context] = &[Context::Layers, Context::Layer, Context::Timing, Context::Compare];
@@ -186,7 +179,14 @@ const BINDINGS: &[Binding] = &[
     b(&[c('g'), k(KeyCode::Home)], "g", Command::Top, &[], "to the first row", ""),
     b(&[c('G'), k(KeyCode::End)], "G", Command::Bottom, &[], "to the last row", ""),
     b(&[k(KeyCode::Left), c('h')], "h ←", Command::Left, &[], "fold the module; a cell or columns to the left", ""),
-    b(&[k(KeyCode::Right), c('l')], "l →", Command::Right, &[], "unfold the module; a cell or columns to the right", ""),
+    b(
+        &[k(KeyCode::Right), c('l')],
+        "l →",
+        Command::Right,
+        &[],
+        "unfold the module; a cell or columns to the right",
+        "",
+    ),
     b(&[k(KeyCode::Enter)], "Enter", Command::Enter, LISTS, "look at the layer; fold or unfold a module", "open"),
     b(&[c('/')], "/", Command::Search, &[], "filter by text or regular expression", "filter"),
     b(&[c('n')], "n", Command::Next, ROWS, "the next tensor; in compare, the next difference", ""),
@@ -222,7 +222,14 @@ const BINDINGS: &[Binding] = &[
     b(&[c('D')], "D", Command::Device, &[Context::Timing], "the next device", "device"),
     b(&[c('m')], "m", Command::Scope, &[Context::Timing], "time the layer, its module or the whole file", "scope"),
     b(&[c('x')], "x", Command::Export, &[Context::Timing], "write the timings to a JSON file", "export"),
-    b(&[c('o')], "o", Command::Differences, &[Context::Compare], "only tensors with other values, or all", "only differences"),
+    b(
+        &[c('o')],
+        "o",
+        Command::Differences,
+        &[Context::Compare],
+        "only tensors with other values, or all",
+        "only differences",
+    ),
     b(&[c('y')], "y", Command::Copy, NAMED, "copy the tensor's name (also over ssh)", ""),
     b(&[c('r')], "r", Command::Reload, &[], "read the file again", ""),
     b(&[c('0')], "0", Command::View(Tab::Heat), &[], "heat map: layers by role", ""),
@@ -386,7 +393,10 @@ mod tests {
         for letter in ('a'..='z').chain('A'..='Z').chain("0123456789/?.+-".chars()) {
             assert_eq!(Keymap::default().command(Context::Search, KeyEvent::new(KeyCode::Char(letter), NONE)), None);
         }
-        assert_eq!(Keymap::default().command(Context::Search, KeyEvent::new(KeyCode::Char('c'), CTRL)), Some(Command::Quit));
+        assert_eq!(
+            Keymap::default().command(Context::Search, KeyEvent::new(KeyCode::Char('c'), CTRL)),
+            Some(Command::Quit)
+        );
     }
 
     #[test]

@@ -79,7 +79,14 @@ impl FileModel {
         if Original::is_one(path) {
             let original = Original::open(path)?;
             let (tensors, metadata) = (original.infos()?, original.metadata());
-            return Ok(Self::of(path, Stamp::of(path), Content::Original(Box::new(original)), metadata, tensors, Vec::new()));
+            return Ok(Self::of(
+                path,
+                Stamp::of(path),
+                Content::Original(Box::new(original)),
+                metadata,
+                tensors,
+                Vec::new(),
+            ));
         }
         Self::open_with(path, trusted).or_else(|e| {
             let (header, length) = cut_header(path).ok_or(e)?;
@@ -151,7 +158,9 @@ impl FileModel {
             Content::Original(_) => Err(Error::input("it is not encoded: there is nothing to decode")
                 .file(&self.path)
                 .advice("encode it first, with wcodec encode or the key E")),
-            Content::Cut(..) => Err(Error::corrupt("it was cut off before its index").file(&self.path).advice("copy it again")),
+            Content::Cut(..) => {
+                Err(Error::corrupt("it was cut off before its index").file(&self.path).advice("copy it again"))
+            }
         }
     }
 

@@ -111,13 +111,7 @@ pub fn estimates(file: &FileModel, shown: &[usize], would: &HashMap<usize, Would
     let headings = ["tensor", "int8 bits/weight", "error", "4 bits", "error"].map(str::to_owned).to_vec();
     let rows = shown.iter().filter_map(|i| Some((file.tensors.get(*i)?, would.get(i)?))).map(|(t, w)| {
         let name = text::clean(look, &t.name).into_owned();
-        vec![
-            name,
-            number(w.int8_bits, true),
-            digits(w.int8_error),
-            number(w.rate_bits, true),
-            digits(w.rate_error),
-        ]
+        vec![name, number(w.int8_bits, true), digits(w.int8_error), number(w.rate_bits, true), digits(w.rate_error)]
     });
     "\nif it were encoded, estimated from samples of rows:\n".to_owned()
         + &aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 1)

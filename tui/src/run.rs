@@ -26,9 +26,9 @@ use crate::cli::{self, Job, Options, PROGRAM, When};
 use crate::draw::theme::{Look, Theme};
 use crate::draw::{self, draw};
 use crate::effect::Effect;
+use crate::estimate::estimate;
 use crate::keymap::file::{self, Settings};
 use crate::model::FileModel;
-use crate::estimate::estimate;
 use crate::model::order::Sort;
 use crate::model::original::Original;
 use crate::state::layers::{LayersState, Row};
@@ -229,7 +229,8 @@ fn once(
         None => None,
     };
     let text = if options.json {
-        let model = file.container().ok().map(wcodec::Container::model).transpose().map_err(|e| e.to_string())?.flatten();
+        let model =
+            file.container().ok().map(wcodec::Container::model).transpose().map_err(|e| e.to_string())?.flatten();
         let compared = compared.as_ref().map(|(other, c)| (*other, c));
         json::document(file, model.as_ref(), &shown, compared).map_err(|e| e.to_string())?
     } else {
@@ -238,7 +239,9 @@ fn once(
             Some(Tab::Rates) => plain::rates(file, look),
             Some(Tab::Compare) => match &compared {
                 Some((_, c)) => plain::comparison(c, look) + "\n",
-                None => return Err("--tab compare needs two files (wcodec-tui A.wcodec B.wcodec --tab compare)".to_owned()),
+                None => {
+                    return Err("--tab compare needs two files (wcodec-tui A.wcodec B.wcodec --tab compare)".to_owned());
+                }
             },
             Some(Tab::Timing) => timed::timing(options, file, &shown, look)?,
             _ => plain::table(file, &shown, look) + &estimates(file, &shown, look)?,

@@ -203,7 +203,8 @@ impl State {
             return true;
         }
         let damaged = |k: &Known| {
-            matches!(k.verdict, Fetch::Ready(Verdict::Damaged(_)) | Fetch::Failed(_)) || matches!(k.stats, Fetch::Failed(_))
+            matches!(k.verdict, Fetch::Ready(Verdict::Damaged(_)) | Fetch::Failed(_))
+                || matches!(k.stats, Fetch::Failed(_))
         };
         self.known.get(&tensor).is_some_and(damaged)
     }

@@ -238,7 +238,8 @@ pub fn verify(state: &mut State, tensors: Vec<usize>) -> Vec<Effect> {
         state.fail(e.to_string());
         return Vec::new();
     }
-    let under_way = |state: &State, i: usize| state.known.get(&i).is_some_and(|k| matches!(k.verdict, Fetch::Running(_)));
+    let under_way =
+        |state: &State, i: usize| state.known.get(&i).is_some_and(|k| matches!(k.verdict, Fetch::Running(_)));
     let tensors: Vec<usize> = tensors.into_iter().filter(|&i| !under_way(state, i)).collect();
     if tensors.is_empty() {
         return Vec::new();

@@ -188,7 +188,7 @@ fn relations_are_those_of_the_codec() {
     for two in files {
         let state = State::new(one.clone(), Some(two.clone()), Look::default(), (80, 24));
         let found = state.compare.found.unwrap();
-        let expected = wcodec::compare(&one.container, &two.container).unwrap();
+        let expected = wcodec::compare(one.container().unwrap(), two.container().unwrap()).unwrap();
         assert_eq!(found.rows.len(), expected.tensors.len());
         assert_eq!(found.counts.iter().sum::<usize>(), found.rows.len());
         for row in &found.rows {

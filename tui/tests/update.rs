@@ -44,10 +44,11 @@ fn key(code: KeyCode) -> Action {
     Action::Key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
-fn draw(state: &State) {
+fn draw(state: &State) -> String {
     let (columns, rows) = state.size;
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     terminal.draw(|frame| wcodec_tui::draw::draw(frame, state)).unwrap();
+    terminal.backend().to_string()
 }
 
 fn any_action() -> impl Strategy<Value = Action> {
@@ -191,4 +192,53 @@ fn another_file_keeps_the_selection_and_forgets_what_was_known() {
     assert!(state.known.is_empty());
     update(&mut state, Action::Report(Report::Reloaded(Err("it is gone".into()))));
     assert!(state.notice.as_ref().is_some_and(|n| n.error));
+}
+
+#[test]
+fn a_filter_makes_one_row_of_modules_with_one_thing_in_them() {
+    let mut state = opened();
+    press(&mut state, "/layers.3.self_attn.q");
+    update(&mut state, key(KeyCode::Enter));
+    assert_eq!(state.layers.rows.len(), 1, "{:?}", state.layers.rows);
+    assert_eq!(state.layers.label(&state.file, 0), "model.layers.3.self_attn.q_proj.weight");
+    press(&mut state, "q/layers.[34].self_attn.q");
+    update(&mut state, key(KeyCode::Enter));
+    let labels: Vec<String> = (0..state.layers.rows.len()).map(|at| state.layers.label(&state.file, at)).collect();
+    assert_eq!(labels, ["model.layers", "3.self_attn.q_proj.weight", "4.self_attn.q_proj.weight"]);
+    assert_eq!(state.layers.places.iter().map(|p| p.depth).collect::<Vec<_>>(), [0, 1, 1]);
+    draw(&state);
+}
+
+#[test]
+fn any_column_is_chosen_by_its_letter() {
+    use wcodec_tui::model::order::Column;
+    let mut state = opened();
+    for column in Column::ALL {
+        press(&mut state, "c");
+        assert!(matches!(state.overlay, Overlay::Columns(_)));
+        draw(&state);
+        press(&mut state, &column.letter().to_string());
+        assert!(matches!(state.overlay, Overlay::None));
+        assert_eq!((state.layers.sort.column, state.layers.sort.descending), (column, column.descends()));
+    }
+    // Again: the other way round. The list has Enter, too.
+    press(&mut state, "cv");
+    assert!(!state.layers.sort.descending);
+    press(&mut state, "ckkk");
+    update(&mut state, key(KeyCode::Enter));
+    assert_eq!(state.layers.sort.column, Column::Ratio);
+    press(&mut state, "cq");
+    assert!(matches!(state.overlay, Overlay::None) && state.layers.sort.column == Column::Ratio);
+}
+
+#[test]
+fn keys_are_those_of_the_file() {
+    let mut state = opened();
+    state.keys = Arc::new(wcodec_tui::keymap::file::parse("[keys]\ndown = 'x'\nhelp = ['H', 'F1']\n").unwrap().keys);
+    press(&mut state, "xxj");
+    assert_eq!(state.layers.cursor.selected, 2);
+    press(&mut state, "H");
+    assert!(matches!(state.overlay, Overlay::Help(_)));
+    let text = draw(&state);
+    assert!(text.contains("x  one row down") && text.contains("H F1  this list"), "{text}");
 }

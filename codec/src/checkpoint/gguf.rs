@@ -91,7 +91,8 @@ impl Gguf {
             Some(MetadataValue::U32(n)) if n.is_power_of_two() => u64::from(*n),
             Some(_) => return Err(wrong("its alignment is no power of two")),
         };
-        let data = length.checked_next_multiple_of(alignment).ok_or_else(|| wrong("its alignment is beyond the file"))?;
+        let data =
+            length.checked_next_multiple_of(alignment).ok_or_else(|| wrong("its alignment is beyond the file"))?;
         let mut names = HashSet::new();
         let mut tensors = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -161,7 +162,8 @@ fn parse(reader: &mut impl Read) -> std::result::Result<(u64, Vec<Entry>, Metada
 /// A tensor as the header has it, its offset counted from the start of the file.
 fn tensor(entry: Entry, data: u64) -> Result<GgufTensor> {
     let of = |e: Error| e.tensor(&entry.name);
-    let elements = entry.checked_element_count().ok_or_else(|| of(wrong("it has more elements than can be counted")))?;
+    let elements =
+        entry.checked_element_count().ok_or_else(|| of(wrong("it has more elements than can be counted")))?;
     let offset = data.checked_add(entry.offset).ok_or_else(|| of(wrong("it begins beyond all files")))?;
     let shape = entry.dimensions.iter().rev().map(|&n| usize::try_from(n));
     let shape = shape.collect::<std::result::Result<Vec<_>, _>>().map_err(|_| of(wrong("its shape is too large")))?;

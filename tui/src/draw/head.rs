@@ -64,14 +64,20 @@ fn file(mut pen: Pen<'_>, state: &State) {
     let cut = file.cut();
     let changed = if let Some(cut) = &cut {
         cut.as_str()
-    } else if state.changed { look.sign("● changed on disk", "* changed on disk") } else { "" };
+    } else if state.changed {
+        look.sign("● changed on disk", "* changed on disk")
+    } else {
+        ""
+    };
     let between = look.sign(" · ", " | ");
     let gap = text::width(between);
     // The name keeps a third of the line; facts are left out until the rest suffices.
     pen.skip(1);
     let room = pen.left();
     let checked_width = checked.as_ref().map_or(0, |(text, _)| gap + text::width(text));
-    let reserved = checked_width + text::width(&name).min((room / 3).max(8)) + if changed.is_empty() { 0 } else { gap + changed.len() };
+    let reserved = checked_width
+        + text::width(&name).min((room / 3).max(8))
+        + if changed.is_empty() { 0 } else { gap + changed.len() };
     let mut shown: Vec<&(String, Style, u8)> = facts.iter().collect();
     let needed = |shown: &[&(String, Style, u8)]| shown.iter().map(|f| gap + text::width(&f.0)).sum::<usize>();
     while !shown.is_empty() && reserved + needed(&shown) > room {

@@ -52,16 +52,20 @@ fn context(tab: Tab) -> Context {
 fn lists(map: &Keymap, tab: Tab) -> [Vec<Line<'_>>; 2] {
     let here = context(tab);
     let keys = |general: bool| {
-        let wanted = move |b: &&Bound| {
-            b.counts(here) && b.general == general && !b.help.is_empty() && !b.shown.is_empty()
-        };
+        let wanted =
+            move |b: &&Bound| b.counts(here) && b.general == general && !b.help.is_empty() && !b.shown.is_empty();
         map.bindings.iter().filter(wanted).map(Line::Key)
     };
     let titled = |title: String, general| std::iter::once(Line::Title(title)).chain(keys(general)).collect();
     let mut view: Vec<Line<'_>> = titled(format!("In the view {}", title(tab)), false);
     let words = words::of(tab);
     if !words.is_empty() {
-        view.push(Line::Empty);
+        // Some views have no keys of their own.
+        if view.len() > 1 {
+            view.push(Line::Empty);
+        } else {
+            view.clear();
+        }
         view.push(Line::Title("Words".to_owned()));
         view.extend(words.iter().map(|(word, means)| Line::Word(word, means)));
     }

@@ -10,8 +10,8 @@ use ratatui::style::{Modifier, Style};
 use super::text;
 use super::theme::Look;
 use super::widgets::Pen;
-use crate::model::words;
 use crate::model::map::{FileMap, Kind, Region};
+use crate::model::words;
 use crate::state::State;
 
 /// Columns of an entry of the legend.

@@ -79,8 +79,9 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
             ("theme", DeValue::String(word)) => {
                 let found = Theme::ALL.into_iter().find(|t| t.name() == word.as_ref());
                 let all = Theme::ALL.map(Theme::name);
-                settings.theme =
-                    Some(found.ok_or_else(|| (at, format!("there is no theme '{}'{}", safe(word), meant(word, &all))))?);
+                settings.theme = Some(
+                    found.ok_or_else(|| (at, format!("there is no theme '{}'{}", safe(word), meant(word, &all))))?,
+                );
             }
             ("keys", DeValue::Table(keys)) => {
                 // What is said of single views counts more than what is said of all.
@@ -95,8 +96,8 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
                     let context = CONTEXTS.iter().find(|(n, _)| *n == view.get_ref().as_ref()).map(|(_, c)| *c);
                     let known = CONTEXTS.map(|(n, _)| n);
                     let view = view.get_ref();
-                    let context =
-                        context.ok_or_else(|| (at, format!("there is no view '{}'{}", safe(view), meant(view, &known))))?;
+                    let context = context
+                        .ok_or_else(|| (at, format!("there is no view '{}'{}", safe(view), meant(view, &known))))?;
                     for (command, value) in of.get_ref().as_table().into_iter().flatten() {
                         let at = line(command.span().start);
                         bind(&mut settings.keys, command.get_ref(), value.get_ref(), Some(context))
@@ -125,7 +126,8 @@ fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Conte
     let texts: Vec<&str> = match value {
         DeValue::String(text) => vec![text],
         DeValue::Array(list) => {
-            let text = |v: &toml::Spanned<DeValue<'_>>| format!("a key of '{name}' is {}, not a text", kind(v.get_ref()));
+            let text =
+                |v: &toml::Spanned<DeValue<'_>>| format!("a key of '{name}' is {}, not a text", kind(v.get_ref()));
             list.iter().map(|v| v.get_ref().as_str().ok_or_else(|| text(v))).collect::<Result<_, _>>()?
         }
         other => return Err(format!("the keys of '{name}' are a text or a list of texts, not {}", kind(other))),
@@ -135,7 +137,8 @@ fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Conte
         names::key(text).ok_or_else(|| format!("there is no key '{}' ({advice})", safe(text)))
     };
     let keys: Vec<Key> = texts.iter().map(key).collect::<Result<_, _>>()?;
-    let wanted = |c: Context| context.map_or(!matches!(c, Context::Help | Context::Search | Context::Columns), |w| w == c);
+    let wanted =
+        |c: Context| context.map_or(!matches!(c, Context::Help | Context::Search | Context::Columns), |w| w == c);
     let mut fresh = Vec::new();
     for bound in map.bindings.iter_mut().filter(|b| b.command == command) {
         let contexts: Vec<Context> = bound.contexts.iter().copied().filter(|&c| wanted(c)).collect();
@@ -172,8 +175,7 @@ fn check(map: &Keymap, changed: &[(String, Option<Context>, usize)]) -> Result<(
                 if let Some(&(_, other)) = seen.iter().find(|(k, c)| *k == key && *c != bound.command) {
                     let (first, second) = (line_of(other, context), line_of(bound.command, context));
                     // The one that the file has, the later one of two.
-                    let (mine, theirs) =
-                        if second >= first { (bound.command, other) } else { (other, bound.command) };
+                    let (mine, theirs) = if second >= first { (bound.command, other) } else { (other, bound.command) };
                     let (mine_name, their_name) = (names::name_of(mine), names::name_of(theirs));
                     let why = format!(
                         "'{}' for '{mine_name}' is '{their_name}' in view {} already (give that another key, or none: {their_name} = [])",

@@ -3,8 +3,8 @@
 use wcodec::TensorInfo;
 use wcodec::container::HEADER_BYTES;
 
-use super::{Content, FileModel};
 use super::totals::Totals;
+use super::{Content, FileModel};
 
 /// What bytes of a file hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,7 +101,9 @@ impl FileMap {
     pub fn new(file: &FileModel) -> Self {
         let region = |offset, length, kind, tensor| Region { offset, length, kind, tensor };
         let header = match &file.content {
-            Content::Original(_) => file.tensors.iter().map(|t| t.segments[0].offset).min().unwrap_or(file.file_bytes()),
+            Content::Original(_) => {
+                file.tensors.iter().map(|t| t.segments[0].offset).min().unwrap_or(file.file_bytes())
+            }
             _ => HEADER_BYTES as u64,
         };
         let mut regions = vec![region(0, header, Kind::Header, None)];

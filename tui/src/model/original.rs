@@ -127,15 +127,7 @@ fn elements(shape: &[usize]) -> u64 {
 }
 
 /// A tensor that is stored as it is.
-fn info(
-    name: &str,
-    dtype: Dtype,
-    scheme: &str,
-    shape: &[usize],
-    elements: u64,
-    offset: u64,
-    bytes: u64,
-) -> TensorInfo {
+fn info(name: &str, dtype: Dtype, scheme: &str, shape: &[usize], elements: u64, offset: u64, bytes: u64) -> TensorInfo {
     let segments = vec![SegmentInfo { role: "data", offset, length: bytes, hash: Hash(0) }];
     TensorInfo {
         name: name.to_owned(),

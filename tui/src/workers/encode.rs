@@ -77,7 +77,10 @@ impl Encoder {
                 })
             });
             let bytes = || std::fs::metadata(&out).map_or(0, |m| m.len());
-            report(&sender, Report::Encoded { done: done.map(|_| bytes()).map_err(|e| (e.kind(), e.to_string())), out });
+            report(
+                &sender,
+                Report::Encoded { done: done.map(|_| bytes()).map_err(|e| (e.kind(), e.to_string())), out },
+            );
         };
         self.encoding = self.start("encode", work).map(|thread| (cancel, thread));
     }

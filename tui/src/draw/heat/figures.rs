@@ -65,7 +65,8 @@ impl<'a> Figures<'a> {
                 for &i in &cell.tensors {
                     let elements = self.state.file.tensors.get(i)?.elements as f64;
                     let would = self.state.would(i)?;
-                    bits += elements * if self.measure == Measure::WouldBits { would.rate_bits } else { would.int8_bits };
+                    bits +=
+                        elements * if self.measure == Measure::WouldBits { would.rate_bits } else { would.int8_bits };
                     weights += elements;
                 }
                 (weights > 0.0).then(|| bits / weights)

@@ -84,7 +84,10 @@ pub fn would(page: &mut Page, state: &State, tensor: usize) {
         }
         (None, _) => page.sentence("it would be stored as it is", look.dim()),
     }
-    page.sentence("E encodes the checkpoint to a file next to it; errors are root mean squares, as parts of the weights'", look.dim());
+    page.sentence(
+        "E encodes the checkpoint to a file next to it; errors are root mean squares, as parts of the weights'",
+        look.dim(),
+    );
 }
 
 /// Writes how far the values are from those of the reference.

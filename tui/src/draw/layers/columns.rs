@@ -160,7 +160,9 @@ impl Scale {
             _ if totals.stored_bytes == 0 || self.low > self.high => None,
             Bars::Share => (self.high > 0.0).then(|| totals.stored_bytes as f64 / self.high),
             Bars::Ratio if self.high <= self.low => Some(1.0),
-            Bars::Ratio => Some((LEAST + (1.0 - LEAST) * (totals.ratio() - self.low) / (self.high - self.low)).max(0.0)),
+            Bars::Ratio => {
+                Some((LEAST + (1.0 - LEAST) * (totals.ratio() - self.low) / (self.high - self.low)).max(0.0))
+            }
         }
     }
 
@@ -168,7 +170,9 @@ impl Scale {
     pub fn words(&self, look: Look) -> String {
         match self.bars {
             _ if self.low > self.high => String::new(),
-            Bars::Share => format!("share, to {}", text::percent(self.high / self.all.max(1) as f64)),
+            Bars::Share => {
+                format!("{}{}", look.sign("≤", "<="), text::percent(self.high / self.all.max(1) as f64))
+            }
             Bars::Ratio => format!("{:.2}{}{:.2}", self.low, look.sign("–", "-"), self.high),
         }
     }

@@ -92,8 +92,7 @@ fn lines(state: &State, rows: usize) -> Vec<Line> {
     ];
     let tables = [("scheme", &map.schemes), ("coder", &map.coders), ("dtype", &map.dtypes)];
     // Empty lines between the tables where they cost nothing.
-    let needed =
-        lines.len() + tables.iter().map(|(_, t)| t.len() + 1).sum::<usize>() + file.metadata.len() + 1;
+    let needed = lines.len() + tables.iter().map(|(_, t)| t.len() + 1).sum::<usize>() + file.metadata.len() + 1;
     let airy = rows >= needed + 4;
     for (what, table) in tables {
         if airy {
