@@ -150,7 +150,7 @@ fn damage_is_seen_in_cells_modules_and_the_head() {
     let [Effect::Stats(StatsEffect::Verify { tensors, generation })] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(tensors.len(), 39);
     let generation = *generation;
-    let mut say = |state: &mut State, tensor, verdict| {
+    let say = |state: &mut State, tensor, verdict| {
         update(state, Action::Report(Report::Stats(StatsReport::Verdict { generation, tensor, verdict })));
     };
     let bad = state.file.find("model.layers.2.mlp.up_proj.weight").unwrap();

@@ -194,7 +194,8 @@ fn errors_against_the_source_are_those_that_verifying_finds() {
     let reference = Checkpoint::open(&path).unwrap();
     for options in every_kind().into_iter().chain([EncodeOptions::default()]) {
         let file = file_of(&reference, &options);
-        let report = verify(file.container().unwrap(), Some(&reference), &DecodeOptions::default(), &mut |_| Ok(())).unwrap();
+        let report =
+            verify(file.container().unwrap(), Some(&reference), &DecodeOptions::default(), &mut |_| Ok(())).unwrap();
         for (i, t) in file.tensors.iter().enumerate() {
             let want = report.tensors.iter().find(|v| v.name == t.name).unwrap();
             let found = stats(&file, i, Some(&reference));
