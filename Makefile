@@ -202,7 +202,7 @@ fuzz: export SECONDS ?= 60
 fuzz: export RUNS ?=
 fuzz: export TARGETS ?=
 fuzz: export JOBS ?= 1
-fuzz: ## Fuzzes with AddressSanitizer, 5 targets for SECONDS=60 each, adds a row for each to codec/fuzz/runs.md (needs nightly)
+fuzz: ## Fuzzes with AddressSanitizer, 7 targets for SECONDS=60 each, adds a row for each to codec/fuzz/runs.md (needs nightly)
 	@$(PYTHON) codec/fuzz/run.py
 
 miri: ## Runs the safe core's tests under Miri (needs a nightly toolchain with the component miri)

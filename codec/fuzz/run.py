@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-TARGETS = ("container", "chunks", "rate", "zstd", "safetensors", "legacy")
+TARGETS = ("container", "chunks", "rate", "zstd", "safetensors", "gguf", "legacy")
 # Inputs are small, so that many are tried: all that targets do with larger ones is the same again.
 LIBFUZZER = ("-max_len=4096", "-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=20", "-print_final_stats=1")
 # Comparisons in the decoders' inner loops are not traced: that took a third of the time.
@@ -64,7 +64,7 @@ def main() -> int:
     subprocess.run(["cargo", *seeds], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
     logs = HERE / "logs"
     logs.mkdir(exist_ok=True)
-    # Where files are in memory, target `safetensors` need not wait for a disk.
+    # Where files are in memory, targets `safetensors` and `gguf` need not wait for a disk.
     memory = Path("/dev/shm")
     with (
         tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,

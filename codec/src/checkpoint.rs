@@ -12,9 +12,11 @@ use crate::scheme::Levels;
 use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 mod config;
+mod gguf;
 
 use config::{CONFIG, read_model};
 pub(crate) use config::{REST_FILE, container_in, container_of};
+pub use gguf::{Gguf, GgufTensor};
 
 /// A tensor that a [`Source`] has.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,11 +131,24 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// Opens a file or a folder of which data may have been cut off, to look at what is there: [`missing`](Self::missing) says what a tensor
+    /// lacks, and reading that is an error.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), but for files that are too short for their headers.
+    pub fn open_cut(path: &Path) -> Result<Self> {
+        Self::open_any(path, true)
+    }
+
     /// Opens a file or a folder that may be what is not compressed of a model, for those who have the container, too.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn open_rest(path: &Path) -> Result<Self> {
+        Self::open_any(path, false)
+    }
+
+    fn open_any(path: &Path, cut: bool) -> Result<Self> {
         let mut checkpoint = Self {
             path: path.to_owned(),
             files: Vec::new(),
@@ -156,7 +171,7 @@ impl Checkpoint {
                         .advice("download it, or complete the copy of the checkpoint"));
                 }
                 // Tensors that the index does not mention are taken where they are.
-                checkpoint.add_file(&file, |name| {
+                checkpoint.add_file(&file, cut, |name| {
                     wanted.as_ref().and_then(|w| w.get(name)).is_none_or(|place| *place == shard)
                 })?;
             }
@@ -168,7 +183,7 @@ impl Checkpoint {
             }
         } else {
             folder = folder_of(path);
-            checkpoint.add_file(path, |_| true)?;
+            checkpoint.add_file(path, cut, |_| true)?;
         }
         if let Some((config, files)) = read_model(folder)? {
             checkpoint.others.push(folder.join(CONFIG));
@@ -188,9 +203,39 @@ impl Checkpoint {
         self.files.iter().map(InputFile::path)
     }
 
-    fn add_file(&mut self, path: &Path, wanted: impl Fn(&str) -> bool) -> Result<()> {
+    /// How many of a tensor's bytes its file lacks, by its place: 0 unless it was cut off.
+    pub fn missing(&self, index: usize) -> u64 {
+        let Place { file, offset, length } = self.places[index];
+        offset.saturating_add(length as u64).saturating_sub(self.files[file].length()).min(length as u64)
+    }
+
+    /// Where a tensor's bytes are in [its file](Self::file_of), and how many, by its place.
+    pub fn range_of(&self, index: usize) -> (u64, u64) {
+        let Place { offset, length, .. } = self.places[index];
+        (offset, length as u64)
+    }
+
+    /// Bytes of all files.
+    pub fn file_bytes(&self) -> u64 {
+        self.files.iter().map(InputFile::length).sum()
+    }
+
+    /// Some bytes of a tensor, by its place and from so many bytes behind its beginning on.
+    ///
+    /// # Errors
+    /// They are not in the tensor or not in the file, or `cancel` was used.
+    pub fn read_part(&self, index: usize, offset: u64, length: usize, cancel: &Cancel) -> Result<AlignedBytes> {
+        let Place { file, offset: begin, length: all } = self.places[index];
+        let name = &self.tensors[index].name;
+        if offset.checked_add(length as u64).is_none_or(|end| end > all as u64) {
+            return Err(Error::input(format!("{length} bytes from {offset} on are not in it")).tensor(name));
+        }
+        self.files[file].read(begin + offset, length, cancel).map_err(|e| e.tensor(name))
+    }
+
+    fn add_file(&mut self, path: &Path, cut: bool, wanted: impl Fn(&str) -> bool) -> Result<()> {
         let file = InputFile::open(path)?;
-        let (start, header) = read_header(&file).map_err(|e| e.file(path))?;
+        let (start, header) = read_header(&file, cut).map_err(|e| e.file(path))?;
         for name in header.offset_keys() {
             if !wanted(&name) {
                 continue;
@@ -217,7 +262,7 @@ impl Checkpoint {
 }
 
 /// The header of a safetensors file, and where its data begins.
-fn read_header(file: &InputFile) -> Result<(u64, safetensors::tensor::Metadata)> {
+fn read_header(file: &InputFile, cut: bool) -> Result<(u64, safetensors::tensor::Metadata)> {
     let advice = "is it a .safetensors file? Convert torch .bin and .pt files first";
     if file.length() < 8 {
         return Err(
@@ -235,7 +280,7 @@ fn read_header(file: &InputFile) -> Result<(u64, safetensors::tensor::Metadata)>
     let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
         .map_err(|e| Error::format(format!("the safetensors header is damaged: {e}")).offset(8).advice(advice))?;
     let want = (8 + length).saturating_add(metadata.data_len() as u64);
-    if want != file.length() {
+    if want != file.length() && !(cut && file.length() < want) {
         return Err(Error::corrupt(format!("the file has {} bytes, and its header says {want}", file.length()))
             .offset(want.min(file.length()))
             .advice("it was cut off or appended to: download it again"));

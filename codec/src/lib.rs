@@ -61,7 +61,7 @@ mod trust;
 mod verify;
 
 pub use cancel::Cancel;
-pub use checkpoint::{Checkpoint, MemorySource, Source, SourceBytes, SourceTensor};
+pub use checkpoint::{Checkpoint, Gguf, GgufTensor, MemorySource, Source, SourceBytes, SourceTensor};
 pub use coder::{Coder, Filter, Isa, Layout};
 pub use container::AheadFacts;
 pub use container::metadata::{PLAN_KEY, QUALITY_KEY, REST_KEY};

@@ -50,6 +50,11 @@ fn safetensors_headers() {
 }
 
 #[test]
+fn gguf_headers() {
+    smoke(&fuzz::gguf::TARGET, 1000);
+}
+
+#[test]
 fn legacy_blobs() {
     smoke(&fuzz::legacy::TARGET, 6000);
 }

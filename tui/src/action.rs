@@ -1,11 +1,17 @@
 //! What happens to the inspector: keys, sizes, time, and reports of workers.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crossterm::event::{KeyEvent, MouseEvent};
 
+use wcodec::ErrorKind;
+
+use crate::estimate::Would;
 use crate::model::FileModel;
-use crate::stats::StatsReport;
+use crate::state::encode::Progress;
+use crate::stats::{Fetch, StatsReport};
 use crate::timing::TimingReport;
 
 /// One thing that happened.
@@ -36,6 +42,22 @@ pub enum Report {
     FileChanged,
     /// The file was read again: the new one, or why it could not be read.
     Reloaded(Result<Arc<FileModel>, String>),
+    /// What the tensors of a checkpoint would be like, encoded, or how far that is.
+    Estimate {
+        /// The file that is meant.
+        generation: u64,
+        /// What was found, by the places of tensors.
+        found: Fetch<Arc<HashMap<usize, Would>>>,
+    },
+    /// How far an encoding is.
+    Encoding(Progress),
+    /// An encoding ended.
+    Encoded {
+        /// The file that was to be written.
+        out: PathBuf,
+        /// Its bytes, or why it was not written.
+        done: Result<u64, (ErrorKind, String)>,
+    },
     /// Something to tell the user, such as where a file was written.
     Message(String),
     /// Something that went wrong.

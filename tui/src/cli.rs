@@ -60,7 +60,7 @@ pub struct Options {
     /// Sort by this column, the most interesting rows first.
     #[arg(long, value_name = "COLUMN", value_parser = columns())]
     pub sort: Option<Column>,
-    /// Begin with this view; with --plain, `rates` is printed instead of the table of layers.
+    /// Begin with this view; with --plain, `rates`, `compare` or `timing` is printed instead of the table of layers.
     #[arg(long, value_name = "NAME", value_parser = tabs())]
     pub tab: Option<Tab>,
     /// Begin with this tensor.
@@ -90,9 +90,13 @@ pub struct Options {
     /// Use colours; `auto` leaves them where NO_COLOR is set.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub color: When,
-    /// Colours for a dark or a light background, or none [default: as COLORFGBG tells, or dark].
+    /// Colours for a dark or a light background, for eyes that see no red or no green (safe), or none [default: as the file of keys or
+    /// COLORFGBG tells, or dark].
     #[arg(long, value_name = "THEME", value_parser = themes())]
     pub theme: Option<Theme>,
+    /// Take keys and colours from this TOML file [default: wcodec/tui.toml in $XDG_CONFIG_HOME or ~/.config, if it is there].
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
     /// Draw with characters of ASCII only; `auto` does so where the locale has another character set than UTF-8.
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
     pub ascii: When,
@@ -146,7 +150,7 @@ fn tabs() -> impl TypedValueParser<Value = Tab> {
 }
 
 fn themes() -> impl TypedValueParser<Value = Theme> {
-    words([Theme::Dark, Theme::Light, Theme::Plain], Theme::name)
+    words(Theme::ALL, Theme::name)
 }
 
 fn device(text: &str) -> Result<Device, String> {

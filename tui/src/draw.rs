@@ -1,8 +1,11 @@
 //! The screen: everything is read from the state, and only what is visible is drawn.
 
+pub mod columns;
 pub mod compare;
+pub mod encode;
 pub mod footer;
 pub mod head;
+pub mod heat;
 pub mod help;
 pub mod layer;
 pub mod layers;
@@ -47,6 +50,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     let [head, body, foot] = Layout::vertical(rows).areas(area);
     head::draw(frame, head, state);
     match state.tab {
+        Tab::Heat => heat::draw(frame, body, state),
         Tab::Layers => layers::draw(frame, body, state),
         Tab::Layer => layer::draw(frame, body, state),
         Tab::Timing => timing::draw(frame, body, state),
@@ -57,5 +61,11 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     footer::draw(frame, foot, state);
     if let Overlay::Help(scroll) = &state.overlay {
         help::draw(frame, area, state, *scroll);
+    }
+    if let Overlay::Encode(at) = state.overlay {
+        encode::draw(frame, area, state, at);
+    }
+    if let Overlay::Columns(at) = state.overlay {
+        columns::draw(frame, area, state, at);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use wcodec::Scheme;
+
 use crate::stats::StatsEffect;
 use crate::timing::TimingEffect;
 
@@ -25,6 +27,17 @@ pub enum Effect {
         /// What.
         json: String,
     },
+    /// Find out what the tensors of a checkpoint would take, encoded.
+    Estimate,
+    /// Encode a checkpoint.
+    Encode {
+        /// Where to: a file that is not there.
+        out: PathBuf,
+        /// How.
+        scheme: Scheme,
+    },
+    /// Give that up.
+    CancelEncode,
     /// Draw everything anew, whatever the terminal shows.
     Redraw,
 }

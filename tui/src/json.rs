@@ -32,8 +32,9 @@ struct Document<'a> {
     schema_version: u32,
     command: &'static str,
     path: Box<RawValue>,
-    format_version: [u16; 2],
-    writer: &'a str,
+    kind: &'static str,
+    format_version: Option<[u16; 2]>,
+    writer: Option<&'a str>,
     metadata: &'a BTreeMap<String, String>,
     plan: Option<Value>,
     quality: Option<Value>,
@@ -45,7 +46,7 @@ struct Document<'a> {
     by_dtype: BTreeMap<&'a str, Group>,
     by_role: BTreeMap<String, Group>,
     by_layer: BTreeMap<String, Group>,
-    aliases: &'a BTreeMap<String, String>,
+    aliases: BTreeMap<&'a str, &'a str>,
     tensors: Vec<Tensor<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     compare: Option<Compare<'a>>,
@@ -55,8 +56,8 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Layout {
     length: u64,
-    index_offset: u64,
-    index_length: u64,
+    index_offset: Option<u64>,
+    index_length: Option<u64>,
 }
 
 /// Sums of the whole file, whatever is shown of it.
@@ -209,9 +210,9 @@ pub fn document(
     shown: &[usize],
     compared: Option<(&FileModel, &Comparisons)>,
 ) -> serde_json::Result<String> {
-    let (container, stored) = (&file.container, file.file_bytes());
-    let (header, sums) = (container.reader().header(), &file.totals);
-    let version = container.version();
+    let (container, stored, sums) = (file.container().ok(), file.file_bytes(), &file.totals);
+    let header = container.map(|c| c.reader().header());
+    let aliases = file.aliases.iter().map(|(a, t)| (a.as_str(), t.as_str())).collect();
     let compare = match compared {
         Some((other, compared)) => Some(Compare {
             path: path_of(&other.path)?,
@@ -224,13 +225,18 @@ pub fn document(
         schema_version: SCHEMA_VERSION,
         command: "tui",
         path: path_of(&file.path)?,
-        format_version: [version.0, version.1],
-        writer: container.writer(),
-        metadata: container.metadata(),
-        plan: statement(container.metadata(), PLAN_KEY),
-        quality: statement(container.metadata(), QUALITY_KEY),
+        kind: file.original().map_or("wcodec", |o| o.kind()),
+        format_version: container.map(|c| [c.version().0, c.version().1]),
+        writer: container.map(wcodec::Container::writer),
+        metadata: &file.metadata,
+        plan: statement(&file.metadata, PLAN_KEY),
+        quality: statement(&file.metadata, QUALITY_KEY),
         model,
-        file: Layout { length: stored, index_offset: header.index_offset, index_length: header.index_length },
+        file: Layout {
+            length: stored,
+            index_offset: header.map(|h| h.index_offset),
+            index_length: header.map(|h| h.index_length),
+        },
         totals: Sums {
             tensors: sums.tensors,
             aliases: file.aliases.len(),
@@ -246,7 +252,7 @@ pub fn document(
         by_dtype: groups(&file.tensors, |t| t.dtype.name()),
         by_role: named(rates::roles(&file.tensors)),
         by_layer: named(rates::layers(&file.tensors)),
-        aliases: container.aliases(),
+        aliases,
         tensors: shown.iter().filter_map(|&i| file.tensors.get(i)).map(Tensor::new).collect(),
         compare,
     })?;

@@ -1,5 +1,8 @@
 //! The one table of keys: what they do, where, and what help and footer say of them.
 
+pub mod file;
+pub mod names;
+
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::state::Tab;
@@ -7,6 +10,8 @@ use crate::state::Tab;
 /// What takes the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
+    /// The heat map.
+    Heat,
     /// The view of all tensors.
     Layers,
     /// The view of one tensor.
@@ -23,6 +28,8 @@ pub enum Context {
     Help,
     /// The search box, which takes every key that writes.
     Search,
+    /// The list of columns to sort by.
+    Columns,
 }
 
 /// What a key asks for.
@@ -66,8 +73,16 @@ pub enum Command {
     Next,
     /// The one before.
     Previous,
-    /// Sort by the next column.
+    /// Sort by the next column; in compare and timing, by something else.
     Sort,
+    /// Choose the column to sort by.
+    Choose,
+    /// Colour by the next measure.
+    Measure,
+    /// Colour by the measure before.
+    MeasureBack,
+    /// Bars of ratios, or of shares of the stored bytes.
+    Bars,
     /// Turn the order round.
     Reverse,
     /// Fold or unfold a module.
@@ -80,6 +95,10 @@ pub enum Command {
     Entropies,
     /// Verify what is selected.
     Verify,
+    /// Verify the whole file.
+    VerifyAll,
+    /// Encode a checkpoint to a file next to it.
+    Encode,
     /// Copy the name of what is selected.
     Copy,
     /// Read the file again.
@@ -109,20 +128,20 @@ pub enum Command {
 }
 
 /// A line of the table.
-#[derive(Clone, Copy, Debug)]
-pub struct Binding {
+#[derive(Debug)]
+struct Binding {
     /// The keys.
-    pub keys: &'static [(KeyCode, KeyModifiers)],
+    keys: &'static [(KeyCode, KeyModifiers)],
     /// How help and footer write them.
-    pub shown: &'static str,
+    shown: &'static str,
     /// What they ask for.
-    pub command: Command,
+    command: Command,
     /// Where; everywhere but in overlays if empty.
-    pub contexts: &'static [Context],
+    contexts: &'static [Context],
     /// A sentence for the help.
-    pub help: &'static str,
+    help: &'static str,
     /// A word for the footer; not shown there if empty.
-    pub footer: &'static str,
+    footer: &'static str,
 }
 
 const NONE: KeyModifiers = KeyModifiers::NONE;
@@ -141,11 +160,16 @@ const fn k(code: KeyCode) -> (KeyCode, KeyModifiers) {
     (code, NONE)
 }
 
-const LISTS: &[Context] = &[Context::Layers, Context::Compare, Context::File, Context::Timing];
+const VIEWS: &[Context] =
+    &[Context::Heat, Context::Layers, Context::Layer, Context::Timing, Context::Compare, Context::File, Context::Rates];
+const LISTS: &[Context] = &[Context::Heat, Context::Layers, Context::Compare, Context::File, Context::Timing];
+const NAMED: &[Context] = &[Context::Heat, Context::Layers, Context::Layer, Context::Timing, Context::Compare];
 const ROWS: &[Context] = &[Context::Layers, Context::Layer, Context::Timing, Context::Compare];
 
-/// All keys. Of two lines with a key, the first one whose context fits counts.
-pub const BINDINGS: &[Binding] = &[
+const OVERLAYS: &[Context] = &[Context::Help, Context::Columns];
+
+/// The keys that there are unless a [file](file) says otherwise. Of two lines with a key, the first one whose context fits counts.
+const BINDINGS: &[Binding] = &[
     b(&[k(KeyCode::Up), c('k')], "k ↑", Command::Up, &[], "one row up", ""),
     b(&[k(KeyCode::Down), c('j')], "j ↓", Command::Down, &[], "one row down", ""),
     b(&[c('u'), ctrl('u')], "u", Command::HalfUp, &[], "half a page up", ""),
@@ -154,13 +178,26 @@ pub const BINDINGS: &[Binding] = &[
     b(&[k(KeyCode::PageDown), ctrl('f')], "PgDn", Command::PageDown, &[], "a page down", ""),
     b(&[c('g'), k(KeyCode::Home)], "g", Command::Top, &[], "to the first row", ""),
     b(&[c('G'), k(KeyCode::End)], "G", Command::Bottom, &[], "to the last row", ""),
-    b(&[k(KeyCode::Left), c('h')], "h ←", Command::Left, &[], "fold the module, or columns to the left", ""),
-    b(&[k(KeyCode::Right), c('l')], "l →", Command::Right, &[], "unfold the module, or columns to the right", ""),
+    b(&[k(KeyCode::Left), c('h')], "h ←", Command::Left, &[], "fold the module; a cell or columns to the left", ""),
+    b(
+        &[k(KeyCode::Right), c('l')],
+        "l →",
+        Command::Right,
+        &[],
+        "unfold the module; a cell or columns to the right",
+        "",
+    ),
     b(&[k(KeyCode::Enter)], "Enter", Command::Enter, LISTS, "look at the layer; fold or unfold a module", "open"),
     b(&[c('/')], "/", Command::Search, &[], "filter by text or regular expression", "filter"),
     b(&[c('n')], "n", Command::Next, ROWS, "the next tensor; in compare, the next difference", ""),
     b(&[c('N')], "N", Command::Previous, ROWS, "the one before", ""),
+    b(&[c('m')], "m", Command::Measure, &[Context::Heat], "colour by the next measure", "measure"),
+    b(&[c('M')], "M", Command::MeasureBack, &[Context::Heat], "colour by the measure before", ""),
     b(&[c('s')], "s", Command::Sort, &[Context::Layers], "sort by the next column", "sort"),
+    b(&[c('c')], "c", Command::Choose, &[Context::Layers], "choose the column to sort by", "column"),
+    b(&[c('b')], "b", Command::Bars, &[Context::Layers], "bars of ratios, or of shares of the stored bytes", ""),
+    b(&[c('s')], "s", Command::Sort, &[Context::Compare], "sort by size of the difference, or by name", "sort"),
+    b(&[c('s')], "s", Command::Sort, &[Context::Timing], "sort by time, by GB/s, by size or by name", "sort"),
     b(&[c('S')], "S", Command::Reverse, &[Context::Layers], "turn the order round", ""),
     b(&[c(' ')], "Space", Command::Fold, &[Context::Layers], "fold or unfold the module", "fold"),
     b(&[c('z')], "z", Command::FoldAll, &[Context::Layers], "fold or unfold all modules", ""),
@@ -170,10 +207,12 @@ pub const BINDINGS: &[Binding] = &[
         &[c('v')],
         "v",
         Command::Verify,
-        &[Context::Layers, Context::Layer],
+        &[Context::Heat, Context::Layers, Context::Layer],
         "verify hashes and decoding of what is selected",
         "verify",
     ),
+    b(&[c('V')], "V", Command::VerifyAll, &[], "verify the whole file", ""),
+    b(&[c('E')], "E", Command::Encode, &[], "encode this checkpoint to a .wcodec file next to it", ""),
     b(&[c('+'), c('=')], "+", Command::More, &[Context::Layer], "more bins", "bins"),
     b(&[c('-')], "-", Command::Fewer, &[Context::Layer], "fewer bins", ""),
     b(&[c('a')], "a", Command::Axis, &[Context::Layer], "logarithmic or linear axis of scales", "axis"),
@@ -183,9 +222,17 @@ pub const BINDINGS: &[Binding] = &[
     b(&[c('D')], "D", Command::Device, &[Context::Timing], "the next device", "device"),
     b(&[c('m')], "m", Command::Scope, &[Context::Timing], "time the layer, its module or the whole file", "scope"),
     b(&[c('x')], "x", Command::Export, &[Context::Timing], "write the timings to a JSON file", "export"),
-    b(&[c('o')], "o", Command::Differences, &[Context::Compare], "only differences, or all", "only differences"),
-    b(&[c('y')], "y", Command::Copy, ROWS, "copy the tensor's name (also over ssh)", ""),
+    b(
+        &[c('o')],
+        "o",
+        Command::Differences,
+        &[Context::Compare],
+        "only tensors with other values, or all",
+        "only differences",
+    ),
+    b(&[c('y')], "y", Command::Copy, NAMED, "copy the tensor's name (also over ssh)", ""),
     b(&[c('r')], "r", Command::Reload, &[], "read the file again", ""),
+    b(&[c('0')], "0", Command::View(Tab::Heat), &[], "heat map: layers by role", ""),
     b(&[c('1')], "1", Command::View(Tab::Layers), &[], "all layers", ""),
     b(&[c('2')], "2", Command::View(Tab::Layer), &[], "one layer: scales, symbols, chunks, hashes", ""),
     b(&[c('3')], "3", Command::View(Tab::Timing), &[], "decode timings", ""),
@@ -206,8 +253,10 @@ pub const BINDINGS: &[Binding] = &[
     b(&[c('?'), k(KeyCode::F(1))], "?", Command::Help, &[], "this list", "help"),
     b(&[c('q'), k(KeyCode::Esc)], "q Esc", Command::Back, &[], "back: overlay, filter, view; then quit", "back"),
     b(&[ctrl('c')], "Ctrl-C", Command::Quit, &[], "quit at once", ""),
-    b(&[k(KeyCode::Up), c('k')], "", Command::Up, &[Context::Help], "", ""),
-    b(&[k(KeyCode::Down), c('j')], "", Command::Down, &[Context::Help], "", ""),
+    b(&[k(KeyCode::Up), c('k')], "", Command::Up, OVERLAYS, "", ""),
+    b(&[k(KeyCode::Down), c('j')], "", Command::Down, OVERLAYS, "", ""),
+    b(&[k(KeyCode::Enter)], "", Command::Enter, &[Context::Columns], "", ""),
+    b(&[c('q'), k(KeyCode::Esc)], "q", Command::Back, &[Context::Columns], "", "close"),
     b(&[c('u'), k(KeyCode::PageUp)], "", Command::PageUp, &[Context::Help], "", ""),
     b(&[c('d'), k(KeyCode::PageDown), c(' ')], "", Command::PageDown, &[Context::Help], "", ""),
     b(&[c('g'), k(KeyCode::Home)], "", Command::Top, &[Context::Help], "", ""),
@@ -220,7 +269,7 @@ pub const BINDINGS: &[Binding] = &[
         "",
         "close",
     ),
-    b(&[ctrl('c')], "", Command::Quit, &[Context::Help, Context::Search], "", ""),
+    b(&[ctrl('c')], "", Command::Quit, &[Context::Help, Context::Search, Context::Columns], "", ""),
 ];
 
 const fn b(
@@ -234,33 +283,87 @@ const fn b(
     Binding { keys, shown, command, contexts, help, footer }
 }
 
-impl Binding {
-    /// Whether it counts in a context.
-    pub fn counts(&self, context: Context) -> bool {
-        if self.contexts.is_empty() {
-            !matches!(context, Context::Help | Context::Search)
-        } else {
-            self.contexts.contains(&context)
-        }
+/// The keys as they are now: the table's, or as a [file](file) has them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Keymap {
+    /// Keys and what they ask for. Of two with a key, the first one whose context fits counts.
+    pub bindings: Vec<Bound>,
+}
+
+/// Some keys, and what they ask for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
+    /// The keys.
+    pub keys: Vec<Key>,
+    /// How help and footer write them.
+    pub shown: String,
+    /// What they ask for.
+    pub command: Command,
+    /// Where.
+    pub contexts: Vec<Context>,
+    /// Whether they are the same in every view.
+    pub general: bool,
+    /// A sentence for the help.
+    pub help: &'static str,
+    /// A word for the footer; not shown there if empty.
+    pub footer: &'static str,
+}
+
+/// A key with what is held down beside it.
+pub type Key = (KeyCode, KeyModifiers);
+
+impl Default for Keymap {
+    fn default() -> Self {
+        let bound = |b: &Binding| Bound {
+            keys: b.keys.to_vec(),
+            shown: b.shown.to_owned(),
+            command: b.command,
+            contexts: if b.contexts.is_empty() { VIEWS } else { b.contexts }.to_vec(),
+            general: b.contexts.is_empty(),
+            help: b.help,
+            footer: b.footer,
+        };
+        Self { bindings: BINDINGS.iter().map(bound).collect() }
     }
 }
 
-/// What a key asks for in a context.
-pub fn command(context: Context, key: KeyEvent) -> Option<Command> {
-    // Terminals tell of Shift with letters or do not; the letter says it already.
+impl Bound {
+    /// Whether it counts in a context.
+    pub fn counts(&self, context: Context) -> bool {
+        self.contexts.contains(&context)
+    }
+}
+
+impl Keymap {
+    /// What a key asks for in a context.
+    pub fn command(&self, context: Context, key: KeyEvent) -> Option<Command> {
+        let wanted = plain(key);
+        self.bindings.iter().find(|b| b.counts(context) && b.keys.contains(&wanted)).map(|b| b.command)
+    }
+
+    /// How the key for a command is written in a context, for sentences that name it.
+    pub fn shown(&self, context: Context, command: Command) -> Option<&str> {
+        let found = self.bindings.iter().find(|b| b.counts(context) && b.command == command)?;
+        found.shown.split(' ').next().filter(|s| !s.is_empty())
+    }
+}
+
+/// A key as the table has it. Terminals tell of Shift with letters or do not; the letter says it already.
+fn plain(key: KeyEvent) -> Key {
     let modifiers = match key.code {
         KeyCode::Char(_) => key.modifiers - SHIFT,
         _ => key.modifiers,
     };
-    let wanted = (key.code, modifiers);
-    BINDINGS.iter().find(|b| b.counts(context) && b.keys.contains(&wanted)).map(|b| b.command)
+    (key.code, modifiers)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const CONTEXTS: [Context; 8] = [
+    const CONTEXTS: [Context; 10] = [
+        Context::Heat,
+        Context::Columns,
         Context::Layers,
         Context::Layer,
         Context::Timing,
@@ -273,10 +376,11 @@ mod tests {
 
     #[test]
     fn no_key_means_two_things() {
+        let keys = Keymap::default();
         for context in CONTEXTS {
             let mut seen = Vec::new();
-            for binding in BINDINGS.iter().filter(|b| b.counts(context)) {
-                for key in binding.keys {
+            for binding in keys.bindings.iter().filter(|b| b.counts(context)) {
+                for key in &binding.keys {
                     assert!(!seen.contains(&key), "{key:?} in {context:?}");
                     seen.push(key);
                 }
@@ -287,16 +391,19 @@ mod tests {
     #[test]
     fn the_search_box_leaves_letters_to_itself() {
         for letter in ('a'..='z').chain('A'..='Z').chain("0123456789/?.+-".chars()) {
-            assert_eq!(command(Context::Search, KeyEvent::new(KeyCode::Char(letter), NONE)), None);
+            assert_eq!(Keymap::default().command(Context::Search, KeyEvent::new(KeyCode::Char(letter), NONE)), None);
         }
-        assert_eq!(command(Context::Search, KeyEvent::new(KeyCode::Char('c'), CTRL)), Some(Command::Quit));
+        assert_eq!(
+            Keymap::default().command(Context::Search, KeyEvent::new(KeyCode::Char('c'), CTRL)),
+            Some(Command::Quit)
+        );
     }
 
     #[test]
     fn shifted_letters_are_found_however_they_are_told() {
         for modifiers in [NONE, SHIFT] {
             let key = KeyEvent::new(KeyCode::Char('G'), modifiers);
-            assert_eq!(command(Context::Layers, key), Some(Command::Bottom));
+            assert_eq!(Keymap::default().command(Context::Layers, key), Some(Command::Bottom));
         }
     }
 }

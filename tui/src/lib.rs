@@ -13,6 +13,7 @@ pub mod action;
 pub mod cli;
 pub mod draw;
 pub mod effect;
+pub mod estimate;
 pub mod json;
 pub mod keymap;
 pub mod model;

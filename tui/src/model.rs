@@ -2,30 +2,50 @@
 
 pub mod compare;
 pub mod filter;
+pub mod heat;
 pub mod map;
 pub mod order;
+pub mod original;
 pub mod rates;
 pub mod statements;
 pub mod totals;
 pub mod tree;
 pub mod widths;
+pub mod words;
 
+use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use wcodec::{Container, OpenOptions, Result, TensorInfo};
+use wcodec::container::{HEADER_BYTES, Header};
+use wcodec::{Container, Error, OpenOptions, Result, TensorInfo};
 
+use self::original::Original;
 use self::totals::Totals;
 use self::tree::Tree;
 use self::widths::Widths;
 
-/// A container's index, arranged for looking at.
+/// What a file is.
+#[derive(Debug)]
+pub enum Content {
+    /// A container, open.
+    Container(Box<Container>),
+    /// A checkpoint or a GGUF file, whose headers were read.
+    Original(Box<Original>),
+    /// A container that was cut off: its header. The index, which names the tensors, was behind the cut.
+    Cut(Header, u64),
+}
+
+/// A container's index, or the header of another file, arranged for looking at.
 #[derive(Debug)]
 pub struct FileModel {
     /// As the user gave it.
     pub path: PathBuf,
     /// The open file.
-    pub container: Container,
+    pub content: Content,
+    /// Text that belongs to the whole.
+    pub metadata: BTreeMap<String, String>,
     /// The stored tensors in file order; all indices of tensors are places here.
     pub tensors: Vec<TensorInfo>,
     /// Names of tied tensors and of those that hold their data.
@@ -51,6 +71,30 @@ impl FileModel {
         Self::open_with(path, false)
     }
 
+    /// Opens a container that may have been cut off, or a checkpoint or a GGUF file.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); a container whose header is whole opens however much of the rest is missing.
+    pub fn open_any(path: &Path, trusted: bool) -> Result<Self> {
+        if Original::is_one(path) {
+            let original = Original::open(path)?;
+            let (tensors, metadata) = (original.infos()?, original.metadata());
+            return Ok(Self::of(
+                path,
+                Stamp::of(path),
+                Content::Original(Box::new(original)),
+                metadata,
+                tensors,
+                Vec::new(),
+            ));
+        }
+        Self::open_with(path, trusted).or_else(|e| {
+            let (header, length) = cut_header(path).ok_or(e)?;
+            let none = (BTreeMap::new(), Vec::new(), Vec::new());
+            Ok(Self::of(path, Stamp::of(path), Content::Cut(header, length), none.0, none.1, none.2))
+        })
+    }
+
     /// Opens a container, [trusted](OpenOptions::trusted) or not, and reads its index.
     ///
     /// # Errors
@@ -60,22 +104,114 @@ impl FileModel {
         let container = Container::open_with(path, &OpenOptions { trusted, ..OpenOptions::default() })?;
         let tensors = container.infos()?;
         let aliases = container.aliases().iter().map(|(a, t)| (a.clone(), t.clone())).collect();
+        let metadata = container.metadata().clone();
+        Ok(Self::of(path, stamp, Content::Container(Box::new(container)), metadata, tensors, aliases))
+    }
+
+    fn of(
+        path: &Path,
+        stamp: Stamp,
+        content: Content,
+        metadata: BTreeMap<String, String>,
+        tensors: Vec<TensorInfo>,
+        aliases: Vec<(String, String)>,
+    ) -> Self {
         let natural = order::natural_order(&tensors);
         let tree = Tree::new(&tensors, &natural);
         let totals = Totals::of(&tensors);
         let widths = Widths::of(&tensors, &tree);
-        Ok(Self { path: path.to_owned(), container, tensors, aliases, natural, tree, totals, widths, stamp })
+        Self { path: path.to_owned(), content, metadata, tensors, aliases, natural, tree, totals, widths, stamp }
     }
 
     /// The place of a tensor, or of the one that an alias is tied to.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.container.reader().find(name)
+        match &self.content {
+            Content::Container(container) => container.reader().find(name),
+            _ => self.tensors.iter().position(|t| t.name == name),
+        }
+    }
+
+    /// [`find`](Self::find), for a name that a user gave.
+    ///
+    /// # Errors
+    /// There is no such tensor; the message names the nearest one.
+    pub fn place(&self, name: &str) -> Result<usize> {
+        if let Content::Container(container) = &self.content {
+            return container.reader().place(name);
+        }
+        self.find(name).ok_or_else(|| {
+            let e = Error::input("there is no such tensor").file(&self.path).tensor(name);
+            match wcodec::names::near(name, self.tensors.iter().map(|t| t.name.as_str())) {
+                Some(near) => e.advice(format!("did you mean '{near}'?")),
+                None => e,
+            }
+        })
+    }
+
+    /// The container.
+    ///
+    /// # Errors
+    /// The file is none.
+    pub fn container(&self) -> Result<&Container> {
+        match &self.content {
+            Content::Container(container) => Ok(container),
+            Content::Original(_) => Err(Error::input("it is not encoded: there is nothing to decode")
+                .file(&self.path)
+                .advice("encode it first, with wcodec encode or the key E")),
+            Content::Cut(..) => {
+                Err(Error::corrupt("it was cut off before its index").file(&self.path).advice("copy it again"))
+            }
+        }
+    }
+
+    /// The checkpoint or GGUF file, if it is one.
+    pub fn original(&self) -> Option<&Original> {
+        match &self.content {
+            Content::Original(original) => Some(original),
+            _ => None,
+        }
+    }
+
+    /// How many of a tensor's bytes are missing, where the file was cut off.
+    pub fn missing(&self, tensor: usize) -> u64 {
+        self.original().map_or(0, |o| o.missing(tensor))
+    }
+
+    /// What is to be said of a file of which a part is missing.
+    pub fn cut(&self) -> Option<String> {
+        match &self.content {
+            Content::Container(_) => None,
+            Content::Cut(header, length) => {
+                let part = 100.0 * *length as f64 / header.file_length.max(1) as f64;
+                Some(format!("cut off: {length} of {} bytes ({part:.1} %)", header.file_length))
+            }
+            Content::Original(original) => {
+                let lacking = (0..self.tensors.len()).filter(|&i| original.missing(i) > 0).count();
+                (lacking > 0).then(|| format!("cut off: {lacking} of {} tensors are not whole", self.tensors.len()))
+            }
+        }
     }
 
     /// Bytes of the file.
     pub fn file_bytes(&self) -> u64 {
-        self.container.file_len()
+        match &self.content {
+            Content::Container(container) => container.file_len(),
+            Content::Original(original) => original.file_bytes(),
+            Content::Cut(_, length) => *length,
+        }
     }
+}
+
+/// The header of a container that is shorter than it says, and how long it is.
+fn cut_header(path: &Path) -> Option<(Header, u64)> {
+    let mut bytes = [0; HEADER_BYTES];
+    let mut file = std::fs::File::open(path).ok().filter(|f| f.metadata().is_ok_and(|m| m.is_file()))?;
+    let length = file.metadata().ok()?.len();
+    file.read_exact(&mut bytes).ok()?;
+    // Where its own length stands.
+    let whole = u64::from_le_bytes(bytes[40..48].try_into().ok()?);
+    let header = Header::from_bytes(&bytes, whole).ok()?;
+    (length < whole).then_some((header, length))
 }
 
 /// What tells one file from another at the same path.

@@ -1,7 +1,7 @@
 //! `--plain`: the table of layers or the rates, once, and what differs from a second file.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use wcodec::{CompareStatus, Comparisons, TensorInfo};
@@ -9,9 +9,11 @@ use wcodec::{CompareStatus, Comparisons, TensorInfo};
 use crate::draw::layer::page::digits;
 use crate::draw::text;
 use crate::draw::theme::Look;
+use crate::estimate::Would;
 use crate::model::FileModel;
 use crate::model::rates::Rates;
 use crate::model::statements::lines;
+use crate::state::timing::LaneState;
 
 const HEADINGS: [&str; 10] =
     ["tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight", "entropy"];
@@ -30,7 +32,7 @@ pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
     }
     let all = file.tensors.len();
     out.push('\n');
-    for (name, fact) in lines(file.container.metadata()) {
+    for (name, fact) in lines(&file.metadata) {
         let _ = writeln!(out, "{name}: {}", text::clean(look, &fact));
     }
     if tensors.len() < all {
@@ -44,7 +46,7 @@ pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
 pub fn rates(file: &FileModel, look: Look) -> String {
     let found = Rates::new(file);
     let mut out = String::new();
-    for (name, fact) in lines(file.container.metadata()) {
+    for (name, fact) in lines(&file.metadata) {
         let _ = writeln!(out, "{name}: {}", text::clean(look, &fact));
     }
     out.push_str(if out.is_empty() { "" } else { "\n" });
@@ -69,6 +71,52 @@ pub fn rates(file: &FileModel, look: Look) -> String {
     out + &totals(file, look)
 }
 
+/// What a device took for some rounds, and each tensor of them, the slowest first.
+pub fn timing(file: &FileModel, lane: &LaneState, look: Look) -> String {
+    let headings = ["tensor", "median ms", "GB/s", "output"].map(str::to_owned).to_vec();
+    let rows = lane.layers.iter().map(|l| {
+        let name = file.tensors.get(l.tensor).map_or("", |t| t.name.as_str());
+        let speed = l.gb_per_s();
+        vec![
+            text::clean(look, name).into_owned(),
+            l.ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.4}")),
+            number(speed.unwrap_or(0.0), speed.is_some()),
+            text::size(l.bytes),
+        ]
+    });
+    let mut out = aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 1);
+    for l in lane.layers.iter() {
+        let name = file.tensors.get(l.tensor).map_or("", |t| t.name.as_str());
+        if let Some(why) = &l.error {
+            let _ = writeln!(out, "{}: left out: {}", text::clean(look, name), text::clean(look, why));
+        }
+    }
+    if let Some(s) = lane.series.summary() {
+        let speed = s.gb_per_s.map_or_else(String::new, |v| format!(", {v:.3} GB/s"));
+        let _ = writeln!(
+            out,
+            "\n{}: {} in {}, median {:.4} ms, 95th percentile {:.4} ms{speed}",
+            lane.lane,
+            text::plural(lane.layers.len(), "tensor"),
+            text::plural(s.runs as usize, "round"),
+            s.p50,
+            s.p95,
+        );
+    }
+    out
+}
+
+/// What the tensors of a checkpoint would take and lose, encoded; those that would be stored as they are have no line.
+pub fn estimates(file: &FileModel, shown: &[usize], would: &HashMap<usize, Would>, look: Look) -> String {
+    let headings = ["tensor", "int8 bits/weight", "error", "4 bits", "error"].map(str::to_owned).to_vec();
+    let rows = shown.iter().filter_map(|i| Some((file.tensors.get(*i)?, would.get(i)?))).map(|(t, w)| {
+        let name = text::clean(look, &t.name).into_owned();
+        vec![name, number(w.int8_bits, true), digits(w.int8_error), number(w.rate_bits, true), digits(w.rate_error)]
+    });
+    "\nif it were encoded, estimated from samples of rows:\n".to_owned()
+        + &aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 1)
+}
+
 /// A line for each of these tensors below the headings; the last column, the entropy, can be left out.
 pub fn listing(tensors: &[&TensorInfo], look: Look, entropy: bool) -> String {
     let columns = HEADINGS.len() - usize::from(!entropy);
@@ -89,9 +137,12 @@ fn totals(file: &FileModel, look: Look) -> String {
         n => format!(" ({} more tied)", text::count(n as u64)),
     };
     let part = |a: u64, b: u64| if b == 0 { "-".to_owned() } else { format!("{:.3}", a as f64 / b as f64) };
-    let (major, minor) = file.container.version();
+    let written = match file.container() {
+        Ok(c) => format!("format {}.{}, written by {}", c.version().0, c.version().1, text::clean(look, c.writer())),
+        Err(_) => file.original().map_or("", |o| o.kind()).to_owned(),
+    };
     format!(
-        "{}{tied}, {} weights: {} -> {}, ratio {}, {} bits/weight\nindex, header and padding: {}; format {major}.{minor}, written by {}\n",
+        "{}{tied}, {} weights: {} -> {}, ratio {}, {} bits/weight\nindex, header and padding: {}; {written}\n",
         text::plural(sums.tensors, "tensor"),
         text::count(sums.elements),
         text::size(sums.original_bytes),
@@ -99,7 +150,6 @@ fn totals(file: &FileModel, look: Look) -> String {
         part(sums.original_bytes, stored),
         part(stored.saturating_mul(8), sums.elements),
         text::size(stored.saturating_sub(sums.stored_bytes)),
-        text::clean(look, file.container.writer()),
     )
 }
 

@@ -2,6 +2,7 @@
 
 pub mod input;
 pub mod log;
+mod timed;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -15,18 +16,21 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use signal_hook::consts::SIGTSTP;
 use signal_hook::low_level;
 use wcodec::text::{safe, safe_lines, safe_path};
-use wcodec::{Checkpoint, OutputKind, Source};
+use wcodec::{Cancel, Checkpoint, OutputKind, Source};
 
 use self::input::{Input, Signals};
 use self::log::Log;
 use crate::action::{Action, Report};
 use crate::cli::look::look;
 use crate::cli::{self, Job, Options, PROGRAM, When};
-use crate::draw::theme::Look;
+use crate::draw::theme::{Look, Theme};
 use crate::draw::{self, draw};
 use crate::effect::Effect;
+use crate::estimate::estimate;
+use crate::keymap::file::{self, Settings};
 use crate::model::FileModel;
 use crate::model::order::Sort;
+use crate::model::original::Original;
 use crate::state::layers::{LayersState, Row};
 use crate::state::{State, Tab};
 use crate::stats::Fetch;
@@ -100,7 +104,7 @@ fn print(text: &str) -> Result<(), String> {
 }
 
 fn open(path: &Path, trusted: bool) -> Result<Arc<FileModel>, String> {
-    FileModel::open_with(path, trusted).map(Arc::new).map_err(|e| e.to_string())
+    FileModel::open_any(path, trusted).map(Arc::new).map_err(|e| e.to_string())
 }
 
 /// Opens a file whose index may be large: what takes longer than an eye notices is said on the screen, which is then taken already.
@@ -141,8 +145,12 @@ fn inspect(options: &Options) -> Result<u8, String> {
         OutputKind::Log.check(log, &inputs).map_err(|e| e.to_string())?;
     }
     let mut log = Log::open(log).map_err(|e| format!("{}: {e}", safe_path(log.unwrap_or(path))))?;
-    let look = look(options, |name| std::env::var(name).ok());
+    let mut look = look(options, |name| std::env::var(name).ok());
     let shows = !options.json && !options.plain && io::stdout().is_terminal();
+    let settings = settings(options, shows)?;
+    if let Some(theme) = settings.theme.filter(|_| options.theme.is_none() && look.theme != Theme::Plain) {
+        look.theme = theme;
+    }
     // A library that draws for us looks at NO_COLOR, too.
     if shows && options.color == When::Always {
         crossterm::style::force_color_output(true);
@@ -160,9 +168,13 @@ fn inspect(options: &Options) -> Result<u8, String> {
     ));
     let other = options.other.as_deref().map(|path| open(path, options.trust)).transpose()?;
     let tensor = match &options.tensor {
-        Some(name) => Some(file.container.reader().place(name).map_err(|e| e.to_string())?),
+        Some(name) => Some(file.place(name).map_err(|e| e.to_string())?),
         None => None,
     };
+    // Two files are compared by what they decode to; one that was cut off is only for the screen.
+    for file in other.iter().chain((other.is_some() || !shows && file.original().is_none()).then_some(&file)) {
+        file.container().map_err(|e| e.to_string())?;
+    }
     if !shows {
         return once(options, &file, other.as_deref(), tensor, look);
     }
@@ -170,6 +182,7 @@ fn inspect(options: &Options) -> Result<u8, String> {
     let (sender, receiver) = channel();
     let mut state = State::new(file.clone(), other, look, (80, 24));
     state.has_reference = reference.is_some();
+    state.keys = Arc::new(settings.keys);
     let mut effects = prepare(&mut state, options, tensor);
     let mut workers = Workers::new(file, reference, &options.nvcomp_folders, &sender);
     let session = Session { state, workers: &mut workers, log: &mut log };
@@ -178,10 +191,21 @@ fn inspect(options: &Options) -> Result<u8, String> {
     done.map_err(|e| format!("terminal: {e}"))
 }
 
+/// Keys and colours: of the file that is named, or of the one in the folder of settings, where keys are pressed.
+fn settings(options: &Options, shows: bool) -> Result<Settings, String> {
+    match &options.keys {
+        Some(path) => file::read(path),
+        None => match file::default_path(|name| std::env::var(name).ok()).filter(|path| shows && path.exists()) {
+            Some(path) => file::read(&path),
+            None => Ok(Settings::default()),
+        },
+    }
+}
+
 /// `--plain` and `--json`.
 fn once(
     options: &Options,
-    file: &FileModel,
+    file: &Arc<FileModel>,
     other: Option<&FileModel>,
     tensor: Option<usize>,
     look: Look,
@@ -198,23 +222,41 @@ fn once(
     });
     let shown: Vec<usize> = all.filter(|&i| tensor.is_none_or(|t| t == i)).collect();
     let compared = match other {
-        Some(other) => Some((other, wcodec::compare(&file.container, &other.container).map_err(|e| e.to_string())?)),
+        Some(other) => {
+            let both = file.container().and_then(|a| wcodec::compare(a, other.container()?));
+            Some((other, both.map_err(|e| e.to_string())?))
+        }
         None => None,
     };
     let text = if options.json {
-        let model = file.container.model().map_err(|e| e.to_string())?;
+        let model =
+            file.container().ok().map(wcodec::Container::model).transpose().map_err(|e| e.to_string())?.flatten();
         let compared = compared.as_ref().map(|(other, c)| (*other, c));
         json::document(file, model.as_ref(), &shown, compared).map_err(|e| e.to_string())?
     } else {
         let differences = compared.as_ref().map(|(o, c)| plain::differences(&safe_path(&o.path), c, look));
         let text = match options.tab {
             Some(Tab::Rates) => plain::rates(file, look),
-            _ => plain::table(file, &shown, look),
+            Some(Tab::Compare) => match &compared {
+                Some((_, c)) => plain::comparison(c, look) + "\n",
+                None => {
+                    return Err("--tab compare needs two files (wcodec-tui A.wcodec B.wcodec --tab compare)".to_owned());
+                }
+            },
+            Some(Tab::Timing) => timed::timing(options, file, &shown, look)?,
+            _ => plain::table(file, &shown, look) + &estimates(file, &shown, look)?,
         };
         text + &differences.unwrap_or_default()
     };
     print(&text)?;
     Ok(if compared.is_none_or(|(_, c)| c.same()) { FINE } else { DIFFERENT })
+}
+
+/// What a checkpoint would be like, encoded; nothing of other files.
+fn estimates(file: &FileModel, shown: &[usize], look: Look) -> Result<String, String> {
+    let Some(Original::Checkpoint(_)) = file.original() else { return Ok(String::new()) };
+    let would = estimate(file, &Cancel::new(), &mut |_| {}).map_err(|e| e.to_string())?;
+    Ok(plain::estimates(file, shown, &would, look))
 }
 
 /// The order that a column is first shown in.
@@ -224,6 +266,7 @@ fn sorted(column: crate::model::order::Column) -> Sort {
 
 /// What the flags say of the first view.
 fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<Effect> {
+    let estimate = update::estimate(state);
     state.timing.device = options.device.unwrap_or_default();
     state.timing.threads = options.threads.map_or(0, usize::from);
     if let Some(column) = options.sort {
@@ -238,10 +281,15 @@ fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<E
         }
         state.layers.select(&file, Row::Tensor(tensor));
     }
+    let unasked = options.filter.is_none() && options.sort.is_none();
+    let mut effects: Vec<Effect> = estimate.into_iter().collect();
     match options.tab.or(tensor.map(|_| Tab::Layer)) {
-        Some(tab) => update::view(state, tab),
-        None => Vec::new(),
+        Some(tab) => effects.extend(update::view(state, tab)),
+        // Its first cell is selected, not that of the list's first row.
+        None if unasked && state.heat.heat(&state.file).is_grid() => (state.tab, state.home) = (Tab::Heat, Tab::Heat),
+        None => {}
     }
+    effects
 }
 
 /// The screen, while it is shown.
@@ -339,6 +387,9 @@ impl Session<'_> {
             Effect::Stats(effect) => self.workers.stats(effect),
             Effect::Timing(effect) => self.workers.timing(effect),
             Effect::Reload => self.workers.reload(),
+            Effect::Estimate => self.workers.estimate(self.state.generation),
+            Effect::Encode { out, scheme } => self.workers.encode(out, scheme),
+            Effect::CancelEncode => self.workers.cancel_encode(),
             Effect::Copy(text) => screen.copy(&text)?,
             Effect::Export { path, json } => self.workers.export(path, json),
             Effect::Redraw => screen.clear()?,
@@ -351,7 +402,8 @@ impl Session<'_> {
 fn is_busy(state: &State) -> bool {
     let fetching =
         |k: &crate::state::Known| matches!(k.stats, Fetch::Running(_)) || matches!(k.verdict, Fetch::Running(_));
-    state.timing.running.is_some() || state.known.values().any(fetching)
+    let encodes = matches!(state.encode.would, Fetch::Running(_)) || state.encode.running.is_some();
+    encodes || state.timing.running.is_some() || state.known.values().any(fetching)
 }
 
 fn is_suspend(action: &Action) -> bool {

@@ -1,6 +1,8 @@
 //! All that the screen shows, and nothing else: no threads, no clock, no terminal.
 
 pub mod compare;
+pub mod encode;
+pub mod heat;
 pub mod layer;
 pub mod layers;
 pub mod list;
@@ -14,19 +16,24 @@ use std::sync::Arc;
 use tui_input::Input;
 
 use self::compare::CompareState;
+use self::encode::EncodeState;
+use self::heat::HeatState;
 use self::layer::LayerState;
 use self::layers::LayersState;
 use self::map::MapState;
 use self::rates::RatesState;
 use self::timing::TimingState;
 use crate::draw::theme::Look;
-use crate::keymap::Context;
+use crate::estimate::Would;
+use crate::keymap::{Context, Keymap};
 use crate::model::FileModel;
 use crate::stats::{Fetch, LayerStats, Verdict};
 
-/// The views, in the order of their keys.
+/// The views, in the order of their keys, which are digits from 0 on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tab {
+    /// Layers by role, in colours.
+    Heat,
     /// All tensors.
     #[default]
     Layers,
@@ -44,11 +51,13 @@ pub enum Tab {
 
 impl Tab {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Layers, Self::Layer, Self::Timing, Self::Compare, Self::File, Self::Rates];
+    pub const ALL: [Self; 7] =
+        [Self::Heat, Self::Layers, Self::Layer, Self::Timing, Self::Compare, Self::File, Self::Rates];
 
     /// The word on its tab and on the command line.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Heat => "heat",
             Self::Layers => "layers",
             Self::Layer => "layer",
             Self::Timing => "timing",
@@ -73,6 +82,10 @@ pub enum Overlay {
     None,
     /// All keys, scrolled by so many lines.
     Help(usize),
+    /// The columns to sort by, and which is selected.
+    Columns(usize),
+    /// The ways to encode a checkpoint, and which is selected.
+    Encode(usize),
     /// The search box; what was filtered by before, to go back to.
     Search {
         /// What is typed.
@@ -117,6 +130,8 @@ pub struct State {
     pub size: (u16, u16),
     /// Colours and signs.
     pub look: Look,
+    /// What keys do.
+    pub keys: Arc<Keymap>,
     /// A line for the user.
     pub notice: Option<Notice>,
     /// Whether the file changed on disk since it was read.
@@ -125,6 +140,12 @@ pub struct State {
     pub known: HashMap<usize, Known>,
     /// Counts file changes: reports of workers that looked at an older one are dropped.
     pub generation: u64,
+    /// The list that one goes back to from a tensor: the heat map or the table.
+    pub home: Tab,
+    /// The heat map.
+    pub heat: HeatState,
+    /// Encoding of the checkpoint, if the file is one.
+    pub encode: EncodeState,
     /// The view of all tensors.
     pub layers: LayersState,
     /// The view of one tensor.
@@ -145,6 +166,7 @@ impl State {
         let layers = LayersState::new(&file);
         let compare = CompareState::new(&file, other.as_deref());
         let map = MapState::new(&file);
+        let heat = HeatState::of(&file);
         Self {
             file,
             other,
@@ -153,10 +175,14 @@ impl State {
             overlay: Overlay::None,
             size,
             look,
+            keys: Arc::default(),
             notice: None,
             changed: false,
             known: HashMap::new(),
             generation: 0,
+            home: Tab::Layers,
+            heat,
+            encode: EncodeState::default(),
             layers,
             layer: LayerState::default(),
             timing: TimingState::default(),
@@ -171,11 +197,39 @@ impl State {
         usize::from(self.size.1).saturating_sub(crate::draw::HEAD_ROWS + crate::draw::FOOT_ROWS)
     }
 
+    /// Whether something is wrong with a tensor, as far as is known.
+    pub fn is_damaged(&self, tensor: usize) -> bool {
+        if self.file.missing(tensor) > 0 {
+            return true;
+        }
+        let damaged = |k: &Known| {
+            matches!(k.verdict, Fetch::Ready(Verdict::Damaged(_)) | Fetch::Failed(_))
+                || matches!(k.stats, Fetch::Failed(_))
+        };
+        self.known.get(&tensor).is_some_and(damaged)
+    }
+
+    /// Root of the mean square of what is wrong in a tensor's decoded values, over that of the original's: as measured, or as the file
+    /// states it; nothing is wrong where every bit is kept.
+    pub fn error(&self, tensor: usize) -> Option<f64> {
+        let info = self.file.tensors.get(tensor)?;
+        let measured = || Some(self.known.get(&tensor)?.stats.ready()?.error.as_ref()?.relative);
+        let exact = || matches!(info.scheme.as_str(), "raw" | "lossless").then_some(0.0);
+        measured().or(info.error).or_else(exact)
+    }
+
+    /// What a tensor of a checkpoint would be like, encoded, as far as is known.
+    pub fn would(&self, tensor: usize) -> Option<&Would> {
+        self.encode.would.ready()?.get(&tensor)
+    }
+
     /// What takes the keys now.
     pub fn context(&self) -> Context {
         match (&self.overlay, self.tab) {
             (Overlay::Search { .. }, _) => Context::Search,
             (Overlay::Help(_), _) => Context::Help,
+            (Overlay::Columns(_) | Overlay::Encode(_), _) => Context::Columns,
+            (Overlay::None, Tab::Heat) => Context::Heat,
             (Overlay::None, Tab::Layers) => Context::Layers,
             (Overlay::None, Tab::Layer) => Context::Layer,
             (Overlay::None, Tab::Timing) => Context::Timing,

@@ -1,6 +1,9 @@
 //! From a state and an action to the next state, and what is to be done for it.
 
+pub mod columns;
 pub mod compare;
+pub mod encode;
+pub mod heat;
 pub mod layer;
 pub mod layers;
 pub mod map;
@@ -14,9 +17,10 @@ use wcodec::text::safe_path;
 
 use crate::action::{Action, Report};
 use crate::effect::Effect;
-use crate::keymap::{self, Command};
+use crate::keymap::Command;
 use crate::model::filter::Filter;
 use crate::state::compare::CompareState;
+use crate::state::heat::Measure;
 use crate::state::layers::LayersState;
 use crate::state::map::MapState;
 use crate::state::rates::RatesState;
@@ -45,6 +49,7 @@ pub fn update(state: &mut State, action: Action) -> Vec<Effect> {
 
 /// Keeps every selection within its list, and on the screen.
 fn fit(state: &mut State) {
+    heat::fit(state);
     layers::fit(state);
     compare::fit(state);
     map::fit(state);
@@ -55,11 +60,14 @@ fn fit(state: &mut State) {
 
 fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
     state.notice = None;
-    if let Some(command) = keymap::command(state.context(), key) {
+    if let Some(command) = state.keys.command(state.context(), key) {
         return on_command(state, command);
     }
-    if let Overlay::Search { .. } = state.overlay {
-        on_search_key(state, key);
+    match state.overlay {
+        Overlay::Search { .. } => on_search_key(state, key),
+        Overlay::Columns(_) => columns::on_key(state, key),
+        Overlay::Encode(_) => return encode::on_key(state, key),
+        _ => {}
     }
     Vec::new()
 }
@@ -130,8 +138,12 @@ fn on_mouse(state: &mut State, mouse: MouseEvent) -> Vec<Effect> {
     match mouse.kind {
         MouseEventKind::ScrollUp => on_command(state, Command::Up),
         MouseEventKind::ScrollDown => on_command(state, Command::Down),
-        MouseEventKind::Down(_) if matches!(state.overlay, Overlay::None) && state.tab == Tab::Layers => {
-            layers::click(state, mouse.row);
+        MouseEventKind::Down(_) if matches!(state.overlay, Overlay::None) => {
+            match state.tab {
+                Tab::Heat => heat::click(state, mouse.column, mouse.row),
+                Tab::Layers => layers::click(state, mouse.column, mouse.row),
+                _ => {}
+            }
             Vec::new()
         }
         _ => Vec::new(),
@@ -154,6 +166,12 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
         }
         .min(most);
     }
+    if let Overlay::Encode(_) = state.overlay {
+        return encode::command(state, command);
+    }
+    if let Overlay::Columns(_) = state.overlay {
+        return columns::command(state, command);
+    }
     match command {
         Command::Quit => return vec![Effect::Quit(0)],
         Command::Back => return back(state),
@@ -175,6 +193,12 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
             let name = state.look.theme.name();
             state.say(format!("theme: {name}"));
         }
+        Command::Choose => columns::open(state),
+        Command::Encode => return encode::open(state),
+        Command::VerifyAll => {
+            let tensors = (0..state.file.tensors.len()).collect();
+            return verify(state, tensors);
+        }
         Command::Copy => {
             if let Some(name) = selected_name(state) {
                 state.say(format!("copied {name}"));
@@ -184,6 +208,7 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
         _ if matches!(state.overlay, Overlay::Help(_)) => {}
         _ => {
             return match state.tab {
+                Tab::Heat => heat::command(state, command),
                 Tab::Layers => layers::command(state, command),
                 Tab::Layer => layer::command(state, command),
                 Tab::Timing => timing::command(state, command),
@@ -199,9 +224,39 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
     Vec::new()
 }
 
+/// Has a checkpoint sampled, if the file is one.
+pub fn estimate(state: &mut State) -> Option<Effect> {
+    state.encode.would = Fetch::Absent;
+    let Some(crate::model::original::Original::Checkpoint(_)) = state.file.original() else { return None };
+    state.encode.would = Fetch::Running(0.0);
+    Some(Effect::Estimate)
+}
+
+/// Has the hashes and the decoding of some tensors verified, in the order of the table.
+pub fn verify(state: &mut State, tensors: Vec<usize>) -> Vec<Effect> {
+    if let Err(e) = state.file.container() {
+        state.fail(e.to_string());
+        return Vec::new();
+    }
+    let under_way =
+        |state: &State, i: usize| state.known.get(&i).is_some_and(|k| matches!(k.verdict, Fetch::Running(_)));
+    let tensors: Vec<usize> = tensors.into_iter().filter(|&i| !under_way(state, i)).collect();
+    if tensors.is_empty() {
+        return Vec::new();
+    }
+    for &i in &tensors {
+        state.known.entry(i).or_default().verdict = Fetch::Running(0.0);
+    }
+    vec![Effect::Stats(StatsEffect::Verify { generation: state.generation, tensors })]
+}
+
 fn selected_name(state: &State) -> Option<String> {
     match state.tab {
         Tab::Compare => compare::selected_name(state),
+        Tab::Heat => {
+            let cell = state.heat.selected(&state.file)?;
+            cell.tensors.first().map(|&i| state.file.tensors[i].name.clone())
+        }
         _ => state.current().map(|i| state.file.tensors[i].name.clone()),
     }
 }
@@ -210,8 +265,8 @@ fn selected_name(state: &State) -> Option<String> {
 fn back(state: &mut State) -> Vec<Effect> {
     if matches!(state.overlay, Overlay::Help(_)) {
         state.overlay = Overlay::None;
-    } else if state.tab != Tab::Layers {
-        return view(state, Tab::Layers);
+    } else if !matches!(state.tab, Tab::Heat | Tab::Layers) {
+        return view(state, state.home);
     } else if state.layers.filter.is_some() {
         filter(state, "");
     } else {
@@ -224,10 +279,28 @@ fn back(state: &mut State) -> Vec<Effect> {
 pub fn view(state: &mut State, tab: Tab) -> Vec<Effect> {
     let before = std::mem::replace(&mut state.tab, tab);
     let mut effects = Vec::new();
-    if before == Tab::Timing && tab != Tab::Timing {
+    let times = |state: &State, tab| tab == Tab::Timing || (tab == Tab::Heat && state.heat.measure == Measure::Speed);
+    if before == Tab::Heat && tab != Tab::Heat {
+        // The other views are about the tensor of the cell.
+        let tensor = state.heat.selected(&state.file).and_then(|c| c.tensors.first().copied());
+        let shown = |i: usize| state.layers.filter.as_ref().is_none_or(|f| f.matches(&state.file.tensors[i].name));
+        if let Some(tensor) = tensor.filter(|&i| shown(i) && state.current() != Some(i)) {
+            compare::reveal(state, tensor);
+        }
+    }
+    if matches!(tab, Tab::Heat | Tab::Layers) {
+        state.home = tab;
+    }
+    if times(state, before) && !times(state, tab) {
         effects.extend(timing::leave(state));
     }
     match tab {
+        Tab::Heat if before != Tab::Heat => {
+            if let Some(tensor) = state.current() {
+                heat::select(state, tensor);
+            }
+            effects.extend(heat::enter(state));
+        }
         Tab::Layer => effects.extend(layer::enter(state)),
         Tab::Timing if before != Tab::Timing => effects.extend(timing::enter(state)),
         _ => {}
@@ -250,9 +323,12 @@ fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
         Report::Reloaded(Ok(file)) => {
             reloaded(state, file);
             let mut effects = vec![Effect::Stats(StatsEffect::Cancel)];
+            effects.extend(estimate(state));
             let tab = state.tab;
             if tab == Tab::Timing {
                 effects.extend(timing::enter(state));
+            } else if tab == Tab::Heat {
+                effects.extend(heat::enter(state));
             } else if tab == Tab::Layer {
                 effects.extend(layer::enter(state));
             }
@@ -260,6 +336,20 @@ fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
         }
         Report::Reloaded(Err(why)) => {
             state.fail(format!("{why} (what was read before is still shown)"));
+            Vec::new()
+        }
+        Report::Estimate { generation, found } => {
+            if generation == state.generation {
+                state.encode.would = found;
+            }
+            Vec::new()
+        }
+        Report::Encoding(progress) => {
+            encode::progress(state, progress);
+            Vec::new()
+        }
+        Report::Encoded { out, done } => {
+            encode::done(state, out, done);
             Vec::new()
         }
         Report::Message(text) => {
@@ -307,10 +397,12 @@ fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
     state.layers = layers;
     let compare = CompareState {
         only_differences: state.compare.only_differences,
+        by_name: state.compare.by_name,
         ..CompareState::new(&file, state.other.as_deref())
     };
     state.compare = compare;
     state.map = MapState::new(&file);
+    state.heat = state.heat.again();
     state.rates = RatesState::at(state.rates.scroll);
     let name = safe_path(&file.path).into_owned();
     state.file = file;

@@ -1,5 +1,6 @@
 //! Threads that do effects and report with actions.
 
+pub mod encode;
 pub mod files;
 pub mod stats;
 pub mod timing;
@@ -9,8 +10,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use wcodec::Checkpoint;
+use wcodec::{Checkpoint, Scheme};
 
+use self::encode::Encoder;
 use self::files::Files;
 use self::stats::StatsWorker;
 use self::timing::TimingWorker;
@@ -25,6 +27,7 @@ use crate::timing::TimingEffect;
 pub struct Workers {
     file: Arc<FileModel>,
     files: Files,
+    encoder: Encoder,
     stats: StatsWorker,
     timing: TimingWorker,
     watch: Watch,
@@ -41,6 +44,7 @@ impl Workers {
     ) -> Self {
         Self {
             files: Files::new(sender.clone()),
+            encoder: Encoder::new(sender.clone()),
             stats: StatsWorker::new(file.clone(), reference, sender.clone()),
             timing: TimingWorker::new(file.clone(), nvcomp_folders.to_vec(), sender.clone()),
             watch: Watch::new(&file, sender.clone()),
@@ -68,9 +72,24 @@ impl Workers {
         self.timing.handle(effect);
     }
 
+    /// Samples a checkpoint.
+    pub fn estimate(&mut self, generation: u64) {
+        self.encoder.estimate(self.file.clone(), generation);
+    }
+
+    /// Encodes a checkpoint.
+    pub fn encode(&mut self, out: PathBuf, scheme: Scheme) {
+        self.encoder.encode(self.file.clone(), out, scheme);
+    }
+
+    /// Gives that up.
+    pub fn cancel_encode(&self) {
+        self.encoder.cancel();
+    }
+
     /// Reads the file again.
     pub fn reload(&self) {
-        self.files.reload(self.file.path.clone(), self.file.container.trusted());
+        self.files.reload(self.file.path.clone(), self.file.container().is_ok_and(wcodec::Container::trusted));
     }
 
     /// Writes a new file.

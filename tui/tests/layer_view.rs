@@ -53,7 +53,7 @@ fn stats(file: &FileModel, tensor: usize, reference: Option<&Checkpoint>) -> Lay
 
 /// Compares the statistics of every tensor with what the codec's own functions and plain counting give.
 fn check(file: &FileModel) {
-    let (container, options) = (&file.container, DecodeOptions::default());
+    let (container, options) = (file.container().unwrap(), DecodeOptions::default());
     for (i, t) in file.tensors.iter().enumerate() {
         let found = stats(file, i, None);
         check_chunks(container, &found, t);
@@ -190,11 +190,12 @@ fn errors_against_the_source_are_those_that_verifying_finds() {
     // A container of raw tensors, decoded: the odd tensors as a checkpoint.
     let plain = file_of(&odd(), &options);
     let path = dir.path().join("odd.safetensors");
-    wcodec::decode(&plain.container, None, &path, &DecodeOptions::default(), false, &mut |_| Ok(())).unwrap();
+    wcodec::decode(plain.container().unwrap(), None, &path, &DecodeOptions::default(), false, &mut |_| Ok(())).unwrap();
     let reference = Checkpoint::open(&path).unwrap();
     for options in every_kind().into_iter().chain([EncodeOptions::default()]) {
         let file = file_of(&reference, &options);
-        let report = verify(&file.container, Some(&reference), &DecodeOptions::default(), &mut |_| Ok(())).unwrap();
+        let report =
+            verify(file.container().unwrap(), Some(&reference), &DecodeOptions::default(), &mut |_| Ok(())).unwrap();
         for (i, t) in file.tensors.iter().enumerate() {
             let want = report.tensors.iter().find(|v| v.name == t.name).unwrap();
             let found = stats(&file, i, Some(&reference));
@@ -297,7 +298,7 @@ fn narrow_screens_scroll() {
 
 #[test]
 fn ascii_is_ascii() {
-    let look = Look { theme: Theme::Plain, ascii: true };
+    let look = Look { theme: Theme::Plain, ascii: true, ..Look::default() };
     let (mut state, tensor) = at(&llama(), MATRIX, look, (120, 40));
     know(&mut state, tensor, true);
     let damage = format!("{MATRIX}: segment data at byte {}: the hash does not match", data_offset(&state, tensor));

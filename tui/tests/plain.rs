@@ -286,3 +286,35 @@ fn help_version_completions_and_manual_go_to_stdout() {
         assert!(out.contains(part), "{arguments:?}: {out}");
     }
 }
+
+#[test]
+fn compare_and_timing_are_printed_where_they_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let a = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let b = model(&folder, "b.wcodec", &EncodeOptions { coder: Coder::Huffman, ..EncodeOptions::default() });
+    let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
+    let (status, out, err) = call(&[a, b, "--tab", "compare"]);
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    assert!(out.starts_with("tensor ") && out.contains("stored b") && out.ends_with("same\n"), "{out}");
+    let (status, _, err) = call(&[a, "--tab", "compare"]);
+    assert!(status == 2 && err.contains("needs two files"), "{err}");
+    let (status, out, err) = call(&[a, "--tab", "timing", "--threads", "1", "--filter", "q_proj"]);
+    assert_eq!((status, err.as_str()), (0, ""));
+    assert_eq!(out.lines().filter(|l| l.contains("q_proj")).count(), 4, "{out}");
+    assert!(out.contains("CPU, 1 thread: 4 tensors in ") && out.contains(" GB/s"), "{out}");
+    assert_eq!(call(&[a, "--tab", "timing", "--filter", "none of them"]).0, 2);
+}
+
+#[test]
+fn a_file_of_keys_that_is_wrong_is_an_error_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let keys = folder.path().join("tui.toml");
+    std::fs::write(&keys, "theme = 'safe'\n[keys]\nverfiy = 'x'\n").unwrap();
+    let (file, keys) = (file.to_str().unwrap(), keys.to_str().unwrap());
+    let (status, out, err) = call(&[file, "--keys", keys]);
+    assert_eq!((status, out.as_str()), (2, ""));
+    assert!(err.contains("tui.toml:3: there is no command 'verfiy' (did you mean 'verify'?)"), "{err}");
+    std::fs::write(keys, "[keys]\nverify = 'x'\n").unwrap();
+    assert_eq!(call(&[file, "--keys", keys]).0, 0);
+}

@@ -85,7 +85,7 @@ fn figures_of_scheme_rate_are_right() {
     for (file, trellis) in [(planned(), true), (plain(), false)] {
         for (i, t) in file.tensors.iter().enumerate().filter(|(_, t)| t.scheme == "rate") {
             let found = stats(&file, i, None);
-            let levels = file.container.symbols(&t.name, &DecodeOptions::default()).unwrap();
+            let levels = file.container().unwrap().symbols(&t.name, &DecodeOptions::default()).unwrap();
             let mut counts = [0u64; 256];
             // With the trellis a level is 2q + Q, of which q is coded.
             let coded = |&level: &i8| if trellis { i16::from(level).div_euclid(2) } else { i16::from(level) };
@@ -129,8 +129,15 @@ fn disturbed(folder: &Path) -> Checkpoint {
     }
     let raw = EncodeOptions { scheme: Scheme::Raw, coder: Coder::Raw, ..EncodeOptions::default() };
     let path = folder.join("disturbed.safetensors");
-    wcodec::decode(&file_of(&source, &raw).container, None, &path, &DecodeOptions::default(), false, &mut |_| Ok(()))
-        .unwrap();
+    wcodec::decode(
+        file_of(&source, &raw).container().unwrap(),
+        None,
+        &path,
+        &DecodeOptions::default(),
+        false,
+        &mut |_| Ok(()),
+    )
+    .unwrap();
     Checkpoint::open(&path).unwrap()
 }
 
@@ -140,7 +147,8 @@ fn errors_are_judged_as_verifying_judges_them() {
     let other = disturbed(folder.path());
     for (reference, differing) in [(&checkpoint(), 0), (&other, 1)] {
         for file in [planned(), plain()] {
-            let report = verify(&file.container, Some(reference), &DecodeOptions::default(), &mut |_| Ok(())).unwrap();
+            let report =
+                verify(file.container().unwrap(), Some(reference), &DecodeOptions::default(), &mut |_| Ok(())).unwrap();
             let mut differ = 0;
             for (i, t) in file.tensors.iter().enumerate() {
                 let status = report.tensors.iter().find(|v| v.name == t.name).unwrap().status;

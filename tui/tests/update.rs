@@ -10,7 +10,7 @@ use wcodec::{Dtype, EncodeOptions, MemorySource, encode};
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::{Look, Theme};
 use wcodec_tui::effect::Effect;
-use wcodec_tui::keymap::BINDINGS;
+use wcodec_tui::keymap::Keymap;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::{Overlay, State, Tab};
 use wcodec_tui::stats::{Fetch, LayerStats, StatsReport, Verdict};
@@ -44,14 +44,15 @@ fn key(code: KeyCode) -> Action {
     Action::Key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
-fn draw(state: &State) {
+fn draw(state: &State) -> String {
     let (columns, rows) = state.size;
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     terminal.draw(|frame| wcodec_tui::draw::draw(frame, state)).unwrap();
+    terminal.backend().to_string()
 }
 
 fn any_action() -> impl Strategy<Value = Action> {
-    let bound: Vec<_> = BINDINGS.iter().flat_map(|b| b.keys).copied().collect();
+    let bound: Vec<_> = Keymap::default().bindings.into_iter().flat_map(|b| b.keys).collect();
     let keys = prop::sample::select(bound).prop_map(|(code, modifiers)| Action::Key(KeyEvent::new(code, modifiers)));
     let letters = any::<char>().prop_map(|c| key(KeyCode::Char(c)));
     let editing =
@@ -100,12 +101,12 @@ proptest! {
         actions in prop::collection::vec(any_action(), 1..120),
         size in (1u16..=300, 1u16..=100),
         ascii: bool,
-        theme in prop::sample::select(vec![Theme::Dark, Theme::Light, Theme::Plain]),
+        theme in prop::sample::select(Theme::ALL.to_vec()),
         two_files: bool,
     ) {
         thread_local!(static FILES: (Arc<FileModel>, Arc<FileModel>) = (file(6), file(5)));
         let (one, two) = FILES.with(Clone::clone);
-        let mut state = State::new(one, two_files.then_some(two), Look { theme, ascii }, size);
+        let mut state = State::new(one, two_files.then_some(two), Look { theme, ascii, ..Look::default() }, size);
         for action in actions {
             update(&mut state, action);
             check(&state);
@@ -191,4 +192,53 @@ fn another_file_keeps_the_selection_and_forgets_what_was_known() {
     assert!(state.known.is_empty());
     update(&mut state, Action::Report(Report::Reloaded(Err("it is gone".into()))));
     assert!(state.notice.as_ref().is_some_and(|n| n.error));
+}
+
+#[test]
+fn a_filter_makes_one_row_of_modules_with_one_thing_in_them() {
+    let mut state = opened();
+    press(&mut state, "/layers.3.self_attn.q");
+    update(&mut state, key(KeyCode::Enter));
+    assert_eq!(state.layers.rows.len(), 1, "{:?}", state.layers.rows);
+    assert_eq!(state.layers.label(&state.file, 0), "model.layers.3.self_attn.q_proj.weight");
+    press(&mut state, "q/layers.[34].self_attn.q");
+    update(&mut state, key(KeyCode::Enter));
+    let labels: Vec<String> = (0..state.layers.rows.len()).map(|at| state.layers.label(&state.file, at)).collect();
+    assert_eq!(labels, ["model.layers", "3.self_attn.q_proj.weight", "4.self_attn.q_proj.weight"]);
+    assert_eq!(state.layers.places.iter().map(|p| p.depth).collect::<Vec<_>>(), [0, 1, 1]);
+    draw(&state);
+}
+
+#[test]
+fn any_column_is_chosen_by_its_letter() {
+    use wcodec_tui::model::order::Column;
+    let mut state = opened();
+    for column in Column::ALL {
+        press(&mut state, "c");
+        assert!(matches!(state.overlay, Overlay::Columns(_)));
+        draw(&state);
+        press(&mut state, &column.letter().to_string());
+        assert!(matches!(state.overlay, Overlay::None));
+        assert_eq!((state.layers.sort.column, state.layers.sort.descending), (column, column.descends()));
+    }
+    // Again: the other way round. The list has Enter, too.
+    press(&mut state, "cv");
+    assert!(!state.layers.sort.descending);
+    press(&mut state, "ckkk");
+    update(&mut state, key(KeyCode::Enter));
+    assert_eq!(state.layers.sort.column, Column::Ratio);
+    press(&mut state, "cq");
+    assert!(matches!(state.overlay, Overlay::None) && state.layers.sort.column == Column::Ratio);
+}
+
+#[test]
+fn keys_are_those_of_the_file() {
+    let mut state = opened();
+    state.keys = Arc::new(wcodec_tui::keymap::file::parse("[keys]\ndown = 'x'\nhelp = ['H', 'F1']\n").unwrap().keys);
+    press(&mut state, "xxj");
+    assert_eq!(state.layers.cursor.selected, 2);
+    press(&mut state, "H");
+    assert!(matches!(state.overlay, Overlay::Help(_)));
+    let text = draw(&state);
+    assert!(text.contains("x  one row down") && text.contains("H F1  this list"), "{text}");
 }

@@ -1,7 +1,7 @@
 //! Colours and signs that suit the terminal, as flags and environment tell.
 
 use super::{Options, When};
-use crate::draw::theme::{Look, Theme};
+use crate::draw::theme::{Depth, Look, Theme};
 
 /// What the screen is drawn with. `env` looks a variable of the environment up.
 ///
@@ -20,7 +20,19 @@ pub fn look(options: &Options, env: impl Fn(&str) -> Option<String>) -> Look {
         When::Auto => !is_unicode(&env),
     };
     let theme = if colors { options.theme.unwrap_or_else(|| background(&env)) } else { Theme::Plain };
-    Look { theme, ascii }
+    Look { theme, ascii, depth: depth(&env) }
+}
+
+/// How many colours there are, as terminals tell.
+fn depth(env: &impl Fn(&str) -> Option<String>) -> Depth {
+    let told = |name: &str, words: &[&str]| env(name).is_some_and(|v| words.iter().any(|w| v.contains(w)));
+    if told("COLORTERM", &["truecolor", "24bit"]) || told("TERM", &["direct"]) {
+        Depth::True
+    } else if told("TERM", &["256", "kitty", "alacritty", "ghostty"]) {
+        Depth::Palette
+    } else {
+        Depth::Sixteen
+    }
 }
 
 /// Whether the locale's characters are Unicode. Where there is none, as in many containers, the terminal's most likely are.
@@ -60,6 +72,19 @@ mod tests {
         assert_eq!(of("--color always", &none).theme, Theme::Dark);
         assert_eq!(of("--color never --theme light", &[]).theme, Theme::Plain);
         assert_eq!(of("--theme light", &[]).theme, Theme::Light);
+    }
+
+    #[test]
+    fn the_number_of_colours_is_taken_from_the_environment() {
+        for (env, depth) in [
+            ([("TERM", "xterm"), ("COLORTERM", "")], Depth::Sixteen),
+            ([("TERM", "tmux-256color"), ("COLORTERM", "")], Depth::Palette),
+            ([("TERM", "xterm-256color"), ("COLORTERM", "truecolor")], Depth::True),
+            ([("TERM", "linux"), ("COLORTERM", "24bit")], Depth::True),
+        ] {
+            assert_eq!(of("", &env).depth, depth, "{env:?}");
+        }
+        assert_eq!(of("", &[]).depth, Depth::Sixteen);
     }
 
     #[test]

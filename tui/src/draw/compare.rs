@@ -92,7 +92,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let (offset, len) = (state.compare.cursor.offset, state.compare.len());
     if len == 0 {
         let text =
-            if found.rows.is_empty() { "neither file has tensors" } else { "no differences: o shows all tensors" };
+            if found.rows.is_empty() { "neither file has tensors" } else { "no other values: o shows all tensors" };
         Pen::new(buffer, area, first + 1).skip(3).put(text, state.look.good());
     }
     for (i, at) in (offset..len).take(height).enumerate() {
@@ -241,7 +241,9 @@ fn row(
 fn totals(mut pen: Pen<'_>, state: &State, columns: &Columns, found: &Comparison) {
     let look = state.look;
     let style = look.text().add_modifier(Modifier::BOLD);
-    let label = match (found.differences.len(), found.rows.len()) {
+    let recoded = found.counts[Relation::Recoded as usize];
+    let label = match (found.differing, found.rows.len()) {
+        (0, all) if recoded > 0 => format!("{}, same values", text::plural(all, "tensor")),
         (0, all) => format!("{}, no difference", text::plural(all, "tensor")),
         (n, all) => format!("{} of {} differ", text::count(n as u64), text::plural(all, "tensor")),
     };
@@ -275,9 +277,13 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
     if state.compare.only_differences {
         pen.put("only differences", look.warn()).put(look.sign(" · ", " | "), look.dim());
     }
+    let order = if state.compare.by_name { "by name" } else { "by size of the difference" };
+    if pen.left() >= 60 + order.len() {
+        pen.put(order, look.dim()).put(look.sign(" · ", " | "), look.dim());
+    }
     let kinds = [
         (Relation::Same, "same"),
-        (Relation::Recoded, "recoded"),
+        (Relation::Recoded, "recoded, same values"),
         (Relation::Differs, "differ"),
         (Relation::OnlyA, "only in A"),
         (Relation::OnlyB, "only in B"),

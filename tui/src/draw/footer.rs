@@ -8,8 +8,9 @@ use tui_input::Input;
 use super::help::written;
 use super::text;
 use super::widgets::Pen;
-use crate::keymap::{BINDINGS, Binding, Command, Context};
+use crate::keymap::{Bound, Command, Context};
 use crate::model::order::Column;
+use crate::model::words;
 use crate::state::{Overlay, State, Tab};
 use crate::stats::{Fetch, Verdict};
 
@@ -28,6 +29,8 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
             false => (look.sign("• ", "* "), look.good()),
         };
         message(first, state, sign, &notice.text, style);
+    } else if state.encode.running.is_some() {
+        super::encode::footer(first, state);
     } else if let Some(why) = damage(state) {
         message(first, state, look.sign("✗ ", "! "), &why, look.bad());
     } else {
@@ -91,6 +94,7 @@ fn rows(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     pen.skip(1);
     match state.tab {
+        Tab::Heat => super::heat::footer(pen, state),
         Tab::Layers => {
             let layers = &state.layers;
             let all = state.file.tensors.len();
@@ -121,18 +125,41 @@ fn rows(mut pen: Pen<'_>, state: &State) {
                 pen.put("filter ", look.dim()).put(&name, look.warn()).put(&found, look.dim());
                 pen.put(look.sign(" · ", " | "), look.dim());
             }
+            if let Some(i) = state.current() {
+                would(&mut pen, state, i);
+            }
             pen.put(&order, look.dim());
+            let means = if layers.is_tree() { "" } else { words::column(layers.column()) };
+            if !means.is_empty() && means.len() + 3 <= pen.left() {
+                pen.put(": ", look.dim()).put(means, look.dim());
+            }
         }
         Tab::Compare => super::compare::footer(pen, state),
         Tab::File => super::map::footer(pen, state),
         Tab::Rates => super::rates::footer(pen, state),
         Tab::Layer | Tab::Timing => {
             if let Some(i) = state.current() {
+                would(&mut pen, state, i);
                 let name = text::clean(look, &state.file.tensors[i].name);
                 let name = text::short_name(look, &name, pen.left());
                 pen.put(&name, look.dim());
             }
         }
+    }
+}
+
+/// What a tensor of a checkpoint would take and lose, at the end of the line.
+fn would(pen: &mut Pen<'_>, state: &State, tensor: usize) {
+    let look = state.look;
+    if let Fetch::Running(part) = &state.encode.would {
+        pen.at_end(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn());
+    }
+    if let Some(w) = state.would(tensor) {
+        let words = format!(
+            "would be: int8 {:.2} bits/w, error {:.3}; 4 bits {:.2}, error {:.3}",
+            w.int8_bits, w.int8_error, w.rate_bits, w.rate_error
+        );
+        pen.at_end(&words, look.good());
     }
 }
 
@@ -148,16 +175,16 @@ fn keys(mut pen: Pen<'_>, state: &State) {
         return;
     }
     // These two are always there, at the end of the line.
-    let last = |b: &&Binding| matches!(b.command, Command::Help | Command::Back);
-    let counts = |b: &&Binding| b.counts(context) && !b.footer.is_empty() && !b.shown.is_empty();
-    let quits = state.tab == Tab::Layers && state.layers.filter.is_none() && context == Context::Layers;
-    let shown = |b: &Binding| {
-        let k = written(look, b.shown.split(' ').next().unwrap_or(b.shown));
+    let last = |b: &&Bound| matches!(b.command, Command::Help | Command::Back);
+    let counts = |b: &&Bound| b.counts(context) && !b.footer.is_empty() && !b.shown.is_empty();
+    let quits = state.tab == state.home && state.layers.filter.is_none() && matches!(state.overlay, Overlay::None);
+    let shown = |b: &Bound| {
+        let k = written(look, b.shown.split(' ').next().unwrap_or(&b.shown));
         (k, if quits && b.command == Command::Back { "quit" } else { b.footer })
     };
-    let always: Vec<_> = BINDINGS.iter().filter(counts).filter(last).map(shown).collect();
+    let always: Vec<_> = state.keys.bindings.iter().filter(counts).filter(last).map(shown).collect();
     let reserved: usize = always.iter().map(|(k, word)| k.len() + word.len() + 3).sum::<usize>().saturating_sub(2);
-    for (k, word) in BINDINGS.iter().filter(counts).filter(|b| !last(b)).map(shown) {
+    for (k, word) in state.keys.bindings.iter().filter(counts).filter(|b| !last(b)).map(shown) {
         if text::width(&k) + word.len() + 3 + reserved > pen.left() {
             break;
         }

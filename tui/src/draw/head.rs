@@ -7,6 +7,7 @@ use ratatui::style::{Modifier, Style};
 use super::text;
 use super::widgets::Pen;
 use crate::state::{State, Tab};
+use crate::stats::{Fetch, Verdict};
 
 const PROGRAM: &str = "wcodec-tui";
 
@@ -30,7 +31,7 @@ fn tabs(mut pen: Pen<'_>, state: &State) {
     let begin = pen.left();
     for (i, tab) in Tab::ALL.into_iter().enumerate() {
         let here = tab == state.tab;
-        let label = if words || here { format!("{} {}", i + 1, title(tab)) } else { (i + 1).to_string() };
+        let label = if words || here { format!("{i} {}", title(tab)) } else { i.to_string() };
         if here {
             let (left, right) = (look.sign(" ", "["), look.sign(" ", "]"));
             pen.put(&format!("{left}{label}{right}"), look.selected().add_modifier(Modifier::BOLD));
@@ -59,28 +60,63 @@ fn file(mut pen: Pen<'_>, state: &State) {
         (text::plural(totals.tensors, "tensor"), look.text(), 3),
     ];
     let name = text::file_name(look, &file.path);
-    let changed = if state.changed { look.sign("● changed on disk", "* changed on disk") } else { "" };
+    let checked = checked(state);
+    let cut = file.cut();
+    let changed = if let Some(cut) = &cut {
+        cut.as_str()
+    } else if state.changed {
+        look.sign("● changed on disk", "* changed on disk")
+    } else {
+        ""
+    };
     let between = look.sign(" · ", " | ");
     let gap = text::width(between);
     // The name keeps a third of the line; facts are left out until the rest suffices.
     pen.skip(1);
     let room = pen.left();
-    let reserved = text::width(&name).min((room / 3).max(8)) + if changed.is_empty() { 0 } else { gap + changed.len() };
+    let checked_width = checked.as_ref().map_or(0, |(text, _)| gap + text::width(text));
+    let reserved = checked_width
+        + text::width(&name).min((room / 3).max(8))
+        + if changed.is_empty() { 0 } else { gap + changed.len() };
     let mut shown: Vec<&(String, Style, u8)> = facts.iter().collect();
     let needed = |shown: &[&(String, Style, u8)]| shown.iter().map(|f| gap + text::width(&f.0)).sum::<usize>();
     while !shown.is_empty() && reserved + needed(&shown) > room {
         let last = shown.iter().map(|f| f.2).max().unwrap_or(0);
         shown.retain(|f| f.2 != last);
     }
-    let others = needed(&shown) + if changed.is_empty() { 0 } else { gap + text::width(changed) };
+    let others = checked_width + needed(&shown) + if changed.is_empty() { 0 } else { gap + text::width(changed) };
     let name = text::cut_middle(look, &name, room.saturating_sub(others).max(1));
     pen.put(&name, look.text().add_modifier(Modifier::BOLD));
     if !changed.is_empty() {
         pen.put(between, look.dim()).put(changed, look.warn());
     }
+    if let Some((text, style)) = &checked {
+        pen.put(between, look.dim()).put(text, *style);
+    }
     for at in [3, 2, 0, 1] {
         if let Some((fact, style, _)) = shown.iter().find(|f| f.0 == facts[at].0) {
             pen.put(between, look.dim()).put(fact, *style);
         }
+    }
+}
+
+/// How many tensors were verified, and how many of them are damaged; nothing where nobody asked.
+fn checked(state: &State) -> Option<(String, Style)> {
+    let (mut sound, mut damaged, mut running) = (0, 0, 0);
+    for (&i, known) in &state.known {
+        match known.verdict {
+            _ if state.is_damaged(i) => damaged += 1,
+            Fetch::Ready(Verdict::Sound) => sound += 1,
+            Fetch::Running(_) => running += 1,
+            _ => {}
+        }
+    }
+    let (look, all) = (state.look, state.file.tensors.len());
+    let done = format!("{}/{}", text::count((sound + damaged) as u64), text::count(all as u64));
+    match (damaged, running, sound) {
+        (0, 0, 0) => None,
+        (0, 0, _) => Some((format!("{} verified {done}", look.sign("✓", "+")), look.good())),
+        (0, ..) => Some((format!("{} verifying {done}", look.sign("◌", "~")), look.warn())),
+        _ => Some((format!("{} {} damaged of {done}", look.sign("✗", "!"), text::count(damaged)), look.bad())),
     }
 }

@@ -8,7 +8,8 @@ use super::head::title;
 use super::text;
 use super::theme::Look;
 use super::widgets::Pen;
-use crate::keymap::{BINDINGS, Binding, Context};
+use crate::keymap::{Bound, Context, Keymap};
+use crate::model::words;
 use crate::state::{State, Tab};
 
 /// Columns of the keys.
@@ -19,9 +20,11 @@ const BEFORE: usize = KEYS + 3;
 const GAP: usize = 2;
 
 /// A line of the list.
-enum Line {
+enum Line<'a> {
     Title(String),
-    Key(&'static Binding),
+    Key(&'a Bound),
+    /// A word, and what it means.
+    Word(&'static str, &'static str),
     Empty,
 }
 
@@ -35,6 +38,7 @@ pub fn written(look: Look, keys: &str) -> String {
 
 fn context(tab: Tab) -> Context {
     match tab {
+        Tab::Heat => Context::Heat,
         Tab::Layers => Context::Layers,
         Tab::Layer => Context::Layer,
         Tab::Timing => Context::Timing,
@@ -44,17 +48,27 @@ fn context(tab: Tab) -> Context {
     }
 }
 
-/// The keys of the view, and those that work everywhere.
-fn lists(tab: Tab) -> [Vec<Line>; 2] {
+/// The keys and the words of the view, and the keys that work everywhere.
+fn lists(map: &Keymap, tab: Tab) -> [Vec<Line<'_>>; 2] {
     let here = context(tab);
     let keys = |general: bool| {
-        let wanted = move |b: &&Binding| {
-            b.counts(here) && b.contexts.is_empty() == general && !b.help.is_empty() && !b.shown.is_empty()
-        };
-        BINDINGS.iter().filter(wanted).map(Line::Key)
+        let wanted =
+            move |b: &&Bound| b.counts(here) && b.general == general && !b.help.is_empty() && !b.shown.is_empty();
+        map.bindings.iter().filter(wanted).map(Line::Key)
     };
     let titled = |title: String, general| std::iter::once(Line::Title(title)).chain(keys(general)).collect();
-    let view: Vec<Line> = titled(format!("In the view {}", title(tab)), false);
+    let mut view: Vec<Line<'_>> = titled(format!("In the view {}", title(tab)), false);
+    let words = words::of(tab);
+    if !words.is_empty() {
+        // Some views have no keys of their own.
+        if view.len() > 1 {
+            view.push(Line::Empty);
+        } else {
+            view.clear();
+        }
+        view.push(Line::Title("Words".to_owned()));
+        view.extend(words.iter().map(|(word, means)| Line::Word(word, means)));
+    }
     // A title alone says nothing: some views have no keys of their own.
     [if view.len() > 1 { view } else { Vec::new() }, titled("Everywhere".to_owned(), true)]
 }
@@ -72,9 +86,14 @@ struct Place {
 }
 
 impl Place {
-    fn new(area: Rect, lists: &[Vec<Line>; 2]) -> Self {
-        let columns = |list: &Vec<Line>| {
-            let longest = list.iter().map(|l| if let Line::Key(b) = l { b.help.len() } else { 0 }).max();
+    fn new(area: Rect, lists: &[Vec<Line<'_>>; 2]) -> Self {
+        let columns = |list: &Vec<Line<'_>>| {
+            let longest = list.iter().map(|l| match l {
+                Line::Key(b) => b.help.len(),
+                Line::Word(_, means) => means.len(),
+                Line::Title(_) | Line::Empty => 0,
+            });
+            let longest = longest.max();
             BEFORE + longest.unwrap_or(0) + 1
         };
         let [left, right] = [columns(&lists[0]), columns(&lists[1])];
@@ -98,14 +117,14 @@ impl Place {
 
 /// By how many lines the list can be scrolled at this size.
 pub fn most_scroll(state: &State) -> usize {
-    let place = Place::new(Rect::new(0, 0, state.size.0, state.size.1), &lists(state.tab));
+    let place = Place::new(Rect::new(0, 0, state.size.0, state.size.1), &lists(&state.keys, state.tab));
     place.lines.saturating_sub(place.seen)
 }
 
 /// Draws it over the view, from line `scroll` on.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: usize) {
     let look = state.look;
-    let lists = lists(state.tab);
+    let lists = lists(&state.keys, state.tab);
     let Place { area: place, sides, lines, seen } = Place::new(area, &lists);
     if area.height < 4 || area.width < 12 {
         return;
@@ -139,17 +158,22 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: usize) {
     }
 }
 
-fn line(mut pen: Pen<'_>, look: Look, line: &Line) {
+fn line(mut pen: Pen<'_>, look: Look, line: &Line<'_>) {
     pen.skip(1);
     match line {
         Line::Title(title) => {
             pen.put(title, look.title());
         }
         Line::Key(binding) => {
-            let keys = written(look, binding.shown);
+            let keys = written(look, &binding.shown);
             pen.skip(KEYS.saturating_sub(text::width(&keys))).put(&keys, look.title()).skip(2);
             let help = text::cut(look, binding.help, pen.left());
             pen.put(&help, look.text());
+        }
+        Line::Word(word, means) => {
+            pen.skip(KEYS.saturating_sub(text::width(word))).put(word, look.bar()).skip(2);
+            let means = text::cut(look, means, pen.left());
+            pen.put(&means, look.text());
         }
         Line::Empty => {}
     }
@@ -161,21 +185,25 @@ mod tests {
 
     #[test]
     fn every_key_with_a_sentence_is_in_some_list() {
-        let same = |l: &Line, b: &Binding| matches!(l, Line::Key(k) if (k.shown, k.help) == (b.shown, b.help));
-        for binding in BINDINGS.iter().filter(|b| !b.help.is_empty() && !b.shown.is_empty()) {
-            let shown = Tab::ALL.iter().any(|&tab| lists(tab).iter().flatten().any(|l| same(l, binding)));
+        let keys = Keymap::default();
+        let same = |l: &Line<'_>, b: &Bound| matches!(l, Line::Key(k) if (&k.shown, k.help) == (&b.shown, b.help));
+        for binding in keys.bindings.iter().filter(|b| !b.help.is_empty() && !b.shown.is_empty()) {
+            let shown = Tab::ALL.iter().any(|&tab| lists(&keys, tab).iter().flatten().any(|l| same(l, binding)));
             assert!(shown, "{}: {}", binding.shown, binding.help);
         }
     }
 
     #[test]
     fn keys_and_sentences_fit() {
-        for binding in BINDINGS {
+        for binding in &Keymap::default().bindings {
             for ascii in [false, true] {
-                let keys = written(Look { ascii, ..Look::default() }, binding.shown);
+                let keys = written(Look { ascii, ..Look::default() }, &binding.shown);
                 assert!(text::width(&keys) <= KEYS && (!ascii || keys.is_ascii()), "{keys}");
             }
             assert!(binding.help.is_ascii() && binding.help.len() + BEFORE + 3 <= 80, "{}", binding.help);
+        }
+        for (word, means) in Tab::ALL.iter().flat_map(|&tab| words::of(tab)) {
+            assert!(means.is_ascii() && word.len() <= KEYS && means.len() + BEFORE + 3 <= 80, "{word}: {means}");
         }
     }
 }

@@ -78,6 +78,11 @@ fn pages(state: &State, tensor: usize, t: &TensorInfo, (columns, rows): (u16, us
     if columns < TWO_COLUMNS {
         let mut page = Page::new(state.look, usize::from(inner));
         facts::draw(&mut page, state, tensor, t);
+        if state.file.original().is_some() {
+            facts::would(&mut page, state, tensor);
+            let rows = page.lines.len();
+            return (vec![(margin, page)], rows);
+        }
         plots::draw(&mut page, state, tensor, t, ROWS);
         segments::draw(&mut page, state, tensor, t);
         facts::reference(&mut page, state, tensor, t);
@@ -87,6 +92,11 @@ fn pages(state: &State, tensor: usize, t: &TensorInfo, (columns, rows): (u16, us
     let first = if inner >= 150 { 66 } else { 54 };
     let mut left = Page::new(state.look, usize::from(first));
     facts::draw(&mut left, state, tensor, t);
+    if state.file.original().is_some() {
+        facts::would(&mut left, state, tensor);
+        let rows = left.lines.len();
+        return (vec![(margin, left)], rows);
+    }
     segments::draw(&mut left, state, tensor, t);
     facts::reference(&mut left, state, tensor, t);
     let mut right = Page::new(state.look, usize::from(inner - first - GAP));

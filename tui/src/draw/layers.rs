@@ -9,7 +9,7 @@ use ratatui::style::{Modifier, Style};
 
 use self::cells::Cells;
 pub use self::columns::most_scroll;
-use self::columns::{Columns, MARKS};
+use self::columns::{Columns, MARKS, Scale};
 use super::text;
 use super::widgets::Pen;
 use crate::model::order::Column;
@@ -26,7 +26,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let rows = usize::from(area.height);
     let first = usize::from(rows > 1);
     if first > 0 {
-        head(Pen::new(buffer, area, 0), state, &columns);
+        head(Pen::new(buffer, area, 0), state, &columns, &columns::Scale::new(state));
     }
     let height = rows.saturating_sub(2).max(1);
     let rows = &state.layers.rows;
@@ -39,10 +39,10 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
             pen.skip(MARKS).put(&line, style);
         }
     }
-    let most = columns::largest_ratio(state);
+    let scale = columns::Scale::new(state);
     for (i, at) in (state.layers.cursor.offset..rows.len()).take(height).enumerate() {
         let before = at.checked_sub(1).map(|b| rows[b]);
-        row(Pen::new(buffer, area, i + first), state, &columns, at, before, most);
+        row(Pen::new(buffer, area, i + first), state, &columns, at, before, &scale);
     }
     if area.height > 2 {
         sums(Pen::new(buffer, area, usize::from(area.height) - 1), state, &columns);
@@ -59,11 +59,18 @@ fn nothing(state: &State) -> Vec<String> {
             };
             vec![format!("no tensor matches '{}'", filter.text()), way.to_owned()]
         }
-        None => vec!["there are no tensors in this file".to_owned()],
+        None => match state.file.cut() {
+            Some(cut) => vec![
+                cut,
+                "the index, which names the tensors, was at the end".to_owned(),
+                "copy or download the file again; 5 shows what is there".to_owned(),
+            ],
+            None => vec!["there are no tensors in this file".to_owned()],
+        },
     }
 }
 
-fn head(mut pen: Pen<'_>, state: &State, columns: &Columns) {
+fn head(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
     let (look, sort) = (state.look, state.layers.sort);
     let arrow = if sort.descending { look.sign("▼", "v") } else { look.sign("▲", "^") };
     pen.fill(look.title()).skip(MARKS);
@@ -82,7 +89,13 @@ fn head(mut pen: Pen<'_>, state: &State, columns: &Columns) {
         };
         pen.skip(columns::GAP);
         match column {
-            Column::Ratio => pen.number(&text, columns::RATIO, style).skip(width - columns::RATIO),
+            Column::Ratio => {
+                pen.number(&text, columns::RATIO, style);
+                let room = width - columns::RATIO;
+                let range = scale.words(look);
+                let range = if text::width(&range) < room { range } else { String::new() };
+                pen.skip(room.min(1)).cell(&range, room.saturating_sub(1), look.dim())
+            }
             _ if columns::is_number(column) => pen.number(&text, width, style),
             _ => pen.cell(&text, width, style),
         };
@@ -101,7 +114,13 @@ fn head(mut pen: Pen<'_>, state: &State, columns: &Columns) {
 fn mark(state: &State, row: Row) -> (&'static str, Style, Option<Style>) {
     let look = state.look;
     let none = (" ", look.text(), None);
-    let Row::Tensor(i) = row else { return none };
+    let i = match row {
+        Row::Tensor(i) => i,
+        Row::Group(node) => return module_mark(state, node),
+    };
+    if state.file.missing(i) > 0 {
+        return (look.sign("✗", "!"), look.bad(), Some(look.bad()));
+    }
     let Some(known) = state.known.get(&i) else { return none };
     match (&known.verdict, &known.stats) {
         (Fetch::Ready(Verdict::Damaged(_)) | Fetch::Failed(_), _) | (_, Fetch::Failed(_)) => {
@@ -113,7 +132,44 @@ fn mark(state: &State, row: Row) -> (&'static str, Style, Option<Style>) {
     }
 }
 
-fn row(mut pen: Pen<'_>, state: &State, columns: &Columns, at: usize, before: Option<Row>, most: f64) {
+/// The sign of a module: the worst of what is known of the tensors in it; sound where all of them are.
+fn module_mark(state: &State, node: usize) -> (&'static str, Style, Option<Style>) {
+    let look = state.look;
+    let none = (" ", look.text(), None);
+    if state.known.is_empty() && state.file.original().is_none() {
+        return none;
+    }
+    let nodes = &state.file.tree.nodes[node..state.file.tree.nodes[node].end];
+    let (mut running, mut sound) = (false, true);
+    for i in nodes.iter().filter_map(|n| n.tensor) {
+        if state.is_damaged(i) {
+            return (look.sign("✗", "!"), look.bad(), Some(look.bad()));
+        }
+        let verdict = state.known.get(&i).map(|k| &k.verdict);
+        running |= matches!(verdict, Some(Fetch::Running(_)));
+        sound &= matches!(verdict, Some(Fetch::Ready(Verdict::Sound)));
+    }
+    match (running, sound) {
+        (true, _) => (look.sign("◌", "~"), look.warn(), None),
+        (false, true) => (look.sign("✓", "+"), look.good(), None),
+        (false, false) => none,
+    }
+}
+
+/// The column of the table at a column of the terminal.
+pub fn column_at(state: &State, x: usize) -> Option<Column> {
+    let columns = Columns::new(state, usize::from(state.size.0));
+    let mut end = MARKS + columns.name;
+    if x < end {
+        return Some(Column::Name);
+    }
+    columns.shown.iter().find_map(|&(column, width)| {
+        end += columns::GAP + width;
+        (x < end).then_some(column)
+    })
+}
+
+fn row(mut pen: Pen<'_>, state: &State, columns: &Columns, at: usize, before: Option<Row>, scale: &Scale) {
     let (look, file, layers) = (state.look, &state.file, &state.layers);
     let Some(&row) = layers.rows.get(at) else { return };
     let selected = at == layers.cursor.selected;
@@ -126,25 +182,30 @@ fn row(mut pen: Pen<'_>, state: &State, columns: &Columns, at: usize, before: Op
     pen.put(if selected { look.sign("▌", ">") } else { " " }, style(look.text()));
     pen.put(sign, style(sign_style)).put(" ", style(look.text()));
     let tree = layers.is_tree();
+    let place = layers.places.get(at).copied().unwrap_or_default();
     let name = name_style.unwrap_or(look.text());
     match row {
         Row::Group(node) => {
-            let node_of = &file.tree.nodes[node];
             let folded = layers.folded.contains(&node) && layers.filter.is_none();
             let fold = if folded { look.sign("▸ ", "> ") } else { look.sign("▾ ", "v ") };
-            let label = text::clean(look, &node_of.label);
+            let label = layers.label(file, at);
+            let label = text::clean(look, &label);
             let begin = pen.left();
-            pen.skip(indent(node_of.depth, columns.name)).put(fold, style(look.dim()));
+            pen.skip(indent(place.depth, columns.name)).put(fold, style(look.dim()));
             let room = columns.name.saturating_sub(begin - pen.left());
             pen.cell(&text::cut_middle(look, &label, room), room, style(look.text().add_modifier(Modifier::BOLD)));
         }
         Row::Tensor(i) if tree => {
-            let node_of = &file.tree.nodes[file.tree.node_of[i]];
-            let label = text::clean(look, &node_of.label);
+            let label = layers.label(file, at);
+            let label = text::clean(look, &label);
             let begin = pen.left();
-            pen.skip(indent(node_of.depth, columns.name) + 2);
+            pen.skip(indent(place.depth, columns.name) + 2);
             let room = columns.name.saturating_sub(begin - pen.left());
-            pen.cell(&text::short_label(look, &label, room), room, style(name));
+            let label = match place.top == file.tree.node_of[i] {
+                true => text::short_label(look, &label, room),
+                false => text::short_name(look, &label, room),
+            };
+            pen.cell(&label, room, style(name));
         }
         Row::Tensor(i) => {
             let short = |i: usize| {
@@ -173,7 +234,7 @@ fn row(mut pen: Pen<'_>, state: &State, columns: &Columns, at: usize, before: Op
             let room = width - columns::RATIO;
             if room > 1 {
                 let columns = room - 1;
-                pen.skip(1).cell(&cells.bar(look, most, columns), columns, style(look.bar()));
+                pen.skip(1).cell(&cells.bar(look, scale, columns), columns, style(look.bar()));
             }
             continue;
         }

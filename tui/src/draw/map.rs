@@ -11,6 +11,7 @@ use super::text;
 use super::theme::Look;
 use super::widgets::Pen;
 use crate::model::map::{FileMap, Kind, Region};
+use crate::model::words;
 use crate::state::State;
 
 /// Columns of an entry of the legend.
@@ -275,6 +276,10 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
     let range = format!("  bytes {} to {}", text::count(r.offset), text::count(r.end().saturating_sub(1)));
     let name = r.tensor.and_then(|t| state.file.tensors.get(t)).map_or("", |t| t.name.as_str());
     pen.put(r.kind.name(), style).skip(1);
+    let means = words::kind(r.kind);
+    if pen.left() > means.len() + 40 {
+        pen.put(&format!("({means}) "), look.dim());
+    }
     let name = text::clean(look, name);
     let room = pen.left();
     let with_range = text::width(&name) + range.len() <= room;

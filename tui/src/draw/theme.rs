@@ -10,16 +10,22 @@ pub enum Theme {
     Dark,
     /// For light ones.
     Light,
+    /// For dark ones, of colours that are told apart by people who see no red or no green.
+    Safe,
     /// None at all: NO_COLOR, and terminals without.
     Plain,
 }
 
 impl Theme {
+    /// All of them, in the order of the key.
+    pub const ALL: [Self; 4] = [Self::Dark, Self::Light, Self::Safe, Self::Plain];
+
     /// The next one, around.
     pub fn next(self) -> Self {
         match self {
             Self::Dark => Self::Light,
-            Self::Light => Self::Plain,
+            Self::Light => Self::Safe,
+            Self::Safe => Self::Plain,
             Self::Plain => Self::Dark,
         }
     }
@@ -29,9 +35,22 @@ impl Theme {
         match self {
             Self::Dark => "dark",
             Self::Light => "light",
+            Self::Safe => "safe",
             Self::Plain => "plain",
         }
     }
+}
+
+/// How many colours the terminal has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// The 16 that every terminal has.
+    #[default]
+    Sixteen,
+    /// The palette of 256.
+    Palette,
+    /// Any.
+    True,
 }
 
 /// What the screen is drawn with.
@@ -41,13 +60,18 @@ pub struct Look {
     pub theme: Theme,
     /// Only characters of ASCII.
     pub ascii: bool,
+    /// Colours that there are.
+    pub depth: Depth,
 }
 
 impl Look {
-    fn color(self, dark: Color, light: Color) -> Style {
+    /// A colour of each theme: dark, light, and safe with 16 colours and with more.
+    fn color(self, dark: Color, light: Color, safe: (Color, u8)) -> Style {
         match self.theme {
             Theme::Dark => Style::new().fg(dark),
             Theme::Light => Style::new().fg(light),
+            Theme::Safe if self.depth == Depth::Sixteen => Style::new().fg(safe.0),
+            Theme::Safe => Style::new().fg(Color::Indexed(safe.1)),
             Theme::Plain => Style::new(),
         }
     }
@@ -61,33 +85,73 @@ impl Look {
     pub fn dim(self) -> Style {
         match self.theme {
             Theme::Plain => Style::new().add_modifier(Modifier::DIM),
-            _ => self.color(Color::DarkGray, Color::DarkGray),
+            _ => self.color(Color::DarkGray, Color::DarkGray, (Color::DarkGray, 245)),
         }
     }
 
     /// Heads of columns and titles.
     pub fn title(self) -> Style {
-        self.color(Color::Cyan, Color::Blue).add_modifier(Modifier::BOLD)
+        self.color(Color::Cyan, Color::Blue, (Color::LightBlue, 75)).add_modifier(Modifier::BOLD)
     }
 
     /// Bars and histograms.
     pub fn bar(self) -> Style {
-        self.color(Color::Cyan, Color::Blue)
+        self.color(Color::Cyan, Color::Blue, (Color::LightBlue, 75))
     }
 
     /// What is fine.
     pub fn good(self) -> Style {
-        self.color(Color::Green, Color::Green)
+        self.color(Color::Green, Color::Green, (Color::LightCyan, 43))
     }
 
     /// What deserves a look.
     pub fn warn(self) -> Style {
-        self.color(Color::Yellow, Color::Magenta)
+        self.color(Color::Yellow, Color::Magenta, (Color::Yellow, 220))
     }
 
     /// What is wrong. Visible without colours, too.
     pub fn bad(self) -> Style {
-        self.color(Color::Red, Color::Red).add_modifier(Modifier::BOLD)
+        self.color(Color::Red, Color::Red, (Color::LightMagenta, 208)).add_modifier(Modifier::BOLD)
+    }
+
+    /// A cell of the heat map, whose figure is so far (0 to 1) up the scale: black or white on a colour; nothing with 16 colours and
+    /// without any, where signs tell.
+    pub fn heat(self, part: f64) -> Option<Style> {
+        // Viridis, cividis, and for light backgrounds yellow to blue: all of one direction from dark to light.
+        const DARK: [[u8; 3]; 6] =
+            [[68, 1, 84], [65, 68, 135], [42, 120, 142], [34, 168, 132], [122, 209, 81], [253, 231, 37]];
+        const SAFE: [[u8; 3]; 6] =
+            [[0, 34, 78], [53, 69, 108], [102, 105, 112], [148, 142, 119], [200, 184, 102], [254, 232, 56]];
+        const LIGHT: [[u8; 3]; 6] =
+            [[255, 255, 217], [199, 233, 180], [127, 205, 187], [65, 182, 196], [34, 94, 168], [8, 29, 88]];
+        let stops = match self.theme {
+            Theme::Plain => return None,
+            _ if self.depth == Depth::Sixteen => return None,
+            Theme::Dark => &DARK,
+            Theme::Light => &LIGHT,
+            Theme::Safe => &SAFE,
+        };
+        // NaN becomes 0.
+        let at = if part > 0.0 { part.min(1.0) * (stops.len() - 1) as f64 } else { 0.0 };
+        let (low, rest) = (at.floor() as usize, at.fract());
+        let high = (low + 1).min(stops.len() - 1);
+        let rgb: [u8; 3] = std::array::from_fn(|i| {
+            let (a, b) = (f64::from(stops[low][i]), f64::from(stops[high][i]));
+            (a + (b - a) * rest).round() as u8
+        });
+        let [r, g, b] = rgb.map(f64::from);
+        let light = 0.299 * r + 0.587 * g + 0.114 * b > 120.0;
+        let ground = match self.depth {
+            Depth::True => Color::Rgb(rgb[0], rgb[1], rgb[2]),
+            _ => Color::Indexed(cube(rgb)),
+        };
+        let ink = match (self.depth, light) {
+            (Depth::True, true) => Color::Rgb(0, 0, 0),
+            (Depth::True, false) => Color::Rgb(255, 255, 255),
+            (_, true) => Color::Indexed(16),
+            (_, false) => Color::Indexed(231),
+        };
+        Some(Style::new().bg(ground).fg(ink))
     }
 
     /// The selected row. Visible without colours, too.
@@ -98,5 +162,37 @@ impl Look {
     /// A sign, or what stands for it in ASCII.
     pub fn sign<'a>(self, sign: &'a str, ascii: &'a str) -> &'a str {
         if self.ascii { ascii } else { sign }
+    }
+}
+
+/// The nearest colour of the cube of 6 x 6 x 6 in the palette of 256.
+fn cube(rgb: [u8; 3]) -> u8 {
+    const LEVELS: [u8; 6] = [0, 95, 135, 175, 215, 255];
+    let nearest = |v: u8| (0..6).min_by_key(|&i| LEVELS[i].abs_diff(v)).unwrap_or(0) as u8;
+    16 + 36 * nearest(rgb[0]) + 6 * nearest(rgb[1]) + nearest(rgb[2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heat_has_a_colour_for_every_figure_where_there_are_colours() {
+        for theme in Theme::ALL {
+            for depth in [Depth::Sixteen, Depth::Palette, Depth::True] {
+                let look = Look { theme, depth, ascii: false };
+                for part in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.0, 0.5, 1.0, 7.0, f64::INFINITY] {
+                    let found = look.heat(part);
+                    assert_eq!(found.is_some(), theme != Theme::Plain && depth != Depth::Sixteen);
+                }
+                assert!(look.heat(0.0).is_none() || look.heat(0.0) != look.heat(1.0));
+            }
+        }
+        assert_eq!([cube([0, 0, 0]), cube([255, 255, 255]), cube([95, 0, 0])], [16, 231, 52]);
+    }
+
+    #[test]
+    fn themes_go_around() {
+        assert!(Theme::ALL.iter().all(|t| Theme::ALL.contains(&t.next()) && t.next() != *t));
     }
 }

@@ -10,6 +10,7 @@ use ratatui::layout::Rect;
 use super::text;
 use super::widgets::Pen;
 use crate::state::State;
+use crate::timing::series::percentile;
 
 /// Draws it.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
@@ -99,4 +100,30 @@ fn ms(value: f64) -> String {
 /// A figure that may be missing.
 fn optional(look: super::theme::Look, value: Option<f64>) -> String {
     value.map_or_else(|| look.sign("–", "-").to_owned(), text::figure)
+}
+
+/// The largest of some times, or less where a few are far beyond the others: what is longer is drawn as cut.
+fn clip(times: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = times.filter(|t| t.is_finite()).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let most = sorted.last().copied().unwrap_or(0.0).max(0.0);
+    // Of few times none is an outlier.
+    match percentile(&sorted, 0.9).filter(|_| sorted.len() >= 8) {
+        Some(usual) if most > 2.5 * usual && usual > 0.0 => 1.5 * usual,
+        _ => most,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_far_beyond_is_cut() {
+        assert_eq!(clip([].into_iter()), 0.0);
+        assert_eq!(clip([1.0, 100.0].into_iter()), 100.0);
+        assert_eq!(clip((1..=20).map(f64::from)), 20.0);
+        assert_eq!(clip((0..20).map(|i| if i == 3 { 50.0 } else { 2.0 })), 3.0);
+        assert_eq!(clip([f64::NAN; 9].into_iter()), 0.0);
+    }
 }

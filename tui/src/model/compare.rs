@@ -22,6 +22,13 @@ pub enum Relation {
     OnlyB,
 }
 
+impl Relation {
+    /// Whether the files do not hold the same values.
+    pub fn differs(self) -> bool {
+        !matches!(self, Self::Same | Self::Recoded)
+    }
+}
+
 /// A tensor in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side {
@@ -47,8 +54,11 @@ pub struct Compared {
 pub struct Comparison {
     /// In natural order.
     pub rows: Vec<Compared>,
-    /// Places of those rows whose bytes are not the same.
-    pub differences: Vec<usize>,
+    /// Places of all rows by the size of the difference, the largest first: what is in one file alone or has other values, then what is
+    /// stored otherwise, then the rest; each by how many more or fewer bytes are stored.
+    pub by_size: Vec<usize>,
+    /// How many rows have other values, or are in one file alone: those come first by size.
+    pub differing: usize,
     /// How many rows there are of each relation, in the order of [`Relation`].
     pub counts: [usize; 5],
     /// Sums over the first file.
@@ -73,13 +83,15 @@ impl Comparison {
         }
         for (file, second) in [(a, false), (b, true)] {
             names.extend(file.aliases.iter().enumerate().filter_map(|(i, (alias, target))| {
-                let tensor = file.container.reader().find(target)?;
+                let tensor = file.find(target)?;
                 Some((alias.as_str(), second, Side { tensor, alias: Some(i) }))
             }));
         }
         names.sort_by(|x, y| natural(x.0, y.0).then(x.1.cmp(&y.1)));
-        let (index_a, index_b) = (a.container.reader().index(), b.container.reader().index());
         let mut found = Self { a: a.totals, b: b.totals, ..Self::default() };
+        // Only containers say what they hold.
+        let (Ok(of_a), Ok(of_b)) = (a.container(), b.container()) else { return found };
+        let (index_a, index_b) = (of_a.reader().index(), of_b.reader().index());
         let mut rest = names.as_slice();
         while let [first, others @ ..] = rest {
             let both = others.first().filter(|o| o.0 == first.0);
@@ -99,11 +111,13 @@ impl Comparison {
                 found.most = found.most.max((change - 1.0).abs().min(1.0));
             }
             found.counts[relation as usize] += 1;
-            if relation != Relation::Same {
-                found.differences.push(found.rows.len());
-            }
+            found.differing += usize::from(relation.differs());
             found.rows.push(row);
         }
+        let rank = |r: Relation| if r.differs() { 0 } else { 1 + usize::from(r == Relation::Same) };
+        found.by_size = (0..found.rows.len()).collect();
+        let rows = &found.rows;
+        found.by_size.sort_by_cached_key(|&i| (rank(rows[i].relation), std::cmp::Reverse(rows[i].bytes(a, b)), i));
         found
     }
 }
@@ -123,6 +137,15 @@ impl Compared {
             [Some(x), Some(y)] if x.stored_bytes > 0 => Some(y.stored_bytes as f64 / x.stored_bytes as f64),
             _ => None,
         }
+    }
+
+    /// How many bytes more or fewer the second file stores. A tied name stores none.
+    pub fn bytes(&self, a: &FileModel, b: &FileModel) -> u64 {
+        let stored = |side: Option<Side>, file: &FileModel| match side {
+            Some(Side { tensor, alias: None }) => file.tensors.get(tensor).map_or(0, |t| t.stored_bytes),
+            _ => 0,
+        };
+        stored(self.a, a).abs_diff(stored(self.b, b))
     }
 
     /// Its name.

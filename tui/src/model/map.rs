@@ -3,8 +3,8 @@
 use wcodec::TensorInfo;
 use wcodec::container::HEADER_BYTES;
 
-use super::FileModel;
 use super::totals::Totals;
+use super::{Content, FileModel};
 
 /// What bytes of a file hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,10 +99,14 @@ pub struct FileMap {
 impl FileMap {
     /// The map of a file.
     pub fn new(file: &FileModel) -> Self {
-        let reader = file.container.reader();
-        let (header, index) = (reader.header(), reader.index());
         let region = |offset, length, kind, tensor| Region { offset, length, kind, tensor };
-        let mut regions = vec![region(0, HEADER_BYTES as u64, Kind::Header, None)];
+        let header = match &file.content {
+            Content::Original(_) => {
+                file.tensors.iter().map(|t| t.segments[0].offset).min().unwrap_or(file.file_bytes())
+            }
+            _ => HEADER_BYTES as u64,
+        };
+        let mut regions = vec![region(0, header, Kind::Header, None)];
         let mut tables = 0;
         for (i, t) in file.tensors.iter().enumerate() {
             for s in &t.segments {
@@ -111,17 +115,21 @@ impl FileMap {
                 regions.push(region(s.offset, s.length, kind, Some(i)));
             }
         }
-        if tables < index.tables.len() {
+        let index = file.container().ok().map(|c| (c.reader().header(), c.reader().index()));
+        if let Some((_, index)) = index.filter(|(_, index)| tables < index.tables.len()) {
             // Some table is no tensor's: all of them anew, with or without an owner.
             let owned: std::collections::HashSet<u64> =
                 regions.iter().filter(|r| r.kind == Kind::Tables).map(|r| r.offset).collect();
             let others = index.tables.iter().filter(|t| !owned.contains(&t.data.offset));
             regions.extend(others.map(|t| region(t.data.offset, t.data.length, Kind::Tables, None)));
         }
-        regions.push(region(header.index_offset, header.index_length, Kind::Index, None));
+        regions.extend(index.map(|(header, _)| region(header.index_offset, header.index_length, Kind::Index, None)));
+        // What was cut off is not there.
+        let length = file.file_bytes();
+        regions.iter_mut().for_each(|r| r.length = r.length.min(length.saturating_sub(r.offset)));
         regions.retain(|r| r.length > 0);
         regions.sort_unstable_by_key(|r| r.offset);
-        let mut map = Self { length: header.file_length, ..Self::default() };
+        let mut map = Self { length, ..Self::default() };
         let mut end = 0;
         for r in &regions {
             map.bytes[r.kind as usize] += r.length;

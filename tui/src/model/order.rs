@@ -66,6 +66,23 @@ impl Column {
         }
     }
 
+    /// The letter that chooses it.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Name => 'n',
+            Self::Shape => 'p',
+            Self::Dtype => 'd',
+            Self::Scheme => 's',
+            Self::Coder => 'c',
+            Self::Original => 'o',
+            Self::Stored => 't',
+            Self::Ratio => 'r',
+            Self::Bits => 'b',
+            Self::Entropy => 'e',
+            Self::Over => 'v',
+        }
+    }
+
     /// Whether the most interesting rows are those with the largest values.
     pub fn descends(self) -> bool {
         !matches!(self, Self::Name | Self::Dtype | Self::Scheme | Self::Coder | Self::Ratio)
@@ -129,6 +146,15 @@ pub fn sort(tensors: &[TensorInfo], rows: &mut [usize], sort: Sort, entropy: imp
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_letter_is_one_columns_alone() {
+        for (i, column) in Column::ALL.iter().enumerate() {
+            // The list itself takes j, k and q.
+            assert!(!"jkq".contains(column.letter()));
+            assert!(Column::ALL[..i].iter().all(|c| c.letter() != column.letter()));
+        }
+    }
 
     #[test]
     fn columns_go_around() {

@@ -87,7 +87,7 @@ pub const NO_LAYER: &str = "in no layer";
 impl Rates {
     /// Those of a file.
     pub fn new(file: &FileModel) -> Self {
-        let metadata = file.container.metadata();
+        let metadata = &file.metadata;
         let (roles, layers) = (roles(&file.tensors), layers(&file.tensors));
         let all = Group { name: "all tensors".to_owned(), ..whole(&file.tensors) };
         let groups = || roles.iter().chain(&layers).chain([&all]);

@@ -63,7 +63,10 @@ impl Log {
                 Fetch::Ready(verdict) => self.line(format_args!("tensor {tensor}: {verdict:?}")),
                 other => self.line(format_args!("tensor {tensor}: verdict {}", Stage(other))),
             },
+            Report::Estimate { found, .. } => self.line(format_args!("estimates {}", Stage(found))),
             // Twenty a second.
+            Report::Encoding(_) => {}
+            Report::Encoded { out, done } => self.line(format_args!("{}: {done:?}", safe_path(out))),
             Report::Timing(TimingReport::Progress { .. }) => {}
             Report::Timing(report) => self.line(format_args!("{report:?}")),
             Report::Reloaded(Ok(file)) => {

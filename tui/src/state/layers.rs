@@ -2,11 +2,15 @@
 
 use std::collections::HashSet;
 
+use wcodec::text::safe;
+
 use super::list::Cursor;
+use crate::draw::text::width;
 use crate::model::FileModel;
 use crate::model::filter::Filter;
 use crate::model::order::{self, Column, Sort};
 use crate::model::totals::Totals;
+use crate::model::tree::Tree;
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +19,35 @@ pub enum Row {
     Group(usize),
     /// A tensor, by its place in the file.
     Tensor(usize),
+}
+
+/// Where a row of the tree stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The node that its label begins with: with a filter, modules of which one thing is shown are one row with it.
+    pub top: usize,
+    /// Modules that are shown above it.
+    pub depth: usize,
+}
+
+/// What the bars of the table stand for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bars {
+    /// Ratios, from the smallest to the largest that is listed.
+    #[default]
+    Ratio,
+    /// Parts of the stored bytes.
+    Share,
+}
+
+impl Bars {
+    /// The other ones.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Ratio => Self::Share,
+            Self::Share => Self::Ratio,
+        }
+    }
 }
 
 /// The table of all tensors.
@@ -30,6 +63,12 @@ pub struct LayersState {
     pub folded: HashSet<usize>,
     /// The rows, as the order, the filter and the folding leave them.
     pub rows: Vec<Row>,
+    /// Where each row of a tree stands.
+    pub places: Vec<Place>,
+    /// Columns of the terminal that the longest label takes, with what is before it, where a filter makes labels longer.
+    pub widest: usize,
+    /// What the bars stand for.
+    pub bars: Bars,
     /// Sums over the tensors that the filter leaves, folded ones among them.
     pub shown: Totals,
     /// The selected row.
@@ -58,6 +97,8 @@ impl LayersState {
         let wanted: Vec<bool> = (0..file.tensors.len()).map(shown).collect();
         self.shown = Totals::of(file.tensors.iter().zip(&wanted).filter(|(_, w)| **w).map(|(t, _)| t));
         self.rows.clear();
+        self.places.clear();
+        self.widest = 0;
         if self.is_tree() {
             // How many wanted tensors come before each node, to know whether a module has some.
             let mut before_node = Vec::with_capacity(file.tree.nodes.len() + 1);
@@ -67,23 +108,43 @@ impl LayersState {
                 count += usize::from(node.tensor.is_some_and(|i| wanted[i]));
             }
             before_node.push(count);
+            let shows = |node: usize| before_node[node] < before_node[file.tree.nodes[node].end];
+            // Modules above, each with its end; and where a label begins that is longer than its node's.
+            let (mut above, mut top) = (Vec::new(), None);
             let mut at = 0;
             while at < file.tree.nodes.len() {
                 let node = &file.tree.nodes[at];
+                while above.last().is_some_and(|&end| end <= at) {
+                    above.pop();
+                }
+                let place = Place { top: top.unwrap_or(at), depth: above.len() };
                 match node.tensor {
                     Some(i) => {
                         if wanted[i] {
                             self.rows.push(Row::Tensor(i));
+                            self.places.push(place);
+                            top = None;
                         }
                         at += 1;
                     }
                     None if before_node[at] == before_node[node.end] => at = node.end,
+                    None if self.filter.is_some() && is_chain(&file.tree, at, &shows) => {
+                        top = Some(place.top);
+                        at += 1;
+                    }
                     None => {
                         self.rows.push(Row::Group(at));
+                        self.places.push(place);
+                        top = None;
+                        above.push(node.end);
                         // Who looks for something sees it.
                         at = if self.folded.contains(&at) && self.filter.is_none() { node.end } else { at + 1 };
                     }
                 }
+            }
+            if self.filter.is_some() {
+                let width = |at: usize| 2 * self.places[at].depth + 2 + width(&safe(&self.label(file, at)));
+                self.widest = (0..self.rows.len()).map(width).max().unwrap_or(0);
             }
         } else {
             let mut tensors: Vec<usize> = file.natural.iter().copied().filter(|&i| wanted[i]).collect();
@@ -95,6 +156,23 @@ impl LayersState {
         if let Some(row) = before {
             self.select(file, row);
         }
+    }
+
+    /// The label of a row of the tree: its part of the path, and those of modules that are one row with it.
+    pub fn label(&self, file: &FileModel, at: usize) -> String {
+        let (Some(row), Some(place)) = (self.rows.get(at), self.places.get(at)) else { return String::new() };
+        let mut node = match *row {
+            Row::Group(node) => node,
+            Row::Tensor(i) => file.tree.node_of[i],
+        };
+        let mut parts = vec![file.tree.nodes[node].label.as_str()];
+        while node != place.top {
+            let Some(parent) = file.tree.nodes[node].parent else { break };
+            node = parent;
+            parts.push(&file.tree.nodes[node].label);
+        }
+        parts.reverse();
+        parts.join(".")
     }
 
     /// Selects a row, or the module that hides it.
@@ -151,4 +229,15 @@ impl LayersState {
     pub fn column(&self) -> Column {
         self.sort.column
     }
+}
+
+/// Whether a module has one thing in it that is shown, as `shows` tells.
+fn is_chain(tree: &Tree, module: usize, shows: &impl Fn(usize) -> bool) -> bool {
+    let end = tree.nodes[module].end;
+    let (mut child, mut shown) = (module + 1, 0);
+    while child < end && shown < 2 {
+        shown += usize::from(shows(child));
+        child = tree.nodes[child].end;
+    }
+    shown == 1
 }

@@ -1,5 +1,6 @@
 //! The view of timings.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::list::Cursor;
@@ -35,6 +36,68 @@ impl Scope {
             Self::Module => Self::File,
             Self::File => Self::Layer,
         }
+    }
+}
+
+/// The order of the timed tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// The slowest first.
+    #[default]
+    Time,
+    /// The fewest GB/s first.
+    Speed,
+    /// The largest first.
+    Size,
+    /// Natural order of the names.
+    Name,
+}
+
+impl Order {
+    /// What the list is called.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Time => "slowest first",
+            Self::Speed => "fewest GB/s first",
+            Self::Size => "largest first",
+            Self::Name => "by name",
+        }
+    }
+
+    /// The next one, around.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Time => Self::Speed,
+            Self::Speed => Self::Size,
+            Self::Size => Self::Name,
+            Self::Name => Self::Time,
+        }
+    }
+
+    /// The tensors in this order, those that cannot be decoded last. They come the slowest first; `natural` is the natural order of all.
+    pub fn sorted(self, layers: &Arc<[LayerTime]>, natural: &[usize]) -> Arc<[LayerTime]> {
+        if self == Self::Time {
+            return layers.clone();
+        }
+        let mut rank = Vec::new();
+        if self == Self::Name {
+            rank = vec![usize::MAX; natural.len()];
+            natural.iter().enumerate().for_each(|(at, &i)| rank[i] = at);
+        }
+        let mut sorted: Vec<LayerTime> = layers.to_vec();
+        sorted.sort_by(|a, b| {
+            let order = match self {
+                Self::Time => Ordering::Equal,
+                Self::Speed => {
+                    let speed = |l: &LayerTime| l.gb_per_s().unwrap_or(f64::INFINITY);
+                    speed(a).total_cmp(&speed(b))
+                }
+                Self::Size => b.bytes.cmp(&a.bytes),
+                Self::Name => rank.get(a.tensor).cmp(&rank.get(b.tensor)),
+            };
+            a.error.is_some().cmp(&b.error.is_some()).then(order)
+        });
+        sorted.into()
     }
 }
 
@@ -83,6 +146,8 @@ pub struct LaneState {
     /// The rounds.
     pub series: Series,
     /// Tensors, the slowest first.
+    pub slowest: Arc<[LayerTime]>,
+    /// Tensors in the order that was chosen.
     pub layers: Arc<[LayerTime]>,
     /// Tensors of the round that is under way: done, and in all.
     pub done: (usize, usize),
@@ -104,6 +169,7 @@ impl LaneState {
         Self {
             lane,
             series: Series::default(),
+            slowest: Arc::default(),
             layers: Arc::default(),
             done: (0, 0),
             verifying: false,
@@ -128,6 +194,8 @@ pub struct TimingState {
     pub device: Device,
     /// One tensor, a module, or all.
     pub scope: Scope,
+    /// The order of the tensors.
+    pub order: Order,
     /// Whether the user paused.
     pub paused: bool,
     /// The run that is under way.
@@ -224,7 +292,9 @@ impl TimingState {
         let needed = self.layers().len().max(1);
         // A gap, a head, and at least six rows: a chart of less is no better than the sparkline.
         match list.checked_sub(needed + 2) {
-            Some(chart) if chart >= 6 => Heights { devices, gap, layers: needed, chart: chart.min(10) },
+            Some(chart) if chart >= 6 => Heights { devices, gap, layers: needed, chart },
+            // A long list leaves a third of a large screen.
+            _ if list >= 24 => Heights { devices, gap, layers: list - list / 3 - 2, chart: list / 3 },
             _ => Heights { devices, gap, layers: list, chart: 0 },
         }
     }

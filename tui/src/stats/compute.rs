@@ -19,7 +19,8 @@ pub fn compute(
     reference: Option<&Checkpoint>,
     control: &mut Control<'_>,
 ) -> Result<LayerStats> {
-    let entry = file.container.reader().index().tensors.get(tensor);
+    let container = file.container()?;
+    let entry = container.reader().index().tensors.get(tensor);
     let (Some(entry), Some(info)) = (entry, file.tensors.get(tensor)) else {
         return Err(Error::input("there is no such tensor"));
     };
@@ -27,13 +28,13 @@ pub fn compute(
     let passes = u64::from(has_symbols) + u64::from(reference.is_some());
     control.expect(info.elements.saturating_mul(passes));
     control.check()?;
-    let mut stats = LayerStats { chunks: file.container.chunk_sizes(&info.name)?, ..Default::default() };
+    let mut stats = LayerStats { chunks: container.chunk_sizes(&info.name)?, ..Default::default() };
     stats.ratios = ratios(&stats, info);
     if has_symbols {
-        let scales = if info.makes_symbols { file.container.scales(&info.name)? } else { Vec::new() };
+        let scales = if info.makes_symbols { container.scales(&info.name)? } else { Vec::new() };
         let mut groups = Groups::new(entry, info, &scales);
         let mut counts = [0u64; 256];
-        pieces(&file.container, info, Want::Symbols, control, &mut |first, bytes| {
+        pieces(container, info, Want::Symbols, control, &mut |first, bytes| {
             counts.iter_mut().zip(count_bytes(bytes)).for_each(|(sum, n)| *sum += n);
             groups.mark(first, bytes);
             Ok(())

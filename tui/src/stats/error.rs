@@ -20,7 +20,7 @@ fn f16(bits: u16) -> f64 {
 }
 
 /// Values of little-endian elements; none for dtypes that are not compared as numbers.
-fn values<'a>(dtype: Dtype, bytes: &'a [u8]) -> Option<Box<dyn Iterator<Item = f64> + 'a>> {
+pub fn values<'a>(dtype: Dtype, bytes: &'a [u8]) -> Option<Box<dyn Iterator<Item = f64> + 'a>> {
     let halves = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
     Some(match dtype {
         Dtype::F16 => Box::new(halves().map(f16)),
@@ -95,7 +95,7 @@ pub fn compare(
     }
     let original = reference.read(i)?;
     let (size, mut sums) = (source.dtype.size(), Differences::default());
-    pieces(&file.container, info, Want::Values, control, &mut |first, bytes| {
+    pieces(file.container()?, info, Want::Values, control, &mut |first, bytes| {
         let begin = (first as usize).saturating_mul(size);
         let theirs = original.get(begin..).unwrap_or_default();
         if let (Some(ours), Some(theirs)) = (values(info.dtype, bytes), values(source.dtype, theirs)) {

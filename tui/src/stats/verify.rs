@@ -9,7 +9,8 @@ use crate::model::{FileModel, Stamp};
 
 /// Segments of a tensor and what they hold, its table among them whether or not another tensor uses it, too.
 pub fn segments(file: &FileModel, tensor: usize) -> Vec<(&'static str, Segment)> {
-    let index = file.container.reader().index();
+    let Ok(container) = file.container() else { return Vec::new() };
+    let index = container.reader().index();
     let Some(entry) = index.tensors.get(tensor) else { return Vec::new() };
     let tables = entry.planes.iter().filter_map(|p| index.tables.get(p.table?));
     entry.segments().map(|(role, s)| (role, *s)).chain(tables.map(|t| ("table", t.data))).collect()
@@ -24,13 +25,14 @@ pub fn segments(file: &FileModel, tensor: usize) -> Vec<(&'static str, Segment)>
 /// What keeps it from being verified: the operating system, a file that was changed, a newer format, `control`.
 pub fn verify(file: &FileModel, tensor: usize, control: &mut Control<'_>) -> Result<Verdict> {
     let Some(info) = file.tensors.get(tensor) else { return Err(Error::input("there is no such tensor")) };
+    let container = file.container()?;
     let segments = segments(file, tensor);
     let stored = segments.iter().fold(0u64, |sum, (_, s)| sum.saturating_add(s.length));
     control.expect(stored.saturating_add(info.elements));
     control.check()?;
     let mut damage = Vec::new();
     for (role, segment) in &segments {
-        match file.container.reader().segment(segment, true).map(drop) {
+        match container.reader().segment(segment, true).map(drop) {
             Ok(()) => {}
             Err(e) if is_damage(file, &e) => damage.push(format!("{}: {}", place(role, segment), e.message())),
             Err(e) => return Err(e),
@@ -38,7 +40,7 @@ pub fn verify(file: &FileModel, tensor: usize, control: &mut Control<'_>) -> Res
         control.advance(segment.length)?;
     }
     if damage.is_empty() {
-        match file.container.check(&info.name, &DecodeOptions::default()) {
+        match container.check(&info.name, &DecodeOptions::default()) {
             Ok(()) => {}
             Err(e) if is_damage(file, &e) => damage.push(short(&e)),
             Err(e) => return Err(e),

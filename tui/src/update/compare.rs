@@ -3,6 +3,7 @@
 use crate::draw::compare::height;
 use crate::effect::Effect;
 use crate::keymap::Command;
+use crate::state::compare::CompareState;
 use crate::state::layers::Row;
 use crate::state::{State, Tab};
 
@@ -22,39 +23,42 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::Next => next(state, false),
         Command::Previous => next(state, true),
         Command::Differences => only_differences(state),
+        Command::Sort => sort(state),
         Command::Enter => return open(state),
         _ => {}
     }
     Vec::new()
 }
 
-/// The next row whose bytes are not the same.
+/// The next row whose values are not the same.
 fn next(state: &mut State, back: bool) {
     let compare = &mut state.compare;
     let Some(found) = compare.found.clone() else { return };
-    let Some(at) = compare.place(compare.cursor.selected) else { return };
-    let differences = &found.differences;
-    let place = match back {
-        true => differences.partition_point(|&d| d < at).checked_sub(1),
-        false => Some(differences.partition_point(|&d| d <= at)),
-    };
-    match place.and_then(|p| Some((p, *differences.get(p)?))) {
-        Some((p, at)) => compare.cursor.selected = if compare.only_differences { p } else { at },
-        None if differences.is_empty() => state.say("the files store the same bytes"),
+    let differs = |&at: &usize| compare.row(at).is_some_and(|r| r.relation.differs());
+    let (at, len) = (compare.cursor.selected, compare.len());
+    match if back { (0..at.min(len)).rev().find(differs) } else { (at + 1..len).find(differs) } {
+        Some(at) => compare.cursor.selected = at,
+        None if found.differing == 0 => state.say("the files hold the same values"),
         None => state.say(if back { "this is the first difference" } else { "this is the last difference" }),
     }
 }
 
 /// Shows all rows or those that differ, and keeps the selection where it can.
 fn only_differences(state: &mut State) {
-    let compare = &mut state.compare;
-    let Some(found) = compare.found.clone() else { return };
-    let at = compare.place(compare.cursor.selected);
-    compare.only_differences ^= true;
-    if let Some(at) = at {
-        // The same row, or the next one that differs.
-        compare.cursor.selected =
-            if compare.only_differences { found.differences.partition_point(|&d| d < at) } else { at };
+    again(&mut state.compare, |compare| compare.only_differences ^= true);
+}
+
+/// Sorts by the size of the difference, or by name.
+fn sort(state: &mut State) {
+    again(&mut state.compare, |compare| compare.by_name ^= true);
+}
+
+/// Changes which rows are shown and how, and selects the same one, if it is among them.
+fn again(compare: &mut CompareState, change: impl Fn(&mut CompareState)) {
+    let place = compare.place(compare.cursor.selected);
+    change(compare);
+    if let Some(place) = place {
+        compare.cursor.selected = compare.find(place);
     }
 }
 
@@ -72,7 +76,13 @@ fn open(state: &mut State) -> Vec<Effect> {
 
 /// Selects a tensor in the table of layers, whatever hides it there, and opens it.
 pub fn show(state: &mut State, tensor: usize) -> Vec<Effect> {
-    let Some(info) = state.file.tensors.get(tensor) else { return Vec::new() };
+    reveal(state, tensor);
+    crate::update::view(state, Tab::Layer)
+}
+
+/// Selects a tensor in the table of layers, whatever hides it there.
+pub fn reveal(state: &mut State, tensor: usize) {
+    let Some(info) = state.file.tensors.get(tensor) else { return };
     if state.layers.filter.as_ref().is_some_and(|f| !f.matches(&info.name)) {
         crate::update::filter(state, "");
     }
@@ -87,7 +97,6 @@ pub fn show(state: &mut State, tensor: usize) -> Vec<Effect> {
         crate::update::rearrange(state);
     }
     state.layers.select(&state.file, Row::Tensor(tensor));
-    crate::update::view(state, Tab::Layer)
 }
 
 /// The name of the selected tensor.

@@ -40,12 +40,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
         }
         Command::Verify => {
             if let Some(tensor) = state.current() {
-                let verdict = &mut state.known.entry(tensor).or_default().verdict;
-                if !matches!(verdict, Fetch::Running(_)) {
-                    *verdict = Fetch::Running(0.0);
-                    let generation = state.generation;
-                    return vec![Effect::Stats(StatsEffect::Verify { generation, tensors: vec![tensor] })];
-                }
+                return super::verify(state, vec![tensor]);
             }
         }
         _ => {}
@@ -60,6 +55,9 @@ pub fn enter(state: &mut State) -> Vec<Effect> {
     let same = state.layer.tensor.replace(tensor) == Some(tensor);
     if !same {
         state.layer.scroll = 0;
+    }
+    if state.file.original().is_some() {
+        return Vec::new();
     }
     let stats = &mut state.known.entry(tensor).or_default().stats;
     match stats {

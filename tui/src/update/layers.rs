@@ -6,7 +6,7 @@ use crate::keymap::Command;
 use crate::model::order::{Column, Sort};
 use crate::state::layers::Row;
 use crate::state::{State, Tab};
-use crate::stats::{Fetch, StatsEffect};
+use crate::stats::StatsEffect;
 use crate::update::rearrange;
 
 /// Rows of the table without its head and the line of totals.
@@ -59,6 +59,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
             rearrange(state);
         }
         Command::Sort => sort(state, state.layers.sort.column.next(false)),
+        Command::Bars => state.layers.bars = state.layers.bars.next(),
         Command::Reverse => {
             state.layers.sort.descending ^= true;
             rearrange(state);
@@ -66,7 +67,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::Entropies => {
             let wanted = |i: &usize| state.entropy(*i).is_none() && state.file.tensors[*i].makes_symbols;
             let tensors: Vec<usize> = (0..state.file.tensors.len()).filter(wanted).collect();
-            if tensors.is_empty() {
+            if tensors.is_empty() || state.file.original().is_some() {
                 state.say("all entropies are known");
             } else {
                 let generation = state.generation;
@@ -76,11 +77,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::Verify => {
             let Some(row) = state.layers.row() else { return Vec::new() };
             let tensors = state.layers.tensors_of(&state.file, row);
-            for &i in &tensors {
-                state.known.entry(i).or_default().verdict = Fetch::Running(0.0);
-            }
-            let generation = state.generation;
-            return vec![Effect::Stats(StatsEffect::Verify { generation, tensors })];
+            return super::verify(state, tensors);
         }
         _ => {}
     }
@@ -92,6 +89,16 @@ pub fn sort(state: &mut State, column: Column) {
     state.layers.sort = Sort { column, descending: column.descends() };
     rearrange(state);
     state.layers.cursor = Default::default();
+}
+
+/// Sorts by a column; by the one that it is sorted by already, the other way round.
+pub fn choose(state: &mut State, column: Column) {
+    if state.layers.sort.column == column && column != Column::Name {
+        state.layers.sort.descending ^= true;
+        rearrange(state);
+    } else {
+        sort(state, column);
+    }
 }
 
 /// The next tensor, past modules.
@@ -154,9 +161,15 @@ fn right(state: &mut State) {
     }
 }
 
-/// Selects what is at a row of the screen.
-pub fn click(state: &mut State, row: u16) {
+/// Selects what is at a row of the screen; the head of a column sorts by it.
+pub fn click(state: &mut State, x: u16, row: u16) {
     let first = HEAD_ROWS + 1;
+    if usize::from(row) == HEAD_ROWS && state.body_height() > 1 {
+        if let Some(column) = crate::draw::layers::column_at(state, usize::from(x)) {
+            choose(state, column);
+        }
+        return;
+    }
     if let Some(at) = usize::from(row).checked_sub(first)
         && at < height(state)
         && state.layers.cursor.offset + at < state.layers.rows.len()

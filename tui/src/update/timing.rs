@@ -1,12 +1,12 @@
 //! Keys of the view of timings, and what workers report.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use crate::effect::Effect;
 use crate::keymap::Command;
+use crate::state::heat::Measure;
 use crate::state::layers::Row;
-use crate::state::timing::{Device, Gpus, Scope, Subject};
+use crate::state::timing::{Device, Gpus, Order, Scope, Subject};
 use crate::state::{State, Tab};
 use crate::timing::{Lane, Progress, TimingEffect, TimingReport, export};
 
@@ -54,6 +54,14 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::Scope => {
             state.timing.scope = state.timing.scope.next();
             return begin(state);
+        }
+        Command::Sort => {
+            state.timing.order = state.timing.order.next();
+            let (order, natural) = (state.timing.order, &state.file.natural);
+            for lane in &mut state.timing.lanes {
+                lane.layers = order.sorted(&lane.slowest, natural);
+            }
+            state.timing.cursor = Default::default();
         }
         Command::Export => return export(state),
         _ => {}
@@ -128,6 +136,8 @@ fn begin(state: &mut State) -> Vec<Effect> {
 
 /// What the scope stands for now.
 fn subject(state: &State) -> Option<Subject> {
+    // A checkpoint has nothing to decode.
+    state.file.container().ok()?;
     let (file, layers) = (&state.file, &state.layers);
     let (title, tensors) = match state.timing.scope {
         Scope::Layer => {
@@ -233,13 +243,15 @@ pub fn report(state: &mut State, report: TimingReport) -> Vec<Effect> {
     match report {
         TimingReport::Cores(n) => {
             timing.cores = n.max(1);
-            if state.tab == Tab::Timing && timing.running.is_none() && !timing.paused {
+            let wanted = state.tab == Tab::Timing || (state.tab == Tab::Heat && state.heat.measure == Measure::Speed);
+            if wanted && timing.running.is_none() && !timing.paused {
                 return begin(state);
             }
         }
         TimingReport::Gpus(found) => timing.gpus = found.map_or_else(Gpus::None, Gpus::Found),
         TimingReport::Progress { run, lane, progress } if timing.running == Some(run) => {
-            take(timing.lane_mut(lane), progress);
+            let (order, natural) = (timing.order, &state.file.natural);
+            take(timing.lane_mut(lane), progress, order, natural);
         }
         TimingReport::Failed { run, lane, why } if timing.running == Some(run) => {
             timing.running = None;
@@ -251,7 +263,8 @@ pub fn report(state: &mut State, report: TimingReport) -> Vec<Effect> {
     Vec::new()
 }
 
-fn take(lane: &mut crate::state::timing::LaneState, progress: Progress) {
+/// Adds what was measured to what is known of a device; `natural` is the natural order of tensors.
+pub fn take(lane: &mut crate::state::timing::LaneState, progress: Progress, order: Order, natural: &[usize]) {
     let new = progress.runs.saturating_sub(lane.runs_before);
     lane.runs_before = progress.runs;
     lane.series.bytes = progress.bytes;
@@ -262,7 +275,8 @@ fn take(lane: &mut crate::state::timing::LaneState, progress: Progress) {
     lane.copy_gb_per_s = progress.copy_gb_per_s.or(lane.copy_gb_per_s);
     lane.left_out = progress.left_out;
     if !progress.layers.is_empty() {
-        lane.layers = Arc::clone(&progress.layers);
+        lane.layers = order.sorted(&progress.layers, natural);
+        lane.slowest = progress.layers;
     }
 }
 

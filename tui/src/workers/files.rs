@@ -35,7 +35,7 @@ impl Files {
         }
         let reading = self.reading.clone();
         self.work("reload", move || {
-            let read = FileModel::open_with(&path, trusted).map(Arc::new).map_err(|e| e.to_string());
+            let read = FileModel::open_any(&path, trusted).map(Arc::new).map_err(|e| e.to_string());
             reading.store(false, Ordering::SeqCst);
             Report::Reloaded(read)
         });

@@ -62,6 +62,34 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
     page.facts(&facts);
 }
 
+/// Writes what a tensor of a checkpoint would take and lose, encoded.
+pub fn would(page: &mut Page, state: &State, tensor: usize) {
+    let look = page.look;
+    page.heading("If it were encoded", "estimated from samples of rows", look.dim());
+    let missing = state.file.missing(tensor);
+    if missing > 0 {
+        page.sentence(&format!("{missing} bytes of it are missing: the file was cut off"), look.bad());
+        return;
+    }
+    let fact = |label, value| Fact { label, value, style: look.text() };
+    match (state.would(tensor), &state.encode.would) {
+        (Some(w), _) => page.facts(&[
+            fact("int8", format!("{:.3} bits/weight, error {}", w.int8_bits, digits(w.int8_error))),
+            fact("4 bits", format!("{:.3} bits/weight, error {}", w.rate_bits, digits(w.rate_error))),
+        ]),
+        (None, Fetch::Running(part)) => page.sentence(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn()),
+        (None, Fetch::Failed(why)) => {
+            let why = text::clean(look, why).into_owned();
+            page.sentence(&why, look.bad());
+        }
+        (None, _) => page.sentence("it would be stored as it is", look.dim()),
+    }
+    page.sentence(
+        "E encodes the checkpoint to a file next to it; errors are root mean squares, as parts of the weights'",
+        look.dim(),
+    );
+}
+
 /// Writes how far the values are from those of the reference.
 pub fn reference(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
     let look = page.look;

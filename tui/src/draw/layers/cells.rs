@@ -3,6 +3,7 @@
 use ratatui::style::{Modifier, Style};
 use wcodec::TensorInfo;
 
+use super::columns::Scale;
 use crate::draw::text;
 use crate::draw::theme::Look;
 use crate::draw::widgets;
@@ -96,12 +97,9 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// The ratio's bar; one that is longer than the longest ends in an arrow.
-    pub fn bar(&self, look: Look, most: f64, columns: usize) -> String {
-        if self.totals.stored_bytes == 0 || most <= 0.0 {
-            return String::new();
-        }
-        let part = self.totals.ratio() / most;
+    /// The bar; one that is longer than the longest ends in an arrow.
+    pub fn bar(&self, look: Look, scale: &Scale, columns: usize) -> String {
+        let Some(part) = scale.part(&self.totals) else { return String::new() };
         if part > 1.0001 && columns > 0 {
             return widgets::bar(look, 1.0, columns - 1) + look.sign("▶", ">");
         }

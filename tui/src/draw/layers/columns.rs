@@ -1,8 +1,11 @@
 //! Which columns the table of layers has room for.
 
+use crate::draw::text;
+use crate::draw::theme::Look;
 use crate::model::order::Column;
+use crate::model::totals::Totals;
 use crate::state::State;
-use crate::state::layers::Row;
+use crate::state::layers::{Bars, Row};
 
 /// Columns of the terminal before the names: selection, sign, space.
 pub const MARKS: usize = 3;
@@ -89,7 +92,12 @@ impl Columns {
 /// Columns that the longest name takes, and what stands below the names.
 fn longest(state: &State) -> usize {
     let widths = &state.file.widths;
-    if state.layers.is_tree() { widths.label } else { widths.name }.max(16)
+    match state.layers.is_tree() {
+        true if state.layers.widest > 0 => state.layers.widest,
+        true => widths.label,
+        false => widths.name,
+    }
+    .max(16)
 }
 
 fn width_of(state: &State, column: Column) -> usize {
@@ -114,13 +122,58 @@ pub fn most_scroll(state: &State) -> usize {
     if needed + longest(state).min((room / 3).clamp(12, 44)) <= room { 0 } else { IMPORTANCE.len() - 1 }
 }
 
-/// The ratio that has the longest bar: the largest one of all rows, unless that is so large that the others could not be
-/// told from each other.
-pub fn largest_ratio(state: &State) -> f64 {
-    let file = &state.file;
-    let ratios = state.layers.rows.iter().map(|row| match *row {
-        Row::Group(node) => file.tree.nodes[node].totals.ratio(),
-        Row::Tensor(i) => file.tensors[i].ratio(),
-    });
-    ratios.fold(0.0, f64::max).min(2.0 * file.totals.ratio())
+/// What the bars of the table are drawn by.
+pub struct Scale {
+    bars: Bars,
+    /// The figures of an empty bar and of the longest one.
+    low: f64,
+    high: f64,
+    all: u64,
+}
+
+impl Scale {
+    /// That of the rows that are listed. Of ratios that are so large that the others could not be told from each other, and of modules'
+    /// bytes, bars are cut.
+    pub fn new(state: &State) -> Self {
+        let (file, bars) = (&state.file, state.layers.bars);
+        let tensors = state.layers.rows.iter().filter_map(|row| match *row {
+            Row::Group(_) => None,
+            Row::Tensor(i) => Some(&file.tensors[i]),
+        });
+        let all = file.totals.stored_bytes;
+        let (low, high) = match bars {
+            Bars::Ratio => {
+                let ratios = tensors.filter(|t| t.stored_bytes > 0).map(|t| t.ratio());
+                let (low, high) = ratios.fold((f64::MAX, 0.0f64), |(low, high), r| (low.min(r), high.max(r)));
+                (low, high.min(2.0 * file.totals.ratio()).max(low))
+            }
+            Bars::Share => (0.0, tensors.map(|t| t.stored_bytes).max().unwrap_or(0) as f64),
+        };
+        Self { bars, low, high, all }
+    }
+
+    /// How long the bar of some tensors is: 1 for the longest, more where it is cut; none where there is nothing to show.
+    pub fn part(&self, totals: &Totals) -> Option<f64> {
+        // The smallest one is to be seen.
+        const LEAST: f64 = 0.06;
+        match self.bars {
+            _ if totals.stored_bytes == 0 || self.low > self.high => None,
+            Bars::Share => (self.high > 0.0).then(|| totals.stored_bytes as f64 / self.high),
+            Bars::Ratio if self.high <= self.low => Some(1.0),
+            Bars::Ratio => {
+                Some((LEAST + (1.0 - LEAST) * (totals.ratio() - self.low) / (self.high - self.low)).max(0.0))
+            }
+        }
+    }
+
+    /// What the bars stand for, in a few words.
+    pub fn words(&self, look: Look) -> String {
+        match self.bars {
+            _ if self.low > self.high => String::new(),
+            Bars::Share => {
+                format!("{}{}", look.sign("≤", "<="), text::percent(self.high / self.all.max(1) as f64))
+            }
+            Bars::Ratio => format!("{:.2}{}{:.2}", self.low, look.sign("–", "-"), self.high),
+        }
+    }
 }

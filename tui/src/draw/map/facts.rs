@@ -7,6 +7,7 @@ use crate::draw::text;
 use crate::draw::widgets::Pen;
 use wcodec::{PLAN_KEY, QUALITY_KEY};
 
+use crate::model::Content;
 use crate::model::statements::{Plan, Quality};
 use crate::model::totals::Totals;
 use crate::state::State;
@@ -70,7 +71,12 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
 fn lines(state: &State, rows: usize) -> Vec<Line> {
     let (file, map) = (&state.file, state.map.map(&state.file));
     let fact = |key: &str, value: String| Line::Fact(key.to_owned(), value);
-    let (major, minor) = file.container.version();
+    let format = match (&file.content, file.container()) {
+        (Content::Original(original), _) => original.kind().to_owned(),
+        (Content::Cut(header, _), _) => format!("{}.{}, cut off", header.version.0, header.version.1),
+        (_, Ok(c)) => format!("{}.{}, by {}", c.version().0, c.version().1, c.writer()),
+        _ => String::new(),
+    };
     let beside = file.file_bytes().saturating_sub(file.totals.stored_bytes);
     let part = beside as f64 / file.file_bytes().max(1) as f64;
     let tied = match file.aliases.len() {
@@ -79,15 +85,14 @@ fn lines(state: &State, rows: usize) -> Vec<Line> {
     };
     let mut lines = vec![
         fact("bytes", text::count(file.file_bytes())),
-        fact("format", format!("{major}.{minor}, by {}", file.container.writer())),
+        fact("format", format),
         fact("tensors", format!("{}{tied}", text::count(file.tensors.len() as u64))),
         fact("weights", text::count(file.totals.elements)),
         fact("overhead", format!("{}, {}", text::size(beside), text::percent(part))),
     ];
     let tables = [("scheme", &map.schemes), ("coder", &map.coders), ("dtype", &map.dtypes)];
     // Empty lines between the tables where they cost nothing.
-    let needed =
-        lines.len() + tables.iter().map(|(_, t)| t.len() + 1).sum::<usize>() + file.container.metadata().len() + 1;
+    let needed = lines.len() + tables.iter().map(|(_, t)| t.len() + 1).sum::<usize>() + file.metadata.len() + 1;
     let airy = rows >= needed + 4;
     for (what, table) in tables {
         if airy {
@@ -96,7 +101,7 @@ fn lines(state: &State, rows: usize) -> Vec<Line> {
         lines.push(Line::Head(what));
         lines.extend(table.iter().map(|(name, totals)| Line::Sums(name.clone(), *totals)));
     }
-    let metadata = file.container.metadata();
+    let metadata = &file.metadata;
     if !metadata.is_empty() {
         lines.extend(airy.then_some(Line::Empty));
         lines.push(Line::Title("metadata"));

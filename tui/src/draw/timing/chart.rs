@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::ms;
+use super::{clip, ms};
 use crate::draw::text;
 use crate::draw::widgets::Pen;
 use crate::state::State;
@@ -21,12 +21,19 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let recent = lane.series.recent();
     let skipped = recent.len().saturating_sub(columns);
     let shown: Vec<f64> = recent.skip(skipped).collect();
-    let top = shown.iter().copied().fold(0.0, f64::max);
+    let (longest, top) = (shown.iter().copied().fold(0.0, f64::max), clip(shown.iter().copied()));
     if height == 0 || shown.is_empty() || top <= 0.0 {
         return;
     }
     let head = format!("the last {}, milliseconds", text::plural(shown.len(), "round"));
-    Pen::new(buffer, area, 0).skip(1).put(&head, look.title());
+    let cut = shown.iter().filter(|&&t| t > top).count();
+    let mut pen = Pen::new(buffer, area, 0);
+    pen.skip(1).put(&head, look.title());
+    if cut > 0 {
+        let sign = look.sign("▲", "^");
+        let note = format!("   {sign} {} beyond the chart, the longest {} ms", text::count(cut as u64), ms(longest));
+        pen.put(&note, look.warn());
+    }
     // The row of the chart, from the bottom, that a time falls into.
     let row_of = |time: f64| ((time / top * height as f64).ceil() as usize).clamp(1, height) - 1;
     let line = look.sign("│", "|");
@@ -41,7 +48,16 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
         pen.number(&label, AXIS - 1, look.dim()).put(line, look.dim());
         let columns: String =
             shown.iter().map(|time| block(look.ascii, time / top * height as f64 - row as f64)).collect();
-        pen.put(&columns, look.bar());
+        if row + 1 < height || cut == 0 {
+            pen.put(&columns, look.bar());
+            continue;
+        }
+        for (sign, &time) in columns.chars().zip(&shown) {
+            match time > top {
+                true => pen.put(look.sign("▲", "^"), look.warn()),
+                false => pen.put(sign.encode_utf8(&mut [0; 4]), look.bar()),
+            };
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use super::{ms, optional};
+use super::{clip, ms, optional};
 use crate::draw::text;
 use crate::draw::theme::Look;
 use crate::draw::widgets::Pen;
@@ -180,7 +180,7 @@ pub fn sparkline(look: Look, samples: impl ExactSizeIterator<Item = f64>, column
     };
     let skipped = samples.len().saturating_sub(columns);
     let shown: Vec<f64> = samples.skip(skipped).collect();
-    let top = shown.iter().copied().fold(0.0, f64::max);
+    let top = clip(shown.iter().copied());
     let level =
         |ms: &f64| if top > 0.0 { levels[((ms / top * 8.0).ceil() as usize).clamp(1, 8) - 1] } else { levels[0] };
     shown.iter().map(level).collect()

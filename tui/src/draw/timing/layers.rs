@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::{ms, optional};
+use super::{clip, ms, optional};
 use crate::draw::text;
 use crate::draw::widgets::{Pen, bar};
 use crate::state::State;
@@ -17,7 +17,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let style = look.title();
     let mut pen = Pen::new(buffer, area, 0);
     pen.skip(1);
-    pen.cell("slowest first", name_columns, style).skip(1).number("ms", 9, style);
+    pen.cell(timing.order.title(), name_columns, style).skip(1).number("ms", 9, style);
     pen.skip(2).number("GB/s", 7, style);
     if shares {
         pen.skip(2).number("share", 8, style);
@@ -31,6 +31,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let height = usize::from(area.height.saturating_sub(1));
     if layers.is_empty() {
         let text = match (timing.subject.as_ref(), timing.running) {
+            (None, _) if state.file.container().is_err() => "it is not encoded: there is nothing to decode",
             (None, _) => "no tensor is selected",
             (Some(_), Some(_)) => "the first round is under way",
             (Some(_), None) => "nothing was timed yet",
@@ -38,8 +39,8 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
         Pen::new(buffer, area, 1).skip(1).put(text, look.dim());
         return;
     }
-    // The list stays in its order for a while, so that the slowest one may be another by now.
-    let longest = layers.iter().take(height.max(16)).filter_map(|l| l.ms).fold(0.0, f64::max);
+    // The longest bar; much longer times have one that is cut.
+    let longest = clip(layers.iter().filter_map(|l| l.ms));
     let round = timing.current().and_then(|l| l.series.summary()).map(|s| s.p50);
     for (i, layer) in layers.iter().enumerate().skip(timing.cursor.offset).take(height) {
         let mut pen = Pen::new(buffer, area, i - timing.cursor.offset + 1);
@@ -71,6 +72,11 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
         pen.skip(2);
         let part = layer.ms.filter(|_| longest > 0.0).map_or(0.0, |ms| ms / longest);
         let columns = pen.left().saturating_sub(1);
-        pen.put(&bar(look, part, columns), over.patch(look.bar()));
+        if part > 1.0001 && columns > 1 {
+            pen.put(&bar(look, 1.0, columns - 1), over.patch(look.bar()));
+            pen.put(look.sign("▶", ">"), over.patch(look.warn()));
+        } else {
+            pen.put(&bar(look, part, columns), over.patch(look.bar()));
+        }
     }
 }

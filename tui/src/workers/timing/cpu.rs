@@ -30,11 +30,12 @@ impl Decoder for CpuDecoder<'_> {
     }
 
     fn decode(&mut self, tensors: Range<usize>, ms: &mut Vec<f64>) -> Result<(), String> {
+        let container = self.file.container().map_err(|e| e.to_string())?;
         for slot in tensors {
             let tensor = self.places.get(slot).and_then(|&i| self.file.tensors.get(i));
             let tensor = tensor.ok_or("there is no such tensor")?;
             let start = Instant::now();
-            let values = self.file.container.read(&tensor.name, &self.options);
+            let values = container.read(&tensor.name, &self.options);
             let took = start.elapsed();
             // Freed after the time was taken.
             black_box(values.map_err(|e| e.to_string())?);
@@ -51,5 +52,5 @@ impl Decoder for CpuDecoder<'_> {
 pub fn verify(file: &FileModel, place: usize, threads: usize) -> Result<(), String> {
     let tensor = file.tensors.get(place).ok_or("there is no such tensor")?;
     let options = DecodeOptions { threads: Some(threads), ..DecodeOptions::default() };
-    file.container.check(&tensor.name, &options).map_err(|e| e.to_string())
+    file.container().and_then(|c| c.check(&tensor.name, &options)).map_err(|e| e.to_string())
 }

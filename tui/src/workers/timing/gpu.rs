@@ -48,7 +48,7 @@ impl GpuTimer {
             return Err(Refusal::Tensors(zstd.into_iter().map(|slot| (slot, why.clone())).collect()));
         }
         let names: Vec<String> = infos.iter().map(|t| t.name.clone()).collect();
-        let made = TimedDecoder::new(&device, &file.container, &names, Dtype::BF16, &options);
+        let made = TimedDecoder::new(&device, file.container().map_err(text)?, &names, Dtype::BF16, &options);
         let decoder = made.map_err(|e| {
             let slot = e.tensor_name().and_then(|name| names.iter().position(|n| n == name));
             match slot {

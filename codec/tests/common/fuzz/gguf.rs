@@ -1,0 +1,105 @@
+//! Headers of GGUF files.
+
+use wcodec::{Cancel, Gguf};
+
+use super::{Rng, Target, mutate};
+
+pub const TARGET: Target = Target { name: "gguf", body, seeds, mutate: mutate_header };
+
+thread_local! {
+    // As for safetensors, where these are in memory (`TMPDIR=/dev/shm`) they cost little.
+    static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
+}
+
+/// A file as it is.
+fn body(input: &[u8]) {
+    FOLDER.with(|folder| {
+        let path = folder.path().join("fuzz.gguf");
+        std::fs::write(&path, input).unwrap();
+        let file = match Gguf::open(&path) {
+            Ok(file) => file,
+            Err(e) => return assert_eq!(e.file_path(), Some(&*path)),
+        };
+        assert_eq!(&input[..4], b"GGUF");
+        assert!(Gguf::is_one(&path));
+        for (i, t) in file.tensors().iter().enumerate() {
+            let missing = file.missing(i);
+            assert!(missing <= t.bytes);
+            // Half a byte a weight at least, or what is read would not fit the memory that a small file may take.
+            let some = (t.bytes - missing).min(1 << 16) as usize;
+            let read = file.read_part(i, 0, some, &Cancel::new());
+            assert!(t.offset > input.len() as u64 || read.is_ok(), "{t:?}: {read:?}");
+            assert!(file.read_part(i, t.bytes, 1, &Cancel::new()).is_err());
+            assert!(file.read_part(i, u64::MAX, 2, &Cancel::new()).is_err());
+        }
+        for value in file.metadata().values() {
+            assert!(value.len() <= 4 * 300);
+        }
+    });
+}
+
+/// A file of some values (type and bytes) and some tensors (dimensions, type, offset), with so many bytes of data.
+pub fn file(values: &[(&str, u32, &[u8])], tensors: &[(&str, &[u64], u32, u64)], data: usize) -> Vec<u8> {
+    let mut out = b"GGUF".to_vec();
+    out.extend(3u32.to_le_bytes());
+    out.extend((tensors.len() as u64).to_le_bytes());
+    out.extend((values.len() as u64).to_le_bytes());
+    let name = |out: &mut Vec<u8>, name: &str| {
+        out.extend((name.len() as u64).to_le_bytes());
+        out.extend(name.as_bytes());
+    };
+    for (key, kind, value) in values {
+        name(&mut out, key);
+        out.extend(kind.to_le_bytes());
+        out.extend(*value);
+    }
+    for (of, dimensions, kind, offset) in tensors {
+        name(&mut out, of);
+        out.extend((dimensions.len() as u32).to_le_bytes());
+        dimensions.iter().for_each(|d| out.extend(d.to_le_bytes()));
+        out.extend(kind.to_le_bytes());
+        out.extend(offset.to_le_bytes());
+    }
+    out.resize(out.len().next_multiple_of(32), 0);
+    out.extend((0..data).map(|i| i as u8));
+    out
+}
+
+/// A text as GGUF has it.
+pub fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let list = [&8u32.to_le_bytes()[..], &2u64.to_le_bytes(), &string("a"), &string("bc")].concat();
+    let nested =
+        [&9u32.to_le_bytes()[..], &1u64.to_le_bytes(), &4u32.to_le_bytes(), &2u64.to_le_bytes(), &[1; 8]].concat();
+    let name = string("tiny");
+    let values: [(&str, u32, &[u8]); 5] = [
+        ("general.name", 8, &name),
+        ("general.alignment", 4, &[32, 0, 0, 0]),
+        ("tokenizer.ggml.tokens", 9, &list),
+        ("nested", 9, &nested),
+        ("flag", 7, &[1]),
+    ];
+    // F32, F16, Q4_0, Q4_K, BF16, and a type that nobody knows.
+    let tensors: [(&str, &[u64], u32, u64); 5] = [
+        ("blk.0.attn_q.weight", &[64, 2], 1, 0),
+        ("blk.0.attn_norm.weight", &[4], 0, 256),
+        ("blk.0.ffn_up.weight", &[256, 1], 12, 288),
+        ("blk.0.ffn_down.weight", &[32], 2, 448),
+        ("output.weight", &[3], 30, 480),
+    ];
+    let whole = file(&values, &tensors, 486);
+    vec![
+        whole[..whole.len() - 100].to_vec(),
+        whole,
+        file(&[], &[], 0),
+        file(&[], &[("a", &[1, 1, 1, 1], 99, 0)], 4),
+        file(&[("general.alignment", 4, &[64, 0, 0, 0])], &[("a", &[0], 0, 0)], 4),
+    ]
+}
+
+fn mutate_header(rng: &mut Rng, seed: &[u8], other: &[u8]) -> Vec<u8> {
+    mutate(rng, seed, other)
+}

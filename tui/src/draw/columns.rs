@@ -1,0 +1,57 @@
+//! The list of columns to sort by, over the view.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::widgets::{Block, BorderType, Clear, Widget};
+
+use super::text;
+use super::widgets::Pen;
+use crate::model::order::Column;
+use crate::model::words;
+use crate::state::State;
+
+/// Draws it: a letter for each column, its name, and what it tells.
+pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, at: usize) {
+    let look = state.look;
+    let longest = Column::ALL.iter().map(|&c| words::column(c).len()).max().unwrap_or(0);
+    let columns = (longest + 20).min(usize::from(area.width)) as u16;
+    let rows = (Column::ALL.len() + 2).min(usize::from(area.height)) as u16;
+    if rows < 3 || columns < 8 {
+        return;
+    }
+    let place = Rect {
+        x: area.x + (area.width - columns) / 2,
+        y: area.y + (area.height - rows) / 2,
+        width: columns,
+        height: rows,
+    };
+    let mut block = Block::bordered()
+        .border_style(look.dim())
+        .title(" Sort by ")
+        .title_style(look.title())
+        .title_bottom(" a letter, or Enter; again: the other way round ");
+    block = if look.ascii { block.border_set(super::ASCII_BORDER) } else { block.border_type(BorderType::Rounded) };
+    let inner = block.inner(place);
+    Clear.render(place, frame.buffer_mut());
+    block.render(place, frame.buffer_mut());
+    let seen = usize::from(inner.height);
+    let first = (at + 1).saturating_sub(seen);
+    for (i, column) in Column::ALL.into_iter().enumerate().skip(first).take(seen) {
+        let mut pen = Pen::new(frame.buffer_mut(), inner, i - first);
+        let style = |s| if i == at { look.selected() } else { s };
+        if i == at {
+            pen.fill(look.selected());
+        }
+        let now = column == state.layers.sort.column;
+        let arrow = match (now, state.layers.sort.descending) {
+            (false, _) => " ",
+            (true, true) => look.sign("▼", "v"),
+            (true, false) => look.sign("▲", "^"),
+        };
+        pen.put(if i == at { look.sign("▌", ">") } else { " " }, style(look.text()));
+        pen.put(&column.letter().to_string(), style(look.title())).skip(2);
+        pen.cell(column.name(), 9, style(look.text())).put(arrow, style(look.title())).skip(2);
+        let means = text::cut(look, words::column(column), pen.left());
+        pen.put(&means, style(look.dim()));
+    }
+}

@@ -1,0 +1,376 @@
+//! The heat map: layers by role, a figure in each cell, and its colour.
+
+mod figures;
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+
+use self::figures::{Figures, part};
+use super::text;
+use super::theme::Look;
+use super::widgets::Pen;
+use crate::model::heat::{Heat, HeatCell};
+use crate::state::State;
+use crate::state::heat::Measure;
+use crate::stats::Fetch;
+
+/// Columns of the terminal that a cell takes, and at most so many; the last one is the gap.
+const CELL: (usize, usize) = (7, 11);
+/// Columns of a layer's label at most.
+const LABEL: usize = 18;
+/// Lines between layers and tensors in no layer: the sums, and a title.
+const BETWEEN: usize = 2;
+
+/// How the view is laid out.
+struct Place {
+    label: usize,
+    cell: usize,
+    /// Columns of the grid that are seen at once.
+    seen: usize,
+    /// Whether there is room for the sums of each layer.
+    all: bool,
+    /// Lines that are seen at once, without head and legend.
+    lines: usize,
+}
+
+impl Place {
+    fn new(heat: &Heat, width: usize, height: usize) -> Self {
+        let labels = heat.rows[..heat.layers].iter().map(|r| text::width(&r.label)).max().unwrap_or(0);
+        let label = labels.clamp(5, LABEL).min(width / 3).max(1);
+        let room = width.saturating_sub(label + 2);
+        let columns = heat.columns.len().max(1);
+        let cell = (room / (columns + 1)).clamp(CELL.0, CELL.1).min(room.max(1));
+        let all = columns > 1 && room >= (columns + 1).min(3) * cell;
+        let seen = (room / cell).saturating_sub(usize::from(all)).clamp(1, columns);
+        Self { label, cell, seen, all, lines: height.saturating_sub(heads(height)).max(1) }
+    }
+}
+
+/// Lines of the head and the legend, where there is room for them.
+fn heads(height: usize) -> usize {
+    usize::from(height > 1) + usize::from(height > 3)
+}
+
+/// The line of a row: sums and a title are between layers and the other tensors.
+fn line_of(heat: &Heat, row: usize) -> usize {
+    if row < heat.layers { row } else { row + if heat.layers > 0 { BETWEEN } else { 0 } }
+}
+
+/// Lines in all.
+fn lines(heat: &Heat) -> usize {
+    match heat.rows.len() {
+        n if n == heat.layers => n + usize::from(heat.layers > 0),
+        n => line_of(heat, n),
+    }
+}
+
+/// The first line and the first column that are shown, so that the selection is, too; and how many lines are seen at once.
+pub fn fit(state: &State) -> (usize, usize) {
+    let heat = state.heat.heat(&state.file);
+    let place = Place::new(heat, usize::from(state.size.0), state.body_height());
+    let (at, len) = (line_of(heat, state.heat.row), lines(heat));
+    let top = state.heat.top.min(len.saturating_sub(place.lines)).min(at).max((at + 1).saturating_sub(place.lines));
+    let column = if state.heat.row < heat.layers { state.heat.column } else { state.heat.left };
+    let most = heat.columns.len().saturating_sub(place.seen);
+    let left = state.heat.left.min(most).min(column).max((column + 1).saturating_sub(place.seen));
+    (top, left)
+}
+
+/// Lines that are seen at once.
+pub fn page(state: &State) -> usize {
+    state.body_height().saturating_sub(heads(state.body_height())).max(1)
+}
+
+/// The row at a line of the view, below its head; and the column at a column of the screen.
+pub fn at(state: &State, line: usize, x: usize) -> Option<(usize, usize)> {
+    let heat = state.heat.heat(&state.file);
+    let height = state.body_height();
+    let place = Place::new(heat, usize::from(state.size.0), height);
+    let line = line.checked_sub(usize::from(height > 1)).filter(|&l| l < place.lines)? + state.heat.top;
+    let row = (0..heat.rows.len()).find(|&r| line_of(heat, r) == line)?;
+    let column = state.heat.left + x.checked_sub(place.label + 2)? / place.cell;
+    Some((row, column.min(heat.columns.len().saturating_sub(1))))
+}
+
+/// Draws it.
+pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
+    let buffer = frame.buffer_mut();
+    let area = area.intersection(buffer.area);
+    let (look, heat) = (state.look, state.heat.heat(&state.file));
+    let height = usize::from(area.height);
+    if height == 0 {
+        return;
+    }
+    if heat.rows.is_empty() {
+        let cut = state.file.cut();
+        let text = cut.as_deref().unwrap_or("there are no tensors in this file");
+        Pen::new(buffer, area, usize::from(height > 2)).skip(3).put(text, look.warn());
+        return;
+    }
+    let place = Place::new(heat, usize::from(area.width), height);
+    let figures = Figures::new(state, state.heat.measure);
+    let range = figures.range(heat);
+    let grid = Grid { state, heat, place: &place, figures: &figures, range };
+    let first = usize::from(height > 1);
+    if first > 0 {
+        grid.head(Pen::new(buffer, area, 0));
+    }
+    for at in 0..place.lines {
+        let line = state.heat.top + at;
+        let pen = Pen::new(buffer, area, first + at);
+        match line {
+            _ if line < heat.layers => grid.layer(pen, line),
+            _ if line == heat.layers && heat.layers > 0 => grid.sums(pen),
+            _ if line == heat.layers + 1 && heat.layers > 0 && heat.rows.len() > heat.layers => {
+                Pen::new(buffer, area, first + at).skip(1).put("in no layer", look.title());
+            }
+            _ => {
+                let before = if heat.layers > 0 { BETWEEN } else { 0 };
+                if let Some(row) = line.checked_sub(before).filter(|&r| r < heat.rows.len()) {
+                    grid.loose(pen, row);
+                }
+            }
+        }
+    }
+    if height > 3 {
+        grid.legend(Pen::new(buffer, area, height - 1));
+    }
+}
+
+/// What the lines are drawn from.
+struct Grid<'a> {
+    state: &'a State,
+    heat: &'a Heat,
+    place: &'a Place,
+    figures: &'a Figures<'a>,
+    range: Option<(f64, f64)>,
+}
+
+impl Grid<'_> {
+    /// Words above the columns; the selected one's is underlined.
+    fn head(&self, mut pen: Pen<'_>) {
+        let (look, heat) = (self.state.look, self.heat);
+        let left = self.state.heat.left;
+        pen.skip(1).cell("layer", self.place.label, look.title()).skip(1);
+        for (c, column) in heat.columns.iter().enumerate().skip(left).take(self.place.seen) {
+            let style = match c == self.state.heat.column && self.state.heat.row < heat.layers {
+                true => look.title().add_modifier(Modifier::UNDERLINED),
+                false => look.title(),
+            };
+            let label = text::clean(look, &column.label);
+            let label = text::cut(look, &label, self.place.cell - 1);
+            let gap = (self.place.cell - 1).saturating_sub(text::width(&label));
+            pen.skip(gap / 2).put(&label, style).skip(gap - gap / 2 + 1);
+        }
+        if self.place.all {
+            let gap = (self.place.cell - 1).saturating_sub(3);
+            pen.skip(gap / 2).put("all", look.title()).skip(gap - gap / 2);
+        }
+        let more = match (left > 0, left + self.place.seen < heat.columns.len()) {
+            (false, false) => "",
+            (true, false) => look.sign("‹", "<"),
+            (false, true) => look.sign("›", ">"),
+            (true, true) => look.sign("‹›", "<>"),
+        };
+        pen.put(more, look.warn());
+    }
+
+    /// A layer: its label, its cells, and all of it.
+    fn layer(&self, mut pen: Pen<'_>, row: usize) {
+        let (look, of) = (self.state.look, &self.heat.rows[row]);
+        let selected = row == self.state.heat.row;
+        let style = if selected { look.text().add_modifier(Modifier::BOLD) } else { look.dim() };
+        let label = text::clean(look, &of.label);
+        let label = text::cut_left(look, &label, self.place.label);
+        pen.put(if selected { look.sign("▌", ">") } else { " " }, look.text());
+        pen.number(&label, self.place.label, style).skip(1);
+        let left = self.state.heat.left;
+        for column in left..left + self.place.seen {
+            self.cell(&mut pen, of.cell(column), selected && column == self.state.heat.column);
+        }
+        if self.place.all {
+            self.sum(&mut pen, &of.all);
+        }
+    }
+
+    /// All layers, by role.
+    fn sums(&self, mut pen: Pen<'_>) {
+        let look = self.state.look;
+        pen.skip(1).number(text::start("all", self.place.label), self.place.label, look.title()).skip(1);
+        for column in self.heat.columns.iter().skip(self.state.heat.left).take(self.place.seen) {
+            self.sum(&mut pen, &column.all);
+        }
+    }
+
+    /// A tensor in no layer: its cell, then its name.
+    fn loose(&self, mut pen: Pen<'_>, row: usize) {
+        let (look, of) = (self.state.look, &self.heat.rows[row]);
+        let selected = row == self.state.heat.row;
+        pen.put(if selected { look.sign("▌", ">") } else { " " }, look.text()).skip(self.place.label + 1);
+        self.cell(&mut pen, of.cell(0), selected);
+        let style = if selected { look.text().add_modifier(Modifier::BOLD) } else { look.text() };
+        let name = text::clean(look, &of.name);
+        let name = text::short_name(look, &name, pen.left());
+        pen.put(&name, style);
+    }
+
+    /// A sum, without colour: it is no cell.
+    fn sum(&self, pen: &mut Pen<'_>, cell: &HeatCell) {
+        let (look, width) = (self.state.look, self.place.cell - 1);
+        let text = self.figures.of(cell).map_or_else(|| look.sign("·", "-").to_owned(), |v| self.figures.text(v));
+        let text = text::start(&text, width);
+        let gap = width - text::width(text);
+        pen.skip(gap.div_ceil(2)).put(text, look.dim()).skip(gap / 2 + 1);
+    }
+
+    fn cell(&self, pen: &mut Pen<'_>, cell: Option<&HeatCell>, selected: bool) {
+        let (look, width) = (self.state.look, self.place.cell - 1);
+        let value = cell.and_then(|c| self.figures.of(c));
+        let figure = match (cell, value) {
+            (None, _) => String::new(),
+            (Some(_), None) => look.sign("·", "-").to_owned(),
+            (Some(_), Some(v)) => self.figures.text(v),
+        };
+        let damaged = cell.is_some_and(|c| c.tensors.iter().any(|&i| self.state.is_damaged(i)));
+        let sign = if damaged { look.sign("✗", "!") } else { "" };
+        let part = value.zip(self.range).map(|(v, range)| part(v, range));
+        let room = width.saturating_sub(text::width(sign));
+        let text = text::start(&figure, room);
+        if selected {
+            // Brackets, too: reversed is hard to see among colours.
+            let inner = width.saturating_sub(2);
+            let text = format!("{sign}{text}");
+            let text = text::start(&text, inner);
+            let gap = inner - text::width(text);
+            let line = match text::width(&figure) + text::width(sign) > inner {
+                true => format!("[{sign}{figure}"),
+                false => format!("[{}{text}{}]", " ".repeat(gap / 2), " ".repeat(gap - gap / 2)),
+            };
+            let line = format!("{line:width$}");
+            pen.put(text::start(&line, width), look.selected().add_modifier(Modifier::BOLD)).skip(1);
+            return;
+        }
+        let gap = room - text::width(text);
+        match part.and_then(|p| look.heat(p)) {
+            Some(style) => {
+                pen.put(sign, look.bad());
+                let line = format!("{}{text}{}", " ".repeat(gap.div_ceil(2)), " ".repeat(gap / 2));
+                pen.put(&line, style);
+            }
+            None => {
+                let shades = part.map_or_else(String::new, |p| shade(look, p).repeat(gap.min(2)));
+                pen.put(sign, look.bad()).put(&shades, look.bar());
+                pen.skip(gap - text::width(&shades)).put(text, if part.is_some() { look.text() } else { look.dim() });
+            }
+        }
+        pen.skip(1);
+    }
+
+    /// What the colours mean, or why there are none.
+    fn legend(&self, mut pen: Pen<'_>) {
+        let (look, measure) = (self.state.look, self.state.heat.measure);
+        pen.skip(1);
+        let lines = lines(self.heat);
+        if lines > self.place.lines {
+            let from = self.state.heat.top;
+            let at = format!("{}-{}/{}", from + 1, (from + self.place.lines).min(lines), lines);
+            pen.at_end(&at, look.dim());
+        }
+        pen.put(measure.name(), look.title()).skip(1);
+        let Some((low, high)) = self.range else {
+            let sampled = match &self.state.encode.would {
+                Fetch::Running(part) => format!("sampling rows: {:.0} %", 100.0 * part),
+                Fetch::Failed(why) => text::clean(look, why).into_owned(),
+                _ => "there are no estimates: nothing here can be encoded".to_owned(),
+            };
+            let why = match measure {
+                Measure::WouldError | Measure::WouldBits | Measure::WouldError8 | Measure::WouldBits8 => &sampled,
+                Measure::Error => "not known: scheme rate states errors; --ref and a look at a layer measure them",
+                Measure::Speed => "decoding the file once on each round; figures come with the first one",
+                _ => "there are no figures",
+            };
+            pen.put(&text::cut(look, why, pen.left()), look.warn());
+            return;
+        };
+        pen.put(&self.figures.text(low), look.text()).skip(1);
+        const STEPS: usize = 10;
+        for step in 0..STEPS {
+            let part = step as f64 / (STEPS - 1) as f64;
+            match look.heat(part) {
+                Some(style) => pen.put(" ", style),
+                None => pen.put(shade(look, part), look.bar()),
+            };
+        }
+        pen.skip(1).put(&self.figures.text(high), look.text());
+        let about = match measure {
+            Measure::Bits => "stored bits for each weight, scales and tables among them",
+            Measure::Ratio => "original bytes for each stored byte",
+            Measure::Error => "root mean square error of decoded weights, as a part of theirs",
+            Measure::Share => "part of the stored bytes of all tensors",
+            Measure::Speed => "1e9 bytes of decoded output a second, here",
+            Measure::WouldError => "estimated from samples: root mean square, as a part of the weights'",
+            Measure::WouldBits => "estimated from samples, if all matrices together had 4 bits/weight",
+            Measure::WouldError8 => "estimated from samples: root mean square, as a part of the weights'",
+            Measure::WouldBits8 => "estimated from samples: stored bits for each weight",
+        };
+        let about = format!("   {about}");
+        let about = text::cut(look, &about, pen.left());
+        pen.put(&about, look.dim());
+    }
+}
+
+/// A sign as dark as a part of 1 says.
+fn shade(look: Look, part: f64) -> &'static str {
+    const SHADES: [&str; 5] = ["·", "░", "▒", "▓", "█"];
+    const ASCII: [&str; 5] = [".", ":", "+", "*", "#"];
+    let at = (part.clamp(0.0, 1.0) * 5.0).floor().min(4.0) as usize;
+    if look.ascii { ASCII[at] } else { SHADES[at] }
+}
+
+/// The line above the keys: the selected cell in words.
+pub fn footer(mut pen: Pen<'_>, state: &State) {
+    let (look, heat) = (state.look, state.heat.heat(&state.file));
+    let Some(row) = heat.rows.get(state.heat.row) else { return };
+    let Some(cell) = heat.cell(state.heat.row, state.heat.column) else {
+        let text = format!("{} has no such tensor", row.name);
+        let text = text::clean(look, &text);
+        pen.put(&text::cut(look, &text, pen.left()), look.dim());
+        return;
+    };
+    let name = match (&cell.tensors[..], heat.columns.get(state.heat.column)) {
+        ([one], _) => state.file.tensors.get(*one).map_or(String::new(), |t| t.name.clone()),
+        (many, Some(column)) => format!("{}.{} ({})", row.name, column.role, text::plural(many.len(), "tensor")),
+        _ => row.name.clone(),
+    };
+    let mut facts = Vec::new();
+    for &measure in Measure::all(&state.file) {
+        let figures = Figures::new(state, measure);
+        let Some(value) = figures.of(cell) else { continue };
+        facts.push(match measure {
+            Measure::Bits => format!("{value:.3} bits/w"),
+            Measure::Ratio => format!("ratio {}", text::figure(value)),
+            Measure::Error => format!("error {}", figures.text(value)),
+            Measure::Share => format!("{} of stored bytes", text::percent(value)),
+            Measure::Speed => format!("{} GB/s", figures.text(value)),
+            Measure::WouldError => format!("4 bits: error {}", figures.text(value)),
+            Measure::WouldBits => format!("{value:.2} bits/w"),
+            Measure::WouldError8 => format!("int8: error {}", figures.text(value)),
+            Measure::WouldBits8 => format!("{value:.2} bits/w"),
+        });
+    }
+    let name = text::clean(look, &name);
+    let room = pen.left();
+    let between = look.sign(" · ", " | ");
+    let needed = |facts: &[String]| facts.iter().map(|f| text::width(f) + text::width(between)).sum::<usize>();
+    // The name keeps half of the line; the last facts go.
+    while facts.len() > 1 && needed(&facts) + text::width(&name).min(room / 2) > room {
+        facts.pop();
+    }
+    let name = text::short_name(look, &name, room.saturating_sub(needed(&facts)).max(1));
+    let style: Style = look.text().add_modifier(Modifier::BOLD);
+    pen.put(&name, style);
+    for fact in facts {
+        pen.put(between, look.dim()).put(&fact, look.text());
+    }
+}

@@ -1,0 +1,108 @@
+//! What tensors of a checkpoint would take, and lose, encoded: found from samples of their rows.
+
+use std::collections::HashMap;
+
+use wcodec::{
+    Bits, Cancel, Coder, Container, DecodeOptions, EncodeOptions, Granularity, MemorySource, Rate, Result, Scheme,
+    encode_to_container,
+};
+
+use crate::model::FileModel;
+use crate::stats::error::{Differences, values};
+
+/// Bits of scheme `rate` that are tried.
+pub const BITS: f64 = 4.0;
+/// Weights of all samples together, about.
+const WEIGHTS: u64 = 12 << 20;
+/// Rows of a sample are whole strips of so many.
+const STRIP: usize = 16;
+/// Bytes of a sample at most: one row may be a whole tensor.
+const MOST: u64 = 64 << 20;
+
+/// What a tensor would be like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Would {
+    /// Stored bits for each weight with scheme `int8`.
+    pub int8_bits: f64,
+    /// And what is wrong in decoded weights: the root of its mean square, as a part of theirs.
+    pub int8_error: f64,
+    /// The same of scheme `rate` with 4 bits for all tensors together.
+    pub rate_bits: f64,
+    /// Likewise.
+    pub rate_error: f64,
+}
+
+/// Samples rows of every matrix that would be quantized, and encodes them both ways. `tell` hears of the part that is done, 0 to 1.
+///
+/// Rows are taken evenly from the whole tensor, of large tensors more of them, so that all have the share of the bits that they would have.
+///
+/// # Errors
+/// The file cannot be read, weights are not finite, or `cancel` was used.
+pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) -> Result<HashMap<usize, Would>> {
+    let Some(original) = file.original() else { return Ok(HashMap::new()) };
+    let wanted: Vec<usize> = (0..file.tensors.len()).filter(|&i| is_sampled(file, i)).collect();
+    let all: u64 = wanted.iter().map(|&i| file.tensors[i].elements).sum();
+    let part = (WEIGHTS as f64 / all.max(1) as f64).min(1.0);
+    let mut source = MemorySource::new();
+    for (n, &i) in wanted.iter().enumerate() {
+        let t = &file.tensors[i];
+        let (columns, size) = (t.cols, t.dtype.size());
+        let row = columns * size;
+        let strips = t.rows / STRIP;
+        let most = ((MOST as usize) / (row * STRIP).max(1)).max(1);
+        let taken = ((strips as f64 * part).round() as usize).clamp(1, strips.max(1)).min(most);
+        let mut bytes = Vec::new();
+        for at in 0..taken {
+            let (first, rows) = if strips == 0 { (0, t.rows) } else { (at * strips / taken * STRIP, STRIP) };
+            let begin = (first as u64).saturating_mul(row as u64);
+            bytes.extend_from_slice(&original.read_part(i, begin, rows * row, cancel)?);
+        }
+        let rows = bytes.len() / row.max(1);
+        source.push(t.name.clone(), t.dtype, vec![rows, columns], bytes.into())?;
+        tell(0.2 * (n + 1) as f32 / wanted.len() as f32);
+    }
+    if wanted.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let mut found = Vec::new();
+    let ways =
+        [(Scheme::Int8(Granularity::Row), 0.2), (Scheme::Rate(Rate { bits: Bits::new(BITS)?, trellis: true }), 0.4)];
+    for (scheme, begin) in ways {
+        let options = EncodeOptions { scheme, coder: Coder::Rans, cancel: cancel.clone(), ..EncodeOptions::default() };
+        let share = if begin < 0.3 { 0.2 } else { 0.6 };
+        let progress = &mut |e: &wcodec::ProgressEvent<'_>| {
+            tell(begin + share * e.done as f32 / e.total.max(1) as f32);
+            cancel.check()
+        };
+        found.push(figures(&source, &encode_to_container(&source, &options, progress)?.0, cancel)?);
+    }
+    let would = |(i, (a, b)): (&usize, (&(f64, f64), &(f64, f64)))| {
+        (*i, Would { int8_bits: a.0, int8_error: a.1, rate_bits: b.0, rate_error: b.1 })
+    };
+    Ok(wanted.iter().zip(found[0].iter().zip(&found[1])).map(would).collect())
+}
+
+/// Whether a tensor is a matrix of weights that is there.
+fn is_sampled(file: &FileModel, i: usize) -> bool {
+    let t = &file.tensors[i];
+    t.dtype.is_quantizable() && t.shape.len() == 2 && t.elements > 0 && file.missing(i) == 0
+}
+
+/// Bits per weight and relative error of each tensor, in the order of the source.
+fn figures(source: &MemorySource<'_>, container: &Container, cancel: &Cancel) -> Result<Vec<(f64, f64)>> {
+    use wcodec::Source;
+    let infos = container.infos()?;
+    let mut found = Vec::new();
+    for (i, t) in source.tensors().iter().enumerate() {
+        cancel.check()?;
+        let info = infos.iter().find(|info| info.name == t.name);
+        let bits = info.map_or(0.0, wcodec::TensorInfo::bits_per_weight);
+        let decoded = container.read(&t.name, &DecodeOptions { verify: false, ..DecodeOptions::default() })?;
+        let mut sums = Differences::default();
+        if let (Some(ours), Some(theirs)) = (values(t.dtype, &decoded), values(t.dtype, &source.read(i)?)) {
+            ours.zip(theirs).for_each(|(decoded, original)| sums.add(decoded, original));
+        }
+        found.push((bits, sums.stats().relative));
+    }
+    Ok(found)
+}

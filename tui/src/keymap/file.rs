@@ -1,0 +1,312 @@
+//! Keys and colours from a file in TOML.
+//!
+//! ```toml
+//! theme = "safe"
+//!
+//! [keys]              # in every view that has the command
+//! down = ["j", "Down"]
+//! reload = []         # no key at all
+//!
+//! [keys.timing]       # in one view
+//! pause = "p"
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+use wcodec::text::{safe, safe_path};
+
+use super::names::{self, CONTEXTS};
+use super::{Command, Context, Key, Keymap};
+use crate::draw::theme::Theme;
+
+/// What such a file is called, in the folder of the user's settings.
+const PLACE: [&str; 2] = ["wcodec", "tui.toml"];
+/// Bytes at most: a file of another kind is not read into memory.
+const MOST: u64 = 1 << 20;
+
+/// What a file says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// The keys.
+    pub keys: Keymap,
+    /// The colours, if it says which.
+    pub theme: Option<Theme>,
+}
+
+/// Where the file is looked for if no flag names one: `$XDG_CONFIG_HOME/wcodec/tui.toml`, or `~/.config/wcodec/tui.toml`. `env` looks a
+/// variable of the environment up.
+pub fn default_path(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let folder = |name: &str| env(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")))?;
+    Some(PLACE.iter().fold(config, |path, part| path.join(part)))
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// It cannot be read, or says what cannot be understood: the message names the file, the line and what is wrong with it.
+pub fn read(path: &Path) -> Result<Settings, String> {
+    let whole = safe_path(path);
+    let length = std::fs::metadata(path).map_err(|e| format!("{whole}: {e}"))?.len();
+    if length > MOST {
+        return Err(format!("{whole}: a file of keys has no {length} bytes"));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| format!("{whole}: {e}"))?;
+    parse(&text).map_err(|(line, why)| format!("{whole}:{line}: {why}"))
+}
+
+/// Reads the text of a file.
+///
+/// ```
+/// use wcodec_tui::keymap::file::parse;
+/// assert!(parse("[keys]\nverify = 'x'").is_ok());
+/// let (line, why) = parse("[keys]\nverfiy = 'x'").unwrap_err();
+/// assert_eq!((line, why.as_str()), (2, "there is no command 'verfiy' (did you mean 'verify'?)"));
+/// ```
+///
+/// # Errors
+/// The line, from 1 on, and what is wrong there.
+pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
+    let line = |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count();
+    let table = DeTable::parse(text)
+        .map_err(|e| (e.span().map_or(1, |s| line(s.start)), format!("not TOML: {}", safe(&one_line(e.message())))))?;
+    let mut settings = Settings::default();
+    let mut changed = Vec::new();
+    for (name, value) in table.get_ref() {
+        let at = line(name.span().start);
+        match (name.get_ref().as_ref(), value.get_ref()) {
+            ("theme", DeValue::String(word)) => {
+                let found = Theme::ALL.into_iter().find(|t| t.name() == word.as_ref());
+                let all = Theme::ALL.map(Theme::name);
+                settings.theme = Some(
+                    found.ok_or_else(|| (at, format!("there is no theme '{}'{}", safe(word), meant(word, &all))))?,
+                );
+            }
+            ("keys", DeValue::Table(keys)) => {
+                // What is said of single views counts more than what is said of all.
+                let (views, all): (Vec<_>, Vec<_>) = keys.iter().partition(|(_, v)| v.get_ref().is_table());
+                for (command, value) in all {
+                    let at = line(command.span().start);
+                    bind(&mut settings.keys, command.get_ref(), value.get_ref(), None).map_err(|why| (at, why))?;
+                    changed.push((command.get_ref().to_string(), None, at));
+                }
+                for (view, of) in views {
+                    let at = line(view.span().start);
+                    let context = CONTEXTS.iter().find(|(n, _)| *n == view.get_ref().as_ref()).map(|(_, c)| *c);
+                    let known = CONTEXTS.map(|(n, _)| n);
+                    let view = view.get_ref();
+                    let context = context
+                        .ok_or_else(|| (at, format!("there is no view '{}'{}", safe(view), meant(view, &known))))?;
+                    for (command, value) in of.get_ref().as_table().into_iter().flatten() {
+                        let at = line(command.span().start);
+                        bind(&mut settings.keys, command.get_ref(), value.get_ref(), Some(context))
+                            .map_err(|why| (at, why))?;
+                        changed.push((command.get_ref().to_string(), Some(context), at));
+                    }
+                }
+            }
+            ("theme", other) => return Err((at, format!("theme is a word in quotes, not {}", kind(other)))),
+            ("keys", other) => return Err((at, format!("keys is a table, [keys], not {}", kind(other)))),
+            (other, _) => {
+                let known = ["theme", "keys"];
+                return Err((at, format!("there is no setting '{}'{}", safe(other), meant(other, &known))));
+            }
+        }
+    }
+    check(&settings.keys, &changed)?;
+    Ok(settings)
+}
+
+/// Gives a command other keys, everywhere or in one view.
+fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Context>) -> Result<(), String> {
+    let all: Vec<&str> = names::commands().map(|(n, _)| n).collect();
+    let command =
+        names::command(name).ok_or_else(|| format!("there is no command '{}'{}", safe(name), meant(name, &all)))?;
+    let texts: Vec<&str> = match value {
+        DeValue::String(text) => vec![text],
+        DeValue::Array(list) => {
+            let text =
+                |v: &toml::Spanned<DeValue<'_>>| format!("a key of '{name}' is {}, not a text", kind(v.get_ref()));
+            list.iter().map(|v| v.get_ref().as_str().ok_or_else(|| text(v))).collect::<Result<_, _>>()?
+        }
+        other => return Err(format!("the keys of '{name}' are a text or a list of texts, not {}", kind(other))),
+    };
+    let key = |text: &&str| {
+        let advice = "a character, or a name as Up, PgDn, Space, F5, with Ctrl-, Alt- or Shift- before it";
+        names::key(text).ok_or_else(|| format!("there is no key '{}' ({advice})", safe(text)))
+    };
+    let keys: Vec<Key> = texts.iter().map(key).collect::<Result<_, _>>()?;
+    let wanted =
+        |c: Context| context.map_or(!matches!(c, Context::Help | Context::Search | Context::Columns), |w| w == c);
+    let mut fresh = Vec::new();
+    for bound in map.bindings.iter_mut().filter(|b| b.command == command) {
+        let contexts: Vec<Context> = bound.contexts.iter().copied().filter(|&c| wanted(c)).collect();
+        if contexts.is_empty() {
+            continue;
+        }
+        bound.contexts.retain(|c| !contexts.contains(c));
+        let general = bound.general && context.is_none();
+        fresh.push(super::Bound { keys: keys.clone(), shown: shown(&keys), contexts, general, ..bound.clone() });
+    }
+    if fresh.is_empty() {
+        let place = context.map_or("any view", names::context_name);
+        return Err(format!("'{name}' does nothing in {place}"));
+    }
+    map.bindings.retain(|b| !b.contexts.is_empty());
+    // Where the table has them, so that help and footer keep their order.
+    let at = super::BINDINGS.iter().position(|b| b.command == command).unwrap_or(0).min(map.bindings.len());
+    map.bindings.splice(at..at, fresh);
+    Ok(())
+}
+
+/// Refuses keys that mean two things, and maps that nobody could leave.
+fn check(map: &Keymap, changed: &[(String, Option<Context>, usize)]) -> Result<(), (usize, String)> {
+    let line_of = |command: Command, context: Context| {
+        let says = |(name, of, _): &&(String, Option<Context>, usize)| {
+            names::command(name) == Some(command) && of.is_none_or(|c| c == context)
+        };
+        changed.iter().filter(says).map(|(.., line)| *line).max()
+    };
+    for (_, context) in CONTEXTS.into_iter().chain([("filter", Context::Search)]) {
+        let mut seen: Vec<(Key, Command)> = Vec::new();
+        for bound in map.bindings.iter().filter(|b| b.counts(context)) {
+            for &key in &bound.keys {
+                if let Some(&(_, other)) = seen.iter().find(|(k, c)| *k == key && *c != bound.command) {
+                    let (first, second) = (line_of(other, context), line_of(bound.command, context));
+                    // The one that the file has, the later one of two.
+                    let (mine, theirs) = if second >= first { (bound.command, other) } else { (other, bound.command) };
+                    let (mine_name, their_name) = (names::name_of(mine), names::name_of(theirs));
+                    let why = format!(
+                        "'{}' for '{mine_name}' is '{their_name}' in view {} already (give that another key, or none: {their_name} = [])",
+                        names::key_name(key),
+                        names::context_name(context),
+                    );
+                    return Err((first.max(second).unwrap_or(1), why));
+                }
+                seen.push((key, bound.command));
+            }
+        }
+        let leaves = |c: Command| matches!(c, Command::Quit | Command::Back);
+        if !matches!(context, Context::Search) && !seen.iter().any(|&(_, c)| leaves(c)) {
+            let line = line_of(Command::Back, context).max(line_of(Command::Quit, context)).unwrap_or(1);
+            let why = format!("no key would leave view {}: 'back' or 'quit' needs one", names::context_name(context));
+            return Err((line, why));
+        }
+    }
+    Ok(())
+}
+
+/// How some keys are written in help and footer: as many as there is room for.
+fn shown(keys: &[Key]) -> String {
+    const ROOM: usize = 9;
+    let mut text = String::new();
+    for key in keys {
+        let name = names::key_name(*key);
+        if !text.is_empty() && text.len() + 1 + name.len() > ROOM {
+            break;
+        }
+        text.push_str(if text.is_empty() { "" } else { " " });
+        text.push_str(&name);
+    }
+    text.chars().take(ROOM).collect()
+}
+
+/// The nearest of some words, in parentheses, if one is near.
+fn meant(word: &str, known: &[&str]) -> String {
+    match wcodec::names::near(word, known.iter().copied()) {
+        Some(near) => format!(" (did you mean '{near}'?)"),
+        None if known.len() <= 10 => format!(" (there are {})", known.join(", ")),
+        None => " (docs/inspector.md lists them)".to_owned(),
+    }
+}
+
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+    use super::*;
+
+    fn pressed(map: &Keymap, context: Context, c: char) -> Option<Command> {
+        map.command(context, KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE))
+    }
+
+    #[test]
+    fn keys_are_given_everywhere_or_in_one_view() {
+        let text = "theme = 'safe'\n[keys]\nverify = ['x', 'F5']\nexport = []\n[keys.timing]\npause = 'p'\n";
+        let settings = parse(text).unwrap();
+        assert_eq!(settings.theme, Some(Theme::Safe));
+        let map = settings.keys;
+        for context in [Context::Layers, Context::Layer, Context::Heat] {
+            assert_eq!(pressed(&map, context, 'x'), Some(Command::Verify));
+            assert_eq!(pressed(&map, context, 'v'), None);
+        }
+        assert_eq!(pressed(&map, Context::Timing, 'p'), Some(Command::Pause));
+        assert_eq!(pressed(&map, Context::Timing, ' '), None);
+        assert_eq!(pressed(&map, Context::Layers, ' '), Some(Command::Fold));
+        assert_eq!(map.shown(Context::Layers, Command::Verify), Some("x"));
+        assert_eq!(parse("").unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn one_view_may_differ_from_the_others() {
+        let map = parse("[keys.rates]\ndown = 'n'\n").unwrap().keys;
+        assert_eq!(pressed(&map, Context::Rates, 'n'), Some(Command::Down));
+        assert_eq!(pressed(&map, Context::Rates, 'j'), None);
+        assert_eq!(pressed(&map, Context::Layers, 'j'), Some(Command::Down));
+    }
+
+    #[test]
+    fn errors_name_the_line_and_what_is_wrong() {
+        for (text, line, words) in [
+            ("theme = 'drak'", 1, "no theme 'drak' (did you mean 'dark'?)"),
+            ("\ntheme = 3", 2, "theme is a word in quotes, not a number"),
+            ("keys = 'x'", 1, "keys is a table"),
+            ("[key]\n", 1, "no setting 'key' (did you mean 'keys'?)"),
+            ("[keys]\n\nrelaod = 'x'", 3, "did you mean 'reload'?"),
+            ("[keys]\nreload = 'Hyper-x'", 2, "no key 'Hyper-x'"),
+            ("[keys]\nreload = [3]", 2, "a key of 'reload' is a number"),
+            ("[keys]\nreload = true", 2, "a text or a list of texts, not true or false"),
+            ("[keys.laers]\nreload = 'x'", 1, "no view 'laers' (did you mean 'layers'?)"),
+            ("[keys.rates]\nexport = 'x'", 2, "'export' does nothing in rates"),
+            ("[keys]\nreload = 'v'\n", 2, "'v' for 'reload' is 'verify' in view heat already"),
+            ("[keys]\nback = []\nquit = []\n", 3, "no key would leave"),
+            ("[keys]\nreload = 'x\n", 2, "not TOML"),
+            ("a = 1\na = 2", 2, "not TOML"),
+        ] {
+            let (at, why) = parse(text).unwrap_err();
+            assert!(at == line && why.contains(words), "{text}: {at}: {why}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tui.toml");
+        assert!(read(&path).unwrap_err().contains("tui.toml"));
+        std::fs::write(&path, "[keys]\nx = 1").unwrap();
+        assert!(read(&path).unwrap_err().contains("tui.toml:2: there is no command 'x'"));
+    }
+
+    #[test]
+    fn the_folder_of_settings_is_that_of_the_environment() {
+        let path = |env: &[(&str, &str)]| {
+            default_path(|name| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+        };
+        assert_eq!(path(&[("XDG_CONFIG_HOME", "/x"), ("HOME", "/h")]), Some("/x/wcodec/tui.toml".into()));
+        assert_eq!(path(&[("XDG_CONFIG_HOME", "x"), ("HOME", "/h")]), Some("/h/.config/wcodec/tui.toml".into()));
+        assert_eq!(path(&[]), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! Keys of the heat map.
+
+use crate::draw::heat as drawn;
+use crate::effect::Effect;
+use crate::keymap::Command;
+use crate::state::heat::Measure;
+use crate::state::list::Cursor;
+use crate::state::timing::Scope;
+use crate::state::{State, Tab};
+
+/// Keeps the selection within the grid, and on the screen.
+pub fn fit(state: &mut State) {
+    // The grid is not worked out before somebody looks at it.
+    if state.tab != Tab::Heat {
+        return;
+    }
+    let heat = state.heat.heat(&state.file);
+    let (rows, columns) = (heat.rows.len(), heat.columns.len());
+    state.heat.row = state.heat.row.min(rows.saturating_sub(1));
+    state.heat.column = state.heat.column.min(columns.saturating_sub(1));
+    (state.heat.top, state.heat.left) = drawn::fit(state);
+}
+
+/// Does what a key asks for.
+pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
+    let rows = state.heat.heat(&state.file).rows.len();
+    let mut cursor = Cursor { selected: state.heat.row, offset: 0 };
+    if cursor.moved(command, rows, drawn::page(state)) {
+        state.heat.row = cursor.selected;
+        return Vec::new();
+    }
+    match command {
+        Command::Left => state.heat.column = state.heat.column.saturating_sub(1),
+        Command::Right => state.heat.column += 1,
+        Command::Enter => return open(state),
+        Command::Measure | Command::MeasureBack => {
+            return measure(state, state.heat.measure.next(&state.file, command == Command::MeasureBack));
+        }
+        Command::Verify => {
+            let tensors = state.heat.selected(&state.file).map(|c| c.tensors.clone()).unwrap_or_default();
+            return super::verify(state, tensors);
+        }
+        _ => {}
+    }
+    Vec::new()
+}
+
+/// Colours by something else. Speeds are measured as long as they are looked at.
+pub fn measure(state: &mut State, measure: Measure) -> Vec<Effect> {
+    let before = std::mem::replace(&mut state.heat.measure, measure);
+    match (before == Measure::Speed, measure == Measure::Speed) {
+        (false, true) => enter(state),
+        (true, false) => super::timing::leave(state),
+        _ => Vec::new(),
+    }
+}
+
+/// The heat map is opened: it goes on with its measurements.
+pub fn enter(state: &mut State) -> Vec<Effect> {
+    if state.heat.measure != Measure::Speed {
+        return Vec::new();
+    }
+    state.timing.scope = Scope::File;
+    super::timing::enter(state)
+}
+
+/// Selects the cell of a tensor.
+pub fn select(state: &mut State, tensor: usize) {
+    if let Some((row, column)) = state.heat.heat(&state.file).find(tensor) {
+        state.heat.row = row;
+        if row < state.heat.heat(&state.file).layers {
+            state.heat.column = column;
+        }
+    }
+}
+
+/// Opens the tensor of the selected cell; where there are several, the list of them.
+fn open(state: &mut State) -> Vec<Effect> {
+    let tensors = state.heat.selected(&state.file).map(|c| c.tensors.clone()).unwrap_or_default();
+    match tensors[..] {
+        [] => {
+            state.say("this layer has no such tensor");
+            Vec::new()
+        }
+        [one] => super::compare::show(state, one),
+        [first, ..] => {
+            super::compare::reveal(state, first);
+            super::view(state, Tab::Layers)
+        }
+    }
+}
+
+/// A click selects the cell below it.
+pub fn click(state: &mut State, x: u16, y: u16) {
+    let line = usize::from(y).checked_sub(crate::draw::HEAD_ROWS);
+    if let Some((row, column)) = line.and_then(|line| drawn::at(state, line, usize::from(x))) {
+        state.heat.row = row;
+        state.heat.column = column;
+    }
+}
