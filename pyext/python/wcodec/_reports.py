@@ -179,6 +179,8 @@ class TensorInfo:
 
 TABLE_HEADINGS = ("tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight")
 TABLE_LEFT = 5
+# What a narrow terminal shows last.
+TABLE_DISPENSABLE = ("dtype", "original", "coder", "shape", "ratio", "scheme", "stored")
 
 
 def table_row(info: TensorInfo) -> tuple[str, ...]:
@@ -380,7 +382,9 @@ class VerifyReport:
         problems = self.problems
         rows = ((t.name, t.status, t.detail) for t in problems)
         table = fmt.html_table(("tensor", "status", "detail"), rows, 3, count=len(problems)) if problems else ""
-        return fmt.html_block("VerifyReport", self._facts(), table, fmt.plural(len(problems), "problem"))
+        return fmt.html_block(
+            "VerifyReport", self._facts(), table, fmt.plural(len(problems), "problem"), problem=not self.ok
+        )
 
     @classmethod
     def _from_native(cls, path: str | None, against: str | None, text: str) -> VerifyReport:

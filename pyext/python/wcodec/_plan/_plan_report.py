@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -13,6 +14,8 @@ from ._recipe import Recipe
 
 _TRIED = ("recipe", "bits asked", "bits stored", "file", "KL, nats/token", "perplexity", "same top token", "")
 _ROWS = ("tensors", "number", "weights", "scheme", "step", "bits", "stored", "share", "error", "KL alone")
+# What a narrow terminal shows last.
+_DISPENSABLE = ("weights", "number", "step", "scheme", "share", "error")
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,12 @@ class PlanReport:
     def frontier(self) -> str:
         """What was tried, as an aligned table of text."""
         return fmt.text_table(_TRIED, [c._cells() for c in self.candidates])
+
+    def _parts(self, tensors: bool) -> Iterator[fmt.Parts]:
+        yield _TRIED, [c._cells() for c in self.candidates], 1, ("same top token", "bits asked", "perplexity")
+        yield _ROWS, [row._cells() for row in self.roles], 1, _DISPENSABLE
+        if tensors:
+            yield _ROWS, [row._cells() for row in self.tensors], 1, _DISPENSABLE
 
     def table(self, *, tensors: bool = False) -> str:
         """What is stored how, as an aligned table of text: a line for each role, or for each tensor."""
