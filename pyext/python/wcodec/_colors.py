@@ -12,16 +12,23 @@ SCALES: dict[str, tuple[str, ...]] = {
     "bits": ("#46327e", "#365c8d", "#21918c", "#4ac16d", "#d0d63a"),
     "ratio": ("#c9e7bb", "#5fb882", "#1f8a70", "#155e63"),
     "error": ("#f4d58d", "#ee964b", "#d1495b", "#8d1d4f"),
+    "rms": ("#f4d58d", "#ee964b", "#d1495b", "#8d1d4f"),
     "share": ("#d9cbe8", "#a685c9", "#7a4fa3", "#4f2675"),
     "speed": ("#bddcf0", "#6baed6", "#3080bd", "#12508c"),
+    "step": ("#5e3c1e", "#a9713a", "#dcb47c", "#f0dfc0"),
+    "tokens": ("#f3c6d8", "#d9799f", "#a83c6e", "#6b1d45"),
 }
-MEASURES = tuple(SCALES)
+MEASURES = ("bits", "ratio", "error", "share", "speed")
+"""Those of a container."""
 TITLES = {
     "bits": "bits/weight, stored",
     "ratio": "ratio, original / stored bytes",
     "error": "error, RMS of decoded - source over that of the source",
+    "rms": "RMS of the differences from the original",
     "share": "share of the file's bytes, %",
     "speed": "decoded output, GB/s",
+    "step": "step, as a multiple of what all would have",
+    "tokens": "tokens that it was multiplied with",
 }
 
 

@@ -122,21 +122,22 @@ class TensorEntry(TensorInfo):
         >>> entry[0:2].shape, entry[-1].shape, entry[:4, 0].tolist()
         ((2, 256), (256,), [1.0, 0.0, 0.0, 0.0])
         """
-        first, *rest = key if isinstance(key, tuple) and key else (key,)
+        first, *others = key if isinstance(key, tuple) and key else (key,)
+        rest = tuple(others)
         row = None if isinstance(first, bool) else as_whole(first)
         count = self.shape[0] if self.shape else 0
         if row is not None and self.shape:
             if not -count <= row < count:
                 raise IndexError(f"row {row:,} of tensor {shown(self.name)}, which has {count:,}")
             begin = row % count
-            found = self.numpy_rows(begin, begin + 1)[0]
-            return found[tuple(rest)] if rest else found
+            place = (0, *rest)
+            return self.numpy_rows(begin, begin + 1)[place]
         if isinstance(first, slice) and self.shape:
             wanted = range(*first.indices(count))
             begin, end = (min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1) if wanted else (0, 0)
             # Every row that lies between is decoded with its strip anyway, unless steps are large.
-            part = self.numpy_rows(begin, end)[:: wanted.step]
-            return part[(slice(None), *rest)] if rest else part
+            inner = (slice(None, None, wanted.step), *rest)
+            return self.numpy_rows(begin, end)[inner]
         return self.numpy()[key]
 
     def numpy_rows(

@@ -77,14 +77,12 @@ def html_of(container: Container) -> str:
     picture = svg(grid) if is_drawn(grid) else ""
     headings, rows = without_empty(HEADINGS, role_rows(facts, order, container.stored_bytes))
     roles = fmt.html_table(headings, rows) if len(rows) < len(names) else ""
-    tensors = fmt.html_table(
-        TABLE_HEADINGS,
-        (_reports.table_row(container._entry(facts, i, names[i])) for i in order),
-        TABLE_LEFT,
-        count=len(names),
+    lines = (_reports.table_row(container._entry(facts, i, names[i])) for i in order)
+    folded = fmt.html_folded(fmt.plural(len(rows), "role"), roles) if picture and roles else ""
+    folded += fmt.html_folded(
+        fmt.plural(len(names), "tensor"), fmt.html_table(TABLE_HEADINGS, lines, TABLE_LEFT, count=len(names))
     )
-    folded = fmt.html_folded(fmt.plural(len(names), "tensor"), tensors)
-    return fmt.html_block("Container", container._facts(), picture + roles, after=folded)
+    return fmt.html_block("Container", container._facts(), picture or roles, after=folded)
 
 
 def is_drawn(grid: Grid) -> bool:
@@ -119,9 +117,10 @@ def svg(grid: Grid) -> str:
         parts.append(text(_LABELS - 6, y + 11, shortened(label(role), 30), "end"))
         parts += [rect(_LABELS + width * i, y, width, cells[n]) for i, n in enumerate(grid.layers) if n in cells]
         y += _HEIGHT
-    step = max(1, -(-len(grid.layers) // int(max(across / 32, 1))))
+    step = max(1, -(-18 // int(width)))
     for i in range(0, len(grid.layers), step):
         parts.append(text(_LABELS + width * (i + 0.5), y + 12, str(grid.layers[i]), "middle"))
+    parts.append(text(_LABELS - 6, y + 12, "layer", "end"))
     y += _HEIGHT + 6
     for role, cell in grid.others.items():
         parts.append(text(_LABELS - 6, y + 11, shortened(label(role), 30), "end"))
@@ -139,7 +138,8 @@ def svg(grid: Grid) -> str:
     style = "font:11px sans-serif;fill:currentColor"
     return (
         f'<svg viewBox="0 0 {total:.0f} {y + 4}" width="{total:.0f}" height="{y + 4}" '
-        f'style="max-width:100%" xmlns="http://www.w3.org/2000/svg"><g style="{style}">{"".join(parts)}</g></svg>'
+        f'style="display:block;max-width:100%" xmlns="http://www.w3.org/2000/svg">'
+        f'<g style="{style}">{"".join(parts)}</g></svg>'
     )
 
 

@@ -145,7 +145,7 @@ def html_block(
     first = "" if summary else table
     folded = html_folded(summary, table, problem) if table and summary else ""
     known = f"<table><tbody>{rows}</tbody></table>"
-    return f"<div><strong>{_escape(title)}</strong>{first}{known}{folded}{after}</div>"
+    return f"<div><div><strong>{_escape(title)}</strong></div>{first}{known}{folded}{after}</div>"
 
 
 def html_folded(summary: str, inner: str, problem: bool = False) -> str:

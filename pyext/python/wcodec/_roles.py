@@ -11,6 +11,7 @@ from ._terminal import Table, table
 
 if TYPE_CHECKING:
     from ._native import Facts
+    from ._reports import TensorInfo
 
 HEADINGS = ("role", "tensors", "scheme", "weights", "original", "stored", "of file", "ratio", "bits/weight", "error")
 # A narrow terminal shows the others.
@@ -97,6 +98,11 @@ class Grid:
     others: dict[str, Cell]
     """Tensors in no layer."""
 
+    @property
+    def has_cells(self) -> bool:
+        """Whether there is any."""
+        return bool(self.rows or self.others)
+
     def cells(self) -> Iterable[Cell]:
         """All of them."""
         for row in self.rows.values():
@@ -104,27 +110,39 @@ class Grid:
         yield from self.others.values()
 
 
+# Name, dimensions, elements, bytes before encoding, stored bytes, and the error that is stated.
+Figures = tuple[str, int, int, int, int, float | None]
+
+
 def grid_of(facts: Facts, vectors: bool = False) -> Grid:
     """The grid of a file's tensors; vectors, such as norms and biases, are left out unless they are asked for."""
     names = facts.names()
     order = facts.sorted(list(range(len(names))), "name")
+    figures = zip(order, facts.figures(order), strict=True)
+    return grid_of_figures(((names[place], *rest) for place, rest in figures), vectors)
+
+
+def grid_of_figures(tensors: Iterable[Figures], vectors: bool = False) -> Grid:
+    """The same of any tensors, in their order."""
     rows: dict[tuple[str, str], dict[int, Cell]] = {}
     others: dict[str, Cell] = {}
-    for place, (dimensions, elements, original, stored, error) in zip(order, facts.figures(order), strict=True):
+    for name, dimensions, elements, original, stored, error in tensors:
         if (dimensions < 2 and not vectors) or not elements:
             continue
-        name = names[place]
         stack, layer, role = place_of(name)
         row = None if layer is None else rows.setdefault((stack, role), {})
         cell = others.setdefault(role, Cell()) if row is None or layer is None else row.setdefault(layer, Cell())
         cell.add(name, elements, original, stored, error)
     # The stack is named where there are several.
     several = len({stack for stack, _ in rows}) > 1
-    labelled: dict[str, dict[int, Cell]] = {}
-    for (stack, role), cells in rows.items():
-        labelled[f"{stack}.*.{role}" if several else role] = cells
+    labelled = {f"{stack}.*.{role}" if several else role: rows[stack, role] for stack, role in sorted(rows)}
     layers = sorted({layer for cells in labelled.values() for layer in cells})
     return Grid(layers, labelled, others)
+
+
+def figures_of(infos: Iterable[TensorInfo]) -> list[Figures]:
+    """What a grid is made of."""
+    return [(t.name, len(t.shape), t.elements, t.original_bytes, t.stored_bytes, t.error) for t in infos]
 
 
 def label(role: str) -> str:

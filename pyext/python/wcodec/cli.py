@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     try:
-        arguments = parser.parse_args(argv)
+        arguments = parser.read(argv)
     except SystemExit as stop:
         # It has printed help, or what is wrong.
         return stop.code if isinstance(stop.code, int) else EXIT_ERROR

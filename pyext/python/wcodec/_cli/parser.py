@@ -47,8 +47,8 @@ exit status: 0 equal or done, 1 difference or damage, 2 error,
 _SORTS = ("name", "file", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits", "entropy", "over")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser; ``arguments.run(arguments)`` runs what was asked for."""
+def build_parser() -> Parser:
+    """The parser; ``run(arguments)`` of what it reads runs what was asked for."""
     parser = Parser(
         prog="wcodec", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -269,7 +269,7 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
                              "module)")  # fmt: skip
     parser.add_argument("--summary", action="store_true", help="only sums by role and of the whole file")
     parser.add_argument("--plot", metavar="OUT",
-                        help="also draw layers and roles as a heat map, into a picture such as heatmap.png")  # fmt: skip
+                        help="also draw layers and roles as a heat map, into a picture like heatmap.png")  # fmt: skip
     parser.add_argument("--by", choices=MEASURES, metavar="WHAT",
                         help=f"with --plot, what it shows: {', '.join(MEASURES)} (default: bits)")  # fmt: skip
     _trust(parser)

@@ -38,8 +38,9 @@ class Parser(argparse.ArgumentParser):
                 raise
             raise argparse.ArgumentError(action, f"{error.message}: did you mean {near}?") from None
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        found, extra = self.parse_known_args(args, namespace)
+    def read(self, args: Sequence[str] | None = None) -> argparse.Namespace:
+        """The arguments; what nobody knows is refused with what was probably meant."""
+        found, extra = self.parse_known_args(args)
         if extra:
             # Of the subcommand, if there is one: the arguments were its own.
             parser = getattr(found, "parser", self)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _format as fmt
 from .._measure._reports import _shown
 from .._metadata import PLAN_KEY, QUALITY_KEY, finite, rounded
 from ._recipe import Recipe
+
+if TYPE_CHECKING:
+    from .._plot.reports import PlanPlots
 
 _TRIED = ("recipe", "bits asked", "bits stored", "file", "KL, nats/token", "perplexity", "same top token", "")
 _ROWS = ("tensors", "number", "weights", "scheme", "step", "bits", "stored", "share", "error", "KL alone")
@@ -120,6 +123,13 @@ class PlanReport:
     """``None`` where no text was given."""
     seconds: float
     _options: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def plot(self) -> PlanPlots:
+        """Plots: ``report.plot.bits()`` and, where damage was measured, ``.candidates()``."""
+        from .._plot.reports import PlanPlots
+
+        return PlanPlots(self)
 
     def options(self) -> dict[str, Any]:
         """Arguments of :func:`wcodec.compress` that carry the plan out: the recipe, what else was asked for, and the
