@@ -38,13 +38,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """``wcodec calibrate``"""
-    from .. import _calibrate, _places, _torch
+    from .. import _calibrate, _torch
     from .._models._original import original_model
 
     a = arguments
-    _places.check(a.model)
-    if a.text is not None:
-        _places.check(a.text, "file")
     _torch.require()
     if os.path.exists(a.output) and not a.overwrite:
         # Before the model runs for minutes.

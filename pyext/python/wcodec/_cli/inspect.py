@@ -11,6 +11,7 @@ from .._errors import InputError
 from .._metadata import lines as plan_facts
 from .._metadata import plan_of, quality_of
 from .._native import Facts, matching, safe
+from .._options import is_unicode
 from .._reports import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT, table_row
 from .._roles import role_rows, role_table
 from .._terminal import columns, has_colors, table
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         facts = container._open.facts()
         names = facts.names()
         count = len(names)
-        shown = list(range(count)) if a.filter is None else matching(a.filter, names)
+        shown = list(range(count)) if a.filter is None else _matching(a.filter, names)
         if a.sort != "file":
             shown = facts.sorted(shown, a.sort or "name")
         if a.plot is not None:
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise _nothing(container, a.filter, names)
         _tables(container, facts, shown, names, a.summary)
         aliases = list(container.aliases.items())
-        for i in range(len(aliases)) if a.filter is None else matching(a.filter, [alias for alias, _ in aliases]):
+        for i in range(len(aliases)) if a.filter is None else _matching(a.filter, [alias for alias, _ in aliases]):
             say(f"{safe(aliases[i][0])} is tied to {safe(aliases[i][1])}")
         say()
         for name, fact in plan_facts(container.metadata):
@@ -68,11 +69,16 @@ def _tables(container: Container, facts: Facts, shown: list[int], names: list[st
     show_table(table(TABLE_HEADINGS, lines, TABLE_LEFT, most=most, drop=TABLE_DISPENSABLE, colors=colors))
 
 
+def _matching(text: str, names: list[str]) -> list[int]:
+    """Places of the names that a filter leaves; what is not Unicode is in none."""
+    return matching(text, names) if is_unicode(text) else []
+
+
 def _nothing(container: Container, text: str, names: list[str]) -> InputError:
     """No name has the text: a pattern with stars may be meant, or a name that is spelled otherwise."""
-    bare = text.strip("*")
-    near = container._open.near(bare) or container._open.near(f"{bare}.weight")
-    if bare != text and matching(bare, names):
+    bare = text.strip("*") if is_unicode(text) else ""
+    near = bare and (container._open.near(bare) or container._open.near(f"{bare}.weight"))
+    if bare not in ("", text) and _matching(bare, names):
         advice = f"it takes text that names contain, or a regular expression: {bare}"
     else:
         advice = f"did you mean {near!r}?" if near else "without --filter all are shown"

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import _format as fmt
-from .. import _measure, _places
+from .. import _measure
 from .._errors import InputError, WcodecError
 from .._foreign import by_transformers, config_of, said
 from .._measure import _models
 from .._native import safe
-from .._terminal import is_terminal
+from .._terminal import columns, is_terminal, wrapped
 from .output import document, figures, prose, put, say, show_progress, tabulate, tell
 from .signals import Terminated
 
@@ -24,7 +24,6 @@ from .signals import Terminated
 def generate(arguments: argparse.Namespace) -> int:
     """``wcodec generate``"""
     a = arguments
-    _check_places(a)
     prompt = sys.stdin.read() if a.prompt == "-" else a.prompt
     model = _load(a)
     tokenizer = _tokenizer(a, model)
@@ -47,7 +46,7 @@ def generate(arguments: argparse.Namespace) -> int:
         # Beside the text, not in it: the text may go into a file.
         speed = fmt.number(found.tokens_per_second, 1)
         told = f"{fmt.plural(len(found.tokens), 'token')}, {found.seconds:.2f} s, {speed} tokens/s"
-        tell(f"{told}; {_memory(model)}")
+        tell(wrapped(f"{told}; {_memory(model)}", columns(sys.stderr)))
     return 0
 
 
@@ -92,7 +91,6 @@ def _where(device: str) -> str:
 def evaluate(arguments: argparse.Namespace) -> int:
     """``wcodec eval``"""
     a = arguments
-    _check_places(a)
     text = Path(a.text)
     model = _load(a)
     baseline = _load_baseline(a, model) if a.baseline else None
@@ -113,7 +111,6 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def bench(arguments: argparse.Namespace) -> int:
     """``wcodec bench``"""
     a = arguments
-    _check_places(a)
     model = _load(a)
     baseline = _load_baseline(a, model) if a.baseline else None
     with _running(a.model):
@@ -140,17 +137,6 @@ def _same(found: _measure.Generation, other: _measure.Generation) -> int:
     """How many tokens are the same, from the first on."""
     pairs = zip(found.tokens, other.tokens, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(found.tokens), len(other.tokens)))
-
-
-def _check_places(a: argparse.Namespace) -> None:
-    """Whether everything that was named is there: before torch is imported, which takes seconds."""
-    _places.check(a.model, hub=True)
-    if a.baseline:
-        _places.check(a.baseline, hub=True)
-    if getattr(a, "tokenizer", None):
-        _places.check(a.tokenizer, hub=True)
-    if getattr(a, "text", None):
-        _places.check(a.text, "file")
 
 
 @contextmanager

@@ -134,12 +134,14 @@ def tell(text: str) -> None:
 
 
 def complain(kind: str, text: str, program: str = "wcodec") -> None:
-    """Tells what went wrong, in one line."""
+    """Tells what went wrong."""
     head = f"{program}: {kind}:"
     line = f"{head} {safe(' '.join(text.split()))}"
     if sys.stderr is None:
         return
     try:
+        # In one line for programs, in lines that fit for people.
+        line = wrapped(line, columns(sys.stderr) if is_terminal(sys.stderr) else None, "  ")
         _write(paint(head, "bad", has_colors(sys.stderr)) + line[len(head) :], sys.stderr)
     except OSError:
         _drop(sys.stderr)

@@ -15,7 +15,7 @@ from .arguments import choices as _choices
 from .arguments import positive as _positive
 from .arguments import rates as _rates
 from .calibrate import add_options as calibrate_arguments
-from .effects import CHECKS
+from .checks import CHECKS
 from .parsing import Parser
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
 from .shell import add_shell_options

@@ -34,9 +34,10 @@ class Parser(argparse.ArgumentParser):
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
             near = like(str(value), map(str, action.choices or ()))
-            if near is None or "maybe you meant" in error.message:
-                raise
-            raise argparse.ArgumentError(action, f"{error.message}: did you mean {near}?") from None
+            # From Python 3.14 on argparse can ask by itself.
+            if near is not None and "maybe you meant" not in error.message:
+                error.message += f": did you mean {near}?"
+            raise
 
     def read(self, args: Sequence[str] | None = None) -> argparse.Namespace:
         """The arguments; what nobody knows is refused with what was probably meant."""

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .. import _places, _plan
+from .. import _plan
 from .._errors import InputError
 from .models import _quiet_loading, _running
 from .output import document, figures, put, save_plot, say, show_progress, tabulate
@@ -15,7 +15,6 @@ from .output import document, figures, put, save_plot, say, show_progress, tabul
 def frontier(arguments: argparse.Namespace) -> int:
     """``wcodec frontier``"""
     a = arguments
-    _check_places(a)
     _quiet_loading(a.quiet)
     calibrate = None if a.calibrate == "none" else a.calibrate if a.calibrate == "self" else Path(a.calibrate)
     if a.statistics is not None and calibrate is not None:
@@ -41,7 +40,6 @@ def frontier(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> int:
     """``wcodec plan``"""
     a = arguments
-    _check_places(a)
     _quiet_loading(a.quiet)
     with _running(a.model):
         report = _plan.plan(
@@ -57,14 +55,6 @@ def plan(arguments: argparse.Namespace) -> int:
         say()
     figures(report._facts())
     return 0
-
-
-def _check_places(a: argparse.Namespace) -> None:
-    """Whether everything that was named is there: before torch is imported, which takes seconds."""
-    _places.check(a.model)
-    for name, what in ((a.text, "file"), (a.statistics, "file"), (a.tokenizer, "folder or file")):
-        if name is not None:
-            _places.check(name, what, hub=name == a.tokenizer)
 
 
 def _measuring(a: argparse.Namespace) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""Options that would have no effect are refused: whoever gives one expects something of it."""
+"""What is refused before a command runs, and before torch is imported for it, which takes seconds: options that would
+have no effect, of which whoever gives one expects something, and paths that are not there."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
 
+from .. import _places
 from .._errors import InputError
 
 _TILED = ("rans", "huffman")
@@ -64,20 +66,41 @@ def inspect(a: argparse.Namespace) -> None:
     _refuse(a, ("sort",), a.summary, "with --summary, which shows no tensors", ", or leave out --summary")
 
 
+def _there(a: argparse.Namespace, *, hub: bool) -> None:
+    """Whether everything that was named is there.
+
+    :param hub: whether the model may be a repository on the Hugging Face Hub.
+    """
+    for name in ("model", "baseline", "tokenizer"):
+        if _given(a, name):
+            _places.check(getattr(a, name), hub=hub or name == "tokenizer")
+    for name in ("text", "statistics"):
+        if _given(a, name):
+            _places.check(getattr(a, name), "file")
+
+
 def running(a: argparse.Namespace) -> None:
     """Commands that run a model: where compressed bytes are matters on a GPU only."""
+    _there(a, hub=True)
     _refuse(a, ("residency", "vram_budget"), a.device == "cpu", "on the CPU", ", or add --device cuda")
 
 
 def calibrate(a: argparse.Namespace) -> None:
     """``wcodec calibrate``"""
+    _there(a, hub=False)
     _refuse(a, ("memory",), a.steps_only, "with --steps-only, which sums no second moments", "")
 
 
 def plan(a: argparse.Namespace) -> None:
     """``wcodec plan``: without a text no model runs."""
+    _there(a, hub=False)
     _refuse(a, ("windows", "dtype", "tokenizer"), a.text is None, "without a text to measure damage on",
             ", or give --text")  # fmt: skip
+
+
+def frontier(a: argparse.Namespace) -> None:
+    """``wcodec frontier``"""
+    _there(a, hub=False)
 
 
 CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -89,5 +112,6 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "bench": running,
     "calibrate": calibrate,
     "plan": plan,
+    "frontier": frontier,
 }
 """By subcommand."""
