@@ -129,9 +129,13 @@ def _compared(comparison: _native.Comparison, facts: tuple[_native.Facts, _nativ
         a, b = (None if p is None else TensorInfo._at(f, p) for f, p in zip(facts, places, strict=True))
         rows.append(ComparedTensor(name, status, a, b, detail))
     tabulate(COMPARISON_HEADINGS, map(comparison_row, rows), 2, ("bits/weight a", "bits/weight b", "stored a"))
+    # Of all layers mostly the same.
+    alike: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.detail:
-            prose(f"{row.name}: {row.detail}")
+            alike.setdefault((role_of(row.name), row.detail), []).append(row.name)
+    for (role, detail), names in alike.items():
+        prose(f"{names[0] if len(names) == 1 else f'{role} ({len(names):,})'}: {detail}")
 
 
 _ROLE_HEADINGS = ("role", "status", "tensors", "stored a", "stored b", "bits/weight a", "bits/weight b")
