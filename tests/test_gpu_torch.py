@@ -388,3 +388,11 @@ def test_nvcomp_that_is_missing_is_said(tmp_path: Path, rng: np.random.Generator
         wcodec.GpuDecoder(path, nvcomp=tmp_path)
     # Only those who need it notice.
     wcodec.GpuDecoder(save(tmp_path / "n.wcodec", rng), nvcomp=tmp_path)
+
+
+def test_the_speed_of_each_layer(path: Path) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    with wcodec.open(path) as container:
+        ax = container.plot.heatmap("speed", device="cuda")
+        written = [float(text.get_text()) for text in ax.texts]
+    assert len(written) == len(ax.patches) > 5 and min(written) > 0

@@ -80,10 +80,14 @@ def test_only_what_is_shown_is_looked_at(many: Path, records: Counter[str]) -> N
     with wcodec.open(many) as container:
         assert len(container) == MANY + 2 and "head" in container and "nope" not in container and 3 not in container
         assert container.ratio and container.elements and container.bits_per_weight and container.original_bytes
-        assert repr(container) and list(container) and container.aliases == {"head": "embed"}
+        assert list(container) and container.aliases == {"head": "embed"}
         stored = container.stored
         assert len(stored) == MANY + 1 and stored[0].name == "embed"
         assert records.total() == 0
+        assert repr(container)
+        # Those that it shows.
+        assert records == {"record": 8, "row": 8}
+        records.clear()
         html = container._repr_html_()
         assert html.count("<tr>") < _format.HTML_ROWS + 20 and "and 1,001 more" in html
         assert records["row"] == records["record"] == _format.HTML_ROWS and records["segments"] == 0
@@ -101,7 +105,7 @@ def test_only_what_is_shown_is_looked_at(many: Path, records: Counter[str]) -> N
 def test_commands_look_at_no_tensor_in_python(
     many: Path, records: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments in (["inspect", many], ["inspect", many, "--json", "--filter", "*.7.w"], ["compare", many, many]):
+    for arguments in (["inspect", many], ["inspect", many, "--json", "--filter", ".7.w"], ["compare", many, many]):
         status, out, _ = call(capsys, *arguments)
         assert status == 0 and out
     assert records.total() == 0
@@ -124,11 +128,12 @@ def natural(name: str) -> list[tuple[tuple[int, int, str], ...]]:
 
 
 KEYS: dict[str, Any] = {
-    "natural": lambda t: natural(t.name),
-    "name": lambda t: t.name,
-    "size": lambda t: -t.original_bytes,
+    "name": lambda t: natural(t.name),
+    "shape": lambda t: -t.elements,
+    "coder": lambda t: t.coder,
+    "original": lambda t: -t.original_bytes,
     "stored": lambda t: -t.stored_bytes,
-    "ratio": lambda t: -(t.ratio or 0),
+    "ratio": lambda t: t.ratio or 0,
     "bits": lambda t: -(t.bits_per_weight or 0),
     "file": lambda t: 0,
 }
@@ -140,16 +145,17 @@ def test_the_table_and_the_document_are_those_that_python_makes(
 ) -> None:
     with wcodec.open(many) as container:
         expected = sorted(container.stored, key=KEYS[sort])
-        out = call(capsys, "inspect", many, "--sort", sort)[1]
+        out = call(capsys, "inspect", many, "--sort", sort)[1].splitlines()
+        out = out[out.index("") + 1 :]
         table = _format.text_table(TABLE_HEADINGS, map(table_row, expected), TABLE_LEFT)
-        assert out.splitlines()[: MANY + 2] == table.splitlines()
-        assert out.splitlines()[MANY + 2] == "head is tied to embed"
+        assert out[: MANY + 2] == table.splitlines()
+        assert out[MANY + 2] == "head is tied to embed"
         found = document(call(capsys, "inspect", many, "--sort", sort, "--json")[1], "inspect")["tensors"]
         assert [list(t.items()) for t in found] == [list(t.to_dict().items()) for t in expected]
 
 
 def test_documents_are_the_same_on_any_stream(many: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    for pattern in ("*", "layers.1.*", "nothing"):
+    for pattern in ("", "layers.1.", "nothing"):
         arguments = ["inspect", str(many), "--json", "--filter", pattern]
         # One that has bytes beneath, and one that has only text.
         assert subprocess.run([sys.executable, "-m", "wcodec", *arguments], check=False).returncode == 0
@@ -173,7 +179,8 @@ def test_a_comparison_is_the_one_that_python_makes(
     status, out, _ = call(capsys, "compare", many, other)
     table = _format.text_table(COMPARISON_HEADINGS, map(comparison_row, comparison.tensors), left=2)
     details = [f"{t.name}: {t.detail}" for t in comparison.tensors if t.detail]
-    assert status == 1 and out.splitlines() == [*table.splitlines(), *details, "different"]
+    lines = out.splitlines()
+    assert status == 1 and lines[lines.index("") + 1 :] == [*table.splitlines(), *details, "different"]
     found = document(call(capsys, "compare", many, other, "--json")[1], "compare")
     assert found["same"] is False and found["tensors"] == json.loads(json.dumps(comparison.to_dict()["tensors"]))
 
@@ -237,7 +244,8 @@ def test_odd_names_are_sorted_and_shown(tmp_path: Path, capsys: pytest.CaptureFi
     order = [t["name"] for t in found]
     assert order[:4] == ["h", "h.9.w", "h.09.w", "h.10.w"]
     assert order[4:6] == [f"h.{digits[:-1]}8.w", f"h.{digits}.w"] and order[-1] == "h-1"
-    out = call(capsys, "inspect", tmp_path / "x.wcodec", "--filter", "h.[0-9]*")[1]
+    out = call(capsys, "inspect", tmp_path / "x.wcodec", "--filter", r"h\.[0-9]+")[1]
     assert "5 tensors of 10 shown" in out
-    plain = [line.split()[0] for line in call(capsys, "inspect", tmp_path / "x.wcodec")[1].splitlines()[1:11]]
+    lines = call(capsys, "inspect", tmp_path / "x.wcodec")[1].splitlines()
+    plain = [line.split()[0] for line in lines[lines.index("") + 2 :][:10]]
     assert plain == order

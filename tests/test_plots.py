@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
+from wcodec import _colors
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +157,133 @@ def test_axes_and_styles(plt: Any, container: wcodec.Container) -> None:
                 ink = np.array(plt.matplotlib.colors.to_rgb(axes.xaxis.label.get_color()))
                 assert abs(np.array(axes.figure.get_facecolor()[:3]).mean() - ink.mean()) > 0.5
                 assert axes.get_xlabel()
+
+
+def cells(ax: Any) -> dict[tuple[float, float], Any]:
+    """The heat map's cells by their middles."""
+    found = {}
+    for patch in ax.patches:
+        x, y, wide, high = *patch.get_xy(), patch.get_width(), patch.get_height()
+        found[round(x + wide / 2, 2), round(y + high / 2, 2)] = patch
+    return found
+
+
+@pytest.fixture(scope="module")
+def rated(tmp_path_factory: pytest.TempPathFactory) -> tuple[wcodec.CompressionReport, wcodec.Container]:
+    """Layers 2 to 10 in the wrong order, experts, a vector, and tensors in no layer."""
+    rng = np.random.default_rng(7)
+    tensors = {"head": rng.standard_normal((64, 64)).astype(np.float32)}
+    for i in (10, 2, 3):
+        tensors[f"layers.{i}.up.weight"] = rng.standard_normal((32, 64)).astype(np.float32)
+        tensors[f"layers.{i}.norm.weight"] = np.ones(64, np.float32)
+        for e in range(3 if i > 2 else 0):
+            tensors[f"layers.{i}.experts.{e}.w"] = rng.standard_normal((16, 64)).astype(np.float32)
+    path = tmp_path_factory.mktemp("plots") / "rated.wcodec"
+    report = wcodec.compress(tensors, path, bits=5, progress=False)
+    return report, wcodec.open(path)
+
+
+@pytest.mark.parametrize("by", ["bits", "ratio", "error", "share", "speed"])
+def test_heat_map(by: str, plt: Any, rated: tuple[wcodec.CompressionReport, wcodec.Container]) -> None:
+    from matplotlib.colors import to_hex
+
+    _, container = rated
+    ax = container.plot.heatmap(by)
+    assert labels(ax) == ["experts.*.w", "up", "head"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["2", "3", "10"] and ax.get_xlabel() == "layer"
+    found = cells(ax)
+    # Experts from layer 3 on; what is in no layer is as wide as all of them.
+    assert set(found) == {(1.0, 0.0), (2.0, 0.0), (0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (1.0, 2.4)}
+    assert found[1.0, 2.4].get_width() == pytest.approx(2.94)
+    written = {(t.get_position()[0], round(t.get_position()[1], 2)): t.get_text() for t in ax.texts}
+    assert set(written) == set(found)
+    up = container["layers.3.up.weight"]
+    experts = [container[f"layers.10.experts.{e}.w"] for e in range(3)]
+    expected = {
+        "bits": (up.bits_per_weight, 8 * sum(e.stored_bytes for e in experts) / sum(e.elements for e in experts)),
+        "ratio": (up.ratio, sum(e.original_bytes for e in experts) / sum(e.stored_bytes for e in experts)),
+        "error": (up.error, np.sqrt(np.mean([(e.error or 0) ** 2 for e in experts]))),
+        "share": tuple(
+            100 * n / container.stored_bytes for n in (up.stored_bytes, sum(e.stored_bytes for e in experts))
+        ),
+    }.get(by)
+    if expected is not None:
+        assert float(written[1.0, 1.0]) == pytest.approx(expected[0], abs=0.006, rel=0.02)
+        assert float(written[2.0, 0.0]) == pytest.approx(expected[1], abs=0.006, rel=0.02)
+    else:
+        assert all(float(text) > 0 for text in written.values())
+    # The smallest and the largest have the colours of the ends of the scale above.
+    (bar,) = [other for other in ax.figure.axes if other is not ax]
+    ends = {_colors.SCALES[by][0], _colors.SCALES[by][-1]}
+    assert bar.get_xlabel() == _colors.TITLES[by] and ends <= {to_hex(p.get_facecolor()) for p in found.values()}
+
+
+def test_heat_map_of_vectors_and_errors_that_are_not_there(
+    plt: Any, container: wcodec.Container, rated: tuple[wcodec.CompressionReport, wcodec.Container]
+) -> None:
+    assert "norm" in labels(rated[1].plot.heatmap(vectors=True))
+    with pytest.raises(wcodec.InputError, match="no errors are stated"):
+        container.plot.heatmap("error")
+    with pytest.raises(wcodec.InputError, match="goes with by='speed' only"):
+        container.plot.heatmap("bits", threads=2)
+    with pytest.raises(wcodec.InputError, match="by"):
+        container.plot.heatmap("colour")
+    vector = wcodec.open(wcodec.compress_to_bytes({"v": np.ones(3, np.float32)})[0])
+    with pytest.raises(wcodec.InputError, match="no matrix to draw"):
+        vector.plot.heatmap()
+
+
+def test_the_command_draws_it(plt: Any, rated: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from wcodec.cli import main
+
+    picture = tmp_path / "heatmap.png"
+    assert main(["inspect", rated[1].path, "--summary", "--plot", str(picture), "--by", "error"]) == 0
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert main(["inspect", rated[1].path, "--plot", str(tmp_path / "x.nothing")]) == 2
+    assert "end the name in .png" in capsys.readouterr().err
+
+
+def test_reports_plot_themselves(
+    plt: Any, rated: tuple[wcodec.CompressionReport, wcodec.Container], tmp_path: Path
+) -> None:
+    from matplotlib.colors import to_hex
+
+    report, container = rated
+    assert labels(report.plot.heatmap()) == labels(container.plot.heatmap())
+    ax = report.plot.sizes()
+    assert "layers.*.experts.*.w" in labels(ax)
+    total = sum(bar.get_width() for bar in ax.patches) * 2**20
+    assert total == pytest.approx(report.original_bytes + sum(t.stored_bytes for t in report.tensors))
+    damaged = bytearray(Path(str(container.path)).read_bytes())
+    damaged[next(s for s in container["layers.3.up.weight"].segments if s.role == "data").offset] ^= 1
+    (tmp_path / "d.wcodec").write_bytes(damaged)
+    ax = wcodec.verify(tmp_path / "d.wcodec", progress=False).plot.status()
+    red = [place for place, patch in cells(ax).items() if to_hex(patch.get_facecolor()) == "#d0342c"]
+    assert red == [(1.0, labels(ax).index("up"))]
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["damaged", "ok"]
+    verified = wcodec.verify(container.path, {n: e.numpy() for n, e in container.items()}, progress=False)
+    assert labels(verified.plot.error())[-1] == "head"
+    with pytest.raises(wcodec.InputError, match="against"):
+        wcodec.verify(container.path, progress=False).plot.error()
+    comparison = wcodec.compare(container, container)
+    assert {to_hex(p.get_facecolor()) for p in comparison.plot.status().patches} == {"#2e9e6b"}
+    assert len(comparison.plot.sizes().patches) == 2 * 4
+
+
+def test_every_report_plots_itself_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wcodec import _doctor, _plan
+
+    reports = [
+        getattr(wcodec, name) for name in wcodec.__all__ if name.endswith(("Report", "Comparison", "Statistics"))
+    ]
+    assert len(reports) > 9 and all(isinstance(report.plot, property) for report in reports)
+    found = _doctor.DoctorReport("1", "3", "x", {}, {}, (), (), {}, {}, (_doctor.Check("CPU", True, ""),))
+    plan = object.__new__(_plan.PlanReport)
+    object.__setattr__(plan, "candidates", ())
+    object.__setattr__(plan, "roles", ())
+    for draw in (plan.plot.bits, plan.plot.candidates):
+        with pytest.raises(wcodec.InputError):
+            draw()
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(wcodec.UnsupportedError, match="pip install matplotlib"):
+        found.plot.checks()

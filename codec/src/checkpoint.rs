@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::{InputFile, folder_of};
+use crate::foreign;
 use crate::pool::Pool;
 use crate::scheme::Levels;
 use crate::tensor::{AlignedBytes, Dtype, TensorView};
@@ -263,15 +264,22 @@ impl Checkpoint {
 
 /// The header of a safetensors file, and where its data begins.
 fn read_header(file: &InputFile, cut: bool) -> Result<(u64, safetensors::tensor::Metadata)> {
-    let advice = "is it a .safetensors file? Convert torch .bin and .pt files first";
+    let advice = "check the path, or download the file again";
+    let go = Cancel::new();
+    let head = file.read(0, file.length().min(foreign::HEAD_BYTES as u64) as usize, &go)?;
+    let length = head.first_chunk().map_or(u64::MAX, |&b| u64::from_le_bytes(b));
+    let fits = length <= MAX_HEADER && length <= file.length().saturating_sub(8);
+    if !fits || head.get(8) != Some(&b'{') {
+        if let Some(found) = foreign::known(&head, file.length()) {
+            return Err(Error::format(format!("this is {}, not a .safetensors file", found.what)).advice(found.advice));
+        }
+    }
     if file.length() < 8 {
         return Err(
             Error::format(format!("a file of {} bytes is not a safetensors file", file.length())).advice(advice)
         );
     }
-    let go = Cancel::new();
-    let length = u64::from_le_bytes(file.read(0, 8, &go)?[..].try_into().expect("eight bytes"));
-    if length > MAX_HEADER || length > file.length() - 8 {
+    if !fits {
         return Err(Error::format(format!("a safetensors header of {length} bytes does not fit the file"))
             .offset(0)
             .advice(advice));

@@ -17,6 +17,7 @@ use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::file::{OutputFile, OutputKind};
 use crate::info::{TensorInfo, TensorInfos};
+use crate::names::near;
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::Scheme;
@@ -331,6 +332,15 @@ fn not_valid(pattern: &str, why: &str) -> Error {
         .advice("write [[] for a bracket and [{] for a brace that is meant itself")
 }
 
+/// What to do about a pattern that matches none of the tensors.
+fn advice_on(pattern: &str, tensors: &[SourceTensor]) -> String {
+    let text = pattern.trim_matches('*');
+    let close = |text: &str| near(text, tensors.iter().map(|t| t.name.as_str()));
+    let meant = if text.is_empty() { None } else { close(text).or_else(|| close(&format!("{text}.weight"))) };
+    let asked = meant.map_or_else(String::new, |name| format!("did you mean '{name}'? "));
+    format!("{asked}patterns match whole names: '*' stands for any text, as in 'model.layers.*.weight'")
+}
+
 /// What is to be done with which tensors.
 struct Choices {
     include: Option<GlobSet>,
@@ -352,8 +362,9 @@ impl Choices {
                 let alone =
                     GlobSetBuilder::new().add(glob.clone()).build().map_err(|e| not_valid(p, &e.to_string()))?;
                 if !tensors.iter().any(|t| alone.is_match(&t.name)) {
-                    return Err(Error::input(format!("the pattern '{p}' matches no tensor"))
-                        .advice("patterns match whole names: '*' stands for any text, as in 'model.layers.*.weight'"));
+                    return Err(
+                        Error::input(format!("the pattern '{p}' matches no tensor")).advice(advice_on(p, tensors))
+                    );
                 }
                 set.add(glob);
             }

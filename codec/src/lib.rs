@@ -44,6 +44,7 @@ mod encode;
 mod error;
 mod extract;
 mod file;
+mod foreign;
 pub mod gpu;
 mod info;
 pub mod layer;

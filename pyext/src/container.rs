@@ -1,6 +1,5 @@
 //! An open container.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,9 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use wcodec::names::natural;
 use wcodec::{AheadOptions, Comparisons, Cut, DecodeOptions, Dtype, PlaneInfo, Source, TensorInfo, TensorInfos};
 use wcodec_tui::draw::theme::Look;
+use wcodec_tui::model::filter::Filter;
+use wcodec_tui::model::order::{Column, Sort, sort};
+use wcodec_tui::model::rates::{Group, roles};
 use wcodec_tui::{json, plain};
 
 use crate::arrays::array;
@@ -279,6 +281,20 @@ impl Facts {
     fn at(&self, py: Python<'_>, place: usize) -> PyResult<TensorInfo> {
         self.0.get(place).map_err(|e| to_py(py, &e))?.ok_or_else(|| PyIndexError::new_err(place))
     }
+
+    /// Those at these places, as far as there are any.
+    fn chosen(&self, places: &[usize]) -> wcodec::Result<Vec<TensorInfo>> {
+        places.iter().filter_map(|&i| self.0.get(i).transpose()).collect()
+    }
+}
+
+/// Names that are shown with a filter as `wcodec-tui` takes it: their places in the list.
+#[pyfunction]
+pub fn matching(py: Python<'_>, filter: &str, names: Vec<String>) -> Vec<usize> {
+    py.detach(|| {
+        let filter = Filter::new(filter);
+        (0..names.len()).filter(|&i| filter.matches(&names[i])).collect()
+    })
 }
 
 #[pymethods]
@@ -358,42 +374,58 @@ impl Facts {
         Ok(record)
     }
 
-    /// The same places in another order: `natural` or `name` (in that of code points), or by `size`, `stored`, `ratio` or `bits`, the
-    /// largest first. Equal ones stay in their order.
+    /// The same places in another order: as `wcodec-tui` sorts by a column, the most interesting ones first. Equal ones stay in their
+    /// order.
     fn sorted(&self, py: Python<'_>, mut places: Vec<usize>, by: &str) -> PyResult<Vec<usize>> {
         let infos = &self.0;
         places.retain(|&i| i < infos.len());
-        let of_names = match by {
-            "natural" => Some(natural as fn(&str, &str) -> Ordering),
-            "name" => Some(str::cmp as fn(&str, &str) -> Ordering),
-            _ => None,
-        };
-        if let Some(order) = of_names {
-            py.detach(|| places.sort_by(|&a, &b| order(infos.name(a).unwrap_or(""), infos.name(b).unwrap_or(""))));
+        let column =
+            Column::ALL.into_iter().find(|c| c.name() == by).ok_or_else(|| PyKeyError::new_err(by.to_owned()))?;
+        if column == Column::Name {
+            // For the order of nearly all calls names are enough.
+            let name = |i: usize| infos.name(i).unwrap_or("");
+            py.detach(|| places.sort_by(|&a, &b| natural(name(a), name(b))));
             return Ok(places);
         }
-        let key: fn([u64; 3]) -> f64 = match by {
-            "size" => |[_, original, _]| original as f64,
-            "stored" => |[_, _, stored]| stored as f64,
-            "ratio" => |[_, original, stored]| part(original, stored),
-            "bits" => |[elements, _, stored]| part(stored, elements),
-            other => return Err(PyKeyError::new_err(other.to_owned())),
-        };
         detached(py, || {
-            let mut keyed = places
-                .iter()
-                .map(|&i| infos.sizes(i).map(|sizes| (key(sizes), i)))
-                .collect::<wcodec::Result<Vec<_>>>()?;
-            keyed.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-            Ok(keyed.into_iter().map(|(_, i)| i).collect())
+            let chosen = self.chosen(&places)?;
+            let mut rows: Vec<usize> = (0..chosen.len()).collect();
+            sort(&chosen, &mut rows, Sort { column, descending: column.descends() }, |i| chosen[i].entropy);
+            Ok(rows.into_iter().map(|i| places[i]).collect())
+        })
+    }
+
+    /// Sums by role of the tensors at these places, the most stored bytes first: the role, its schemes, tensors, elements, bytes before
+    /// encoding, stored bytes, and the error that is stated of them.
+    #[allow(clippy::type_complexity, reason = "the tuple that Python takes apart")]
+    fn roles(
+        &self,
+        py: Python<'_>,
+        places: Vec<usize>,
+    ) -> PyResult<Vec<(String, String, usize, u64, u64, u64, Option<f64>)>> {
+        detached(py, || {
+            let groups = roles(&self.chosen(&places)?);
+            let row = |g: Group| {
+                let t = g.totals;
+                (g.name, g.schemes, t.tensors, t.elements, t.original_bytes, t.stored_bytes, g.error)
+            };
+            Ok(groups.into_iter().map(row).collect())
+        })
+    }
+
+    /// Dimensions, elements, bytes before encoding, stored bytes and stated error of the tensors at these places.
+    #[allow(clippy::type_complexity, reason = "the tuple that Python takes apart")]
+    fn figures(&self, py: Python<'_>, places: Vec<usize>) -> PyResult<Vec<(usize, u64, u64, u64, Option<f64>)>> {
+        detached(py, || {
+            let row = |t: &TensorInfo| (t.shape.len(), t.elements, t.original_bytes, t.stored_bytes, t.error);
+            Ok(self.chosen(&places)?.iter().map(row).collect())
         })
     }
 
     /// A table of the tensors at these places, a line each below its head.
     fn table(&self, py: Python<'_>, places: Vec<usize>) -> PyResult<String> {
         detached(py, || {
-            let chosen: Vec<_> =
-                places.iter().filter_map(|&i| self.0.get(i).transpose()).collect::<wcodec::Result<_>>()?;
+            let chosen = self.chosen(&places)?;
             Ok(plain::listing(&chosen.iter().collect::<Vec<_>>(), Look::default(), false))
         })
     }
@@ -435,11 +467,6 @@ impl Comparison {
     fn json<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         parts(py, || json::compared(&self.found))
     }
-}
-
-/// What stores nothing, or has no elements, comes after all others.
-fn part(a: u64, b: u64) -> f64 {
-    if b == 0 { -1.0 } else { a as f64 / b as f64 }
 }
 
 /// Parts of a document, which are ASCII: as bytes they are written as they are, and they may be long.

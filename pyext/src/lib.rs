@@ -24,7 +24,7 @@ mod tui;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::container::{Comparison, Container, Facts, Reads, compare};
+    use crate::container::{Comparison, Container, Facts, Reads, compare, matching};
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes, encode_to_container, rate_bits};
     #[pymodule_export]

@@ -63,16 +63,9 @@ impl Header {
                 .advice("encode the model again"));
         }
         if b[..8] != MAGIC {
-            let hint = match b {
-                [_, _, _, _, _, _, _, _, b'{', ..] => "this looks like a .safetensors file: encode it first",
-                [b'G', b'G', b'U', b'F', ..] => "this is a GGUF file, which wcodec does not read",
-                [b'D', b'T', b'S', b'Z', ..] => "this is a legacy layer blob: decode it with Decoder.decode_layer",
-                [b'P', b'K', ..] => {
-                    "this looks like a torch .bin or .pt file: convert it to .safetensors, then encode it"
-                }
-                _ => "check the path",
-            };
-            return Err(Error::format("not a wcodec container: the magic bytes are wrong").offset(0).advice(hint));
+            return Err(Error::format("not a wcodec container: the magic bytes are wrong")
+                .offset(0)
+                .advice("check the path"));
         }
         if hash(&b[..56]).0 != number(56) {
             return Err(Error::corrupt("the header's hash does not match")

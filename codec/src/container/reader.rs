@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::ahead::ReadAhead;
 use super::hash::{Hasher, hash};
-use super::header::{HEADER_BYTES, Header};
+use super::header::{HEADER_BYTES, Header, MAGIC};
 use super::index::{Index, TensorEntry};
 use super::memory::MemoryFile;
 use super::names::Names;
@@ -16,6 +16,7 @@ use super::segment::{Segment, check_layout};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::InputFile;
+use crate::foreign;
 use crate::names::near;
 use crate::pool::Pool;
 use crate::tensor::{AlignedBytes, Dtype, check_bytes, out_of_memory};
@@ -115,8 +116,11 @@ impl Reader {
 
     fn checked(storage: Storage, options: &OpenOptions) -> Result<Self> {
         let length = storage.length();
-        let head = storage.read(0, length.min(HEADER_BYTES as u64), false, &options.cancel)?;
-        let header = Header::from_bytes(&head, length)?;
+        let head = storage.read(0, length.min(foreign::HEAD_BYTES as u64), false, &options.cancel)?;
+        if let Some(found) = foreign::known(&head, length).filter(|_| !head.starts_with(&MAGIC)) {
+            return Err(Error::format(format!("this is {}, not a wcodec container", found.what)).advice(found.advice));
+        }
+        let header = Header::from_bytes(&head[..head.len().min(HEADER_BYTES)], length)?;
         options.check_index(header.index_length)?;
         let opened = || checked_index(&storage, &header, &options.cancel);
         let pool = (header.index_length >= LARGE_INDEX).then(|| Pool::new(None));

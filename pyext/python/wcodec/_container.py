@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
@@ -15,7 +15,7 @@ from . import _format as fmt
 from ._errors import InputError, TensorNotFoundError
 from ._metadata import lines as plan_facts
 from ._options import as_whole, decode_options, is_unicode, path_of, shown
-from ._reports import TensorInfo, table_row, tensor_table_html
+from ._reports import TensorInfo, table_row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,6 +111,34 @@ class TensorEntry(TensorInfo):
         decoded = _decodable.decoded_dtype(self, wanted)
         tensor = _torch.from_bytes(self._bytes(None, threads), decoded, self.shape)
         return tensor if wanted == decoded else _torch.cast(tensor, wanted)
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        """Rows of the decoded tensor in its own dtype, as ``numpy()[key]`` has them: of a slice or a number only the
+        strips of 16 rows are decoded that hold them, of anything else the whole tensor.
+
+        >>> import numpy as np, wcodec
+        >>> data, _ = wcodec.compress_to_bytes({"w": np.eye(64, 256, dtype=np.float32)})
+        >>> entry = wcodec.open(data)["w"]
+        >>> entry[0:2].shape, entry[-1].shape, entry[:4, 0].tolist()
+        ((2, 256), (256,), [1.0, 0.0, 0.0, 0.0])
+        """
+        first, *others = key if isinstance(key, tuple) and key else (key,)
+        rest = tuple(others)
+        row = None if isinstance(first, bool) else as_whole(first)
+        count = self.shape[0] if self.shape else 0
+        if row is not None and self.shape:
+            if not -count <= row < count:
+                raise IndexError(f"row {row:,} of tensor {shown(self.name)}, which has {count:,}")
+            begin = row % count
+            place = (0, *rest)
+            return self.numpy_rows(begin, begin + 1)[place]
+        if isinstance(first, slice) and self.shape:
+            wanted = range(*first.indices(count))
+            begin, end = (min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1) if wanted else (0, 0)
+            # Every row that lies between is decoded with its strip anyway, unless steps are large.
+            inner = (slice(None, None, wanted.step), *rest)
+            return self.numpy_rows(begin, end)[inner]
+        return self.numpy()[key]
 
     def numpy_rows(
         self, begin: int, end: int, dtype: npt.DTypeLike | str | None = None, *, threads: int | None = None
@@ -254,6 +282,16 @@ class Container(Mapping[str, TensorEntry]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def keys(self) -> KeysView[str]:
+        """The names of all tensors, in the order of the file; it shows them."""
+        from ._display import Names
+
+        return Names(self)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """What notebooks complete after ``container["``."""
+        return list(self._names)
 
     def read_rows(
         self,
@@ -399,7 +437,8 @@ class Container(Mapping[str, TensorEntry]):
 
     @property
     def plot(self) -> ContainerPlots:
-        """Plots: ``container.plot.ratio()``, ``container.plot.scales(name)``, ``container.plot.symbols(name)``."""
+        """Plots: ``container.plot.heatmap()``, ``container.plot.ratio()``, ``container.plot.scales(name)``,
+        ``container.plot.symbols(name)``."""
         from ._plot.container import ContainerPlots
 
         return ContainerPlots(self)
@@ -421,12 +460,13 @@ class Container(Mapping[str, TensorEntry]):
     def __repr__(self) -> str:
         if self._native is None:
             return f"Container({fmt.facts([('file', self._path or 'in memory')])}, closed)"
-        return f"Container({fmt.facts(self._facts())})"
+        from ._display import text_of
+
+        return text_of(self)
 
     def _repr_html_(self) -> str:
         if self._native is None:
             return fmt.html_block("Container", [("file", self._path or "in memory"), ("state", "closed")])
-        facts = self._native.facts()
-        stored = facts.names()
-        table = tensor_table_html((self._entry(facts, i, n) for i, n in enumerate(stored)), len(stored))
-        return fmt.html_block("Container", self._facts(), table, fmt.plural(len(stored), "tensor"))
+        from ._display import html_of
+
+        return html_of(self)

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from ._container import Container
 from ._errors import DeviceError, WcodecError
 from ._native import safe
 from ._options import CODERS
+
+if TYPE_CHECKING:
+    from ._plot.reports import DoctorPlots
 
 _CACHED = "no direct reads on the file system of this package: weights on disk go through the page cache"
 # Large enough for several strips and tiles, with an odd end.
@@ -71,6 +74,13 @@ class DoctorReport:
     def __bool__(self) -> bool:
         return self.ok
 
+    @property
+    def plot(self) -> DoctorPlots:
+        """Plots: ``report.plot.checks()``."""
+        from ._plot.reports import DoctorPlots
+
+        return DoctorPlots(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
         return {"ok": self.ok, "gpu": self.gpu, **asdict(self)}
@@ -107,7 +117,7 @@ class DoctorReport:
     def _repr_html_(self) -> str:
         rows = [(c.name, "works" if c.ok else "NO", c.detail) for c in self.checks]
         table = fmt.html_table(("check", "result", "detail"), rows, left=3)
-        return fmt.html_block("DoctorReport", self._facts(), table, fmt.plural(len(rows), "check"))
+        return fmt.html_block("DoctorReport", self._facts(), table, fmt.plural(len(rows), "check"), problem=not self.ok)
 
 
 def _or_problem(record: dict[str, Any], text: str) -> str:

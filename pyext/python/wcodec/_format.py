@@ -6,11 +6,17 @@ import html
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from ._colors import BAD
 from ._native import safe
+from ._terminal import table
 
 # More rows than this make a notebook's output unwieldy; the rest is summed up in one line.
 HTML_ROWS = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+# A table: its headings, its rows, how many columns are flush left, and which a narrow terminal may leave out.
+Parts = tuple[Sequence[str], Sequence[Sequence[str]], int, Sequence[str]]
 
 
 def size(count: float) -> str:
@@ -90,14 +96,7 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int
     a        10
     long      5
     """
-    table = [list(headings), *([safe(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(headings))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = (c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        return "  ".join(cells).rstrip()
-
-    return "\n".join(map(line, table))
+    return table(headings, rows, left).text
 
 
 def html_table(
@@ -124,14 +123,35 @@ def html_table(
     return f"<table><thead>{line(headings, 'th')}</thead><tbody>{body}</tbody></table>{note}"
 
 
-def html_block(title: str, facts: Sequence[tuple[str, str]], table: str = "", summary: str = "") -> str:
-    """A title, a table of facts, and a longer table that folds away."""
+def html_block(
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    table: str = "",
+    summary: str = "",
+    *,
+    problem: bool = False,
+    after: str = "",
+) -> str:
+    """A title, what is to be seen first, a table of facts, and what folds away.
+
+    :param table: what stands before the facts or, with a ``summary``, below them, folded away.
+    :param problem: whether that is something wrong, which is open, and whose summary is red.
+    :param after: what stands at the end.
+    """
     rows = "".join(
         f'<tr><th style="text-align:left">{_escape(k)}</th><td style="text-align:left">{_escape(v)}</td></tr>'
         for k, v in facts
     )
-    folded = f"<details><summary>{_escape(summary)}</summary>{table}</details>" if table else ""
-    return f"<div><strong>{_escape(title)}</strong><table><tbody>{rows}</tbody></table>{folded}</div>"
+    first = "" if summary else table
+    folded = html_folded(summary, table, problem) if table and summary else ""
+    known = f"<table><tbody>{rows}</tbody></table>"
+    return f"<div><div><strong>{_escape(title)}</strong></div>{first}{known}{folded}{after}</div>"
+
+
+def html_folded(summary: str, inner: str, problem: bool = False) -> str:
+    """Something that folds away; of a problem it is open, and its summary red."""
+    said = f'<strong style="color:{BAD}">{_escape(summary)}</strong>' if problem else _escape(summary)
+    return f"<details{' open' if problem else ''}><summary>{said}</summary>{inner}</details>"
 
 
 def _escape(text: str) -> str:

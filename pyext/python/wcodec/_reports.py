@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._native import Comparison as NativeComparison
     from ._native import Facts
     from ._plan import PlanReport
+    from ._plot.reports import ComparisonPlots, CompressionPlots, VerifyPlots
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,8 @@ class TensorInfo:
 
 TABLE_HEADINGS = ("tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight")
 TABLE_LEFT = 5
+# What a narrow terminal shows last.
+TABLE_DISPENSABLE = ("dtype", "original", "coder", "shape", "ratio", "scheme", "stored")
 
 
 def table_row(info: TensorInfo) -> tuple[str, ...]:
@@ -277,6 +280,13 @@ class CompressionReport:
         are none."""
         return RateSummary._of(self.tensors)
 
+    @property
+    def plot(self) -> CompressionPlots:
+        """Plots: ``report.plot.heatmap()`` and ``.sizes()``."""
+        from ._plot.reports import CompressionPlots
+
+        return CompressionPlots(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
         rate = self.rate
@@ -360,6 +370,13 @@ class VerifyReport:
         """The tensors that are not ``ok``."""
         return tuple(t for t in self.tensors if t.status != "ok")
 
+    @property
+    def plot(self) -> VerifyPlots:
+        """Plots: ``report.plot.status()`` and, against an original, ``.error()``."""
+        from ._plot.reports import VerifyPlots
+
+        return VerifyPlots(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
         return asdict(self)
@@ -380,7 +397,9 @@ class VerifyReport:
         problems = self.problems
         rows = ((t.name, t.status, t.detail) for t in problems)
         table = fmt.html_table(("tensor", "status", "detail"), rows, 3, count=len(problems)) if problems else ""
-        return fmt.html_block("VerifyReport", self._facts(), table, fmt.plural(len(problems), "problem"))
+        return fmt.html_block(
+            "VerifyReport", self._facts(), table, fmt.plural(len(problems), "problem"), problem=not self.ok
+        )
 
     @classmethod
     def _from_native(cls, path: str | None, against: str | None, text: str) -> VerifyReport:
@@ -425,6 +444,13 @@ class Comparison:
     def __bool__(self) -> bool:
         return self.same
 
+    @property
+    def plot(self) -> ComparisonPlots:
+        """Plots: ``comparison.plot.status()`` and ``.sizes()``."""
+        from ._plot.reports import ComparisonPlots
+
+        return ComparisonPlots(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
         rows = [
@@ -455,9 +481,12 @@ class Comparison:
         return f"Comparison({fmt.facts(self._facts())})"
 
     def _repr_html_(self) -> str:
-        rows = map(comparison_row, self.tensors)
+        # What differs comes first.
+        rows = map(comparison_row, sorted(self.tensors, key=lambda t: t.status == "same"))
         table = fmt.html_table(COMPARISON_HEADINGS, rows, 2, count=len(self.tensors))
-        return fmt.html_block("Comparison", self._facts(), table, fmt.plural(len(self.tensors), "tensor"))
+        return fmt.html_block(
+            "Comparison", self._facts(), table, fmt.plural(len(self.tensors), "tensor"), problem=not self.same
+        )
 
     @classmethod
     def _from_native(cls, native: NativeComparison, facts: tuple[Facts, Facts]) -> Comparison:

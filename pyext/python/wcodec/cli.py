@@ -51,11 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    parser = build_parser()
     try:
-        arguments = build_parser().parse_args(argv)
+        arguments = parser.read(argv)
     except SystemExit as stop:
         # It has printed help, or what is wrong.
         return stop.code if isinstance(stop.code, int) else EXIT_ERROR
+    if not hasattr(arguments, "run"):
+        # Nothing was asked for: as elsewhere an error, that of a script whose variable is empty, but one that helps.
+        tell(parser.format_help().rstrip("\n"))
+        return EXIT_ERROR
+    if arguments.check is not None:
+        arguments.check(arguments)
     status: int = arguments.run(arguments)
     return status
 

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,9 @@ from .._errors import InputError
 from . import _factor
 from ._moments import Packed
 from ._threads import one_thread
+
+if TYPE_CHECKING:
+    from .._plot.reports import StatisticsPlots, StatisticsReportPlots
 
 # An expert that fewer tokens were routed to is quantized by its weights alone.
 RARE_TOKENS = 1000
@@ -67,6 +70,13 @@ class StatisticsReport:
     blocks: dict[str, int]
     """Tensors whose inputs are so wide that their second moments are in blocks, and columns of a block."""
 
+    @property
+    def plot(self) -> StatisticsReportPlots:
+        """Plots: ``report.plot.tokens()``."""
+        from .._plot.reports import StatisticsReportPlots
+
+        return StatisticsReportPlots(self)
+
     def __str__(self) -> str:
         lines = [f"statistics of {fmt.plural(len(self.tokens), 'tensor')}"]
         lines += [f"  by weights alone: {name}: {why}" for name, why in self.fallbacks.items()]
@@ -103,6 +113,13 @@ class Statistics:
         """SHA-256 of their ids."""
         self.model_hash = model_hash
         """SHA-256 of the model's config, and of names and shapes of the tensors that these statistics are about."""
+
+    @property
+    def plot(self) -> StatisticsPlots:
+        """Plots: ``statistics.plot.factors()`` and ``.tokens()``."""
+        from .._plot.reports import StatisticsPlots
+
+        return StatisticsPlots(self)
 
     @property
     def full(self) -> bool:

@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps-only", action="store_true",
                         help="only how much each tensor matters, without second moments of inputs: seconds, and a "
                              "small file; error feedback needs the rest")  # fmt: skip
-    parser.add_argument("--memory", default="16GB", metavar="SIZE",
+    parser.add_argument("--memory", metavar="SIZE",
                         help="what sums of second moments may take; more passes where that is not enough "
                              "(default: 16GB)")  # fmt: skip
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
@@ -49,7 +49,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)
     statistics = _calibrate.collect_statistics(
         model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, seed=a.seed,
-        full=not a.steps_only, memory=a.memory, progress=show_progress(a.quiet),
+        full=not a.steps_only, memory=a.memory or "16GB", progress=show_progress(a.quiet),
     )  # fmt: skip
     statistics.save(a.output, overwrite=a.overwrite)
     size = os.path.getsize(a.output)

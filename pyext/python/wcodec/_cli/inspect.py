@@ -3,48 +3,86 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
-import re
 from typing import Any
 
 from .. import _format as fmt
 from .._container import Container
+from .._errors import InputError
 from .._metadata import lines as plan_facts
 from .._metadata import plan_of, quality_of
-from .._native import Facts, safe
-from .output import document, put, say
+from .._native import Facts, matching, safe
+from .._options import is_unicode
+from .._reports import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT, table_row
+from .._roles import role_rows, role_table
+from .._terminal import columns, has_colors, table
+from .output import document, prose, put, save_plot, say, show, show_table
 
 # Tensors of a document that are written at once: so few that memory is used again.
 _PART = 4096
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the table, or everything as JSON."""
-    matches = re.compile(fnmatch.translate(arguments.filter or "*")).match
-    with Container.open(arguments.file, trusted=arguments.trust) as container:
+    """Prints sums by role and the table, or everything as JSON."""
+    a = arguments
+    with Container.open(a.file, trusted=a.trust) as container:
         # There may be a hundred thousand tensors: what is done with each is native.
         facts = container._open.facts()
-        count = facts.totals()[0]
-        if arguments.filter is None:
-            shown = list(range(count))
-        else:
-            shown = [place for place, name in enumerate(facts.names()) if matches(name)]
-        if arguments.sort != "file":
-            shown = facts.sorted(shown, arguments.sort)
-        if arguments.json:
+        names = facts.names()
+        count = len(names)
+        shown = list(range(count)) if a.filter is None else _matching(a.filter, names)
+        if a.sort != "file":
+            shown = facts.sorted(shown, a.sort or "name")
+        if a.plot is not None:
+            save_plot(lambda: container.plot.heatmap(a.by or "bits"), a.plot)
+        if a.json:
             parts = (part for i in range(0, len(shown), _PART) for part in facts.json(shown[i : i + _PART]))
             put(document("inspect", _record(container, facts)), parts)
             return 0
-        lines = [facts.table(shown).rstrip("\n")]
-        lines += [
-            f"{safe(alias)} is tied to {safe(target)}" for alias, target in container.aliases.items() if matches(alias)
-        ]
-        lines.append("")
-        lines += [safe(f"{name}: {fact}") for name, fact in plan_facts(container.metadata)]
+        if a.filter is not None and not shown:
+            raise _nothing(container, a.filter, names)
+        _tables(container, facts, shown, names, a.summary)
+        aliases = list(container.aliases.items())
+        for i in range(len(aliases)) if a.filter is None else _matching(a.filter, [alias for alias, _ in aliases]):
+            say(f"{safe(aliases[i][0])} is tied to {safe(aliases[i][1])}")
+        say()
+        for name, fact in plan_facts(container.metadata):
+            prose(f"{name}: {fact}")
         if len(shown) < count:
-            lines.append(f"{fmt.plural(len(shown), 'tensor')} of {count:,} shown; totals are of the whole file")
-        say("\n".join([*lines, _totals(container, facts)]))
+            prose(f"{fmt.plural(len(shown), 'tensor')} of {count:,} shown; totals are of the whole file")
+        for line in _totals(container, facts):
+            prose(line)
     return 0
+
+
+def _tables(container: Container, facts: Facts, shown: list[int], names: list[str], summary: bool) -> None:
+    most, colors = columns(), has_colors()
+    rows = role_rows(facts, shown, container.stored_bytes)
+    if summary or len(rows) < len(shown):
+        show_table(role_table(rows, most, colors))
+        if summary:
+            return
+        say()
+    if most is None and not colors:
+        show(facts.table(shown).rstrip("\n"))
+        return
+    lines = (table_row(container._entry(facts, place, names[place])) for place in shown)
+    show_table(table(TABLE_HEADINGS, lines, TABLE_LEFT, most=most, drop=TABLE_DISPENSABLE, colors=colors))
+
+
+def _matching(text: str, names: list[str]) -> list[int]:
+    """Places of the names that a filter leaves; what is not Unicode is in none."""
+    return matching(text, names) if is_unicode(text) else []
+
+
+def _nothing(container: Container, text: str, names: list[str]) -> InputError:
+    """No name has the text: a pattern with stars may be meant, or a name that is spelled otherwise."""
+    bare = text.strip("*") if is_unicode(text) else ""
+    near = bare and (container._open.near(bare) or container._open.near(f"{bare}.weight"))
+    if bare not in ("", text) and _matching(bare, names):
+        advice = f"it takes text that names contain, or a regular expression: {bare}"
+    else:
+        advice = f"did you mean {near!r}?" if near else "without --filter all are shown"
+    return InputError(f"no tensor's name has {text!r} ({advice})", file=container.path)
 
 
 def _sums(container: Container, facts: Facts) -> dict[str, Any]:
@@ -62,16 +100,16 @@ def _sums(container: Container, facts: Facts) -> dict[str, Any]:
     }
 
 
-def _totals(container: Container, facts: Facts) -> str:
+def _totals(container: Container, facts: Facts) -> tuple[str, str]:
     s = _sums(container, facts)
     major, minor = container.version
     tied = f" ({s['aliases']:,} more tied)" if s["aliases"] else ""
     figures = f"ratio {fmt.number(s['ratio'])}, {fmt.number(s['bits_per_weight'])} bits/weight"
     return (
         f"{fmt.plural(s['tensors'], 'tensor')}{tied}, {s['elements']:,} weights: {fmt.size(s['original_bytes'])} -> "
-        f"{fmt.size(s['stored_bytes'])}, {figures}\n"
-        f"index, header and padding: {fmt.size(s['overhead_bytes'])}; "
-        f"format {major}.{minor}, written by {safe(container.writer)}"
+        f"{fmt.size(s['stored_bytes'])}, {figures}",
+        f"index, header and padding: {fmt.size(s['overhead_bytes'])}; format {major}.{minor}, "
+        f"written by {container.writer}",
     )
 
 

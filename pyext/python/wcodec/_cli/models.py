@@ -16,7 +16,9 @@ from .._errors import InputError, WcodecError
 from .._foreign import by_transformers, config_of, said
 from .._measure import _models
 from .._native import safe
-from .output import document, put, say, show_progress, tell
+from .._terminal import columns, is_terminal, wrapped
+from .output import document, figures, prose, put, say, show_progress, tabulate, tell
+from .signals import Terminated
 
 
 def generate(arguments: argparse.Namespace) -> int:
@@ -25,14 +27,11 @@ def generate(arguments: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if a.prompt == "-" else a.prompt
     model = _load(a)
     tokenizer = _tokenizer(a, model)
-    options = {"max_new_tokens": a.max_new_tokens, "kv_cache_dtype": a.kv_cache_dtype}
-    with _running(a.model):
-        found = _measure.generate(model, prompt, tokenizer, **options)
+    found = _write(a, model, tokenizer, prompt, f"compressed: {a.model}", a.model)
     other = None
     if a.baseline:
         baseline = _load_baseline(a, model)
-        with _running(a.baseline):
-            other = _measure.generate(baseline, prompt, tokenizer, **options)
+        other = _write(a, baseline, tokenizer, prompt, f"original: {a.baseline}", a.baseline)
     if a.json:
         body = {"model": a.model, "baseline": a.baseline, "device": str(_models.device_of(model)),
                 "kv_cache_dtype": a.kv_cache_dtype, **found.to_dict()}  # fmt: skip
@@ -41,17 +40,52 @@ def generate(arguments: argparse.Namespace) -> int:
             body["same_tokens"] = _same(found, other)
         put(document("generate", body))
         return 0
-    if other is None:
-        say(prompt + (found.text or ""))
-    else:
-        for name, result in ((f"compressed: {a.model}", found), (f"original: {a.baseline}", other)):
-            say(f"--- {safe(name)}\n{prompt}{result.text}")
+    if other is not None:
         say(f"--- the first {_same(found, other):,} of {fmt.plural(len(found.tokens), 'new token')} are the same")
     if not a.quiet:
         # Beside the text, not in it: the text may go into a file.
         speed = fmt.number(found.tokens_per_second, 1)
-        tell(f"{fmt.plural(len(found.tokens), 'token')}, {found.seconds:.2f} s, {speed} tokens/s")
+        told = f"{fmt.plural(len(found.tokens), 'token')}, {found.seconds:.2f} s, {speed} tokens/s"
+        tell(wrapped(f"{told}; {_memory(model)}", columns(sys.stderr)))
     return 0
+
+
+def _write(
+    a: argparse.Namespace, model: Any, tokenizer: Any, prompt: str, title: str, name: str
+) -> _measure.Generation:
+    """Continues the prompt, and prints it: in a terminal token by token, elsewhere when it is complete. What was
+    written before an interruption is kept."""
+    options: dict[str, Any] = {"max_new_tokens": a.max_new_tokens, "kv_cache_dtype": a.kv_cache_dtype}
+    if a.json:
+        with _running(name):
+            return _measure.generate(model, prompt, tokenizer, **options)
+    from .stream import Stream
+
+    head = f"--- {safe(title)}\n{prompt}" if a.baseline else prompt
+    stream = Stream(tokenizer, head, live=is_terminal(sys.stdout))
+    try:
+        with _running(name):
+            found = _measure.generate(model, prompt, tokenizer, streamer=stream, **options)
+    except (KeyboardInterrupt, Terminated):
+        stream.finish()
+        if not a.quiet:
+            tell(f"{fmt.plural(stream.tokens, 'token')} until it was interrupted")
+        raise
+    stream.finish(found.text)
+    return found
+
+
+def _memory(model: Any) -> str:
+    """What a model takes, and the most that was taken in all."""
+    report = _measure.measure_vram(model)
+    weights = fmt.size(sum(part.bytes for part in report.parts if not part.name.startswith("decoded")))
+    peak = report.peak_allocated if report.peak_allocated is not None else report.peak_used
+    most = "" if peak is None else f", {fmt.size(peak)} at most {_where(report.device)}"
+    return f"memory: weights {weights}{most}"
+
+
+def _where(device: str) -> str:
+    return "in this process" if device == "cpu" else f"by torch on {device}"
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -70,7 +104,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         body = {"model": a.model, "baseline": a.baseline, "text": a.text, **report.to_dict()}
         put(document("eval", body))
     else:
-        say(fmt.text_table(("figure", "value"), report._facts(), left=2))
+        figures(report._facts())
     return 0
 
 
@@ -89,12 +123,13 @@ def bench(arguments: argparse.Namespace) -> int:
         body = {"model": a.model, "baseline": a.baseline, **report.to_dict(), "memory": memory.to_dict()}
         put(document("bench", body))
         return 0
-    say(f"{report.device_name}: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} new, {report.repeats} repeats")
-    for table in report.tables():
-        say(f"\n{table}")
+    prose(f"{report.device_name}: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} new, {report.repeats} repeats")
+    for part in report._parts():
+        say()
+        tabulate(*part)
     say()
     rows = [(part.name, part.device, fmt.size(part.bytes)) for part in memory.parts]
-    say(fmt.text_table(("memory of the model", "device", "size"), rows, left=2))
+    tabulate(("memory of the model", "device", "size"), rows, 2)
     return 0
 
 

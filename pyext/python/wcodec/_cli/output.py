@@ -6,15 +6,23 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
-from .._errors import FileError
+from .._errors import FileError, InputError
 from .._metadata import finite
 from .._native import safe, safe_lines
+from .._terminal import Table, columns, has_colors, is_terminal, paint, pairs, table, wrapped
 
 SCHEMA_VERSION = 2
 """Version of the JSON documents; it grows when a key changes its meaning or goes away, not when one is added."""
+
+# What results are called in all tables, and their styles.
+STATUSES = {
+    **dict.fromkeys(("ok", "same", "equal", "works", "taken"), "good"),
+    **dict.fromkeys(("damaged", "DIFFERS", "NO", "differs", "missing", "extra"), "bad"),
+    **dict.fromkeys(("unsupported", "only_a", "only_b"), "attention"),
+}
 
 
 def document(command: str, body: dict[str, Any]) -> str:
@@ -30,6 +38,63 @@ def say(text: str = "") -> None:
     :raises FileError: if standard output is closed.
     """
     _print(text, _stdout())
+
+
+def show(text: str = "") -> None:
+    """Prints lines that may have styles on standard output: whoever made them saw to it that nothing else steers a
+    terminal.
+
+    :raises FileError: if standard output is closed.
+    """
+    _write(text, _stdout())
+
+
+def stream(text: str) -> None:
+    """Writes text on standard output as it comes, without an end of line; nothing in it steers a terminal.
+
+    :raises FileError: if standard output is closed.
+    """
+    out = _stdout()
+    _write(safe_lines(text), out, "")
+    out.flush()
+
+
+def prose(text: str, style: str | None = None) -> None:
+    """Prints a sentence on standard output, in lines that fit a terminal; nothing in it steers one.
+
+    :raises FileError: if standard output is closed.
+    """
+    out = _stdout()
+    lines = wrapped(safe(text), columns(out), "  ")
+    show(paint(lines, style, has_colors(out)) if style else lines)
+
+
+def tabulate(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, drop: Sequence[str] = ()) -> None:
+    """Prints a table that fits the terminal, and says which columns it had no room for.
+
+    :raises FileError: if standard output is closed.
+    """
+    out = _stdout()
+    show_table(table(headings, rows, left, most=columns(out), drop=drop, styles=STATUSES, colors=has_colors(out)))
+
+
+def figures(facts: Iterable[tuple[str, str]]) -> None:
+    """Prints facts below each other.
+
+    :raises FileError: if standard output is closed.
+    """
+    out = _stdout()
+    show(pairs(facts, columns(out), has_colors(out)))
+
+
+def show_table(made: Table) -> None:
+    """Prints a table that was made for standard output, likewise."""
+    show(made.text)
+    if made.left_out:
+        out = _stdout()
+        names = ", ".join(made.left_out)
+        note = wrapped(f"not shown for want of room: {names} (a wider terminal or a pipe has them)", columns(out), "  ")
+        show(paint(note, "aside", has_colors(out)))
 
 
 def put(text: str, tensors: Iterable[bytes] | None = None) -> None:
@@ -68,9 +133,18 @@ def tell(text: str) -> None:
             _drop(sys.stderr)
 
 
-def complain(kind: str, text: str) -> None:
-    """Tells what went wrong, in one line."""
-    tell(f"wcodec: {kind}: {safe(' '.join(text.split()))}")
+def complain(kind: str, text: str, program: str = "wcodec") -> None:
+    """Tells what went wrong."""
+    head = f"{program}: {kind}:"
+    line = f"{head} {safe(' '.join(text.split()))}"
+    if sys.stderr is None:
+        return
+    try:
+        # In one line for programs, in lines that fit for people.
+        line = wrapped(line, columns(sys.stderr) if is_terminal(sys.stderr) else None, "  ")
+        _write(paint(head, "bad", has_colors(sys.stderr)) + line[len(head) :], sys.stderr)
+    except OSError:
+        _drop(sys.stderr)
 
 
 def _stdout() -> TextIO:
@@ -83,8 +157,23 @@ def _stdout() -> TextIO:
 
 
 def _print(text: str, stream: TextIO) -> None:
+    _write(safe_lines(text), stream)
+
+
+def _write(text: str, stream: TextIO, end: str = "\n") -> None:
     encoding = stream.encoding or "utf-8"
-    print(safe_lines(text).encode(encoding, "backslashreplace").decode(encoding), file=stream)
+    print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, file=stream)
+
+
+def save_plot(draw: Callable[[], Any], path: str) -> None:
+    """Writes a picture; what its ending is called decides what it is."""
+    ax = draw()
+    try:
+        ax.figure.savefig(path, dpi=150)
+    except ValueError as error:
+        raise InputError(f"{path}: no picture of this kind can be drawn: {error} (end the name in .png)") from None
+    except OSError as error:
+        raise FileError(f"{path}: the picture cannot be written: {error.strerror} (choose another place)") from None
 
 
 def reserve() -> None:
@@ -117,4 +206,4 @@ def _drop(stream: TextIO) -> None:
 
 def show_progress(quiet: bool) -> bool:
     """A bar is for people who watch: not for a log file, and not when it was asked not to."""
-    return not quiet and sys.stderr is not None and sys.stderr.isatty()
+    return not quiet and is_terminal(sys.stderr)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
 
 from .. import __version__
+from .._colors import MEASURES
 from .._errors import InputError
-from .._native import safe
 from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, DTYPES, LAYOUTS, SCALES, SCHEMES, size
 from .arguments import bits as _bits
 from .arguments import choices as _choices
@@ -17,57 +16,49 @@ from .arguments import counts as _counts
 from .arguments import positive as _positive
 from .arguments import rates as _rates
 from .calibrate import add_options as calibrate_arguments
-from .output import say, tell
+from .checks import CHECKS
+from .parsing import Parser
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
 from .ranks import arguments as ranks_arguments
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
+from .shell import add_shell_options
 
 _DESCRIPTION = "Entropy-coded weights for large language models."
 _EPILOG = """\
 examples:
-  wcodec encode model.safetensors -o model.wcodec      quantize to int8 and compress
-  wcodec inspect model.wcodec                          what is inside, and what it costs
+  wcodec encode model.safetensors -o model.wcodec       quantize and compress
+  wcodec encode path/to/model -o model/ --bits 4        to 4 bits, as a folder
+  wcodec inspect model.wcodec                           what is in it, its cost
   wcodec verify model.wcodec --against model.safetensors
   wcodec decode model.wcodec -o restored.safetensors
-  wcodec roundtrip path/to/model                       prove every coder on a model
-  wcodec generate path/to/model --prompt 'Once'        run a model with compressed layers
+  wcodec generate path/to/model --prompt 'Once'         run it, compressed
   wcodec eval path/to/model --text held-out.txt --baseline path/to/model
-  wcodec bench path/to/model --baseline path/to/model  its speed beside the original's
-  wcodec frontier path/to/model --text held-out.txt    what fewer bits cost it
-  wcodec ranks path/to/model --ranks 2,4               what each of several GPUs would hold
-  wcodec doctor                                        what works here, on the CPU and on GPUs
+  wcodec bench path/to/model --baseline path/to/model   its speed
+  wcodec frontier path/to/model --text held-out.txt     what fewer bits cost
+  wcodec ranks path/to/model --ranks 2,4                on several GPUs
+  wcodec doctor                                         what works here
 
-SRC is a .safetensors file or the folder of a checkpoint. MODEL is a .wcodec file or folder, or the folder of a
-checkpoint, which is compressed in memory; running models needs torch, transformers and accelerate. Ratios are
-original / stored bytes (larger is better), and bits/weight counts everything that is stored.
+SRC is a .safetensors file or the folder of a checkpoint. MODEL is a .wcodec
+file or folder, or the folder of a checkpoint, which is compressed in memory;
+running models needs torch, transformers and accelerate. Ratios are original /
+stored bytes (larger is better), and bits/weight counts all that is stored.
 
-exit status: 0 equal or done, 1 difference or damage, 2 error, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP
+exit status: 0 equal or done, 1 difference or damage, 2 error,
+130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP
 """
 
-_SORTS = ("natural", "file", "name", "size", "stored", "ratio", "bits")
+# As wcodec-tui has them, and the order of the file.
+_SORTS = ("name", "file", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits", "entropy", "over")
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that prints as the commands do: argparse does not say when its help cannot be written, and quotes
-    arguments as they are."""
-
-    def error(self, message: str) -> NoReturn:
-        tell(f"{self.format_usage()}{self.prog}: error: {safe(message)}")
-        self.exit(2)
-
-    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        say(message.rstrip("\n"))
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The parser; ``arguments.run(arguments)`` runs what was asked for."""
-    parser = _Parser(
+def build_parser() -> Parser:
+    """The parser; ``run(arguments)`` of what it reads runs what was asked for."""
+    parser = Parser(
         prog="wcodec", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"wcodec {__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    # Nothing of these is a command, and none is needed for them.
+    add_shell_options(parser)
+    subparsers = parser.add_subparsers(metavar="COMMAND")
 
     def add(name: str, run: str, summary: str, example: str) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(
@@ -77,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
             epilog=f"example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        sub.set_defaults(run=_command(run))
+        sub.set_defaults(run=_command(run), check=CHECKS.get(name), parser=sub)
         return sub
 
     _encode(add(
@@ -209,8 +200,8 @@ def _patterns(parser: argparse.ArgumentParser, skip: bool = True) -> None:
 def _tuning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block", type=_positive, metavar="N",
                         help=f"block size with --scale block, a multiple of 16 (default: {DEFAULT_BLOCK})")  # fmt: skip
-    parser.add_argument("--layout", choices=LAYOUTS, default="pair", help="layout of the symbols (default: pair)")
-    parser.add_argument("--level", type=int, default=DEFAULT_LEVEL, metavar="N",
+    parser.add_argument("--layout", choices=LAYOUTS, help="layout of the symbols (default: pair)")
+    parser.add_argument("--level", type=int, metavar="N",
                         help=f"level of coder zstd, 1 to 19 (default: {DEFAULT_LEVEL})")  # fmt: skip
     parser.add_argument("--tile", type=_positive, metavar="N",
                         help="columns of a tile, a multiple of 64 (default: by shape)")  # fmt: skip
@@ -250,8 +241,8 @@ def _encode(parser: argparse.ArgumentParser) -> None:
                         help="encode matching tensors in another way (may be repeated; the first that matches counts): "
                              "a scheme or a number of bits, and with commas behind it trellis or a coder, such as "
                              "'*.down_proj.*=4.5,trellis' or 'lm_head.*=lossless,huffman'")  # fmt: skip
-    parser.add_argument("--scale", choices=SCALES, default="row", help="what shares a scale (default: row)")
-    parser.add_argument("--coder", choices=CODERS, default="rans", help="entropy coder (default: rans)")
+    parser.add_argument("--scale", choices=SCALES, help="what shares a scale (default: row)")
+    parser.add_argument("--coder", choices=CODERS, help="entropy coder (default: rans)")
     parser.add_argument(
         "--table-bits",
         type=_positive,
@@ -276,9 +267,18 @@ def _decode(parser: argparse.ArgumentParser) -> None:
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a .wcodec file, or the folder of a compressed model")
-    parser.add_argument("--sort", choices=_SORTS, default="natural",
-                        help="natural (default), file (as stored), name; the others: largest first")  # fmt: skip
-    parser.add_argument("--filter", metavar="GLOB", help="only tensors whose names match")
+    parser.add_argument("--filter", metavar="TEXT",
+                        help="only tensors whose names contain this text or match this regular expression, in capitals "
+                             "or not; as in wcodec-tui")  # fmt: skip
+    parser.add_argument("--sort", choices=_SORTS, metavar="COLUMN",
+                        help=f"one of {', '.join(_SORTS)}: by this column, the most interesting rows first (the worst "
+                             "ratio, the largest size), as in wcodec-tui; file is as stored (default: name, module by "
+                             "module)")  # fmt: skip
+    parser.add_argument("--summary", action="store_true", help="only sums by role and of the whole file")
+    parser.add_argument("--plot", metavar="OUT",
+                        help="also draw layers and roles as a heat map, into a picture like heatmap.png")  # fmt: skip
+    parser.add_argument("--by", choices=MEASURES, metavar="WHAT",
+                        help=f"with --plot, what it shows: {', '.join(MEASURES)} (default: bits)")  # fmt: skip
     _trust(parser)
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -315,13 +315,14 @@ def _roundtrip(parser: argparse.ArgumentParser) -> None:
         help=f"all (default), or some of {', '.join(CODERS)}, with commas between; all that there are for scheme rate "
         "are those that can have what is asked for",
     )
-    parser.add_argument("--scale", type=_choices(SCALES), default=list(SCALES), metavar="LIST",
+    parser.add_argument("--scale", type=_choices(SCALES), metavar="LIST",
                         help=f"with scheme int8, all (default), or some of {', '.join(SCALES)}, with commas "
                              "between")  # fmt: skip
     _tuning(parser)
     _patterns(parser, skip=False)
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")
-    parser.add_argument("--json", metavar="OUT", help="write the report as JSON to OUT, or to standard output with '-'")
+    parser.add_argument("--json", nargs="?", const="-", metavar="OUT",
+                        help="print the report as JSON, or write it to the file OUT")  # fmt: skip
     _common(parser, json="")
 
 
@@ -330,7 +331,7 @@ def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
     parser.add_argument("--baseline", metavar="FOLDER", help=baseline)
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
     parser.add_argument("--residency", choices=("device", "host", "disk", "auto"),
-                        help="keeps compressed bytes in the GPU's memory, in the host's, on disk (to be read while the "
+                        help="keep compressed bytes in the GPU's memory, in the host's, on disk (to be read while the "
                              "model runs, also on a CPU), or where they fit, in this order (default: as the model was "
                              "saved, or device)")  # fmt: skip
     parser.add_argument("--vram-budget", type=_size, metavar="SIZE",
@@ -359,7 +360,12 @@ def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True) -> None:
 
 def _generate(parser: argparse.ArgumentParser) -> None:
     _running(parser, "a checkpoint whose text is shown beside the model's")
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="what to continue; '-' reads standard input")
+    parser.add_argument(
+        "--prompt",
+        required=True,
+        metavar="TEXT",
+        help="what to continue; '-' reads standard input, and an empty one begins anew",
+    )
     parser.add_argument("--max-new-tokens", type=_positive, default=64, metavar="N",
                         help="tokens to write at most, the likeliest each time (default: 64)")  # fmt: skip
     parser.add_argument("--kv-cache-dtype", choices=DTYPES,

@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .. import _format as fmt
 from .. import _plan
-from .._errors import FileError, InputError
+from .._errors import InputError
 from .models import _quiet_loading, _running
-from .output import document, put, say, show_progress
+from .output import document, figures, put, save_plot, say, show_progress, tabulate
 
 
 def frontier(arguments: argparse.Namespace) -> int:
@@ -26,14 +25,15 @@ def frontier(arguments: argparse.Namespace) -> int:
             **_measuring(a),
         )  # fmt: skip
     if a.plot:
-        _save(report.plot.kl(), a.plot)
+        save_plot(report.plot.kl, a.plot)
     if a.json:
         put(document("frontier", {"text": a.text, **report.to_dict()}))
     elif a.csv:
         say(report.csv().rstrip("\n"))
     else:
-        say(fmt.text_table(("figure", "value"), report._facts(), left=2))
-        say(f"\n{report.table()}")
+        figures(report._facts())
+        say()
+        tabulate(*report._parts())
     return 0
 
 
@@ -50,25 +50,16 @@ def plan(arguments: argparse.Namespace) -> int:
     if a.json:
         put(document("plan", {"model": a.model, "text": a.text, **report.to_dict()}))
         return 0
-    say(report.frontier())
-    say(f"\n{report.table(tensors=a.tensors)}\n")
-    say(fmt.text_table(("figure", "value"), report._facts(), left=2))
+    for part in report._parts(a.tensors):
+        tabulate(*part)
+        say()
+    figures(report._facts())
     return 0
 
 
 def _measuring(a: argparse.Namespace) -> dict[str, Any]:
     """Options of running an original model on a text."""
     return {
-        "windows": a.windows, "tokenizer": a.tokenizer, "device": a.device, "dtype": a.dtype, "threads": a.threads,
-        "trust_remote_code": a.trust_remote_code, "progress": show_progress(a.quiet),
+        "windows": a.windows or 24, "tokenizer": a.tokenizer, "device": a.device, "dtype": a.dtype,
+        "threads": a.threads, "trust_remote_code": a.trust_remote_code, "progress": show_progress(a.quiet),
     }  # fmt: skip
-
-
-def _save(ax: Any, path: str) -> None:
-    """Writes a picture; what its ending is called decides what it is."""
-    try:
-        ax.figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise InputError(f"{path}: no picture of this kind can be drawn: {error} (end the name in .png)") from None
-    except OSError as error:
-        raise FileError(f"{path}: the picture cannot be written: {error.strerror} (choose another place)") from None

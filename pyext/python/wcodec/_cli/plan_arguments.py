@@ -10,7 +10,7 @@ from .arguments import choices, positive, rates
 
 def _measuring(parser: argparse.ArgumentParser) -> None:
     """What commands have that run an original model on a text."""
-    parser.add_argument("--windows", type=positive, default=24, metavar="N",
+    parser.add_argument("--windows", type=positive, metavar="N",
                         help="windows of 512 tokens, spread over the text's second half (default: 24)")  # fmt: skip
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
     parser.add_argument("--dtype", choices=DTYPES,
@@ -43,8 +43,9 @@ def frontier_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--statistics", metavar="FILE", help="statistics of a calibration, for recipes that use them")
     parser.add_argument("--plot", metavar="OUT", help="draw KL against bits into a picture, such as frontier.png")
     _measuring(parser)
-    parser.add_argument("--csv", action="store_true", help="print the table as CSV")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print the table as CSV")
+    form.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def target_arguments(parser: argparse.ArgumentParser, required: bool) -> None:

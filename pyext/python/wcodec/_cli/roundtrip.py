@@ -21,9 +21,9 @@ from .._container import Container, TensorEntry
 from .._errors import CorruptError, FormatError, InputError
 from .._files import output
 from .._native import safe
-from .._options import DEFAULT_BLOCK, SCHEMES
+from .._options import DEFAULT_BLOCK, DEFAULT_LEVEL, SCALES, SCHEMES
 from . import rates, reference
-from .output import document, put, say, show_progress, tell
+from .output import document, prose, put, show_progress, tabulate, tell
 
 # Enough to see what is wrong; a broken coder differs everywhere.
 _MAX_DIFFERENCES = 20
@@ -91,12 +91,8 @@ def _run(arguments: argparse.Namespace, report: _native.Output | None) -> int:
 def _print(results: list[dict[str, Any]], ok: bool, quiet: bool) -> None:
     for result in results:
         for d in result["differences"]:
-            say(
-                safe(
-                    f"{result['coder']}, {result['scale'] or _asked(result) or result['scheme']}: "
-                    f"{d['tensor'] or 'all'}: {d['what']}: {d['detail']}"
-                )
-            )
+            what = result["scale"] or _asked(result) or result["scheme"]
+            prose(f"{result['coder']}, {what}: {d['tensor'] or 'all'}: {d['what']}: {d['detail']}", "bad")
     if quiet:
         return
     rows = [
@@ -115,15 +111,15 @@ def _print(results: list[dict[str, Any]], ok: bool, quiet: bool) -> None:
     ]
     first = results[0]
     headings = _HEADINGS if first["scheme"] != "rate" else (_HEADINGS[0], "asked for", *_HEADINGS[2:])
-    say(fmt.text_table(headings, rows, left=3))
+    tabulate(headings, rows, 3, ("decode s", "encode s", "original", "ratio"))
     if first["scheme"] == "rate":
         for r in results:
             error = "unknown" if r["error"] is None else f"{r['error']:.4f}"
             of_weights = fmt.number(r["rate_bits_per_weight"], 3)
-            say(f"{r['coder']}, {_asked(r)}: {of_weights} bits/weight of the weights, relative error {error}")
+            prose(f"{r['coder']}, {_asked(r)}: {of_weights} bits/weight of the weights, relative error {error}")
     what = "quantized" if first["scheme"] == "int8" else first["scheme"]
     counts = f"{first[what]:,} {what} and {first['raw']:,} raw tensors"
-    say(f"{counts}: {_EQUAL[first['scheme']] if ok else 'differences found'}")
+    prose(f"{counts}: {_EQUAL[first['scheme']] if ok else 'differences found'}", "good" if ok else "bad")
 
 
 def _asked(result: dict[str, Any]) -> str | None:
@@ -142,7 +138,7 @@ def _ways(a: argparse.Namespace) -> list[_Way]:
         option = "--bits" if a.bits is not None else "--trellis"
         raise InputError(f"{option} only goes with scheme rate, not with {scheme} (leave it out, or change --scheme)")
     # Without scales there is one way.
-    scales = a.scale if scheme == "int8" else ["row"]
+    scales = (a.scale or SCALES) if scheme == "int8" else ["row"]
     return [_Way(scheme, coder, scale) for scale in scales for coder in a.coder]
 
 
@@ -153,7 +149,8 @@ def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str
     progress = show_progress(a.quiet)
     report = _api.compress(
         a.src, encoded, scheme=way.scheme, bits=way.bits, trellis=a.trellis, scale=scale,
-        block=block if scale == "block" else None, coder=way.coder, layout=a.layout, level=a.level, tile=a.tile,
+        block=block if scale == "block" else None, coder=way.coder, layout=a.layout or "pair",
+        level=DEFAULT_LEVEL if a.level is None else a.level, tile=a.tile,
         include=a.include, exclude=a.exclude, transpose=a.transpose, threads=a.threads, progress=progress,
     )  # fmt: skip
     begin = time.perf_counter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -279,12 +279,14 @@ class BenchReport:
 
     def tables(self) -> list[str]:
         """The report as aligned tables of text: speeds, and where asked for the split of time and the layers."""
-        found = [fmt.text_table(_SPEED_HEADINGS, self._speed_rows(), left=2)]
+        return [fmt.text_table(headings, rows, left) for headings, rows, left, _ in self._parts()]
+
+    def _parts(self) -> Iterator[fmt.Parts]:
+        yield _SPEED_HEADINGS, self._speed_rows(), 2, ("peak beyond weights", "of baseline")
         if self.splits:
-            found.append(fmt.text_table(_SPLIT_HEADINGS, self._split_rows(), left=2))
+            yield _SPLIT_HEADINGS, self._split_rows(), 2, ("batch", "other ms")
         if self.layers:
-            found.append(fmt.text_table(_LAYER_HEADINGS, self._layer_rows(), left=3))
-        return found
+            yield _LAYER_HEADINGS, self._layer_rows(), 3, ("class", "batch", "calls", "model")
 
     def _facts(self) -> list[tuple[str, str]]:
         facts = [

@@ -119,14 +119,21 @@ def _prompt(model: Any, prompt: Any, tokenizer: Any) -> tuple[torch.Tensor, Any]
     own = None
     if isinstance(prompt, str):
         own = _models.tokenizer_for(model, tokenizer)
-        prompt = own(prompt)["input_ids"]
+        prompt = own(prompt)["input_ids"] or _beginning(model, own)
     elif tokenizer is not None:
         own = _models.tokenizer_for(model, tokenizer)
     ids = _models.token_ids(prompt, model)
     if not ids.numel():
-        raise InputError("the prompt is empty (give at least one token)")
+        raise InputError("the prompt is empty, and this model has no token that a text begins with (give it some text)")
     _models.check_ids(ids, model)
     return ids, own
+
+
+def _beginning(model: Any, tokenizer: Any) -> list[int]:
+    """The token that a text begins with, where the model has one: what an empty prompt stands for."""
+    places = (tokenizer, getattr(model, "generation_config", None), getattr(model, "config", None))
+    known = (getattr(place, "bos_token_id", None) for place in places)
+    return [token for token in known if isinstance(token, int)][:1]
 
 
 def generate(
@@ -141,7 +148,7 @@ def generate(
 ) -> Generation:
     """Continues a prompt with the model's own ``generate``, greedily unless the options say otherwise.
 
-    :param prompt: text, or token ids.
+    :param prompt: text, or token ids. An empty text begins anew, with the token that texts of the model begin with.
     :param tokenizer: a tokenizer, or where to find one; the model's own if left out.
     :param kv_cache_dtype: keeps keys and values in this dtype (see :func:`with_kv_cache`); the model's if left out.
     :param options: handed on to ``generate``, such as ``do_sample=True`` and ``temperature=0.8``.

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .. import _api, _decodable, _devices
+from .. import _api, _decodable, _devices, _places
 from .._container import Container, TensorEntry
 from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
 from .._foreign import by_transformers, class_of, config_of, said
@@ -30,6 +30,8 @@ from ._replace import nothing_to_compress, replace
 _WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 # And for models that are code of their own, where that is trusted.
 _CODE = ["*.py"]
+# For the first answer of the Hub.
+_HUB_SECONDS = 5.0
 
 
 def load_model(
@@ -318,15 +320,14 @@ def _located(path: str, trust_remote_code: bool) -> tuple[Path | None, Path | No
 
 def _downloaded(name: str, wanted: list[str]) -> Path:
     """The folder of a repository, from the Hub or from what was fetched from there before."""
-    missing = FileMissingError(f"{name}: there is no such folder or file (check the path)", file=name)
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise missing
+    _places.check(name, hub=True)
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise missing from None
+        raise _places.missing(name) from None
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
+        # Names that are nowhere are told soon where there is no network, and a slow one has time.
+        return Path(snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS))
     except Exception as error:
         raise FileMissingError(
             f"{name}: no such folder or file, and no repository that can be reached ({said(error)})", file=name

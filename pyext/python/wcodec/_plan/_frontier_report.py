@@ -18,6 +18,8 @@ _HEADINGS = (
     "recipe", "coder", "bits asked", "bits stored", "index", "KL, nats/token", "of NF4's", "perplexity",
     "same top token", "encode s",
 )  # fmt: skip
+# What a narrow terminal shows last.
+_DISPENSABLE = ("encode s", "index", "of NF4's", "same top token", "bits asked", "coder")
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,9 @@ class FrontierReport:
     def table(self) -> str:
         """The rows as an aligned table of text."""
         return fmt.text_table(_HEADINGS, [row._cells() for row in self.rows], left=2)
+
+    def _parts(self) -> fmt.Parts:
+        return _HEADINGS, [row._cells() for row in self.rows], 2, _DISPENSABLE
 
     def csv(self) -> str:
         """The rows as CSV, with a heading."""

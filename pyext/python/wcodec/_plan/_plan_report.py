@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _format as fmt
 from .._measure._reports import _shown
 from .._metadata import PLAN_KEY, QUALITY_KEY, finite, rounded
 from ._recipe import Recipe
 
+if TYPE_CHECKING:
+    from .._plot.reports import PlanPlots
+
 _TRIED = ("recipe", "bits asked", "bits stored", "file", "KL, nats/token", "perplexity", "same top token", "")
 _ROWS = ("tensors", "number", "weights", "scheme", "step", "bits", "stored", "share", "error", "KL alone")
+# What a narrow terminal shows last.
+_DISPENSABLE = ("weights", "number", "step", "scheme", "share", "error")
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,13 @@ class PlanReport:
     seconds: float
     _options: dict[str, Any] = field(default_factory=dict, repr=False)
 
+    @property
+    def plot(self) -> PlanPlots:
+        """Plots: ``report.plot.bits()`` and, where damage was measured, ``.candidates()``."""
+        from .._plot.reports import PlanPlots
+
+        return PlanPlots(self)
+
     def options(self) -> dict[str, Any]:
         """Arguments of :func:`wcodec.compress` that carry the plan out: the recipe, what else was asked for, and the
         metadata."""
@@ -145,6 +158,12 @@ class PlanReport:
     def frontier(self) -> str:
         """What was tried, as an aligned table of text."""
         return fmt.text_table(_TRIED, [c._cells() for c in self.candidates])
+
+    def _parts(self, tensors: bool) -> Iterator[fmt.Parts]:
+        yield _TRIED, [c._cells() for c in self.candidates], 1, ("same top token", "bits asked", "perplexity")
+        yield _ROWS, [row._cells() for row in self.roles], 1, _DISPENSABLE
+        if tensors:
+            yield _ROWS, [row._cells() for row in self.tensors], 1, _DISPENSABLE
 
     def table(self, *, tensors: bool = False) -> str:
         """What is stored how, as an aligned table of text: a line for each role, or for each tensor."""

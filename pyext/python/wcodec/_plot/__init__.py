@@ -9,5 +9,29 @@ from .container import ContainerPlots
 from .frontier import FrontierPlots
 from .measure import BenchPlots, EvalPlots, KvCachePlots, MemoryPlots
 from .replace import ReplacePlots
+from .reports import (
+    ComparisonPlots,
+    CompressionPlots,
+    DoctorPlots,
+    PlanPlots,
+    StatisticsPlots,
+    StatisticsReportPlots,
+    VerifyPlots,
+)
 
-__all__ = ["BenchPlots", "ContainerPlots", "EvalPlots", "FrontierPlots", "KvCachePlots", "MemoryPlots", "ReplacePlots"]
+__all__ = [
+    "BenchPlots",
+    "ComparisonPlots",
+    "CompressionPlots",
+    "ContainerPlots",
+    "DoctorPlots",
+    "EvalPlots",
+    "FrontierPlots",
+    "KvCachePlots",
+    "MemoryPlots",
+    "PlanPlots",
+    "ReplacePlots",
+    "StatisticsPlots",
+    "StatisticsReportPlots",
+    "VerifyPlots",
+]

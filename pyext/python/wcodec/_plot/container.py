@@ -11,6 +11,7 @@ import numpy as np
 from .. import _format as fmt
 from .._errors import InputError
 from .._options import count
+from .._roles import role_of
 from ._draw import COLORS, GREY, above, axes, caption, ink, quiet
 
 if TYPE_CHECKING:
@@ -62,6 +63,33 @@ class ContainerPlots:
 
     def __init__(self, container: Container) -> None:
         self._container = container
+
+    def heatmap(
+        self,
+        by: str = "bits",
+        ax: Any = None,
+        *,
+        vectors: bool = False,
+        device: Any = None,
+        threads: int | None = None,
+    ) -> Any:
+        """Layers and roles as a heat map: a row for each role, a column for each layer. Tensors in no layer are as wide
+        as all of them, below; those of one layer and role, such as experts, share a cell.
+
+        Each measure has its own colours, in every picture and in notebooks: see where a model is large, where it
+        suffers, and which layer is unlike the others.
+
+        :param by: what is shown: stored ``bits`` per weight; ``ratio``; ``error``, root mean square of decoded - source
+            over that of the source, as files of scheme ``rate`` state it; ``share`` of the file's bytes in %; or
+            ``speed``, decoded output in GB/s, for which all tensors are decoded.
+        :param vectors: whether norms and biases are shown too, which have more bits than all others.
+        :param device: what decodes for ``speed``: ``cpu`` (default), ``cuda`` or ``cuda:N``, there from compressed
+            bytes in the GPU's memory.
+        :param threads: for ``speed`` on the CPU (default: all cores).
+        """
+        from .heatmap import heatmap
+
+        return heatmap(self._container, by, ax, vectors=vectors, device=device, threads=threads)
 
     def ratio(self, ax: Any = None, *, top: int = _BARS) -> Any:
         """The ratio of each tensor, in the order of the file, everything that it stores counted.
@@ -163,22 +191,13 @@ class ContainerPlots:
         return quiet(ax)
 
 
-def _pattern(name: str) -> str:
-    """The name with a star for each of its parts that is a number.
-
-    >>> _pattern("model.layers.11.mlp.up_proj.weight"), _pattern("conv1.weight")
-    ('model.layers.*.mlp.up_proj.weight', 'conv1.weight')
-    """
-    return ".".join("*" if part.isdigit() else part for part in name.split("."))
-
-
 def _bars(entries: Sequence[TensorEntry], top: int) -> list[_Bar]:
     """At most ``top`` bars, in the order of the file."""
     if len(entries) <= top:
         return [_Bar(entry.name, [entry]) for entry in entries]
     alike: dict[str, list[TensorEntry]] = {}
     for entry in entries:
-        alike.setdefault(_pattern(entry.name), []).append(entry)
+        alike.setdefault(role_of(entry.name), []).append(entry)
     bars = [_Bar(pattern, group) for pattern, group in alike.items()]
     for bar in bars:
         if len(bar.entries) > 1:

@@ -1,0 +1,202 @@
+//! Files that are something else than what was asked for: what they are, and what helps.
+
+use crate::container::MAGIC;
+
+/// Bytes from the begin of a file that are enough to know it by.
+pub(crate) const HEAD_BYTES: usize = 512;
+
+/// What a file is instead, and what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Foreign {
+    /// As it stands in "this is …".
+    pub(crate) what: &'static str,
+    pub(crate) advice: &'static str,
+}
+
+const CONTAINER: Foreign = Foreign {
+    what: "a wcodec container",
+    advice: "wcodec decode FILE -o OUT.safetensors makes a checkpoint of it again",
+};
+const SAFETENSORS: Foreign =
+    Foreign { what: "a .safetensors file", advice: "encode it first: wcodec encode FILE -o OUT.wcodec" };
+const PICKLE: &str = "convert it in Python: safetensors.torch.save_file(torch.load(FILE, weights_only=True), OUT), or \
+                      with transformers' from_pretrained and save_pretrained; then encode that";
+const UNPACK_TAR: &str = "unpack it first: tar -xf FILE";
+
+/// Files that begin with bytes of their own.
+const MAGICS: [(&[u8], Foreign); 15] = [
+    (&MAGIC, CONTAINER),
+    (
+        b"GGUF",
+        Foreign {
+            what: "a GGUF file",
+            advice: "encode the .safetensors checkpoint that it was made from, or one that transformers makes of it: \
+                     from_pretrained(FOLDER, gguf_file=FILE), then save_pretrained",
+        },
+    ),
+    (
+        b"version https://git-lfs.github.com/spec/",
+        Foreign {
+            what: "a Git LFS pointer, which stands for a file that was not fetched",
+            advice: "fetch it: git lfs pull, or hf download OWNER/MODEL",
+        },
+    ),
+    (b"DTSZ", Foreign { what: "a legacy blob of one layer", advice: "decode it with wcodec.Decoder().decode_layer" }),
+    (
+        b"\x93NUMPY",
+        Foreign {
+            what: "a NumPy array",
+            advice: "store it in Python: wcodec.save_file({NAME: numpy.load(FILE)}, OUT)",
+        },
+    ),
+    (
+        b"\x89HDF\r\n\x1a\n",
+        Foreign {
+            what: "an HDF5 file, such as Keras writes",
+            advice: "take the model's .safetensors checkpoint, or convert it in Python",
+        },
+    ),
+    (b"\x1f\x8b", Foreign { what: "a gzip file", advice: "unpack it first: gunzip FILE, or tar -xzf FILE" }),
+    (b"\x28\xb5\x2f\xfd", Foreign { what: "a zstd file", advice: "unpack it first: zstd -d FILE" }),
+    (b"\xfd7zXZ\0", Foreign { what: "an xz file", advice: "unpack it first: unxz FILE, or tar -xJf FILE" }),
+    (b"BZh", Foreign { what: "a bzip2 file", advice: "unpack it first: bunzip2 FILE, or tar -xjf FILE" }),
+    (b"7z\xbc\xaf\x27\x1c", Foreign { what: "a 7z archive", advice: "unpack it first: 7z x FILE" }),
+    (b"%PDF-", Foreign { what: "a PDF", advice: "check the path" }),
+    (b"\x80\x02", Foreign { what: "a Python pickle, as old versions of torch.save write", advice: PICKLE }),
+    (b"\x80\x04", Foreign { what: "a Python pickle", advice: PICKLE }),
+    (b"\x80\x05", Foreign { what: "a Python pickle", advice: PICKLE }),
+];
+
+/// What a file is that begins with these bytes, at most [`HEAD_BYTES`], if it is something that users have.
+pub(crate) fn known(head: &[u8], length: u64) -> Option<Foreign> {
+    if is_safetensors(head, length) {
+        return Some(SAFETENSORS);
+    }
+    let found = MAGICS.iter().find(|(magic, _)| head.starts_with(magic)).map(|&(_, foreign)| foreign);
+    found.or_else(|| archive(head)).or_else(|| onnx(head)).or_else(|| text(head))
+}
+
+/// Whether its header may be that of a `.safetensors` file.
+fn is_safetensors(head: &[u8], length: u64) -> bool {
+    let Some((size, rest)) = head.split_first_chunk::<8>() else { return false };
+    let size = u64::from_le_bytes(*size);
+    rest.first() == Some(&b'{') && size >= 2 && size.checked_add(8).is_some_and(|end| end <= length)
+}
+
+/// Archives, of which the first name tells more.
+fn archive(head: &[u8]) -> Option<Foreign> {
+    if head.get(257..262) == Some(b"ustar") {
+        return Some(Foreign { what: "a tar archive", advice: UNPACK_TAR });
+    }
+    if !head.starts_with(b"PK\x03\x04") {
+        return None;
+    }
+    let size = head.get(26..28).map_or(0, |b| usize::from(u16::from_le_bytes([b[0], b[1]])));
+    let name = head.get(30..).map_or(&[][..], |rest| &rest[..size.min(rest.len())]);
+    let ends = |end: &[u8]| name.ends_with(end);
+    Some(if ends(b"/data.pkl") || ends(b"/version") || ends(b"/byteorder") || ends(b"/.format_version") {
+        Foreign { what: "a file of torch.save (.bin, .pt or .pth)", advice: PICKLE }
+    } else if ends(b".npy") {
+        Foreign {
+            what: "a file of NumPy arrays (.npz)",
+            advice: "store them in Python: wcodec.save_file(dict(numpy.load(FILE)), OUT)",
+        }
+    } else {
+        Foreign { what: "a zip archive", advice: "unpack it first: unzip FILE" }
+    })
+}
+
+/// A protobuf message that begins as ONNX models do: the version of the format, then another field of a model.
+fn onnx(head: &[u8]) -> Option<Foreign> {
+    let [0x08, 1..=64, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..] = head else { return None };
+    Some(Foreign {
+        what: "an ONNX model, by its first bytes",
+        advice: "take the .safetensors checkpoint that it was exported from",
+    })
+}
+
+fn text(head: &[u8]) -> Option<Foreign> {
+    let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
+    let begins = |with: &[u8]| text.get(..with.len()).is_some_and(|t| t.eq_ignore_ascii_case(with));
+    if begins(b"<!doctype html") || begins(b"<html") || begins(b"<head") {
+        return Some(Foreign {
+            what: "an HTML page, as a download from the wrong address leaves it",
+            advice: "download the file itself: hf download OWNER/MODEL, or the address with 'resolve' in the place of 'blob'",
+        });
+    }
+    if begins(b"<?xml") {
+        return Some(Foreign {
+            what: "an XML file, often what a server says of an error",
+            advice: "download it again",
+        });
+    }
+    if text.starts_with(b"{") && text.iter().all(|&b| b >= b' ' || b.is_ascii_whitespace()) {
+        return Some(Foreign {
+            what: "a JSON file",
+            advice: "name the file with the weights, or the folder that it is in",
+        });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn what(head: &[u8]) -> Option<&'static str> {
+        known(head, 1 << 20).map(|f| f.what)
+    }
+
+    fn zip(name: &str) -> Vec<u8> {
+        let mut head = b"PK\x03\x04".to_vec();
+        head.resize(26, 0);
+        head.extend((name.len() as u16).to_le_bytes());
+        head.extend([0, 0]);
+        head.extend(name.as_bytes());
+        head
+    }
+
+    #[test]
+    fn files_are_known_by_their_beginning() {
+        let mut tar = vec![b'a'; 512];
+        tar[257..262].copy_from_slice(b"ustar");
+        let cases: [(&[u8], &str); 17] = [
+            (b"GGUF\x03\0\0\0", "GGUF"),
+            (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
+            (b"\n <!DOCTYPE html><html>", "HTML"),
+            (b"<html lang=en>", "HTML"),
+            (b"\x08\x08\x12\x07pytorch", "ONNX"),
+            (b"\x80\x02}q\x00", "pickle"),
+            (b"\x80\x05\x95", "pickle"),
+            (&zip("archive/data.pkl"), "torch.save"),
+            (&zip("model/.format_version"), "torch.save"),
+            (&zip("weights.npy"), "NumPy arrays"),
+            (&zip("readme.txt"), "zip archive"),
+            (&tar, "tar archive"),
+            (b"\x1f\x8b\x08", "gzip"),
+            (b"DTSZ\0", "legacy blob"),
+            (b"{\"weight_map\": {}}", "JSON"),
+            (b"\x10\0\0\0\0\0\0\0{\"a\":{}}", ".safetensors"),
+            (b"\x80\x02\0\0\0\0\0\0{\"a\":{}}", ".safetensors"),
+        ];
+        for (head, expected) in cases {
+            assert!(what(head).is_some_and(|w| w.contains(expected)), "{expected}: {:?}", what(head));
+        }
+        assert_eq!(known(&MAGIC, 64), Some(CONTAINER));
+    }
+
+    #[test]
+    fn nothing_is_made_of_other_bytes() {
+        let heads: [&[u8]; 8] =
+            [b"", b"P", b"PK", b"\x08", b"\x08\x08", b"\xff\xd8\xff", b"{\0\x01\x02", b"\xff\0\0\0\0\0\0\xff{"];
+        for head in heads {
+            assert_eq!(what(head), None, "{head:?}");
+        }
+        // A name that reaches beyond what was read.
+        let mut long = zip("x");
+        long[26..28].copy_from_slice(&u16::MAX.to_le_bytes());
+        assert_eq!(what(&long), Some("a zip archive"));
+        // A header that does not fit the file is none.
+        assert_eq!(known(b"\x10\0\0\0\0\0\0\0{", 20), None);
+    }
+}

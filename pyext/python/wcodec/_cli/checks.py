@@ -1,0 +1,120 @@
+"""What is refused before a command runs, and before torch is imported for it, which takes seconds: options that would
+have no effect, of which whoever gives one expects something, and paths that are not there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+
+from .. import _places
+from .._errors import InputError
+
+_TILED = ("rans", "huffman")
+
+
+def _given(a: argparse.Namespace, name: str) -> bool:
+    return getattr(a, name, None) not in (None, False, [], ())
+
+
+def _refuse(a: argparse.Namespace, names: Iterable[str], useless: bool, why: str, what: str) -> None:
+    """Refuses options that were given although they are useless.
+
+    :param why: what makes them so, after "has no effect".
+    :param what: what to do about it.
+    """
+    for name in names:
+        if useless and _given(a, name):
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} has no effect {why} (leave it out{what})")
+
+
+def encode(a: argparse.Namespace) -> None:
+    """``wcodec encode``: options of coders and schemes that nothing uses."""
+    rules = [rule for _, rule in a.rule]
+    coders = {a.coder or "rans", *(rule.get("coder") for rule in rules)}
+    schemes = {rule.get("scheme") or ("rate" if "bits" in rule else None) for rule in rules}
+    if a.scheme == "raw" and not rules:
+        _refuse(a, ("coder", "layout", "level", "tile", "table_bits", "scale", "block"), True,
+                "with --scheme raw, which stores tensors as they are", ", or change --scheme")  # fmt: skip
+    _of_coders(a, coders, "with --coder {}")
+    if a.scheme == "lossless" and "int8" not in schemes:
+        _refuse(a, ("scale", "block"), True, "with --scheme lossless, which has no scales", ", or change --scheme")
+    rated = a.scheme == "rate" or _given(a, "bits") or a.trellis is not None or "rate" in schemes
+    rated = rated or _given(a, "statistics")
+    _refuse(a, ("bits_per_tensor",), not rated, "without --bits", ", or give --bits")
+
+
+def roundtrip(a: argparse.Namespace) -> None:
+    """``wcodec roundtrip``: likewise."""
+    _of_coders(a, set(a.coder), "with the coders that are tried: {}")
+    scheme = a.scheme or ("int8" if a.bits is None and a.trellis is None else "rate")
+    _refuse(a, ("scale", "block"), scheme != "int8", f"with scheme {scheme}", ", or change --scheme")
+    _refuse(a, ("block",), a.scale is not None and "block" not in a.scale, "without scales by block",
+            ", or try --scale block too")  # fmt: skip
+
+
+def _of_coders(a: argparse.Namespace, coders: set[str | None], why: str) -> None:
+    names = why.format(", ".join(sorted(c for c in coders if c)))
+    _refuse(a, ("layout", "tile", "table_bits"), coders.isdisjoint(_TILED), names, ", or take coder rans or huffman")
+    _refuse(a, ("level",), "zstd" not in coders, names, ", or take coder zstd")
+
+
+def inspect(a: argparse.Namespace) -> None:
+    """``wcodec inspect``: the ways to show things exclude each other."""
+    _refuse(a, ("by",), a.plot is None, "without --plot", ", or name a picture with --plot")
+    _refuse(a, ("summary",), a.json, "with --json, which has everything", ", or leave out --json")
+    _refuse(a, ("sort",), a.summary, "with --summary, which shows no tensors", ", or leave out --summary")
+
+
+def _there(a: argparse.Namespace, *, hub: bool) -> None:
+    """Whether everything that was named is there.
+
+    :param hub: whether the model may be a repository on the Hugging Face Hub.
+    """
+    for name in ("model", "baseline", "tokenizer"):
+        if _given(a, name):
+            _places.check(getattr(a, name), hub=hub or name == "tokenizer")
+    for name in ("text", "statistics"):
+        if _given(a, name):
+            _places.check(getattr(a, name), "file")
+
+
+def running(a: argparse.Namespace) -> None:
+    """Commands that run a model: on the CPU compressed bytes are in the page cache or read from disk, nowhere else."""
+    _there(a, hub=True)
+    if a.residency not in ("disk", "auto"):
+        _refuse(a, ("residency",), a.device == "cpu", "on the CPU", ", take disk, or add --device cuda")
+    _refuse(a, ("vram_budget",), a.device == "cpu", "on the CPU", ", or add --device cuda")
+    _refuse(a, ("ram_budget",), a.residency != "auto", "without --residency auto", ", or add that")
+
+
+def calibrate(a: argparse.Namespace) -> None:
+    """``wcodec calibrate``"""
+    _there(a, hub=False)
+    _refuse(a, ("memory",), a.steps_only, "with --steps-only, which sums no second moments", "")
+
+
+def plan(a: argparse.Namespace) -> None:
+    """``wcodec plan``: without a text no model runs."""
+    _there(a, hub=False)
+    _refuse(a, ("windows", "dtype", "tokenizer"), a.text is None, "without a text to measure damage on",
+            ", or give --text")  # fmt: skip
+
+
+def frontier(a: argparse.Namespace) -> None:
+    """``wcodec frontier``"""
+    _there(a, hub=False)
+
+
+CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "encode": encode,
+    "roundtrip": roundtrip,
+    "inspect": inspect,
+    "generate": running,
+    "eval": running,
+    "bench": running,
+    "calibrate": calibrate,
+    "plan": plan,
+    "frontier": frontier,
+}
+"""By subcommand."""

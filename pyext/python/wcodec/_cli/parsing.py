@@ -1,0 +1,81 @@
+"""The parser's own part: it prints as the commands do, and asks what was meant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .._native import safe
+from .output import complain, say, tell
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+# What people write by mistake is at least so like what they mean.
+_LIKE = 0.6
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse does not say when its help cannot be written, quotes arguments as they are, and leaves it to the reader
+    to find out what a mistaken word should have been."""
+
+    def error(self, message: str) -> NoReturn:
+        tell(self.format_usage().rstrip("\n"))
+        complain("error", message, self.prog)
+        self.exit(2)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        say(message.rstrip("\n"))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = like(str(value), map(str, action.choices or ()))
+            # From Python 3.14 on argparse can ask by itself.
+            if near is not None and "maybe you meant" not in error.message:
+                error.message += f": did you mean {near}?"
+            raise
+
+    def read(self, args: Sequence[str] | None = None) -> argparse.Namespace:
+        """The arguments; what nobody knows is refused with what was probably meant."""
+        found, extra = self.parse_known_args(args)
+        if extra:
+            # Of the subcommand, if there is one: the arguments were its own.
+            parser = getattr(found, "parser", self)
+            parser.error(f"unrecognized arguments: {' '.join(extra)}{self._meant(parser, extra)}")
+        return found
+
+    def _meant(self, parser: argparse.ArgumentParser, extra: Sequence[str]) -> str:
+        known = options(parser)
+        for word in (word.partition("=")[0] for word in extra if word.startswith("--")):
+            near = like(word, known)
+            if near is not None:
+                return f" (did you mean {near}?)"
+            others = [name for name, sub in commands(self).items() if word in options(sub)]
+            if others:
+                return f" ({word} is an option of {', '.join(f'wcodec {name}' for name in others)})"
+        return f" ({parser.prog} --help lists what there is)"
+
+
+def like(word: str, known: Iterable[str]) -> str | None:
+    """What was probably meant.
+
+    >>> like("inpsect", ["encode", "inspect"]), like("xyz", ["encode"])
+    ('inspect', None)
+    """
+    found = difflib.get_close_matches(word, list(known), 1, _LIKE)
+    return safe(found[0]) if found else None
+
+
+def options(parser: argparse.ArgumentParser) -> list[str]:
+    """The long options of a parser."""
+    return [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+
+
+def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The subcommands of a parser."""
+    found = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return dict(found[0].choices) if found else {}

@@ -1,0 +1,64 @@
+"""Colours of data: one for each meaning, in pictures, notebooks and pages alike. They are of middle lightness, so that
+they can be told from a light background and from a dark one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+GOOD, BAD, ATTENTION, NEUTRAL = "#2e9e6b", "#d0342c", "#e69f00", "#8a8a8a"
+
+# From the smallest value to the largest.
+SCALES: dict[str, tuple[str, ...]] = {
+    "bits": ("#46327e", "#365c8d", "#21918c", "#4ac16d", "#d0d63a"),
+    "ratio": ("#c9e7bb", "#5fb882", "#1f8a70", "#155e63"),
+    "error": ("#f4d58d", "#ee964b", "#d1495b", "#8d1d4f"),
+    "rms": ("#f4d58d", "#ee964b", "#d1495b", "#8d1d4f"),
+    "share": ("#d9cbe8", "#a685c9", "#7a4fa3", "#4f2675"),
+    "speed": ("#bddcf0", "#6baed6", "#3080bd", "#12508c"),
+    "step": ("#5e3c1e", "#a9713a", "#dcb47c", "#f0dfc0"),
+    "tokens": ("#f3c6d8", "#d9799f", "#a83c6e", "#6b1d45"),
+}
+MEASURES = ("bits", "ratio", "error", "share", "speed")
+"""Those of a container."""
+TITLES = {
+    "bits": "bits/weight, stored",
+    "ratio": "ratio, original / stored bytes",
+    "error": "error, RMS of decoded - source over that of the source",
+    "rms": "RMS of the differences from the original",
+    "share": "share of the file's bytes, %",
+    "speed": "decoded output, GB/s",
+    "step": "step, as a multiple of what all would have",
+    "tokens": "tokens that it was multiplied with",
+}
+
+
+def _channels(color: str) -> tuple[int, int, int]:
+    value = int(color[1:], 16)
+    return value >> 16, value >> 8 & 255, value & 255
+
+
+def between(stops: Sequence[str], part: float) -> str:
+    """The colour at a part, 0 to 1, of the way through some.
+
+    >>> between(("#000000", "#ffffff"), 0.5), between(("#000000", "#ffffff"), 2.0)
+    ('#808080', '#ffffff')
+    """
+    at = min(max(part, 0.0), 1.0) * (len(stops) - 1)
+    low = min(int(at), len(stops) - 2)
+    pairs = zip(_channels(stops[low]), _channels(stops[low + 1]), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * (at - low)):02x}" for a, b in pairs)
+
+
+def ink_on(color: str) -> str:
+    """Black or white: what can be read on a colour.
+
+    >>> ink_on("#ffffff"), ink_on("#46327e")
+    ('#000000', '#ffffff')
+    """
+    red, green, blue = _channels(color)
+    return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#ffffff"
+
+
+def part_of(value: float, low: float, high: float) -> float:
+    """Where a value is between two, 0 to 1; in the middle if they are one."""
+    return 0.5 if high <= low else (value - low) / (high - low)

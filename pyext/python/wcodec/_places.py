@@ -1,0 +1,58 @@
+"""Paths that are not there: told before anything is imported or asked of the network for them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from ._errors import FileMissingError
+
+# Names of a repository on the Hub have none of these endings.
+_ENDINGS = (".wcodec", ".safetensors", ".gguf", ".bin", ".pt", ".pth", ".json", ".txt", ".onnx")
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+def is_path(name: str) -> bool:
+    """Whether a name that nothing has here can only be a path: one that no repository on the Hub can have, or whose
+    first folder exists.
+
+    >>> is_path("./model"), is_path("a/b/c"), is_path("m.wcodec"), is_path("owner/name"), is_path("gpt2")
+    (True, True, True, False, False)
+    """
+    if name.startswith((".", "/", "~", os.sep)) or name.endswith(("/", os.sep, *_ENDINGS)):
+        return True
+    first, slash, rest = name.replace(os.sep, "/").partition("/")
+    return not first or "/" in rest or ":" in first or (bool(slash) and Path(first).exists())
+
+
+def check(name: str, what: str = "folder or file", hub: bool = False) -> None:
+    """Refuses a path that is not there.
+
+    :param hub: whether it may be the name of a repository on the Hugging Face Hub instead.
+    :raises FileMissingError: if it is not.
+    """
+    if os.path.exists(name):
+        return
+    offline = any(os.environ.get(key, "").upper() in ("1", "ON", "YES", "TRUE") for key in _OFFLINE)
+    if hub and not is_path(name) and not offline and near(name) is None:
+        return
+    raise missing(name, what)
+
+
+def missing(name: str, what: str = "folder or file") -> FileMissingError:
+    """The error of a path that is not there."""
+    meant = near(name)
+    advice = f"did you mean {meant!r}?" if meant else "check the path"
+    return FileMissingError(f"{name}: there is no such {what} ({advice})", file=name)
+
+
+def near(name: str) -> str | None:
+    """What is there of nearly the same name, in the same folder."""
+    folder, base = os.path.split(name.rstrip("/"))
+    try:
+        there = os.listdir(folder or ".")
+    except OSError:
+        return None
+    found = difflib.get_close_matches(base, there, 1, 0.75)
+    return os.path.join(folder, found[0]) if found else None
