@@ -477,3 +477,27 @@ def test_container_entries_and_arrays_keep_the_metadata_apart(part: Path) -> Non
     with wcodec.open(part) as container:
         one = wcodec.open(container.extract(["lm_head.weight"]))
     assert one.metadata == {}
+
+
+def test_a_part_of_a_larger_module_is_not_saved_under_its_names(tmp_path: Path) -> None:
+    from small_models import llama, mixtral
+
+    wrapped = torch.nn.ModuleDict({"inner": mixtral()})
+    wcodec.compress_(wrapped, progress=False)
+    with pytest.raises(wcodec.InputError, match=r"'model.embed_tokens' was compressed as 'inner.model.embed_tokens'"):
+        wcodec.save_pretrained(wrapped["inner"], tmp_path / "inner")
+    assert not (tmp_path / "inner").exists()
+    # The model without its head has names that transformers knows.
+    whole = llama()
+    wcodec.compress_(whole, progress=False)
+    wcodec.save_pretrained(whole.model, tmp_path / "base")
+    assert type(wcodec.load_model(tmp_path / "base")).__name__ == "LlamaModel"
+
+
+def test_experts_have_no_single_weight() -> None:
+    from small_models import mixtral
+
+    model = mixtral()
+    wcodec.compress_(model, progress=False)
+    with pytest.raises(AttributeError, match=r"read gate_up_proj\[i\] and down_proj\[i\]"):
+        _ = model.model.layers[0].mlp.experts.weight

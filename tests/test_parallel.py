@@ -87,8 +87,9 @@ def test_ranks_compute_what_the_uncompressed_model_does(folders: list[tuple[Path
             np.testing.assert_allclose(mine["logits"], mine["wanted"], atol=2e-6 * scale, rtol=0)
             np.testing.assert_allclose(mine["logits"], alone, atol=1e-5 * scale, rtol=0)
             assert mine["text"] == mine["wanted_text"]
-            # Tables and what is padded weigh more in models as small as these.
-            assert mine["stored"] <= (1 / size + 0.12) * stored, (number, rank, mine["stored"], stored)
+            # Tables and what is padded weigh more in models as small as these, and so do embeddings that stay whole.
+            more = 0.12 if SHARES_EXPERTS else 0.2
+            assert mine["stored"] <= (1 / size + more) * stored, (number, rank, mine["stored"], stored)
             assert f"rank {rank} of {size}" in mine["repr"]
             assert f"part of rank {rank} of {size} of the model, which cannot be saved" in mine["saving"]
 

@@ -137,6 +137,10 @@ def divide(model: Any, rank: Rank) -> None:
 
 
 def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[Shard]]], rank: Rank) -> None:
+    if store.residency == "disk":
+        raise UnsupportedError(
+            "what each rank has of a model is kept in memory, not on disk (load it with residency 'device' or 'host')"
+        )
     names: dict[Shard, str] = {}
     others: dict[str, list[str]] = {}
     for shard in (shard for _, parts in layers for shard in parts):

@@ -50,7 +50,7 @@ def save_pretrained(
         that was a folder.
     :param overwrite: whether a compressed model in the folder may be replaced; one that is not compressed never is.
     :raises InputError: if no layer is compressed, layers come from several containers or are parts that ranks have, or
-        the folder has a model that is not compressed.
+        were compressed as those of a larger module; or the folder has a model that is not compressed.
     :raises OutputExistsError: if the folder has a model and ``overwrite`` was not asked for.
     """
     layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
@@ -61,6 +61,7 @@ def save_pretrained(
             f"a {type(model).__name__} has no config to save (save its state_dict, or use a model of transformers)"
         )
     check_whole(model, "saved")
+    _check_names(model)
     containers = {id(layer._store.container) for layer in layers}
     if len(containers) > 1:
         raise InputError(
@@ -97,6 +98,20 @@ def save_pretrained(
             outputs[-1].write(small[name].read_bytes())
         for out in outputs:
             out.finish()
+
+
+def _check_names(model: Any) -> None:
+    """Refuses weights that were compressed as those of a larger module, under its names: they would not be found."""
+    for name, layer in model.named_modules():
+        if not isinstance(layer, CompressedLayer) or layer._store.container.path is not None:
+            continue
+        prefix, _, _ = layer.tensor.rpartition(f".{name}.")
+        if prefix and prefix != getattr(model, "base_model_prefix", ""):
+            raise InputError(
+                f"'{name}' was compressed as '{prefix}.{name}', a part of a larger module, and would not be found "
+                f"(call compress_ with the {type(model).__name__} itself)",
+                tensor=layer.tensor,
+            )
 
 
 def _keep_original(target: Path) -> None:

@@ -75,7 +75,7 @@ def part_of(embedding: bool, name: str, style: str | None) -> tuple[int | None, 
         return None, 1
     found = _TABLES.get(style) if embedding else _LINEAR.get(style)
     if found is None:
-        _refuse(name, style)
+        _stop(name, style)
     return found
 
 
@@ -85,11 +85,11 @@ def parts_of_experts(name: str, styles: Mapping[str, str]) -> list[tuple[int, in
     :raises UnsupportedError: for styles that compressed experts cannot be shared by.
     """
     if dict(styles) != _EXPERTS:
-        _refuse(name, ", ".join(f"{key or 'the module'}: {style}" for key, style in styles.items()))
+        _stop(name, ", ".join(f"{key or 'the module'}: {style}" for key, style in styles.items()))
     return [(0, 2), (1, 1)]
 
 
-def _refuse(name: str, style: str) -> NoReturn:
+def _stop(name: str, style: str) -> NoReturn:
     raise UnsupportedError(
         f"compressed layer '{name}' cannot be shared by ranks as the plan says, {style} (leave it out of the "
         "tp_plan, or out of what is compressed)"

@@ -279,6 +279,9 @@ class CompressedExperts(CompressedLayer):
         self._attach()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            # A module's properties that raise this end up here, and would be said not to be there.
+            raise AttributeError("experts have no single weight (read gate_up_proj[i] and down_proj[i])")
         # Methods of the original class that its forward calls.
         found = getattr(self.__dict__.get("_of"), name, None)
         if callable(found) and not name.startswith("__"):
