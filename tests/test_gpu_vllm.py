@@ -64,7 +64,7 @@ def merged(folder: Path, fused: bool) -> tuple[Linear, Any]:
 
 def captured(run: Any) -> tuple[Any, Any]:
     """A graph of what ``run`` does, and the output of its replays."""
-    with torch.inference_mode():
+    with torch.no_grad():
         run()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
