@@ -269,8 +269,14 @@ def test_plots_of_what_was_not_measured(plt: Any, monkeypatch: pytest.MonkeyPatc
 class Store:
     """What a report of memory asks of the container behind compressed layers on a GPU."""
 
-    def __init__(self, residency: str, device_bytes: int, host_bytes: int) -> None:
+    def __init__(
+        self, residency: str, device_bytes: int, host_bytes: int, host_ring_bytes: int = 0, on_disk: int = 0
+    ) -> None:
         self.residency, self.device_bytes, self.host_bytes = residency, device_bytes, host_bytes
+        self.host_ring_bytes, self.on_disk = host_ring_bytes, on_disk
+
+    def disk_bytes(self, device: Any) -> int:
+        return self.on_disk
 
     def entry(self, name: str) -> Any:
         return type("Entry", (), {"name": name.removesuffix(".tied"), "stored_bytes": 100})()
@@ -281,6 +287,15 @@ class Store:
     [
         (Store("device", 350, 0), {"compressed embeddings": 100, "compressed layers": 250}),
         (Store("host", 130, 200), {"compressed embeddings": 100, "ring for streamed layers": 30, "pinned": 200}),
+        (
+            Store("disk", 130, 45, 45, 250),
+            {
+                "compressed embeddings": 100,
+                "ring for streamed layers": 30,
+                "pinned": 45,
+                "compressed layers, read when needed": 250,
+            },
+        ),
         (Store("device", 0, 0), {}),
     ],
 )
@@ -295,4 +310,4 @@ def test_parts_on_a_gpu(store: Store, expected: dict[str, int], monkeypatch: pyt
     parts = list(memory._parts(torch.nn.Identity()))
     found = {"pinned" if part.device == "cpu (pinned)" else part.name: part.bytes for part in parts}
     assert found == expected
-    assert {part.device for part in parts} <= {"cuda:0", "cpu (pinned)"}
+    assert {part.device for part in parts} <= {"cuda:0", "cpu (pinned)", "disk"}

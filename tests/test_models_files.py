@@ -67,7 +67,7 @@ def settings_of(model: Any) -> dict[str, Any]:
 
 def test_settings_are_saved(saved: Path, tmp_path: Path) -> None:
     settings = {"residency": "auto", "vram_budget": "3GB", "cache": "1.5MiB"}
-    exact = {"residency": "auto", "vram_budget": 3_000_000_000, "cache": 3 << 19}
+    exact = {"residency": "auto", "vram_budget": 3_000_000_000, "ram_budget": None, "cache": 3 << 19}
     model = wcodec.WCodecModel.from_pretrained(saved, **settings)
     wanted = logits(wcodec.load_model(saved))
     assert settings_of(model) == exact and torch.equal(logits(model), wanted)
@@ -84,7 +84,7 @@ def test_settings_are_saved(saved: Path, tmp_path: Path) -> None:
     wcodec.save_pretrained(loaded, tmp_path / "b")
     assert json.loads((tmp_path / "b" / "config.json").read_text())["quantization_config"] == said
     other = wcodec.load_model(tmp_path / "a", residency="host", cache=0)
-    assert settings_of(other) == {"residency": "host", "vram_budget": None, "cache": 0}
+    assert settings_of(other) == {"residency": "host", "vram_budget": None, "ram_budget": None, "cache": 0}
     assert settings_of(wcodec.load_model(tmp_path / "a", vram_budget=5))["vram_budget"] == 5
     compressed = wcodec.load_model(Path(__file__).parent / "data" / "doc-llama-3m", **settings)
     assert settings_of(compressed) == exact and torch.equal(logits(compressed), wanted)
@@ -92,8 +92,9 @@ def test_settings_are_saved(saved: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"residency": "disk"}, "device, host or auto"), ({"cache": "much"}, "cache must be a size"),
-     ({"residency": ["auto"]}, "device, host or auto"), ({"residency": "auto", "vram_budget": -1}, "at least 1 bytes"),
+    [({"residency": "tape"}, "device, host, disk or auto"), ({"cache": "much"}, "cache must be a size"),
+     ({"residency": ["auto"]}, "device, host, disk or auto"),
+     ({"residency": "auto", "vram_budget": -1}, "at least 1 bytes"),
      ({"cache": {"a": 1}}, "cache must be a size")],
 )  # fmt: skip
 def test_a_config_with_bad_settings(values: dict[str, Any], message: str, saved: Path, tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_what_is_not_there(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(wcodec.FileMissingError, match="no .wcodec and no .safetensors"):
         wcodec.load_model(tmp_path)
     with pytest.raises(wcodec.InputError, match="residency"):
-        wcodec.load_model(saved, residency="disk")
+        wcodec.load_model(saved, residency="tape")
     with pytest.raises(wcodec.InputError, match="vram_budget goes with residency 'auto', not with 'device'"):
         wcodec.load_model(saved, vram_budget="3GB")
     with pytest.raises(wcodec.InputError, match="cache must be a size"):
