@@ -224,10 +224,10 @@ fn read_header(file: &InputFile) -> Result<(u64, safetensors::tensor::Metadata)>
     let head = file.read(0, file.length().min(foreign::HEAD_BYTES as u64) as usize, &go)?;
     let length = head.first_chunk().map_or(u64::MAX, |&b| u64::from_le_bytes(b));
     let fits = length <= MAX_HEADER && length <= file.length().saturating_sub(8);
-    if !fits || head.get(8) != Some(&b'{') {
-        if let Some(found) = foreign::known(&head, file.length()) {
-            return Err(Error::format(format!("this is {}, not a .safetensors file", found.what)).advice(found.advice));
-        }
+    if (!fits || head.get(8) != Some(&b'{'))
+        && let Some(found) = foreign::known(&head, file.length())
+    {
+        return Err(Error::format(format!("this is {}, not a .safetensors file", found.what)).advice(found.advice));
     }
     if file.length() < 8 {
         return Err(
