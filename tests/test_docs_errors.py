@@ -75,7 +75,8 @@ def test_every_place_that_raises_is_read() -> None:
 
 def test_every_class_that_is_raised_is_known() -> None:
     # Functions that return errors, which are read where they make them.
-    functions = {"_missing", "_no_such_gpu", "_replaced", "_fetched", "no_such_shape", "nothing_to_compress"}
+    functions = {"_missing", "_no_such_gpu", "_replaced", "_fetched", "no_such_shape", "nothing_to_compress",
+                 "missing", "_nothing"}  # fmt: skip
     # A signal is no error: the command catches it.
     known = {*CLASSES, *error_messages.HELPERS, *functions, "NotImplementedError", "Terminated"}
     for path in (ROOT / "pyext/python/wcodec").rglob("*.py"):
@@ -224,7 +225,8 @@ REAL: dict[str, Callable[[], Any]] = {
     "the file is empty": lambda: wcodec.open(_write(b"")),
     "the file has only … bytes": lambda: wcodec.open(_write(_container()[:20])),
     "the header is empty: writing this file was interrupted": lambda: wcodec.open(_write(bytes(100))),
-    "not a wcodec container: the magic bytes are wrong": lambda: wcodec.open("model/model.safetensors"),
+    "this is …, not a wcodec container": lambda: wcodec.open("model/model.safetensors"),
+    "not a wcodec container: the magic bytes are wrong": lambda: wcodec.open(b"?" * 100),
     "the file has … bytes, and should have …": lambda: wcodec.open(_write(_container()[:-100])),
     "the header's hash does not match": lambda: wcodec.open(_write(_flipped(20))),
     "the index's hash does not match": lambda: wcodec.open(_write(_flipped(-5))),

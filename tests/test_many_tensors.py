@@ -133,7 +133,8 @@ KEYS: dict[str, Any] = {
     "coder": lambda t: t.coder,
     "original": lambda t: -t.original_bytes,
     "stored": lambda t: -t.stored_bytes,
-    "ratio": lambda t: t.ratio or 0,
+    # What stores nothing is as it was.
+    "ratio": lambda t: 1.0 if t.ratio is None else t.ratio,
     "bits": lambda t: -(t.bits_per_weight or 0),
     "file": lambda t: 0,
 }

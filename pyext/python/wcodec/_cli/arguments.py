@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Callable
 
 
@@ -45,7 +46,9 @@ def choices(known: tuple[str, ...]) -> Callable[[str], list[str]]:
         chosen = list(known) if text == "all" else [part.strip() for part in text.split(",")]
         for part in chosen:
             if part not in known:
-                raise argparse.ArgumentTypeError(f"{part!r} is not one of all, {', '.join(known)}")
+                near = difflib.get_close_matches(part, known, 1)
+                asked = f" (did you mean {near[0]}?)" if near else ""
+                raise argparse.ArgumentTypeError(f"{part!r} is not one of all, {', '.join(known)}{asked}")
         return list(dict.fromkeys(chosen))
 
     return parse

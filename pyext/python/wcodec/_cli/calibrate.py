@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import _format as fmt
 from .._errors import OutputExistsError
+from .._files import output
 from .._native import safe
 from .output import document, put, say, show_progress
 
@@ -46,6 +47,9 @@ def calibrate(arguments: argparse.Namespace) -> int:
     if os.path.exists(a.output) and not a.overwrite:
         # Before the model runs for minutes.
         raise OutputExistsError(f"{a.output}: the file exists (pass --overwrite to replace it)", file=a.output)
+    with output(a.output, overwrite=a.overwrite):
+        # Whether it can be written, likewise.
+        pass
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)
     statistics = _calibrate.collect_statistics(
         model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, seed=a.seed,

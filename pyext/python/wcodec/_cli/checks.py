@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from .. import _places
 from .._errors import InputError
+from .output import check_plot
 
 _TILED = ("rans", "huffman")
 
@@ -16,7 +17,7 @@ def _given(a: argparse.Namespace, name: str) -> bool:
     return getattr(a, name, None) not in (None, False, [], ())
 
 
-def _refuse(a: argparse.Namespace, names: Iterable[str], useless: bool, why: str, what: str) -> None:
+def _useless(a: argparse.Namespace, names: Iterable[str], useless: bool, why: str, what: str) -> None:
     """Refuses options that were given although they are useless.
 
     :param why: what makes them so, after "has no effect".
@@ -34,36 +35,38 @@ def encode(a: argparse.Namespace) -> None:
     coders = {a.coder or "rans", *(rule.get("coder") for rule in rules)}
     schemes = {rule.get("scheme") or ("rate" if "bits" in rule else None) for rule in rules}
     if a.scheme == "raw" and not rules:
-        _refuse(a, ("coder", "layout", "level", "tile", "table_bits", "scale", "block"), True,
+        _useless(a, ("coder", "layout", "level", "tile", "table_bits", "scale", "block"), True,
                 "with --scheme raw, which stores tensors as they are", ", or change --scheme")  # fmt: skip
     _of_coders(a, coders, "with --coder {}")
     if a.scheme == "lossless" and "int8" not in schemes:
-        _refuse(a, ("scale", "block"), True, "with --scheme lossless, which has no scales", ", or change --scheme")
+        _useless(a, ("scale", "block"), True, "with --scheme lossless, which has no scales", ", or change --scheme")
     rated = a.scheme == "rate" or _given(a, "bits") or a.trellis is not None or "rate" in schemes
     rated = rated or _given(a, "statistics")
-    _refuse(a, ("bits_per_tensor",), not rated, "without --bits", ", or give --bits")
+    _useless(a, ("bits_per_tensor",), not rated, "without --bits", ", or give --bits")
 
 
 def roundtrip(a: argparse.Namespace) -> None:
     """``wcodec roundtrip``: likewise."""
     _of_coders(a, set(a.coder), "with the coders that are tried: {}")
     scheme = a.scheme or ("int8" if a.bits is None and a.trellis is None else "rate")
-    _refuse(a, ("scale", "block"), scheme != "int8", f"with scheme {scheme}", ", or change --scheme")
-    _refuse(a, ("block",), a.scale is not None and "block" not in a.scale, "without scales by block",
+    _useless(a, ("scale", "block"), scheme != "int8", f"with scheme {scheme}", ", or change --scheme")
+    _useless(a, ("block",), a.scale is not None and "block" not in a.scale, "without scales by block",
             ", or try --scale block too")  # fmt: skip
 
 
 def _of_coders(a: argparse.Namespace, coders: set[str | None], why: str) -> None:
     names = why.format(", ".join(sorted(c for c in coders if c)))
-    _refuse(a, ("layout", "tile", "table_bits"), coders.isdisjoint(_TILED), names, ", or take coder rans or huffman")
-    _refuse(a, ("level",), "zstd" not in coders, names, ", or take coder zstd")
+    _useless(a, ("layout", "tile", "table_bits"), coders.isdisjoint(_TILED), names, ", or take coder rans or huffman")
+    _useless(a, ("level",), "zstd" not in coders, names, ", or take coder zstd")
 
 
 def inspect(a: argparse.Namespace) -> None:
     """``wcodec inspect``: the ways to show things exclude each other."""
-    _refuse(a, ("by",), a.plot is None, "without --plot", ", or name a picture with --plot")
-    _refuse(a, ("summary",), a.json, "with --json, which has everything", ", or leave out --json")
-    _refuse(a, ("sort",), a.summary, "with --summary, which shows no tensors", ", or leave out --summary")
+    if a.plot is not None:
+        check_plot(a.plot)
+    _useless(a, ("by",), a.plot is None, "without --plot", ", or name a picture with --plot")
+    _useless(a, ("summary",), a.json, "with --json, which has everything", ", or leave out --json")
+    _useless(a, ("sort",), a.summary, "with --summary, which shows no tensors", ", or leave out --summary")
 
 
 def _there(a: argparse.Namespace, *, hub: bool) -> None:
@@ -83,27 +86,29 @@ def running(a: argparse.Namespace) -> None:
     """Commands that run a model: on the CPU compressed bytes are in the page cache or read from disk, nowhere else."""
     _there(a, hub=True)
     if a.residency not in ("disk", "auto"):
-        _refuse(a, ("residency",), a.device == "cpu", "on the CPU", ", take disk, or add --device cuda")
-    _refuse(a, ("vram_budget",), a.device == "cpu", "on the CPU", ", or add --device cuda")
-    _refuse(a, ("ram_budget",), a.residency != "auto", "without --residency auto", ", or add that")
+        _useless(a, ("residency",), a.device == "cpu", "on the CPU", ", take disk, or add --device cuda")
+    _useless(a, ("vram_budget",), a.device == "cpu", "on the CPU", ", or add --device cuda")
+    _useless(a, ("ram_budget",), a.residency != "auto", "without --residency auto", ", or add that")
 
 
 def calibrate(a: argparse.Namespace) -> None:
     """``wcodec calibrate``"""
     _there(a, hub=False)
-    _refuse(a, ("memory",), a.steps_only, "with --steps-only, which sums no second moments", "")
+    _useless(a, ("memory",), a.steps_only, "with --steps-only, which sums no second moments", "")
 
 
 def plan(a: argparse.Namespace) -> None:
     """``wcodec plan``: without a text no model runs."""
     _there(a, hub=False)
-    _refuse(a, ("windows", "dtype", "tokenizer"), a.text is None, "without a text to measure damage on",
+    _useless(a, ("windows", "dtype", "tokenizer"), a.text is None, "without a text to measure damage on",
             ", or give --text")  # fmt: skip
 
 
 def frontier(a: argparse.Namespace) -> None:
     """``wcodec frontier``"""
     _there(a, hub=False)
+    if a.plot is not None:
+        check_plot(a.plot)
 
 
 CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {

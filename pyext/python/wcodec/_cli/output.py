@@ -7,9 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
-from .._errors import FileError, InputError
+from .._errors import FileError, InputError, UnsupportedError
 from .._metadata import finite
 from .._native import safe, safe_lines
 from .._terminal import Table, columns, has_colors, is_terminal, paint, pairs, table, wrapped
@@ -165,13 +166,28 @@ def _write(text: str, stream: TextIO, end: str = "\n") -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, file=stream)
 
 
+def check_plot(path: str) -> None:
+    """Whether a picture can be drawn, and written there: before the work for it, which may take long.
+
+    :raises InputError: if its name ends in none of a kind of picture.
+    :raises UnsupportedError: if matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise UnsupportedError("matplotlib is not installed (pip install matplotlib)") from None
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if Path(path).suffix.removeprefix(".").lower() not in kinds:
+        raise InputError(f"{path}: no picture of this kind can be drawn (end the name in .png, or in .svg or .pdf)")
+    if not Path(path).resolve().parent.is_dir():
+        raise FileError(f"{path}: the picture cannot be written: there is no such folder (choose another place)")
+
+
 def save_plot(draw: Callable[[], Any], path: str) -> None:
     """Writes a picture; what its ending is called decides what it is."""
     ax = draw()
     try:
         ax.figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise InputError(f"{path}: no picture of this kind can be drawn: {error} (end the name in .png)") from None
     except OSError as error:
         raise FileError(f"{path}: the picture cannot be written: {error.strerror} (choose another place)") from None
 

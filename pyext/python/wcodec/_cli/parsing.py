@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,7 +22,15 @@ class Parser(argparse.ArgumentParser):
     """argparse does not say when its help cannot be written, quotes arguments as they are, and leaves it to the reader
     to find out what a mistaken word should have been."""
 
+    words: Sequence[str] = ()
+    """What was typed, of all parsers: one that misses an argument is told nothing of those that nobody knows."""
+
     def error(self, message: str) -> NoReturn:
+        if "are required" in message:
+            unknown = [w.partition("=")[0] for w in self.words if w.startswith("--")]
+            missing = [name for name in options(self) if name in message]
+            meant = [(w, near) for w in unknown if w not in options(self) and (near := like(w, missing))]
+            message += "".join(f" (did you mean {near} by {safe(w)}?)" for w, near in meant)
         tell(self.format_usage().rstrip("\n"))
         complain("error", message, self.prog)
         self.exit(2)
@@ -41,7 +50,8 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, args: Sequence[str] | None = None) -> argparse.Namespace:
         """The arguments; what nobody knows is refused with what was probably meant."""
-        found, extra = self.parse_known_args(args)
+        Parser.words = list(sys.argv[1:] if args is None else args)
+        found, extra = self.parse_known_args(Parser.words)
         if extra:
             # Of the subcommand, if there is one: the arguments were its own.
             parser = getattr(found, "parser", self)

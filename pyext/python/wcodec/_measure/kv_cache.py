@@ -120,11 +120,13 @@ def _prompt(model: Any, prompt: Any, tokenizer: Any) -> tuple[torch.Tensor, Any]
     if isinstance(prompt, str):
         own = _models.tokenizer_for(model, tokenizer)
         prompt = own(prompt)["input_ids"] or _beginning(model, own)
+        if not prompt:
+            raise InputError(
+                "the prompt is empty, and this model has no token that a text begins with (give it some text)"
+            )
     elif tokenizer is not None:
         own = _models.tokenizer_for(model, tokenizer)
     ids = _models.token_ids(prompt, model)
-    if not ids.numel():
-        raise InputError("the prompt is empty, and this model has no token that a text begins with (give it some text)")
     _models.check_ids(ids, model)
     return ids, own
 
