@@ -65,7 +65,10 @@ impl Encoder {
         let work = move || {
             let mut last: Option<Instant> = None;
             let tell = sender.clone();
-            let done = file.original().map_or_else(|| Err(Error::input("it is encoded already").advice("name a checkpoint")), |o| o.checkpoint());
+            let done = file.original().map_or_else(
+                || Err(Error::input("it is encoded already").advice("name a checkpoint")),
+                |o| o.checkpoint(),
+            );
             let done = done.and_then(|checkpoint| {
                 encode(checkpoint, &out, &options, &mut |e| {
                     if last.is_none_or(|t| t.elapsed() >= PAUSE) {
