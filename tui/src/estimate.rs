@@ -82,10 +82,9 @@ pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) ->
         };
         found.push(figures(&source, &encode_to_container(&source, &options, progress)?.0, cancel)?);
     }
-    let would = |(i, (a, b)): (&usize, (&(f64, f64), &(f64, f64)))| {
-        (*i, Would { int8_bits: a.0, int8_error: a.1, rate_bits: b.0, rate_error: b.1 })
-    };
-    Ok(wanted.iter().zip(found[0].iter().zip(&found[1])).map(would).collect())
+    let both = found[0].iter().zip(&found[1]);
+    let would = both.map(|(a, b)| Would { int8_bits: a.0, int8_error: a.1, rate_bits: b.0, rate_error: b.1 });
+    Ok(wanted.iter().copied().zip(would).collect())
 }
 
 /// Samples with what is known of their model, on which the steps of some roles depend.

@@ -46,8 +46,9 @@ fn tabs(mut pen: Pen<'_>, state: &State) {
 
 fn file(mut pen: Pen<'_>, state: &State) {
     let (look, file) = (state.look, &state.file);
-    let stored = file.file_bytes();
     let totals = &file.totals;
+    // A header is no part of what is compared.
+    let stored = if file.original().is_some() { totals.stored_bytes } else { file.file_bytes() };
     let ratio = if stored == 0 { 1.0 } else { totals.original_bytes as f64 / stored as f64 };
     let bits = if totals.elements == 0 { 0.0 } else { 8.0 * stored as f64 / totals.elements as f64 };
     let arrow = look.sign("→", "->");
@@ -112,7 +113,7 @@ fn checked(state: &State) -> Option<(String, Style)> {
         }
     }
     let (look, all) = (state.look, state.file.tensors.len());
-    let done = format!("{}/{}", text::count((sound + damaged) as u64), text::count(all as u64));
+    let done = format!("{}/{}", text::count(sound + damaged), text::count(all as u64));
     match (damaged, running, sound) {
         (0, 0, 0) => None,
         (0, 0, _) => Some((format!("{} verified {done}", look.sign("✓", "+")), look.good())),
