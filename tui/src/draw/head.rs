@@ -79,7 +79,9 @@ fn file(mut pen: Pen<'_>, state: &State) {
     let reserved = checked_width
         + text::width(&name).min((room / 3).max(8))
         + if changed.is_empty() { 0 } else { gap + changed.len() };
-    let mut shown: Vec<&(String, Style, u8)> = facts.iter().collect();
+    // Of nothing there is no ratio.
+    let facts_of = if file.tensors.is_empty() { &facts[..0] } else { &facts[..] };
+    let mut shown: Vec<&(String, Style, u8)> = facts_of.iter().collect();
     let needed = |shown: &[&(String, Style, u8)]| shown.iter().map(|f| gap + text::width(&f.0)).sum::<usize>();
     while !shown.is_empty() && reserved + needed(&shown) > room {
         let last = shown.iter().map(|f| f.2).max().unwrap_or(0);
