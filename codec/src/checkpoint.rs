@@ -138,7 +138,9 @@ impl Checkpoint {
     /// # Errors
     /// As for [`open`](Self::open), but for files that are too short for their headers.
     pub fn open_cut(path: &Path) -> Result<Self> {
-        Self::open_any(path, true)
+        let checkpoint = Self::open_any(path, true)?;
+        refuse_rest(&checkpoint)?;
+        Ok(checkpoint)
     }
 
     /// Opens a file or a folder that may be what is not compressed of a model, for those who have the container, too.

@@ -18,9 +18,10 @@ use crate::state::timing::Device;
 pub const PROGRAM: &str = "wcodec-tui";
 
 const ABOUT: &str = "\
-Looks into a .wcodec container: every layer with its scheme, coder, size, ratio, bits per weight and entropy; the scales, symbols \
+Looks into a .wcodec container: a heat map of layers by role; every layer with its scheme, coder, size, ratio, bits per weight and entropy; the scales, symbols \
 and chunks of one layer; how fast it decodes on this machine; what differs between two files; the map of the file; how its bits were \
-chosen and where they went.
+chosen and where they went. Checkpoints (.safetensors) and .gguf files open, too: what encoding would give is estimated \
+from samples, and a key encodes a checkpoint.
 
 Where the output is no terminal, the table of layers is printed once instead. Press ? inside for all keys.";
 
@@ -33,6 +34,7 @@ Examples:
   wcodec-tui model.wcodec --tab timing --device cuda:0 how fast it decodes on the first GPU
   wcodec-tui old.wcodec new.wcodec --tab compare       two files side by side
   wcodec-tui model.wcodec --tab rates                  plan, measured quality, bits by role and by layer
+  wcodec-tui model.safetensors                         what encoding would give; the key E encodes
   wcodec-tui model.wcodec --plain | less -S            the table as text
   wcodec-tui a.wcodec b.wcodec --json | jq .compare.same
   source <(wcodec-tui --completions bash)              completion in this shell
@@ -47,7 +49,7 @@ Exit status:
 #[derive(Clone, Debug, Parser)]
 #[command(name = PROGRAM, version, long_about = ABOUT, after_help = AFTER, max_term_width = 110)]
 pub struct Options {
-    /// The container to look into.
+    /// The file to look into: a container, a .safetensors file or a folder of them, or a .gguf file.
     #[arg(value_name = "FILE", required_unless_present_any = ["completions", "man"])]
     pub file: Option<PathBuf>,
     /// Another container, to compare it with.

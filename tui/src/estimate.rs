@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use wcodec::{
-    Bits, Cancel, Coder, Container, DecodeOptions, EncodeOptions, Granularity, MemorySource, Rate, Result, Scheme,
-    encode_to_container,
+    Bits, Cancel, Coder, Container, DecodeOptions, EncodeOptions, Granularity, MemorySource, Pool, Rate, Result,
+    Scheme, Source, SourceBytes, SourceTensor, encode_to_container,
 };
 
 use crate::model::FileModel;
+use crate::model::original::Original;
 use crate::stats::error::{Differences, values};
 
 /// Bits of scheme `rate` that are tried.
@@ -43,6 +44,10 @@ pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) ->
     let wanted: Vec<usize> = (0..file.tensors.len()).filter(|&i| is_sampled(file, i)).collect();
     let all: u64 = wanted.iter().map(|&i| file.tensors[i].elements).sum();
     let part = (WEIGHTS as f64 / all.max(1) as f64).min(1.0);
+    let model = match original {
+        Original::Checkpoint(checkpoint) => checkpoint.model(),
+        Original::Gguf(_) => None,
+    };
     let mut source = MemorySource::new();
     for (n, &i) in wanted.iter().enumerate() {
         let t = &file.tensors[i];
@@ -64,6 +69,7 @@ pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) ->
     if wanted.is_empty() {
         return Ok(HashMap::new());
     }
+    let source = Samples { tensors: source, model };
     let mut found = Vec::new();
     let ways =
         [(Scheme::Int8(Granularity::Row), 0.2), (Scheme::Rate(Rate { bits: Bits::new(BITS)?, trellis: true }), 0.4)];
@@ -76,10 +82,29 @@ pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) ->
         };
         found.push(figures(&source, &encode_to_container(&source, &options, progress)?.0, cancel)?);
     }
-    let would = |(i, (a, b)): (&usize, (&(f64, f64), &(f64, f64)))| {
-        (*i, Would { int8_bits: a.0, int8_error: a.1, rate_bits: b.0, rate_error: b.1 })
-    };
-    Ok(wanted.iter().zip(found[0].iter().zip(&found[1])).map(would).collect())
+    let both = found[0].iter().zip(&found[1]);
+    let would = both.map(|(a, b)| Would { int8_bits: a.0, int8_error: a.1, rate_bits: b.0, rate_error: b.1 });
+    Ok(wanted.iter().copied().zip(would).collect())
+}
+
+/// Samples with what is known of their model, on which the steps of some roles depend.
+struct Samples<'a> {
+    tensors: MemorySource<'a>,
+    model: Option<serde_json::Value>,
+}
+
+impl Source for Samples<'_> {
+    fn tensors(&self) -> &[SourceTensor] {
+        self.tensors.tensors()
+    }
+
+    fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
+        self.tensors.read_with(index, pool, cancel)
+    }
+
+    fn model(&self) -> Option<serde_json::Value> {
+        self.model.clone()
+    }
 }
 
 /// Whether a tensor is a matrix of weights that is there.
@@ -89,8 +114,7 @@ fn is_sampled(file: &FileModel, i: usize) -> bool {
 }
 
 /// Bits per weight and relative error of each tensor, in the order of the source.
-fn figures(source: &MemorySource<'_>, container: &Container, cancel: &Cancel) -> Result<Vec<(f64, f64)>> {
-    use wcodec::Source;
+fn figures(source: &Samples<'_>, container: &Container, cancel: &Cancel) -> Result<Vec<(f64, f64)>> {
     let infos = container.infos()?;
     let mut found = Vec::new();
     for (i, t) in source.tensors().iter().enumerate() {

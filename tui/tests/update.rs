@@ -234,11 +234,12 @@ fn any_column_is_chosen_by_its_letter() {
 #[test]
 fn keys_are_those_of_the_file() {
     let mut state = opened();
-    state.keys = Arc::new(wcodec_tui::keymap::file::parse("[keys]\ndown = 'x'\nhelp = ['H', 'F1']\n").unwrap().keys);
-    press(&mut state, "xxj");
+    state.keys = Arc::new(wcodec_tui::keymap::file::parse("[keys]\ndown = 'X'\nhelp = ['H', 'F1']\n").unwrap().keys);
+    press(&mut state, "XXj");
     assert_eq!(state.layers.cursor.selected, 2);
+    update(&mut state, Action::Resize(140, 60));
     press(&mut state, "H");
     assert!(matches!(state.overlay, Overlay::Help(_)));
     let text = draw(&state);
-    assert!(text.contains("x  one row down") && text.contains("H F1  this list"), "{text}");
+    assert!(text.contains("X  one row down") && text.contains("H F1  this list"), "{text}");
 }

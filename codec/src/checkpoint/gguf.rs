@@ -6,7 +6,7 @@ use std::path::Path;
 
 use gguf_rs_lib::GGUFError;
 use gguf_rs_lib::format::{
-    GGUF_DEFAULT_ALIGNMENT, GGUFHeader, GGUFTensorType, Metadata, MetadataValue, TensorInfo as Entry,
+    GGUF_DEFAULT_ALIGNMENT, GGUF_MAX_DIMENSIONS, GGUFHeader, GGUFTensorType, Metadata, MetadataValue,
 };
 
 use crate::cancel::Cancel;
@@ -154,26 +154,71 @@ fn parse(reader: &mut impl Read) -> std::result::Result<(u64, Vec<Entry>, Metada
     // No capacity by what the file says: each entry was read before there is room for it.
     let mut entries = Vec::new();
     for _ in 0..header.tensor_count {
-        entries.push(Entry::read_from(&mut counted)?);
+        entries.push(Entry::read(&mut counted)?);
     }
     Ok((counted.bytes, entries, metadata))
+}
+
+/// A tensor as the header has it. The library's own refuses types that it does not know, and long names.
+struct Entry {
+    name: String,
+    /// Innermost first.
+    dimensions: Vec<u64>,
+    kind: u32,
+    /// From where the data begin.
+    offset: u64,
+}
+
+/// Bytes of a name at most.
+const LONGEST_NAME: u64 = 4096;
+
+impl Entry {
+    fn read(reader: &mut impl Read) -> std::result::Result<Self, GGUFError> {
+        let length = number::<8>(reader)?;
+        if length > LONGEST_NAME {
+            return Err(GGUFError::Format(format!("a name of {length} bytes")));
+        }
+        let mut name = vec![0; length as usize];
+        reader.read_exact(&mut name)?;
+        let name = String::from_utf8(name).map_err(|_| GGUFError::Format("a name is no UTF-8".to_owned()))?;
+        let count = number::<4>(reader)?;
+        if count > GGUF_MAX_DIMENSIONS as u64 {
+            return Err(GGUFError::Format(format!("a tensor of {count} dimensions")));
+        }
+        let dimensions = (0..count).map(|_| number::<8>(reader)).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { name, dimensions, kind: number::<4>(reader)? as u32, offset: number::<8>(reader)? })
+    }
+
+    /// Elements, if they can be counted.
+    fn elements(&self) -> Option<u64> {
+        if self.dimensions.contains(&0) {
+            return Some(0);
+        }
+        self.dimensions.iter().try_fold(1u64, |n, &d| n.checked_mul(d))
+    }
+}
+
+/// A little-endian number of so many bytes, 8 at most.
+fn number<const BYTES: usize>(reader: &mut impl Read) -> std::io::Result<u64> {
+    let mut bytes = [0; 8];
+    reader.read_exact(&mut bytes[..BYTES])?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 /// A tensor as the header has it, its offset counted from the start of the file.
 fn tensor(entry: Entry, data: u64) -> Result<GgufTensor> {
     let of = |e: Error| e.tensor(&entry.name);
-    let elements =
-        entry.checked_element_count().ok_or_else(|| of(wrong("it has more elements than can be counted")))?;
+    let elements = entry.elements().ok_or_else(|| of(wrong("it has more elements than can be counted")))?;
     let offset = data.checked_add(entry.offset).ok_or_else(|| of(wrong("it begins beyond all files")))?;
     let shape = entry.dimensions.iter().rev().map(|&n| usize::try_from(n));
     let shape = shape.collect::<std::result::Result<Vec<_>, _>>().map_err(|_| of(wrong("its shape is too large")))?;
-    let (kind, bytes) = match GGUFTensorType::from_u32(entry.tensor_type) {
+    let (kind, bytes) = match GGUFTensorType::from_u32(entry.kind) {
         // Rows of blocks: what is no multiple of them has no size.
         Ok(kind) => match kind.checked_calculate_size(elements) {
             Some(bytes) => (kind.name().to_owned(), bytes),
             None => return Err(of(wrong(&format!("{elements} elements of type {} are no whole blocks", kind.name())))),
         },
-        Err(_) => (format!("type {}", entry.tensor_type), 0),
+        Err(_) => (format!("type {}", entry.kind), 0),
     };
     if offset.checked_add(bytes).is_none() {
         return Err(of(wrong("it ends beyond all files")));

@@ -46,8 +46,9 @@ fn tabs(mut pen: Pen<'_>, state: &State) {
 
 fn file(mut pen: Pen<'_>, state: &State) {
     let (look, file) = (state.look, &state.file);
-    let stored = file.file_bytes();
     let totals = &file.totals;
+    // A header is no part of what is compared.
+    let stored = if file.original().is_some() { totals.stored_bytes } else { file.file_bytes() };
     let ratio = if stored == 0 { 1.0 } else { totals.original_bytes as f64 / stored as f64 };
     let bits = if totals.elements == 0 { 0.0 } else { 8.0 * stored as f64 / totals.elements as f64 };
     let arrow = look.sign("→", "->");
@@ -78,7 +79,9 @@ fn file(mut pen: Pen<'_>, state: &State) {
     let reserved = checked_width
         + text::width(&name).min((room / 3).max(8))
         + if changed.is_empty() { 0 } else { gap + changed.len() };
-    let mut shown: Vec<&(String, Style, u8)> = facts.iter().collect();
+    // Of nothing there is no ratio.
+    let facts_of = if file.tensors.is_empty() { &facts[..0] } else { &facts[..] };
+    let mut shown: Vec<&(String, Style, u8)> = facts_of.iter().collect();
     let needed = |shown: &[&(String, Style, u8)]| shown.iter().map(|f| gap + text::width(&f.0)).sum::<usize>();
     while !shown.is_empty() && reserved + needed(&shown) > room {
         let last = shown.iter().map(|f| f.2).max().unwrap_or(0);
@@ -112,7 +115,7 @@ fn checked(state: &State) -> Option<(String, Style)> {
         }
     }
     let (look, all) = (state.look, state.file.tensors.len());
-    let done = format!("{}/{}", text::count((sound + damaged) as u64), text::count(all as u64));
+    let done = format!("{}/{}", text::count(sound + damaged), text::count(all as u64));
     match (damaged, running, sound) {
         (0, 0, 0) => None,
         (0, 0, _) => Some((format!("{} verified {done}", look.sign("✓", "+")), look.good())),

@@ -16,13 +16,14 @@ pub enum Original {
 }
 
 impl Original {
-    /// Whether a path is taken for one: a folder without a container, or a file that ends or begins as they do.
+    /// Whether a path is taken for one: a folder of a checkpoint that is no compressed model, or a file that ends or begins as they do.
     pub fn is_one(path: &Path) -> bool {
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
         match ending.as_str() {
             "wcodec" => false,
             "safetensors" | "gguf" => true,
-            _ if path.is_dir() => Checkpoint::open_cut(path).is_ok(),
+            // A folder with a container is that container, with what is not compressed beside it.
+            _ if path.is_dir() => wcodec::Container::open(path).is_err() && Checkpoint::open_cut(path).is_ok(),
             _ => Gguf::is_one(path),
         }
     }

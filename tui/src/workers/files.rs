@@ -11,6 +11,7 @@ use wcodec::{OutputFile, OutputKind};
 
 use crate::action::{Action, Report};
 use crate::model::FileModel;
+use crate::model::original::Original;
 
 /// Names that are tried before an export gives up.
 const MOST_NAMES: usize = 1000;
@@ -35,7 +36,9 @@ impl Files {
         }
         let reading = self.reading.clone();
         self.work("reload", move || {
-            let read = FileModel::open_any(&path, trusted).map(Arc::new).map_err(|e| e.to_string());
+            // A container that was cut off meanwhile is no reason to forget what was read before.
+            let open = if Original::is_one(&path) { FileModel::open_any } else { FileModel::open_with };
+            let read = open(&path, trusted).map(Arc::new).map_err(|e| e.to_string());
             reading.store(false, Ordering::SeqCst);
             Report::Reloaded(read)
         });

@@ -34,7 +34,7 @@ impl<'a> Figures<'a> {
     pub fn of(&self, cell: &HeatCell) -> Option<f64> {
         let totals = &cell.totals;
         match self.measure {
-            Measure::Bits => (totals.elements > 0).then(|| totals.bits_per_weight()),
+            Measure::Bits => (totals.elements > 0 && totals.stored_bytes > 0).then(|| totals.bits_per_weight()),
             Measure::Ratio => (totals.stored_bytes > 0).then(|| totals.ratio()),
             Measure::Share => {
                 let all = self.state.file.totals.stored_bytes;
