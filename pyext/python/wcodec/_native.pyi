@@ -38,6 +38,7 @@ __all__ = [
     "layer_encode",
     "legacy_decode",
     "legacy_encode",
+    "matching",
     "nvcomp_info",
     "rate_bits",
     "rate_tile",
