@@ -318,7 +318,7 @@ def test_names_of_thousands_of_digits(tmp_path: Path, good: Path, plt: Any) -> N
     write_container(path, [raw(name) for name in names])
     explore(path, good, tmp_path)
     wcodec.open(path).plot.ratio()
-    for sort in ("natural", "file", "name", "size"):
+    for sort in ("name", "file", "shape", "original"):
         assert command("inspect", path, "--sort", sort) == 0
     from wcodec._models._find import group_of
 

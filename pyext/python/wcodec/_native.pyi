@@ -39,6 +39,7 @@ __all__ = [
     "layer_encode",
     "legacy_decode",
     "legacy_encode",
+    "matching",
     "nvcomp_info",
     "rate_bits",
     "rate_tile",
