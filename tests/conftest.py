@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from command import Cli, call
+
+# pytest-xdist gives its workers a width, by which the command would cut its tables.
+os.environ.pop("COLUMNS", None)
 
 Writer = Callable[[Path, dict[str, np.ndarray]], Path]
 

@@ -146,7 +146,7 @@ def test_command(folder: Path, tmp_path: Path, run: Cli, monkeypatch: pytest.Mon
     # What is misspelt is not looked for where the command runs.
     monkeypatch.chdir(folder)
     for arguments, message in (
-        (("nowhere", "-o", tmp_path / "n.safetensors"), "nowhere: there is no config.json"),
+        (("nowhere", "-o", tmp_path / "n.safetensors"), "nowhere: there is no such folder or file"),
         ((folder, "-o", out), "exists"),
         ((folder, "-o", tmp_path / "n.safetensors", "--device", "tpu"), "'tpu'"),
     ):

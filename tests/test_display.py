@@ -89,7 +89,7 @@ def test_html_has_the_heat_map_first(container: wcodec.Container) -> None:
 
 def test_problems_are_open_and_red(container: wcodec.Container, tmp_path: Path) -> None:
     fine = wcodec.verify(container.path, progress=False)
-    assert "open" not in fine._repr_html_() and "#d0342c" not in fine._repr_html_()
+    assert "<details open" not in fine._repr_html_() and "#d0342c" not in fine._repr_html_()
     damaged = bytearray(Path(str(container.path)).read_bytes())
     damaged[next(s for s in container["embed.weight"].segments if s.role == "data").offset] ^= 1
     (tmp_path / "d.wcodec").write_bytes(damaged)

@@ -5,6 +5,7 @@ computes what it did. Launches are played by torch, in float64, where the kernel
 from __future__ import annotations
 
 import copy
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -39,17 +40,17 @@ class Played:
 
     def normed(self, h: torch.Tensor, scaled: torch.Tensor, norm: Any) -> torch.Tensor:
         _log.append(f"normed {len(self.layers)}")
-        assert torch.equal(scaled, h * norm.gain)
-        by = norm.factor / (h.double().pow(2).mean(-1, keepdim=True) + norm.epsilon).sqrt()
+        assert torch.equal(scaled, norm.scaled(h))
+        by = 1 / norm.scale / (h.double().pow(2).mean(-1, keepdim=True) + norm.epsilon).sqrt()
         parts = self._products(scaled.double() * by)
         if self.gated:
             parts = [F.silu(parts[0]) * parts[1]]
         return torch.cat([y.reshape(-1) for y in parts]).to(h.dtype)
 
-    def added(self, x: torch.Tensor, residual: torch.Tensor, gain: torch.Tensor | None) -> Any:
-        _log.append("added" if gain is None else "added and scaled")
+    def added(self, x: torch.Tensor, residual: torch.Tensor, norm: Any) -> Any:
+        _log.append("added" if norm is None else "added and scaled")
         y = (residual.double() + self._products(x)[0]).to(residual.dtype)
-        return y, None if gain is None else y * gain
+        return y, None if norm is None else norm.scaled(y)
 
 
 @pytest.fixture
@@ -207,9 +208,13 @@ def test_gains_in_float16_are_divided(played: list[str]) -> None:
         torch.testing.assert_close(model(IDS).logits.float(), want, rtol=2e-2, atol=2e-2)
         block = model.model.layers[1].__dict__["_wcodec_block"]
         norm = block._norms["attention"].get(block.layers[0])
-        assert norm.factor == 8 and float(norm.gain.max()) == 7 / 8
-        model.model.layers[1].input_layernorm.weight.fill_(20.0)
-        assert block._norms["attention"].get(block.layers[0]).factor == 32
+        assert norm.scale == 1 / 8 and norm.scaled(torch.ones(1, 64, dtype=torch.float16))[0, 0] == 7 / 8
+        # Another weight counts at once, however it came there.
+        for weight in (20.0, 0.5):
+            model.model.layers[1].input_layernorm.weight.data.fill_(weight)
+            got = model(IDS).logits.float()
+            torch.testing.assert_close(got, model.float()(IDS).logits, rtol=2e-2, atol=2e-2)
+            model.half()
 
 
 def test_threads_do_not_take_each_others_results(played: list[str]) -> None:
@@ -296,9 +301,40 @@ def test_code_says_which_layers_read_one_tensor() -> None:
         def forward(self, x: Any) -> Any:
             return self.a(x) + self.a(x) + self.b(x)
 
+    class Alias(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            a, y = self.a(x), x
+            y = x
+            y += 1
+            return a + self.b(x)
+
+    class Told(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            a = self.a(x)
+            F.relu(x, inplace=True)
+            return a + self.b(x)
+
+    class Cast(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cpu", torch.bfloat16):
+                a = self.a(x)
+            return a + self.b(x)
+
+    def wrapped(forward: Any) -> Any:
+        @functools.wraps(forward)
+        def twice(self: Any, x: Any) -> Any:
+            return 2 * forward(self, x)
+
+        return twice
+
+    class Decorated(torch.nn.Module):
+        @wrapped
+        def forward(self, x: Any) -> Any:
+            return self.a(x) + self.b(x)
+
     found = {s.argument: set(s.names) for s in _pattern.siblings(Both)}
     assert found == {"x": {"a", "b"}, "y": {"c", "d"}}
-    for kind in (Changed, InPlace, Indexed, Sometimes, Twice, torch.nn.Linear, torch.nn.ReLU):
+    for kind in (Changed, InPlace, Indexed, Sometimes, Twice, Alias, Told, Cast, Decorated, torch.nn.Linear):
         assert _pattern.siblings(kind) == (), kind
 
 
@@ -319,6 +355,81 @@ def test_blocks_are_known_by_their_code() -> None:
     assert _pattern.block_form(modeling_olmo2.Olmo2DecoderLayer) is None
     assert _pattern.block_form(modeling_gemma2.Gemma2DecoderLayer) is None
     assert not _pattern.is_rms_norm(modeling_gemma2.Gemma2RMSNorm)
+
+
+def test_what_is_replaced_after_fusing(played: list[str]) -> None:
+    model = llama()
+    wcodec.nn.fuse_(model)
+    block = model.model.layers[0]
+    with torch.no_grad():
+        want = model(IDS).logits
+
+        class SiLU(torch.nn.Module):
+            def forward(self, x: Any) -> Any:
+                return x * torch.sigmoid(1.7 * x)
+
+        before = block.mlp.act_fn
+        block.mlp.act_fn = SiLU()
+        other = model(IDS).logits
+        wcodec.nn.fuse_(model, False)
+        torch.testing.assert_close(model(IDS).logits, other, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(other, want, atol=1e-3)
+        # One of that name is not the one that is meant.
+        wcodec.nn.fuse_(model)
+        assert "mlp" not in block.__dict__["_wcodec_block"].first
+        block.mlp.act_fn = before
+        wcodec.nn.fuse_(model)
+        seen: list[Any] = []
+        hook = block.mlp.act_fn.register_forward_hook(lambda m, a, y: seen.append(y))
+        torch.testing.assert_close(model(IDS).logits, want, rtol=1e-4, atol=1e-4)
+        assert len(seen) == 1
+        hook.remove()
+        everywhere = torch.nn.modules.module.register_module_forward_hook(lambda m, a, y: seen.append(type(m).__name__))
+        model(IDS)
+        everywhere.remove()
+        assert seen.count("LlamaRMSNorm") == 7
+        # What transformers asked for once does not slow down what comes later.
+        model(IDS, output_hidden_states=True)
+        played.clear()
+        model(IDS)
+        assert played[:4] == BLOCK
+
+
+def test_classes_that_change_after_fusing(played: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+
+    model = llama()
+    wcodec.nn.fuse_(model)
+    for kind in (modeling_llama.LlamaMLP, modeling_llama.LlamaRMSNorm, modeling_llama.LlamaAttention):
+        plain = kind.forward
+        with monkeypatch.context() as patch, torch.no_grad():
+            patch.setattr(kind, "forward", lambda *a, plain=plain, **k: _doubled(plain(*a, **k)))
+            got = model(IDS).logits
+            wcodec.nn.fuse_(model, False)
+            torch.testing.assert_close(model(IDS).logits, got, rtol=1e-4, atol=1e-4)
+            # Code that is not known, or not to be had, is run as it is.
+            wcodec.nn.fuse_(model)
+            torch.testing.assert_close(model(IDS).logits, got, rtol=1e-4, atol=1e-4)
+        wcodec.nn.fuse_(model)
+
+
+def _doubled(found: Any) -> Any:
+    return (found[0] * 2, *found[1:]) if isinstance(found, tuple) else found * 2
+
+
+def test_attention_in_another_dtype_is_an_error(played: list[str]) -> None:
+    def wide(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+        return value.float().repeat_interleave(2, 1).transpose(1, 2), None
+
+    transformers.AttentionInterface.register("wide", wide)
+    model = llama(dtype=torch.bfloat16)
+    model.set_attn_implementation("wide")
+    with torch.no_grad():
+        for fused in (False, True):
+            wcodec.nn.fuse_(model, fused)
+            with pytest.raises(wcodec.InputError, match="float32"):
+                model(IDS)
+    assert not any(m._served for m in model.modules() if isinstance(m, wcodec.nn.CompressedLinear))
 
 
 def test_another_activation_is_not_fused(played: list[str]) -> None:

@@ -270,7 +270,7 @@ def test_memory_has_a_bound(tmp_path: Path, rng: np.random.Generator) -> None:
     ring, most, _, covers, ahead, late = found["facts"]
     assert most <= ring <= 10 * MB and covers > 50 * MB and late == 0 and ahead > 4 * 48
     # The ring, two decoded layers, a compressed one, and what threads have for themselves.
-    assert found["grown"] < 30 * MB, found
+    assert found["grown"] < 40 * MB, found
 
 
 # Budgets

@@ -277,7 +277,7 @@ def test_every_report_plots_itself_and_says_what_is_missing(monkeypatch: pytest.
         getattr(wcodec, name) for name in wcodec.__all__ if name.endswith(("Report", "Comparison", "Statistics"))
     ]
     assert len(reports) > 9 and all(isinstance(report.plot, property) for report in reports)
-    found = _doctor.DoctorReport("1", "3", "x", {}, {}, (), (), {}, {}, (_doctor.Check("CPU", True, ""),))
+    found = _doctor.DoctorReport("1", "3", "x", {}, {}, (), (), {}, {}, {}, (_doctor.Check("CPU", True, ""),))
     plan = object.__new__(_plan.PlanReport)
     object.__setattr__(plan, "candidates", ())
     object.__setattr__(plan, "roles", ())

@@ -156,7 +156,7 @@ def test_a_walk_through_the_views(start: Start, container: Path) -> None:
     session.settle(1.0)
     session.wait(lambda text: re.search(r"\d+\.\d+", text))
     session.press("?")
-    session.wait("Ctrl-C")
+    session.wait("Everywhere")
     session.press("q")
     for view in "1245":
         session.press(view)

@@ -149,7 +149,7 @@ struct FactorsBatch {
   u32 norm_factor;            // By what results are multiplied before they are divided: bits of f32.
   u32 squares;                // Address in shared memory of sums of squares: a word for each vector and SQUARES_COLS columns.
   u32 arrived;                // Address in shared memory of a word for each of a block's strips.
-  u32 reserved;               // 0.
+  u32 gain_scale;             // By what those that are written a second time are multiplied besides `gain`: bits of f32.
   Factor items[MAX_FACTORS];  // `count` of them.
 };
 
@@ -339,7 +339,7 @@ LIES_AT(FactorsBatch, share, 116, 4)
 LIES_AT(FactorsBatch, norm_factor, 120, 4)
 LIES_AT(FactorsBatch, squares, 124, 4)
 LIES_AT(FactorsBatch, arrived, 128, 4)
-LIES_AT(FactorsBatch, reserved, 132, 4)
+LIES_AT(FactorsBatch, gain_scale, 132, 4)
 LIES_AT(FactorsBatch, items, 136, 3200)
 static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
 LIES_AT(Symbols, symbols, 0, 8)

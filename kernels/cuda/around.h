@@ -91,15 +91,16 @@ struct Stash {
   // For `strips` strips from `first`, all of whose results are in the stash, finds out of which the others are there too: then shared memory
   // says 1. All threads of the block call it.
   DEVICE_MEMBER void arrive(const FactorsBatch& batch, u32 first, u32 strips) const {
-    fence_device();
     syncthreads();
     for (u32 i = thread_index(); i < strips; i += block_threads()) {
+      // What all threads of the block have stored comes before the count, and what they load behind it.
+      fence_device();
       const u32 before = atomic_add(arrivals + first + i, 1);
+      fence_device();
       // For the next time.
       if (before) stg32(arrivals + first + i, 0);
       sts32(batch.arrived + i * 4, before);
     }
     syncthreads();
-    fence_device();
   }
 };

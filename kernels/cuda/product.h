@@ -265,7 +265,7 @@ struct Result {
     if (batch.scaled) {
       const u64 row = place - (u64)f.before * batch.vectors - (u64)(at % each / TILE_ROWS) * f.stride;
       const float gain = H::to_f32(ldg16((const u8*)batch.gain + row * 2));
-      stg16((u8*)batch.scaled + place * 2, H::of(mul_rn(H::to_f32(y), gain)));
+      stg16((u8*)batch.scaled + place * 2, H::of(mul_rn(mul_rn(H::to_f32(y), gain), bits_f32(batch.gain_scale))));
     }
   }
 };

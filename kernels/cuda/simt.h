@@ -186,7 +186,7 @@ DEVICE void stg8(void* p, u32 v) { *(u8*)p = (u8)v; }
 DEVICE void atomic_min(u32* p, u32 v) { atomicMin(p, v); }
 // Adds, and returns what was there before.
 DEVICE u32 atomic_add(u32* p, u32 v) { return atomicAdd(p, v); }
-// What this thread has stored, every thread of the device sees before what it stores behind this.
+// What this thread has stored, or knows to be stored, every thread of the device sees before what this one stores behind this.
 DEVICE void fence_device() { __threadfence(); }
 
 DEVICE float bits_f32(u32 v) { return __uint_as_float(v); }

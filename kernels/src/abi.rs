@@ -327,8 +327,8 @@ structures! {
         pub squares: u32,
         /// Address in shared memory of a word for each of a block's strips.
         pub arrived: u32,
-        /// 0.
-        pub reserved: u32,
+        /// By what those that are written a second time are multiplied besides `gain`: bits of f32.
+        pub gain_scale: u32,
         /// `count` of them.
         pub items: [Factor; MAX_FACTORS],
     }

@@ -197,6 +197,8 @@ struct State {
     running: usize,
     /// Whether all was taken, or what went wrong.
     result: Option<Result<()>>,
+    /// Whether a task has failed, also when its error was handed out already: then nothing is taken any more.
+    failed: bool,
 }
 
 impl std::fmt::Debug for Job {
@@ -242,7 +244,7 @@ impl Job {
     fn run(&self, work: impl FnOnce() -> Result<()>) -> bool {
         {
             let mut state = self.state();
-            if self.stopped.load(Ordering::Acquire) || state.result.is_some() {
+            if self.stopped.load(Ordering::Acquire) || state.failed || state.result.is_some() {
                 return false;
             }
             state.running += 1;
@@ -252,9 +254,10 @@ impl Job {
         state.running -= 1;
         state.left -= 1;
         if let Err(e) = done {
+            state.failed = true;
             state.result.get_or_insert(Err(e));
         }
-        let last = state.left == 0 && state.result.is_none() && !self.stopped.load(Ordering::Acquire);
+        let last = state.left == 0 && !state.failed && !self.stopped.load(Ordering::Acquire);
         drop(state);
         self.changed.notify_all();
         last
@@ -345,7 +348,7 @@ impl Disk {
     /// The slot's memory is as large as its [`Reads`] say, and nobody else touches it until then, but [`Slot::filled`].
     pub unsafe fn fill<S: Slot + 'static>(&self, slot: S) -> Arc<Job> {
         let pieces = slot.reads().pieces();
-        let state = State { left: pieces.len(), running: 0, result: None };
+        let state = State { left: pieces.len(), running: 0, result: None, failed: false };
         let job = Arc::new(Job { state: Mutex::new(state), changed: Condvar::new(), stopped: AtomicBool::new(false) });
         let (file, direct, verify) = (self.file.clone(), self.direct, self.verify);
         let filling = Arc::new(Filling { job: job.clone(), slot, file, direct, verify });

@@ -139,7 +139,8 @@ impl Launcher {
         if vectors.count == 0 {
             return Ok(());
         }
-        let Around { squared, epsilon, norm_factor, residual, scaled, gain, stash, arrivals } = vectors.around;
+        let Around { squared, epsilon, norm_factor, residual, scaled, gain, gain_scale, stash, arrivals } =
+            vectors.around;
         let gated = |launch: &ProductLaunch| launch.params.items.iter().any(|i| i.part != abi::PART_RESULT);
         if (stash == 0 || arrivals == 0) && work.products[which].iter().any(|(_, launch)| gated(launch)) {
             return Err(Error::input("gates and values have nowhere to meet").advice("set `stash` and `arrivals`"));
@@ -165,6 +166,7 @@ impl Launcher {
                 residual,
                 scaled,
                 gain,
+                gain_scale: gain_scale.to_bits(),
                 stash,
                 arrivals,
                 ..*launch.params

@@ -166,29 +166,24 @@ impl Shared {
         each.collect()
     }
 
-    /// Each gate is followed by its values, and both are all rows of matrices of one shape.
+    /// Gates are followed by their values, and nothing else is launched with them: both are all rows of matrices of one shape.
     fn check_parts(&self, factors: &[Factor]) -> Result<()> {
-        let mut left = factors;
-        while let [first, rest @ ..] = left {
-            left = rest;
-            let of = |f: &Factor| Ok::<_, Error>((&self.plans[self.find(&f.name)?], f.rows.is_none()));
-            let gate = match (first.part, rest) {
-                (FactorPart::Result, _) => continue,
-                (FactorPart::Gate, [value, rest @ ..]) if value.part == FactorPart::Value => {
-                    left = rest;
-                    let ((a, all_a), (b, all_b)) = (of(first)?, of(value)?);
-                    if all_a && all_b && a.matrix == b.matrix && a.matrix.0 == 1 {
-                        continue;
-                    }
-                    a
-                }
-                _ => of(first)?.0,
-            };
-            return Err(Error::input("gates and values come in pairs: matrices of one shape, one behind the other")
-                .tensor(gate.name())
-                .advice("prepare them apart"));
+        if factors.iter().all(|f| f.part == FactorPart::Result) {
+            return Ok(());
         }
-        Ok(())
+        let plan = |f: &Factor| Ok::<_, Error>(&self.plans[self.find(&f.name)?]);
+        if let [gate, value] = factors
+            && (gate.part, value.part) == (FactorPart::Gate, FactorPart::Value)
+            && gate.rows.is_none()
+            && value.rows.is_none()
+            && plan(gate)?.matrix == plan(value)?.matrix
+            && plan(gate)?.matrix.0 == 1
+        {
+            return Ok(());
+        }
+        Err(Error::input("gates and values come as a pair: matrices of one shape, one behind the other, and no others")
+            .tensor(plan(&factors[0])?.name())
+            .advice("prepare them apart"))
     }
 
     /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.

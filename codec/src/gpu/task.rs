@@ -77,15 +77,17 @@ pub struct Around {
     pub squared: u64,
     /// Is added to the mean of the squares.
     pub epsilon: f32,
-    /// By what gains were divided, so that `h * gain` is not too large for the dtype; 1 where they were not.
+    /// By what `h * gain` was divided, so that it is not too large for the dtype; 1 where it was not.
     pub norm_factor: f32,
     /// Address of what is added to the results, which lies as they do: a residual. Each is read before the result is written, so that it may
     /// be the same place.
     pub residual: u64,
-    /// Address of more results, which lie as those at `y` do: these as they were rounded, times `gain`, and rounded again.
+    /// Address of more results, which lie as those at `y` do: these as they were rounded, times `gain` and `gain_scale`, and rounded again.
     pub scaled: u64,
     /// Address of a gain for each row of the matrix; of launches of one factor.
     pub gain: u64,
+    /// By what results are multiplied besides; a power of two rounds nothing.
+    pub gain_scale: f32,
     /// Address of f32, twice as many as there are results, where gates and values meet.
     pub stash: u64,
     /// Address of a u32 for each 16 results of a vector, which are 0 before and behind each launch with gates. Launches that may run at the

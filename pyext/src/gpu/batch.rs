@@ -68,7 +68,7 @@ impl DecodeBatch {
         self.products(py, &Vectors { x, x_stride: stride, count, y, ..Vectors::default() }, stream)
     }
 
-    /// As `multiply`, with what else a launch does: `(squared, epsilon, norm_factor, residual, scaled, gain, stash, arrivals)`.
+    /// As `multiply`, with what else a launch does: `(squared, epsilon, norm_factor, residual, scaled, gain, gain_scale, stash, arrivals)`.
     #[expect(clippy::too_many_arguments, reason = "one call for each launch of a model: nothing is built for it")]
     fn multiply_around(
         &self,
@@ -78,10 +78,10 @@ impl DecodeBatch {
         count: usize,
         y: u64,
         stream: usize,
-        around: (u64, f32, f32, u64, u64, u64, u64, u64),
+        around: (u64, f32, f32, u64, u64, u64, f32, u64, u64),
     ) -> PyResult<()> {
-        let (squared, epsilon, norm_factor, residual, scaled, gain, stash, arrivals) = around;
-        let around = Around { squared, epsilon, norm_factor, residual, scaled, gain, stash, arrivals };
+        let (squared, epsilon, norm_factor, residual, scaled, gain, gain_scale, stash, arrivals) = around;
+        let around = Around { squared, epsilon, norm_factor, residual, scaled, gain, gain_scale, stash, arrivals };
         self.products(py, &Vectors { x, x_stride: stride, count, y, around }, stream)
     }
 

@@ -25,6 +25,9 @@ def generate(arguments: argparse.Namespace) -> int:
     """``wcodec generate``"""
     a = arguments
     prompt = sys.stdin.read() if a.prompt == "-" else a.prompt
+    if a.baseline and Path(a.baseline).is_dir():
+        # What is refused of it is refused before any text is written.
+        config_of(a.baseline, trust_remote_code=a.trust_remote_code)
     model = _load(a)
     tokenizer = _tokenizer(a, model)
     found = _write(a, model, tokenizer, prompt, f"compressed: {a.model}", a.model)

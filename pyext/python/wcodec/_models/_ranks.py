@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,9 @@ from ._find import Candidate, find
 from ._load import _config, _located, computing_dtype_of, skeleton, stored_candidates
 from ._names import Match, match, shared_names
 from ._parallel import check_heads, styles_of
+
+if TYPE_CHECKING:
+    from .._plot.reports import RanksPlots
 
 # Weights that are encoded to find out how many bytes one takes.
 _SAMPLE = 1 << 20
@@ -58,6 +61,13 @@ class RanksReport:
     rows: tuple[RankBytes, ...]
     refused: tuple[tuple[int, str], ...] = ()
     """Numbers of ranks that cannot share the model, and why."""
+
+    @property
+    def plot(self) -> RanksPlots:
+        """Plots (needs matplotlib): ``memory``."""
+        from .._plot.reports import RanksPlots
+
+        return RanksPlots(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

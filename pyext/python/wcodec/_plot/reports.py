@@ -17,6 +17,7 @@ from .heatmap import draw, draw_kinds, of_grid
 if TYPE_CHECKING:
     from .._calibrate import Statistics, StatisticsReport
     from .._doctor import DoctorReport
+    from .._models._ranks import RanksReport
     from .._plan import PlanReport
     from .._reports import Comparison, CompressionReport, TensorInfo, VerifyReport
 
@@ -169,6 +170,30 @@ class StatisticsReportPlots:
         if not found:
             raise InputError("these statistics have no tensor to draw (collect them on a model that has some)")
         return draw(_grid(found), lambda cell: float(min(found[name] for name in cell.names)), "tokens", ax)
+
+
+class RanksPlots:
+    """Plots of a :class:`~wcodec.RanksReport`."""
+
+    def __init__(self, report: RanksReport) -> None:
+        self._report = report
+
+    def memory(self, ax: Any = None) -> Any:
+        """Bytes of weights that the rank with most of them holds, for each number of ranks: its parts, what each rank
+        has all of, and what is not compressed."""
+        rows = self._report.rows
+        ax = axes(ax, (6.4, 1.4 + 0.4 * len(rows)))
+        names = [f"{row.ranks} rank" + ("s" if row.ranks > 1 else "") for row in rows]
+        before = np.zeros(len(rows))
+        parts = (("parts", "shared", COLORS[0]), ("in each rank", "replicated", COLORS[1]))
+        for name, field, color in (*parts, ("not compressed", "plain", COLORS[5])):
+            sizes = np.array([getattr(row, field) / MIB for row in rows])
+            ax.barh(names, sizes, left=before, color=color, label=name)
+            before += sizes
+        ax.invert_yaxis()
+        ax.set_xlabel("weights of a rank, MiB")
+        above(ax)
+        return quiet(ax, "x")
 
 
 class DoctorPlots:

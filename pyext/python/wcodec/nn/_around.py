@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .. import _dtypes
+from .. import _dtypes, _native
 from .._errors import DeviceError
 from ._fused import Fused
-from ._workspace import is_capturing
+from ._workspace import is_capturing, memory
 
 if TYPE_CHECKING:
     from .linear import CompressedLinear
@@ -22,11 +22,23 @@ _ROWS = 16
 
 
 class Norm(NamedTuple):
-    """An RMSNorm as launches do it: vectors ``h * gain`` are multiplied with, and results with ``factor / rms(h)``."""
+    """An RMSNorm as launches do it: vectors ``h * gain * scale`` are multiplied with, and results with
+    ``1 / (scale * rms(h))``."""
 
     gain: torch.Tensor
-    factor: float
+    """The norm's own weight, whatever becomes of it."""
+    scale: float
+    """A power of two."""
     epsilon: float
+
+    def scaled(self, h: torch.Tensor) -> torch.Tensor:
+        """What the products take of ``h``, rounded once."""
+        if self.scale == 1:
+            return h * self.gain
+        return (h.float() * self.gain.float() * self.scale).to(h.dtype)
+
+
+_State = tuple["Launch | None", "list[tuple[CompressedLinear, Any]]", tuple[int, ...]]
 
 
 class Launch:
@@ -55,74 +67,101 @@ class Launch:
 
     def all(self, x: torch.Tensor) -> torch.Tensor:
         """The products with contiguous ``x``, of one layer behind those of the other."""
+        x = x.contiguous()
         count = x.numel() // self._in
         y = x.new_empty(self._total * count)
-        self._multiply(x.data_ptr(), self._in, count, y.data_ptr(), _current_stream(self._index))
+        stream = _current_stream(self._index)
+        self._keep(stream, ())
+        self._multiply(x.data_ptr(), self._in, count, y.data_ptr(), stream)
         return y
+
+    def _keep(self, stream: int, more: tuple[torch.Tensor, ...]) -> None:
+        """A graph that is captured has addresses of these, and lives as long as it likes."""
+        if is_capturing():
+            _native.gpu_keep(self._index, stream, (self._biases, more))
 
     def normed(self, h: torch.Tensor, scaled: torch.Tensor, norm: Norm) -> torch.Tensor:
         """The products with ``RMSNorm(h)``, of one layer behind those of the other; or gates with values.
 
-        :param scaled: ``h * norm.gain``.
+        :param scaled: ``norm.scaled(h)``.
         """
+        h, scaled = h.contiguous(), scaled.contiguous()
         count = h.numel() // self._in
         y = h.new_empty(self._total * count)
         stash = arrivals = 0
         stream = _current_stream(self._index)
         if self._meeting is not None:
             room = torch.empty(2 * y.numel(), dtype=torch.float32, device=h.device)
-            stash, arrivals = room.data_ptr(), self._meeting.words(stream).data_ptr()
-        around = (h.data_ptr(), norm.epsilon, norm.factor, 0, 0, 0, stash, arrivals)
-        self._multiply_around(scaled.data_ptr(), self._in, count, y.data_ptr(), stream, around)
+            words = self._meeting.words(stream)
+            self._keep(stream, (words, norm.gain))
+            stash, arrivals = room.data_ptr(), words.data_ptr()
+        else:
+            self._keep(stream, (norm.gain,))
+        around = (h.data_ptr(), norm.epsilon, 1 / norm.scale, 0, 0, 0, 1.0, stash, arrivals)
+        try:
+            self._multiply_around(scaled.data_ptr(), self._in, count, y.data_ptr(), stream, around)
+        except BaseException:
+            # Of several launches some may have counted themselves in.
+            if self._meeting is not None:
+                self._meeting.forget(stream)
+            raise
         return y
 
     def added(
-        self, x: torch.Tensor, residual: torch.Tensor, gain: torch.Tensor | None
+        self, x: torch.Tensor, residual: torch.Tensor, norm: Norm | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """``residual`` and the product of the one layer with ``x``; and that times ``gain``, where there is one."""
+        """``residual`` and the product of the one layer with ``x``; and what ``norm`` wants of that, if any."""
+        x, residual = x.contiguous(), residual.contiguous()
         count = x.numel() // self._in
         y = torch.empty_like(residual)
-        scaled = None if gain is None else torch.empty_like(residual)
-        places = (0, 0) if gain is None or scaled is None else (scaled.data_ptr(), gain.data_ptr())
-        around = (0, 0.0, 1.0, residual.data_ptr(), *places, 0, 0)
-        self._multiply_around(x.data_ptr(), self._in, count, y.data_ptr(), _current_stream(self._index), around)
+        stream = _current_stream(self._index)
+        self._keep(stream, () if norm is None else (norm.gain,))
+        scaled = None if norm is None else torch.empty_like(residual)
+        more: tuple[int, int, float] = (0, 0, 1.0)
+        if norm is not None and scaled is not None:
+            more = (scaled.data_ptr(), norm.gain.data_ptr(), norm.scale)
+        around = (0, 0.0, 1.0, residual.data_ptr(), *more, 0, 0)
+        self._multiply_around(x.data_ptr(), self._in, count, y.data_ptr(), stream, around)
         return y, scaled
 
 
 class Meeting:
-    """Words in which blocks of threads find out who of two comes second. Launches that may run at the same time need
-    their own: those of different streams, and those of a graph, which is replayed in any."""
+    """Words in which blocks of threads find out who of two comes second, 0 between launches. Those that may run at the
+    same time need their own: of different streams and threads, and of graphs, which are replayed in any.
+
+    They are no memory of torch's, which would be of the pool that is in use, and of a graph (:func:`memory`).
+    """
 
     def __init__(self, results: int, device: torch.device) -> None:
         self._count = -(-results // _ROWS)
         self._device = device
         self._lock = threading.Lock()
-        self._of_streams: dict[int, torch.Tensor] = {}
-        # Graphs do not say when they are gone.
-        self._of_graphs: list[torch.Tensor] = []
+        self._own: dict[tuple[int, int], torch.Tensor] = {}
         self._spare: list[torch.Tensor] = []
         if not is_capturing():
-            self._spare = list(self._zeros(_SPARE))
-            # Whatever stream takes them, they are 0 by then.
+            # For graphs: what is made during a capture is made 0 at each replay, which is a little more work.
+            self._spare = [self._zeros() for _ in range(_SPARE)]
             torch.cuda.current_stream(device).synchronize()
 
-    def _zeros(self, rows: int) -> torch.Tensor:
-        return torch.zeros((rows, self._count), dtype=torch.int32, device=self._device)
+    def _zeros(self) -> torch.Tensor:
+        with torch.inference_mode():
+            return memory(self._device, 4 * self._count).view(torch.int32).zero_()
 
     def words(self, stream: int) -> torch.Tensor:
         """Those of a launch into that stream, which is the current one."""
-        if not is_capturing():
-            found = self._of_streams.get(stream)
-            if found is not None:
-                return found
+        if is_capturing():
             with self._lock:
-                # Made in the stream, they are 0 before what comes behind them there.
-                return self._of_streams.setdefault(stream, self._zeros(1)[0])
-        with self._lock:
-            # Without any left, they are made 0 at each replay, which is a little more work.
-            taken = self._spare.pop() if self._spare else self._zeros(1)[0]
-            self._of_graphs.append(taken)
-            return taken
+                return self._spare.pop() if self._spare else self._zeros()
+        key = stream, threading.get_ident()
+        found = self._own.get(key)
+        if found is None:
+            # Made in the stream, they are 0 before what comes behind them there.
+            found = self._own[key] = self._zeros()
+        return found
+
+    def forget(self, stream: int) -> None:
+        """Lets go of words that may not be 0."""
+        self._own.pop((stream, threading.get_ident()), None)
 
 
 def launches(
@@ -137,7 +176,7 @@ def launches(
         seen.append((layer, plan))
         part = plan[0].fused(plan[1])
         bias = layer._parameters["bias"]
-        if part is None or (bias is not None and bias.dtype is not layer._dtype):
+        if part is None or (bias is not None and not _fits(bias, layer)):
             return None
         parts.append(part)
     first = parts[0]
@@ -149,6 +188,12 @@ def launches(
     except DeviceError:
         # Tiles so wide that a block of threads has no room for them and for all else.
         return None
+
+
+def _fits(bias: torch.Tensor, layer: CompressedLinear) -> bool:
+    """Whether launches can read a bias where it lies."""
+    alike = bias.dtype is layer._dtype and bias.device == layer._device
+    return alike and bias.shape == (layer.out_features,) and bias.is_contiguous()
 
 
 class Ready:
@@ -166,35 +211,37 @@ class Ready:
         self.layers = tuple(layers)
         self._gated = gated
         self._make = make
-        self._found: Launch | None = None
-        self._seen: list[tuple[Any, Any]] | None = None
-        self._biases: tuple[int, ...] = ()
+        # The launch, the layers with the plans that it is for, and the addresses of their biases: one thing, since
+        # other threads look at it meanwhile.
+        self._state: _State | None = None
 
     @property
     def found(self) -> bool:
         """Whether there was a launch when it was wanted last."""
-        return self._found is not None
+        return self._state is not None and self._state[0] is not None
 
     def get(self) -> Launch | None:
         """The launch for the layers as they are now; nothing if there is none."""
-        seen = self._seen
-        if seen is not None and self._biases == self._addresses():
-            for layer, plan in seen:
+        state = self._state
+        if state is not None and state[2] == self._addresses():
+            for layer, plan in state[1]:
                 if layer._plan is not plan:
                     break
             else:
-                return self._found
+                return state[0]
         return self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Launches are of this machine's memory.
+        return {**self.__dict__, "_state": None}
 
     def _addresses(self) -> tuple[int, ...]:
         biases = [layer._parameters["bias"] for layer in self.layers]
         return tuple(0 if bias is None else bias.data_ptr() for bias in biases)
 
     def _prepare(self) -> Launch | None:
-        self._biases = self._addresses()
+        biases = self._addresses()
         made = (self._make or launches)(self.layers, self._gated)
-        if made is None:
-            self._found, self._seen = None, [(layer, layer._plan) for layer in self.layers]
-        else:
-            self._found, self._seen = made
-        return self._found
+        found, seen = made if made is not None else (None, [(layer, layer._plan) for layer in self.layers])
+        self._state = found, seen, biases
+        return found

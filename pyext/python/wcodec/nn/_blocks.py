@@ -12,7 +12,7 @@ import torch
 
 from . import _ops
 from ._around import Launch, Norm, Ready
-from ._groups import KINDS, apart, hooked, plain_class
+from ._groups import KINDS, apart, hooked, plain_class, watched
 from ._pattern import attends, block_form, is_gated, is_rms_norm
 from ._served import Serving, given, here
 from ._workspace import is_capturing
@@ -22,7 +22,6 @@ _is_compiling = torch.compiler.is_compiling
 _MOST = 16
 Half = Literal["attention", "mlp"]
 _HALVES: tuple[Half, Half] = ("attention", "mlp")
-_SILU = ("SiLU", "SiLUActivation")
 
 
 class Gain:
@@ -30,35 +29,29 @@ class Gain:
 
     def __init__(self, norm: Any) -> None:
         self.norm = norm
-        self._seen: tuple[Any, ...] = ()
-        self._found: Norm | None = None
+        self._of: torch.Tensor | None = None
+        self._scale = 1.0
 
     def get(self, layer: CompressedLinear) -> Norm | None:
-        """For vectors in the layer's dtype, on its device; nothing if the weight is of others."""
+        """For vectors that the layer takes; nothing if the weight is none of them."""
         weight = self.norm.weight
-        half = layer._dtype is torch.float16
-        if half and weight.is_inference():
-            # Nobody would tell when it changes.
-            return None
-        seen = (weight.data_ptr(), layer._dtype, weight._version if half else 0)
-        if seen != self._seen:
-            self._found = self._make(weight, layer)
-            self._seen = () if self._found is None else seen
-        return self._found
-
-    def _make(self, weight: torch.Tensor, layer: CompressedLinear) -> Norm | None:
         if weight.dtype is not layer._dtype or weight.device != layer._device or not weight.is_contiguous():
             return None
-        gain, factor = weight.detach(), 1.0
-        if layer._dtype is torch.float16 and gain.is_cuda and is_capturing():
-            # To look at the largest would be to wait, which a capture does not do.
+        if weight.shape != (layer.in_features,):
             return None
-        if layer._dtype is torch.float16:
-            # Products with vectors must not be larger than these.
-            largest = float(gain.abs().max())
-            factor = 2.0 ** math.ceil(math.log2(largest)) if 1 < largest < math.inf else 1.0
-            gain = gain / factor
-        return Norm(gain, factor, float(self.norm.variance_epsilon))
+        if weight is not self._of:
+            if layer._dtype is torch.float16 and weight.is_cuda and is_capturing():
+                # To look at the largest would be to wait, which a capture does not do.
+                return None
+            self._scale, self._of = _scale(weight), weight
+        return Norm(weight.detach(), self._scale, float(self.norm.variance_epsilon))
+
+
+def _scale(weight: torch.Tensor) -> float:
+    """A power of two for products with vectors of float16, so that they are hardly larger than these. What the weight
+    becomes later changes the range of the products, and not what they stand for."""
+    largest = float(weight.detach().abs().max()) if weight.dtype is torch.float16 else 1.0
+    return 2.0 ** -math.ceil(math.log2(largest)) if 1 < largest < math.inf else 1.0
 
 
 class Block:
@@ -84,6 +77,13 @@ class Block:
             self._half("attention", attention, ("q_proj", "k_proj", "v_proj"), "o_proj", gated=False)
         if _norms(module.post_attention_layernorm) and is_gated(plain_class(mlp)) and _is_silu(mlp.act_fn):
             self._half("mlp", mlp, ("gate_proj", "up_proj"), "down_proj", gated=True)
+        if "mlp" in self.first and isinstance(mlp.act_fn, torch.nn.Module):
+            self._watched.append((mlp._modules, "act_fn", mlp.act_fn))
+        self._act = getattr(mlp, "act_fn", None)
+        kinds = {
+            plain_class(part) for part in (module.input_layernorm, module.post_attention_layernorm, attention, mlp)
+        }
+        self._code = [(kind, kind.forward) for kind in kinds]
         # The block that comes next, whose norm the last launch prepares for.
         self.next: Block | None = None
         self._incoming: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
@@ -115,24 +115,38 @@ class Block:
             return False
         if not 0 < h.numel() <= _MOST * layer.in_features or not h.is_contiguous():
             return False
-        if torch.is_autocast_enabled(h.device.type):
+        if torch.is_autocast_enabled(h.device.type) or watched():
+            return False
+        if any(kind.forward is not code for kind, code in self._code):
+            return False
+        if "mlp" in self.first and not isinstance(self._act, torch.nn.Module) and self._mlp.act_fn is not self._act:
             return False
         return not any(owner.get(name) is not part or hooked(part) for owner, name, part in self._watched)
 
-    def _launches(self, half: Half) -> tuple[Launch, Launch, Norm] | None:
-        """What does a half; nothing where it is to be done as it was."""
+    def _launches(self, half: Half, like: torch.Tensor | None = None) -> tuple[Launch, Launch, Norm] | None:
+        """What does a half; nothing where it is to be done as it was.
+
+        :param like: what it would be done for; otherwise what its layers take.
+        """
         first, last = self.first.get(half), self.last.get(half)
         if first is None or last is None or first.layers[0]._device.type not in KINDS:
             return None
+        dtype, device = (first.layers[0]._dtype, first.layers[0]._device) if like is None else (like.dtype, like.device)
+        for layer in (*first.layers, *last.layers):
+            if layer._dtype is not dtype or layer._device != device:
+                return None
         norm = self._norms[half].get(first.layers[0])
         a, b = first.get(), last.get()
         return None if norm is None or a is None or b is None else (a, b, norm)
 
-    def _does(self, half: Half) -> bool:
+    def _does(self, half: Half, h: torch.Tensor) -> bool:
         """Whether launches do a half. What is compiled asks for those that were made before."""
-        if _is_compiling():
-            return half in self.first and self.first[half].found and self.last[half].found
-        return self._launches(half) is not None
+        if not _is_compiling():
+            return self._launches(half, h) is not None
+        if half not in self.first or not self.first[half].found or not self.last[half].found:
+            return False
+        layers = (*self.first[half].layers, *self.last[half].layers)
+        return all(layer._dtype is h.dtype and layer._device == h.device for layer in layers)
 
     def prepare(self) -> None:
         """Makes the launches."""
@@ -143,18 +157,19 @@ class Block:
 
     def run(self, module: Any, h: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """What the block's ``forward`` does."""
-        mlp = self._does("mlp")
-        if self._does("attention"):
+        mlp = self._does("mlp", h)
+        if self._does("attention", h):
             h, scaled = self._attend(module, h, self._given(args, kwargs), scales=mlp)
         else:
             attended, _ = module.self_attn(hidden_states=module.input_layernorm(h), **self._given(args, kwargs))
             h, scaled = h + attended, None
+            mlp = mlp and self._does("mlp", h)
         if not mlp:
             return h + module.mlp(module.post_attention_layernorm(h))
         (values,) = self._normed("mlp", h, scaled)
         after = self.next
         # Whoever changes it in place changes its version; tensors of inference mode have none.
-        ahead = after is not None and not _is_compiling() and not h.is_inference() and after._does("attention")
+        ahead = after is not None and not _is_compiling() and not h.is_inference() and after._does("attention", h)
         h, scaled = self._added("mlp", values, h, ahead)
         if ahead and after is not None and scaled is not None:
             after._incoming[here()] = (h, h._version, scaled)
@@ -175,7 +190,11 @@ class Block:
         layers = (*self.first["attention"].layers, *self.last["attention"].layers)
         serve = [given(la, h, y) for la, y in zip(self.first["attention"].layers, results, strict=True)]
         with Serving(layers, [*serve, output]):
-            module.self_attn(hidden_states=h, **kwargs)
+            returned = module.self_attn(hidden_states=h, **kwargs)
+        if not found or (not _is_compiling() and returned[0] is not found[0][0]):
+            raise layers[-1]._refuse(
+                "its module does not return what it gives", "call wcodec.nn.fuse_(model, blocks=False)"
+            )
         return found[0]
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -210,10 +229,10 @@ class Block:
     def normed(self, half: Half, h: torch.Tensor, scaled: torch.Tensor | None) -> torch.Tensor:
         """The products of a half's first layers with its norm of ``h``, behind each other; of the MLP's, gates times
         values. What the operator does, whether by one launch or not."""
-        launches = self._launches(half)
+        launches = self._launches(half, h)
         if launches is not None:
             first, _, norm = launches
-            return first.normed(h, h * norm.gain if scaled is None else scaled, norm)
+            return first.normed(h, norm.scaled(h) if scaled is None else scaled, norm)
         x = self._norms[half].norm(h)
         parts = [layer._product(*layer._checked(x)) for layer in self.first[half].layers]
         if half == "mlp":
@@ -226,27 +245,31 @@ class Block:
         """``residual`` and the product of a half's last layer with ``x``; and what the next norm wants of that."""
         layer = self.last[half].layers[0]
         if (
-            x.shape[-1:] != (layer.in_features,)
+            x.dtype is not residual.dtype
+            or x.device != residual.device
+            or x.shape[-1:] != (layer.in_features,)
             or x.numel() // layer.in_features != residual.numel() // residual.shape[-1]
         ):
             raise layer._refuse(
-                f"its input is {list(x.shape)}, beside a residual of {list(residual.shape)}",
+                f"its input is {list(x.shape)} of {x.dtype}, beside a residual of {list(residual.shape)} of "
+                f"{residual.dtype}",
                 "call wcodec.nn.fuse_(model, blocks=False)",
             )
-        launches = self._launches(half)
-        gain = self._gain_after(half) if scales else None
+        launches = self._launches(half, residual)
+        norm = self._norm_after(half, residual) if scales else None
         if launches is None:
             y = residual + layer._product(*layer._checked(x))
-            return y, None if gain is None else y * gain.gain
-        return launches[1].added(x.contiguous(), residual, None if gain is None else gain.gain)
+            return y, None if norm is None else norm.scaled(y)
+        return launches[1].added(x, residual, norm)
 
-    def _gain_after(self, half: Half) -> Norm | None:
-        """Of the norm that comes behind a half."""
+    def _norm_after(self, half: Half, h: torch.Tensor) -> Norm | None:
+        """The norm that comes behind a half, if it is where the half is."""
         block = self if half == "attention" else self.next
         after: Half = "mlp" if half == "attention" else "attention"
-        return (
-            None if block is None or after not in block.first else block._norms[after].get(block.first[after].layers[0])
-        )
+        if block is None or after not in block.first:
+            return None
+        layer = block.first[after].layers[0]
+        return block._norms[after].get(layer) if layer._dtype is h.dtype and layer._device == h.device else None
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -264,7 +287,9 @@ def _norms(module: Any) -> bool:
 
 
 def _is_silu(function: Any) -> bool:
-    return type(function).__name__ in _SILU or function is torch.nn.functional.silu
+    kind = type(function)
+    ours = kind.__module__ == "transformers.activations" and kind.__name__ == "SiLUActivation"
+    return ours or kind is torch.nn.SiLU or function is torch.nn.functional.silu
 
 
 def _arguments(kind: type[Any]) -> dict[str, Any]:

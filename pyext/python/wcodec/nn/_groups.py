@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import torch
+import torch.nn.modules.module as _modules
 
 from . import _ops
 from ._around import Ready
@@ -14,6 +16,8 @@ from ._served import Serve, Serving, given, here
 from .linear import CompressedLinear
 
 _is_compiling = torch.compiler.is_compiling
+# What transformers notes hidden states and attention with; once it was asked for them, it leaves its hooks there.
+_RECORDS = "transformers.utils.output_capturing"
 # Kinds of devices on which layers are computed together; tests add another one.
 KINDS = {"cuda"}
 
@@ -37,7 +41,7 @@ class Group:
             return False
         if torch.is_autocast_enabled(x.device.type) or not x.is_contiguous() or here() in first._served:
             return False
-        if any(hooked(layer) for layer in self.layers):
+        if watched() or any(hooked(layer) for layer in self.layers):
             return False
         return self._ready.found if _is_compiling() else self.prepare()
 
@@ -76,7 +80,15 @@ def apart(flat: torch.Tensor, x: torch.Tensor, sizes: list[int]) -> list[torch.T
 
 def hooked(module: torch.nn.Module) -> bool:
     """Whether somebody wants to see a module run, or has it do something else."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+    hooks = module._forward_hooks
+    if hooks and not all(getattr(hook, "__module__", "") == _RECORDS for hook in hooks.values()):
+        return True
+    return bool(module._forward_pre_hooks or "forward" in module.__dict__)
+
+
+def watched() -> bool:
+    """Whether somebody wants to see all modules run."""
+    return bool(_modules._global_forward_hooks or _modules._global_forward_pre_hooks)
 
 
 def find(module: torch.nn.Module) -> list[Group]:
@@ -92,10 +104,7 @@ def find(module: torch.nn.Module) -> list[Group]:
 
 def _place(kind: Any, found: Siblings) -> int:
     """Of the argument among those without a name."""
-    code = kind.forward
-    while hasattr(code, "__wrapped__"):
-        code = code.__wrapped__
-    return list(code.__code__.co_varnames).index(found.argument) - 1
+    return list(inspect.signature(kind.forward).parameters).index(found.argument) - 1
 
 
 def plain_class(module: torch.nn.Module) -> Any:
@@ -136,15 +145,19 @@ def restore(module: torch.nn.Module) -> None:
             module.__dict__.pop(name, None)
 
 
-@functools.cache
 def _with_forward(kind: Any, run: Any) -> Any:
     """A class of the same name."""
-    plain = kind.forward
+    return _made(kind, run, kind.forward)
 
+
+@functools.cache
+def _made(kind: Any, run: Any, analysed: Any) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return run(self, plain, args, kwargs)
+        # Whoever replaces it in the class meanwhile wants that to run.
+        plain = kind.forward
+        return run(self, plain, args, kwargs) if plain is analysed else plain(self, *args, **kwargs)
 
-    functools.update_wrapper(forward, plain)
+    functools.update_wrapper(forward, analysed)
     shown = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     made = {**shown, "forward": forward, "_unfused_class": kind, "_fused_run": staticmethod(run)}
     return type(kind.__name__, (kind,), {**made, "__reduce_ex__": _reduce})

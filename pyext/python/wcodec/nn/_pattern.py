@@ -10,10 +10,12 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import os
 import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+_PACKAGE = f"{os.sep}transformers{os.sep}"
 _BLOCK = """
 residual = hidden_states
 hidden_states = self.input_layernorm(hidden_states)
@@ -52,14 +54,20 @@ class BlockForm(NamedTuple):
     rest: str | None
 
 
-def _function(kind: Any) -> ast.FunctionDef | None:
-    """The code of a class's ``forward``."""
+def _function(forward: Any) -> ast.FunctionDef | None:
+    """The code of a ``forward``; none of one that is wrapped by others, who may do anything."""
+    found = forward
+    while hasattr(found, "__wrapped__"):
+        # As transformers does for checkpoints of gradients.
+        if _PACKAGE not in found.__code__.co_filename:
+            return None
+        found = found.__wrapped__
     try:
-        source = textwrap.dedent(inspect.getsource(inspect.unwrap(kind.forward)))
-        found = ast.parse(source).body[0]
+        source = textwrap.dedent(inspect.getsource(found))
+        parsed = ast.parse(source).body[0]
     except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
         return None
-    return found if isinstance(found, ast.FunctionDef) else None
+    return parsed if isinstance(parsed, ast.FunctionDef) and not parsed.decorator_list else None
 
 
 def _arguments(function: ast.FunctionDef) -> list[str]:
@@ -87,8 +95,18 @@ def _own_call(node: ast.AST) -> str | None:
     return node.func.attr if isinstance(owner, ast.Name) and owner.id == "self" else None
 
 
+def _changed_by(call: ast.Call) -> set[str]:
+    """What a call may change in place, by its name or what it is told."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    told = any(keyword.arg in ("inplace", "out") for keyword in call.keywords)
+    if not told and not name.endswith("_"):
+        return set()
+    return {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
+
+
 def _in_any_case(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """What is run whenever the body is: nothing behind a condition, in a loop or in a function of its own."""
+    """What is run whenever the body is, as it is there: nothing behind a condition, in a loop, under a context manager
+    or in a function of its own."""
     stack: list[ast.AST] = [*body]
     while stack:
         node = stack.pop()
@@ -101,24 +119,35 @@ def _in_any_case(body: list[ast.stmt]) -> Iterator[ast.AST]:
             stack.append(node.values[0])
         elif not isinstance(
             node,
-            (ast.Try, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp)
+            (
+                ast.Try,
+                ast.With,
+                ast.AsyncWith,
+                ast.FunctionDef,
+                ast.AsyncFunctionDef,
+                ast.Lambda,
+                ast.ListComp,
+                ast.SetComp,
+                ast.DictComp,
+            )
             + (ast.GeneratorExp, ast.ClassDef, ast.Match),
         ):
             stack.extend(ast.iter_child_nodes(node))
 
 
-@functools.lru_cache(maxsize=1024)
 def siblings(kind: Any) -> tuple[Siblings, ...]:
     """All of a class's ``forward``, each of two layers at least.
 
     >>> import torch
-    >>> class Gate(torch.nn.Module):
-    ...     def forward(self, x):
-    ...         return torch.tanh(self.gate(x)) * self.up(x)
-    >>> siblings(Gate)  # code that was typed in has no file to read it from
+    >>> siblings(torch.nn.Linear)
     ()
     """
-    function = _function(kind)
+    return _siblings(kind.forward)
+
+
+@functools.lru_cache(maxsize=1024)
+def _siblings(forward: Any) -> tuple[Siblings, ...]:
+    function = _function(forward)
     if function is None:
         return ()
     body = _body(function)
@@ -128,8 +157,11 @@ def siblings(kind: Any) -> tuple[Siblings, ...]:
     for node in nodes:
         if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             changed |= {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
-            changed |= {n.id for n in ast.walk(node.func.value) if isinstance(n, ast.Name)}
+        if isinstance(node, ast.Call):
+            changed |= _changed_by(node)
+        # Another name for it, under which it may be changed.
+        if isinstance(node, (ast.Assign, ast.NamedExpr)) and isinstance(node.value, ast.Name):
+            changed.add(node.value.id)
     calls: dict[str, list[ast.Call]] = {}
     for node in nodes:
         name = _own_call(node)
@@ -147,11 +179,15 @@ def siblings(kind: Any) -> tuple[Siblings, ...]:
     return tuple(Siblings(argument, tuple(names)) for argument, names in found.items() if len(names) > 1)
 
 
-@functools.lru_cache(maxsize=1024)
 def block_form(kind: Any) -> BlockForm | None:
     """How a class of blocks calls its attention, if it does what Llama's does: a norm, attention, a residual, a norm,
     an MLP, a residual."""
-    function = _function(kind)
+    return _block_form(kind.forward)
+
+
+@functools.lru_cache(maxsize=1024)
+def _block_form(forward: Any) -> BlockForm | None:
+    function = _function(forward)
     if function is None:
         return None
     body = _body(function)
@@ -174,17 +210,25 @@ def block_form(kind: Any) -> BlockForm | None:
     return BlockForm(tuple(keywords), spread) if known and _same(body, _BLOCK) else None
 
 
-@functools.lru_cache(maxsize=1024)
 def is_rms_norm(kind: Any) -> bool:
     """Whether a class of norms does what Llama's does."""
-    function = _function(kind)
+    return _is_rms_norm(kind.forward)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_rms_norm(forward: Any) -> bool:
+    function = _function(forward)
     return function is not None and _same(_body(function), _NORM)
 
 
-@functools.lru_cache(maxsize=1024)
 def is_gated(kind: Any) -> bool:
     """Whether a class of MLPs does what Llama's does: ``down(act(gate(x)) * up(x))``."""
-    function = _function(kind)
+    return _is_gated(kind.forward)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_gated(forward: Any) -> bool:
+    function = _function(forward)
     if function is None:
         return False
     body = _body(function)
@@ -195,14 +239,18 @@ def is_gated(kind: Any) -> bool:
     return _arguments(function)[:1] == ["x"] and _same(body, _GATED)
 
 
-@functools.lru_cache(maxsize=1024)
 def attends(kind: Any) -> bool:
     """Whether a class of attention gives its input to ``q_proj``, ``k_proj`` and ``v_proj``, looks at nothing else of
     it but its shape, dtype and device, and returns what ``o_proj`` makes, in front of something else."""
-    function = _function(kind)
+    return _attends(kind.forward)
+
+
+@functools.lru_cache(maxsize=1024)
+def _attends(forward: Any) -> bool:
+    function = _function(forward)
     wanted = Siblings("hidden_states", ("q_proj", "k_proj", "v_proj"))
     if function is None or not any(
-        s.argument == wanted.argument and set(s.names) == set(wanted.names) for s in siblings(kind)
+        s.argument == wanted.argument and set(s.names) == set(wanted.names) for s in _siblings(forward)
     ):
         return False
     body = _body(function)
@@ -217,18 +265,14 @@ def attends(kind: Any) -> bool:
     uses = [n for n in nodes if isinstance(n, ast.Name) and n.id == wanted.argument]
     if any(id(n) not in harmless for n in uses):
         return False
-    last = body[-1]
-    if len([n for n in nodes if isinstance(n, ast.Return)]) != 1 or not isinstance(last, ast.Return):
-        return False
-    if not isinstance(last.value, ast.Tuple) or not last.value.elts or not isinstance(last.value.elts[0], ast.Name):
-        return False
-    name = last.value.elts[0].id
-    stores = [n for n in nodes if isinstance(n, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and name in _targets(n)]
-    final = stores[-1] if stores else None
     outputs = [n for n in nodes if _own_call(n) == "o_proj"]
-    return isinstance(final, ast.Assign) and len(outputs) == 1 and final.value is outputs[0] and final in body
-
-
-def _targets(node: Any) -> set[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    if len(body) < 2 or len(outputs) != 1 or len([n for n in nodes if isinstance(n, ast.Return)]) != 1:
+        return False
+    # output = self.o_proj(...), and right behind it: return output, ...
+    final, last = body[-2], body[-1]
+    if not isinstance(final, ast.Assign) or final.value is not outputs[0] or len(final.targets) != 1:
+        return False
+    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple) or not last.value.elts:
+        return False
+    target, first = final.targets[0], last.value.elts[0]
+    return isinstance(target, ast.Name) and isinstance(first, ast.Name) and target.id == first.id

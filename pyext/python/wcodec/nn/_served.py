@@ -21,10 +21,12 @@ def here() -> int:
 def given(layer: Any, x: torch.Tensor, y: torch.Tensor) -> Serve:
     """``y``, where the layer is called with the very ``x`` that it was computed from."""
 
+    version = None if _is_compiling() or x.is_inference() else x._version
+
     def serve(input: torch.Tensor) -> torch.Tensor:
-        if input is not x:
+        if input is not x or (version is not None and x._version != version):
             raise layer._refuse(
-                "it was called with another tensor than the code of its module says",
+                "it was called with another tensor than the code of its module says, or with one that was changed",
                 "call wcodec.nn.fuse_(model, groups=False, blocks=False)",
             )
         return y

@@ -90,6 +90,7 @@ fn multiply_around(
         if what.scaled {
             params.gain = places[2];
             params.scaled = places[3];
+            params.gain_scale = 0.25f32.to_bits();
         }
         if what.gated {
             params.stash = places[4];
@@ -213,7 +214,7 @@ fn norms_gates_residuals_and_gains() {
                     );
                     if what.scaled {
                         let gain = number(kind, &room.gain[2 * row..]);
-                        let want = bits(kind, (got * gain) as f32);
+                        let want = bits(kind, (got * gain * 0.25) as f32);
                         assert_eq!(scaled[at].to_le_bytes(), want, "{used:?}: ({vector}, {row})");
                     }
                 }
