@@ -40,11 +40,11 @@ fn other_files_are_told_apart_with_advice() {
     assert_refused(b"\x89", f, &["1 bytes"]);
     assert_refused(&file_of(b"\x88\0\0\0\0\0\0\0{\"w\":"), f, &[".safetensors", "encode it first"]);
     assert_refused(&file_of(b"GGUF\x03\0\0\0"), f, &["GGUF"]);
-    assert_refused(&file_of(b"PK\x03\x04"), f, &["convert it to .safetensors"]);
+    assert_refused(&file_of(b"PK\x03\x04"), f, &["a zip archive", "unpack it first"]);
     let noise = samples::symbols(128 * 64, 127.0, 9);
     let blob = wcodec::legacy::encode(&noise, 128, 64, 3).unwrap();
     assert_refused(&blob, f, &["legacy", "decode_layer"]);
-    assert_refused(&file_of(b"\x28\xB5\x2F\xFD"), f, &["magic", "check the path"]);
+    assert_refused(&file_of(b"\x28\xB5\x2F\xFD"), f, &["a zstd file", "unpack it first"]);
     // A transfer in text mode turns the line feed of the magic into two bytes.
     assert_refused(&file_of(b"\x89WCODEC\r\n"), f, &["magic"]);
     assert_refused(&[0; 64], f, &["interrupted", "encode the model again"]);
