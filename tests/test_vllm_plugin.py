@@ -5,6 +5,7 @@ With vLLM itself: vllm_engine.py (``make test-vllm``).
 
 from __future__ import annotations
 
+import operator
 import re
 import subprocess
 import sys
@@ -206,8 +207,43 @@ def test_what_a_loader_must_not_do(weights: Weights) -> None:
         weight.parameter.data[::2].copy_(source[:32])
     with pytest.raises(InputError, match="'q': a tensor of a file is written to"):
         source.copy_(torch.zeros(64, 96))
+    data = weight.parameter.data
+    for wrong in (
+        lambda: data.add_(1),
+        lambda: data.fill_(3),
+        lambda: data.__setitem__(0, 1.0),
+        lambda: source.mul_(2),
+        lambda: operator.imul(source, 2),
+        lambda: torch.add(source, 1, out=source),
+    ):
+        with pytest.raises(InputError, match="the model's loader changes it in place"):
+            wrong()
+    assert not weight.copies
+    # Zeros are what is there, and parts may be assigned.
+    data.zero_()
+    data[:32] = source[:32]
+    data[32:, ...] = torch.ones(32, 96)
+    assert [copy.where.rows for copy in weight.copies] == [(0, 32), (32, 64)]
     assert virtual(source) is not None and virtual(torch.ones(1)) is None
     assert Region((0, 2), (3, 4), transposed=True).shape == (1, 2)
+
+
+def test_rows_that_a_folder_does_not_have(weights: Weights) -> None:
+    source = dict(weights)["q"]
+    weight = Placeholder("model.qkv", (128, 96), torch.float32)
+    with pytest.raises(InputError, match="'model.qkv': the folder has nothing for 128 of its 128 rows"):
+        weight.check(padded=True)
+    weight.parameter.data[:64].copy_(source)
+    weight.parameter.data[64:, :48].copy_(source[:, :48])
+    with pytest.raises(InputError, match="'model.qkv': the folder has nothing for 64 of its 128 rows"):
+        weight.check()
+    weight.check(padded=True)
+    weight.parameter.data[64:, 48:].copy_(source[:, 48:])
+    weight.check()
+    # A rank may have no word of a vocabulary.
+    none = Placeholder("model.embed", (64, 96), torch.float32)
+    none.parameter.data[:0].copy_(source[:0])
+    none.check(padded=True)
 
 
 # Experts

@@ -145,7 +145,17 @@ impl Narrowing<'_> {
     /// The planes of a part that begins and ends with tiles; nothing where it does not.
     fn copy_planes(&mut self, tensor: &StoredTensor, part: &Part) -> Result<Option<Vec<PlaneEntry>>> {
         let tiles = |plane: &StoredPlane| match plane.form.coding {
-            Coding::Tiles(tiling) => Ok(part.tiles(&tiling.geometry(plane.form.matrix)?)),
+            Coding::Tiles(tiling) => {
+                let geometry = tiling.geometry(plane.form.matrix)?;
+                // What is said of a plane is no reason to take memory for it; its offsets are as long as they are.
+                let stored = plane.offsets.map(|offsets| offsets.length);
+                if stored != (geometry.chunks() as u64 + 1).checked_mul(4) {
+                    return Err(Error::corrupt("its offsets are not those of its chunks")
+                        .offset(plane.data.offset)
+                        .advice("restore the file, or encode the model again"));
+                }
+                Ok(part.tiles(&geometry))
+            }
             Coding::Raw => Ok(Some(Default::default())),
             Coding::Zstd { .. } => Ok(None),
         };

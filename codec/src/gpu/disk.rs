@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -249,7 +250,9 @@ impl Job {
             }
             state.running += 1;
         }
-        let done = work();
+        // One that panics has failed, and nobody waits for it.
+        let panicked = |_| Err(Error::device("a thread that reads weights panicked").advice("report this"));
+        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
         let mut state = self.state();
         state.running -= 1;
         state.left -= 1;
@@ -334,7 +337,7 @@ impl Disk {
         for (place, stored) in places.iter().zip(&plan.tensor.planes) {
             let Some(segment) = &stored.offsets else { continue };
             let bytes = self.read(segment.offset, segment.length as usize).map_err(|e| e.tensor(plan.name()))?;
-            if self.verify && hash(&bytes) != segment.hash {
+            if hash(&bytes) != segment.hash {
                 return Err(segment.differs().file(self.file.path()).tensor(plan.name()));
             }
             head[place.offsets.clone()].copy_from_slice(&bytes);

@@ -59,6 +59,9 @@ impl Cut<'_> {
         let size = tensor.dtype.size();
         let bytes = element_count(&self.shape(shape)?)?.saturating_mul(size);
         let mut out = AlignedBytes::zeroed(bytes)?;
+        if bytes == 0 {
+            return Ok(out);
+        }
         let mut rest: &mut [u8] = &mut out;
         let mut put = |bytes: &[u8]| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes.len());

@@ -140,11 +140,11 @@ def register() -> None:
                 _device_map.settle(model, self._device_map)
                 if rank is not None:
                     _parallel.divide(model, rank)
-            layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
-            for layer in layers:
-                layer._bare = False
-            for store in {id(layer._store): layer._store for layer in layers}.values():
-                store.prepare()
+                layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
+                for layer in layers:
+                    layer._bare = False
+                for store in {id(layer._store): layer._store for layer in layers}.values():
+                    store.prepare()
             model.requires_grad_(False)
             return model
 

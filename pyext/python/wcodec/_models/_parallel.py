@@ -49,10 +49,10 @@ def together(rank: Rank | None) -> Iterator[None]:
     if rank is None:
         yield
         return
-    failed: Exception | None = None
+    failed: BaseException | None = None
     try:
         yield
-    except Exception as error:
+    except BaseException as error:  # also a panic of the extension, and Ctrl-C
         failed = error
     said: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(said, None if failed is None else str(failed))

@@ -131,6 +131,24 @@ class Placeholder(Virtual):
         super().__init__(name, shape, dtype)
         self.parameter = torch.nn.Parameter(self.tensor, requires_grad=False)
         self.copies: list[Copy] = []
+        # Whether a part of it is none: of a vocabulary that has less rows than there are ranks.
+        self._empty = False
+
+    def check(self, padded: bool = False) -> None:
+        """Raises if there are rows that nothing was copied into, which would be zeros.
+
+        :param padded: whether some are meant to be, as those of a vocabulary beyond its words.
+        """
+        seen = torch.zeros(math.prod(self.shape[:-1]), dtype=torch.int64)
+        for copy in self.copies:
+            seen[slice(*copy.where.rows)] += copy.where.cols[1] - copy.where.cols[0]
+        missing = int((seen < self.shape[-1]).sum())
+        if missing and not (padded and (self.copies or self._empty)):
+            raise InputError(
+                f"'{self.name}': the folder has nothing for {missing:,} of its {len(seen):,} rows "
+                "(save the model again)",
+                tensor=self.name,
+            )
 
     def copy(self, view: torch.Tensor, other: torch.Tensor) -> None:
         """Notes ``view.copy_(other)``."""
@@ -141,7 +159,7 @@ class Placeholder(Virtual):
                 tensor=self.name,
             )
         if 0 in view.shape:
-            # What a rank has of a vocabulary that has less rows than there are ranks.
+            self._empty = True
             return
         if view.dim() == 3:
             for mine, its in zip(view, other, strict=True):
@@ -175,6 +193,16 @@ class Deferred(torch.Tensor):  # type: ignore[misc]
         if name == "copy_":
             return _copied(*args, **kwargs)
         mine = virtual(args[0]) if args else None
+        if mine is not None and name == "__setitem__" and isinstance(args[2], torch.Tensor):
+            _copied(args[0][args[1]], args[2])
+            return None
+        changed = mine if mine is not None and _changes(name, args) else virtual(kwargs.get("out"))
+        if changed is not None:
+            raise InputError(
+                f"'{changed.name}': the model's loader changes it in place, by {name} (run this model without "
+                "compression)",
+                tensor=changed.name,
+            )
         if mine is not None and (name in _KEPT or (name in _CLEARED and isinstance(mine, Placeholder))):
             return args[0]
         if not any(isinstance(virtual(value), Source) for value in _flat((args, kwargs))):
@@ -188,6 +216,16 @@ class Deferred(torch.Tensor):  # type: ignore[misc]
         return func(*_with_data(args), **_with_data(kwargs))
 
 
+def _changes(name: str, args: Any) -> bool:
+    """Whether a function changes its first argument, in a way that is not noted. Zeros are what is there anyway."""
+    if name in ("__setitem__", "fill_"):
+        return bool(args[-1] != 0)
+    in_place = name.endswith("_") and not name.startswith("__")
+    return name in _AUGMENTED or (in_place and name not in (*_CLEARED, *_HARMLESS))
+
+
+_AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__iand__", "__ior__", "__ixor__"}
+_HARMLESS = {"requires_grad_", "detach_", "share_memory_"}
 # Such a tensor is where it is, and has no data that could lie otherwise.
 _KEPT = {"contiguous", "clone", "pin_memory"}
 # What nothing is copied into is zero.

@@ -59,7 +59,8 @@ class RankExperts(CompressedLayer):
         :param ids: numbers of experts, of the same shape.
         """
         if self._places is not None:
-            ids = self._places.to(ids.device)[ids.long()]
+            # Engines pad with -1, which is no expert.
+            ids = torch.where(ids < 0, -1, self._places.to(ids.device)[ids.long().clamp_min(0)])
         with exclusive(self._store, self._device):
             if self._kind == "cuda" and is_capturing():
                 return self._all(x, shares, ids)
@@ -79,7 +80,9 @@ class RankExperts(CompressedLayer):
         out = torch.zeros_like(x)
         for number in range(len(self._names)):
             share = torch.where(ids == number, shares, 0).sum(-1, keepdim=True)
-            out += self._expert(number, x, share).to(out.dtype)
+            made = self._expert(number, x, share).to(out.dtype)
+            # What an expert makes of tokens that are not its own may be anything, and 0 times infinity is no number.
+            out += torch.where((ids == number).any(-1, keepdim=True), made, 0)
         return out
 
     def _expert(self, number: int, x: torch.Tensor, share: torch.Tensor) -> torch.Tensor:

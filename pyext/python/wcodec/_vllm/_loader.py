@@ -99,6 +99,7 @@ def make_layers(model: torch.nn.Module, rank: Rank, decode_embeddings: bool = Fa
         method = layer.quant_method
         if not isinstance(method, Linear | Embedding | Experts):
             continue
+        method.check(layer)
         looked_up = isinstance(layer, VocabParallelEmbedding) and id(virtual(layer.weight)) not in heads
         if (decode_embeddings and looked_up) or not method.needs(layer, rank):
             plain.append((layer, method))

@@ -73,6 +73,10 @@ class _Weight:
         _give(layer, None)
         layer.quant_method = self._plain()
 
+    def check(self, layer: torch.nn.Module) -> None:
+        """Raises if there are weights that the folder does not have."""
+        placeholder(layer.weight).check()
+
     def _plain(self) -> QuantizeMethodBase:
         raise NotImplementedError
 
@@ -101,6 +105,10 @@ class Embedding(_Weight, QuantizeMethodBase):  # type: ignore[misc]
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Nothing: our loader has done it."""
         check_loaded(layer, self.name)
+
+    def check(self, layer: torch.nn.Module) -> None:
+        """As of linear layers; vocabularies are padded."""
+        placeholder(layer.weight).check(padded=True)
 
     def embedding(self, layer: torch.nn.Module, input_: torch.Tensor) -> torch.Tensor:
         """The rows of these ids."""
@@ -175,6 +183,11 @@ class Experts(FusedMoEMethodBase):  # type: ignore[misc]
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Nothing: our loader has done it."""
         check_loaded(layer, self.name)
+
+    def check(self, layer: torch.nn.Module) -> None:
+        """Raises if there are weights that the folder does not have."""
+        for key in ("w13_weight", "w2_weight"):
+            placeholder(getattr(layer, key)).check()
 
     def needs(self, layer: torch.nn.Module, rank: Rank) -> bool:
         """Notes what the layer needs; False if its experts are not compressed."""

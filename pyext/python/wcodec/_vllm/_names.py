@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .._errors import WcodecError
 from .._foreign import class_of, said
 
 _log = logging.getLogger(__name__)
@@ -19,6 +20,8 @@ def as_saved(config: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torc
     and experts in stacks. What has no such name stays, as all does where transformers does not know the model."""
     try:
         return _reverted(config, dict(tensors))
+    except WcodecError:
+        raise
     except Exception as error:
         _log.warning("names are taken as they are in the file, since transformers cannot say others (%s)", said(error))
         return dict(tensors)

@@ -169,6 +169,9 @@ def launches(
 ) -> tuple[Launch, list[tuple[CompressedLinear, Any]]] | None:
     """A launch for all of these layers, if kernels multiply with each as it is stored; and each with the plan that this
     holds for."""
+    if any(layer._part is not None for layer in layers):
+        # Of a rank's part others hold the rest, and the bias.
+        return None
     seen: list[tuple[CompressedLinear, Any]] = []
     parts: list[Fused] = []
     for layer in layers:
@@ -193,7 +196,7 @@ def launches(
 def _fits(bias: torch.Tensor, layer: CompressedLinear) -> bool:
     """Whether launches can read a bias where it lies."""
     alike = bias.dtype is layer._dtype and bias.device == layer._device
-    return alike and bias.shape == (layer.out_features,) and bias.is_contiguous()
+    return alike and bias.shape == layer._here[1:] and bias.is_contiguous()
 
 
 class Ready:
