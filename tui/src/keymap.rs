@@ -283,7 +283,7 @@ const fn b(
     Binding { keys, shown, command, contexts, help, footer }
 }
 
-/// The keys as they are now: the table's, or as a [file](file) has them.
+/// The keys as they are now: the table's, or as a [file](mod@file) has them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Keymap {
     /// Keys and what they ask for. Of two with a key, the first one whose context fits counts.
