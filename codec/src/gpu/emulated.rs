@@ -65,6 +65,29 @@ impl Loaded {
         let (places, status) = (plan.image.at(image.address()), vec![abi::STATUS_GOOD; plan.planes.len()]);
         Self { image, places, tables, status, symbols, plan }
     }
+
+    /// Decodes rows from an image of a piece of the tensor, to their places in `out`.
+    fn decode_piece(&self, piece: &Piece, image: Buffer, rows: Range<usize>, out: &mut [u8]) {
+        let plan = &self.plan;
+        let mut part = Self {
+            plan: plan.clone(),
+            places: piece.at(image.address()),
+            image,
+            tables: self.tables.clone(),
+            status: self.status.clone(),
+            symbols: Vec::new(),
+        };
+        let strips = plan.strip_of(rows.start)..plan.strip_of(rows.end);
+        let part = run(std::slice::from_mut(&mut part), OutputKind::F32, &|_| strips.clone(), 7).remove(0);
+        assert_eq!(part.status, None);
+        let (row, column) = plan.strides();
+        let elements = rows.len() * plan.matrix.2;
+        for (r, c) in (0..elements).map(|e| (e / plan.matrix.2, e % plan.matrix.2)) {
+            let at = 4 * (r * row + c * column);
+            let to = 4 * ((rows.start + r) * row + c * column);
+            out[to..to + 4].copy_from_slice(&part.bytes[at..at + 4]);
+        }
+    }
 }
 
 /// What decoding one tensor gave.
@@ -414,24 +437,7 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
                     for (range, place) in &piece.copies {
                         image[*place..place + range.len()].copy_from_slice(&whole.image[range.clone()]);
                     }
-                    let mut part = Loaded {
-                        plan: plan.clone(),
-                        places: piece.at(image.address()),
-                        image,
-                        tables: whole.tables.clone(),
-                        status: whole.status.clone(),
-                        symbols: Vec::new(),
-                    };
-                    let strips = plan.strip_of(rows.start)..plan.strip_of(rows.end);
-                    let part = run(std::slice::from_mut(&mut part), OutputKind::F32, &|_| strips.clone(), 7).remove(0);
-                    assert_eq!(part.status, None);
-                    let (row, column) = plan.strides();
-                    let elements = rows.len() * plan.matrix.2;
-                    for (r, c) in (0..elements).map(|e| (e / plan.matrix.2, e % plan.matrix.2)) {
-                        let at = 4 * (r * row + c * column);
-                        let to = 4 * ((rows.start + r) * row + c * column);
-                        got[to..to + 4].copy_from_slice(&part.bytes[at..at + 4]);
-                    }
+                    whole.decode_piece(&piece, image, rows, &mut got);
                 }
                 assert_eq!(pieces == 1, room >= whole.image.len(), "{name}: {pieces} pieces in {room}");
                 assert!(got == want, "{name}: {} {} in pieces of {room}", o.coder, o.layout);

@@ -2,10 +2,9 @@
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use ratatui::widgets::{Block, BorderType, Clear, Widget};
 
 use super::text;
-use super::widgets::Pen;
+use super::widgets::{Pen, boxed, middle};
 use crate::model::order::Column;
 use crate::model::words;
 use crate::state::State;
@@ -19,21 +18,13 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, at: usize) {
     if rows < 3 || columns < 8 {
         return;
     }
-    let place = Rect {
-        x: area.x + (area.width - columns) / 2,
-        y: area.y + (area.height - rows) / 2,
-        width: columns,
-        height: rows,
-    };
-    let mut block = Block::bordered()
-        .border_style(look.dim())
-        .title(" Sort by ")
-        .title_style(look.title())
-        .title_bottom(" a letter, or Enter; again: the other way round ");
-    block = if look.ascii { block.border_set(super::ASCII_BORDER) } else { block.border_type(BorderType::Rounded) };
-    let inner = block.inner(place);
-    Clear.render(place, frame.buffer_mut());
-    block.render(place, frame.buffer_mut());
+    let inner = boxed(
+        frame.buffer_mut(),
+        look,
+        middle(area, columns, rows),
+        " Sort by ",
+        " a letter, or Enter; again: the other way round ",
+    );
     let seen = usize::from(inner.height);
     let first = (at + 1).saturating_sub(seen);
     for (i, column) in Column::ALL.into_iter().enumerate().skip(first).take(seen) {

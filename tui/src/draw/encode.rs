@@ -2,10 +2,9 @@
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use ratatui::widgets::{Block, BorderType, Clear, Widget};
 
 use super::text;
-use super::widgets::{Pen, bar};
+use super::widgets::{Pen, bar, boxed, middle};
 use crate::state::State;
 use crate::state::encode::Way;
 use crate::update::encode::out;
@@ -21,21 +20,8 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, at: usize) {
     if rows < 3 || columns < 8 {
         return;
     }
-    let place = Rect {
-        x: area.x + (area.width - columns) / 2,
-        y: area.y + (area.height - rows) / 2,
-        width: columns,
-        height: rows,
-    };
-    let mut block = Block::bordered()
-        .border_style(look.dim())
-        .title(" Encode ")
-        .title_style(look.title())
-        .title_bottom(" a letter, or Enter; q closes ");
-    block = if look.ascii { block.border_set(super::ASCII_BORDER) } else { block.border_type(BorderType::Rounded) };
-    let inner = block.inner(place);
-    Clear.render(place, frame.buffer_mut());
-    block.render(place, frame.buffer_mut());
+    let inner =
+        boxed(frame.buffer_mut(), look, middle(area, columns, rows), " Encode ", " a letter, or Enter; q closes ");
     let name = text::file_name(look, &out(state));
     let mut pen = Pen::new(frame.buffer_mut(), inner, 0);
     pen.skip(1).put("to ", look.dim());

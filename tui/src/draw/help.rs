@@ -2,12 +2,11 @@
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use ratatui::widgets::{Block, BorderType, Clear, Widget};
 
 use super::head::title;
 use super::text;
 use super::theme::Look;
-use super::widgets::Pen;
+use super::widgets::{Pen, boxed};
 use crate::keymap::{Bound, Context, Keymap};
 use crate::model::words;
 use crate::state::{State, Tab};
@@ -136,12 +135,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: usize) {
         (true, false) => format!(" {} more above, q closes ", look.sign("↑", "^")),
         (false, true) => format!(" {} more below, q closes ", look.sign("↓", "v")),
     };
-    let mut block =
-        Block::bordered().border_style(look.dim()).title(" Keys ").title_style(look.title()).title_bottom(more);
-    block = if look.ascii { block.border_set(super::ASCII_BORDER) } else { block.border_type(BorderType::Rounded) };
-    Clear.render(place, frame.buffer_mut());
-    let inner = block.inner(place);
-    block.render(place, frame.buffer_mut());
+    let inner = boxed(frame.buffer_mut(), look, place, " Keys ", &more);
     let buffer = frame.buffer_mut();
     let [view, general] = lists;
     if let Some([left, right]) = sides {

@@ -3,9 +3,27 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+use ratatui::widgets::{Block, BorderType, Clear, Widget};
 
 use super::text;
 use super::theme::Look;
+
+/// A place of so many columns and rows in the middle of an area, which has as many at least.
+pub fn middle(area: Rect, columns: u16, rows: u16) -> Rect {
+    let (x, y) = (area.x + (area.width - columns) / 2, area.y + (area.height - rows) / 2);
+    Rect { x, y, width: columns, height: rows }
+}
+
+/// Draws an empty box over what is there, and returns the place inside of it.
+pub fn boxed(buffer: &mut Buffer, look: Look, place: Rect, title: &str, bottom: &str) -> Rect {
+    let mut block =
+        Block::bordered().border_style(look.dim()).title(title).title_style(look.title()).title_bottom(bottom);
+    block = if look.ascii { block.border_set(super::ASCII_BORDER) } else { block.border_type(BorderType::Rounded) };
+    let inner = block.inner(place);
+    Clear.render(place, buffer);
+    block.render(place, buffer);
+    inner
+}
 
 /// A bar of `part` of so many columns, in eighths of a column where the terminal can show them.
 ///

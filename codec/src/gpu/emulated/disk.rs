@@ -32,24 +32,7 @@ fn slots_that_were_filled_from_a_file_decode_to_the_whole() {
                     disk.check_parts(&reads).unwrap();
                     let mut image = Buffer::new(piece.len);
                     image.copy_from_slice(&filled(&disk, reads, piece.len, rng.random()).unwrap());
-                    let mut part = Loaded {
-                        plan: plan.clone(),
-                        places: piece.at(image.address()),
-                        image,
-                        tables: whole.tables.clone(),
-                        status: whole.status.clone(),
-                        symbols: Vec::new(),
-                    };
-                    let strips = plan.strip_of(rows.start)..plan.strip_of(rows.end);
-                    let part = run(std::slice::from_mut(&mut part), OutputKind::F32, &|_| strips.clone(), 7).remove(0);
-                    assert_eq!(part.status, None);
-                    let (row, column) = plan.strides();
-                    let elements = rows.len() * plan.matrix.2;
-                    for (r, c) in (0..elements).map(|e| (e / plan.matrix.2, e % plan.matrix.2)) {
-                        let at = 4 * (r * row + c * column);
-                        let to = 4 * ((rows.start + r) * row + c * column);
-                        got[to..to + 4].copy_from_slice(&part.bytes[at..at + 4]);
-                    }
+                    whole.decode_piece(&piece, image, rows, &mut got);
                 }
                 assert!(got == want, "{name}: {} {} in pieces of {room}", o.coder, o.layout);
             }

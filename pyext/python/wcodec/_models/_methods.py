@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .._classes import derived
 from .._errors import InputError
 from ..nn import CompressedEmbedding, CompressedLayer
 from ._save import save_pretrained
@@ -135,14 +136,12 @@ def mark(model: torch.nn.Module) -> None:
 
 @functools.cache
 def _with_methods(kind: Any) -> Any:
-    """A class of the same name, as for parametrizations of torch: methods in a module's own dictionary would have to
-    keep the module alive, or would not."""
+    """A class of the same name with our methods."""
     methods: dict[str, Any] = {}
     for name, ours in _METHODS.items():
         if hasattr(kind, name):
             methods[name] = _method(name, ours)
-    shown = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), {**methods, **shown, "_plain_class": kind, "__reduce_ex__": _reduce})
+    return derived(kind, {**methods, "_plain_class": kind}, _with_methods, kind)
 
 
 def _method(name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,18 +150,6 @@ def _method(name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
 
     method.__name__, method.__doc__ = name, ours.__doc__
     return method
-
-
-def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
-    """For copies and pickles, whose readers find the class by its name: the one without our methods."""
-    made = object.__reduce_ex__(self, protocol)
-    assert isinstance(made, tuple)
-    return _new, (self._plain_class,), *made[2:]
-
-
-def _new(kind: Any) -> Any:
-    made = _with_methods(kind)
-    return made.__new__(made)
 
 
 def _forget_quantizer(module: Any) -> None:

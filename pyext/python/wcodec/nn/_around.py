@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -200,20 +200,11 @@ def _fits(bias: torch.Tensor, layer: CompressedLinear) -> bool:
 
 
 class Ready:
-    """A launch for some layers, made when it is wanted first, and again where they have changed.
+    """A launch for some layers, made when it is wanted first, and again where they have changed."""
 
-    :param make: makes what is launched, of the layers; replaced by tests.
-    """
-
-    def __init__(
-        self,
-        layers: Sequence[CompressedLinear],
-        gated: bool = False,
-        make: Callable[..., tuple[Launch, list[tuple[Any, Any]]] | None] | None = None,
-    ) -> None:
+    def __init__(self, layers: Sequence[CompressedLinear], gated: bool = False) -> None:
         self.layers = tuple(layers)
         self._gated = gated
-        self._make = make
         # The launch, the layers with the plans that it is for, and the addresses of their biases: one thing, since
         # other threads look at it meanwhile.
         self._state: _State | None = None
@@ -244,7 +235,7 @@ class Ready:
 
     def _prepare(self) -> Launch | None:
         biases = self._addresses()
-        made = (self._make or launches)(self.layers, self._gated)
+        made = launches(self.layers, self._gated)
         found, seen = made if made is not None else (None, [(layer, layer._plan) for layer in self.layers])
         self._state = found, seen, biases
         return found

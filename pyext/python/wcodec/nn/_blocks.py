@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from .._gpu_decoder import ProductBatch
 from . import _ops
 from ._around import Launch, Norm, Ready
 from ._groups import KINDS, apart, hooked, plain_class, watched
@@ -19,7 +20,6 @@ from ._workspace import is_capturing
 from .linear import CompressedLinear
 
 _is_compiling = torch.compiler.is_compiling
-_MOST = 16
 Half = Literal["attention", "mlp"]
 _HALVES: tuple[Half, Half] = ("attention", "mlp")
 
@@ -113,7 +113,7 @@ class Block:
         layer = next(iter(self.first.values())).layers[0]
         if h.dtype is not layer._dtype or h.device != layer._device or h.shape[-1:] != (layer.in_features,):
             return False
-        if not 0 < h.numel() <= _MOST * layer.in_features or not h.is_contiguous():
+        if not 0 < h.numel() <= ProductBatch.MOST * layer.in_features or not h.is_contiguous():
             return False
         if torch.is_autocast_enabled(h.device.type) or watched():
             return False

@@ -24,9 +24,10 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
         Which these are is read from the code of the module's ``forward``. Results are the same bits as without.
     :param blocks: a block of a model like Llama's takes four launches, attention itself aside: RMSNorms, silu(gate)
         times up and residuals are done by those that multiply, in f32, and less is rounded on the way: a block's result
-        is nearer to the exact one than that of its modules, and differs from it by their roundings (2e-2 of its size in
-        bfloat16, 3e-3 in float16, at most). Taken are blocks whose code does what Llama's does, with norms and layers
-        to which nobody has added hooks, and while no gradients are recorded; all else is computed as it was.
+        is nearer to the exact one than that of its modules, and differs from it by their roundings (tests allow 2e-2 of
+        its size in bfloat16 and 3e-3 in float16; they have not been run on a GPU yet). Taken are blocks whose code does
+        what Llama's does, with norms and layers to which nobody has added hooks, and while no gradients are recorded;
+        all else is computed as it was.
     :returns: how many linear layers there are that this is for.
 
     >>> import torch, wcodec.nn

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.nn.modules.module as _modules
 
+from .._classes import derived
+from .._gpu_decoder import ProductBatch
 from . import _ops
 from ._around import Ready
 from ._pattern import Siblings, siblings
@@ -27,7 +29,7 @@ class Group:
 
     def __init__(self, place: int, argument: str, names: tuple[str, ...], layers: tuple[CompressedLinear, ...]) -> None:
         self.place, self.argument, self.names, self.layers = place, argument, names, layers
-        self.limit = _MOST * layers[0].in_features
+        self.limit = ProductBatch.MOST * layers[0].in_features
         self.sizes = [layer.out_features for layer in layers]
         self._ready = Ready(layers)
         self._handle = _ops.register(self)
@@ -66,9 +68,6 @@ class Group:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["of"])  # type: ignore[misc]
-
-
-_MOST = 16
 
 
 def apart(flat: torch.Tensor, x: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
@@ -158,18 +157,5 @@ def _made(kind: Any, run: Any, analysed: Any) -> Any:
         return run(self, plain, args, kwargs) if plain is analysed else plain(self, *args, **kwargs)
 
     functools.update_wrapper(forward, analysed)
-    shown = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    made = {**shown, "forward": forward, "_unfused_class": kind, "_fused_run": staticmethod(run)}
-    return type(kind.__name__, (kind,), {**made, "__reduce_ex__": _reduce})
-
-
-def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
-    """For copies and pickles, whose readers find the class by its name: the one before."""
-    made = object.__reduce_ex__(self, protocol)
-    assert isinstance(made, tuple)
-    return _new, (self._unfused_class, self._fused_run), *made[2:]
-
-
-def _new(kind: Any, run: Any) -> Any:
-    made = _with_forward(kind, run)
-    return made.__new__(made)
+    members = {"forward": forward, "_unfused_class": kind}
+    return derived(kind, members, _with_forward, kind, run)

@@ -20,7 +20,6 @@ def here() -> int:
 
 def given(layer: Any, x: torch.Tensor, y: torch.Tensor) -> Serve:
     """``y``, where the layer is called with the very ``x`` that it was computed from."""
-
     version = None if _is_compiling() or x.is_inference() else x._version
 
     def serve(input: torch.Tensor) -> torch.Tensor:
