@@ -159,6 +159,8 @@ def taken(model: Any) -> list[int]:
     import torch
     from wcodec.nn import CompressedLayer
 
+    # cuBLAS takes some memory from torch for each stream.
+    torch._C._cuda_clearCublasWorkspaces()
     found = [torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count())]
     for store in {id(m._store): m._store for m in model.modules() if isinstance(m, CompressedLayer)}.values():
         for device, here in store._devices.items():

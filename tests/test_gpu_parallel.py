@@ -71,7 +71,8 @@ def test_maps_compute_the_same_bits_as_one_gpu(folders: tuple[Path, Path], kind:
     used = ranks.taken(model)
     if count == 2 and kind == "balanced":
         assert {layer.device.index for layer in model.modules() if isinstance(layer, CompressedLayer)} == {0, 1}
-        assert max(used) <= 0.56 * alone + (8 << 20), (used, alone)
+        # accelerate keeps blocks whole, and the embedding's and the head's GPU are not of one size.
+        assert max(used) <= 0.65 * alone, (used, alone)
     else:
         assert used[0] <= alone + (8 << 20)
 

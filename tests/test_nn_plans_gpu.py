@@ -365,8 +365,8 @@ def test_a_gradient_of_slices_is_their_sum(space: Any, monkeypatch: pytest.Monke
     plan = GpuSlicedPlan(store, "a", torch.device("cpu"), torch.float32)
     grad = torch.randn(2, 3, 32).to(dtype)
     out = plan.gradient(lambda g, w: g @ w.to(dtype), 0, grad)
-    # Each slice is rounded once, and their sum once more.
+    # Each slice is rounded once, and their sum once more; sums of float32 are rounded on the way, too, in any order.
     weight = WEIGHTS["a"].to(dtype).float()
     error, bound = (out.float() - grad.float() @ weight).abs(), grad.float().abs() @ weight.abs()
-    assert bool((error <= bound * torch.finfo(dtype).eps).all())
+    assert bool((error <= bound * torch.finfo(dtype).eps * (8 if dtype == torch.float32 else 1)).all())
     assert out.dtype == dtype and store.one.log == [("a",), ("a",)] and space.streams.owner is None

@@ -570,3 +570,13 @@ fn products_of_matrices_are_those_of_the_emulator() {
         }
     }
 }
+
+#[test]
+fn products_of_whole_matrices_are_those_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    for seed in 0..8 {
+        let [gpu, emulated] = on_both(&device, ptx, "whole_products", 0, &words(1280, 200 + seed), 4);
+        assert_eq!(gpu, emulated);
+    }
+}

@@ -77,7 +77,7 @@ struct Tiles {
   u8 vector;          // Rows of the output begin at multiples of 16 bytes, are below 2^29 long, columns follow each other.
   u16 block_begin;    // First block of threads that has chunks of this item only.
   u16 block_end;      // Behind the last one.
-  u16 copies;         // log2 of how many copies of the table shared memory holds: entry i of copy c is word (i << copies) + c. 0 with rANS.
+  u16 reserved;       // 0.
   Divisor by_tiles;   // How to divide by `tiles`.
   Divisor by_strips;  // And by `strips`.
   u32 shared_begin;   // First chunk of those blocks.
@@ -283,7 +283,7 @@ LIES_AT(Tiles, filter, 136, 1)
 LIES_AT(Tiles, vector, 137, 1)
 LIES_AT(Tiles, block_begin, 138, 2)
 LIES_AT(Tiles, block_end, 140, 2)
-LIES_AT(Tiles, copies, 142, 2)
+LIES_AT(Tiles, reserved, 142, 2)
 LIES_AT(Tiles, by_tiles, 144, 8)
 LIES_AT(Tiles, by_strips, 152, 8)
 LIES_AT(Tiles, shared_begin, 160, 4)

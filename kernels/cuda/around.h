@@ -33,6 +33,24 @@ struct Half {
 // Segments of SQUARES_COLS columns of a vector.
 DEVICE u32 segments(u32 cols) { return (cols + SQUARES_COLS - 1) / SQUARES_COLS; }
 
+// Eight elements of the vector at `from`, the first one of column `col`, a multiple of 8. What is beyond the last column is 0.
+template <bool BF16>
+DEVICE void load_eight(const FactorsBatch& batch, u64 from, u32 col, u32 cols, float (&x)[8]) {
+  const u8* const at = (const u8*)from + (u64)col * 2;
+  u32 words[4] = {0, 0, 0, 0};
+  if (batch.vector && col + 8 <= cols) {
+    const Vec4 a = load128(at);
+    words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
+  } else {
+#pragma unroll
+    for (u32 k = 0; k < 8; k++) {
+      if (col + k < cols) words[k / 2] |= load16(at + 2 * k) << (k % 2 * 16);
+    }
+  }
+#pragma unroll
+  for (u32 k = 0; k < 8; k++) x[k] = Half<BF16>::to_f32(words[k / 2] >> (k % 2 * 16) & 0xFFFF);
+}
+
 // Leaves the sums of squares of all segments of all vectors in shared memory. All warps of the block call it; 8 elements a lane are added up,
 // and then lanes, in the same order for every launch.
 template <bool BF16>
@@ -40,24 +58,12 @@ DEVICE void sum_squares(const FactorsBatch& batch, u32 cols, u32 lane) {
   const u32 each = segments(cols);
 #pragma unroll 1
   for (u32 i = thread_index() / LANES; i < each * batch.vectors; i += block_threads() / LANES) {
-    const u32 v = i / each, col = (i - v * each) * SQUARES_COLS + lane * 8;
-    const u8* const from = (const u8*)batch.squared + ((u64)v * batch.x_stride + col) * 2;
-    u32 x[4] = {0, 0, 0, 0};
-    if (batch.vector && col + 8 <= cols) {
-      const Vec4 a = load128(from);
-      x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-    } else {
-#pragma unroll
-      for (u32 k = 0; k < 8; k++) {
-        if (col + k < cols) x[k / 2] |= load16(from + 2 * k) << (k % 2 * 16);
-      }
-    }
+    const u32 v = i / each;
+    float x[8];
+    load_eight<BF16>(batch, batch.squared + (u64)v * batch.x_stride * 2, (i - v * each) * SQUARES_COLS + lane * 8, cols, x);
     float sum = 0;
 #pragma unroll
-    for (u32 k = 0; k < 8; k++) {
-      const float e = Half<BF16>::to_f32(x[k / 2] >> (k % 2 * 16) & 0xFFFF);
-      sum = add_rn(sum, mul_rn(e, e));
-    }
+    for (u32 k = 0; k < 8; k++) sum = add_rn(sum, mul_rn(x[k], x[k]));
 #pragma unroll
     for (u32 by = LANES / 2; by; by /= 2) sum = add_rn(sum, bits_f32(shfl(f32_bits(sum), lane ^ by)));
     if (lane == 0) sts32(batch.squares + i * 4, f32_bits(sum));

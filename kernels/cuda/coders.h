@@ -11,28 +11,17 @@
 template <u32 CODER, u32 BITS>
 struct Coder;
 
-// BITS: log2 of the table's slots, or 0 where it is not known before the launch; then there may be several copies of it, one for each of some
-// lanes, so that fewer of them want the same bank of shared memory.
+// BITS: log2 of the table's slots, or 0 where it is not known before the launch.
 template <u32 BITS>
 struct TableBits {
-  u32 bits, copies, own;
+  u32 bits;
   DEVICE_MEMBER u32 get() const { return bits; }
-  // log2 of the copies.
-  DEVICE_MEMBER u32 spread() const { return copies; }
-  // The lane's copy.
-  DEVICE_MEMBER u32 copy() const { return own; }
-  DEVICE_MEMBER void set(const Tiles& t, u32 lane) {
-    bits = t.bits;
-    copies = t.copies;
-    own = (lane & ((1u << copies) - 1)) * 4;
-  }
+  DEVICE_MEMBER void set(const Tiles& t) { bits = t.bits; }
 };
 template <>
 struct TableBits<12> {
   DEVICE_MEMBER u32 get() const { return 12; }
-  DEVICE_MEMBER u32 spread() const { return 0; }
-  DEVICE_MEMBER u32 copy() const { return 0; }
-  DEVICE_MEMBER void set(const Tiles&, u32) {}
+  DEVICE_MEMBER void set(const Tiles&) {}
 };
 
 // Table entries: frequency in bits 0 to 11, slot minus start in bits 12 to 23, symbol in bits 24 to 31.
@@ -49,7 +38,7 @@ struct Coder<RANS, BITS> {
     next = body.begin + LANES * 4;
     limit = body.end + 2;
     below = (1u << lane) - 1;
-    bits.set(t, lane);
+    bits.set(t);
   }
 
   DEVICE_MEMBER u32 step() {
@@ -91,8 +80,8 @@ struct Coder<RANS, BITS> {
 };
 
 // Table entries: length of the code in bits 0 to 4, zeros up to bit 15, then the symbol (byte 3, or in layout `pair`
-// a nibble in byte 2 and one in byte 3, each as many bits up as the shift says, and nothing beside them). The window keeps the next code at bit 2 (further up by
-// log2 of the table's copies), so that it is a byte address into the table.
+// a nibble in byte 2 and one in byte 3, each as many bits up as the shift says, and nothing beside them). The window keeps the next code at bit 2,
+// so that it is a byte address into the table.
 template <u32 BITS>
 struct Coder<HUFFMAN, BITS> {
   u32 lo, hi, after, position, next, start, limit;
@@ -112,11 +101,11 @@ struct Coder<HUFFMAN, BITS> {
   }
 
   DEVICE_MEMBER void begin(const Tiles& t, Body body, u32 lane) {
-    bits.set(t, lane);
+    bits.set(t);
     const u32 head = lds32(body.begin), own = lane_bits(body, head, lane);
     // Minus 2: where the codes of lane 0 begin. What lies before may be of the header, since it is masked. From a word before, as the first
     // bits may be.
-    start = sum_up_to(own, lane) - own + 32 - bits.spread();
+    start = sum_up_to(own, lane) - own + 32;
     const u32 first = body.begin + header_bytes(head) + (start >> 5) * 4 - 4;
     // A damaged start may point anywhere: it is as good to begin at the end.
     next = first < body.end ? first : body.end;
@@ -129,10 +118,10 @@ struct Coder<HUFFMAN, BITS> {
   }
 
   DEVICE_MEMBER void two(u32& a, u32& b) {
-    const u32 mask = ((1u << bits.get()) - 1) << (2 + bits.spread());
+    const u32 mask = ((1u << bits.get()) - 1) << 2;
     const u32 w = fshr(lo, hi, position);
-    a = lds32_table((w & mask) | bits.copy());
-    b = lds32_table((fshr(w, 0, a) & mask) | bits.copy());  // the shift takes five bits of the entry: the length
+    a = lds32_table(w & mask);
+    b = lds32_table(fshr(w, 0, a) & mask);  // the shift takes five bits of the entry: the length
     const u32 p = position + a + b;
     // One word more than the window is held, so that nothing waits for this load.
     if ((p ^ position) & 32) {
@@ -153,7 +142,7 @@ struct Coder<HUFFMAN, BITS> {
     const u32 end = (start & ~31u) + (position & 0xFFFF);  // like `start`
     bool good = end == start + lane_bits(body, head, lane);
     if (lane + 1 == LANES) {
-      const u32 bits = end - 30 + this->bits.spread(), whole = words + bits / 32 * 4;
+      const u32 bits = end - 30, whole = words + bits / 32 * 4;
       good = good && (bits % 32 ? whole + 4 == body.end && lds32(whole) >> (bits % 32) == 0 : whole == body.end);
     }
     if (lane == 0) good = good && (lds32(words) & 3) == 0;

@@ -1,6 +1,6 @@
-// Products of matrices with a few vectors, from the compressed weights: y = W x.
+// Products of matrices with a few vectors, from the compressed weights: y = W x. One vector is multiplied in whole numbers (single.h).
 //
-// Tensor cores multiply integers with halves: of a symbol q its level q + 1/2, which f16 and bf16 hold exactly, with an element of a vector
+// For several, tensor cores multiply integers with halves: of a symbol q its level q + 1/2, which f16 and bf16 hold exactly, with an element of a vector
 // as it is. Sums are f32. Where levels are the symbols themselves, half of the vector's elements are taken away again by products with -1/2.
 //
 // A block of threads takes whole strips of one matrix. Its warps decode their chunks in turns, and leave what each chunk adds to the results
@@ -13,6 +13,7 @@
 #pragma once
 #include "around.h"
 #include "emit.h"
+#include "single.h"
 #include "tile.h"
 #include "walk.h"
 
@@ -33,6 +34,17 @@ struct Multiply {
     bool waited;  // for the vectors
     float sum[SETS][4];
 
+    static DEVICE_MEMBER State make(const FactorsBatch& batch, const Factor& f, u32 first, u32 warp, u32 lane) {
+      State state = {batch, first, batch.staging + warp * batch.staged * 2048 + lane * 16, f.minus, 0, 0, {}, false, {}};
+#pragma unroll
+      for (u32 s = 0; s < SETS; s++) {
+        // Lanes that have no vector read the last one's, and what they get is not looked at.
+        const u32 vector = s * 8 + lane / 4;
+        state.at[s] = (vector < batch.vectors ? vector : batch.vectors - 1) * batch.x_stride * 2;
+      }
+      return state;
+    }
+
     DEVICE_MEMBER void end(const Tiles& t, const Chunk& c, u32 lane, bool) {
       wait();
       if constexpr (EARLY) multiply_staged(t, c, lane);
@@ -41,6 +53,8 @@ struct Multiply {
     DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) const {
       each([&](u32, u32, u32 v, u32 r) { sts32(place(t, c, v, r), 0x7FFFFFFFu); }, lane);
     }
+
+    DEVICE_MEMBER void finish(const Tiles&, u32) { wait(); }
 
     // For the vectors, once.
     DEVICE_MEMBER void wait() {
@@ -160,7 +174,7 @@ struct Multiply {
     }
   };
 
-  enum : bool { WAITS = false, OPERANDS = true };
+  enum : bool { WAITS = false, OPERANDS = true, PREPARES = false };
 
   State& state;
   const Tiles& t;
@@ -229,6 +243,16 @@ struct Multiply {
   static DEVICE_MEMBER u32 pair(u32 more, u32 signs) { return Half<BF16>::add(more, Half<BF16>::LESS) ^ (signs & 0x80008000u); }
 };
 
+// What multiplies with N vectors at most.
+template <u32 N, bool BF16, bool EARLY>
+struct Multiplier {
+  typedef Multiply<N, BF16, EARLY> Type;
+};
+template <bool BF16, bool EARLY>
+struct Multiplier<1, BF16, EARLY> {
+  typedef MultiplyOne<BF16, EARLY> Type;
+};
+
 // One of a block's results: number `at` of them, rows of a strip before vectors before strips.
 template <bool BF16>
 struct Result {
@@ -289,35 +313,19 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   const u32 first = t.chunk_begin + begin * t.tiles, last = t.chunk_begin + end * t.tiles;
   const u32 warp = thread_index() / LANES, threads = block_threads();
   Warp w = make_warp(batch);
-  if (t.copies == 0) {
-    if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
-  } else {
-    // Four copies at once.
-    const u32 groups = t.copies - 2;
-    for (u32 i = thread_index(); i < 1u << (t.bits + groups); i += threads) {
-      const u32 e = ldg32((const u32*)t.table + (i >> groups));
-      sts128(TABLE_AT + i * 16, {e, e, e, e});
-    }
-  }
+  if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
   // What the thread needs behind the last chunk is on its way from now on.
   const u32 each = batch.vectors * TILE_ROWS, results = (end - begin) * each;
   const u32 begin_strip = divide(first, t.by_tiles);
   Result<BF16> result;
   if (thread_index() < results) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
 
-  typedef Multiply<N, BF16, EARLY> Sink;
-  typename Sink::State state = {batch, first, batch.staging + warp * batch.staged * 2048 + w.lane * 16, f.minus, 0, 0, {}, false, {}};
-#pragma unroll
-  for (u32 s = 0; s < Sink::SETS; s++) {
-    // Lanes that have no vector read the last one's, and what they get is not looked at.
-    const u32 vector = s * 8 + w.lane / 4;
-    state.at[s] = (vector < batch.vectors ? vector : batch.vectors - 1) * batch.x_stride * 2;
-  }
+  typedef typename Multiplier<N, BF16, EARLY>::Type Sink;
+  typename Sink::State state = Sink::State::make(batch, f, first, warp, w.lane);
   u32 table_parity = 0;
   bool unused = true;
-  walk_plane<Tile, Sink>(state, batch, t, w, first + warp, threads / LANES, last, t.copies ? TABLE_FILLED : TABLE_COPIED,
-                         table_parity, unused);
-  if (!state.waited) overlap_wait();
+  walk_plane<Tile, Sink>(state, batch, t, w, first + warp, threads / LANES, last, TABLE_COPIED, table_parity, unused);
+  state.finish(t, w.lane);
   if (batch.squared) sum_squares<BF16>(batch, t.cols, w.lane);
   syncthreads();
   const Stash stash(batch, f);

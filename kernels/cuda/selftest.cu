@@ -52,6 +52,19 @@ KERNEL(products, 1024, 1, SelfTest) {
   for (u32 i = 0; i < 4; i++) stg32((u32*)params.output + (u64)thread * 4 + i, f32_bits(c[i]));
 }
 
+// Likewise of whole numbers.
+KERNEL(whole_products, 1024, 1, SelfTest) {
+  const u32 thread = block_index() * block_threads() + thread_index();
+  const u32* const in = (const u32*)params.input + (u64)thread * 10;
+  u32 a[4], b[2];
+  i32 c[4];
+  for (u32 i = 0; i < 4; i++) a[i] = ldg32(in + i);
+  for (u32 i = 0; i < 2; i++) b[i] = ldg32(in + 4 + i);
+  for (u32 i = 0; i < 4; i++) c[i] = (i32)ldg32(in + 6 + i);
+  mma_s8(c, a, b);
+  for (u32 i = 0; i < 4; i++) stg32((u32*)params.output + (u64)thread * 4 + i, (u32)c[i]);
+}
+
 // Vectors, and a reversal of a block's words through shared memory.
 KERNEL(reverse, 1024, 1, SelfTest) {
   const u32 threads = block_threads(), t = thread_index();

@@ -116,6 +116,7 @@ DEVICE u32 lds32_stream(u32 a, u32) { return lds32(a); }
 DEVICE u32 lds16_stream(u32 a, u32) { return lds16(a); }
 DEVICE void sts32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
 
+DEVICE void sts64(u32 a, Vec2 v) { asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(a), "r"(v.x), "r"(v.y) : "memory"); }
 DEVICE void sts8(u32 a, u32 v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
 DEVICE Vec4 lds128(u32 a) {
   Vec4 v;
@@ -202,6 +203,11 @@ DEVICE float f32_of_f16(u32 h) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"((u16)h));
   return v;
 }
+// The nearest whole number, of two the even one. What is no number, or not an i32's, gives any.
+DEVICE i32 i32_of_f32(float v) { return __float2int_rn(v); }
+DEVICE float f32_of_i32(i32 v) { return __int2float_rn(v); }
+// a b + c, rounded once.
+DEVICE float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 // Two sums of f16, rounded to nearest even.
 DEVICE u32 add_f16(u32 a, u32 b) {
   u32 r;
@@ -339,6 +345,38 @@ DEVICE void mma_bf16(float (&)[4], const u32 (&)[4], const u32 (&)[2]) {
 #endif
 #else
 #define MMA_BF16 1
+#endif
+
+// Likewise c += A B of whole numbers, where A has 16 rows and 32 columns and B 32 rows and 8 columns, of i8, and c is i32, modulo 2^32 (PTX ISA,
+// "Matrix Fragments for mma.m16n8k32"). Bytes of a register are neighbours in A's row, or in B's column:
+//
+//   | register | byte i                |
+//   |----------|-----------------------|
+//   | a[0]     | A[g][4t + i]          |
+//   | a[1]     | A[g + 8][4t + i]      |
+//   | a[2]     | A[g][4t + 16 + i]     |
+//   | a[3]     | A[g + 8][4t + 16 + i] |
+//   | b[0]     | B[4t + i][g]          |
+//   | b[1]     | B[4t + 16 + i][g]     |
+//
+// c is as above. Sums are exact, and the same everywhere.
+#ifdef __CUDACC__
+DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  // Rows 0 to 7 and 8 to 15, each of columns 0 to 15 and then 16 to 31.
+#pragma unroll
+  for (u32 i = 0; i < 4; i++) {
+    asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+r"(c[i % 2 * 2]), "+r"(c[i % 2 * 2 + 1])
+                 : "r"(a[i]), "r"(b[i / 2]));
+  }
+#endif
+}
 #endif
 
 // Copies for a warp. All lanes call these with the same arguments.

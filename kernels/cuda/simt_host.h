@@ -76,6 +76,11 @@ DEVICE u32 lds8(u32 a, SIMT_AT) { return simt::load_shared<u8>(a, SIMT_HERE); }
 DEVICE u32 lds32_stream(u32 a, u32 end, SIMT_AT) { return simt::load_stream<u32>(a, end, SIMT_HERE); }
 DEVICE u32 lds16_stream(u32 a, u32 end, SIMT_AT) { return simt::load_stream<u16>(a, end, SIMT_HERE); }
 DEVICE void sts32(u32 a, u32 v, SIMT_AT) { simt::store_shared<u32>(a, v, SIMT_HERE); }
+DEVICE void sts64(u32 a, Vec2 v, SIMT_AT) {
+  if (a % 8) simt::fail(SIMT_HERE, "8 bytes of shared memory at %u", a);
+  simt::store_shared<u32>(a, v.x, SIMT_HERE);
+  simt::store_shared<u32>(a + 4, v.y, SIMT_HERE);
+}
 DEVICE void sts16(u32 a, u32 v, SIMT_AT) { simt::store_shared<u16>(a, v, SIMT_HERE); }
 DEVICE void sts8(u32 a, u32 v, SIMT_AT) { simt::store_shared<u8>(a, v, SIMT_HERE); }
 DEVICE Vec4 lds128(u32 a, SIMT_AT) {
@@ -163,6 +168,9 @@ DEVICE float add_rn(float a, float b) { return a + b; }
 DEVICE float div_rn(float a, float b) { return a / b; }
 DEVICE float sqrt_rn(float v) { return __builtin_sqrtf(v); }
 DEVICE float exp_f32(float v) { return __builtin_expf(v); }
+DEVICE float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+DEVICE float f32_of_i32(i32 v) { return (float)v; }
+DEVICE i32 i32_of_f32(float v) { return v > -0x1p31f && v < 0x1p31f ? (i32)__builtin_rintf(v) : (i32)0x80000000u; }
 
 namespace simt {
 // To nearest even. NaN becomes the NaN that the GPU's conversions give.
@@ -238,6 +246,31 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], SIMT_AT
 DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], SIMT_AT) {
   simt::multiply<simt::f32_of_bf16>(c, a, b, SIMT_HERE);
 }
+
+namespace simt {
+inline void multiply_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], At at) {
+  const u32 lane = grid->now->index, g = lane / 4, t = lane % 4;
+  const auto byte = [](u32 v, u32 i) { return (i32)(signed char)(v >> (8 * i)); };
+  i32 rows[2][32], columns[2][32];  // of A: g and g + 8; of B: 2t and 2t + 1
+  for (u32 r = 0; r < 4; r++) {
+    const Meeting* const m = meet(MMA, a[r], false, at);
+    for (u32 i = 0; i < 16; i++) rows[r % 2][r / 2 * 16 + i] = byte(m->values[g * 4 + i / 4], i % 4);
+  }
+  for (u32 r = 0; r < 2; r++) {
+    const Meeting* const m = meet(MMA, b[r], false, at);
+    for (u32 n = 0; n < 2; n++) {
+      for (u32 i = 0; i < 16; i++) columns[n][r * 16 + i] = byte(m->values[(2 * t + n) * 4 + i / 4], i % 4);
+    }
+  }
+  for (u32 i = 0; i < 4; i++) {
+    u32 sum = (u32)c[i];
+    for (u32 k = 0; k < 32; k++) sum += (u32)(rows[i / 2][k] * columns[i % 2][k]);
+    c[i] = (i32)sum;
+  }
+}
+}  // namespace simt
+
+DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], SIMT_AT) { simt::multiply_s8(c, a, b, SIMT_HERE); }
 
 DEVICE void overlap_wait() {}
 DEVICE void overlap_start() {}

@@ -10,6 +10,9 @@
 //   enum : bool { WAITS = ... }   whether the walk waits for the launch before this one (`overlap_wait`) and lets the next one begin
 //                                 (`overlap_start`) ahead of the first chunk. If not, the sink does both, before it touches what other
 //                                 launches may write, or may still read
+//   enum : bool { PREPARES = ... }
+//                                 whether all warps of the block call `state.prepare(t, lane)` ahead of the first chunk, and find then what all of
+//                                 them have left in shared memory; only for walks whose table is new
 //   enum : bool { OPERANDS = ... }
 //                                 whether it takes elements whose signs are apart (`Signed`), where a tile has whole blocks of them; then
 //                                 there are, in place of `whole`,
@@ -35,7 +38,7 @@ struct Store {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
     DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  enum : bool { WAITS = true, OPERANDS = false };  // no variables, which would be of the module
+  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false };  // no variables, which would be of the module
 
   const Tiles& t;
   u32 lane;

@@ -41,10 +41,9 @@ struct Warp {
   u32 parity;   // bit b: parity of the next phase of barrier b
 };
 
-// What of the table: it is there, is being copied, or is being written by the threads of the block.
+// What of the table: it is there, or is being copied.
 #define TABLE_READY 0u
 #define TABLE_COPIED 1u
-#define TABLE_FILLED 2u
 
 // A warp with its barriers made, before its first chunk. That of the table, before those of all warps, is made by the first warp.
 template <class Batch>
@@ -80,9 +79,10 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     if (chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
     tile.expect(t, chunk_at(t, chunk), w.lane);
   }
-  // The barriers were made, the table that the block has filled is there, and nobody reads the one that was.
-  if (table != TABLE_READY) syncthreads();
+  if constexpr (Sink::PREPARES) state.prepare(t, w.lane);
   if (table == TABLE_COPIED) {
+    // The barriers were made, what was prepared is there, and nobody reads the table that was.
+    syncthreads();
 #if defined(__CUDACC__) && !defined(COPY_BULK)
     if (thread_index() < LANES) warp_copy_wait(batch.barriers, table_parity, chunk < last);
     syncthreads();

@@ -200,8 +200,8 @@ structures! {
         pub block_begin: u16,
         /// Behind the last one.
         pub block_end: u16,
-        /// log2 of how many copies of the table shared memory holds: entry i of copy c is word (i << copies) + c. 0 with rANS.
-        pub copies: u16,
+        /// 0.
+        pub reserved: u16,
         /// How to divide by `tiles`.
         pub by_tiles: Divisor,
         /// And by `strips`.

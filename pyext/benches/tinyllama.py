@@ -1,12 +1,14 @@
-"""A Llama of TinyLlama-1.1B's configuration on one GPU: memory and speed of every residency beside bf16, in one run.
+"""A Llama of TinyLlama-1.1B's configuration, or another, on one GPU: memory and speed beside bf16, in one run.
 
-    python pyext/benches/tinyllama.py [--json FILE] [--tokens 64] [--repeats 3] [--layers 22] [--sections LIST]
-        [--bits 4] [--trellis] [--fused [--no-blocks] [--no-groups]]
+    python pyext/benches/tinyllama.py [--json FILE] [--tokens 64] [--repeats 3] [--shapes tinyllama] [--layers 22]
+        [--sections LIST] [--bits 4] [--trellis] [--table-bits 11] [--fused blocks,groups,layers]
 
 Weights are random with heavy tails (Student-t, 6 degrees of freedom), since sizes, speeds and memory do not depend on
-what a model has learned. All 155 linear layers and the embedding are compressed. Speeds are tokens per second of greedy
-generation at batch 1, medians of repeats that take turns with the baseline's. `vram` is torch's peak allocated memory
-during generation and the compressed bytes, which torch does not allocate; `used` is what the driver says.
+what a model has learned. All linear layers (155) and the embedding are compressed. Speeds are tokens per second of
+greedy generation at batch 1, medians of repeats that take turns with the baseline's. `vram` is torch's peak allocated
+memory during generation and the compressed bytes, which torch does not allocate; `used` is what the driver says. With
+--fused all is measured for each of these: products from the compressed weights of each layer by itself (layers), of
+those that read one tensor (groups), of whole blocks with what lies between (blocks).
 
 Sections, of which those with a star run only when they are asked for:
 
@@ -34,7 +36,7 @@ from typing import Any
 import torch
 import wcodec
 import wcodec.nn
-from tinyllama_model import Steps, build, clean, generate, held, logits, peak, timed
+from tinyllama_model import SHAPES, Steps, build, clean, generate, held, logits, peak, timed
 
 SECTIONS = ("speeds", "flat", "graphs", "compile", "batch", "zstd", "auto", "cache", "offload")
 DEFAULT = tuple(section for section in SECTIONS if section not in ("compile", "batch"))
@@ -50,7 +52,7 @@ class Bench:
         self._logits: torch.Tensor | None = None
         free, total = torch.cuda.mem_get_info()
         self.note("context", used=total - free)
-        self.baseline = build(args.layers)
+        self.baseline = build(args.shapes, args.layers)
         generate(self.baseline, 8)
         self.bf16 = peak(self.baseline, args.tokens)
         times = [generate(self.baseline, args.tokens) for _ in range(3)]
@@ -59,7 +61,8 @@ class Bench:
     @property
     def options(self) -> dict[str, Any]:
         """The scheme."""
-        return {} if self.args.bits is None else {"bits": self.args.bits, "trellis": self.args.trellis}
+        found = {} if self.args.bits is None else {"bits": self.args.bits, "trellis": self.args.trellis}
+        return found if self.args.table_bits is None else {**found, "table_bits": self.args.table_bits}
 
     def note(self, name: str, **values: Any) -> None:
         self.report[name] = values
@@ -76,22 +79,25 @@ class Bench:
 
     def model(self, name: str, sections: tuple[str, ...], **options: Any) -> None:
         """A model with compressed layers, and the sections that measure it."""
-        model = build(self.args.layers)
+        model = build(self.args.shapes, self.args.layers)
         begin = time.perf_counter()
         report = wcodec.compress_(model, progress=False, **self.options, **options)
         seconds = time.perf_counter() - begin
-        if self.args.fused:
-            wcodec.nn.fuse_(model, groups=not self.args.no_groups, blocks=not self.args.no_blocks)
-        if "speeds" in sections:
-            self.speeds(name, model, layers=len(report.replaced), compress_s=seconds)
-        if "flat" in sections:
-            self.flat(name, model)
-        if "batch" in sections:
-            self.batch(name, model)
-        # Last: where graphs were captured, layers are decoded one by one outside of them.
-        for section in ("graphs", "compile"):
-            if section in sections:
-                self.guarded(f"{name} {section}", lambda s=section: self.steps(f"{name} {s}", model, s))
+        for fused in self.args.fused or [None]:
+            label = name
+            if fused is not None:
+                label = f"{name} fused {fused}"
+                wcodec.nn.fuse_(model, groups=fused != "layers", blocks=fused == "blocks")
+            if "speeds" in sections:
+                self.speeds(label, model, layers=len(report.replaced), compress_s=seconds)
+            if "flat" in sections:
+                self.flat(label, model)
+            if "batch" in sections:
+                self.batch(label, model)
+            # Last: where graphs were captured, layers are decoded one by one outside of them.
+            for section in ("graphs", "compile"):
+                if section in sections:
+                    self.guarded(f"{label} {section}", lambda n=label, s=section: self.steps(f"{n} {s}", model, s))
 
     def speeds(self, name: str, model: Any, **more: Any) -> None:
         """Generation and its memory, beside the baseline."""
@@ -216,15 +222,15 @@ def main() -> int:
     parser.add_argument("--json")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=22)
+    parser.add_argument("--shapes", choices=SHAPES, default="tinyllama", help="of which model")
+    parser.add_argument("--layers", type=int, help="so many, and not all")
     parser.add_argument("--coders", type=listed(), default="rans,huffman")
     parser.add_argument("--only", type=listed("device", "host"), default="device,host", help="residencies")
     parser.add_argument("--sections", type=listed(*SECTIONS), default=",".join(DEFAULT), help=", ".join(SECTIONS))
     parser.add_argument("--bits", type=float, help="scheme rate with so many bits per weight, and not int8")
     parser.add_argument("--trellis", action="store_true", help="with a trellis")
-    parser.add_argument("--fused", action="store_true", help="wcodec.nn.fuse_: products from the compressed weights")
-    parser.add_argument("--no-blocks", action="store_true", help="norms, gates and residuals are left to torch")
-    parser.add_argument("--no-groups", action="store_true", help="a launch for each layer")
+    parser.add_argument("--fused", type=listed("blocks", "groups", "layers"), default=[], help="what takes a launch")
+    parser.add_argument("--table-bits", type=int, help="log2 of the slots of coder huffman's tables")
     parser.add_argument("--budget", default="600MB", help="of the GPU's memory, for section auto")
     parser.add_argument("--caches", type=listed(), default="256MB,1GB", help="sizes, for section cache")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the benchmark of TinyLlama-1.1B's configuration measures with: the model, generation, decode steps, memory."""
+"""What the benchmark of Llamas measures with: the model, generation, decode steps, memory."""
 
 from __future__ import annotations
 
@@ -17,18 +17,31 @@ PROMPT = 8
 WARM_UP = 5
 
 
-def build(layers: int) -> Any:
+# Configurations, by what --shapes names.
+SHAPES: dict[str, dict[str, int]] = {
+    "tinyllama": {
+        "vocab_size": 32000,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+    },
+    "llama-8b": {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+}
+
+
+def build(shapes: str, layers: int | None = None) -> Any:
     """The model, in bf16 on the GPU."""
-    config = LlamaConfig(
-        vocab_size=32000,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
-    )
+    given = SHAPES[shapes] if layers is None else {**SHAPES[shapes], "num_hidden_layers": layers}
+    config = LlamaConfig(**given, max_position_embeddings=2048, tie_word_embeddings=False)
     torch.manual_seed(1)
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval().requires_grad_(False)

@@ -18,7 +18,7 @@ use wcodec::{Cancel, Dtype, Result};
 pub use batch::DecodeBatch;
 pub use decoder::TensorDecoder;
 pub use fetch::{Fetchers, OnDevice};
-pub use graph::{DeviceMemory, gpu_capture, gpu_follow, gpu_keep};
+pub use graph::{DeviceMemory, gpu_capture, gpu_end, gpu_follow, gpu_keep};
 pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, ring_slots};
 pub use sizes::DeviceSizes;
 pub use verify::verify_on_gpu;

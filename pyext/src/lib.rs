@@ -33,7 +33,7 @@ mod _native {
     use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, TensorDecoder};
     #[pymodule_export]
     use crate::gpu::{
-        gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_follow, gpu_keep, gpu_kernels, nvcomp_info,
+        gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_end, gpu_follow, gpu_keep, gpu_kernels, nvcomp_info,
         ring_slots, verify_on_gpu,
     };
     #[pymodule_export]

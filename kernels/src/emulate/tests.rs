@@ -215,6 +215,27 @@ fn products_of_matrices_are_those_of_the_reals() {
 }
 
 #[test]
+fn products_of_whole_matrices_are_exact() {
+    let warps = 6;
+    let random = numbers(warps * 32 * 10);
+    for seed in [0, 1, 6] {
+        let output = SelfTest::new(&random, warps * 32 * 4)
+            .run(&launch("whole_products").grid(3).threads(64).seed(seed))
+            .unwrap();
+        for (i, &found) in output.iter().enumerate() {
+            let (warp, lane, r) = (i / 128, i / 4 % 32, i % 4);
+            let word = |lane: usize, at: usize| random[(warp * 32 + lane) * 10 + at];
+            let byte = |word: u32, i: usize| i32::from(word.to_le_bytes()[i] as i8);
+            let (row, col) = place_in_c(lane, r);
+            let a = |k: usize| byte(word(row % 8 * 4 + k % 16 / 4, row / 8 + k / 16 * 2), k % 4);
+            let b = |k: usize| byte(word(col * 4 + k % 16 / 4, 4 + k / 16), k % 4);
+            let sum: i32 = (0..32).map(|k| a(k) * b(k)).sum();
+            assert_eq!(found, word(lane, 6 + r).wrapping_add(sum as u32), "word {i}");
+        }
+    }
+}
+
+#[test]
 fn blocks_reverse_through_shared_memory() {
     let (grid, threads) = (2, 1024);
     let input = numbers(grid * threads * 4);

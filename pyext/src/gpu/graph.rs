@@ -1,5 +1,7 @@
 //! CUDA graphs of torch, and memory for what they decode.
 
+use std::sync::{PoisonError, RwLock};
+
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wcodec::gpu::{Device, DeviceBuffer};
@@ -7,18 +9,27 @@ use wcodec::gpu::{Device, DeviceBuffer};
 use super::crate_stream;
 use crate::progress::detached;
 
+/// Whether the interpreter ends. Held for reading while an object is let go of: who waits for an interpreter that ends meanwhile would
+/// take the process with it.
+static ENDED: RwLock<bool> = RwLock::new(false);
+
+/// Waits for objects that are just being let go of, and has all others stay. Python calls it at its exit.
+#[pyfunction]
+pub fn gpu_end(py: Python<'_>) {
+    py.detach(|| *ENDED.write().unwrap_or_else(PoisonError::into_inner) = true);
+}
+
 /// A Python object that a graph keeps; let go of on whatever thread the graph is gone on.
 struct Kept(Option<Py<PyAny>>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let object = self.0.take();
-        if Python::try_attach(|_| ()).is_none() {
-            // The interpreter ends, and everything with it.
+        let mut object = self.0.take();
+        let ended = ENDED.read().unwrap_or_else(PoisonError::into_inner);
+        if *ended || Python::try_attach(|_| drop(object.take())).is_none() {
+            // Everything ends with the interpreter.
             std::mem::forget(object);
-            return;
         }
-        Python::attach(|_| drop(object));
     }
 }
 

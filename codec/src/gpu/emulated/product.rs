@@ -239,7 +239,50 @@ fn products_are_those_of_the_decoded_weights() {
             }
         }
     }
-    assert_eq!(kernels.len(), 36, "{kernels:?}");
+    assert_eq!(kernels.len(), 60, "{kernels:?}");
+}
+
+/// One vector's elements become whole numbers, whatever they are.
+#[test]
+fn one_vector_of_any_size() {
+    let mut rng = StdRng::seed_from_u64(82);
+    let options = [
+        EncodeOptions { scheme: Scheme::Int8(Granularity::Row), coder: Coder::Huffman, ..Default::default() },
+        super::rate::options().swap_remove(0),
+    ];
+    for o in options {
+        let source = sample(&mut rng, &[vec![48, 700]]);
+        let container = Container::from_bytes(encode(&source, &o)).unwrap();
+        let sound = Loaded::new(&container.bytes_of("w0", &oracle()).unwrap()).unwrap();
+        let plan = sound.plan.clone();
+        let mut tensors = [sound];
+        for kind in [OutputKind::F16, OutputKind::BF16] {
+            let mut product = |element: &dyn Fn(usize) -> f32, limits| {
+                let mut inputs = Inputs::new(&mut StdRng::seed_from_u64(1), kind, 1, 700, 1.0);
+                for c in 0..700 {
+                    inputs.memory[inputs.off + 2 * c..][..2].copy_from_slice(&bits(kind, element(c)));
+                }
+                let (got, used) = multiply(&mut tensors, &inputs, None, &|s| 0..s, limits, 3);
+                assert!(used.iter().all(|k| k.ends_with("_1") || k.ends_with("_1_early")), "{used:?}");
+                (inputs, got)
+            };
+            for limits in [SMALL, LARGE] {
+                // Each element of another size; the smallest that there are; large ones, of which one is alone.
+                let spread = |c: usize| (1.0 - (c % 3) as f32) * 2f32.powi(-((c % 29) as i32));
+                let tiny = |c: usize| if kind == OutputKind::F16 { c as f32 * 6e-8 } else { c as f32 * 1e-40 };
+                let lonely = |c: usize| if c == 333 { 900.0 } else { 1e-2 * (c as f32).sin() };
+                for element in [&spread as &dyn Fn(usize) -> f32, &tiny, &lonely] {
+                    let (inputs, got) = product(element, limits);
+                    compare(&container, &plan, &inputs, None, 0..48, &got[0], "one vector");
+                }
+                assert!(product(&|_| 0.0, limits).1[0].iter().all(|&y| y & 0x7FFF == 0));
+                for wrong in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                    let (_, got) = product(&|c| if c == 650 { wrong } else { 1.0 }, limits);
+                    assert!(got[0].iter().all(|y| number(kind, &y.to_le_bytes()).is_nan()));
+                }
+            }
+        }
+    }
 }
 
 /// What of a damaged plane decodes is multiplied with as it is; what does not makes its rows NaN, and is told.

@@ -11,12 +11,20 @@ use crate::gpu::plan::Method;
 /// Vectors that a launch is prepared for, at most. Few vectors leave more of shared memory to the weights.
 pub const MOST_VECTORS: [usize; 3] = [1, 8, 16];
 
-/// Shared memory of a block of weights that is decoded before the vectors are there: operands of all lanes.
-const STAGED_BLOCK: usize = LANES * 16 * 4;
+/// Shared memory of a block of weights that is decoded before the vectors are there: operands of all lanes, or their symbols.
+const STAGED_OPERANDS: usize = LANES * 16 * 4;
+const STAGED_SYMBOLS: usize = LANES * 16 * 2;
+/// Shared memory of the digits of one vector's elements: of a block's columns, and beside them of a tile.
+const DIGITS_BLOCK: usize = 4 * BLOCK_COLS;
+const DIGITS_TILE: usize = 8;
+/// Shared memory that a device takes of each block's.
+const RESERVED: usize = 1 << 10;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
 const MOST_WARPS: [usize; 2] = [32, 16];
-/// Chunks for each multiprocessor up to which what counts is how early they are decoded, and not how many at a time.
+/// Chunks for each multiprocessor up to which what counts is how early they are decoded, and not how many at a time: of several vectors.
 const FEW_CHUNKS: usize = 12;
+/// Chunks for each multiprocessor from which two blocks share it, so that one of them works while the other one begins or ends.
+const MANY_CHUNKS: usize = 24;
 
 /// What a matrix gives to the results.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +103,11 @@ impl ProductJob<'_> {
     fn tiles(&self) -> usize {
         self.tiles.tiles.geometry.tiles()
     }
+
+    /// Blocks of columns of a tile.
+    fn blocks(&self) -> usize {
+        self.tiles.tiles.geometry.tile() / BLOCK_COLS
+    }
 }
 
 /// One launch of a multiplying kernel, but for where vectors and results are.
@@ -121,6 +134,8 @@ struct Room {
     sums: usize,
     /// Blocks of weights for each warp.
     staged: usize,
+    /// Of what is staged, and of the digits of one vector.
+    staging: usize,
     /// Of sums of squares.
     squares: usize,
     /// Of a word for each strip.
@@ -142,7 +157,7 @@ impl Room {
     }
 
     fn squares_at(&self) -> usize {
-        self.staging_at() + self.warps * self.staged * STAGED_BLOCK
+        self.staging_at() + self.staging
     }
 
     fn arrived_at(&self) -> usize {
@@ -154,6 +169,113 @@ impl Room {
     }
 }
 
+/// A way to multiply.
+#[derive(Clone, Copy)]
+struct Way {
+    /// The first chunk of each warp is decoded before the vectors are there.
+    early: bool,
+    /// One vector, in whole numbers (`kernels/cuda/single.h`).
+    one: bool,
+    /// Blocks of threads that are to work on a multiprocessor at a time.
+    blocks: usize,
+    /// Leaves half of a multiprocessor to other blocks, of this launch or of the next one, which then begin beside those of this one.
+    half: bool,
+}
+
+impl Way {
+    fn warps(self, vectors: usize) -> usize {
+        MOST_WARPS[usize::from(self.early || self.half || vectors > 8)]
+    }
+
+    /// Bytes that a block of so many warps, which has `per_block` strips, wants for what is staged, and for digits.
+    fn staging(self, jobs: &[ProductJob<'_>], warps: usize, per_block: usize) -> usize {
+        let of = |job: &ProductJob<'_>| {
+            let (tiles, blocks) = (job.tiles(), job.blocks());
+            match (self.one, self.early) {
+                (true, early) => {
+                    let digits = (tiles * (blocks * DIGITS_BLOCK + DIGITS_TILE)).next_multiple_of(16);
+                    digits + if early { warps.min(per_block * tiles) * blocks * STAGED_SYMBOLS } else { 0 }
+                }
+                (false, true) => warps * blocks * STAGED_OPERANDS,
+                (false, false) => 0,
+            }
+        };
+        jobs.iter().map(of).max().unwrap_or(0)
+    }
+}
+
+/// Ways for some jobs, from the best on.
+fn ways(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
+    let chunks: usize = jobs.iter().map(|j| j.strips() * j.tiles()).sum();
+    let processors = limits.multiprocessors;
+    let mut ways = Vec::new();
+    if vectors == 1 {
+        ways.push(Way { early: true, one: true, blocks: 1, half: true });
+        if chunks > processors * MANY_CHUNKS {
+            ways.push(Way { early: false, one: true, blocks: 2, half: true });
+        }
+        ways.push(Way { early: false, one: true, blocks: 1, half: false });
+    }
+    if vectors <= 8 && chunks <= processors * FEW_CHUNKS {
+        ways.push(Way { early: true, one: false, blocks: 1, half: false });
+    }
+    ways.push(Way { early: false, one: false, blocks: 1, half: false });
+    ways
+}
+
+/// The room of a block of threads and its strips, or how many bytes there would have to be.
+fn divided(
+    jobs: &[ProductJob<'_>],
+    vectors: usize,
+    way: Way,
+    limits: Limits,
+) -> std::result::Result<(Room, usize), usize> {
+    let strips: usize = jobs.iter().map(ProductJob::strips).sum();
+    let most = |of: fn(&TilesPlan) -> usize| jobs.iter().map(|j| of(j.tiles.tiles)).max().unwrap_or(0);
+    let tiles = most(|t| t.geometry.tiles());
+    let processors = limits.multiprocessors;
+    let half = (limits.shared_per_multiprocessor / 2).saturating_sub(RESERVED).min(limits.shared_per_block);
+    let limit = if way.half { half } else { limits.shared_per_block };
+    // Up to two strips for each multiprocessor, blocks have one each, which begin and end by themselves.
+    let per_block = if strips <= 2 * processors { 1 } else { strips.div_ceil(processors * way.blocks) };
+    // Sums must not take the room that chunks need.
+    let strip_sums = tiles * vectors * TILE_ROWS * 4;
+    let per_block = per_block.min(limit / 3 / strip_sums.max(1)).max(1);
+    let own = per_block * tiles;
+    let rounds = own.div_ceil(way.warps(vectors)).max(1);
+    let warps = own.div_ceil(rounds).max(1);
+    let mut room = Room {
+        barriers: abi::TABLE_AT + most(|t| 4 << t.table.bits()),
+        warps,
+        buffers: if rounds > 1 { 2 } else { 1 },
+        // Whole 16 bytes around a chunk, which begins at any multiple of 4.
+        buffer: (12 + most(|t| t.max_chunk.next_multiple_of(4))).next_multiple_of(16),
+        slack: most(TilesPlan::slack),
+        sums: per_block * strip_sums,
+        staged: if way.early { jobs.iter().map(ProductJob::blocks).max().unwrap_or(0) } else { 0 },
+        staging: way.staging(jobs, warps, per_block),
+        squares: most(|t| t.geometry.cols().div_ceil(abi::SQUARES_COLS)) * vectors * 4,
+        arrived: if jobs.iter().any(|j| j.times.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
+    };
+    while room.bytes() > limit {
+        match (room.buffers, room.warps) {
+            (2, _) => room.buffers = 1,
+            (_, 1) => return Err(room.bytes()),
+            (_, warps) => {
+                room.warps = warps - 1;
+                room.staging = way.staging(jobs, room.warps, per_block);
+            }
+        }
+    }
+    // What is early has to be all there is, or nearly: other chunks come one after the other.
+    let least = match way {
+        Way { early: true, one: true, .. } => own,
+        Way { early: true, .. } => tiles.min(MOST_WARPS[1]),
+        _ => 1,
+    };
+    if room.warps < least { Err(room.bytes()) } else { Ok((room, per_block)) }
+}
+
 /// The launches that do `jobs`, which have one key, for up to `vectors` vectors, one of [`MOST_VECTORS`].
 pub fn product_launches(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
     jobs.chunks(abi::MAX_FACTORS).map(|jobs| product_launch(jobs, vectors, limits)).collect()
@@ -161,57 +283,18 @@ pub fn product_launches(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits)
 
 fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
     let (module, mode, kind) = jobs[0].key();
-    let strips: usize = jobs.iter().map(ProductJob::strips).sum();
-    let chunks: usize = jobs.iter().map(|j| j.strips() * j.tiles()).sum();
-    let most = |of: fn(&TilesPlan) -> usize| jobs.iter().map(|j| of(j.tiles.tiles)).max().unwrap_or(0);
-    let (tiles, blocks) = (most(|t| t.geometry.tiles()), most(|t| t.geometry.tile() / BLOCK_COLS));
-    // Whole 16 bytes around a chunk, which begins at any multiple of 4.
-    let buffer = (12 + most(|t| t.max_chunk.next_multiple_of(4))).next_multiple_of(16);
-    let table = most(|t| 4 << t.table.bits());
-    let barriers = abi::TABLE_AT + table;
-    let (slack, processors) = (most(TilesPlan::slack), limits.multiprocessors);
-
-    // Up to two strips for each multiprocessor, blocks have one each, which begin and end by themselves.
-    let per_block = if strips <= 2 * processors { 1 } else { strips.div_ceil(processors) };
-    // Sums must not take the room that chunks need.
-    let strip_sums = tiles * vectors * TILE_ROWS * 4;
-    let per_block = per_block.min(limits.shared_per_block / 3 / strip_sums.max(1)).max(1);
-    let divided = |early: bool| {
-        let most_warps = MOST_WARPS[usize::from(early || vectors > 8)];
-        let own = per_block * tiles;
-        let rounds = own.div_ceil(most_warps).max(1);
-        let mut room = Room {
-            barriers,
-            warps: own.div_ceil(rounds).max(1),
-            buffers: if rounds > 1 { 2 } else { 1 },
-            buffer,
-            slack,
-            sums: per_block * strip_sums,
-            staged: if early { blocks } else { 0 },
-            squares: most(|t| t.geometry.cols().div_ceil(abi::SQUARES_COLS)) * vectors * 4,
-            arrived: if jobs.iter().any(|j| j.times.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
-        };
-        while room.bytes() > limits.shared_per_block {
-            match (room.buffers, room.warps) {
-                (2, _) => room.buffers = 1,
-                (_, 1) => return Err(room.bytes()),
-                (_, warps) => room.warps = warps - 1,
-            }
+    let mut wanted = 0;
+    let found = ways(jobs, vectors, limits).into_iter().find_map(|way| match divided(jobs, vectors, way, limits) {
+        Ok((room, per_block)) => Some((way, room, per_block)),
+        Err(bytes) => {
+            wanted = bytes;
+            None
         }
-        Ok(room)
-    };
-    let few = vectors <= 8 && chunks <= processors * FEW_CHUNKS;
-    let early = few.then(|| divided(true).ok()).flatten().filter(|room| room.warps >= tiles.min(MOST_WARPS[1]));
-    let (early, room) = match early {
-        Some(room) => (true, room),
-        None => {
-            let room = divided(false).map_err(|bytes| {
-                Error::device(format!("products need {bytes} bytes of shared memory for a block"))
-                    .tensor(jobs[0].tiles.tensor.name())
-                    .advice("decode the tensor, and multiply with what that gives")
-            })?;
-            (false, room)
-        }
+    });
+    let Some((way, room, per_block)) = found else {
+        return Err(Error::device(format!("products need {wanted} bytes of shared memory for a block"))
+            .tensor(jobs[0].tiles.tensor.name())
+            .advice("decode the tensor, and multiply with what that gives"));
     };
     let mut params = Box::new(abi::FactorsBatch { count: jobs.len() as u32, ..Default::default() });
     let mut grid = 0usize;
@@ -239,7 +322,7 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
     }
     params.barriers = room.barriers as u32;
     params.buffers = room.buffers_at() as u32;
-    params.buffer_bytes = buffer as u32;
+    params.buffer_bytes = room.buffer as u32;
     params.buffers_per_warp = room.buffers as u32;
     params.sums = room.sums_at() as u32;
     params.staging = room.staging_at() as u32;
@@ -252,9 +335,11 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
         Mode::Trellis => "trellis",
         _ => unreachable!("`unfused` says so"),
     };
-    let variant = match (early, vectors > 8) {
-        (true, _) => "8_early",
-        (_, true) => "16",
+    let variant = match (way.one, way.early, vectors > 8) {
+        (true, true, _) => "1_early",
+        (true, false, _) => "1",
+        (_, true, _) => "8_early",
+        (_, _, true) => "16",
         _ => "8",
     };
     Ok(ProductLaunch {

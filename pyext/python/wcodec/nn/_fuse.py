@@ -17,7 +17,8 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
 
     A layer's result is then no longer that of torch's product with the decoded weight bit for bit, but nearer to the
     exact one: weights are not rounded to the dtype, sums are f32 in a fixed order, and only the result is rounded. It
-    is the same in eager mode and in CUDA graphs, and wherever the compressed bytes are.
+    is the same in eager mode and in CUDA graphs, and wherever the compressed bytes are. A token alone may give other
+    last bits than beside others, as with torch.
 
     :param fused: False goes back to decoding, with everything that is said here.
     :param groups: layers to which a module gives the same tensor, such as q, k and v, or gate and up, share a launch.
@@ -25,7 +26,7 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
     :param blocks: a block of a model like Llama's takes four launches, attention itself aside: RMSNorms, silu(gate)
         times up and residuals are done by those that multiply, in f32, and less is rounded on the way: a block's result
         is nearer to the exact one than that of its modules, and differs from it by their roundings (tests allow 2e-2 of
-        its size in bfloat16 and 3e-3 in float16; they have not been run on a GPU yet). Taken are blocks whose code does
+        its size in bfloat16 and 3e-3 in float16). Taken are blocks whose code does
         what Llama's does, with norms and layers to which nobody has added hooks, and while no gradients are recorded;
         all else is computed as it was.
     :returns: how many linear layers there are that this is for.

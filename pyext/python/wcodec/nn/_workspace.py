@@ -7,6 +7,7 @@ own.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _is_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _workspaces: weakref.WeakValueDictionary[int, Workspace] = weakref.WeakValueDictionary()
 _registry_lock = threading.Lock()
+# Graphs that are there at the end let go of what they keep on another thread, which must not wait for the interpreter.
+atexit.register(_native.gpu_end)
 
 Epoch = tuple[int, int]
 """Where decoded weights count: a stream and, while a graph is captured, the number of that capture (0: none)."""
