@@ -109,7 +109,7 @@ assert np.abs(symbols.astype(int)).max() <= 127
 #
 # A ratio of 2 would be plain int8. The rows of this small model are short (192 or 512 weights), and in a short row the
 # largest weight is not much larger than the others, so its symbols use the whole range and hardly compress. Long rows
-# with a few large weights, as in large models, compress better: see the README for a model of TinyLlama's shapes.
+# with a few large weights, as in large models, compress better: see docs/measurements.md for a model of TinyLlama's shapes.
 
 # %%
 ax = container.plot.ratio()

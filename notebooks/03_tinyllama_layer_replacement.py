@@ -367,7 +367,7 @@ plt.show()
 # `wcodec.bench` measures tokens per second beside a baseline, in the same run, taking turns. **Prefill** is reading
 # the prompt, **decode** (of tokens) is writing new ones. On a CPU the weights are decoded anew for every token, and
 # the compressed model is clearly slower: there it saves memory and costs time. On a GPU the difference is much
-# smaller; the [README](../README.md) has the measurements.
+# smaller; [measurements](../docs/measurements.md) has the figures.
 #
 # Every number below is from the run of this cell, on your machine.
 

@@ -294,7 +294,7 @@ cases = {
     name: speeds(threads[name, COUNTS[-1]])[0] * 1e9
     for name in ("rans, pair", "huffman, pair", "zstd")
 }
-cases["rans on an H200 (README)"] = 1392e9
+cases["rans on an H200 (docs)"] = 1392e9
 for model, needed in MODELS.items():
     print(f"{model}: {needed / 1e9:.2f} billion weights for a token")
     for name, rate in cases.items():
@@ -303,7 +303,7 @@ for model, needed in MODELS.items():
         )
 
 # %% [markdown]
-# The last row of each is no measurement of this run: 1,392 billion weights per second is README's figure for 128 such
+# The last row of each is no measurement of this run: 1,392 billion weights per second is the figure of docs/measurements.md for 128 such
 # matrices on one H200 (`make bench-gpu`). At that speed, decoding every weight of a model of a billion weights takes
 # less than a millisecond. On a CPU, compressed layers save memory and cost speed; `cache=` keeps layers decoded where
 # memory allows ([notebook 04](04_residencies_and_streaming.ipynb)).
@@ -459,11 +459,11 @@ if GPU:
 # ## What you saw
 #
 # - `rans` with layout `pair` (the default) is the smallest, about 1 % over the entropy. With vector units it decodes
-#   faster than the other coders that compress. `huffman` takes about 1 % more; on GPUs it is the faster one (README,
+#   faster than the other coders that compress. `huffman` takes about 1 % more; on GPUs it is the faster one (docs/measurements.md,
 #   "Measured").
 # - Coders differ in bytes and speed only; every decoder gave the same symbols.
 # - A call costs more than its decoding. Figures without allocation, hashes and Python are those of `make bench` (CPU)
-#   and `make bench-gpu`; README has a table of each.
+#   and `make bench-gpu`; docs/measurements.md has a table of each.
 #
 # Next: [07_when_a_file_is_damaged](07_when_a_file_is_damaged.ipynb). More: [schemes and
 # coders](../docs/schemes-and-coders.md), [residencies and memory](../docs/residencies-and-memory.md), [setting up a

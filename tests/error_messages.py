@@ -1,4 +1,4 @@
-"""Every error message that the package can raise, read from its sources: what docs/troubleshooting.md must explain.
+"""Every error message that the package can raise, read from its sources: what docs/messages.md must explain.
 
 A message here is what is wrong, without the place before it (``model.wcodec, tensor 'a', byte 64:``) and without the
 advice in parentheses after it; whatever is filled in when it is raised is ``…``. ``python tests/error_messages.py``

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md explains every message that the package can raise, and none that it cannot."""
+"""docs/messages.md explains every message that the package can raise, and none that it cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import wcodec
 from error_messages import CLASSES, GAP, ROOT, Message
 
-PAGE = ROOT / "docs/troubleshooting.md"
+PAGE = ROOT / "docs/messages.md"
 GPU_PAGE = ROOT / "docs/gpu-setup.md"
 MODEL = ROOT / "tests/data/doc-llama-3m"
 

@@ -370,3 +370,32 @@ def test_a_gradient_of_slices_is_their_sum(space: Any, monkeypatch: pytest.Monke
     error, bound = (out.float() - grad.float() @ weight).abs(), grad.float().abs() @ weight.abs()
     assert bool((error <= bound * torch.finfo(dtype).eps * (8 if dtype == torch.float32 else 1)).all())
     assert out.dtype == dtype and store.one.log == [("a",), ("a",)] and space.streams.owner is None
+
+
+def test_a_chain_lets_go_of_plans_that_are_gone() -> None:
+    class Batch:
+        slots = 1
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def prefetch(self) -> None:
+            fetched.append(self.name)
+
+    class Owner:
+        pass
+
+    fetched: list[str] = []
+    chain = Chain(2)
+    owners: dict[str, Any] = {name: Owner() for name in "abcd"}
+    for name, owner in owners.items():
+        chain.replace(owner, [Batch(name), Batch(name + "2")])
+    chain.follow(owners["a"])
+    assert fetched == ["b", "b2"]
+    kept = weakref.ref(chain._batches[owners["b"]][0])
+    del owners["b"], owner
+    chain.follow(owners["a"])
+    assert fetched[2:] == ["c", "c2"] and kept() is None
+    chain.replace(owners["a"], [Batch("new")])
+    chain.follow_part(owners["d"], 1)
+    assert fetched[4:] == ["new", "c"]

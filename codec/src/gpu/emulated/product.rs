@@ -211,11 +211,12 @@ fn products_are_those_of_the_decoded_weights() {
     let mut rng = StdRng::seed_from_u64(80);
     let mut kernels = BTreeSet::new();
     for (i, o) in all_options().into_iter().enumerate() {
-        let source = sample(&mut rng, &[vec![208, 512], vec![37, 1130], vec![3, 20, 192]]);
+        let source = sample(&mut rng, &[vec![208, 512], vec![37, 1130], vec![3, 20, 192], vec![40, 4160]]);
         let container = Container::from_bytes(encode(&source, &o)).unwrap();
         for (j, (n, limits)) in [(1, SMALL), (5, ROOMY), (1, LARGE), (16, LIMITS), (8, SMALL)].into_iter().enumerate() {
             let kind = [OutputKind::F16, OutputKind::BF16][(i + j) % 2];
-            for name in ["w0", "w1", "w2"] {
+            // The last one is of more columns than small devices have room for sums of many vectors.
+            for name in ["w0", "w1", "w2", "w3"].into_iter().take(if n == 1 { 4 } else { 3 }) {
                 let parts = container.bytes_of(name, &oracle()).unwrap();
                 let Some(t) = Loaded::new(&parts) else { continue };
                 if unfused(&t.plan).is_some() {
@@ -239,27 +240,29 @@ fn products_are_those_of_the_decoded_weights() {
             }
         }
     }
-    assert_eq!(kernels.len(), 60, "{kernels:?}");
+    // All but those of `pair` that decode early for one vector: what is multiplied so has too many columns for that.
+    assert_eq!(kernels.len(), 56, "{kernels:?}");
 }
 
 /// One vector's elements become whole numbers, whatever they are.
 #[test]
 fn one_vector_of_any_size() {
+    const COLS: usize = 4100;
     let mut rng = StdRng::seed_from_u64(82);
     let options = [
         EncodeOptions { scheme: Scheme::Int8(Granularity::Row), coder: Coder::Huffman, ..Default::default() },
         super::rate::options().swap_remove(0),
     ];
     for o in options {
-        let source = sample(&mut rng, &[vec![48, 700]]);
+        let source = sample(&mut rng, &[vec![48, COLS]]);
         let container = Container::from_bytes(encode(&source, &o)).unwrap();
         let sound = Loaded::new(&container.bytes_of("w0", &oracle()).unwrap()).unwrap();
         let plan = sound.plan.clone();
         let mut tensors = [sound];
         for kind in [OutputKind::F16, OutputKind::BF16] {
             let mut product = |element: &dyn Fn(usize) -> f32, limits| {
-                let mut inputs = Inputs::new(&mut StdRng::seed_from_u64(1), kind, 1, 700, 1.0);
-                for c in 0..700 {
+                let mut inputs = Inputs::new(&mut StdRng::seed_from_u64(1), kind, 1, COLS, 1.0);
+                for c in 0..COLS {
                     inputs.memory[inputs.off + 2 * c..][..2].copy_from_slice(&bits(kind, element(c)));
                 }
                 let (got, used) = multiply(&mut tensors, &inputs, None, &|s| 0..s, limits, 3);

@@ -21,6 +21,9 @@ const DIGITS_TILE: usize = 8;
 const RESERVED: usize = 1 << 10;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
 const MOST_WARPS: [usize; 2] = [32, 16];
+/// Columns from which a matrix of a full table is multiplied with one vector in whole numbers. Making the digits takes about a microsecond when the vector is
+/// there at last: in whole models, where launches wait for others, shorter rows of `int8` were faster in halves.
+const WHOLE_COLS: usize = 4096;
 /// Chunks for each multiprocessor up to which what counts is how early they are decoded, and not how many at a time: of several vectors.
 const FEW_CHUNKS: usize = 12;
 /// Chunks for each multiprocessor from which two blocks share it, so that one of them works while the other one begins or ends.
@@ -209,7 +212,9 @@ fn ways(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
     let chunks: usize = jobs.iter().map(|j| j.strips() * j.tiles()).sum();
     let processors = limits.multiprocessors;
     let mut ways = Vec::new();
-    if vectors == 1 {
+    // Of the matrix alone, so that results do not depend on what else is in the launch.
+    let (_, mode, _) = jobs[0].key();
+    if vectors == 1 && (mode != Mode::Pair || jobs[0].tiles.tiles.geometry.cols() >= WHOLE_COLS) {
         ways.push(Way { early: true, one: true, blocks: 1, half: true });
         if chunks > processors * MANY_CHUNKS {
             ways.push(Way { early: false, one: true, blocks: 2, half: true });

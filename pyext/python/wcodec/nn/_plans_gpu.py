@@ -203,36 +203,49 @@ class Chain:
     """The order in which the batches of a device are used, so that those in host memory are fetched ahead.
 
     It is the order in which the plans are made: that of the model, or of first use. Fetching ahead is a guess, and what
-    was not fetched is fetched when it is decoded.
+    was not fetched is fetched when it is decoded. Plans that nobody has any more, as those of layers that have changed
+    their dtype, are not in it.
     """
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self._batches: dict[Plan, list[Any]] = {}
+        self._batches: weakref.WeakKeyDictionary[Plan, list[Any]] = weakref.WeakKeyDictionary()
+        # Made of these when it is wanted and empty: all batches, and where each plan's begin.
         self._line: list[Any] = []
-        self._at: dict[Plan, int] = {}
+        self._at: weakref.WeakKeyDictionary[Plan, int] = weakref.WeakKeyDictionary()
 
     def replace(self, plan: Plan, batches: list[Any]) -> None:
         """Notes a plan's batches, at its old place or at the end."""
         if not self.depth:
             return
+        if plan not in self._batches:
+            weakref.finalize(plan, _clear, weakref.ref(self)).atexit = False
         self._batches[plan] = [b for b in batches if b.slots]
         self._line = []
-        for owner, own in self._batches.items():
-            self._at[owner] = len(self._line)
-            self._line.extend(own)
 
     def follow(self, plan: Plan) -> None:
         """The whole plan was launched: what comes next is fetched."""
         if self.depth and self._batches[plan]:
-            self._fetch(self._at[plan] + len(self._batches[plan]) - 1)
+            self._fetch(plan, len(self._batches[plan]) - 1)
 
     def follow_part(self, plan: Plan, part: int) -> None:
         """One batch of the plan was launched."""
         if self.depth and self._batches[plan]:
-            self._fetch(self._at[plan] + part)
+            self._fetch(plan, part)
 
-    def _fetch(self, last: int) -> None:
-        total = len(self._line)
+    def _fetch(self, plan: Plan, part: int) -> None:
+        line = self._line
+        if not line:
+            for owner, own in list(self._batches.items()):
+                self._at[owner] = len(line)
+                line.extend(own)
+        last, total = self._at[plan] + part, len(line)
         for ahead in range(1, min(self.depth, total - 1) + 1):
-            self._line[(last + ahead) % total].prefetch()
+            line[(last + ahead) % total].prefetch()
+
+
+def _clear(chain: weakref.ref[Chain]) -> None:
+    found = chain()
+    if found is not None:
+        # Others may be reading the old one.
+        found._line = []
