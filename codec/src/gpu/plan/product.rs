@@ -107,6 +107,14 @@ impl ProductJob<'_> {
         self.tiles.tiles.geometry.tiles()
     }
 
+    /// Whether one vector is multiplied in whole numbers: a fact of the matrix alone, so that results do not depend on what else is in the
+    /// launch. Kernels add halves of levels by tile, and not by block.
+    fn whole(&self) -> bool {
+        let output = self.tiles.item(0).output;
+        let long = self.key().1 != Mode::Pair || self.tiles.tiles.geometry.cols() >= WHOLE_COLS;
+        long && (output.offset == 0 || output.scales_per_row <= 1)
+    }
+
     /// Blocks of columns of a tile.
     fn blocks(&self) -> usize {
         self.tiles.tiles.geometry.tile() / BLOCK_COLS
@@ -212,9 +220,7 @@ fn ways(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
     let chunks: usize = jobs.iter().map(|j| j.strips() * j.tiles()).sum();
     let processors = limits.multiprocessors;
     let mut ways = Vec::new();
-    // Of the matrix alone, so that results do not depend on what else is in the launch.
-    let (_, mode, _) = jobs[0].key();
-    if vectors == 1 && (mode != Mode::Pair || jobs[0].tiles.tiles.geometry.cols() >= WHOLE_COLS) {
+    if vectors == 1 && jobs.iter().all(ProductJob::whole) {
         ways.push(Way { early: true, one: true, blocks: 1, half: true });
         if chunks > processors * MANY_CHUNKS {
             ways.push(Way { early: false, one: true, blocks: 2, half: true });
