@@ -26,7 +26,7 @@ def cells(row: str) -> list[str]:
 
 
 def quality() -> tuple[dict[str, list[tuple[float, float]]], dict[str, tuple[float, float]]]:
-    """Of the first model of the table: lines of (bits, KL over NF4's) with a trellis, and other formats."""
+    """Of the first model: lines of (bits, KL over NF4's) with a trellis, and other formats of about 4 bits."""
     page = (DOCS / "schemes-and-coders.md").read_text(encoding="utf-8")
     found = re.search(r"\| \*\*Llama, 2\.4 M weights\*\* \((.*?)\).*\n((?:\| [a-z].*\n)+)", page)
     assert found, "the table of schemes-and-coders.md has changed"
@@ -39,10 +39,9 @@ def quality() -> tuple[dict[str, list[tuple[float, float]]], dict[str, tuple[flo
             ]
     nf4 = re.search(r"NF4 \(.*?([\d.]+) bits\)", page)
     assert nf4
-    others = {"NF4": (float(nf4[1]), 1.0)}
-    for name, bits, kl in re.findall(r"(INT4|int8)[^,;]*?, ([\d.]+) bits: ([\d.]+)", found[1]):
-        others[name] = (float(bits), float(kl))
-    return lines, others
+    int4 = re.search(r"INT4 .*?([\d.]+) bits: ([\d.]+)", found[1])
+    assert int4
+    return lines, {"NF4": (float(nf4[1]), 1.0), "INT4": (float(int4[1]), float(int4[2]))}
 
 
 def speeds() -> list[tuple[str, float, float]]:
@@ -69,10 +68,9 @@ def main() -> None:
             ha="right" if below else "left",
         )  # fmt: skip
     for name, (bit, value) in others.items():
-        if name != "int8":
-            left.plot(bit, value, "o", color=OTHERS)
-            place = (7, 2 if name == "INT4" else -10)
-            left.annotate(name, (bit, value), place, textcoords="offset points", color=OTHERS)
+        left.plot(bit, value, "o", color=OTHERS)
+        place = (7, 2 if name == "INT4" else -10)
+        left.annotate(name, (bit, value), place, textcoords="offset points", color=OTHERS)
     left.set_yscale("log")
     left.set_yticks([0.3, 1, 3], ["0.3", "1", "3"])
     left.minorticks_off()
