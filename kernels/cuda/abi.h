@@ -117,7 +117,7 @@ struct Factor {
   u32 before;   // Results of the items before this one, for each vector.
   u32 stride;   // From a vector's results to the next one's, elements.
   u32 place;    // Place of the first row's result among those of a vector.
-  u32 strips;   // Strips of each of the item's blocks of threads; the last one may have fewer.
+  u32 strips;   // Strips of each of the item's blocks of threads; as many of them as it takes, the first ones, have one more.
   u32 minus;    // Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel: NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
   u32 part;     // PART_*: what becomes of the results.
 };

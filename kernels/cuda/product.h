@@ -309,7 +309,9 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     return;
   }
   const u32 strips = divide(t.chunk_end - t.chunk_begin, t.by_tiles), block = block_index() - t.block_begin;
-  const u32 begin = block * f.strips, end = begin + f.strips < strips ? begin + f.strips : strips;
+  // Blocks of threads that come first have one more, if it does not come out even.
+  const u32 more = strips - f.strips * (t.block_end - t.block_begin);
+  const u32 begin = block * f.strips + (block < more ? block : more), end = begin + f.strips + (block < more);
   const u32 first = t.chunk_begin + begin * t.tiles, last = t.chunk_begin + end * t.tiles;
   const u32 warp = thread_index() / LANES, threads = block_threads();
   Warp w = make_warp(batch);

@@ -379,6 +379,27 @@ DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 }
 #endif
 
+// The largest of the lanes' values, and their sum. All lanes call these.
+DEVICE u32 warp_max(u32 v, u32 lane) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xFFFFFFFFu, v);
+#else
+  for (u32 by = LANES / 2; by; by /= 2) {
+    const u32 other = shfl(v, lane ^ by);
+    v = other > v ? other : v;
+  }
+  return v;
+#endif
+}
+DEVICE i32 warp_sum(i32 v, u32 lane) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(0xFFFFFFFFu, v);
+#else
+  for (u32 by = LANES / 2; by; by /= 2) v += (i32)shfl((u32)v, lane ^ by);
+  return v;
+#endif
+}
+
 // Copies for a warp. All lanes call these with the same arguments.
 //
 // `warp_copy` begins to copy `bytes` (a multiple of 16, both places aligned to 16) from global to shared memory;

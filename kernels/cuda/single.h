@@ -42,23 +42,22 @@ DEVICE Digits digits_of(const FactorsBatch& batch, const Tiles& t, u32 tile, u32
       largest = size > largest ? size : largest;
     }
   }
-#pragma unroll
-  for (u32 by = LANES / 2; by; by /= 2) {
-    const u32 other = shfl(largest, lane ^ by);
-    largest = other > largest ? other : largest;
-  }
+  largest = warp_max(largest, lane);
   // The largest becomes less than 2^30.
   Digits found = {156 - (i32)(largest >> 23), 0};
+  // Sums of upper and lower halves: they are exact.
+  i32 upper = 0, lower = 0;
   for (u32 col = lane * 8; col < end; col += LANES * 8) {
     float x[8];
     load_eight<BF16>(batch, batch.x, first + col, t.cols, x);
     u32 d[8];
 #pragma unroll
     for (u32 k = 0; k < 8; k++) {
-      const float v = times_power(x[k], found.power);
-      found.sum = add_rn(found.sum, v);
+      const i32 v = i32_of_f32(times_power(x[k], found.power));
+      upper += v >> 16;
+      lower += v & 0xFFFF;
       // Each byte 128 above its digit, with what it carries, and then the digit.
-      d[k] = ((u32)i32_of_f32(v) + 0x80808080u) ^ 0x80808080u;
+      d[k] = ((u32)v + 0x80808080u) ^ 0x80808080u;
     }
     u32 halves[2][4];
 #pragma unroll
@@ -73,8 +72,7 @@ DEVICE Digits digits_of(const FactorsBatch& batch, const Tiles& t, u32 tile, u32
       sts64(to + col / BLOCK_COLS * DIGITS_BLOCK + i * BLOCK_COLS + col % BLOCK_COLS, {halves[0][i], halves[1][i]});
     }
   }
-#pragma unroll
-  for (u32 by = LANES / 2; by; by /= 2) found.sum = add_rn(found.sum, bits_f32(shfl(f32_bits(found.sum), lane ^ by)));
+  found.sum = fma_rn(f32_of_i32(warp_sum(upper, lane)), 65536, f32_of_i32(warp_sum(lower, lane)));
   if (largest >= 0x7F800000u) found.sum = bits_f32(0x7FFFFFFFu);
   return found;
 }

@@ -265,7 +265,7 @@ structures! {
         pub stride: u32,
         /// Place of the first row's result among those of a vector.
         pub place: u32,
-        /// Strips of each of the item's blocks of threads; the last one may have fewer.
+        /// Strips of each of the item's blocks of threads; as many of them as it takes, the first ones, have one more.
         pub strips: u32,
         /// Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel:
         /// NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.

@@ -144,16 +144,18 @@ pub fn default_tile(coder: Coder, rows: usize, cols: usize) -> usize {
 
 /// Columns of a tile where the bytes that each costs weigh more than in scheme `int8`: as at low rates.
 ///
-/// Tiles are what a GPU's warps decode: matrices of some millions of weights need many to fill it, and smaller ones cannot anyway.
+/// Tiles are what a GPU's warps decode, each by itself: matrices of up to some millions of weights need many of them to fill it, and what is
+/// launched for one that cannot fill it takes as long as a tile. Only of those that are smaller still bytes count more.
 ///
 /// ```
 /// use wcodec::coder::tile::wide_tile;
-/// assert_eq!(wide_tile(512, 2048), 512);
+/// assert_eq!(wide_tile(128, 2048), 512);
+/// assert_eq!(wide_tile(256, 2048), 256);
 /// assert_eq!(wide_tile(2048, 2048), 256);
 /// assert_eq!(wide_tile(14_336, 4096), 512);
 /// ```
 pub fn wide_tile(rows: usize, cols: usize) -> usize {
-    const SMALL: usize = 2 << 20;
+    const SMALL: usize = 1 << 19;
     const LARGE: usize = 32 << 20;
     let target = if (SMALL..LARGE).contains(&rows.saturating_mul(cols)) { 256 } else { 512 };
     equal_tiles(cols, target)

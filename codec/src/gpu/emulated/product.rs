@@ -240,8 +240,7 @@ fn products_are_those_of_the_decoded_weights() {
             }
         }
     }
-    // All but those of `pair` that decode early for one vector: what is multiplied so has too many columns for that.
-    assert_eq!(kernels.len(), 56, "{kernels:?}");
+    assert_eq!(kernels.len(), 60, "{kernels:?}");
 }
 
 /// One vector's elements become whole numbers, whatever they are.

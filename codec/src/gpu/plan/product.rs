@@ -21,9 +21,6 @@ const DIGITS_TILE: usize = 8;
 const RESERVED: usize = 1 << 10;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
 const MOST_WARPS: [usize; 2] = [32, 16];
-/// Columns from which a matrix of a full table is multiplied with one vector in whole numbers. Making the digits takes about a microsecond when the vector is
-/// there at last: in whole models, where launches wait for others, shorter rows of `int8` were faster in halves.
-const WHOLE_COLS: usize = 4096;
 /// Chunks for each multiprocessor up to which what counts is how early they are decoded, and not how many at a time: of several vectors.
 const FEW_CHUNKS: usize = 12;
 /// Chunks for each multiprocessor from which two blocks share it, so that one of them works while the other one begins or ends.
@@ -111,8 +108,7 @@ impl ProductJob<'_> {
     /// launch. Kernels add halves of levels by tile, and not by block.
     fn whole(&self) -> bool {
         let output = self.tiles.item(0).output;
-        let long = self.key().1 != Mode::Pair || self.tiles.tiles.geometry.cols() >= WHOLE_COLS;
-        long && (output.offset == 0 || output.scales_per_row <= 1)
+        output.offset == 0 || output.scales_per_row <= 1
     }
 
     /// Blocks of columns of a tile.
@@ -308,10 +304,14 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
             .advice("decode the tensor, and multiply with what that gives"));
     };
     let mut params = Box::new(abi::FactorsBatch { count: jobs.len() as u32, ..Default::default() });
+    let strips: usize = jobs.iter().map(ProductJob::strips).sum();
     let mut grid = 0usize;
     for (job, item) in jobs.iter().zip(&mut params.items) {
         let begin = grid;
-        grid += job.strips().div_ceil(per_block);
+        // As many blocks of threads as there is room for at a time, or as many as it takes: so multiprocessors have nearly as much to do, each.
+        let share = job.strips() * limits.multiprocessors * way.blocks / strips;
+        let blocks = job.strips().div_ceil(per_block).max(share.min(job.strips()));
+        grid += blocks;
         let (Ok(block_begin), Ok(block_end)) = (u16::try_from(begin), u16::try_from(grid)) else {
             return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
         };
@@ -322,7 +322,7 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
             before: job.times.before,
             stride: job.times.stride,
             place: job.times.place,
-            strips: per_block as u32,
+            strips: (job.strips() / blocks) as u32,
             part: job.times.part,
             minus: match (tiles.output.offset, kind) {
                 (0, OutputKind::BF16) => 0xBF00_BF00,
