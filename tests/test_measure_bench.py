@@ -212,6 +212,30 @@ def test_memory_of_the_process() -> None:
             measure_vram(device="cuda")
 
 
+def test_where_layers_are(plt: Any) -> None:
+    models = {"none": tiny(), "some": tiny()}
+    for cache, model in zip((None, "50KB"), models.values(), strict=True):
+        wcodec.compress_(model, cache=cache, progress=False)
+        model(torch.arange(4)[None])
+    ax = None
+    for label, model in models.items():
+        report = measure_vram(model)
+        compressed = [m for m in model.modules() if isinstance(m, wcodec.nn.CompressedLayer)]
+        assert [layer.bytes for layer in report.layers] == [m.stored_bytes for m in compressed]
+        assert [layer.cached for layer in report.layers] == [m.cached for m in compressed]
+        assert [layer.looked_up for layer in report.layers] == [m.looked_up for m in compressed]
+        ax = report.plot.layers(ax, label=label)
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["none", "some"]
+    for row in (0, 1):
+        strip = [bar for bar in ax.patches if bar.get_y() == pytest.approx(row - 0.4)]
+        whole = sum(layer.bytes for layer in measure_vram(list(models.values())[row]).layers)
+        assert sum(bar.get_width() for bar in strip) * (1 << 20) == pytest.approx(whole)
+    shown = {text.get_text() for text in ax.get_legend().get_texts()}
+    assert shown == {"rows are looked up", "decoded for each token", "stays decoded"}
+    with pytest.raises(wcodec.InputError, match="no compressed layer"):
+        measure_vram(tiny()).plot.layers()
+
+
 def test_plots(plt: Any, measured: BenchReport) -> None:
     model = tiny()
     report = evaluate(model, IDS, baseline=tiny(1))

@@ -38,6 +38,19 @@ def widths(ax: Any) -> list[float]:
     return [bar.get_width() for bar in sorted(ax.patches, key=lambda bar: bar.get_y())]
 
 
+def test_a_colour_has_one_meaning(plt: Any, container: wcodec.Container) -> None:
+    assert len(set(wcodec.COLORS.values())) == len(wcodec.COLORS)
+    with pytest.raises(TypeError):
+        wcodec.COLORS["int8"] = "red"  # type: ignore[index]
+    from matplotlib.colors import to_hex
+
+    for options, color in (({}, "int8"), ({"bits": 4}, "rate")):
+        tensors = {"w": np.random.default_rng(3).standard_normal((64, 256)).astype(np.float32)}
+        with wcodec.open(wcodec.compress_to_bytes(tensors, **options)[0]) as one:
+            drawn = one.plot.symbols("w").patches
+            assert {to_hex(bar.get_facecolor()) for bar in drawn} == {wcodec.COLORS[color]}
+
+
 def test_ratio_of_every_tensor(plt: Any, container: wcodec.Container) -> None:
     stored = [entry for entry in container.stored if entry.stored_bytes]
     ax = container.plot.ratio(top=len(stored))

@@ -39,6 +39,7 @@ if _TYPE_CHECKING:
     from ._api import compress as encode_safetensors_to_wcodec
     from ._api import load_file as load_wcodec_checkpoint
     from ._calibrate import Statistics, StatisticsReport, collect_statistics
+    from ._colors import COLORS
     from ._container import Container, TensorEntry
     from ._doctor import Check, DoctorReport, doctor
     from ._errors import (
@@ -106,6 +107,7 @@ _MODULES = {
         "verify",
     ),
     "._calibrate": ("Statistics", "StatisticsReport", "collect_statistics"),
+    "._colors": ("COLORS",),
     "._container": ("Container", "TensorEntry"),
     "._doctor": ("Check", "DoctorReport", "doctor"),
     "._errors": (
@@ -190,6 +192,7 @@ def __dir__() -> list[str]:
 _install_hook()
 
 __all__ = [
+    "COLORS",
     "BenchReport",
     "Check",
     "ComparedTensor",

@@ -3,9 +3,44 @@ they can be told from a light background and from a dark one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 GOOD, BAD, ATTENTION, NEUTRAL = "#2e9e6b", "#d0342c", "#e69f00", "#8a8a8a"
+
+COLORS: Mapping[str, str] = MappingProxyType(
+    {
+        # weights: as they were, compressed in whatever way, and by scheme; other quantizers and formats
+        "original": NEUTRAL,
+        "compressed": "#0072b2",
+        "compressed embedding": "#7fb8d8",
+        "int8": "#56b4e9",
+        "rate": "#e07b00",
+        "rate, steps": "#f0b35e",
+        "rate, calibrated": "#a34a00",
+        "lossless": "#6a9f3a",
+        "others": "#8c6d5a",
+        # what was found in a file
+        "sound": GOOD,
+        "damaged": BAD,
+        # coders
+        "rans": "#5b5fc7",
+        "huffman": "#c2a400",
+        "zstd": "#b0628f",
+        # the work of a token
+        "copy": "#7d8fd1",
+        "decode": "#9c4f96",
+        "product": "#4f9d8f",
+        "other work": "#b9b1a6",
+        # where compressed bytes are while a model runs
+        "device": "#4c78a8",
+        "host": "#f2b134",
+        "disk": "#9d7660",
+        "cached": "#72b7b2",
+        "auto": "#a8a8b8",
+    }
+)
+"""Colours of what bars, lines and points stand for: the same in every picture of the package, and in the notebooks."""
 
 # From the smallest value to the largest.
 SCALES: dict[str, tuple[str, ...]] = {

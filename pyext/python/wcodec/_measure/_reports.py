@@ -321,6 +321,20 @@ class MemoryPart:
     device: str
 
 
+@dataclass(frozen=True)
+class LayerPlace:
+    """Where a compressed layer is."""
+
+    name: str
+    bytes: int
+    """Compressed."""
+    residency: str
+    cached: bool
+    """Whether it stays decoded."""
+    looked_up: bool
+    """Whether its rows are decoded one by one, as those of embeddings are."""
+
+
 @dataclass(frozen=True, repr=False)
 class MemoryReport:
     """Memory at one moment, in bytes. What a device does not tell is ``None``.
@@ -342,10 +356,12 @@ class MemoryReport:
     """Memory of the device, or of the machine."""
     parts: tuple[MemoryPart, ...]
     """What the model's share of it is for."""
+    layers: tuple[LayerPlace, ...] = ()
+    """The model's compressed layers, in its order."""
 
     @property
     def plot(self) -> MemoryPlots:
-        """Plots: ``report.plot.parts()``."""
+        """Plots: ``report.plot.parts()`` and ``.layers()``."""
         from .._plot.measure import MemoryPlots
 
         return MemoryPlots(self)

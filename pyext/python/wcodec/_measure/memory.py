@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _devices, _torch
 from . import _models
-from ._reports import MemoryPart, MemoryReport
+from ._reports import LayerPlace, MemoryPart, MemoryReport
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +43,10 @@ def measure_vram(
         _models.check_model(model)
     place = _device(model, device)
     parts = tuple(_parts(model)) if model is not None else ()
+    layers = tuple(_layers(model)) if model is not None else ()
     if place.type != "cuda":
         used, peak = _process_memory()
-        return MemoryReport(str(place), None, None, None, None, used, peak, _machine_memory(), parts)
+        return MemoryReport(str(place), None, None, None, None, used, peak, _machine_memory(), parts, layers)
     cuda = torch.cuda
     free, total = cuda.mem_get_info(place)
     report = MemoryReport(
@@ -58,6 +59,7 @@ def measure_vram(
         peak_used=None,
         total=total,
         parts=parts,
+        layers=layers,
     )
     if reset_peak:
         cuda.reset_peak_memory_stats(place)
@@ -126,6 +128,16 @@ def _parts(model: Any) -> Iterator[MemoryPart]:
         add("decoded weights (shared scratch)", space.device, space.bytes)
     for (name, place), size in sizes.most_common():
         yield MemoryPart(name, size, place)
+
+
+def _layers(model: Any) -> Iterator[LayerPlace]:
+    """Compressed layers as they follow each other; tied ones once."""
+    nn = sys.modules.get("wcodec.nn")
+    seen = set()
+    for name, module in model.named_modules():
+        if nn is not None and isinstance(module, nn.CompressedLayer) and (id(module._store), module.tensor) not in seen:
+            seen.add((id(module._store), module.tensor))
+            yield LayerPlace(name, module.stored_bytes, module.residency, module.cached, module.looked_up)
 
 
 def _stores(model: Any) -> Iterator[tuple[Any, torch.device, list[Any]]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _format as fmt
+from .._colors import COLORS as MEANINGS
 from .._errors import InputError
 from .._options import count
 from .._roles import role_of
@@ -112,10 +113,8 @@ class ContainerPlots:
         ax = axes(ax, (7.2, 1.4 + 0.2 * len(bars)))
         places = np.arange(len(bars))
         coders = list(dict.fromkeys(bar.coder for bar in bars))
-        # Coders keep their colours from picture to picture.
-        known = ("rans", "huffman", "zstd", "several")
         for coder in coders:
-            color = COLORS[known.index(coder)] if coder in known else GREY
+            color = MEANINGS.get(coder, MEANINGS["compressed"] if coder == "several" else GREY)
             mine = [i for i, bar in enumerate(bars) if bar.coder == coder]
             ax.barh(places[mine], [bars[i].ratio for i in mine], color=color, height=0.75, label=caption(coder))
         spans = [(i, [e.ratio or 0.0 for e in bar.entries]) for i, bar in enumerate(bars) if len(bar.entries) > 1]
@@ -155,7 +154,7 @@ class ContainerPlots:
             # Equal scales still get a bar.
             middle, half = (low + high) / 2, max((high - low) / 2, 0.01 * high)
             edges = np.linspace(middle - half * 1.0001, middle + half * 1.0001, parts + 1)
-        ax.hist(scales, bins=edges, color=COLORS[0])
+        ax.hist(scales, bins=edges, color=_color(entry))
         median = float(np.median(scales))
         ax.axvline(median, color=COLORS[5], linewidth=1.5, label=f"median: {median:.3g}")
         ax.set_xlabel("scale, weight per step of a symbol")
@@ -181,7 +180,7 @@ class ContainerPlots:
         entropy = float(-(shares * np.log2(shares)).sum()) + 0.0
         ax = axes(ax)
         values = np.arange(-128, 128)
-        ax.bar(values, 100 * np.roll(counts, 128) / symbols.size, width=1.0, color=COLORS[0])
+        ax.bar(values, 100 * np.roll(counts, 128) / symbols.size, width=1.0, color=_color(entry))
         ax.set_xlim(-129, 129)
         ax.set_xlabel("symbol")
         ax.set_ylabel("share of all symbols, %")
@@ -189,6 +188,11 @@ class ContainerPlots:
         facts = f"entropy: {entropy:.3f} bits/symbol\nstored: {fmt.number(entry.bits_per_weight)} bits/weight"
         ax.text(0.98, 0.96, facts, transform=ax.transAxes, ha="right", va="top", fontsize="small")
         return quiet(ax)
+
+
+def _color(entry: TensorEntry) -> str:
+    """That of the tensor's scheme."""
+    return MEANINGS.get(entry.scheme, MEANINGS["compressed"])
 
 
 def _bars(entries: Sequence[TensorEntry], top: int) -> list[_Bar]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._colors import COLORS
 from .._errors import InputError
-from ._draw import COLORS, GREY, axes, ink, quiet
+from ._draw import GREY, axes, quiet
 
 if TYPE_CHECKING:
     from .._plan import FrontierReport
     from .._plan._frontier_report import FrontierRow
 
-# The colour of each recipe in every picture; a trellis has a full line, without it a dashed one.
-_RECIPES = ("weights alone", "Fisher steps", "error feedback")
+# A trellis has a full line, without it a dashed one.
+_RECIPES = {"weights alone": "rate", "Fisher steps": "rate, steps", "error feedback": "rate, calibrated"}
 _POINTS = ("D", "^", "v", "P", "X")
 _SMALLEST_KL = 1e-9
 # int8 has so many bits that it would leave the others no room: beyond this it is named and not drawn.
@@ -42,7 +43,7 @@ class FrontierPlots:
                 lines.setdefault((row.recipe, row.trellis), []).append(row)
         for (recipe, trellis), rows in lines.items():
             rows.sort(key=lambda row: row.bits_stored)
-            color = COLORS[_RECIPES.index(recipe) if recipe in _RECIPES else 3]
+            color = COLORS[_RECIPES.get(recipe, "compressed")]
             ax.plot(
                 [row.bits_stored for row in rows], [max(row.kl, _SMALLEST_KL) for row in rows], color=color,
                 marker="o" if trellis else "s", markersize=5, linestyle="-" if trellis else "--", label=rows[0].label,
@@ -57,8 +58,9 @@ class FrontierPlots:
                     text = f"int8, not drawn: {row.bits_stored:.2f} bits, {row.kl:.2g} nats per token"
                     ax.set_title(text, loc="right", fontsize="small")
         for row, marker in zip(points, _POINTS, strict=False):
-            ax.plot([row.bits_stored], [max(row.kl, _SMALLEST_KL)], color=ink(ax), marker=marker, markersize=7,
-                    linestyle="", label=f"{row.recipe}: {row.bits_stored:.2f} bits")  # fmt: skip
+            color = COLORS["int8" if row.kind == "int8" else "others"]
+            text = f"{row.recipe}: {row.bits_stored:.2f} bits"
+            ax.plot([row.bits_stored], [max(row.kl, _SMALLEST_KL)], marker, color=color, markersize=7, label=text)
         if points and points[0].kl > 0:
             # How far a line is from the first reference at the same damage.
             ax.axhline(points[0].kl, color=GREY, linewidth=1, linestyle=":", zorder=0)

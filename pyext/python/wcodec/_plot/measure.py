@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._colors import COLORS as MEANINGS
+from .._colors import ink_on
 from .._errors import InputError
+from .._roles import place_of
 from ._draw import COLORS, GREY, MIB, above, axes, caption, ink, quiet, stacks
 
 if TYPE_CHECKING:
-    from .._measure._reports import BenchReport, BenchRow, EvalReport, KvCacheReport, MemoryReport
+    from .._measure._reports import BenchReport, BenchRow, EvalReport, KvCacheReport, LayerPlace, MemoryReport
 
 # A KL of zero has no place on a logarithmic axis: it, and what is rounding of float32 only, is drawn here.
 _SMALLEST_KL = 1e-9
@@ -19,11 +22,35 @@ _SMALLEST_KL = 1e-9
 _COLUMNS = 300
 # Kinds of work, in the order in which a weight meets them: what they are called, and their colour in every picture.
 _KINDS = {
-    "copy": ("copy to the device", COLORS[0]),
-    "decode": ("decode weights", COLORS[1]),
-    "product": ("matrix products", COLORS[2]),
-    "other": ("other", COLORS[3]),
+    "copy": ("copy to the device", MEANINGS["copy"]),
+    "decode": ("decode weights", MEANINGS["decode"]),
+    "product": ("matrix products", MEANINGS["product"]),
+    "other": ("other", MEANINGS["other work"]),
 }
+# Parts of a model's memory.
+_PARTS = {
+    "compressed layers": "compressed",
+    "compressed embeddings": "compressed embedding",
+    "compressed layers, read when needed": "disk",
+    "ring for layers on disk": "copy",
+    "ring for streamed layers": "copy",
+    "decoded-layer cache": "cached",
+    "decoded weights (shared scratch)": "decode",
+    "weights as they are": "original",
+    "buffers": "other work",
+}
+# Where a layer is, as legends call it.
+_WHERE = {
+    "device": "on the GPU",
+    "host": "streamed from the host",
+    "disk": "read from disk",
+    "auto": "settled on a GPU",
+    "cached": "stays decoded",
+    "compressed": "decoded for each token",
+    "compressed embedding": "rows are looked up",
+}
+# The least width of a strip, as a part of the whole, in which a layer's number fits.
+_NARROW = 0.013
 
 
 class EvalPlots:
@@ -188,9 +215,54 @@ class MemoryPlots:
         names = list(dict.fromkeys(part.name for part in parts))
         sizes = {(part.device, part.name): part.bytes / MIB for part in parts}
         ax = axes(ax, (6.4, 1.4 + 0.5 * len(devices)))
-        stacks(ax, devices, [[sizes.get((device, name), 0.0) for name in names] for device in devices], names)
+        colors = [MEANINGS[_PARTS.get(name, "compressed")] for name in names]
+        stacks(ax, devices, [[sizes.get((device, name), 0.0) for name in names] for device in devices], names, colors)
         ax.set_xlabel("MiB")
         return quiet(ax)
+
+    def layers(self, ax: Any = None, *, label: str = "") -> Any:
+        """Where each decoder block's compressed bytes are while the model runs, and which blocks stay decoded: a strip
+        of blocks in their order, each as wide as its compressed bytes. Drawn into the same axes, models are below each
+        other.
+
+        :param label: what the strip is called, beside it.
+        """
+        if not self._report.layers:
+            raise InputError("there is no compressed layer to draw (pass a model that has some to measure_vram)")
+        ax = axes(ax, (8.4, 2.2))
+        # So many strips are there.
+        row = len({patch.get_y() for patch in ax.patches})
+        whole = sum(layer.bytes for layer in self._report.layers)
+        blocks: dict[tuple[str, str], float] = {}
+        for layer in self._report.layers:
+            number = place_of(layer.name)[1]
+            key = layer.name.rpartition(".")[2] if number is None else str(number), _kind_of(layer, self._report.device)
+            blocks[key] = blocks.get(key, 0) + layer.bytes
+        begin = 0.0
+        for (name, kind), size in blocks.items():
+            ax.barh(row, size / MIB, 0.8, begin / MIB, color=MEANINGS[kind], edgecolor="white", label=_WHERE[kind])
+            if size > _NARROW * len(name) * whole:
+                middle = (begin + size / 2) / MIB
+                ink_there = ink_on(MEANINGS[kind])
+                ax.text(middle, row, caption(name), ha="center", va="center", fontsize="x-small", color=ink_there)
+            begin += size
+        ax.set_yticks(range(row + 1), [*(tick.get_text() for tick in ax.get_yticklabels()[:row]), caption(label)])
+        ax.set_ylim(row + 0.6, -0.6)
+        ax.set_xlabel("compressed bytes, MiB, in the model's order")
+        handles, names = ax.get_legend_handles_labels()
+        found = dict(zip(reversed(names), reversed(handles), strict=True))
+        beside = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+        ax.legend(found.values(), found, ncols=4, frameon=False, fontsize="small", **beside)
+        return quiet(ax, "x")
+
+
+def _kind_of(layer: LayerPlace, device: str) -> str:
+    """The colour's name: on a CPU, where nothing is streamed, only what stays decoded makes a difference."""
+    if layer.looked_up:
+        return "compressed embedding"
+    if layer.cached:
+        return "cached"
+    return layer.residency if device.startswith("cuda") or layer.residency != "device" else "compressed"
 
 
 class KvCachePlots:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import _format as fmt
-from ._draw import MIB, axes, quiet, stacks
+from .._colors import COLORS as MEANINGS
+from ._draw import COLORS, MIB, axes, quiet, stacks
 
 if TYPE_CHECKING:
     from .._models._report import ReplaceReport
@@ -34,7 +35,9 @@ class ReplacePlots:
         before[left] = report.bytes_before - report.original_bytes
         after[left] = report.bytes_after - report.stored_bytes
         kinds = list(before)
-        stacks(ax, ["before", "after"], [[part[k] / MIB for k in kinds] for part in (before, after)], kinds)
+        known = {"CompressedLinear": "compressed", "CompressedEmbedding": "compressed embedding", left: "original"}
+        colors = [MEANINGS[known[k]] if k in known else COLORS[i % len(COLORS)] for i, k in enumerate(kinds, 1)]
+        stacks(ax, ["before", "after"], [[part[k] / MIB for k in kinds] for part in (before, after)], kinds, colors)
         for place, total in enumerate((report.bytes_before, report.bytes_after)):
             ax.annotate(fmt.size(total), (total / MIB, place), (5, 0), textcoords="offset points", va="center")
         ax.margins(x=0.18)
