@@ -29,10 +29,10 @@ RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcod
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu kernels check-kernels fuzz miri wheel clean docs notebooks lab
+.PHONY: help demo test test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu kernels check-kernels fuzz miri wheel clean docs notebooks notebooks-outputs lab
 
 help: ## Lists the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 # The environment: one stamp for what comes from PyPI, one for what only the tests need.
 $(VENV)/tools: pyproject.toml
@@ -178,6 +178,9 @@ docs: build $(VENV)/test-tools ## Builds the guide and the reference of the Pyth
 
 notebooks: build $(VENV)/test-tools ## Runs the notebooks and writes them with their output to target/notebooks, as pages
 	$(BIN)/python -m nbconvert --log-level WARN --execute --to html --output-dir target/notebooks notebooks/*.ipynb
+
+notebooks-outputs: build $(VENV)/test-tools ## Runs the notebooks and stores what they show in notebooks/*.ipynb (NOTEBOOKS="02 08" for some)
+	$(BIN)/python notebooks/outputs.py $(NOTEBOOKS)
 
 lab: build $(VENV)/test-tools ## Opens the notebooks in JupyterLab
 	@$(BIN)/python -c 'import jupyterlab' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'jupyterlab>=4.0' 'ipywidgets>=8.0'

@@ -15,15 +15,9 @@
 # %% [markdown]
 # # 4. Residencies and streaming
 #
-# Compressed weights have to be somewhere while a model runs. This notebook shows the choices, what each costs in
-# memory and time, and that none of them changes a bit of the results:
-#
-# - `residency`: compressed bytes in the GPU's memory, in the host's, or some of each within a budget;
-# - `cache`: memory in which some layers stay decoded, on a GPU or a CPU;
-# - where the time of a token goes: copies, decoding of weights, products.
-#
-# It takes about a minute on a CPU with two cores, where it shows the cache and how settings are checked. With a GPU
-# it measures every residency, and takes one or two minutes.
+# Compressed weights have to be somewhere while a model runs, and some of them may stay decoded, where memory allows. The
+# picture is the small model of this repository with more and more of that memory, block by block. Its predictions are
+# the same bits each time.
 
 # %%
 import json
@@ -35,19 +29,40 @@ import matplotlib.pyplot as plt
 import torch
 import wcodec
 from transformers import AutoModelForCausalLM, LlamaConfig
-from wcodec.nn import CompressedEmbedding, CompressedLayer, CompressedLinear
+from transformers.utils import logging
+from wcodec.nn import CompressedLinear
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 MIB = 2**20
 folder = tempfile.TemporaryDirectory()  # all output goes here
+logging.disable_progress_bar()
+
+ax, seen = None, []
+for size in (None, "1MB", "3MB", "6MB"):
+    small = wcodec.load_model("../tests/data/doc-llama-3m", bits=4, cache=size, device=DEVICE)
+    with torch.inference_mode():
+        seen.append(small(torch.arange(1, 17, device=DEVICE)[None]).logits)
+    ax = wcodec.measure_vram(small).plot.layers(ax, label=f"cache {size or 'none'}")
+assert all(torch.equal(seen[0], logits) for logits in seen)
+
+# %% [markdown]
+# This notebook shows the choices, what each costs in memory and time, and that none of them changes a bit of the
+# results:
+#
+# - `residency`: compressed bytes in the GPU's memory, in the host's, or some of each within a budget;
+# - `cache`: memory in which some layers stay decoded, on a GPU or a CPU;
+# - where the time of a token goes: copies, decoding of weights, products.
+#
+# It takes half a minute on a CPU with two cores, where it shows the cache and how settings are checked. With a GPU
+# it measures every residency, and takes one or two minutes.
 
 # %% [markdown]
 # ## A model
 #
 # Sizes and speeds are what counts here, not text. So the model has the configuration of TinyLlama-1.1B and random
 # weights with the heavy tails of trained ones (Student's t, 6 degrees of freedom), as in notebook
-# [03](03_tinyllama_layer_replacement.ipynb). With a GPU it gets all 22 decoder blocks, on a CPU 3 of them.
+# [03](03_tinyllama_layer_replacement.ipynb). With a GPU it gets all 22 decoder blocks, on a CPU 3 of them, half as wide.
 
 
 # %%
@@ -58,13 +73,14 @@ def student_t(shape: torch.Size, degrees: int = 6) -> torch.Tensor:
 
 
 def random_tinyllama(blocks: int) -> torch.nn.Module:
-    """A model of TinyLlama's configuration with random weights."""
+    """A model of TinyLlama's configuration with random weights; on a CPU half as wide."""
+    wide = 2048 if GPU else 1024
     config = LlamaConfig(
         vocab_size=32000 if GPU else 8000,
-        hidden_size=2048,
-        intermediate_size=5632,
+        hidden_size=wide,
+        intermediate_size=wide * 11 // 4,
         num_hidden_layers=blocks,
-        num_attention_heads=32,
+        num_attention_heads=wide // 64,
         num_key_value_heads=4,
         max_position_embeddings=2048,
         tie_word_embeddings=False,
@@ -88,7 +104,7 @@ def random_tinyllama(blocks: int) -> torch.nn.Module:
 # what all others must agree with.
 
 # %%
-NAME = "TinyLlama's configuration" + ("" if GPU else ", 3 of 22 blocks and 8,000 tokens")
+NAME = "TinyLlama's configuration" + ("" if GPU else ", 3 blocks of half the width")
 plain = random_tinyllama(22 if GPU else 3)
 saved = Path(folder.name, "compressed")
 bf16_bytes = wcodec.measure_vram(plain).model_bytes
@@ -172,91 +188,31 @@ for settings in (
 # ## Where the bytes are
 #
 # Every compressed layer says its `residency`, its `stored_bytes`, and whether it is `cached`. This draws the layers
-# of a model in their order, each as wide as its compressed bytes. On a CPU `auto` is not settled: it depends on the
-# GPU.
-
-
-# %%
-def blocks(model: torch.nn.Module) -> list[tuple[str, list[CompressedLayer]]]:
-    """Compressed layers, those of a decoder block together."""
-    found: dict[str, list[CompressedLayer]] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, CompressedLayer):
-            block = name.partition(".layers.")[2].partition(".")[0]
-            found.setdefault(block or name.rpartition(".")[2], []).append(module)
-    return list(found.items())
-
-
-COLORS = {
-    "device": "#0072b2",
-    "host": "#e69f00",
-    "auto": "#999999",
-    "rows": "#999999",
-    "cached": "#009e73",
-}
-WHERE = {
-    "device": "in the GPU's memory",
-    "host": "streamed from the host",
-    "auto": "settled on a GPU",
-}
-
-
-def draw(models: dict[str, torch.nn.Module], title: str, labels: dict[str, str]) -> None:
-    """One strip for each model."""
-    fig, ax = plt.subplots(figsize=(9, 1.4 + 0.45 * len(models)), layout="constrained")
-    for row, model in enumerate(models.values()):
-        begin, total = 0.0, report.stored_bytes / MIB
-        for name, layers in blocks(model):
-            size = sum(layer.stored_bytes for layer in layers) / MIB
-            kind = "cached" if layers[-1].cached else layers[-1].residency
-            if "rows" in labels and isinstance(layers[-1], CompressedEmbedding):
-                kind = "rows"
-            ax.barh(
-                row, size, 0.8, begin, color=COLORS[kind], edgecolor="white", label=labels[kind]
-            )
-            if len(name) < 80 * size / total:
-                ax.text(
-                    begin + size / 2,
-                    row,
-                    name,
-                    ha="center",
-                    va="center",
-                    fontsize="small",
-                    color="white",
-                )
-            begin += size
-    ax.set_yticks(range(len(models)), list(models))
-    ax.invert_yaxis()
-    ax.set_xlabel("compressed bytes, MiB, in the model's order: embedding, decoder blocks, lm_head")
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    ax.legend(
-        handles.values(), handles, ncols=4, frameon=False, loc="lower left", bbox_to_anchor=(0, 1)
-    )
-    fig.suptitle(title, fontsize="medium")
-    plt.show()
-
+# of a model in their order, those of a decoder block together, each as wide as its compressed bytes. On a CPU `auto` is
+# not settled: it depends on the GPU.
 
 # %%
 models = {residency: load(residency=residency) for residency in ("device", "host", "auto")}
-draw(models, f"Where compressed bytes are on a GPU: {NAME}", WHERE)
+ax = None
+for residency, model in models.items():
+    ax = wcodec.measure_vram(model).plot.layers(ax, label=residency)
 assert (
-    sum(layer.stored_bytes for _, layers in blocks(models["host"]) for layer in layers)
-    == report.stored_bytes
+    sum(layer.bytes for layer in wcodec.measure_vram(models["host"]).layers) == report.stored_bytes
 )
 
 # %% [markdown]
 # ## A cache of decoded layers
 #
 # Without a cache, every weight is decoded anew for every token, and the memory that decoding needs is that of one
-# block. `cache="100MB"` lets the blocks stay decoded that save most time for each byte, as many as fit. It works on a
+# block. `cache="250MB"` lets the blocks stay decoded that save most time for each byte, as many as fit. It works on a
 # GPU and on a CPU. Which they are is settled when the first weight is decoded; `layer.cached` says it.
 #
 # `wcodec.bench(..., profile=True)` follows some tokens with torch's profiler: the report's `splits` are their time by
 # kinds of work. How much is decoded for each token follows from `layer.cached` alone: all linear layers that are not.
 
 # %%
-SIZES = {"none": None, "100MB": "100MB", "250MB": "250MB", "1GB": "1GB"}
+few, more, most = ("100MB", "250MB", "1GB") if GPU else ("25MB", "60MB", "1GB")
+SIZES = {"none": None, few: few, more: more, most: most}
 RUN = {"batch": 1, "prompt_tokens": 8, "new_tokens": 3, "repeats": 1, "profile": True}
 cached, benches, kept, left = {}, {}, {}, {}
 for name, size in SIZES.items():
@@ -278,19 +234,13 @@ for name, size in SIZES.items():
 # more than it may, and what it holds need not be decoded again.
 
 # %%
-assert kept["none"] == 0 and 0 < kept["100MB"] * MIB <= 100e6 and kept["250MB"] * MIB <= 250e6
-assert left["none"] > left["100MB"] > left["250MB"] > left["1GB"]
+assert kept["none"] == 0 < kept[few]
+assert all(kept[name] * MIB <= 1e6 * int(name[:-2]) for name in (few, more))
+assert left["none"] > left[few] > left[more] > left[most]
 assert all(kept[name] + left[name] == left["none"] for name in SIZES)
-labels = {
-    "rows": "looked up by rows",
-    "device": "decoded for each token",
-    "cached": "stays decoded",
-}
-draw(
-    {f"cache {name}": model for name, model in cached.items()},
-    f"Which layers stay decoded: {NAME}",
-    labels,
-)
+ax = None
+for name, model in cached.items():
+    ax = wcodec.measure_vram(model).plot.layers(ax, label=f"cache {name}")
 
 # %% [markdown]
 # Rows of the embedding are looked up, a few for each token; the table as a whole is never decoded, and never cached.
@@ -298,15 +248,10 @@ draw(
 
 # %%
 fig, ax = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-for kind, color, label in (
-    ("decode", "#e69f00", "decoding weights"),
-    ("product", "#009e73", "matrix products"),
-):
+for kind, label in (("decode", "decoding weights"), ("product", "matrix products")):
     times = [1e3 * getattr(benches[name].splits[0], kind) for name in SIZES]
-    ax.plot([kept[name] for name in SIZES], times, "o-", color=color, label=label)
+    ax.plot([kept[name] for name in SIZES], times, "o-", color=wcodec.COLORS[kind], label=label)
 ax.set(xlabel="weights that stay decoded, MiB", ylabel="ms per token", ylim=(0, None))
-ax.set_title(f"Time for memory: {NAME}, {benches['none'].device_name}", fontsize="medium")
-ax.grid(alpha=0.25)
 ax.legend(frameon=False)
 plt.show()
 
@@ -318,7 +263,7 @@ plt.show()
 
 # %%
 fig, axes = plt.subplots(2, 1, figsize=(8, 3.4), layout="constrained", sharex=True)
-for ax, name in zip(axes, ("none", "1GB"), strict=True):
+for ax, name in zip(axes, ("none", most), strict=True):
     benches[name].plot.split(ax=ax)
     ax.set_yticks([0], [f"cache {name}"])
 axes[0].set_xlabel("")
@@ -388,26 +333,26 @@ else:
 
 # %%
 if GPU:
-    fig, ax = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
-    for name, run in runs.items():
-        taken = (needs[name] + run.row(1).peak_bytes) / MIB
-        print(
-            f"{name:>20}: {taken:6,.0f} MiB, {run.row(1).decode.median:5.1f} tokens/s, {run.ratio(1):.2f} of bf16's"
-        )
-        ax.plot(taken, run.ratio(1), "o", markersize=9, label=name)
+    table = {
+        name: ((needs[name] + run.row(1).peak_bytes) / MIB, run.row(1).decode.median, run.ratio(1))
+        for name, run in runs.items()
+    }
     other = runs["device"].row(1, "baseline")
-    taken = (bf16_bytes + other.peak_bytes) / MIB
-    print(f"{'bf16':>20}: {taken:6,.0f} MiB, {other.decode.median:5.1f} tokens/s")
-    ax.plot(taken, 1, "ks", markersize=9, label="bf16")
+    table["bf16"] = ((bf16_bytes + other.peak_bytes) / MIB, other.decode.median, 1.0)
+    for name, (taken, speed, ratio) in table.items():
+        print(f"{name:>20}: {taken:6,.0f} MiB, {speed:5.1f} tokens/s, {ratio:.2f} of bf16's")
+
+# %%
+if GPU:
+    fig, ax = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
+    for name, (taken, _, ratio) in table.items():
+        kind = {"bf16": "original", "device, cache 256 MB": "cached"}.get(name, name.split()[0])
+        ax.plot(taken, ratio, "o", color=wcodec.COLORS[kind], markersize=9)
+        ax.annotate(name, (taken, ratio), (8, -3), textcoords="offset points")
+    ax.set(xlabel="memory of the GPU, MiB", ylabel="speed, of bf16's in the same run")
     ax.set(
-        xlabel="memory of the GPU, MiB",
-        ylabel="decode speed, of bf16's in the same run",
-        xlim=(0, None),
+        xlim=(0, 1.25 * table["bf16"][0]), ylim=(0, 1.15 * max(row[2] for row in table.values()))
     )
-    ax.set_ylim(0, 1.1 * max(1, *(run.ratio(1) for run in runs.values())))
-    ax.set_title(f"Memory and speed: {NAME}, {runs['device'].device_name}", fontsize="medium")
-    ax.grid(alpha=0.25)
-    ax.legend(loc="lower right")
     plt.show()
 
 # %% [markdown]
@@ -416,11 +361,11 @@ if GPU:
 
 # %%
 if GPU:
-    draw(placed, f"Where compressed bytes are: {NAME}", {**WHERE, "cached": "stays decoded"})
-    mixed = {
-        layer.residency for _, layers in blocks(placed["auto within 600 MB"]) for layer in layers
-    }
-    assert mixed == {"device", "host"}
+    ax = None
+    for name, model in placed.items():
+        ax = wcodec.measure_vram(model).plot.layers(ax, label=name)
+    mixed = wcodec.measure_vram(placed["auto within 600 MB"]).layers
+    assert {layer.residency for layer in mixed} == {"device", "host"}
 
 # %% [markdown]
 # The timeline of `host` shows the streaming: copies run ahead, in a lane of their own, beside decoding and products.

@@ -16,14 +16,8 @@
 # # 6. Decode speed: coders side by side
 #
 # Compressed weights are decoded every time a layer is called, so a coder is judged by two numbers: how small it makes
-# the weights, and how fast it gives them back. This notebook measures both, in one run:
-#
-# - coders `rans`, `huffman`, `zstd` and `raw` beside plain zstd and a copy of memory, on the CPU;
-# - what instruction sets and threads change, and what a speed means for a token;
-# - on a GPU: the same containers decoded there, in CUDA graphs, beside the device's own copies and nvCOMP.
-#
-# It takes about 20 seconds on two CPU cores. Speeds are those of the machine that runs it and of what else runs on
-# it: compare rows with each other. Sizes are the same everywhere.
+# the weights, and how fast it gives them back. Here is one matrix in three coders, beside plain zstd, on one core of this
+# machine; and, where there is a GPU, on that (then the axis is logarithmic).
 
 # %%
 import os
@@ -38,20 +32,71 @@ import torch
 import wcodec
 import zstandard
 
-MODEL = os.environ.get(
-    "WCODEC_MODEL", "../tests/data/doc-llama-3m"
-)  # a checkpoint: .safetensors file or folder
+MODEL = os.environ.get("WCODEC_MODEL", "../tests/data/doc-llama-3m")  # .safetensors file or folder
 GPU = torch.cuda.is_available()
 folder = tempfile.TemporaryDirectory()  # all output goes here
 sets, used = wcodec.instruction_sets()
-print(
-    f"{os.cpu_count()} cores; instruction sets that wcodec can use: {', '.join(sets)}; it uses {used}"
-)
+
+ROWS, COLS = 4096, 2048
+weights = np.random.default_rng(6).standard_t(6, size=(ROWS, COLS)).astype(np.float32)
+
+
+def seconds_of(call: Callable[[], object], rounds: int = 9) -> float:
+    """The fastest of some calls."""
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+rates = {}
+for coder in ("rans", "huffman", "zstd"):
+    one = wcodec.open(wcodec.compress_to_bytes({"w": weights}, coder=coder)[0])["w"]
+    label = f"{coder}, {one.bits_per_weight:.2f} bits"
+    rates[label] = one.elements / seconds_of(lambda one=one: one.symbols(threads=1)) / 1e9
+frame = zstandard.compress(one.symbols().tobytes(), 3)
+label = f"plain zstd, {8 * len(frame) / one.elements:.2f} bits"
+rates[label] = one.elements / seconds_of(lambda: zstandard.decompress(frame)) / 1e9
+
+COPIES = 16  # more than a GPU's cache holds
+for coder in ("rans", "huffman") if GPU else ():
+    many = {f"w{i}": np.roll(weights, i, axis=0) for i in range(COPIES)}
+    decoder = wcodec.GpuDecoder(wcodec.compress_to_bytes(many, coder=coder)[0])
+    outs = [torch.empty(ROWS, COLS, dtype=torch.int8, device="cuda") for _ in many]
+    batch = decoder.prepare(list(zip(many, outs, strict=True)))
+    took = seconds_of(
+        lambda batch=batch: ([batch.launch() for _ in range(10)], torch.cuda.synchronize())
+    )
+    rates[f"{coder}, on the GPU"] = 10 * COPIES * weights.size / took / 1e9
+    decoder.check()
+
+fig, ax = plt.subplots(figsize=(7, 2.2), layout="constrained")
+colors = [wcodec.COLORS.get(name.split(",")[0], wcodec.COLORS["others"]) for name in rates]
+ax.bar_label(ax.barh(list(rates), rates.values(), color=colors), fmt="%.2f", padding=4)
+ax.invert_yaxis()
+ax.set(xlabel="billion weights per second", xscale="log" if GPU else "linear")
+ax.margins(x=0.12)
+plt.show()
+
+# %% [markdown]
+# This notebook measures both, in one run:
+#
+# - coders `rans`, `huffman`, `zstd` and `raw` beside plain zstd and a copy of memory, on the CPU;
+# - what instruction sets and threads change, and what a speed means for a token;
+# - on a GPU: the same containers decoded there, in CUDA graphs, beside the device's own copies and nvCOMP.
+#
+# It takes about 20 seconds on two CPU cores. Speeds are those of the machine that runs it and of what else runs on
+# it: compare rows with each other. Sizes are the same everywhere.
+
+# %%
+print(f"{os.cpu_count()} cores; wcodec can use {', '.join(sets)}; it uses {used}")
 
 # %% [markdown]
 # ## What is decoded
 #
-# One matrix of 4,096 x 2,048 weights, drawn from Student's t distribution with 6 degrees of freedom, whose tails are
+# One matrix of 4,096 x 2,048 weights, the one above, drawn from Student's t distribution with 6 degrees of freedom, whose tails are
 # like those of trained weights. `make bench` and `make bench-gpu` take the same shape and distribution. Scheme `int8`
 # makes them symbols from -127 to 127, with one scale per row.
 #
@@ -59,8 +104,6 @@ print(
 # of each value, `sum of -p * log2(p)` bits per symbol. Whatever a coder takes beyond that is its overhead.
 
 # %%
-ROWS, COLS = 4096, 2048
-weights = np.random.default_rng(6).standard_t(6, size=(ROWS, COLS)).astype(np.float32)
 data, _ = wcodec.compress_to_bytes({"w": weights})
 symbols = wcodec.open(data)["w"].symbols()
 
@@ -171,45 +214,26 @@ for name, seconds in timings.items():
     )
 
 # %% [markdown]
-# The same as a picture: further to the left is smaller, further up is faster. Bars are the middle half of the calls.
-# `raw`, which removes nothing, is a line: no coder can be faster in a call like this.
+# The same as a picture: further to the left is smaller, and the left edge is the entropy; further up is faster. Bars are
+# the middle half of the calls, hollow points have the layout `byte`. `raw`, which removes nothing, is the broken line: no
+# coder can be faster in a call like this.
+
 
 # %%
-COLORS = dict(
-    zip(
-        timings,
-        ("#0072b2", "#56b4e9", "#009e73", "#8fd4bd", "#e69f00", "#999999", "#d55e00"),
-        strict=False,
-    )
-)
-fig, ax = plt.subplots(figsize=(9, 4.6), layout="constrained")
-for name in over:
-    middle, slow, fast = speeds(timings[name])
-    if name == "raw":
-        ax.axhline(middle, color=COLORS[name], ls="--", label=f"raw, {over[name]:+.0f} %")
-        continue
-    ax.errorbar(
-        over[name],
-        middle,
-        [[middle - slow], [fast - middle]],
-        fmt="o",
-        ms=8,
-        capsize=3,
-        color=COLORS[name],
-    )
-    shift = (9, -11) if name.endswith("byte") else (9, 3)  # beside its neighbour's name
-    ax.annotate(name, (over[name], middle), shift, textcoords="offset points")
-ax.axvline(0, color="black", lw=1, label="order-0 entropy")
-ax.set(
-    xlim=(-0.1, 2.7),
-    ylim=(0, None),
-    xlabel="size over entropy, %",
-    ylabel="GB/s of decoded symbols",
-)
-copying = speeds(timings["copy of memory"])[0]
-ax.set_title(f"Size and speed on one core, {used} (a copy of memory: {copying:.0f} GB/s)")
-ax.grid(alpha=0.25)
-ax.legend(frameon=False)
+def color_of(name: str) -> str:
+    """A coder's, whatever its layout."""
+    return wcodec.COLORS.get(name.split(",")[0], wcodec.COLORS["others"])
+
+
+found = {name: speeds(timings[name]) for name in over if name != "raw"}
+fig, ax = plt.subplots(figsize=(9, 4.2), layout="constrained")
+for name, (middle, slow, fast) in found.items():
+    full = color_of(name) if "byte" not in name else "white"
+    ax.plot([over[name]] * 2, [slow, fast], color=color_of(name))
+    ax.plot(over[name], middle, "o", ms=9, color=color_of(name), mfc=full)
+    ax.annotate(name, (over[name], middle), (9, -3), textcoords="offset points")
+ax.axhline(speeds(timings["raw"])[0], color=wcodec.COLORS["original"], ls="--")
+ax.set(xlim=(0, 2.7), ylim=(0, None), xlabel="size over entropy, %", ylabel="GB/s decoded")
 plt.show()
 
 # %% [markdown]
@@ -229,15 +253,13 @@ for name in ("rans, pair", "rans, byte", "huffman, pair"):
         by_set[name, isa] = lambda decoder=decoder, layer=layers[name]: decoder.decode_layer(layer)
 by_set = take_turns(by_set, rounds=9)
 
-fig, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
-names = list(dict.fromkeys(name for name, _ in by_set))
-for i, isa in enumerate(sets):
-    found = [speeds(by_set[name, isa])[0] for name in names]
-    bars = ax.bar(np.arange(len(names)) + i * 0.27, found, 0.25, label=isa)
-    ax.bar_label(bars, fmt="%.2f", fontsize=8)
-ax.set_xticks(np.arange(len(names)) + 0.27 * (len(sets) - 1) / 2, names)
-ax.set(title="Instruction sets, one thread", ylabel="GB/s of decoded symbols")
-ax.legend(frameon=False)
+fig, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
+names = ["\n".join([*name.split(", "), isa]) for name, isa in by_set]
+found = [speeds(seconds)[0] for seconds in by_set.values()]
+bars = ax.bar(names, found, color=[color_of(name) for name, _ in by_set])
+ax.bar_label(bars, fmt="%.2f", fontsize="small")
+ax.margins(y=0.12)
+ax.set(title="Instruction sets, one thread", ylabel="GB/s decoded")
 plt.show()
 
 # %% [markdown]
@@ -260,17 +282,13 @@ threads = take_turns(threads, rounds=15)
 fig, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
 for name in dict.fromkeys(name for name, _ in threads):
     found = [speeds(threads[name, n])[0] for n in COUNTS]
-    ax.plot(COUNTS, found, "o-", color=COLORS[name], label=name)
-    print(
-        f"{name:15}"
-        + "".join(
-            f"{n:4} threads: {value:6.2f} GB/s" for n, value in zip(COUNTS, found, strict=True)
-        )
-    )
+    color = wcodec.COLORS["original"] if name == "raw" else color_of(name)
+    ax.plot(COUNTS, found, "o-", color=color, label=name)
+    each = zip(COUNTS, found, strict=True)
+    print(f"{name:15}" + "".join(f"{n:4} threads: {value:6.2f} GB/s" for n, value in each))
 ax.set_xticks(COUNTS)
-ax.set(title="Threads", xlabel="threads", ylabel="GB/s of decoded symbols", ylim=(0, None))
-ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-ax.grid(alpha=0.25)
+ax.set(title="Threads", xlabel="threads", ylabel="GB/s decoded", ylim=(0, None))
+ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
@@ -429,28 +447,16 @@ else:
 
 # %%
 if GPU:
-    fig, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for dtype, ax in zip((torch.int8, torch.bfloat16), axes, strict=True):
-        for name, (bits, rate) in {
-            n: r for (n, kind), r in results.items() if kind == dtype
-        }.items():
-            ax.plot(bits, rate, "o", ms=8, color=COLORS[name], label=name)
-        bits = np.linspace(6.3, 8.2)
+    fig, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharex=True)
+    for (name, dtype), (bits, rate) in results.items():
+        ax = axes[dtype == torch.bfloat16]
         ax.plot(
-            bits,
-            copy / (bits / 8 + dtype.itemsize),
-            color="gray",
-            ls=":",
-            label="limit: reading and writing",
+            bits, rate, "o", ms=9, color=color_of(name), mfc=None if "pair" in name else "white"
         )
-        ax.set(
-            yscale="log",
-            xlabel="bits/weight",
-            ylabel="G weights/s",
-            title=f"Decoding to {str(dtype)[6:]}",
-        )
-        ax.grid(alpha=0.25)
-    axes[0].legend(frameon=False)
+        ax.annotate(name, (bits, rate), (8, -3), textcoords="offset points")
+        limit = [copy / (b / 8 + dtype.itemsize) for b in (6.3, 8.7)]
+        ax.plot((6.3, 8.7), limit, ":", color=wcodec.COLORS["copy"])
+        ax.set(title=f"Decoding to {str(dtype)[6:]}", xlabel="bits/weight", ylabel="G weights/s")
     plt.show()
     # nvCOMP may be missing; nothing of CUDA is needed for the others.
     assert {name for name, _ in results} >= set(CODERS) - {"zstd"}

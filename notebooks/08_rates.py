@@ -12,20 +12,11 @@
 #     name: python3
 # ---
 
-
 # %% [markdown]
 # # 8. Rates: as many bits per weight as you ask for
 #
 # Scheme `rate` takes a number of bits per weight, and meets it: 4, 3.5 or 2.75, with everything counted that is stored
-# for the weights. This notebook shows
-#
-# - what fewer bits cost a model, beside NF4 and INT4, in one picture;
-# - what one matrix looks like at 4, 3 and 2 bits, and how far that is from the bound of information theory;
-# - which matrices suffer, and how a calibration foresees it;
-# - what calibration adds at the same bits;
-# - a budget in bytes: the package chooses where bits go.
-#
-# It takes less than a minute on a CPU. On a GPU the models run there.
+# for the weights. The picture is what fewer bits cost a model, beside NF4 and INT4: lower left is better.
 
 # %%
 import json
@@ -50,28 +41,31 @@ DEVICE = "cuda" if GPU else "cpu"
 folder = tempfile.TemporaryDirectory()  # all output goes here
 logging.disable_progress_bar()
 if Path(MODEL).name == "doc-llama-3m":
-    torch.set_num_threads(
-        1
-    )  # products of so small a model leave a second thread nothing but waiting
+    torch.set_num_threads(1)  # so small a model leaves a second thread nothing but waiting
+
+options = {"coder": "rans", "windows": 16 if GPU else 2, "device": DEVICE, "dtype": torch.float32}
+report = wcodec.frontier(MODEL, TEXT, bits=(4, 3.5, 3), **options)
+ax = report.plot.kl()
 
 # %% [markdown]
-# ## The result first
-#
 # `frontier` quantizes all linear layers of the model in several ways, decodes what it encoded, and measures
 # `KL(original || quantized)` on text that the model was not trained on: how far the predictions have moved, in nats per
-# token ([notebook 5](05_quality.ipynb) explains it). Lower left is better.
+# token ([notebook 5](05_quality.ipynb) explains it). After the figures, this notebook shows
+#
+# - what one matrix looks like at 4, 3 and 2 bits, and how far that is from the bound of information theory;
+# - which matrices suffer, and how a calibration foresees it;
+# - what calibration adds at the same bits;
+# - a budget in bytes: the package chooses where bits go.
+#
+# It takes less than a minute on a CPU. On a GPU the models run there.
 
 # %%
-report = wcodec.frontier(
-    MODEL, TEXT, bits=(4, 3.5, 3), coder="rans", windows=4, device=DEVICE, dtype=torch.float32
-)
-ax = report.plot.kl()
 report
 
 # %% [markdown]
 # NF4 takes 4.127 bits per weight, INT4 in groups of 64 4.25. Scheme `rate` has less damage with 4.0. The dotted line is
-# NF4's damage: where it crosses the full line are the bits that scheme `rate` needs for the same. (Four windows of 512
-# tokens are few: enough to tell these apart, not for a third digit.)
+# NF4's damage: where it crosses the full line are the bits that scheme `rate` needs for the same. (On a CPU this is two
+# windows of 512 tokens: enough to tell these apart, not for a third digit.)
 
 # %%
 nf4, int4 = report.row("NF4, blocks of 64"), report.row("INT4, groups of 64")
@@ -155,7 +149,7 @@ print(statistics)
 tokenizer = AutoTokenizer.from_pretrained(MODEL)
 documents = Path(TEXT).read_text(encoding="utf-8").split("<|endoftext|>")[::9]
 ids = tokenizer("<|endoftext|>".join(documents), verbose=False)["input_ids"]
-window = torch.tensor([ids[:512], ids[2048:2560]], device=DEVICE)
+window = torch.tensor([ids[:512], ids[2048:2560]][: 1 + GPU], device=DEVICE)
 
 
 def predictions(model: torch.nn.Module) -> torch.Tensor:
@@ -180,17 +174,16 @@ with wcodec.open(path) as container:
 # %%
 roles = list(dict.fromkeys(key.split(".")[-2] for key in alone))
 fig, ax = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
-for role, marker in zip(roles, "osD^v<>P", strict=False):
+drawn = {"color": wcodec.COLORS["rate"], "linestyle": "", "markersize": 7, "alpha": 0.8}
+for role, marker in zip(roles, "osD^v<>P*", strict=False):
     keys = [key for key in alone if key.split(".")[-2] == role]
-    ax.plot([foreseen[k] for k in keys], [alone[k] for k in keys], marker, label=role)
-low, high = min(foreseen.values()) / 1.5, max(foreseen.values()) * 1.5
-ax.plot([low, high], [low, high], ":", color="gray", zorder=0)
-ax.set(xscale="log", yscale="log", xlabel="foreseen by the calibration, nats per token")
-ax.set_ylabel("KL of this matrix alone, measured")
-ax.set_title("One matrix at 3 bits, the others as they were", loc="left")
+    ax.plot([foreseen[k] for k in keys], [alone[k] for k in keys], marker, label=role, **drawn)
+ax.axline((1e-3, 1e-3), (1e-2, 1e-2), ls=":", color=wcodec.COLORS["original"])
+ax.set(xscale="log", yscale="log", xlabel="foreseen, nats per token", ylabel="measured")
 ax.legend(frameon=False, fontsize="small")
 plt.show()
 
+# %%
 order = sorted(alone, key=lambda key: -alone[key] / original[key].numel())
 for key in (*order[:3], *order[-3:]):
     per = 1e6 * alone[key] / original[key].numel()
@@ -222,7 +215,7 @@ def damage(file: Path) -> wcodec.EvalReport:
     """The model with these weights beside the original."""
     weights = wcodec.load_file(file, "torch", dtype=torch.float32)
     model.load_state_dict(weights)
-    return wcodec.evaluate(model, ids[:4096], baseline=baseline, stride=512)
+    return wcodec.evaluate(model, ids[: 16_384 if GPU else 2048], baseline=baseline, stride=512)
 
 
 WAYS = {
@@ -231,9 +224,10 @@ WAYS = {
     "steps": {"bits": 3, "calibrate": statistics, "feedback": False},
     "steps and error feedback": {"bits": 3, "calibrate": statistics},
 }
+plain = {"trellis": GPU, "progress": False, "overwrite": True}  # a CPU would take twice the time
 kl = {}
 for way, options in WAYS.items():
-    written = wcodec.compress(MODEL, path, progress=False, overwrite=True, **options)
+    written = wcodec.compress(MODEL, path, **options, **plain)
     found = damage(path)
     kl[way] = found.kl_mean
     print(
@@ -250,23 +244,10 @@ print(f"calibration is worth {worth:.2f} bits of 3 here")
 # Where the bits went: the last of these files, each matrix, beside the 3 bits of all.
 
 # %%
+ax = written.plot.heatmap("bits")
 with wcodec.open(path) as container:
-    bits_of = {key: container[key].bits_per_weight for key in alone}
-blocks = sorted({int(key.split(".")[2]) for key in alone if ".layers." in key})
-parts = [role for role in roles if any(f".{role}." in key for key in alone if ".layers." in key)]
-grid = np.full((len(parts), len(blocks)), np.nan)
-for key, bits in bits_of.items():
-    if ".layers." in key:
-        grid[parts.index(key.split(".")[-2]), blocks.index(int(key.split(".")[2]))] = bits
-
-fig, ax = plt.subplots(figsize=(5.6, 3.6), layout="constrained")
-image = ax.imshow(grid, aspect="auto", cmap="viridis")
-ax.set_xticks(range(len(blocks)), blocks)
-ax.set_yticks(range(len(parts)), parts)
-ax.set(xlabel="decoder block", title="bits per weight, calibrated, 3 in all")
-fig.colorbar(image, ax=ax)
-plt.show()
-assert np.nanmax(grid) - np.nanmin(grid) > 0.5
+    bits = [container[key].bits_per_weight for key in alone]
+assert max(bits) - min(bits) > 0.5
 
 # %% [markdown]
 # ## A budget
@@ -279,9 +260,8 @@ assert np.nanmax(grid) - np.nanmin(grid) > 0.5
 path = Path(folder.name, "budget.wcodec")
 original_bytes = sum(file.stat().st_size for file in Path(MODEL).glob("*.safetensors"))
 budget = original_bytes // 5
-written = wcodec.compress(
-    MODEL, path, budget=budget, text=ids[:8192], device=DEVICE, progress=False
-)
+text = ids[: 16_384 if GPU else 2048]
+written = wcodec.compress(MODEL, path, budget=budget, text=text, device=DEVICE, progress=False)
 print(f"{path.stat().st_size:,} of {budget:,} bytes, {original_bytes:,} before")
 assert 0.98 * budget < path.stat().st_size <= budget
 written.plan

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import copy
+import importlib.util
 import json
-import os
 import re
-import shutil
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,17 +21,26 @@ import nbformat
 import pytest
 import wcodec
 from doc_examples import REPOSITORY
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 NOTEBOOKS = REPOSITORY / "notebooks"
-NAMES = sorted({path.stem for pattern in ("*.py", "*.ipynb") for path in NOTEBOOKS.glob(pattern)})
+NAMES = sorted({path.stem for pattern in ("[0-9]*.py", "[0-9]*.ipynb") for path in NOTEBOOKS.glob(pattern)})
 COUNT = 9
 LEAST_ASSERTIONS = 3
-SECONDS_PER_CELL = 300
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# Of a cell, lines that draw; what draws more belongs to the package.
+MOST_LINES_OF_PLOTS = 9
+PLOTS = re.compile(r"\b(ax|axes|fig|plt)\b")
+
+
+def _outputs() -> Any:
+    """The script which makes the outputs that are stored."""
+    found = importlib.util.spec_from_file_location("notebook_outputs", NOTEBOOKS / "outputs.py")
+    assert found and found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+outputs = _outputs()
 
 each_notebook = pytest.mark.parametrize("name", NAMES)
 
@@ -67,16 +78,93 @@ def test_both_files_are_the_same_notebook(name: str) -> None:
 
 
 @each_notebook
-def test_nothing_of_a_run_is_stored(name: str) -> None:
+def test_outputs_belong_to_the_code(name: str) -> None:
     notebook = stored(name)
     nbformat.validate(notebook)
+    assert outputs.problems(notebook) == []
     for cell in notebook["cells"]:
         # jupytext keeps blank lines of the text there, so that the pair stays one.
         assert set(cell["metadata"]) <= {"tags", "lines_to_next_cell"}, cell["metadata"]
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None, cell["source"]
-    assert set(notebook["metadata"]) <= {"kernelspec", "jupytext"}
+    assert set(notebook["metadata"]) <= {"kernelspec", "jupytext", outputs.KEY}
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    ran = notebook["metadata"][outputs.KEY]["run"]
+    assert set(ran) == {"date", "gpu", "cores", "python", "wcodec", "torch", "transformers"}
+    host = socket.gethostname()
+    assert len(host) < 4 or host == "localhost" or host not in json.dumps(notebook)
+
+
+def test_outputs_are_small_together() -> None:
+    assert sum((NOTEBOOKS / f"{name}.ipynb").stat().st_size for name in NAMES) < outputs.MOST_BYTES_TOGETHER
+
+
+@each_notebook
+def test_the_first_cell_shows_a_result(name: str) -> None:
+    first = next(cell for cell in stored(name)["cells"] if cell["cell_type"] == "code")
+    shown = {kind for output in first["outputs"] for kind in output.get("data", {})}
+    assert shown & {"image/png", "text/html"}, f"{name} begins with {shown or 'nothing to see'}"
+
+
+@each_notebook
+def test_no_cell_is_a_screen_of_plotting_code(name: str) -> None:
+    for kind, text in cells(jupytext.read(NOTEBOOKS / f"{name}.py")):
+        if kind == "code":
+            drawing = [line for line in text.splitlines() if PLOTS.search(line)]
+            assert len(drawing) <= MOST_LINES_OF_PLOTS, text
+            assert not re.search(r"#[0-9a-fA-F]{6}\b|tab:\w+", text), f"take colours from wcodec.COLORS:\n{text}"
+
+
+def test_what_does_not_belong_there_is_found() -> None:
+    good = stored(NAMES[0])
+
+    def after(change: Any) -> str:
+        notebook = copy.deepcopy(good)
+        change(notebook, [cell for cell in notebook["cells"] if cell["cell_type"] == "code"])
+        return "\n".join(outputs.problems(notebook))
+
+    def says(text: str, stream: str = "stdout") -> Any:
+        said = {"output_type": "stream", "name": stream, "text": [text]}
+        return lambda notebook, code: code[1]["outputs"].append(said)
+
+    changed = after(lambda notebook, code: code[2]["source"].append("\n1 + 1"))
+    assert "code cell 3 was changed" in changed and "run make notebooks-outputs" in changed
+    assert "make notebooks-outputs" in after(lambda notebook, code: notebook["cells"].remove(code[-1]))
+    assert "make notebooks-outputs" in after(lambda notebook, code: notebook["metadata"].pop(outputs.KEY))
+    assert "order" in after(lambda notebook, code: code[0].update(execution_count=7))
+    assert "warns: careful" in after(says("careful", "stderr"))
+    for path in ("/home/somebody/x", "/tmp/tmpabc/model.wcodec", "C:\\\\Users\\\\x", "lib/site-packages/torch/x.py"):
+        assert "path of a machine" in after(says(f"in {path} is")), path
+    assert "terminal" in after(says("\x1b[31mred")) and "terminal" in after(says("50 %\r100 %"))
+    fault = {"output_type": "error", "ename": "ValueError", "evalue": "x", "traceback": []}
+    assert "ended with ValueError" in after(lambda notebook, code: code[1]["outputs"].append(fault))
+    assert "more than" in after(says("x" * outputs.MOST_BYTES))
+
+
+def test_outputs_are_stored_without_the_machine(tmp_path: Path) -> None:
+    neutral = outputs.Neutral(tmp_path)
+    said = f"{tmp_path}/tmp/tmpx1/model.wcodec and {REPOSITORY}/docs, {sys.prefix}/bin, "
+    said += "<x at 0x7f00aa11bb22> \x1b[1mbold\x1b[0m"
+    assert neutral(said) == "…/model.wcodec and wcodec/docs, python/bin, <x at 0x…> bold"
+    assert outputs.as_it_ended("a\r\nb\n 5 %\r10 %\rdone\n") == "a\nb\ndone\n"
+    code = nbformat.v4.new_code_cell("print(1)")
+    code.outputs = [
+        nbformat.v4.new_output("stream", name="stdout", text="1\n"),
+        nbformat.v4.new_output("display_data", {outputs._WIDGETS: {}, "text/plain": "x"}),
+        nbformat.v4.new_output("stream", name="stdout", text="2\n"),
+    ]
+    code.metadata["execution"] = {"iopub.status.busy": "2020"}
+    notebook = nbformat.v4.new_notebook(cells=[code], metadata={"language_info": {"name": "python"}, "widgets": {}})
+    outputs.tidy(notebook, neutral)
+    assert [output.text for output in code.outputs] == ["1\n2\n"] and not code.metadata
+    assert set(notebook.metadata) == {"kernelspec"}
+
+
+def test_the_command_explains_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, NOTEBOOKS / "outputs.py", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "--out" in done.stdout and "make notebooks-outputs" in done.stdout
+    done = subprocess.run([sys.executable, NOTEBOOKS / "outputs.py", "99"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "there is no notebook 99" in done.stderr
 
 
 @each_notebook
@@ -129,64 +217,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-@pytest.fixture
-def kernel(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncKernelManager:
-    """A kernel of this very interpreter, whatever kernels are installed, that leaves no file outside ``tmp_path``."""
-    doc_examples.forget_settings(monkeypatch)
-    for variable in [v for v in os.environ if v.startswith(("JUPYTER_", "IPYTHON", "MPL"))]:
-        monkeypatch.delenv(variable)
-    # No download, whatever the machine has: the notebook then makes a model of that size itself.
-    monkeypatch.setenv("WCODEC_TINYLLAMA", "0")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    (tmp_path / "tmp").mkdir()
-    folders = {
-        "HOME": home,
-        "XDG_CACHE_HOME": home / "cache",
-        "XDG_CONFIG_HOME": home / "config",
-        "IPYTHONDIR": home / "ipython",
-        "JUPYTER_CONFIG_DIR": home / "jupyter",
-        "JUPYTER_DATA_DIR": home / "jupyter-data",
-        "JUPYTER_RUNTIME_DIR": home / "jupyter-runtime",
-        "MPLCONFIGDIR": home / "matplotlib",
-        "TMPDIR": tmp_path / "tmp",
-    }
-    for variable, folder in folders.items():
-        monkeypatch.setenv(variable, str(folder))
-    # Otherwise the kernel warns that a debugger would miss breakpoints.
-    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    specification = tmp_path / "kernels" / "python3" / "kernel.json"
-    specification.parent.mkdir(parents=True)
-    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    specification.write_text(json.dumps({"argv": command, "display_name": "Python 3", "language": "python"}))
-    specifications = KernelSpecManager(kernel_dirs=[str(tmp_path / "kernels")], ensure_native_kernel=False)
-    return AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specifications)
-
-
 @each_notebook
-def test_notebook_runs(name: str, kernel: AsyncKernelManager, tmp_path: Path, seconds: dict[str, float]) -> None:
-    folder = tmp_path / "repository" / "notebooks"
-    shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-    # What is beside the notebooks in the repository, for those who read it.
-    for beside in REPOSITORY.iterdir():
-        if beside.name in ("tests", "codec", "docs", "README.md"):
-            (folder.parent / beside.name).symlink_to(beside)
-    before = sorted(folder.rglob("*"))
+def test_notebook_runs(name: str, home: Path, tmp_path: Path, seconds: dict[str, float]) -> None:
     # The file that is in the repository, not one that jupytext makes of the text.
-    notebook = nbformat.read(folder / f"{name}.ipynb", as_version=4)
-    resources = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(notebook, km=kernel, timeout=SECONDS_PER_CELL, resources=resources)
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     begin = time.perf_counter()
-    problem = executed(client)
+    problem = outputs.executed(notebook, tmp_path, home)
     seconds[name] = time.perf_counter() - begin
     if problem is not None:
         pytest.fail(f"{name}: {problem}", pytrace=False)
-    assert sorted(folder.rglob("*")) == before
-
-
-def executed(client: NotebookClient) -> str | None:
-    """Runs all cells; what went wrong, with the cell and its traceback, without colours."""
-    try:
-        client.execute()
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        return COLOURS.sub("", str(error))
-    return None
+    left = {path.name for path in (tmp_path / "repository/notebooks").iterdir()}
+    assert left == {path.name for path in NOTEBOOKS.iterdir() if path.is_file() and not path.name.startswith(".")}
