@@ -314,7 +314,7 @@ print(
 assert quality.kl_mean < 0.05 and quality.top1_agreement > 0.9
 
 fig, ax = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
-quality.plot.kl(ax=ax)
+quality.plot.kl(ax=ax, what="int8")
 ax.set_title(f"Distance from bf16 at each token: {WRITER}", fontsize="medium")
 plt.show()
 quality

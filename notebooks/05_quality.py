@@ -167,7 +167,7 @@ top = p[at].topk(8).indices.tolist()
 names = [repr(tokenizer.decode([token]))[1:-1] for token in top]
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-per_row.plot.kl(ax=left).set_title("int8 per row: KL of every token")
+per_row.plot.kl(ax=left, what="int8").set_title("int8 per row: KL of every token")
 for offset, logs, label in ((-0.2, p, "original"), (0.2, q, "int8")):
     places, values = np.arange(8) + offset, logs[at, top].exp().cpu()
     right.bar(places, values, 0.4, label=label, color=wcodec.COLORS[label])
@@ -368,6 +368,7 @@ for bits, what, full in ((uncoded, "int8", False), (coded, "int8", True), (peers
         ax.annotate(label, place, shift, textcoords="offset points", rotation=angle)
 ax.axhline(arithmetic.kl_mean, color=wcodec.COLORS["original"], ls=":")
 ax.set(yscale="log", xlabel="bits/weight, everything counted", ylabel="KL, nats/token")
+ax.margins(0.12)
 plt.show()
 
 # %% [markdown]
@@ -423,7 +424,8 @@ assert four < reports["rate, bits=3.5"].kl_mean < reports["rate, bits=3"].kl_mea
 shown = ("int8 blocks of 16", "int8 per row", "int8 per tensor", "NF4 groups of 64")
 fig, axes = plt.subplots(len(shown), 1, figsize=(8, 8), sharex=True, layout="constrained")
 for name, ax in zip(shown, axes, strict=True):
-    reports[name].plot.kl(ax=ax).set_title(name, loc="left", fontsize=10)
+    what = "int8" if name in CHOICES else "others"
+    reports[name].plot.kl(ax=ax, what=what).set_title(name, loc="left", fontsize=10)
     ax.set_xlim(1e-6, 10)
     if ax is not axes[-1]:
         ax.set_xlabel("")

@@ -231,7 +231,8 @@ for name, (middle, slow, fast) in found.items():
     full = color_of(name) if "byte" not in name else "white"
     ax.plot([over[name]] * 2, [slow, fast], color=color_of(name))
     ax.plot(over[name], middle, "o", ms=9, color=color_of(name), mfc=full)
-    ax.annotate(name, (over[name], middle), (9, -3), textcoords="offset points")
+    shift = (9, 5) if "byte" in name else (9, -11)
+    ax.annotate(name, (over[name], middle), shift, textcoords="offset points")
 ax.axhline(speeds(timings["raw"])[0], color=wcodec.COLORS["original"], ls="--")
 ax.set(xlim=(0, 2.7), ylim=(0, None), xlabel="size over entropy, %", ylabel="GB/s decoded")
 plt.show()
@@ -288,7 +289,7 @@ for name in dict.fromkeys(name for name, _ in threads):
     print(f"{name:15}" + "".join(f"{n:4} threads: {value:6.2f} GB/s" for n, value in each))
 ax.set_xticks(COUNTS)
 ax.set(title="Threads", xlabel="threads", ylabel="GB/s decoded", ylim=(0, None))
-ax.legend(frameon=False)
+ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
 # %% [markdown]
@@ -449,7 +450,7 @@ else:
 if GPU:
     fig, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharex=True)
     for (name, dtype), (bits, rate) in results.items():
-        ax = axes[dtype == torch.bfloat16]
+        ax = axes[int(dtype == torch.bfloat16)]
         ax.plot(
             bits, rate, "o", ms=9, color=color_of(name), mfc=None if "pair" in name else "white"
         )

@@ -260,7 +260,7 @@ assert max(bits) - min(bits) > 0.5
 path = Path(folder.name, "budget.wcodec")
 original_bytes = sum(file.stat().st_size for file in Path(MODEL).glob("*.safetensors"))
 budget = original_bytes // 5
-text = ids[: 16_384 if GPU else 2048]
+text = ids[: 16_384 if GPU else 1024]
 written = wcodec.compress(MODEL, path, budget=budget, text=text, device=DEVICE, progress=False)
 print(f"{path.stat().st_size:,} of {budget:,} bytes, {original_bytes:,} before")
 assert 0.98 * budget < path.stat().st_size <= budget

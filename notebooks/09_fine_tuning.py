@@ -35,7 +35,7 @@ from transformers.utils import logging
 MODEL = os.environ.get("WCODEC_MODEL", "../tests/data/doc-llama-3m")  # the folder of a causal LM
 TEXT = os.environ.get("WCODEC_TEXT", "../codec/FORMAT.md")  # what is learned
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-LENGTH, BATCH, STEPS, EVERY = 128, 4, 28, 4
+LENGTH, BATCH, STEPS, EVERY = 128, 4, 20, 4
 folder = tempfile.TemporaryDirectory()  # all output goes here
 logging.disable_progress_bar()
 warnings.simplefilter("ignore", FutureWarning)  # libraries about each other

@@ -276,6 +276,7 @@ def test_plots_of_what_was_not_measured(plt: Any, monkeypatch: pytest.MonkeyPatc
     report = bench(model, batch=1, prompt_tokens=4, new_tokens=2, repeats=1)
     for call, message in (
         (evaluate(model, IDS).plot.kl, "without a baseline"),
+        (lambda: evaluate(model, IDS, baseline=model).plot.kl(what="blue"), "unknown what 'blue'"),
         (report.plot.split, "profile=True"),
         (report.plot.layers, "profile=True"),
         (report.plot.timeline, "profile=True"),

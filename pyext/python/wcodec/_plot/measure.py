@@ -10,8 +10,9 @@ import numpy as np
 from .._colors import COLORS as MEANINGS
 from .._colors import ink_on
 from .._errors import InputError
+from .._options import choice
 from .._roles import place_of
-from ._draw import COLORS, GREY, MIB, above, axes, caption, ink, quiet, stacks
+from ._draw import COLORS, MIB, above, axes, caption, ink, quiet, stacks
 
 if TYPE_CHECKING:
     from .._measure._reports import BenchReport, BenchRow, EvalReport, KvCacheReport, LayerPlace, MemoryReport
@@ -59,15 +60,19 @@ class EvalPlots:
     def __init__(self, report: EvalReport) -> None:
         self._report = report
 
-    def kl(self, ax: Any = None, *, bins: int = 60) -> Any:
-        """Histogram of ``KL(baseline || model)`` over tokens, with mean and 99th percentile, on a logarithmic axis."""
+    def kl(self, ax: Any = None, *, bins: int = 60, what: str = "compressed") -> Any:
+        """Histogram of ``KL(baseline || model)`` over tokens, with mean and 99th percentile, on a logarithmic axis.
+
+        :param what: what the model is, for its colour: a name in :data:`wcodec.COLORS`, such as ``int8`` or ``rate``.
+        """
+        choice("what", what, tuple(MEANINGS))
         report = self._report
         if report.token_kl is None:
             raise InputError("there is no KL divergence without a baseline (pass baseline=... to evaluate)")
         ax = axes(ax)
         values = np.maximum(report.token_kl, _SMALLEST_KL)
         low, high = float(values.min()), max(float(values.max()), _SMALLEST_KL * 10)
-        ax.hist(values, bins=np.geomspace(low, high * 1.0001, bins + 1), color=COLORS[0])
+        ax.hist(values, bins=np.geomspace(low, high * 1.0001, bins + 1), color=MEANINGS[what])
         ax.set_xscale("log")
         for value, name, color in ((report.kl_mean, "mean", COLORS[1]), (report.kl_p99, "99 %", COLORS[5])):
             if value is not None and value > 0:
@@ -86,7 +91,7 @@ class EvalPlots:
         if report.baseline_perplexity is not None:
             bars.insert(0, ("baseline", report.baseline_perplexity))
         names, values = zip(*bars, strict=True)
-        drawn = ax.bar(names, values, color=[GREY, COLORS[0]][-len(bars) :], width=0.6)
+        drawn = ax.bar(names, values, color=[MEANINGS["original"], MEANINGS["compressed"]][-len(bars) :], width=0.6)
         ax.bar_label(drawn, fmt="%.3f")
         ax.set_ylabel("perplexity (lower is better)")
         ax.margins(y=0.12)
@@ -137,7 +142,13 @@ class BenchPlots:
         for i, model in enumerate(models):
             middle, low, high = np.array([bar(row) for row in rows if row.model == model]).T
             places = np.arange(len(middle)) + (i - (len(models) - 1) / 2) * width
-            ax.bar(places, middle, width * 0.92, color=COLORS[0] if model == "model" else GREY, label=model)
+            ax.bar(
+                places,
+                middle,
+                width * 0.92,
+                color=MEANINGS["compressed" if model == "model" else "original"],
+                label=model,
+            )
             if (low < high).any():
                 errors = [middle - low, high - middle]
                 ax.errorbar(places, middle, yerr=errors, fmt="none", ecolor=ink(ax), capsize=3, linewidth=1)
