@@ -27,6 +27,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -87,7 +88,8 @@ verdict
 
 # %%
 for problem in verdict.problems:
-    print(f"{problem.name}: {problem.status}\n  {problem.detail.replace(folder.name, '...')}")
+    said = textwrap.fill(problem.detail.replace(folder.name, "..."), 96)
+    print(f"{problem.name}: {problem.status}", said, sep="\n")
 
 assert not verdict.ok
 
