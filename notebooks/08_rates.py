@@ -272,7 +272,7 @@ written.plan
 # the candidates.
 
 # %%
-ax = written.plan.plot.candidates()
+ax = written.plan.plot.bits()
 best = min(written.plan.candidates, key=lambda candidate: candidate.kl)
 assert best.taken and len(written.plan.candidates) > 1
 
