@@ -35,40 +35,55 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
     },
+    # For trying a benchmark out where there is no GPU.
+    "small": {
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
 }
 
 
-def build(shapes: str, layers: int | None = None) -> Any:
-    """The model, in bf16 on the GPU."""
+def build(shapes: str, layers: int | None = None, device: str = "cuda") -> Any:
+    """The model, in bf16 on the GPU, or on another device."""
     given = SHAPES[shapes] if layers is None else {**SHAPES[shapes], "num_hidden_layers": layers}
     config = LlamaConfig(**given, max_position_embeddings=2048, tie_word_embeddings=False)
     torch.manual_seed(1)
-    with torch.device("cuda"):
+    with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval().requires_grad_(False)
     degrees = 6
     for p in model.parameters():
         if p.dim() == 2:
-            chi = torch.distributions.Chi2(torch.tensor(float(degrees), device="cuda")).sample(p.shape)
-            p.copy_(torch.randn(p.shape, device="cuda") * (degrees / chi).sqrt() * 0.02)
+            chi = torch.distributions.Chi2(torch.tensor(float(degrees), device=device)).sample(p.shape)
+            p.copy_(torch.randn(p.shape, device=device) * (degrees / chi).sqrt() * 0.02)
     return model
 
 
-def prompt(tokens: int = PROMPT) -> torch.Tensor:
-    return torch.arange(1, tokens + 1, device="cuda")[None]
+def prompt(tokens: int = PROMPT, batch: int = 1, device: str = "cuda") -> torch.Tensor:
+    return torch.arange(1, tokens + 1, device=device).repeat(batch, 1)
+
+
+def synchronize() -> None:
+    """Waits for the GPU, where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def timed(run: Callable[[], Any]) -> float:
     """Seconds until the GPU has done it."""
-    torch.cuda.synchronize()
+    synchronize()
     begin = time.perf_counter()
     run()
-    torch.cuda.synchronize()
+    synchronize()
     return time.perf_counter() - begin
 
 
-def generate(model: Any, tokens: int) -> float:
-    """Seconds for so many greedy tokens after a short prompt."""
-    ids = prompt()
+def generate(model: Any, tokens: int, batch: int = 1, device: str = "cuda") -> float:
+    """Seconds for so many greedy tokens of each of a batch, after a short prompt."""
+    ids = prompt(batch=batch, device=device)
     options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
     return timed(lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **options))
 
@@ -81,6 +96,8 @@ def logits(model: Any) -> torch.Tensor:
 def clean() -> None:
     """Gives back what nobody has any more, also to the driver."""
     gc.collect()
+    if not torch.cuda.is_available():
+        return
     torch.cuda.synchronize()
     # cuBLAS has some memory for each stream that it was ever called in, such as those that graphs were captured in.
     torch._C._cuda_clearCublasWorkspaces()
@@ -108,14 +125,14 @@ def peak(model: Any, tokens: int) -> dict[str, Any]:
 
 
 class Steps:
-    """Greedy decode steps of a model at batch 1, with a static cache: eager, as a CUDA graph, or compiled."""
+    """Greedy decode steps of a model, with a static cache, of one or several texts: eager, as a CUDA graph, or compiled."""
 
-    def __init__(self, model: Any, tokens: int) -> None:
+    def __init__(self, model: Any, tokens: int, batch: int = 1, device: str = "cuda") -> None:
         self._model = model
         self._tokens = tokens
         self._cache = StaticCache(config=model.config, max_cache_len=PROMPT + WARM_UP + tokens)
-        self._prompt = prompt()
-        self._token = prompt(1)
+        self._prompt = prompt(batch=batch, device=device)
+        self._token = prompt(1, batch, device)
 
     def _forward(self) -> torch.Tensor:
         found: torch.Tensor = self._model(self._token, past_key_values=self._cache, use_cache=True).logits

@@ -1,0 +1,40 @@
+"""HQQ: half-quadratic quantization to 4 bits, by its own layers or by the kernels that it hands them to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hqq.core.quantize import BaseQuantizeConfig, HQQLinear
+from hqq.utils.patching import prepare_for_inference
+
+from ..catalogue import Variant
+from .base import Ready, linears, multiplied, put, total_bytes
+
+
+def _tensors(layer: Any) -> list[Any]:
+    """Those that a layer is stored as, whoever multiplies with them."""
+    if isinstance(layer, HQQLinear):
+        return [layer.W_q, *layer.meta.values()]
+    plain = [*layer.parameters(), *layer.buffers()]
+    # Not registered in the layers of other kernels.
+    return plain + [v for v in vars(layer).values() if isinstance(v, torch.Tensor)]
+
+
+def prepare(model: Any, variant: Variant, device: str) -> Ready:
+    config = BaseQuantizeConfig(nbits=4, group_size=variant.options["group"], axis=1)
+    layers = linears(model)
+    columns = {name: layer.in_features for name, layer in layers.items()}
+    for name, layer in layers.items():
+        put(model, name, HQQLinear(layer, config, compute_dtype=torch.bfloat16, device=device))
+    backend = variant.options.get("backend")
+    stored = sum(total_bytes(_tensors(model.get_submodule(name))) for name in layers)
+    if backend is not None:
+        prepare_for_inference(model, backend=backend)
+        stored = sum(total_bytes(_tensors(model.get_submodule(name))) for name in layers)
+
+    def decoded(name: str) -> torch.Tensor:
+        layer = model.get_submodule(name)
+        return layer.dequantize() if isinstance(layer, HQQLinear) else multiplied(layer, columns[name], device)
+
+    return Ready(model, stored, decoded)

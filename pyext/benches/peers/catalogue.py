@@ -1,0 +1,181 @@
+"""Who takes part: libraries, their variants, and the packages that each needs. The one place to change a version."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class UnknownPeer(ValueError):
+    """A name that is in no list."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to store the linear layers of a model: a row of the table."""
+
+    name: str
+    label: str
+    options: dict[str, Any] = field(default_factory=dict)
+    needs_gpu: bool = False
+    no_quality: str | None = None
+    """Why quality is not measured: it is another row's."""
+    no_speed: str | None = None
+    """Why there are no speeds."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library, in an environment of its own."""
+
+    name: str
+    title: str
+    variants: tuple[Variant, ...]
+    requirements: tuple[str, ...] = ()
+    """What pip installs beside torch, transformers and wcodec, which all share."""
+    gpu_requirements: tuple[str, ...] = ()
+    """What it needs besides where it runs on a GPU; ``{cuda}`` is the major version of torch's CUDA."""
+    no_build_isolation: bool = False
+    """Its build looks at the torch that is there."""
+    ours: bool = False
+    note: str = ""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Names of what is pinned, for the versions in the report."""
+        return tuple(r.partition("==")[0].partition("<")[0] for r in (*self.requirements, *self.gpu_requirements))
+
+    def needs(self, cuda: str | None) -> list[str]:
+        """What pip is asked for, on a GPU of that version of CUDA or on a CPU."""
+        gpu = () if cuda is None else self.gpu_requirements
+        return [r.format(cuda=(cuda or "").partition(".")[0]) for r in (*self.requirements, *gpu)]
+
+
+# Coder huffman on the device: what products straight from compressed weights are fastest with; rans elsewhere.
+_FUSED = {"coder": "huffman", "fuse": True}
+_HOST = {"residency": "host"}
+_SAME = "the same weights as on the device"
+
+WCODEC = (
+    Variant("int8", "wcodec int8", _FUSED),
+    Variant("4.0", "wcodec 4.0 bits", {"bits": 4.0, **_FUSED}),
+    Variant("3.5", "wcodec 3.5 bits", {"bits": 3.5, **_FUSED}),
+    Variant("3.0", "wcodec 3.0 bits", {"bits": 3.0, **_FUSED}),
+    Variant("4.0-plain", "wcodec 4.0 bits, no trellis", {"bits": 4.0, "trellis": False, "table_bits": 11, **_FUSED}),
+    Variant("lossless", "wcodec lossless", {"scheme": "lossless", "coder": "huffman"}),
+    Variant("int8-host", "wcodec int8, host", _HOST, True, _SAME),
+    Variant("4.0-host", "wcodec 4.0 bits, host", {"bits": 4.0, **_HOST}, True, _SAME),
+    Variant("3.5-host", "wcodec 3.5 bits, host", {"bits": 3.5, **_HOST}, True, _SAME),
+    Variant("3.0-host", "wcodec 3.0 bits, host", {"bits": 3.0, **_HOST}, True, _SAME),
+    Variant("lossless-host", "wcodec lossless, host", {"scheme": "lossless", **_HOST}, True, _SAME),
+)
+
+_GGUF = "llama.cpp multiplies with it, which is no library of torch"
+_STORED = "stores and gives back, and multiplies nothing on a CPU"
+
+PEERS: dict[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        Peer("bf16", "bfloat16 as it is", (Variant("bf16", "bf16"),)),
+        Peer("wcodec", "wcodec", WCODEC, ours=True),
+        Peer(
+            "bitsandbytes",
+            "bitsandbytes",
+            (
+                Variant("int8", "bitsandbytes int8", {"bits": 8, "threshold": 6.0}),
+                Variant("int8-0", "bitsandbytes int8, threshold 0", {"bits": 8, "threshold": 0.0}),
+                Variant("nf4", "bitsandbytes NF4", {"bits": 4}),
+            ),
+            ("bitsandbytes==0.50.2",),
+            note="NF4 in blocks of 64, scales quantized again (the library's default); int8 with the threshold of "
+            "transformers' default, and with 0, where no column of activations is treated apart",
+        ),
+        Peer(
+            "torchao",
+            "torchao",
+            (
+                Variant("int8", "torchao int8", {"bits": 8}),
+                Variant("int4-64", "torchao int4, groups of 64", {"bits": 4, "group": 64}),
+                Variant("int4-128", "torchao int4, groups of 128", {"bits": 4, "group": 128}),
+            ),
+            ("torchao==0.18.0",),
+            note="weight-only; int4 for torch's own kernels (tile_packed_to_4d on a GPU, the opaque tensor of its "
+            "prototypes on a CPU)",
+        ),
+        Peer(
+            "hqq",
+            "HQQ",
+            (
+                Variant("int4-64", "HQQ int4, groups of 64", {"group": 64}),
+                Variant("int4-64-tinygemm", "HQQ int4, torch's kernel", {"group": 64, "backend": "torchao_int4"}, True),
+                Variant("int4-64-gemlite", "HQQ int4, gemlite", {"group": 64, "backend": "gemlite"}, True, _SAME),
+            ),
+            ("hqq==0.2.8.post1", "termcolor>=2", "einops>=0.8"),
+            ("gemlite==0.6.0.post2",),
+        ),
+        Peer(
+            "gptq",
+            "GPTQModel",
+            (Variant("int4-64", "GPTQ int4, groups of 64", {"bits": 4, "group": 64}),),
+            ("gptqmodel==7.7.0",),
+            no_build_isolation=True,
+            note="calibrated on text that the model writes by itself; lm_head stays in 16 bits, as it does there by "
+            "default, and is counted",
+        ),
+        Peer(
+            "gguf",
+            "GGUF",
+            tuple(
+                Variant(name, f"GGUF {name}", {"type": name}, no_speed=_GGUF)
+                for name in ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "MXFP4")
+            ),
+            ("gguf==0.19.0",),
+            note="the types that the package gguf quantizes by itself; K types need llama.cpp",
+        ),
+        Peer(
+            "dfloat11",
+            "DFloat11",
+            (Variant("bf16", "DFloat11", {}),),
+            ("dfloat11==0.5.0", "dahuffman==0.4.2", "setuptools<81"),
+            ("cupy-cuda{cuda}x",),
+            note="its encoder is a loop in Python, of many minutes for a billion weights: for speeds one block is "
+            "encoded and all blocks hold it, and lm_head stays in 16 bits",
+        ),
+        Peer(
+            "glyd",
+            "Glyd",
+            (Variant("max", "Glyd, as bytes", {"level": "max"}, no_speed=_STORED),),
+            ("glyd==0.32.1",),
+            note="the codec of bytes, each matrix by itself; the part for GPUs comes as binaries under a licence "
+            "for non-commercial use, and is not measured here",
+        ),
+        Peer(
+            "accelerate",
+            "accelerate",
+            (Variant("offload", "accelerate cpu_offload", {}, True, "bf16's own weights"),),
+            ("accelerate>=1.0",),
+        ),
+    )
+}
+
+DECODING = "nvcomp"
+"""Decoding alone, beside nvCOMP: the benchmark in Rust, not a model."""
+
+NAMES = (*PEERS, DECODING)
+
+
+def chosen(names: list[str] | None) -> list[str]:
+    """The peers that were named, in the table's order; all without names.
+
+    >>> chosen(["hqq", "bf16"])
+    ['bf16', 'hqq']
+    """
+    if names is None:
+        return list(NAMES)
+    for name in names:
+        if name not in NAMES:
+            near = difflib.get_close_matches(name, NAMES, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMES)}"
+            raise UnknownPeer(f"there is no peer {name!r} ({hint})")
+    return [name for name in NAMES if name in names]

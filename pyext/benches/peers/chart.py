@@ -1,0 +1,178 @@
+"""The picture of a report: quality per bit, and speed beside memory (on a GPU) or bits (on a CPU)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.text import Annotation
+
+from .catalogue import PEERS
+from .report import BF16, Json, order, value
+
+# One meaning for each colour, as in docs/chart.py; on white, which a dark page shows as well.
+OURS, OTHERS, LINES = "#1f6feb", "#57606a", "#d0d7de"
+# Where a name may stand beside its point, the best place first: offsets in points, and which side is at the point.
+PLACES = (
+    (7, -3, "left"), (-7, -3, "right"), (0, 7, "center"), (0, -13, "center"), (7, 6, "left"), (-7, 6, "right"),
+    (7, -12, "left"), (-7, -12, "right"), (0, 17, "center"), (0, -23, "center"), (14, 15, "left"), (-14, 15, "right"),
+    (14, -21, "left"), (-14, -21, "right"), (22, 26, "left"), (-22, 26, "right"), (22, -32, "left"),
+    (-22, -32, "right"),
+)  # fmt: skip
+
+Point = tuple[float, float, str, str]
+"""x, y, name, colour."""
+
+
+def color_of(row: Json) -> str:
+    return OURS if PEERS[row["peer"]].ours else OTHERS
+
+
+def short(label: str) -> str:
+    """A name that fits beside a point."""
+    for long, shorter in (
+        (", groups of ", " g"), ("bitsandbytes", "bnb"), ("accelerate ", ""), (" bits", ""), (", no trellis", " plain"),
+    ):  # fmt: skip
+        label = label.replace(long, shorter)
+    return label
+
+
+def scatter(ax: Axes, points: list[Point]) -> list[Annotation]:
+    """Points, and names where they meet neither another name nor a point, if there is such a place."""
+    for x, y, _, color in points:
+        ax.plot(x, y, "o", color=color, markersize=5, zorder=3)
+    figure = ax.figure
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    inside = ax.get_window_extent(renderer)
+    dots = [ax.transData.transform((x, y)) for x, y, _, _ in points]
+    taken: list[Any] = []
+    out = []
+    for (x, y, name, color), dot in zip(points, dots, strict=True):
+        best: tuple[float, Annotation, Any] | None = None
+        for dx, dy, side in PLACES:
+            text = ax.annotate(
+                name, (x, y), (dx, dy), textcoords="offset points", ha=side, color=color, fontsize=8,
+                arrowprops={"arrowstyle": "-", "color": LINES, "lw": 0.7, "shrinkA": 0, "shrinkB": 2}
+                if abs(dx) > 7 or abs(dy) > 13 else None,
+            )  # fmt: skip
+            box = Annotation.get_window_extent(text, renderer) if text.arrow_patch is None else _box(text, renderer)
+            cost = 0.0
+            cost += sum(_shared(box, other) for other in taken)
+            cost += sum(40 for d in dots if d is not dot and box.padded(2).contains(*d))
+            beyond = max(inside.x0 - box.x0, 0) + max(box.x1 - inside.x1, 0)
+            cost += 50 * (beyond + max(inside.y0 - box.y0, 0) + max(box.y1 - inside.y1, 0))
+            if best is None or cost < best[0]:
+                if best is not None:
+                    best[1].remove()
+                best = cost, text, box
+            else:
+                text.remove()
+            if cost == 0:
+                break
+        assert best is not None
+        taken.append(best[2])
+        out.append(best[1])
+    return out
+
+
+def _box(text: Annotation, renderer: Any) -> Any:
+    """Of the words alone: an annotation's own box goes on to its point."""
+    from matplotlib.text import Text
+
+    text.update_positions(renderer)
+    return Text.get_window_extent(text, renderer)
+
+
+def _shared(one: Any, other: Any) -> float:
+    """Area that two boxes have in common, in pixels."""
+    wide = min(one.x1, other.x1) - max(one.x0, other.x0)
+    high = min(one.y1, other.y1) - max(one.y0, other.y0)
+    return max(wide, 0.0) * max(high, 0.0)
+
+
+def quality(report: Json) -> list[Point]:
+    """Bits per weight against KL. What loses nothing has no place on a logarithmic axis, and is named beside it."""
+    out = []
+    for row in order(report):
+        bits, kl = value(row, "quality", "bits"), value(row, "quality", "kl")
+        if bits is not None and kl is not None and kl > 0:
+            out.append((bits, kl, short(row["label"]), color_of(row)))
+    return out
+
+
+def exact(report: Json) -> list[str]:
+    """Names and bits of what loses nothing."""
+    return [
+        f"{short(row['label'])} {value(row, 'quality', 'bits'):.1f}"
+        for row in order(report)
+        if value(row, "quality", "kl") == 0
+    ]
+
+
+def speeds(report: Json) -> tuple[list[Point], str, str]:
+    """Points, and what the axes are."""
+    baseline = report["rows"].get(BF16, {"sections": {}})
+    gpu = report["settings"]["device"] != "cpu"
+    rate = "captured/1" if gpu and value(baseline, "captured/1", "tokens_per_s") else "eager/1"
+    of = value(baseline, rate, "tokens_per_s")
+    memory = value(baseline, "load", "peak_bytes")
+    out = []
+    for row in order(report):
+        found = value(row, rate, "tokens_per_s")
+        name = short(row["label"])
+        if found is None and rate != "eager/1" and value(row, "eager/1", "tokens_per_s") is not None:
+            # What cannot be captured is shown by its eager speed, against bf16's eager speed.
+            found, name = value(row, "eager/1", "tokens_per_s"), name + " (eager)"
+            beside = value(row, "eager/1", "bf16_tokens_per_s") or value(baseline, "eager/1", "tokens_per_s")
+        else:
+            beside = of if rate != "eager/1" else value(row, rate, "bf16_tokens_per_s") or of
+        x = value(row, "load", "peak_bytes" if gpu else "bits")
+        if found is None or x is None or not beside or (gpu and not memory):
+            continue
+        out.append((x / memory if gpu else x, found / beside, name, color_of(row)))
+    how = "a captured decode step" if rate == "captured/1" else "eager"
+    return out, "peak memory, of bf16's" if gpu else "bits per weight", f"tokens/s of bf16's, {how}, batch 1"
+
+
+def draw(report: Json, path: Path) -> None:
+    """:raises ValueError: if there is nothing to draw."""
+    left, (right, across, up) = quality(report), speeds(report)
+    panels = [name for name, points in (("quality", left), ("speed", right)) if points]
+    if not panels:
+        raise ValueError("no row has figures that a chart could show")
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(6.6 * len(panels), 5.2), dpi=110, facecolor="white", squeeze=False
+    )
+    for name, ax in zip(panels, axes[0], strict=True):
+        ax.margins(0.14, 0.08)
+        if name == "quality":
+            ax.set_yscale("log")
+            ax.set(xlabel="bits per weight, everything counted", ylabel="KL to the original, nats per token")
+            ax.set_title("Quality per bit (the model in the repository)", fontsize=10, loc="left")
+            points = left
+        else:
+            ax.axhline(1, color=LINES, zorder=0)
+            ax.set(xlabel=across, ylabel=up)
+            where = report["machine"].get("gpu") or report["machine"].get("cpu") or "this CPU"
+            ax.set_title(f"Speed ({report['settings']['shapes']}, {where})", fontsize=10, loc="left")
+            points = right
+        for x, y, _, _ in points:
+            ax.plot(x, y, alpha=0)
+        figure.tight_layout(w_pad=3)
+        scatter(ax, points)
+        if name == "quality" and (same := exact(report)):
+            ax.text(
+                0.99, 0.99, "no loss:\n" + "\n".join(same), transform=ax.transAxes, ha="right", va="top", fontsize=8,
+                color=OTHERS,
+            )  # fmt: skip
+    figure.text(0.005, 0.005, "blue: wcodec; grey: others", fontsize=8, color=OTHERS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    plt.close(figure)

@@ -1,0 +1,371 @@
+"""The command: which peers, where, how long; what is measured, and what is written."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from . import catalogue, decoding, environments, report
+from .catalogue import DECODING, PEERS
+from .environments import Environment, Unavailable
+from .events import Event
+from .plan import planned
+from .runner import Job, Limits, Runner, Todo, worker_command
+
+Json = dict[str, Any]
+REPOSITORY = Path(__file__).resolve().parents[3]
+SECTIONS = ("quality", "load", "eager", "captured", "prefill", "compiled")
+# A CUDA graph is of a GPU; the others would take minutes on a CPU and tell nothing.
+CPU_SECTIONS = ("quality", "load", "eager")
+QUICK = {"tokens": 16, "repeats": 3, "text_tokens": 2048, "limit": 75.0}
+USUAL = {"tokens": 64, "repeats": 5, "text_tokens": 8192, "limit": 900.0}
+
+
+def listed(value: str) -> list[str]:
+    return [part for part in (x.strip() for x in value.split(",")) if part]
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(
+        prog="python pyext/benches/peers", description="wcodec and its peers: same model, text, seeds and figures.",
+        epilog="Results are written after each section. A peer that cannot be had, crashes or takes too long is a "
+        "row with its reason, and the others go on.",
+    )  # fmt: skip
+    add = out.add_argument
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU, if torch sees one")
+    add("--only", type=listed, metavar="PEERS", help=f"some of {', '.join(catalogue.NAMES)}")
+    add("--rows", type=listed, metavar="ROWS", help="some variants of these peers, such as int8,nf4")
+    add("--sections", type=listed, metavar="LIST", help=f"some of {', '.join(SECTIONS)}")
+    add("--quick", action="store_true", help="fewer tokens and repeats, one case of decoding alone, shorter limits")
+    add("--tokens", type=int, help="that are generated (default: 64, with --quick 16)")
+    add("--repeats", type=int, help="whose median counts (default: 5, with --quick 3)")
+    add("--batches", type=listed, metavar="LIST", help="default: 1,8,32, on a CPU 1")
+    add("--prefill", type=int, default=2048, metavar="TOKENS", help="of the prompt (default: 2048)")
+    add("--text-tokens", type=int, help="for quality (default: 8192, with --quick 2048)")
+    add(
+        "--shapes",
+        help="of the model for speeds: embedded (the default on a CPU), tinyllama (on a GPU), llama-8b, small",
+    )
+    add("--layers", type=int, help="of the model for speeds: so many, and not all")
+    add("--limit", type=float, metavar="S", help="for a row (default: 900 s, with --quick 75)")
+    add("--total-limit", type=float, metavar="S", help="for everything; what does not fit says so")
+    add("--no-reference", action="store_true", help="do not measure bf16 once more in the process of each peer")
+    add("--installed", action="store_true", help="take what this interpreter has, and install nothing")
+    add("--find-links", metavar="FOLDER", help="of wheels, for pip")
+    add("--no-index", action="store_true", help="pip is to ask no registry")
+    add("--environments", type=Path, default=REPOSITORY / "target/peers", metavar="FOLDER")
+    add("--nvcomp-bench", metavar="FILE", help="the benchmark of decoding that was built before, and not cargo's")
+    add("--json", type=Path, metavar="FILE", help="default: target/peers/cpu.json or gpu.json")
+    add("--table", type=Path, metavar="FILE", help="default: beside the JSON")
+    add("--chart", type=Path, metavar="FILE", help="default: beside the JSON")
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with the JSON that is there: sections it has are not measured again",
+    )
+    add(
+        "--from",
+        nargs="+",
+        type=Path,
+        dest="sources",
+        metavar="JSON",
+        help="measure nothing: merge these, make table and chart",
+    )
+    add("--list", action="store_true", help="peers, rows and packages, and end")
+    return out
+
+
+def show_list() -> None:
+    for peer in PEERS.values():
+        print(f"{peer.name:13} {', '.join((*peer.requirements, *peer.gpu_requirements)) or 'nothing else'}")
+        print(f"{'':13} rows: {', '.join(v.name for v in peer.variants)}")
+    print(f"{DECODING:13} the benchmark of decoding alone (make bench-gpu), with nvCOMP")
+
+
+def checked(args: argparse.Namespace) -> list[str]:
+    """The peers; raises ValueError for what does not exist."""
+    names = catalogue.chosen(args.only)
+    for section in args.sections or ():
+        if section not in SECTIONS:
+            raise ValueError(f"there is no section {section!r} (choose from {', '.join(SECTIONS)})")
+    variants = [v.name for n in names if n in PEERS for v in PEERS[n].variants]
+    for row in args.rows or ():
+        if row not in variants:
+            raise ValueError(
+                f"there is no row {row!r} of {', '.join(names)} (there are {', '.join(dict.fromkeys(variants))})"
+            )
+    for batch in args.batches or ():
+        if not batch.isdecimal() or int(batch) < 1:
+            raise ValueError(f"{batch!r} is no batch (a whole number from 1)")
+    return names
+
+
+def cpu_name() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        return next(x.partition(":")[2].strip() for x in text.splitlines() if x.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def machine(device: str) -> Json:
+    """What is known without torch; a process of a peer adds the GPU."""
+    out: Json = {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+    if device != "cpu":
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        try:
+            done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+            out["driver"] = f"driver {done.stdout.splitlines()[0].strip()}" if done.stdout.strip() else None
+        except (OSError, subprocess.TimeoutExpired):
+            out["driver"] = None
+    return out
+
+
+def settings_of(args: argparse.Namespace, device: str) -> Json:
+    """What all peers are measured with."""
+    usual: dict[str, Any] = QUICK if args.quick else USUAL
+    cpu = device == "cpu"
+    sections = args.sections or (CPU_SECTIONS if cpu else SECTIONS)
+    return {
+        "device": device,
+        "shapes": args.shapes or ("embedded" if cpu else "tinyllama"),
+        "layers": args.layers,
+        "tokens": args.tokens or usual["tokens"],
+        "repeats": args.repeats or usual["repeats"],
+        "text_tokens": args.text_tokens or usual["text_tokens"],
+        "prefill_tokens": args.prefill,
+        "batches": [int(b) for b in args.batches] if args.batches else ([1] if cpu else [1, 8, 32]),
+        "sections": [s for s in SECTIONS if s in sections and not (cpu and s == "captured")],
+    }
+
+
+class Run:
+    """Measures peers one after the other, and keeps what was measured."""
+
+    def __init__(self, args: argparse.Namespace, names: list[str], device: str, cuda: str | None) -> None:
+        self.args, self.names, self.device, self.cuda = args, names, device, cuda
+        self.settings = settings_of(args, device)
+        self.path: Path = args.json or args.environments / f"{'cpu' if device == 'cpu' else 'gpu'}.json"
+        command = "python pyext/benches/peers " + shlex.join(without_paths(sys.argv[1:]))
+        fresh = report.empty(self.settings, machine(device), command.strip(), datetime.date.today().isoformat())
+        self.report = self._resumed(fresh) if args.resume and self.path.exists() else fresh
+        limit = args.limit or (QUICK if args.quick else USUAL)["limit"]
+        deadline = None if args.total_limit is None else time.monotonic() + args.total_limit
+        self.limits = Limits(limit, deadline)
+        self.options = environments.Options(args.environments, args.installed, args.find_links, args.no_index)
+
+    def _resumed(self, fresh: Json) -> Json:
+        found = report.read(self.path)
+        # That of a process is not known yet.
+        return report.merge([found, fresh])
+
+    def save(self) -> None:
+        report.write(self.report, self.path)
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def planned(self, variant: catalogue.Variant) -> list[str]:
+        """Sections of a row; those that it cannot have are told at once."""
+        out = []
+        for section in planned(self.settings):
+            kind = section.partition("/")[0]
+            if kind == "quality" and variant.no_quality is None or kind != "quality" and variant.no_speed is None:
+                out.append(section)
+        return out
+
+    def todo(self, name: str) -> Todo:
+        """What is left to measure of a peer; adds its rows."""
+        out: Todo = {}
+        for variant in PEERS[name].variants:
+            if self.args.rows and variant.name not in self.args.rows:
+                continue
+            row = report.add_row(self.report, name, variant)
+            row.pop("skipped", None)
+            if variant.needs_gpu and self.device == "cpu":
+                row["skipped"] = report.NEEDS_GPU
+                continue
+            row["no_quality"], row["no_speed"] = variant.no_quality, variant.no_speed
+            left = [s for s in self.planned(variant) if s not in row["sections"]]
+            if left:
+                out[variant.name] = left
+        return out
+
+    def peer(self, name: str) -> None:
+        peer = PEERS[name]
+        todo = self.todo(name)
+        about = self.report["peers"].setdefault(name, {"title": peer.title})
+        about["note"] = peer.note
+        about.pop("reason", None)
+        self.save()
+        if not todo:
+            return
+        self.say(f"{peer.title}: {', '.join(todo)}")
+        begin = time.monotonic()
+        try:
+            environment = environments.prepare(peer, self.cuda, self.options)
+        except Unavailable as error:
+            self.skip(name, todo, str(error))
+            return
+        about["environment"] = environment.how
+        self.measure(name, environment, todo)
+        self.say(f"{peer.title}: {time.monotonic() - begin:.0f} s")
+
+    def measure(self, name: str, environment: Environment, todo: Todo) -> None:
+        eager = any("eager/1" in sections for sections in todo.values())
+        around = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        if self.device == "cpu" and self.settings["shapes"] == "embedded":
+            # Products of so small a model leave a second thread nothing but waiting.
+            around["OMP_NUM_THREADS"] = "1"
+        reference = eager and not self.args.no_reference
+        job = Job(name, self.settings, todo, self.args.environments / "logs", reference, around)
+        why = Runner(worker_command(environment.python), job, self.limits, lambda e: self.event(name, e)).run()
+        if why is not None:
+            self.skip(name, todo, why)
+
+    def skip(self, name: str, todo: Todo, why: str) -> None:
+        """Nothing of a peer could be measured."""
+        self.say(f"{PEERS[name].title}: skipped, {why}")
+        self.report["peers"][name]["reason"] = why
+        for variant in todo:
+            row = self.report["rows"][report.key(name, variant)]
+            if not any("failed" not in values for values in row["sections"].values()):
+                row["skipped"] = why
+        self.save()
+
+    def event(self, name: str, event: Event) -> None:
+        what = event["what"]
+        about = self.report["peers"][name]
+        if what == "start":
+            about["versions"] = event["versions"]
+        elif what == "machine":
+            self.report["machine"].update({k: v for k, v in event.items() if k != "what"})
+        elif what in ("measured", "failed"):
+            values = event["values"] if what == "measured" else {"failed": event["reason"]}
+            self.report["rows"][report.key(name, event["row"])]["sections"][event["section"]] = values
+            self.say(f"  {event['row']:17} {event['section']:12} {brief(values)}")
+        else:
+            return
+        self.save()
+
+    def decode(self) -> None:
+        self.say("decoding alone, beside nvCOMP")
+        limit = min(self.limits.row * (1 if self.args.quick else 4), max(self.limits.left(), 0.0))
+        about = self.report["peers"].setdefault(DECODING, {"title": "nvCOMP"})
+        try:
+            if self.device == "cpu":
+                raise Unavailable(report.NEEDS_GPU)
+            if limit < 1:
+                raise Unavailable("not run: the time for everything was up")
+            found = decoding.run(self.args.environments / "logs", self.args.nvcomp_bench, self.args.quick, limit)
+        except Unavailable as error:
+            about["reason"] = str(error)
+            self.say(f"nvCOMP: skipped, {error}")
+        else:
+            self.report["decoding"] = found
+            about.update({"versions": {"nvCOMP": found["nvcomp"]}} if found["nvcomp"] else {"reason": found["reason"]})
+        self.save()
+
+    def all(self) -> None:
+        for name in self.names:
+            if name == DECODING:
+                self.decode()
+            else:
+                self.peer(name)
+
+
+def without_paths(arguments: list[str]) -> list[str]:
+    """The command for the report: folders of a machine are nobody's business."""
+    out: list[str] = []
+    hidden = ("--json", "--table", "--chart", "--environments", "--find-links", "--nvcomp-bench")
+    skip = False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in hidden:
+            skip = True
+        elif not argument.startswith(tuple(f"{name}=" for name in hidden)):
+            out.append(argument)
+    return out
+
+
+def brief(values: Json) -> str:
+    """One line of a section."""
+    if "failed" in values:
+        return f"no: {values['failed']}"
+    names = ("bits", "kl", "kl_run", "load_s", "peak_bytes", "tokens_per_s")
+    return ", ".join(f"{n} {values[n]:.4g}" for n in names if values.get(n) is not None)
+
+
+def outputs(found: Json, json_path: Path, args: argparse.Namespace) -> None:
+    """The table, also on standard output, and the chart."""
+    text = report.table(found)
+    table = args.table or json_path.with_suffix(".md")
+    table.parent.mkdir(parents=True, exist_ok=True)
+    table.write_text(text, encoding="utf-8")
+    print(text)
+    chart_path = args.chart or json_path.with_suffix(".png")
+    try:
+        from .chart import draw
+
+        draw(found, chart_path)
+    except (ImportError, ValueError) as error:
+        print(f"no chart: {error}", file=sys.stderr)
+    else:
+        print(f"written: {json_path}, {table}, {chart_path}", file=sys.stderr)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = parser().parse_args(arguments)
+    if args.list:
+        show_list()
+        return 0
+    try:
+        if args.sources:
+            found = report.merge([report.read(path) for path in args.sources])
+            path = args.json or args.sources[0]
+            if args.json is not None:
+                report.write(found, path)
+            outputs(found, path, args)
+            return 0
+        names = checked(args)
+        device, cuda = place(args.device)
+        run = Run(args, names, device, cuda)
+    except ValueError as error:
+        print(f"peers: {error}", file=sys.stderr)
+        return 2
+    try:
+        run.all()
+    except KeyboardInterrupt:
+        print("stopped; --resume goes on", file=sys.stderr)
+        return 130
+    outputs(run.report, run.path, args)
+    return 0
+
+
+def place(wanted: str) -> tuple[str, str | None]:
+    """The device, and the version of CUDA that torch was built for.
+
+    :raises ValueError: for a GPU that torch does not see.
+    """
+    if wanted == "cpu":
+        return "cpu", None
+    import torch
+
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise ValueError("torch sees no GPU (--device cpu measures what needs none)")
+    return ("cuda", torch.version.cuda) if there else ("cpu", None)

@@ -1,0 +1,137 @@
+"""The process of one peer: imports its library, measures its rows section by section, and tells of each.
+
+python -m peers.worker JOB.json
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from .catalogue import PEERS
+from .events import Writer
+
+# Read by the process that started this one.
+RESTART = 75
+"""Exit status: what was measured is told, and the rest needs a process anew."""
+LONGEST_REASON = 240
+# What every peer has, besides its own packages.
+SHARED = ("wcodec", "torch", "transformers", "accelerate", "triton", "numpy")
+
+
+def versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """Of the packages that are installed."""
+    out = {}
+    for name in packages:
+        try:
+            out[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error that says something, and its kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else "no message"
+    if len(text) > LONGEST_REASON:
+        text = text[:LONGEST_REASON].rsplit(" ", 1)[0] + " ..."
+    return f"{type(error).__name__}: {text}"
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What it runs on, as torch sees it."""
+    import torch
+
+    out: dict[str, Any] = {"torch_threads": torch.get_num_threads()}
+    if device != "cpu":
+        free, total = torch.cuda.mem_get_info()
+        out.update(
+            gpu=torch.cuda.get_device_name(),
+            compute_capability="{}.{}".format(*torch.cuda.get_device_capability()),
+            cuda=torch.version.cuda,
+            gpu_bytes=total,
+        )
+    return out
+
+
+def healthy(device: str) -> bool:
+    """Whether the GPU still answers after an error."""
+    if device == "cpu":
+        return True
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        return bool((torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)).sum() == 512)
+    except Exception:
+        return False
+
+
+def main() -> int:
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    warnings.simplefilter("ignore")
+    tell = Writer(Path(job["events"])).tell
+    peer = PEERS[job["peer"]]
+    tell("start", versions=versions((*SHARED, *peer.packages)))
+
+    # All that is heavy comes after this line, so that a peer that cannot be imported is still one with versions.
+    from . import adapters, sections
+    from .adapters.base import NotThere
+
+    settings = sections.Settings(**{k: tuple(v) if isinstance(v, list) else v for k, v in job["settings"].items()})
+    if settings.device != "cpu":
+        import torch
+
+        torch.cuda.init()
+        # The memory of libraries that torch calls is not the first row's.
+        torch.ones(64, 64, device=settings.device, dtype=torch.bfloat16) @ torch.ones(
+            64, 64, device=settings.device, dtype=torch.bfloat16
+        )
+    tell("machine", **machine(settings.device))
+    try:
+        prepare = adapters.find(peer.name)
+    except Exception as error:
+        tell("unavailable", reason=reason(error))
+        return 0
+    beside = None
+    if job["reference"] and peer.name != "bf16":
+        beside = sections.reference(settings)
+        tell("reference", tokens_per_s=beside)
+    for name, todo in job["rows"].items():
+        variant = next(v for v in peer.variants if v.name == name)
+        tell("row", row=name)
+        row = sections.Row(prepare, variant, settings, beside)
+        lost: str | None = None
+        for section in todo:
+            if lost is not None:
+                tell("failed", row=name, section=section, reason=lost)
+                continue
+            tell("begin", row=name, section=section)
+            try:
+                tell("measured", row=name, section=section, values=row.run(section))
+            except NotThere as error:
+                tell("failed", row=name, section=section, reason=str(error))
+            except Exception as error:
+                why = reason(error)
+                tell("failed", row=name, section=section, reason=why)
+                if section == "load":
+                    lost = why
+                if not healthy(settings.device):
+                    # Nothing that comes after it in this process would be the library's own fault.
+                    os._exit(RESTART)
+        tell("done", row=name)
+        del row
+        import tinyllama_model
+
+        tinyllama_model.clean()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
