@@ -125,7 +125,7 @@ def peak(model: Any, tokens: int) -> dict[str, Any]:
 
 
 class Steps:
-    """Greedy decode steps of a model, with a static cache, of one or several texts: eager, as a CUDA graph, or compiled."""
+    """Greedy decode steps of a model with a static cache, of so many texts: eager, as a CUDA graph, or compiled."""
 
     def __init__(self, model: Any, tokens: int, batch: int = 1, device: str = "cuda") -> None:
         self._model = model

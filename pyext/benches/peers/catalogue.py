@@ -23,6 +23,8 @@ class Variant:
     """Why quality is not measured: it is another row's."""
     no_speed: str | None = None
     """Why there are no speeds."""
+    slow: bool = False
+    """Each token takes so long that only the first batch is measured."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,12 @@ PEERS: dict[str, Peer] = {
             ("gemlite==0.6.0.post2",),
         ),
         Peer(
+            "accelerate",
+            "accelerate",
+            (Variant("offload", "accelerate cpu_offload", {}, True, "bf16's own weights", slow=True),),
+            ("accelerate>=1.0",),
+        ),
+        Peer(
             "gptq",
             "GPTQModel",
             (Variant("int4-64", "GPTQ int4, groups of 64", {"bits": 4, "group": 64}),),
@@ -149,12 +157,6 @@ PEERS: dict[str, Peer] = {
             ("glyd==0.32.1",),
             note="the codec of bytes, each matrix by itself; the part for GPUs comes as binaries under a licence "
             "for non-commercial use, and is not measured here",
-        ),
-        Peer(
-            "accelerate",
-            "accelerate",
-            (Variant("offload", "accelerate cpu_offload", {}, True, "bf16's own weights"),),
-            ("accelerate>=1.0",),
         ),
     )
 }

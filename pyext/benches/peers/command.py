@@ -7,6 +7,7 @@ import datetime
 import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 SECTIONS = ("quality", "load", "eager", "captured", "prefill", "compiled")
 # A CUDA graph is of a GPU; the others would take minutes on a CPU and tell nothing.
 CPU_SECTIONS = ("quality", "load", "eager")
-QUICK = {"tokens": 16, "repeats": 3, "text_tokens": 2048, "limit": 75.0}
+QUICK = {"tokens": 24, "repeats": 3, "text_tokens": 2048, "limit": 75.0}
 USUAL = {"tokens": 64, "repeats": 5, "text_tokens": 8192, "limit": 900.0}
 
 
@@ -44,8 +45,8 @@ def parser() -> argparse.ArgumentParser:
     add("--only", type=listed, metavar="PEERS", help=f"some of {', '.join(catalogue.NAMES)}")
     add("--rows", type=listed, metavar="ROWS", help="some variants of these peers, such as int8,nf4")
     add("--sections", type=listed, metavar="LIST", help=f"some of {', '.join(SECTIONS)}")
-    add("--quick", action="store_true", help="fewer tokens and repeats, one case of decoding alone, shorter limits")
-    add("--tokens", type=int, help="that are generated (default: 64, with --quick 16)")
+    add("--quick", action="store_true", help="fewer tokens and repeats, shorter limits")
+    add("--tokens", type=int, help="that are generated (default: 64, with --quick 24)")
     add("--repeats", type=int, help="whose median counts (default: 5, with --quick 3)")
     add("--batches", type=listed, metavar="LIST", help="default: 1,8,32, on a CPU 1")
     add("--prefill", type=int, default=2048, metavar="TOKENS", help="of the prompt (default: 2048)")
@@ -181,9 +182,10 @@ class Run:
     def planned(self, variant: catalogue.Variant) -> list[str]:
         """Sections of a row; those that it cannot have are told at once."""
         out = []
-        for section in planned(self.settings):
+        batches = self.settings["batches"][: 1 if variant.slow else None]
+        for section in planned({**self.settings, "batches": batches}):
             kind = section.partition("/")[0]
-            if kind == "quality" and variant.no_quality is None or kind != "quality" and variant.no_speed is None:
+            if (variant.no_quality if kind == "quality" else variant.no_speed) is None:
                 out.append(section)
         return out
 
@@ -198,7 +200,7 @@ class Run:
             if variant.needs_gpu and self.device == "cpu":
                 row["skipped"] = report.NEEDS_GPU
                 continue
-            row["no_quality"], row["no_speed"] = variant.no_quality, variant.no_speed
+            row["no_quality"], row["no_speed"], row["slow"] = variant.no_quality, variant.no_speed, variant.slow
             left = [s for s in self.planned(variant) if s not in row["sections"]]
             if left:
                 out[variant.name] = left
@@ -347,13 +349,20 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"peers: {error}", file=sys.stderr)
         return 2
+    # As Ctrl-C, so that no process of a peer is left behind, and what was measured is written.
+    signal.signal(signal.SIGTERM, lambda *_: _stop())
     try:
         run.all()
     except KeyboardInterrupt:
+        outputs(run.report, run.path, args)
         print("stopped; --resume goes on", file=sys.stderr)
         return 130
     outputs(run.report, run.path, args)
     return 0
+
+
+def _stop() -> None:
+    raise KeyboardInterrupt
 
 
 def place(wanted: str) -> tuple[str, str | None]:

@@ -203,6 +203,8 @@ def _why_not(row: Json, section: str) -> str | None:
     never = row.get("no_quality" if section == "quality" else "no_speed")
     if never:
         return str(never)
+    if row.get("slow") and section not in row["sections"]:
+        return "each token takes so long that only the first batch is measured"
     failed = row["sections"].get(section, {}).get("failed")
     return None if failed is None else str(failed)
 

@@ -13,7 +13,7 @@ import torch
 
 from . import models
 from .adapters import Prepare
-from .adapters.base import Ready, linears, weights_in
+from .adapters.base import NotThere, Ready, linears, weights_in
 from .catalogue import Variant
 
 Values = dict[str, Any]
@@ -98,6 +98,8 @@ class Row:
         bench.synchronize()
         begin = time.perf_counter()
         ready = self.prepare(model, self.variant, settings.device)
+        if not ready.runs:
+            raise NotThere(ready.notes[-1])
         del model
         ready.model(bench.prompt(device=settings.device))
         bench.synchronize()
@@ -142,9 +144,10 @@ class Row:
         step = make(steps)
         bench.synchronize()
         seconds = time.perf_counter() - begin
-        times = [steps.seconds(step) for _ in range(s.repeats)]
+        # Before the times: after these the cache is full.
         if not bool(torch.isfinite(step()).all()):
             raise ArithmeticError("logits are not finite")
+        times = [steps.seconds(step) for _ in range(s.repeats)]
         return {**self._rate(times, s.tokens * batch), "prepare_s": seconds}
 
     def captured(self, batch: int) -> Values:

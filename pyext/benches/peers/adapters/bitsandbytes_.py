@@ -9,23 +9,28 @@ import torch
 from torch import nn
 
 from ..catalogue import Variant
-from .base import Ready, linears, put, total_bytes
+from .base import NotThere, Ready, linears, put, total_bytes
 
 
 def _four(layer: nn.Linear, device: str) -> nn.Module:
     new = bnb.nn.Linear4bit(
         layer.in_features, layer.out_features, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4", device="meta"
     )
-    new.weight = bnb.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=new)
-    return new.to(device)
+    weight = bnb.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=new)
+    new.weight = weight.to(device)
+    return new
 
 
 def _eight(layer: nn.Linear, threshold: float, device: str) -> nn.Module:
     new = bnb.nn.Linear8bitLt(
         layer.in_features, layer.out_features, bias=False, has_fp16_weights=False, threshold=threshold, device="meta"
     )
-    new.weight = bnb.nn.Int8Params(layer.weight.data, requires_grad=False, has_fp16_weights=False)
-    return new.to(device)
+    # It quantizes what comes from the CPU, and nothing else.
+    weight = bnb.nn.Int8Params(layer.weight.data.cpu(), requires_grad=False, has_fp16_weights=False)
+    new.weight = weight.to(device)
+    if new.weight.dtype != torch.int8:
+        raise NotThere("bitsandbytes left a weight as it was")
+    return new
 
 
 def _decoded_four(layer: Any) -> torch.Tensor:

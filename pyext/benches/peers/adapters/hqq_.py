@@ -9,7 +9,7 @@ from hqq.core.quantize import BaseQuantizeConfig, HQQLinear
 from hqq.utils.patching import prepare_for_inference
 
 from ..catalogue import Variant
-from .base import Ready, linears, multiplied, put, total_bytes
+from .base import NotThere, Ready, linears, multiplied, put, total_bytes
 
 
 def _tensors(layer: Any) -> list[Any]:
@@ -31,6 +31,9 @@ def prepare(model: Any, variant: Variant, device: str) -> Ready:
     stored = sum(total_bytes(_tensors(model.get_submodule(name))) for name in layers)
     if backend is not None:
         prepare_for_inference(model, backend=backend)
+        # A backend that is not there changes nothing, without a word.
+        if any(isinstance(model.get_submodule(name), HQQLinear) for name in layers):
+            raise NotThere(f"HQQ did not hand its layers to {backend} (is it installed, and does it fit this HQQ?)")
         stored = sum(total_bytes(_tensors(model.get_submodule(name))) for name in layers)
 
     def decoded(name: str) -> torch.Tensor:
