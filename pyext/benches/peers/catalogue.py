@@ -65,6 +65,12 @@ WCODEC = (
     Variant("3.5", "wcodec 3.5 bits", {"bits": 3.5, **_FUSED}),
     Variant("3.0", "wcodec 3.0 bits", {"bits": 3.0, **_FUSED}),
     Variant("4.0-plain", "wcodec 4.0 bits, no trellis", {"bits": 4.0, "trellis": False, "table_bits": 11, **_FUSED}),
+    Variant(
+        "4.0-calibrated",
+        "wcodec 4.0 bits, calibrated",
+        {"bits": 4.0, "calibrate": "self"},
+        no_speed="that of other 4.0 bits",
+    ),
     Variant("lossless", "wcodec lossless", {"scheme": "lossless", "coder": "huffman"}),
     Variant("int8-host", "wcodec int8, host", _HOST, True, _SAME),
     Variant("4.0-host", "wcodec 4.0 bits, host", {"bits": 4.0, **_HOST}, True, _SAME),
@@ -128,8 +134,7 @@ PEERS: dict[str, Peer] = {
             (Variant("int4-64", "GPTQ int4, groups of 64", {"bits": 4, "group": 64}),),
             ("gptqmodel==7.7.0",),
             no_build_isolation=True,
-            note="calibrated on text that the model writes by itself; lm_head stays in 16 bits, as it does there by "
-            "default, and is counted",
+            note="calibrated on text that the model writes by itself",
         ),
         Peer(
             "gguf",

@@ -215,11 +215,27 @@ def order(report: Json) -> list[Json]:
     return [report["rows"][k] for k in sorted(report["rows"], key=lambda k: places.get(k, len(places)))]
 
 
+def _shown(report: Json, rows: list[Json]) -> list[tuple[str, str, Callable[[Json], Cell]]]:
+    """Columns with figures, and one of each section that only has reasons why there are none."""
+    out = []
+    bare: set[str] = set()
+    every = columns(report)
+    filled = {section for _, section, cell in every if any(cell(row) is not None for row in rows)}
+    for column in every:
+        _, section, cell = column
+        if any(cell(row) is not None for row in rows):
+            out.append(column)
+        elif section not in filled | bare and any("failed" in row["sections"].get(section, {}) for row in rows):
+            bare.add(section)
+            out.append(column)
+    return out
+
+
 def table(report: Json) -> str:
     """Markdown: rows, what is missing with its reason, versions."""
     rows = order(report)
     notes = Notes()
-    shown = [c for c in columns(report) if any(c[2](row) is not None for row in rows)]
+    shown = _shown(report, rows)
     lines = [
         "| | " + " | ".join(heading for heading, _, _ in shown) + " |",
         "|---|" + "---|" * len(shown),
