@@ -29,7 +29,7 @@ RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcod
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu kernels check-kernels fuzz miri wheel clean docs notebooks notebooks-outputs lab
+.PHONY: help demo test test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz miri wheel clean docs notebooks notebooks-outputs lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -194,6 +194,15 @@ bench: $(VENV)/tools ## Speed of the CPU coders beside libzstd, and of the inspe
 bench-gpu: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
 bench-gpu: $(call nvcomp_stamp,gpu) ## Speed on a GPU; writes target/bench/gpu.json
 	WCODEC_BENCH_OUT=$(abspath target/bench/gpu.json) cargo bench --quiet --package wcodec --bench gpu
+
+# An environment for each peer, in target/peers. PEERS= has more arguments: PEERS='--quick --only wcodec,hqq' (python pyext/benches/peers --help).
+PEERS ?=
+peers: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
+peers: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) ## wcodec beside its peers on a GPU, in one table and chart; writes target/peers/gpu.json
+	$(BIN)/python pyext/benches/peers --device cuda $(PEERS)
+
+peers-cpu: build $(VENV)/test-tools ## What of it needs no GPU: quality and sizes; writes target/peers/cpu.json
+	$(BIN)/python pyext/benches/peers --device cpu $(PEERS)
 
 kernels: nvrtc ## Compiles the GPU kernels to kernels/images, after a change of kernels/cuda or kernels/modules.txt
 	$(BIN)/python kernels/compile.py --write --nvrtc $(NVRTC)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 
 class UnknownPeer(ValueError):
     """A name that is in no list."""
+
+
+def package(requirement: str) -> str:
+    """The name in a requirement.
+
+    >>> package("hqq==0.2.8"), package("cupy-cuda13x>=13")
+    ('hqq', 'cupy-cuda13x')
+    """
+    return re.split("[=<>!~ ]", requirement, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class Peer:
     @property
     def packages(self) -> tuple[str, ...]:
         """Names of what is pinned, for the versions in the report."""
-        return tuple(r.partition("==")[0].partition("<")[0] for r in (*self.requirements, *self.gpu_requirements))
+        return tuple(map(package, (*self.requirements, *self.gpu_requirements)))
 
     def needs(self, cuda: str | None) -> list[str]:
         """What pip is asked for, on a GPU of that version of CUDA or on a CPU."""
@@ -151,7 +161,7 @@ PEERS: dict[str, Peer] = {
             "DFloat11",
             (Variant("bf16", "DFloat11", {}),),
             ("dfloat11==0.5.0", "dahuffman==0.4.2", "setuptools<81"),
-            ("cupy-cuda{cuda}x",),
+            ("cupy-cuda{cuda}x>=13",),
             note="its encoder is a loop in Python, of many minutes for a billion weights: for speeds one block is "
             "encoded and all blocks hold it, and lm_head stays in 16 bits",
         ),

@@ -25,6 +25,9 @@ PLACES = (
     (-22, -32, "right"),
 )  # fmt: skip
 
+# Layers that a library left in 16 bits take a row far to the right, where there is nothing else.
+MOST_BITS = 10
+
 Point = tuple[float, float, str, str]
 """x, y, name, colour."""
 
@@ -98,21 +101,25 @@ def _shared(one: Any, other: Any) -> float:
 
 def quality(report: Json) -> list[Point]:
     """Bits per weight against KL. What loses nothing has no place on a logarithmic axis, and is named beside it."""
-    out = []
+    out: list[Point] = []
     for row in order(report):
         bits, kl = value(row, "quality", "bits"), value(row, "quality", "kl")
-        if bits is not None and kl is not None and kl > 0:
-            out.append((bits, kl, short(row["label"]), color_of(row)))
+        # The same point again is the same weights again.
+        if bits is None or not kl or bits > MOST_BITS or (bits, kl) in [p[:2] for p in out]:
+            continue
+        out.append((bits, kl, short(row["label"]), color_of(row)))
     return out
 
 
-def exact(report: Json) -> list[str]:
-    """Names and bits of what loses nothing."""
-    return [
-        f"{short(row['label'])} {value(row, 'quality', 'bits'):.1f}"
-        for row in order(report)
-        if value(row, "quality", "kl") == 0
-    ]
+def aside(report: Json) -> str:
+    """Names and bits of what loses nothing, and of what would only make the axis long."""
+    exact, long = [], []
+    for row in order(report):
+        bits, kl = value(row, "quality", "bits"), value(row, "quality", "kl")
+        if kl is not None and (kl == 0 or bits > MOST_BITS):
+            (long if kl else exact).append(f"{short(row['label'])} {bits:.1f} bits" + (f", KL {kl:.2g}" if kl else ""))
+    parts = ["no loss:", *exact] if exact else []
+    return "\n".join([*parts, *(["beyond the axis:", *long] if long else [])])
 
 
 def speeds(report: Json) -> tuple[list[Point], str, str]:
@@ -160,6 +167,10 @@ def draw(report: Json, path: Path) -> None:
         else:
             ax.axhline(1, color=LINES, zorder=0)
             ax.set(xlabel=across, ylabel=up)
+            if max(y for _, y, _, _ in right) > 5 * min(y for _, y, _, _ in right):
+                ax.set_yscale("log")
+                ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+                ax.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
             where = report["machine"].get("gpu") or report["machine"].get("cpu") or "this CPU"
             ax.set_title(f"Speed ({report['settings']['shapes']}, {where})", fontsize=10, loc="left")
             points = right
@@ -167,9 +178,9 @@ def draw(report: Json, path: Path) -> None:
             ax.plot(x, y, alpha=0)
         figure.tight_layout(w_pad=3)
         scatter(ax, points)
-        if name == "quality" and (same := exact(report)):
+        if name == "quality" and (text := aside(report)):
             ax.text(
-                0.99, 0.99, "no loss:\n" + "\n".join(same), transform=ax.transAxes, ha="right", va="top", fontsize=8,
+                0.99, 0.99, text, transform=ax.transAxes, ha="right", va="top", fontsize=8,
                 color=OTHERS,
             )  # fmt: skip
     figure.text(0.005, 0.005, "blue: wcodec; grey: others", fontsize=8, color=OTHERS)

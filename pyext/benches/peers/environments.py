@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .catalogue import Peer
+from .catalogue import Peer, package
 
 # Seconds: some build from source.
 INSTALL_LIMIT = 1800
@@ -74,7 +74,7 @@ def missing(peer: Peer, cuda: str | None) -> list[str]:
     """Requirements that this interpreter has not, whatever their versions."""
     out = []
     for requirement in peer.needs(cuda):
-        name = requirement.partition("==")[0].partition("<")[0].partition(">")[0]
+        name = package(requirement)
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
