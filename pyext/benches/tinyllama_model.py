@@ -191,6 +191,11 @@ class Steps:
             step()
         return timed(lambda: [step() for _ in range(self._tokens)])
 
+    def first(self, step: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The logits of the first token after the prompt."""
+        self._read()
+        return step().clone()
+
     def outputs(self, step: Callable[[], torch.Tensor]) -> torch.Tensor:
         """The logits of all tokens."""
         self._read()

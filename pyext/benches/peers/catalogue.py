@@ -75,18 +75,18 @@ WCODEC = (
     Variant("3.5", "wcodec 3.5 bits", {"bits": 3.5, **_FUSED}),
     Variant("3.0", "wcodec 3.0 bits", {"bits": 3.0, **_FUSED}),
     Variant("4.0-plain", "wcodec 4.0 bits, no trellis", {"bits": 4.0, "trellis": False, "table_bits": 11, **_FUSED}),
-    Variant(
-        "4.0-calibrated",
-        "wcodec 4.0 bits, calibrated",
-        {"bits": 4.0, "calibrate": "self"},
-        no_speed="that of other 4.0 bits",
-    ),
     Variant("lossless", "wcodec lossless", {"scheme": "lossless", "coder": "huffman"}),
     Variant("int8-host", "wcodec int8, host", _HOST, True, _SAME),
     Variant("4.0-host", "wcodec 4.0 bits, host", {"bits": 4.0, **_HOST}, True, _SAME),
     Variant("3.5-host", "wcodec 3.5 bits, host", {"bits": 3.5, **_HOST}, True, _SAME),
     Variant("3.0-host", "wcodec 3.0 bits, host", {"bits": 3.0, **_HOST}, True, _SAME),
     Variant("lossless-host", "wcodec lossless, host", {"scheme": "lossless", **_HOST}, True, _SAME),
+    Variant(
+        "4.0-calibrated",
+        "wcodec 4.0 bits, calibrated",
+        {"bits": 4.0, "calibrate": "self"},
+        no_speed="that of other 4.0 bits",
+    ),
 )
 
 _GGUF = "llama.cpp multiplies with it, which is no library of torch"

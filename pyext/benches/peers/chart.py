@@ -10,7 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
 from .catalogue import PEERS
 from .report import BF16, Json, order, value
@@ -45,8 +45,8 @@ def short(label: str) -> str:
     return label
 
 
-def scatter(ax: Axes, points: list[Point]) -> list[Annotation]:
-    """Points, and names where they meet neither another name nor a point, if there is such a place."""
+def scatter(ax: Axes, points: list[Point], beside: Text | None = None) -> list[Annotation]:
+    """Points, and names where they meet neither another name, a point nor that text, if there is such a place."""
     for x, y, _, color in points:
         ax.plot(x, y, "o", color=color, markersize=5, zorder=3)
     figure = ax.figure
@@ -54,7 +54,7 @@ def scatter(ax: Axes, points: list[Point]) -> list[Annotation]:
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     inside = ax.get_window_extent(renderer)
     dots = [ax.transData.transform((x, y)) for x, y, _, _ in points]
-    taken: list[Any] = []
+    taken: list[Any] = [] if beside is None else [beside.get_window_extent(renderer)]
     out = []
     for (x, y, name, color), dot in zip(points, dots, strict=True):
         best: tuple[float, Annotation, Any] | None = None
@@ -86,8 +86,6 @@ def scatter(ax: Axes, points: list[Point]) -> list[Annotation]:
 
 def _box(text: Annotation, renderer: Any) -> Any:
     """Of the words alone: an annotation's own box goes on to its point."""
-    from matplotlib.text import Text
-
     text.update_positions(renderer)
     return Text.get_window_extent(text, renderer)
 
@@ -177,12 +175,12 @@ def draw(report: Json, path: Path) -> None:
         for x, y, _, _ in points:
             ax.plot(x, y, alpha=0)
         figure.tight_layout(w_pad=3)
-        scatter(ax, points)
+        beside = None
         if name == "quality" and (text := aside(report)):
-            ax.text(
-                0.99, 0.99, text, transform=ax.transAxes, ha="right", va="top", fontsize=8,
-                color=OTHERS,
+            beside = ax.text(
+                0.99, 0.99, text, transform=ax.transAxes, ha="right", va="top", fontsize=8, color=OTHERS
             )  # fmt: skip
+        scatter(ax, points, beside)
     figure.text(0.005, 0.005, "blue: wcodec; grey: others", fontsize=8, color=OTHERS)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

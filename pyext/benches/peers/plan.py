@@ -6,14 +6,14 @@ from typing import Any
 
 
 def planned(settings: dict[str, Any]) -> list[str]:
-    """Names of sections in the order in which they run: the dear ones last, so that a limit of time costs least.
+    """Names of sections in the order in which they run. What is captured or compiled comes last: it costs most, so that a
+    limit of time costs least, and layers may do otherwise outside of graphs once they were captured.
 
     >>> planned({"batches": [1, 8], "sections": ["quality", "eager", "captured", "compiled"]})
-    ['quality', 'eager/1', 'captured/1', 'captured/8', 'eager/8', 'compiled/1', 'compiled/8']
+    ['quality', 'eager/1', 'eager/8', 'captured/1', 'captured/8', 'compiled/1', 'compiled/8']
     """
-    wanted, (first, *others) = settings["sections"], settings["batches"]
+    wanted, batches = settings["sections"], settings["batches"]
     out = [kind for kind in ("quality", "load") if kind in wanted]
-    out += [f"{kind}/{first}" for kind in ("eager", "captured") if kind in wanted]
+    out += [f"eager/{batch}" for batch in batches if "eager" in wanted]
     out += ["prefill"] if "prefill" in wanted else []
-    out += [f"{kind}/{batch}" for batch in others for kind in ("captured", "eager") if kind in wanted]
-    return out + [f"compiled/{batch}" for batch in settings["batches"] if "compiled" in wanted]
+    return out + [f"{kind}/{batch}" for kind in ("captured", "compiled") if kind in wanted for batch in batches]
