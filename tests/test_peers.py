@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.append(str(REPOSITORY / "pyext/benches"))
 
-from peers import catalogue, command, environments, events, plan, report, runner  # noqa: E402
+from peers import catalogue, command, decoding, environments, events, plan, report, runner  # noqa: E402
 from peers.adapters import base  # noqa: E402
 
 SETTINGS: dict[str, Any] = {
@@ -293,3 +293,40 @@ def test_one_row_from_beginning_to_end(tmp_path: Path, capsys: pytest.CaptureFix
     # What is there is not measured again.
     assert command.main([*arguments, "--resume"]) == 0
     assert "wcodec: 4.0-plain" not in capsys.readouterr().err
+
+
+# Decoding alone.
+
+
+def benchmark(tmp_path: Path, said: str) -> str:
+    """In the place of the benchmark in Rust: writes one row for each case that it is asked for."""
+    script = tmp_path / "bench"
+    row = {"what": "nvCOMP ANS 64K", "unit": "us", "value": 50.0, "spread": 0.0, "more": {"bits_per_weight": 6.71}}
+    script.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\nrow = {row!r}\n"
+        "row['case'] = sys.argv[sys.argv.index('--only') + 1]\n"
+        f"print({said!r})\njson.dump({{'device': 'x', 'results': [row]}}, open(os.environ['WCODEC_BENCH_OUT'], 'w'))\n"
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_rows_of_decoding_are_taken_over(tmp_path: Path) -> None:
+    found = decoding.run(tmp_path / "out", benchmark(tmp_path, "nvCOMP 6.0.0"), True, 60)
+    assert found["nvcomp"] == "6.0.0" and found["reason"] is None
+    assert [row["case"] for row in found["rows"]] == list(decoding.CASES)
+    report_of_it = made()
+    report_of_it["decoding"] = found
+    assert "| TinyLlama block | nvCOMP ANS 64K | 6.71 | 50.0 us |" in report.table(report_of_it)
+    found = decoding.run(tmp_path / "out", benchmark(tmp_path, "without nvCOMP: not found"), True, 60)
+    assert found["nvcomp"] is None and found["reason"] == "without nvCOMP: not found"
+
+
+def test_a_benchmark_of_decoding_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(environments.Unavailable, match="No such file"):
+        decoding.run(tmp_path, str(tmp_path / "missing"), True, 60)
+    failing = tmp_path / "failing"
+    failing.write_text("#!/bin/sh\necho 'libcuda was not found' >&2\nexit 1\n")
+    failing.chmod(0o755)
+    with pytest.raises(environments.Unavailable, match="libcuda was not found"):
+        decoding.run(tmp_path, str(failing), True, 60)

@@ -88,9 +88,8 @@ def merge(reports: Iterable[Json]) -> Json:
         if differences := differing(out, other):
             raise ReportError(f"these runs had other settings: {'; '.join(differences)}")
         out["command"] += f"; {other['command']}"
-        out["settings"]["sections"] = list(
-            dict.fromkeys([*out["settings"]["sections"], *other["settings"]["sections"]])
-        )
+        for name in ("sections", "batches"):
+            out["settings"][name] = list(dict.fromkeys([*out["settings"][name], *other["settings"][name]]))
         for name, peer in other["peers"].items():
             mine = out["peers"].get(name)
             if mine is None or (mine.get("reason") and not peer.get("reason")):
@@ -103,6 +102,7 @@ def merge(reports: Iterable[Json]) -> Json:
                 if "failed" not in values or section not in mine["sections"]:
                     mine["sections"][section] = values
         out["decoding"] = other["decoding"] or out["decoding"]
+        out["machine"] = {**other["machine"], **out["machine"]}
     return out
 
 
