@@ -85,7 +85,7 @@ WCODEC = (
         "4.0-calibrated",
         "wcodec 4.0 bits, calibrated",
         {"bits": 4.0, "calibrate": "self"},
-        no_speed="that of other 4.0 bits",
+        no_speed="it runs as any other of 4.0 bits",
     ),
 )
 
