@@ -160,7 +160,7 @@ class Run:
         self.args, self.names, self.device, self.cuda = args, names, device, cuda
         self.settings = settings_of(args, device)
         self.path: Path = args.json or args.environments / f"{'cpu' if device == 'cpu' else 'gpu'}.json"
-        command = "python pyext/benches/peers " + shlex.join(without_paths(sys.argv[1:]))
+        command = "python pyext/benches/peers " + shlex.join(without_paths(args.given))
         fresh = report.empty(self.settings, machine(device), command.strip(), datetime.date.today().isoformat())
         self.report = self._resumed(fresh) if args.resume and self.path.exists() else fresh
         limit = args.limit or (QUICK if args.quick else USUAL)["limit"]
@@ -332,6 +332,7 @@ def outputs(found: Json, json_path: Path, args: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
+    args.given = sys.argv[1:] if arguments is None else arguments
     if args.list:
         show_list()
         return 0
