@@ -166,6 +166,8 @@ class Run:
         limit = args.limit or (QUICK if args.quick else USUAL)["limit"]
         deadline = None if args.total_limit is None else time.monotonic() + args.total_limit
         self.limits = Limits(limit, deadline)
+        # Absolute: processes of peers run in another folder.
+        args.environments = args.environments.resolve()
         self.options = environments.Options(args.environments, args.installed, args.find_links, args.no_index)
 
     def _resumed(self, fresh: Json) -> Json:

@@ -105,7 +105,7 @@ class Runner:
         job = self._job
         job.folder.mkdir(parents=True, exist_ok=True)
         name = f"{job.peer}-{attempt}"
-        events, log, path = (job.folder / f"{name}.{kind}" for kind in ("events", "log", "json"))
+        events, log, path = (job.folder.resolve() / f"{name}.{kind}" for kind in ("events", "log", "json"))
         events.unlink(missing_ok=True)
         rows = {row: sections for row, sections in self._todo.items() if sections}
         path.write_text(
@@ -120,9 +120,10 @@ class Runner:
         reader = Reader(events)
         self._begun, self._row, self._since = None, None, time.monotonic()
         with log.open("wb") as output:
+            # In that folder, where libraries may write logs of their own.
             process = subprocess.Popen(
                 [*self._command, str(path)], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env={**os.environ, **job.environment}, start_new_session=True,
+                env={**os.environ, **job.environment}, start_new_session=True, cwd=job.folder,
             )  # fmt: skip
             try:
                 late = self._watch(process, reader)
