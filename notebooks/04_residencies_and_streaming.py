@@ -315,7 +315,7 @@ SETTINGS = {
     "auto within 450 MB": {"residency": "auto", "vram_budget": 450_000_000},
     "host": {"residency": "host"},
 }
-GPU_RUN = {"batch": 1, "prompt_tokens": 64, "new_tokens": 32, "repeats": 3}
+GPU_RUN = {"batch": 1, "prompt_tokens": 64, "new_tokens": 16, "repeats": 2}
 placed, runs, needs = {}, {}, {}
 if GPU:
     del models, cached, model

@@ -68,6 +68,8 @@ def healthy(device: str) -> bool:
 
     try:
         torch.cuda.synchronize()
+        # A capture that failed may have left the generator of random numbers as if it went on.
+        torch.rand(8, device=device)
         return bool((torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)).sum() == 512)
     except Exception:
         return False
