@@ -140,7 +140,6 @@ class Neutral:
 
     def __init__(self, folder: Path) -> None:
         """:param folder: the temporary one that a notebook runs in."""
-        # The longest first: one may be in another.
         self._replaced = [
             (re.compile(re.escape(f"{folder}/tmp/") + r"[^\s/'\"<]+"), "…"),
             *((re.compile(re.escape(str(path))), text) for path, text in self._places(folder)),
@@ -160,15 +159,18 @@ class Neutral:
             (f"{folder / 'repository'}", "wcodec"),
             (str(folder), "…"),
             (str(REPOSITORY), "wcodec"),
+            (sys.prefix, "python"),
+            (sys.base_prefix, "python"),
+            (tempfile.gettempdir(), "…"),
         ]
-        found += [
-            (path, "packages")
-            for path in sorted(packages, key=len, reverse=True)
-            if path != str(FOLDER)
-        ]
-        found += [(sys.prefix, "python"), (sys.base_prefix, "python")]
+        # Scripts begin with their own folder there.
+        others = {str(FOLDER), str(Path(sys.executable).parent)}
+        found += [(path, "packages") for path in packages - others]
         home = str(Path.home())
-        return found + ([(home, "~")] if len(home) > 1 else []) + [(tempfile.gettempdir(), "…")]
+        if len(home) > 1:
+            found.append((home, "~"))
+        # One may be in another, such as the environment in the repository.
+        return sorted(found, key=lambda place: len(place[0]), reverse=True)
 
     def __call__(self, text: str) -> str:
         for pattern, instead in self._replaced:

@@ -77,6 +77,23 @@ def test_colors(file: Path, run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("inspect", file)[1] == plain
 
 
+def test_what_loses_most_comes_first(tmp_path: Path, file: Path, model: Path, run: Cli) -> None:
+    """By the errors that the file states, which are shown then, in both programs; int8 states none."""
+    rate = tmp_path / "rate.wcodec"
+    assert run("encode", model, "-o", rate, "--bits", "3", "--quiet")[0] == 0
+    table = run("inspect", rate, "--sort", "error")[1].split("\n\n")[1].splitlines()
+    assert table[0].split()[-1] == "error"
+    errors = [line.split()[-1] for line in table[1:]]
+    known = [float(error) for error in errors if error != "-"]
+    assert len(known) == 30 and known == sorted(known, reverse=True) and set(errors[len(known) :]) == {"-"}
+    inspector = subprocess.run(
+        [sys.executable, "-m", "wcodec._tui", str(rate), "--plain", "--sort", "error"],
+        capture_output=True, text=True, check=True, timeout=120,
+    ).stdout.splitlines()  # fmt: skip
+    assert [line.split()[0] for line in table[1:]] == [line.split()[0] for line in inspector[1 : len(table)]]
+    assert "error" not in run("inspect", file, "--sort", "error")[1].split("\n\n")[1].splitlines()[0]
+
+
 def test_filter_and_sort_are_those_of_the_inspector(file: Path, run: Cli) -> None:
     def names(*arguments: str) -> list[str]:
         lines = run("inspect", file, *arguments)[1].splitlines()

@@ -15,8 +15,8 @@ use crate::model::rates::Rates;
 use crate::model::statements::lines;
 use crate::state::timing::LaneState;
 
-const HEADINGS: [&str; 10] =
-    ["tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight", "entropy"];
+const HEADINGS: [&str; 11] =
+    ["tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight", "error", "entropy"];
 /// So many columns are flush left, the others, numbers, flush right.
 const LEFT: usize = 5;
 
@@ -117,15 +117,19 @@ pub fn estimates(file: &FileModel, shown: &[usize], would: &HashMap<usize, Would
         + &aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 1)
 }
 
-/// A line for each of these tensors below the headings; the last column, the entropy, can be left out.
+/// A line for each of these tensors below the headings: their errors where one of them states its own, and the entropy where it is wanted.
 pub fn listing(tensors: &[&TensorInfo], look: Look, entropy: bool) -> String {
-    let columns = HEADINGS.len() - usize::from(!entropy);
-    let headings = HEADINGS[..columns].iter().map(|&h| h.to_owned()).collect();
-    let rows = tensors.iter().map(|t| {
-        let mut row = Vec::from(row(t, look));
-        row.truncate(columns);
-        row
-    });
+    let errors = tensors.iter().any(|t| t.error.is_some());
+    let shown = |cells: Vec<String>| {
+        let wanted = |name: &str| match name {
+            "error" => errors,
+            "entropy" => entropy,
+            _ => true,
+        };
+        cells.into_iter().zip(HEADINGS).filter(|(_, name)| wanted(name)).map(|(cell, _)| cell).collect::<Vec<_>>()
+    };
+    let headings = shown(HEADINGS.map(str::to_owned).to_vec());
+    let rows = tensors.iter().map(|t| shown(row(t, look).to_vec()));
     aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), LEFT)
 }
 
@@ -153,7 +157,7 @@ fn totals(file: &FileModel, look: Look) -> String {
     )
 }
 
-fn row(t: &TensorInfo, look: Look) -> [String; 10] {
+fn row(t: &TensorInfo, look: Look) -> [String; 11] {
     let clean = |s: String| match text::clean(look, &s) {
         Cow::Owned(cleaned) => cleaned,
         Cow::Borrowed(_) => s,
@@ -171,6 +175,7 @@ fn row(t: &TensorInfo, look: Look) -> [String; 10] {
         text::size(t.stored_bytes),
         number(t.ratio(), t.stored_bytes > 0),
         bits(t),
+        t.error.map_or_else(|| "-".to_owned(), |error| format!("{error:.4}")),
         number(t.entropy.unwrap_or(0.0), t.entropy.is_some()),
     ]
 }

@@ -224,7 +224,7 @@ fn any_column_is_chosen_by_its_letter() {
     // Again: the other way round. The list has Enter, too.
     press(&mut state, "cv");
     assert!(!state.layers.sort.descending);
-    press(&mut state, "ckkk");
+    press(&mut state, "ckkkk");
     update(&mut state, key(KeyCode::Enter));
     assert_eq!(state.layers.sort.column, Column::Ratio);
     press(&mut state, "cq");

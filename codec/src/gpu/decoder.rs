@@ -103,7 +103,7 @@ impl GpuDecoder {
 
     /// Prepares products of vectors with `factors`, which all read the same vectors: what a linear layer does, without its weight being
     /// written anywhere. Results are the same bits whatever else is launched, and wherever compressed bytes are; of one vector, which is
-    /// multiplied in whole numbers (but with `int8` of short rows), they may be others than beside other vectors.
+    /// multiplied in whole numbers, they may be others than beside other vectors.
     ///
     /// # Errors
     /// As for [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with

@@ -27,6 +27,8 @@ pub enum Column {
     Ratio,
     /// Stored bits for each element.
     Bits,
+    /// How far decoded elements are from the source's, where the file says it.
+    Error,
     /// Order-0 entropy of the symbols, bits.
     Entropy,
     /// Stored bits above the entropy, as a part of it.
@@ -35,7 +37,7 @@ pub enum Column {
 
 impl Column {
     /// All of them, as they stand in the table.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Name,
         Self::Shape,
         Self::Dtype,
@@ -45,6 +47,7 @@ impl Column {
         Self::Stored,
         Self::Ratio,
         Self::Bits,
+        Self::Error,
         Self::Entropy,
         Self::Over,
     ];
@@ -61,6 +64,7 @@ impl Column {
             Self::Stored => "stored",
             Self::Ratio => "ratio",
             Self::Bits => "bits",
+            Self::Error => "error",
             Self::Entropy => "entropy",
             Self::Over => "over",
         }
@@ -78,6 +82,7 @@ impl Column {
             Self::Stored => 't',
             Self::Ratio => 'r',
             Self::Bits => 'b',
+            Self::Error => 'm',
             Self::Entropy => 'e',
             Self::Over => 'v',
         }
@@ -127,13 +132,17 @@ pub fn sort(tensors: &[TensorInfo], rows: &mut [usize], sort: Sort, entropy: imp
             Column::Stored => x.stored_bytes.cmp(&y.stored_bytes),
             Column::Ratio => x.ratio().total_cmp(&y.ratio()),
             Column::Bits => x.bits_per_weight().total_cmp(&y.bits_per_weight()),
-            Column::Entropy | Column::Over => Ordering::Equal,
+            Column::Error | Column::Entropy | Column::Over => Ordering::Equal,
         }
     };
-    let known = |i: usize| if sort.column == Column::Entropy { entropy(i) } else { over(i) };
+    let known = |i: usize| match sort.column {
+        Column::Error => tensors[i].error,
+        Column::Entropy => entropy(i),
+        _ => over(i),
+    };
     rows.sort_by(|&a, &b| match sort.column {
         // What is not known comes last, whatever the direction.
-        Column::Entropy | Column::Over => match (known(a), known(b)) {
+        Column::Error | Column::Entropy | Column::Over => match (known(a), known(b)) {
             (Some(x), Some(y)) if sort.descending => y.total_cmp(&x),
             (Some(x), Some(y)) => x.total_cmp(&y),
             (x, y) => y.is_some().cmp(&x.is_some()),

@@ -57,6 +57,7 @@ pub fn column(column: Column) -> &'static str {
         Column::Stored => "bytes in this file, scales and tables among them",
         Column::Ratio => "original bytes for each stored byte",
         Column::Bits => "stored bits for each weight",
+        Column::Error => "how far weights are from the original's: RMS of the difference over theirs",
         Column::Entropy => "bits a symbol that its frequencies alone would take",
         Column::Over => "how much more is stored than the entropy",
     }

@@ -304,13 +304,14 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
             .advice("decode the tensor, and multiply with what that gives"));
     };
     let mut params = Box::new(abi::FactorsBatch { count: jobs.len() as u32, ..Default::default() });
+    // As many blocks of threads as there is room for at a time, or as many as it takes: so multiprocessors have nearly as much to do, each.
+    let least = |job: &ProductJob<'_>| job.strips().div_ceil(per_block);
     let strips: usize = jobs.iter().map(ProductJob::strips).sum();
+    let more = (limits.multiprocessors * way.blocks).saturating_sub(jobs.iter().map(least).sum());
     let mut grid = 0usize;
     for (job, item) in jobs.iter().zip(&mut params.items) {
         let begin = grid;
-        // As many blocks of threads as there is room for at a time, or as many as it takes: so multiprocessors have nearly as much to do, each.
-        let share = job.strips() * limits.multiprocessors * way.blocks / strips;
-        let blocks = job.strips().div_ceil(per_block).max(share.min(job.strips()));
+        let blocks = (least(job) + more * job.strips() / strips).min(job.strips());
         grid += blocks;
         let (Ok(block_begin), Ok(block_end)) = (u16::try_from(begin), u16::try_from(grid)) else {
             return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));

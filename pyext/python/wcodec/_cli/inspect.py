@@ -65,8 +65,14 @@ def _tables(container: Container, facts: Facts, shown: list[int], names: list[st
     if most is None and not colors:
         show(facts.table(shown).rstrip("\n"))
         return
-    lines = (table_row(container._entry(facts, place, names[place])) for place in shown)
-    show_table(table(TABLE_HEADINGS, lines, TABLE_LEFT, most=most, drop=TABLE_DISPENSABLE, colors=colors))
+    entries = (container._entry(facts, place, names[place]) for place in shown)
+    errors = any(error is not None for *_, error in facts.figures(shown))
+    headings, drop = list(TABLE_HEADINGS), list(TABLE_DISPENSABLE)
+    if errors:
+        headings.append("error")
+        drop.append("error")
+    lines = (table_row(entry) + ((fmt.number(entry.error, 4),) if errors else ()) for entry in entries)
+    show_table(table(headings, lines, TABLE_LEFT, most=most, drop=drop, colors=colors))
 
 
 def _matching(text: str, names: list[str]) -> list[int]:

@@ -47,7 +47,10 @@ exit status: 0 equal or done, 1 difference or damage, 2 error,
 """
 
 # As wcodec-tui has them, and the order of the file.
-_SORTS = ("name", "file", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits", "entropy", "over")
+_SORTS = (
+    "name", "file", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits", "error", "entropy",
+    "over",
+)  # fmt: skip
 
 
 def build_parser() -> Parser:

@@ -84,7 +84,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
                 file=target,
             )
     elif not overwrite:
-        raise OutputExistsError(f"{target} exists (pass overwrite=True to replace it)", file=target)
+        raise OutputExistsError(f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target)
 
 
 def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options: dict[str, Any]) -> CompressionReport:

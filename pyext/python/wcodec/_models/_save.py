@@ -80,7 +80,8 @@ def save_pretrained(
             for name in (FILE, REST, *small):
                 if os.path.lexists(target / name):
                     raise OutputExistsError(
-                        f"{target / name} exists (pass overwrite=True to replace it)", file=target / name
+                        f"{target / name} exists (pass overwrite=True, or --overwrite, to replace it)",
+                        file=target / name,
                     )
         target.mkdir(parents=True, exist_ok=True)
 

@@ -34,7 +34,7 @@ def compress_by_plan(
     overwrite = bool(options.get("overwrite"))
     if not overwrite and os.path.lexists(target):
         # Planning takes long: better now than at its end.
-        raise OutputExistsError(f"{target} exists (pass overwrite=True to replace it)", file=target)
+        raise OutputExistsError(f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target)
     known = {key: value for key, value in options.items() if key != "overwrite"}
     tell: bool | StepCallback = progress if isinstance(progress, bool) else _as_steps(progress)
     found = plan(src, **known, **(planning or {}), progress=tell)

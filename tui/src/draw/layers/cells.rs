@@ -4,6 +4,7 @@ use ratatui::style::{Modifier, Style};
 use wcodec::TensorInfo;
 
 use super::columns::Scale;
+use crate::draw::layer::page::digits;
 use crate::draw::text;
 use crate::draw::theme::Look;
 use crate::draw::widgets;
@@ -63,10 +64,19 @@ impl<'a> Cells<'a> {
             Column::Ratio => self.ratio_text(),
             Column::Bits if weights => format!("{:.3}", self.totals.bits_per_weight()),
             Column::Bits => String::new(),
+            Column::Error => return self.error(look),
             Column::Entropy | Column::Over => return self.entropy(column, look),
         };
         let text = text::clean(look, &text).into_owned();
         (text, if self.group { look.text().add_modifier(Modifier::BOLD) } else { look.text() })
+    }
+
+    fn error(&self, look: Look) -> (String, Style) {
+        match self.tensor {
+            Some(TensorInfo { error: Some(error), .. }) => (digits(*error), look.text()),
+            Some(_) => (look.sign("·", "-").to_owned(), look.dim()),
+            None => (String::new(), look.dim()),
+        }
     }
 
     fn entropy(&self, column: Column, look: Look) -> (String, Style) {

@@ -19,13 +19,14 @@ const BAR: (usize, usize) = (8, 24);
 const SIZE: usize = 10;
 
 /// The columns by what they tell: the first one is the last to go.
-const IMPORTANCE: [Column; 10] = [
+const IMPORTANCE: [Column; 11] = [
     Column::Ratio,
     Column::Stored,
     Column::Bits,
     Column::Original,
     Column::Over,
     Column::Coder,
+    Column::Error,
     Column::Shape,
     Column::Scheme,
     Column::Entropy,
@@ -56,7 +57,9 @@ impl Columns {
         // The sign that there are more columns.
         let room = width.saturating_sub(MARKS + 3);
         let least = longest.min((room / 3).clamp(12, 44));
-        let scroll = state.layers.scroll.min(IMPORTANCE.len() - 1);
+        let there = |&c: &Column| c != Column::Error || state.file.widths.error > 0;
+        let all = IMPORTANCE.iter().filter(|c| there(c)).count();
+        let scroll = state.layers.scroll.min(all - 1);
         let mut left = room.saturating_sub(least);
         let mut take = |column: Column| {
             let needed = width_of(state, column) + GAP;
@@ -65,11 +68,10 @@ impl Columns {
             fits
         };
         let mut chosen: Vec<Column> = match scroll {
-            0 => IMPORTANCE.into_iter().filter(|&c| take(c)).collect(),
-            _ => Column::ALL.into_iter().skip(1 + scroll).take_while(|&c| take(c)).collect(),
+            0 => IMPORTANCE.into_iter().filter(there).filter(|&c| take(c)).collect(),
+            _ => Column::ALL.into_iter().filter(there).skip(1 + scroll).take_while(|&c| take(c)).collect(),
         };
         chosen.sort_unstable();
-        let all = IMPORTANCE.len();
         let after = scroll + chosen.len() < all;
         let mut shown: Vec<(Column, usize)> = chosen.into_iter().map(|c| (c, width_of(state, c))).collect();
         // What is left makes names whole, then bars long, and the rest is the names' again.
@@ -110,6 +112,7 @@ fn width_of(state: &State, column: Column) -> usize {
         Column::Coder => widths.coder.max(6),
         Column::Ratio => RATIO + 1 + BAR.0,
         Column::Bits => 6,
+        Column::Error => 8,
         Column::Entropy | Column::Over => 7,
         Column::Name | Column::Original | Column::Stored => SIZE,
     }
@@ -117,9 +120,11 @@ fn width_of(state: &State, column: Column) -> usize {
 
 /// How many columns can be scrolled out to the left: none where all of them fit.
 pub fn most_scroll(state: &State) -> usize {
-    let needed: usize = IMPORTANCE.iter().map(|&c| width_of(state, c) + GAP).sum();
+    let there = |c: &&Column| **c != Column::Error || state.file.widths.error > 0;
+    let needed: usize = IMPORTANCE.iter().filter(there).map(|&c| width_of(state, c) + GAP).sum();
     let room = usize::from(state.size.0).saturating_sub(MARKS + 3);
-    if needed + longest(state).min((room / 3).clamp(12, 44)) <= room { 0 } else { IMPORTANCE.len() - 1 }
+    let all = IMPORTANCE.iter().filter(there).count();
+    if needed + longest(state).min((room / 3).clamp(12, 44)) <= room { 0 } else { all - 1 }
 }
 
 /// What the bars of the table are drawn by.
