@@ -129,7 +129,7 @@ PEERS: dict[str, Peer] = {
                 Variant("int4-64-tinygemm", "HQQ int4, torch's kernel", {"group": 64, "backend": "torchao_int4"}, True),
                 Variant("int4-64-gemlite", "HQQ int4, gemlite", {"group": 64, "backend": "gemlite"}, True, _SAME),
             ),
-            ("hqq==0.2.8.post1", "termcolor>=2", "einops>=0.8"),
+            ("hqq==0.2.8.post1", "termcolor==3.3.0", "einops==0.8.2"),
             ("gemlite==0.6.0.post2",),
         ),
         Peer(
@@ -160,7 +160,7 @@ PEERS: dict[str, Peer] = {
             "dfloat11",
             "DFloat11",
             (Variant("bf16", "DFloat11", {}),),
-            ("dfloat11==0.5.0", "dahuffman==0.4.2", "setuptools<81"),
+            ("dfloat11==0.5.0", "dahuffman==0.4.2", "setuptools==80.10.2"),
             ("cupy-cuda{cuda}x>=13",),
             note="its encoder is a loop in Python, of many minutes for a billion weights: for speeds one block is "
             "encoded and all blocks hold it, and lm_head stays in 16 bits",

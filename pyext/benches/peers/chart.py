@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 
@@ -28,8 +28,14 @@ PLACES = (
 # Layers that a library left in 16 bits take a row far to the right, where there is nothing else.
 MOST_BITS = 10
 
-Point = tuple[float, float, str, str]
-"""x, y, name, colour."""
+
+class Point(NamedTuple):
+    x: float
+    y: float
+    name: str
+    color: str
+    hollow: bool = False
+    """Another kind of figure than the axis says, which the line below the chart explains."""
 
 
 def color_of(row: Json) -> str:
@@ -47,16 +53,17 @@ def short(label: str) -> str:
 
 def scatter(ax: Axes, points: list[Point], beside: Text | None = None) -> list[Annotation]:
     """Points, and names where they meet neither another name, a point nor that text, if there is such a place."""
-    for x, y, _, color in points:
-        ax.plot(x, y, "o", color=color, markersize=5, zorder=3)
+    for point in points:
+        inner = "white" if point.hollow else point.color
+        ax.plot(point.x, point.y, "o", color=point.color, markerfacecolor=inner, markersize=5, zorder=3)
     figure = ax.figure
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     inside = ax.get_window_extent(renderer)
-    dots = [ax.transData.transform((x, y)) for x, y, _, _ in points]
+    dots = [ax.transData.transform((p.x, p.y)) for p in points]
     taken: list[Any] = [] if beside is None else [beside.get_window_extent(renderer)]
     out = []
-    for (x, y, name, color), dot in zip(points, dots, strict=True):
+    for (x, y, name, color, _), dot in zip(points, dots, strict=True):
         best: tuple[float, Annotation, Any] | None = None
         for dx, dy, side in PLACES:
             text = ax.annotate(
@@ -105,7 +112,7 @@ def quality(report: Json) -> list[Point]:
         # The same point again is the same weights again.
         if bits is None or not kl or bits > MOST_BITS or (bits, kl) in [p[:2] for p in out]:
             continue
-        out.append((bits, kl, short(row["label"]), color_of(row)))
+        out.append(Point(bits, kl, short(row["label"]), color_of(row)))
     return out
 
 
@@ -130,17 +137,17 @@ def speeds(report: Json) -> tuple[list[Point], str, str]:
     out = []
     for row in order(report):
         found = value(row, rate, "tokens_per_s")
-        name = short(row["label"])
-        if found is None and rate != "eager/1" and value(row, "eager/1", "tokens_per_s") is not None:
+        hollow = found is None and rate != "eager/1" and value(row, "eager/1", "tokens_per_s") is not None
+        if hollow:
             # What cannot be captured is shown by its eager speed, against bf16's eager speed.
-            found, name = value(row, "eager/1", "tokens_per_s"), name + " (eager)"
+            found = value(row, "eager/1", "tokens_per_s")
             beside = value(row, "eager/1", "bf16_tokens_per_s") or value(baseline, "eager/1", "tokens_per_s")
         else:
             beside = of if rate != "eager/1" else value(row, rate, "bf16_tokens_per_s") or of
         x = value(row, "load", "peak_bytes" if gpu else "bits")
         if found is None or x is None or not beside or (gpu and not memory):
             continue
-        out.append((x / memory if gpu else x, found / beside, name, color_of(row)))
+        out.append(Point(x / memory if gpu else x, found / beside, short(row["label"]), color_of(row), hollow))
     how = "a captured decode step" if rate == "captured/1" else "eager"
     return out, "peak memory, of bf16's" if gpu else "bits per weight", f"tokens/s of bf16's, {how}, batch 1"
 
@@ -165,15 +172,15 @@ def draw(report: Json, path: Path) -> None:
         else:
             ax.axhline(1, color=LINES, zorder=0)
             ax.set(xlabel=across, ylabel=up)
-            if max(y for _, y, _, _ in right) > 5 * min(y for _, y, _, _ in right):
+            if max(p.y for p in right) > 5 * min(p.y for p in right):
                 ax.set_yscale("log")
                 ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
                 ax.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
             where = report["machine"].get("gpu") or report["machine"].get("cpu") or "this CPU"
             ax.set_title(f"Speed ({report['settings']['shapes']}, {where})", fontsize=10, loc="left")
             points = right
-        for x, y, _, _ in points:
-            ax.plot(x, y, alpha=0)
+        for point in points:
+            ax.plot(point.x, point.y, alpha=0)
         figure.tight_layout(w_pad=3)
         beside = None
         if name == "quality" and (text := aside(report)):
@@ -181,7 +188,10 @@ def draw(report: Json, path: Path) -> None:
                 0.99, 0.99, text, transform=ax.transAxes, ha="right", va="top", fontsize=8, color=OTHERS
             )  # fmt: skip
         scatter(ax, points, beside)
-    figure.text(0.005, 0.005, "blue: wcodec; grey: others", fontsize=8, color=OTHERS)
+    legend = "blue: wcodec; grey: others"
+    if any(p.hollow for p in right):
+        legend += "; hollow: cannot be captured, eager over bf16's eager"
+    figure.text(0.005, 0.005, legend, fontsize=8, color=OTHERS)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     plt.close(figure)

@@ -19,7 +19,8 @@ from .catalogue import DECODING, PEERS
 from .environments import Environment, Unavailable
 from .events import Event
 from .plan import planned
-from .runner import Job, Limits, Runner, Todo, worker_command
+from .runner import NOT_RUN, Job, Limits, Runner, Todo, by_limit, worker_command
+from .worker import versions
 
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -70,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--resume",
         action="store_true",
-        help="go on with the JSON that is there: sections it has are not measured again",
+        help="go on with the JSON that is there: sections it has are not measured again, but those that had no time",
     )
     add(
         "--from",
@@ -162,6 +163,8 @@ class Run:
         self.path: Path = args.json or args.environments / f"{'cpu' if device == 'cpu' else 'gpu'}.json"
         command = "python pyext/benches/peers " + shlex.join(without_paths(args.given))
         fresh = report.empty(self.settings, machine(device), command.strip(), datetime.date.today().isoformat())
+        # What was there before this run, which has to fit it.
+        self.before: Json | None = None
         self.report = self._resumed(fresh) if args.resume and self.path.exists() else fresh
         limit = args.limit or (QUICK if args.quick else USUAL)["limit"]
         deadline = None if args.total_limit is None else time.monotonic() + args.total_limit
@@ -171,9 +174,12 @@ class Run:
         self.options = environments.Options(args.environments, args.installed, args.find_links, args.no_index)
 
     def _resumed(self, fresh: Json) -> Json:
-        found = report.read(self.path)
-        # That of a process is not known yet.
-        return report.merge([found, fresh])
+        self.before = report.read(self.path)
+        found = report.merge([self.before, fresh])
+        # Versions of a peer are known when its process tells them.
+        here = {"here": {"versions": versions(report.SHARED)}}
+        report.refuse(report.other_versions(self.before["peers"], here))
+        return found
 
     def save(self) -> None:
         report.write(self.report, self.path)
@@ -203,7 +209,7 @@ class Run:
                 row["skipped"] = report.NEEDS_GPU
                 continue
             row["no_quality"], row["no_speed"], row["slow"] = variant.no_quality, variant.no_speed, variant.slow
-            left = [s for s in self.planned(variant) if s not in row["sections"]]
+            left = [s for s in self.planned(variant) if not has(row["sections"].get(s))]
             if left:
                 out[variant.name] = left
         return out
@@ -220,7 +226,9 @@ class Run:
         self.say(f"{peer.title}: {', '.join(todo)}")
         begin = time.monotonic()
         try:
-            environment = environments.prepare(peer, self.cuda, self.options)
+            if self.limits.left() <= 0:
+                raise Unavailable(NOT_RUN)
+            environment = environments.prepare(peer, self.cuda, self.options, self.limits.left())
         except Unavailable as error:
             self.skip(name, todo, str(error))
             return
@@ -254,8 +262,12 @@ class Run:
         what = event["what"]
         about = self.report["peers"][name]
         if what == "start":
+            if self.before is not None:
+                report.refuse(report.other_versions(self.before["peers"], {name: event}))
             about["versions"] = event["versions"]
         elif what == "machine":
+            if self.before is not None:
+                report.refuse(report.other_machine(self.device, self.before["machine"], event))
             self.report["machine"].update({k: v for k, v in event.items() if k != "what"})
         elif what in ("measured", "failed"):
             values = event["values"] if what == "measured" else {"failed": event["reason"]}
@@ -266,6 +278,8 @@ class Run:
         self.save()
 
     def decode(self) -> None:
+        if self.before is not None and self.report["decoding"]:
+            return
         self.say("decoding alone, beside nvCOMP")
         limit = min(self.limits.row * (1 if self.args.quick else 4), max(self.limits.left(), 0.0))
         about = self.report["peers"].setdefault(DECODING, {"title": "nvCOMP"})
@@ -273,13 +287,14 @@ class Run:
             if self.device == "cpu":
                 raise Unavailable(report.NEEDS_GPU)
             if limit < 1:
-                raise Unavailable("not run: the time for everything was up")
+                raise Unavailable(NOT_RUN)
             found = decoding.run(self.args.environments / "logs", self.args.nvcomp_bench, self.args.quick, limit)
         except Unavailable as error:
             about["reason"] = str(error)
             self.say(f"nvCOMP: skipped, {error}")
         else:
             self.report["decoding"] = found
+            about.pop("reason", None)
             about.update({"versions": {"nvCOMP": found["nvcomp"]}} if found["nvcomp"] else {"reason": found["reason"]})
         self.save()
 
@@ -304,6 +319,11 @@ def without_paths(arguments: list[str]) -> list[str]:
         elif not argument.startswith(tuple(f"{name}=" for name in hidden)):
             out.append(argument)
     return out
+
+
+def has(values: Json | None) -> bool:
+    """Whether a section has its figures, or a reason that more time would not change."""
+    return values is not None and not by_limit(values.get("failed", ""))
 
 
 def brief(values: Json) -> str:
@@ -360,6 +380,9 @@ def main(arguments: list[str] | None = None) -> int:
         outputs(run.report, run.path, args)
         print("stopped; --resume goes on", file=sys.stderr)
         return 130
+    except report.ReportError as error:
+        print(f"peers: {error}", file=sys.stderr)
+        return 2
     outputs(run.report, run.path, args)
     return 0
 

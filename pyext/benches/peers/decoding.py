@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+from . import processes
 from .environments import Unavailable
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -21,14 +23,16 @@ COMMAND = ("cargo", "bench", "--quiet", "--package", "wcodec", "--bench", "gpu",
 def command(binary: str | None) -> list[str]:
     """The benchmark, as it was built before or by cargo."""
     if binary is not None:
-        return [binary]
+        # A path is the user's, and the benchmark runs in another folder.
+        return [os.path.abspath(binary)]
     if shutil.which("cargo") is None:
         raise Unavailable("cargo is not installed, and --nvcomp-bench names no benchmark that was built before")
     return list(COMMAND)
 
 
 def run(folder: Path, binary: str | None, quick: bool, limit: float) -> dict[str, Any]:
-    """Rows of all cases, of which device, and why nvCOMP is not among them, if it is not.
+    """Rows of all cases, of which device, and why nvCOMP is not among them, if it is not. After at most ``limit``
+    seconds.
 
     :raises Unavailable: with the reason.
     """
@@ -37,17 +41,18 @@ def run(folder: Path, binary: str | None, quick: bool, limit: float) -> dict[str
     device: Any = None
     folder.mkdir(parents=True, exist_ok=True)
     said = ""
+    begin = time.monotonic()
     for case in CASES:
         out = (folder / f"decoding-{case.split()[0]}.json").resolve()
         out.unlink(missing_ok=True)
         try:
-            done = subprocess.run(
-                [*start, *(["--quick"] if quick else []), "--only", case], cwd=REPOSITORY, capture_output=True,
-                text=True, errors="replace", timeout=limit, check=False, stdin=subprocess.DEVNULL,
-                env={**os.environ, "WCODEC_BENCH_OUT": str(out)},
+            done = processes.run(
+                [*start, *(["--quick"] if quick else []), "--only", case],
+                max(begin + limit - time.monotonic(), 0.0), folder=REPOSITORY,
+                environment={"WCODEC_BENCH_OUT": str(out)},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise Unavailable(f"stopped after {limit:g} s, the limit of a row") from None
+            raise Unavailable(f"stopped after {limit:.3g} s, the limit of decoding alone") from None
         except OSError as error:
             raise Unavailable(f"{start[0]}: {error}") from None
         if done.returncode or not out.exists():

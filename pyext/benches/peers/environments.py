@@ -15,10 +15,12 @@ import site
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import processes
 from .catalogue import Peer, package
 
 # Seconds: some build from source.
@@ -82,8 +84,8 @@ def missing(peer: Peer, cuda: str | None) -> list[str]:
     return out
 
 
-def prepare(peer: Peer, cuda: str | None, options: Options) -> Environment:
-    """The interpreter that a peer runs with.
+def prepare(peer: Peer, cuda: str | None, options: Options, limit: float = INSTALL_LIMIT) -> Environment:
+    """The interpreter that a peer runs with, made in at most ``limit`` seconds if it is not there.
 
     :raises Unavailable: with the reason, if what it needs cannot be had.
     """
@@ -102,10 +104,11 @@ def prepare(peer: Peer, cuda: str | None, options: Options) -> Environment:
     how = "an environment of its own, on this interpreter's torch"
     if stamp.exists() and json.loads(stamp.read_text(encoding="utf-8")).get("key") == key:
         return Environment(str(python), how)
+    end = time.monotonic() + min(limit, INSTALL_LIMIT)
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # pip runs from here: a pip of its own would be most of the environment.
-    _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], "no environment could be made")
+    _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], "no environment could be made", end)
     _share(folder)
     limits = folder / "constraints.txt"
     limits.write_text("\n".join(constraints()) + "\n", encoding="utf-8")
@@ -119,7 +122,7 @@ def prepare(peer: Peer, cuda: str | None, options: Options) -> Environment:
         command.append("--no-index")
     if peer.no_build_isolation:
         command.append("--no-build-isolation")
-    _run(command, "pip could not install it")
+    _run(command, "pip could not install it", end)
     stamp.write_text(json.dumps({"key": key, **wanted}, indent=1), encoding="utf-8")
     return Environment(str(python), how)
 
@@ -131,14 +134,13 @@ def _share(folder: Path) -> None:
     (own / "shared.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _run(command: Sequence[str], what: str) -> None:
+def _run(command: Sequence[str], what: str, end: float) -> None:
+    """Until ``end`` by time.monotonic()."""
+    limit = max(end - time.monotonic(), 0.0)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=INSTALL_LIMIT, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        done = processes.run(command, limit)
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"{what}: it took more than {INSTALL_LIMIT} s") from None
+        raise Unavailable(f"{what}: there were only {limit:.3g} s for it") from None
     except OSError as error:
         raise Unavailable(f"{what}: {error}") from None
     if done.returncode:

@@ -14,7 +14,9 @@ from .catalogue import PEERS, Variant
 Json = dict[str, Any]
 SCHEMA = 1
 # With other values of these, figures do not belong side by side.
-COMPARED = ("device", "shapes", "layers", "tokens", "text_tokens", "prefill_tokens")
+COMPARED = ("device", "shapes", "layers", "tokens", "repeats", "text_tokens", "prefill_tokens")
+# All peers run on these, whose speeds are theirs too.
+SHARED = ("torch", "transformers")
 BF16 = "bf16/bf16"
 NEEDS_GPU = "it needs a GPU"
 
@@ -68,31 +70,80 @@ def read(path: Path) -> Json:
 
 
 def differing(one: Json, other: Json) -> list[str]:
-    """Settings that have to be the same and are not, and another GPU."""
+    """What has to be the same and is not: settings, the machine, versions."""
     a, b = one["settings"], other["settings"]
     out = [f"{name} {a.get(name)} and {b.get(name)}" for name in COMPARED if a.get(name) != b.get(name)]
-    gpus = [r["machine"].get("gpu") for r in (one, other)]
-    if None not in gpus and gpus[0] != gpus[1]:
-        out.append(f"GPU {gpus[0]} and {gpus[1]}")
+    out += other_machine(a["device"], one["machine"], other["machine"])
+    return out + other_versions(one["peers"], other["peers"])
+
+
+def other_machine(device: str, one: Json, other: Json) -> list[str]:
+    """What differs of the GPU, or of the CPU where that computes; what only one of them knows is not compared.
+
+    >>> other_machine("cuda", {"gpu": "A", "cpu": "x"}, {"gpu": "B", "cpu": "y"})
+    ['GPU A and B']
+    """
+    names = {"cpu": "CPU", "cores": "cores", "torch_threads": "threads of torch"} if device == "cpu" else {"gpu": "GPU"}
+    out = []
+    for name, title in names.items():
+        a, b = one.get(name), other.get(name)
+        if None not in (a, b) and a != b:
+            out.append(f"{title} {a} and {b}")
+    if device == "cpu" and "torch_threads" in one and "torch_threads" in other:
+        # Reports from before this was told had one for each core.
+        counts = [r.get("wcodec_threads", "one for each core") for r in (one, other)]
+        if counts[0] != counts[1]:
+            out.append(f"threads of wcodec {counts[0]} and {counts[1]}")
     return out
 
 
-def merge(reports: Iterable[Json]) -> Json:
-    """Of several runs with the same settings; a section that was measured is not replaced by one that failed.
+def other_versions(one: Json, other: Json) -> list[str]:
+    """Packages that differ between peers of two runs: of those that all share, and of each peer that both have.
 
-    :raises ReportError: if settings differ.
+    >>> other_versions({"hqq": {"versions": {"hqq": "1"}}}, {"hqq": {"versions": {"hqq": "2"}}})
+    ['hqq 1 and 2']
+    """
+    out = []
+    for package in SHARED:
+        a, b = (sorted({v[package] for v in map(_versions, run.values()) if package in v}) for run in (one, other))
+        if a and b and a != b:
+            out.append(f"{package} {', '.join(a)} and {', '.join(b)}")
+    for name in one:
+        mine, theirs = _versions(one[name]), _versions(other.get(name, {}))
+        for package in mine:
+            if package not in SHARED and package in theirs and mine[package] != theirs[package]:
+                of = "" if package == name else f" of {name}"
+                out.append(f"{package}{of} {mine[package]} and {theirs[package]}")
+    return out
+
+
+def _versions(peer: Json) -> dict[str, str]:
+    return peer.get("versions") or {}
+
+
+def refuse(differences: list[str]) -> None:
+    """:raises ReportError: if there are any."""
+    if differences:
+        raise ReportError(f"these runs do not belong side by side: {'; '.join(differences)}")
+
+
+def merge(reports: Iterable[Json]) -> Json:
+    """Of several runs with the same settings, machine and versions; a section that was measured is not replaced by one
+    that failed.
+
+    :raises ReportError: if any of these differ.
     """
     first, *others = reports
     out: Json = json.loads(json.dumps(first))
     for other in others:
-        if differences := differing(out, other):
-            raise ReportError(f"these runs had other settings: {'; '.join(differences)}")
+        refuse(differing(out, other))
         out["command"] += f"; {other['command']}"
         for name in ("sections", "batches"):
             out["settings"][name] = list(dict.fromkeys([*out["settings"][name], *other["settings"][name]]))
         for name, peer in other["peers"].items():
             mine = out["peers"].get(name)
-            if mine is None or (mine.get("reason") and not peer.get("reason")):
+            later = mine is not None and (mine.get("reason") or (peer.get("versions") and not mine.get("versions")))
+            if mine is None or (later and not peer.get("reason")):
                 out["peers"][name] = peer
         for name, row in other["rows"].items():
             mine = out["rows"].setdefault(name, row)
@@ -156,15 +207,30 @@ def _fixed(section: str, name: str, places: int) -> Callable[[Json], Cell]:
 
 
 def _eager(row: Json) -> Cell:
+    """Over bf16 in the same process: what a CPU does for it varies from one to the next."""
     found, beside = value(row, "eager/1", "tokens_per_s"), value(row, "eager/1", "bf16_tokens_per_s")
     if found is None:
         return None
     return number(found) if beside is None else f"{number(found)} ({found / beside:.2f})"
 
 
+def _step(section: str, beside: float | None) -> Callable[[Json], Cell]:
+    """Over the report's row of bf16: a step that is one launch varies little."""
+
+    def cell(row: Json) -> Cell:
+        found = value(row, section, "tokens_per_s")
+        if found is None:
+            return None
+        of = "" if beside is None or row["peer"] == "bf16" else f" ({found / beside:.2f})"
+        return number(found) + of
+
+    return cell
+
+
 def columns(report: Json) -> list[tuple[str, str, Callable[[Json], Cell]]]:
     """(heading, section, cell) of all figures."""
     batches = report["settings"]["batches"]
+    bf16 = report["rows"].get(BF16)
     out: list[tuple[str, str, Callable[[Json], Cell]]] = [
         ("bits/weight", "quality", _fixed("quality", "bits", 2)),
         ("KL, weights", "quality", _figure("quality", "kl")),
@@ -179,8 +245,12 @@ def columns(report: Json) -> list[tuple[str, str, Callable[[Json], Cell]]]:
     ]
     for kind in ("eager", "captured", "compiled"):
         for batch in batches:
-            cell = _eager if (kind, batch) == ("eager", 1) else _figure(f"{kind}/{batch}", "tokens_per_s")
-            out.append((f"{kind}, batch {batch}", f"{kind}/{batch}", cell))
+            section = f"{kind}/{batch}"
+            if kind == "eager":
+                cell = _eager if batch == 1 else _figure(section, "tokens_per_s")
+            else:
+                cell = _step(section, None if bf16 is None else value(bf16, section, "tokens_per_s"))
+            out.append((f"{kind}, batch {batch}", section, cell))
     out.append(("prefill", "prefill", _figure("prefill", "tokens_per_s")))
     return out
 
@@ -290,6 +360,9 @@ def _about(report: Json) -> str:
         versions.update(peer.get("versions") or {})
     listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     told = ", ".join(f"{name} {settings[name]}" for name in ("shapes", "tokens", "repeats", "text_tokens"))
+    if settings["device"] == "cpu" and machine.get("torch_threads"):
+        told += f", threads: torch {machine['torch_threads']}, "
+        told += f"wcodec {machine.get('wcodec_threads', 'one for each core')}"
     lines = [f"{report['date']}, {where}; {told}. Versions: {listed}. `{report['command']}`"]
     for peer in report["peers"].values():
         if peer.get("reason"):

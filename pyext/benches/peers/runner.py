@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import processes
 from .events import Event, Reader
 from .worker import RESTART
 
@@ -22,6 +23,18 @@ Todo = dict[str, list[str]]
 POLL = 0.1
 # Seconds until a process has imported what it needs, before its rows' own limit counts.
 START_LIMIT = 240.0
+NOT_RUN = "not run: the time for everything was up"
+STOPPED = "stopped after"
+WITHOUT = "the process ended without a result"
+
+
+def by_limit(reason: str) -> bool:
+    """Whether a section failed only because there was no time for it: with more time it may be measured.
+
+    >>> by_limit("stopped after 75 s, the limit of a row"), by_limit("RuntimeError: no kernel")
+    (True, False)
+    """
+    return reason.startswith((NOT_RUN, STOPPED))
 
 
 @dataclass
@@ -75,7 +88,11 @@ class Runner:
         self._todo = {row: list(sections) for row, sections in job.todo.items()}
         self._begun: tuple[str, str] | None = None
         self._row: str | None = None
+        self._reference = False
         self._since = 0.0
+        # A row has its limit over all of its processes.
+        self._spent: dict[str, float] = {}
+        self._told = False
         self._unavailable: str | None = None
 
     def run(self) -> str | None:
@@ -83,16 +100,19 @@ class Runner:
         attempt = 0
         while any(self._todo.values()):
             if self._limits.left() <= 0:
-                self._give_up("not run: the time for everything was up")
+                self._give_up(NOT_RUN)
                 break
             before = sum(map(len, self._todo.values()))
             why = self._process(attempt)
             attempt += 1
             if self._unavailable is not None:
                 return self._unavailable
-            if why is not None and sum(map(len, self._todo.values())) == before:
-                # Not even a section was begun.
-                return why
+            if sum(map(len, self._todo.values())) == before:
+                # Not even a section was begun: one more process would do no more.
+                why = why or WITHOUT
+                if not self._told:
+                    return why
+                self._give_up(why)
         return None
 
     def _give_up(self, why: str, row: str | None = None) -> None:
@@ -118,7 +138,7 @@ class Runner:
             encoding="utf-8",
         )  # fmt: skip
         reader = Reader(events)
-        self._begun, self._row, self._since = None, None, time.monotonic()
+        self._begun, self._row, self._reference, self._since = None, None, False, time.monotonic()
         with log.open("wb") as output:
             # In that folder, where libraries may write logs of their own.
             process = subprocess.Popen(
@@ -128,15 +148,16 @@ class Runner:
             try:
                 late = self._watch(process, reader)
             finally:
-                _kill(process)
+                processes.kill(process)
         for event in reader.new():
             self._event(event)
+        self._leave_row()
         if late is not None:
             self._late(late)
             return late
-        if process.returncode == 0:
+        if process.returncode == 0 and self._begun is None:
             return None
-        why = ended(process.returncode)
+        why = ended(process.returncode) if process.returncode else WITHOUT
         if process.returncode != RESTART:
             said = last_line(log)
             why = f"{why} ({said})" if said else why
@@ -151,11 +172,12 @@ class Runner:
             for event in reader.new():
                 self._event(event)
             if self._limits.left() <= 0:
-                return "not run: the time for everything was up"
-            limit = START_LIMIT if self._row is None else self._limits.row
+                return NOT_RUN
+            starts = self._row is None and not self._reference
+            limit = START_LIMIT if starts else self._limits.row
             if time.monotonic() - self._since > limit:
-                what = "start" if self._row is None else "row"
-                return f"stopped after {limit:g} s, the limit of a {what}"
+                what = "start" if starts else "row" if self._row is not None else "row, in the bfloat16 beside it"
+                return f"{STOPPED} {limit:g} s, the limit of a {what}"
             time.sleep(POLL)
         return None
 
@@ -168,28 +190,26 @@ class Runner:
 
     def _event(self, event: Event) -> None:
         what = event["what"]
-        if what == "row":
-            self._row, self._since = event["row"], time.monotonic()
+        if what == "reference begins":
+            self._reference, self._since = True, time.monotonic()
+        elif what == "row":
+            self._leave_row()
+            self._row = event["row"]
+            self._since = time.monotonic() - self._spent.get(event["row"], 0.0)
         elif what == "begin":
             self._begun = event["row"], event["section"]
         elif what in ("measured", "failed"):
             left = self._todo[event["row"]]
             if event["section"] in left:
                 left.remove(event["section"])
-            self._begun = None
+            self._begun, self._told = None, True
         elif what == "unavailable":
             self._unavailable = event["reason"]
         self._tell(event)
 
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and those that it started: compilers run in others."""
-    if process.poll() is None or os.name == "posix":
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError, AttributeError):
-            process.kill()
-    process.wait()
+    def _leave_row(self) -> None:
+        if self._row is not None:
+            self._spent[self._row] = time.monotonic() - self._since
 
 
 def worker_command(python: str) -> list[str]:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ def machine(device: str) -> dict[str, Any]:
     import torch
 
     out: dict[str, Any] = {"torch_threads": torch.get_num_threads()}
-    if device != "cpu":
+    if device == "cpu":
+        out["wcodec_threads"] = torch.get_num_threads()
+    else:
         free, total = torch.cuda.mem_get_info()
         out.update(
             gpu=torch.cuda.get_device_name(),
@@ -75,6 +78,41 @@ def healthy(device: str) -> bool:
         return False
 
 
+def as_many_threads() -> None:
+    """Gives wcodec as many threads as torch has. Its own would be one for each core, whatever torch was told; it starts
+    them when it needs them first, and then reads this."""
+    import torch
+
+    os.environ["RAYON_NUM_THREADS"] = str(torch.get_num_threads())
+
+
+def measure(
+    tell: Callable[..., None], name: str, todo: list[str], run: Callable[[str], Any], fine: Callable[[], bool]
+) -> bool:
+    """The sections of a row, each with what it measured or why not; whether this process can go on."""
+    from .adapters.base import NotThere
+
+    lost: str | None = None
+    for section in todo:
+        if lost is not None:
+            tell("failed", row=name, section=section, reason=lost)
+            continue
+        tell("begin", row=name, section=section)
+        try:
+            tell("measured", row=name, section=section, values=run(section))
+        # A library that wants to end the process has only failed.
+        except (Exception, SystemExit) as error:
+            why = str(error) if isinstance(error, NotThere) else reason(error)
+            tell("failed", row=name, section=section, reason=why)
+            if section == "load":
+                lost = why
+            if not isinstance(error, NotThere) and not fine():
+                # Nothing that comes after it in this process would be the library's own fault.
+                return False
+    tell("done", row=name)
+    return True
+
+
 def main() -> int:
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     warnings.simplefilter("ignore")
@@ -84,10 +122,11 @@ def main() -> int:
 
     # All that is heavy comes after this line, so that a peer that cannot be imported is still one with versions.
     from . import adapters, sections
-    from .adapters.base import NotThere
 
     settings = sections.Settings(**{k: tuple(v) if isinstance(v, list) else v for k, v in job["settings"].items()})
-    if settings.device != "cpu":
+    if settings.device == "cpu":
+        as_many_threads()
+    else:
         import torch
 
         torch.cuda.init()
@@ -98,36 +137,21 @@ def main() -> int:
     tell("machine", **machine(settings.device))
     try:
         prepare = adapters.find(peer.name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         tell("unavailable", reason=reason(error))
         return 0
     beside = None
     if job["reference"] and peer.name != "bf16":
+        # From here on the limit of a row counts, and not that of a start.
+        tell("reference begins")
         beside = sections.reference(settings)
         tell("reference", tokens_per_s=beside)
     for name, todo in job["rows"].items():
         variant = next(v for v in peer.variants if v.name == name)
         tell("row", row=name)
         row = sections.Row(prepare, variant, settings, beside)
-        lost: str | None = None
-        for section in todo:
-            if lost is not None:
-                tell("failed", row=name, section=section, reason=lost)
-                continue
-            tell("begin", row=name, section=section)
-            try:
-                tell("measured", row=name, section=section, values=row.run(section))
-            except NotThere as error:
-                tell("failed", row=name, section=section, reason=str(error))
-            except Exception as error:
-                why = reason(error)
-                tell("failed", row=name, section=section, reason=why)
-                if section == "load":
-                    lost = why
-                if not healthy(settings.device):
-                    # Nothing that comes after it in this process would be the library's own fault.
-                    os._exit(RESTART)
-        tell("done", row=name)
+        if not measure(tell, name, todo, row.run, lambda: healthy(settings.device)):
+            os._exit(RESTART)
         del row
         import tinyllama_model
 
