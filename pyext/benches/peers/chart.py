@@ -118,7 +118,8 @@ def quality(report: Json) -> list[Point]:
 
 def aside(report: Json) -> str:
     """Names and bits of what loses nothing, and of what would only make the axis long."""
-    exact, long = [], []
+    exact: list[str] = []
+    long: list[str] = []
     for row in order(report):
         bits, kl = value(row, "quality", "bits"), value(row, "quality", "kl")
         if kl is not None and (kl == 0 or bits > MOST_BITS):
