@@ -75,13 +75,14 @@ $(call nvcomp_stamp,$(1)): | $(VENV)/tools
 endef
 $(foreach n,4 5 6 gpu,$(eval $(call nvcomp_rule,$(n))))
 
-# Without optimizing across crates, which takes as long as all the rest: `make wheel` does that.
 .PHONY: build
-build: export CARGO_PROFILE_RELEASE_LTO := off
-build: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 16
 build: $(VENV)/tools
 	@echo "building the package"
 	@VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release >$(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; exit 1; }
+
+# Built without optimizing across crates, which takes as long as all else of the build. What measures speeds is built with it.
+demo test test-python: export CARGO_PROFILE_RELEASE_LTO := off
+demo test test-python: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 16
 
 demo: build $(VENV)/test-tools ## Compresses the model in the repository, verifies it bit for bit, shows what it saves, generates text
 	@mkdir -p $(DEMO)

@@ -16,11 +16,10 @@ from typing import Any
 
 from . import catalogue, decoding, environments, report
 from .catalogue import DECODING, PEERS
-from .environments import Environment, Unavailable
+from .environments import Environment, Unavailable, versions
 from .events import Event
 from .plan import planned
 from .runner import NOT_RUN, Job, Limits, Runner, Todo, by_limit, worker_command
-from .worker import versions
 
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).resolve().parents[3]

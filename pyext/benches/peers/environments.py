@@ -16,7 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,15 +51,20 @@ class Environment:
     """For the report."""
 
 
-def constraints() -> list[str]:
-    """Versions that are not to be changed."""
-    out = []
-    for name in HELD:
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Of the packages that this interpreter has."""
+    out = {}
+    for name in packages:
         try:
-            out.append(f"{name}=={importlib.metadata.version(name)}")
+            out[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     return out
+
+
+def constraints() -> list[str]:
+    """Versions that are not to be changed."""
+    return [f"{name}=={version}" for name, version in versions(HELD).items()]
 
 
 def base_folders() -> list[str]:
@@ -74,14 +79,9 @@ def base_folders() -> list[str]:
 
 def missing(peer: Peer, cuda: str | None) -> list[str]:
     """Requirements that this interpreter has not, whatever their versions."""
-    out = []
-    for requirement in peer.needs(cuda):
-        name = package(requirement)
-        try:
-            importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            out.append(name)
-    return out
+    names = [package(requirement) for requirement in peer.needs(cuda)]
+    there = versions(names)
+    return [name for name in names if name not in there]
 
 
 def prepare(peer: Peer, cuda: str | None, options: Options, limit: float = INSTALL_LIMIT) -> Environment:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -217,7 +216,3 @@ def worker_command(python: str) -> list[str]:
     folder = Path(__file__).resolve().parents[1]
     start = f"import sys; sys.path.append({str(folder)!r}); from peers.worker import main; sys.exit(main())"
     return [python, "-c", start]
-
-
-def current_command() -> list[str]:
-    return worker_command(sys.executable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -34,9 +34,6 @@ class Settings:
     prefill_tokens: int
     batches: tuple[int, ...]
     sections: tuple[str, ...]
-
-    def to_dict(self) -> Values:
-        return asdict(self)
 
 
 def outside_of_torch(device: str) -> int:
@@ -131,10 +128,7 @@ class Row:
         }
 
     def eager(self, batch: int) -> Values:
-        s = self.settings
-        bench.generate(self.model, max(s.tokens // 4, 2), batch, s.device)
-        times = [bench.generate(self.model, s.tokens, batch, s.device) for _ in range(s.repeats)]
-        values = self._rate(times, s.tokens * batch)
+        values = self._rate(generated(self.model, self.settings, batch), self.settings.tokens * batch)
         if batch == 1 and self.reference is not None:
             values["bf16_tokens_per_s"] = self.reference
         return values
@@ -176,12 +170,17 @@ class Row:
         return {**self._rate(times, tokens), "tokens": tokens}
 
 
+def generated(model: Any, settings: Settings, batch: int = 1) -> list[float]:
+    """Seconds for the tokens of each repeat, after some that warm up."""
+    bench.generate(model, max(settings.tokens // 4, 2), batch, settings.device)
+    return [bench.generate(model, settings.tokens, batch, settings.device) for _ in range(settings.repeats)]
+
+
 def reference(settings: Settings) -> float:
     """Tokens per second of bf16 itself, eager, at batch 1, in the same process: what the CPU does varies."""
     with torch.no_grad():
         model = models.of_shapes(settings.shapes, settings.layers, settings.device)
-        bench.generate(model, max(settings.tokens // 4, 2), device=settings.device)
-        times = [bench.generate(model, settings.tokens, device=settings.device) for _ in range(settings.repeats)]
+        times = generated(model, settings)
         del model
         bench.clean()
     return settings.tokens / median(times)

@@ -5,7 +5,6 @@ python -m peers.worker JOB.json
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .catalogue import PEERS
+from .environments import versions
 from .events import Writer
 
 # Read by the process that started this one.
@@ -23,17 +23,6 @@ RESTART = 75
 LONGEST_REASON = 240
 # What every peer has, besides its own packages.
 SHARED = ("wcodec", "torch", "transformers", "accelerate", "triton", "numpy")
-
-
-def versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Of the packages that are installed."""
-    out = {}
-    for name in packages:
-        try:
-            out[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return out
 
 
 def reason(error: BaseException) -> str:

@@ -21,8 +21,8 @@ pub struct Widths {
     pub scheme: usize,
     /// `rans pair`.
     pub coder: usize,
-    /// Of errors that the file states; 0 where it states none.
-    pub error: usize,
+    /// Whether the file states errors.
+    pub errors: bool,
 }
 
 impl Widths {
@@ -38,7 +38,7 @@ impl Widths {
             most.dtype = most.dtype.max(t.dtype.name().len());
             most.scheme = most.scheme.max(joined(&t.scheme, t.scales.as_deref()));
             most.coder = most.coder.max(joined(t.coder(), t.layout()));
-            most.error = most.error.max(if t.error.is_some() { "0.0123".len() } else { 0 });
+            most.errors |= t.error.is_some();
         }
         most.label = tree.nodes.iter().map(|n| 2 * n.depth + 2 + width(&safe(&n.label))).max().unwrap_or(0);
         most

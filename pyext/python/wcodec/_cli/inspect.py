@@ -13,7 +13,7 @@ from .._metadata import plan_of, quality_of
 from .._native import Facts, matching, safe
 from .._options import is_unicode
 from .._reports import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT, table_row
-from .._roles import role_rows, role_table
+from .._roles import role_rows, role_table, without_empty
 from .._terminal import columns, has_colors, table
 from .output import document, prose, put, save_plot, say, show, show_table
 
@@ -66,12 +66,9 @@ def _tables(container: Container, facts: Facts, shown: list[int], names: list[st
         show(facts.table(shown).rstrip("\n"))
         return
     entries = (container._entry(facts, place, names[place]) for place in shown)
-    errors = any(error is not None for *_, error in facts.figures(shown))
-    headings, drop = list(TABLE_HEADINGS), list(TABLE_DISPENSABLE)
-    if errors:
-        headings.append("error")
-        drop.append("error")
-    lines = (table_row(entry) + ((fmt.number(entry.error, 4),) if errors else ()) for entry in entries)
+    all_of = [(*table_row(entry), fmt.number(entry.error, 4)) for entry in entries]
+    headings, lines = without_empty((*TABLE_HEADINGS, "error"), all_of)
+    drop = [name for name in (*TABLE_DISPENSABLE, "error") if name in headings]
     show_table(table(headings, lines, TABLE_LEFT, most=most, drop=drop, colors=colors))
 
 

@@ -45,6 +45,12 @@ pub struct Columns {
     pub after: bool,
 }
 
+/// Those of these columns in which the file has something.
+fn of_file<const N: usize>(state: &State, columns: [Column; N]) -> impl Iterator<Item = Column> + use<N> {
+    let errors = state.file.widths.errors;
+    columns.into_iter().filter(move |&c| c != Column::Error || errors)
+}
+
 /// Whether it stands at the right of its column.
 pub fn is_number(column: Column) -> bool {
     !matches!(column, Column::Name | Column::Shape | Column::Dtype | Column::Scheme | Column::Coder)
@@ -57,8 +63,7 @@ impl Columns {
         // The sign that there are more columns.
         let room = width.saturating_sub(MARKS + 3);
         let least = longest.min((room / 3).clamp(12, 44));
-        let there = |&c: &Column| c != Column::Error || state.file.widths.error > 0;
-        let all = IMPORTANCE.iter().filter(|c| there(c)).count();
+        let all = of_file(state, IMPORTANCE).count();
         let scroll = state.layers.scroll.min(all - 1);
         let mut left = room.saturating_sub(least);
         let mut take = |column: Column| {
@@ -68,8 +73,8 @@ impl Columns {
             fits
         };
         let mut chosen: Vec<Column> = match scroll {
-            0 => IMPORTANCE.into_iter().filter(there).filter(|&c| take(c)).collect(),
-            _ => Column::ALL.into_iter().filter(there).skip(1 + scroll).take_while(|&c| take(c)).collect(),
+            0 => of_file(state, IMPORTANCE).filter(|&c| take(c)).collect(),
+            _ => of_file(state, Column::ALL).skip(1 + scroll).take_while(|&c| take(c)).collect(),
         };
         chosen.sort_unstable();
         let after = scroll + chosen.len() < all;
@@ -120,10 +125,9 @@ fn width_of(state: &State, column: Column) -> usize {
 
 /// How many columns can be scrolled out to the left: none where all of them fit.
 pub fn most_scroll(state: &State) -> usize {
-    let there = |c: &&Column| **c != Column::Error || state.file.widths.error > 0;
-    let needed: usize = IMPORTANCE.iter().filter(there).map(|&c| width_of(state, c) + GAP).sum();
+    let needed: usize = of_file(state, IMPORTANCE).map(|c| width_of(state, c) + GAP).sum();
     let room = usize::from(state.size.0).saturating_sub(MARKS + 3);
-    let all = IMPORTANCE.iter().filter(there).count();
+    let all = of_file(state, IMPORTANCE).count();
     if needed + longest(state).min((room / 3).clamp(12, 44)) <= room { 0 } else { all - 1 }
 }
 
