@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest --quiet --numprocesses 2 --dist worksteal
 MODEL := tests/data/doc-llama-3m
 DEMO := .demo
 PROMPT := The function returns
@@ -78,11 +79,13 @@ $(foreach n,4 5 6 gpu,$(eval $(call nvcomp_rule,$(n))))
 .PHONY: build
 build: $(VENV)/tools
 	@echo "building the package"
-	@VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release >$(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; exit 1; }
+	@MAKEFLAGS= VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release >$(VENV)/build.log 2>&1 || { cat $(VENV)/build.log; exit 1; }
 
-# Built without optimizing across crates, which takes as long as all else of the build. What measures speeds is built with it.
+# Built without optimizing across crates, which takes as long as all else of the build. What measures speeds is built with it. Lines
+# for a debugger are stripped from the package anyway.
 demo test test-python: export CARGO_PROFILE_RELEASE_LTO := off
 demo test test-python: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 16
+demo test test-python: export CARGO_PROFILE_RELEASE_DEBUG := false
 
 demo: build $(VENV)/test-tools ## Compresses the model in the repository, verifies it bit for bit, shows what it saves, generates text
 	@mkdir -p $(DEMO)
@@ -93,11 +96,22 @@ demo: build $(VENV)/test-tools ## Compresses the model in the repository, verifi
 	$(BIN)/wcodec generate $(MODEL) --baseline $(MODEL) --prompt "$(PROMPT)" --max-new-tokens 48 --quiet
 	@echo "the compressed model is $(DEMO)/doc-llama-3m.wcodec"
 
-test: test-rust test-kernels test-python ## Runs every test that needs no GPU
+# Packages from PyPI arrive while Rust compiles, and some Rust tests have use for one core only: side by side, none waits.
+test: ## Runs every test that needs no GPU
+	@$(MAKE) --no-print-directory --jobs 2 test-rust python-set-up
+	@$(MAKE) --no-print-directory test-kernels
+	$(PYTEST)
 
+# One after the other: both install into the environment.
+.PHONY: python-set-up
+python-set-up: $(VENV)/test-tools
+	@$(MAKE) --no-print-directory build
+
+# Both crates at once: by itself each has other features of the crates that they share, which would be compiled twice. What is
+# kept for the next compilation slows the first one down. Without make's flags, or cargo would count the two jobs of `test` as its own.
+test-rust test-kernels: export CARGO_INCREMENTAL ?= 0
 test-rust: $(foreach n,4 5 6,$(call nvcomp_stamp,$(n)))
-	WCODEC_NVCOMP_WHEELS=$(abspath $(NVCOMP)) cargo test --quiet --package wcodec
-	cargo test --quiet --package wcodec-tui
+	MAKEFLAGS= WCODEC_NVCOMP_WHEELS=$(abspath $(NVCOMP)) cargo test --quiet --package wcodec --package wcodec-tui
 
 # The kernels on the CPU, and their images as shipped: all by their hashes, those of one GPU compiled again (`make
 # check-kernels` compiles all of them).
@@ -106,9 +120,9 @@ test-kernels: nvrtc
 	$(BIN)/python kernels/compile.py --check --cc 9.0 --nvrtc $(NVRTC)
 
 # Two processes side by side, each with one thread of torch: more would wait for each other's memory.
-test-python: export OMP_NUM_THREADS ?= 1
+test test-python: export OMP_NUM_THREADS ?= 1
 test-python: build $(VENV)/test-tools
-	$(BIN)/pytest --quiet --numprocesses 2 --dist worksteal
+	$(PYTEST)
 
 # What is skipped has not been tested: without a GPU, nvCOMP or torch with CUDA these tests fail.
 test-gpu: export WCODEC_REQUIRE_GPU := 1
