@@ -29,8 +29,6 @@ DTYPES = {
     "U16": "<u2", "I16": "<i2", "F16": "<f2", "BF16": "<u2",
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8",
 }  # fmt: skip
-#: minor version of the format -> names of features that a reader of it knows
-FEATURES = {0: (), 1: ("draft-1.1",)}
 #: minor version -> scheme -> dtypes
 SCHEMES = {0: {"int8": ("F32", "F16", "BF16"), "raw": tuple(DTYPES)}}
 SCHEMES[1] = SCHEMES[0] | {
@@ -236,7 +234,7 @@ class FormatReader:
     """
 
     def __init__(self, path_or_bytes: str | Path | bytes, *, minor: int = 1) -> None:
-        self._features, self._schemes, self._table_bits = FEATURES[minor], SCHEMES[minor], TABLES[minor]
+        self._schemes, self._table_bits = SCHEMES[minor], TABLES[minor]
         self._file = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).read_bytes()
         index_offset = self._read_header()
         self.index = self._read_index(self._file[index_offset:])
@@ -267,8 +265,7 @@ class FormatReader:
         for key, kind in {"features": list, "metadata": dict, "tables": list, "tensors": list, "aliases": dict}.items():
             require(isinstance(index.setdefault(key, kind()), kind), f"index: {key} is not a {kind.__name__}")
         require(all(isinstance(t, dict) for t in index["tables"]), "index: a table is not an object")
-        unknown = [feature for feature in index["features"] if feature not in self._features]
-        require(not unknown, f"needs features that this reader does not know: {unknown}")
+        require(not index["features"], f"needs features that this reader does not know: {index['features']}")
         require(all(isinstance(v, str) for v in index["metadata"].values()), "index: metadata are not strings")
         self._tensors: dict[str, Json] = {}
         for entry in index["tensors"]:
@@ -484,7 +481,7 @@ class FormatReader:
         if coder == "zstd":
             return self._decode_zstd(name, plane, view, data, size, width)
         require(view and width == 1, f"{name}: coder {coder} needs a matrix of bytes")
-        return self._decode_tiles(name, plane, view, data)
+        return self._decode_tiles(name, plane, view, data, changes=scheme == "rate")
 
     def _chunks(self, name: str, plane: Json, data: bytes, chunks: int) -> tuple[Array, Array]:
         """Begin and end of each chunk in `data`, in bytes, int64 [chunks]; `chunks` follows from the shape."""
@@ -523,8 +520,11 @@ class FormatReader:
             parts.append(part)
         return np.concatenate(parts)
 
-    def _decode_tiles(self, name: str, plane: Json, view: View, data: bytes) -> Array:
-        """Sections 3 to 7: the bytes of all matrices, row-major, uint8 [count * rows * cols]."""
+    def _decode_tiles(self, name: str, plane: Json, view: View, data: bytes, *, changes: bool) -> Array:
+        """Sections 3 to 7: the bytes of all matrices, row-major, uint8 [count * rows * cols].
+
+        `changes`: patches say by how much they exceed what they replace.
+        """
         count, rows, cols, _ = view
         tile, layout, shift = plane["tile"], plane["layout"], plane.get("shift")
         require(is_size(tile, 64, 1024) and tile % 64 == 0, f"{name}: bad tile {tile!r}")
@@ -550,14 +550,17 @@ class FormatReader:
         for w in np.unique(widths).tolist():
             ids = np.flatnonzero(widths == w)
             part = np.stack([side[i] for i in ids]) if side else None
-            decoded = self._decode_group(plane, data, begin[ids], end[ids], w, part)
+            decoded = self._decode_group(plane, data, begin[ids], end[ids], w, part, changes=changes)
             for i, rectangle in zip(ids.tolist(), decoded, strict=True):
                 out[i // tiles, :, i % tiles * tile :][:, :w] = rectangle
         return out.reshape(count, strips * 16, padded_cols, octets)[:, :rows, :cols].reshape(-1)
 
-    def _decode_group(self, plane: Json, data: bytes, begin: Array, end: Array, w: int, side: Array | None) -> Array:
+    def _decode_group(
+        self, plane: Json, data: bytes, begin: Array, end: Array, w: int, side: Array | None, *, changes: bool
+    ) -> Array:
         """Decode chunks of one width: byte ranges [begin, end) of `data`, side uint8 [chunks, bytes] where it has one.
 
+        `changes`: patches say by how much they exceed what they replace.
         Returns the elements of the tiles as bytes, with the filter undone, uint8 [chunks, 16, w, bytes].
         """
         rans, layout, shift = plane["coder"] == "rans", plane["layout"], plane.get("shift")
@@ -565,7 +568,9 @@ class FormatReader:
         per_block = 16 if layout == "pair" else 32  # coded symbols of a lane
         patches: list[Array] = []
         if layout == "pair" and shift < 3:
-            patches = [read_patches(data[b:e], 16 * w) for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
+            patches = [
+                read_patches(data[b:e], 16 * w, changes) for b, e in zip(begin.tolist(), end.tolist(), strict=True)
+            ]
             begin = begin + np.array([4 + 4 * len(p) for p in patches])
         raw_length = w * per_block // 2 + (128 if rans and layout != "byte" else 0)
         require((end - begin <= raw_length).all(), "a body is longer than its raw length")
@@ -595,6 +600,9 @@ class FormatReader:
         # patches count elements in decoding order: block, lane, element
         elements = np.ascontiguousarray(elements.reshape(chunks, LANES, nb, 32, -1).transpose(0, 2, 1, 3, 4))
         for flat, patch in zip(elements.reshape(chunks, -1), patches, strict=False):
+            sums = flat[patch["position"]].view(np.int8).astype(int) + patch["change"].view(np.int8)
+            good = not changes or (sums == patch["value"].view(np.int8)).all()
+            require(good, "patches: an element and its change do not give the value")
             flat[patch["position"]] = patch["value"]
         # lane 4g + t has rows g and g + 8 and columns 16t to 16t + 15 of each block
         grid = elements.reshape(chunks, nb, 8, 4, 2, 16, -1).transpose(0, 4, 2, 1, 3, 5, 6).reshape(chunks, 16, w, -1)
@@ -623,14 +631,15 @@ def side_words(plane: Json) -> int:
     return plane["shift"] + 1 if plane["layout"] == "pair" else plane["shift"]  # 8 R, where R = shift / 8
 
 
-def read_patches(chunk: bytes, elements: int) -> Array:
-    """The patches at the start of a chunk: structured array of `position` (decoding order) and `value`."""
+def read_patches(chunk: bytes, elements: int, changes: bool) -> Array:
+    """The patches at the start of a chunk: structured array of `position` (decoding order), `value` and `change`."""
     count = int.from_bytes(chunk[:4], "little")
     require(4 + 4 * count <= len(chunk), "more patches than the chunk holds")
-    patches = np.frombuffer(chunk, np.dtype([("position", "<u2"), ("value", "u1"), ("zero", "u1")]), count, 4)
+    patches = np.frombuffer(chunk, np.dtype([("position", "<u2"), ("value", "u1"), ("change", "u1")]), count, 4)
     position = patches["position"].astype(np.int64)
     ascending = (np.diff(position) > 0).all() and (position < elements).all()
-    require(ascending and not patches["zero"].any(), "patches: not ascending within the tile, or a last byte is not 0")
+    good = ascending and (changes or not patches["change"].any())
+    require(good, "patches: not ascending within the tile, or a last byte is not 0")
     return patches
 
 

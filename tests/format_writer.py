@@ -333,10 +333,21 @@ def chunk_bytes(tensor: Tensor, chunk: Chunk, table: list[int], index: int) -> b
         body = stored
     head = b""
     if chunk.patches is not None:
-        head = struct.pack("<I", len(chunk.patches)) + b"".join(struct.pack("<HBB", p, q, 0) for p, q in chunk.patches)
+        head = struct.pack("<I", len(chunk.patches))
+        for p, q in chunk.patches:
+            change = q - coded_element(chunk, p, q, tensor.shift) if tensor.scheme == "rate" else 0
+            head += struct.pack("<HBB", p, q, change % 256)
     if pair and len(head + body) > 16 * chunk.width:
         raise ValueError(f"{tensor.name}: shift {tensor.shift} makes too many escapes for a chunk")
     return head + body
+
+
+def coded_element(chunk: Chunk, position: int, byte: int, shift: int) -> int:
+    """What the coded symbol makes of an element whose sign and low bits are those of `byte`."""
+    block, lane, element = position // 1024, position // 32 % 32, position % 32
+    high = chunk.symbols[lane][block * 16 + element // 2] >> element % 2 * 4 & 15
+    v = high << shift | magnitude(byte) & (1 << shift) - 1
+    return v ^ 0xFF if byte & 0x80 else v
 
 
 def side_bytes(tensor: Tensor, chunk: Chunk) -> bytes:
@@ -425,7 +436,7 @@ def write_container(
     parts = [planes_of(t) for t in tensors]
     newer = any(t.scheme in ("lossless", "rate") for t in tensors)
     newer = newer or any(t.coder == "huffman" and t.bits < 11 for some in parts for t in some)
-    features = ["draft-1.1"] * newer if features is None else features
+    features = features or []
     version = (1, int(newer)) if version is None else version
     out = bytearray(64)
     tables: list[Json] = []

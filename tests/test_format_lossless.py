@@ -35,7 +35,6 @@ def test_ways(dtype: str, way: str) -> None:
         for n, (shape, matrix) in enumerate(VIEWS)
     ]
     reader = FormatReader(write_container(None, tensors))
-    assert reader.index["features"] == ["draft-1.1"]
     for t in tensors:
         values = reader.values(t.name)
         assert values.shape == t.shape and values.itemsize == WIDTHS[dtype] // 8
@@ -105,7 +104,7 @@ def test_by_hand_split_plane() -> None:
 def test_by_hand_container() -> None:
     """Two elements, 0xC2A5 and 0x3F80, as planes of their exponents (85, 7F) and of the rest (A5, 00)."""
     index = (
-        b'{"format":"wcodec","features":["draft-1.1"],"writer":"hand","tables":[],"aliases":{},"tensors":[{"name":"x",'
+        b'{"format":"wcodec","features":[],"writer":"hand","tables":[],"aliases":{},"tensors":[{"name":"x",'
         b'"dtype":"BF16","shape":[2],"scheme":"lossless","matrix":[1,1,2,0],"planes":['
         b'{"coder":"raw","fields":[[7,8]],"data":[64,2,"HASH0"],"hash":"HASH0"},'
         b'{"coder":"raw","fields":[[15,1],[0,7]],"data":[80,2,"HASH1"],"hash":"HASH1"}]}]}'
@@ -127,21 +126,19 @@ def test_transposed_planes_are_those_of_the_matrix() -> None:
 
 
 def test_a_reader_of_version_1_0() -> None:
-    """It names the feature; and without the name it reads what it knows, and refuses one tensor."""
+    """It reads what it knows, and refuses the other tensors one by one."""
     tensors = lossless_tensors()
     file = write_container(None, tensors)
     assert file[8:12] == bytes([1, 0, 1, 0])
-    with pytest.raises(FormatReaderError, match=r"does not know: \['draft-1.1'\]"):
-        FormatReader(file, minor=0)
-    for reader in (FormatReader(file), FormatReader(reindexed(file, lambda i: i.update(features=[])), minor=0)):
+    for reader in (FormatReader(file), FormatReader(file, minor=0)):
         assert reader.names() == ["w", "z", "b", "t", "i", "r"]
         assert reader.symbols("i").tobytes() == tensors[4].data.tobytes()
         assert reader.raw_bytes("r") == tensors[5].data.tobytes()
     for name in ("w", "z", "b", "t"):
         with pytest.raises(FormatReaderError, match=f"{name}: unknown scheme 'lossless'"):
             reader.values(name)
-    with pytest.raises(FormatReaderError, match=r"does not know: \['draft-1.2'\]"):
-        FormatReader(reindexed(file, lambda i: i["features"].append("draft-1.2")))
+    with pytest.raises(FormatReaderError, match=r"does not know: \['planes-1.2'\]"):
+        FormatReader(reindexed(file, lambda i: i["features"].append("planes-1.2")))
 
 
 @pytest.fixture(scope="module")

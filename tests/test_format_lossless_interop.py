@@ -60,9 +60,8 @@ def test_the_page_reads_what_rust_writes(coder: str, dtype: str, tmp_path: Path)
         planes = [plane for name, s in schemes.items() if s == "lossless" for plane in page.entry(name)["planes"]]
         assert {schemes[name] for name in ("plain", "odd", "stack", "transposed")} == {"lossless"}
         assert WIDTHS[dtype] == 8 or "split" in {plane.get("layout") for plane in planes}
-        assert page.index["features"] == ["draft-1.1"]
     newer = "lossless" in schemes.values()
-    assert path.read_bytes()[8:12] == bytes([1, 0, newer, 0]) and page.index["features"] == ["draft-1.1"] * newer
+    assert path.read_bytes()[8:12] == bytes([1, 0, newer, 0]) and page.index["features"] == []
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -135,24 +134,22 @@ def test_rust_reads_what_writers_may_choose(variety: int, coder: str, tmp_path: 
     rust_reads(tensors, tmp_path)
 
 
-def test_rust_needs_neither_feature_nor_minor_version(tmp_path: Path) -> None:
-    """They are for readers that do not know what they stand for."""
-    for features, version in (([], (1, 0)), (["draft-1.1"], (1, 0)), ([], (1, 1)), (["draft-1.1"], (1, 7))):
+def test_rust_does_not_need_the_minor_version(tmp_path: Path) -> None:
+    """It is for people. Features are for readers: those that a reader does not know are refused by name."""
+    for version in ((1, 0), (1, 1), (1, 7)):
         tensors = lossless_tensors()
-        file = write_container(None, tensors, features=features, version=version)
+        file = write_container(None, tensors, version=version)
         assert wcodec.open(file)["w"].numpy().tobytes() == tensors[0].data.tobytes()
-    with pytest.raises(wcodec.UnsupportedError, match="draft-1.2"):
-        wcodec.open(reindexed(file, lambda index: index["features"].append("draft-1.2")))
+    with pytest.raises(wcodec.UnsupportedError, match="planes-1.2"):
+        wcodec.open(reindexed(file, lambda index: index["features"].append("planes-1.2")))
 
 
 def test_a_reader_of_version_1_0(tmp_path: Path) -> None:
-    """It refuses what this version writes by the feature's name; and without the name one tensor."""
+    """It reads what it knows of what this version writes, and refuses one tensor."""
     rng, path = np.random.default_rng(2), tmp_path / "a.wcodec"
     arrays = {"w": rng.standard_t(6, (48, 320)).astype(np.float32), "ids": np.arange(7)}
     wcodec.compress(arrays, path, scheme="lossless", progress=False)
-    with pytest.raises(FormatReaderError, match=r"does not know: \['draft-1.1'\]"):
-        FormatReader(path, minor=0)
-    page = FormatReader(reindexed(path.read_bytes(), lambda index: index.update(features=[])), minor=0)
+    page = FormatReader(path, minor=0)
     assert page.raw_bytes("ids") == arrays["ids"].tobytes()
     with pytest.raises(FormatReaderError, match="w: unknown scheme 'lossless'"):
         page.values("w")

@@ -43,7 +43,6 @@ from rate_samples import (
 def check(*tensors: Tensor) -> FormatReader:
     """Write rate tensors, and compare symbols, scales and values that are read with those written."""
     reader = FormatReader(write_container(None, tensors))
-    assert reader.index["features"] == ["draft-1.1"]
     for t in tensors:
         np.testing.assert_array_equal(reader.symbols(t.name), t.data)
         assert reader.scales(t.name).tobytes() == floats(t.scales).tobytes()
@@ -238,9 +237,9 @@ def test_patches_are_made_before_the_trellis_is_undone() -> None:
     file = write_container(None, [t])
     data = file[reader.entry("w")["planes"][0]["data"][0] :]
     assert struct.unpack_from("<I", data) == (1,)
-    position, value, zero = struct.unpack_from("<HBB", data, 4)
-    assert (position, value, zero) == (2, 50, 0)
-    changed = data[:6] + b"\x33" + data[7 : reader.entry("w")["planes"][0]["data"][1]]
+    position, value, change = struct.unpack_from("<HBB", data, 4)
+    assert (position, value, change) == (2, 50, 35)
+    changed = data[:6] + b"\x33\x24" + data[8 : reader.entry("w")["planes"][0]["data"][1]]
     symbols = recurrence([0, 0, 51, *(trellis_row(t.data[0, 0].view(np.uint8).tolist())[0][3:])])
     other = write_container(
         None,
@@ -266,7 +265,7 @@ def test_tables_are_shared_with_other_schemes() -> None:
 def test_by_hand_container() -> None:
     """Two elements of a row, -0.5 and 2.5 times 3, stored as they are."""
     index = (
-        b'{"format":"wcodec","features":["draft-1.1"],"writer":"hand","tables":[],"aliases":{},"tensors":[{"name":"x",'
+        b'{"format":"wcodec","features":[],"writer":"hand","tables":[],"aliases":{},"tensors":[{"name":"x",'
         b'"dtype":"BF16","shape":[2],"scheme":"rate","matrix":[1,1,2,0],'
         b'"scales":{"per":"row","dtype":"BF16","data":[64,2,"HASH0"]},'
         b'"planes":[{"coder":"raw","data":[80,2,"HASH1"],"hash":"HASH1"}]}]}'
@@ -282,13 +281,11 @@ def test_by_hand_container() -> None:
 
 
 def test_a_reader_of_version_1_0() -> None:
-    """It names the feature; and without the name it reads what it knows, and refuses the other tensors one by one."""
+    """It reads what it knows, and refuses the other tensors one by one."""
     tensors = rate_tensors()
     file = write_container(None, tensors)
     assert file[8:12] == bytes([1, 0, 1, 0])
-    with pytest.raises(FormatReaderError, match=r"does not know: \['draft-1.1'\]"):
-        FormatReader(file, minor=0)
-    for reader in (FormatReader(file), FormatReader(reindexed(file, lambda i: i.update(features=[])), minor=0)):
+    for reader in (FormatReader(file), FormatReader(file, minor=0)):
         assert reader.names() == [t.name for t in tensors]
         (i,) = (t for t in tensors if t.scheme == "int8")
         assert reader.symbols("i").tobytes() == i.data.tobytes() and reader.values("i").shape == (16, 128)

@@ -52,7 +52,7 @@ def coded_bytes(page: FormatReader, name: str) -> np.ndarray:
 def page_reads(file: bytes, given: Weights, trellis: bool) -> set[tuple[Any, ...]]:
     """The page's reader gives what wcodec does; how the planes of rate tensors are coded."""
     page, kinds = FormatReader(file), set()
-    assert page.index["features"] == ["draft-1.1"] and file[8:12] == bytes([1, 0, 1, 0])
+    assert page.index["features"] == [] and file[8:12] == bytes([1, 0, 1, 0])
     container = wcodec.open(file)
     assert sorted(page.names()) == sorted(container) == sorted(given)
     for name, entry in container.items():
@@ -126,7 +126,7 @@ def test_small_tables_of_any_scheme_are_of_version_1_1() -> None:
             page = FormatReader(file)
             assert page.index["tables"][0]["bits"] == (bits or 12)
             newer = scheme != "int8" or (bits or 12) < 11
-            assert page.index["features"] == ["draft-1.1"] * newer and file[8:12] == bytes([1, 0, newer, 0])
+            assert page.index["features"] == [] and file[8:12] == bytes([1, 0, newer, 0])
             assert page.raw_bytes("w") == wcodec.open(file)["w"].numpy().tobytes()
 
 
@@ -142,14 +142,12 @@ def test_the_page_reads_the_real_model(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_reader_of_version_1_0(tmp_path: Path) -> None:
-    """It refuses what this version writes by the feature's name; and without the name reads the int8 tensors."""
+    """It reads the int8 tensors of what this version writes, and refuses the others by their schemes."""
     given = {name: np.random.default_rng(2).standard_t(6, (48, 320)).astype(np.float32) for name in "irl"}
     file, _ = wcodec.compress_to_bytes(
         given, scheme="int8", rules={"r": {"bits": 4.0, "trellis": True}, "l": "lossless"}
     )
-    with pytest.raises(FormatReaderError, match=r"does not know: \['draft-1.1'\]"):
-        FormatReader(file, minor=0)
-    page = FormatReader(reindexed(file, lambda index: index.update(features=[])), minor=0)
+    page = FormatReader(file, minor=0)
     assert page.raw_bytes("i") == wcodec.open(file)["i"].numpy().tobytes()
     for name, scheme in (("r", "rate"), ("l", "lossless")):
         with pytest.raises(FormatReaderError, match=f"{name}: unknown scheme '{scheme}'"):
@@ -258,12 +256,18 @@ def test_rust_reads_all_symbols(tmp_path: Path) -> None:
     )
 
 
-def test_rust_needs_neither_feature_nor_minor_version() -> None:
-    """They are for readers that do not know what they stand for."""
+def test_rust_does_not_need_the_minor_version() -> None:
+    """It is for people; and files of drafts are refused, since their patches may say less."""
     t = rate("w", (5, 70), (1, 5, 70, 0))
-    for features, version in (([], (1, 0)), (["draft-1.1"], (1, 0)), ([], (1, 1)), (["draft-1.1"], (1, 7))):
-        file = write_container(None, [t], features=features, version=version)
+    for version in ((1, 0), (1, 1), (1, 7)):
+        file = write_container(None, [t], version=version)
         assert same(wcodec.open(file)["w"].numpy(), expected(t), t.dtype)
+
+
+def test_files_of_the_draft_are_refused_with_what_to_do() -> None:
+    file = write_container(None, rate_tensors(), features=["draft-1.1"])
+    with pytest.raises(wcodec.UnsupportedError, match=r"a draft of format 1\.1 .*compress the model again"):
+        wcodec.open(file)
 
 
 def test_rust_ignores_a_key_that_version_1_0_ignores() -> None:

@@ -1,7 +1,6 @@
 """The reader of format 1.0, as it was released, with files of format 1.1.
 
-It refuses a file that names the feature `draft-1.1`, and says the name. Without the feature it opens the file, reads
-the tensors that are of 1.0 and refuses the others by name, each by itself.
+It opens them, reads the tensors that are of 1.0 and refuses the others by name, each by itself.
 """
 
 from __future__ import annotations
@@ -14,20 +13,13 @@ import format_reader
 import numpy as np
 import pytest
 import wcodec
-from hostile import reindexed
 from released import reader_1_0
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "data/golden-1.1"
 #: of the whole file, comment included
 SHA256 = "9284312262b535cc735ef8b8bea5d8fad82f79e05854302ef651b7ebce505f01"
-DRAFT = "draft-1.1"
 SCHEMES_OF_1_0 = ("int8", "raw")
-
-
-def settled(file: bytes) -> bytes:
-    """The file without the name of the draft, which 1.1 will not have when it is settled."""
-    return reindexed(file, lambda index: index.update(features=[f for f in index["features"] if f != DRAFT]))
 
 
 def mixed() -> bytes:
@@ -58,17 +50,8 @@ def test_the_reader_is_the_released_one() -> None:
 
 
 @pytest.mark.parametrize("name", files())
-def test_files_of_1_1_that_name_the_draft_are_refused_by_its_name(name: str) -> None:
+def test_files_of_1_1_are_opened_and_their_tensors_of_1_0_read(name: str) -> None:
     file = files()[name]
-    # A settled 1.1 writes no name, and then there is nothing to refuse.
-    assert DRAFT in format_reader.FormatReader(file).index["features"]
-    with pytest.raises(reader_1_0.FormatReaderError, match=f"features that this reader does not know.*{DRAFT}"):
-        reader_1_0.FormatReader(file)
-
-
-@pytest.mark.parametrize("name", files())
-def test_settled_files_of_1_1_are_opened_and_their_tensors_of_1_0_read(name: str) -> None:
-    file = settled(files()[name])
     assert file[10:12] == bytes([1, 0]), "the minor version"
     old, today = reader_1_0.FormatReader(file), wcodec.open(file)
     assert set(old.names()) == {*today, *today.aliases}
@@ -92,7 +75,7 @@ def test_settled_files_of_1_1_are_opened_and_their_tensors_of_1_0_read(name: str
 
 
 def test_a_damaged_tensor_of_1_1_is_nothing_to_a_reader_of_1_0() -> None:
-    file = settled(mixed())
+    file = mixed()
     index = format_reader.FormatReader(file).index
     begin, length, _ = next(t for t in index["tensors"] if t["name"] == "b.rate")["planes"][0]["data"]
     damaged = file[: begin + length // 2] + bytes([file[begin + length // 2] ^ 1]) + file[begin + length // 2 + 1 :]

@@ -30,6 +30,7 @@ fn options(coder: Coder, layout: Layout) -> PlaneOptions {
         layout,
         table_bits: 12,
         patch_rare: false,
+        changes: false,
         tile: None,
         zstd_level: 3,
         zstd_chunk: Some(ZSTD_FRAME),

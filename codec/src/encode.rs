@@ -132,6 +132,7 @@ impl EncodeOptions {
             table_bits: self.table_bits,
             // Patches cost a GPU time. Tables of few bits have them anyway.
             patch_rare: false,
+            changes: false,
             tile: self.tile,
             zstd_level: self.zstd_level,
             zstd_chunk: self.zstd_chunk,

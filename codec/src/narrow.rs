@@ -259,9 +259,6 @@ impl Narrowing<'_> {
     }
 
     fn finish(mut self) -> Result<Container> {
-        for feature in &self.container.reader().index().features {
-            self.writer.need(feature);
-        }
         let kept = self.container.metadata().iter().filter(|(key, _)| !OF_THE_WHOLE.contains(&key.as_str()));
         self.writer.index().metadata = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
         let (_, _, out) = self.writer.finish()?;
@@ -276,6 +273,7 @@ fn like(coding: &Coding, bits: Option<u32>, part: &Part) -> PlaneOptions {
         layout: Layout::Byte,
         table_bits: bits.unwrap_or(12),
         patch_rare: false,
+        changes: false,
         tile: None,
         zstd_level: 3,
         zstd_chunk: None,
@@ -284,7 +282,8 @@ fn like(coding: &Coding, bits: Option<u32>, part: &Part) -> PlaneOptions {
     match *coding {
         Coding::Raw => {}
         Coding::Zstd { filter, .. } => options.filters = tried(filter),
-        Coding::Tiles(Tiling { layout, tile, filter, .. }) => {
+        Coding::Tiles(Tiling { layout, tile, filter, changes, .. }) => {
+            options.changes = changes;
             options.layout = if layout == Layout::Split { Layout::Byte } else { layout };
             options.tile = Some(tile.min(part.cols().next_multiple_of(BLOCK_COLS)));
             options.filters = tried(filter);

@@ -380,7 +380,8 @@ impl StoredPlane {
             Coder::Rans | Coder::Huffman => {
                 let layout = Layout::from_name(need(p.layout.as_deref(), "layout")?)?;
                 let shift = if layout == Layout::Byte { 0 } else { need(p.shift, "shift")? };
-                let tiling = Tiling { coder, layout, shift, tile: need(p.tile, "tile")?, filter: filter()? };
+                let changes = scheme == SchemeKind::Rate;
+                let tiling = Tiling { coder, layout, shift, tile: need(p.tile, "tile")?, filter: filter()?, changes };
                 (Coding::Tiles(tiling), Some(need(p.table, "table")?))
             }
         };

@@ -11,6 +11,9 @@
 // Columns whose squares are added up together, in the same way wherever they are.
 #define SQUARES_COLS 256
 
+// Bytes of shared memory in which a warp adds up what patches change: of each of 16 rows a word for each digit of a vector's elements.
+#define CHANGES_BYTES 256
+
 // What becomes of a factor's results.
 #define PART_RESULT 0
 #define PART_GATE 1
@@ -77,7 +80,7 @@ struct Tiles {
   u8 vector;          // Rows of the output begin at multiples of 16 bytes, are below 2^29 long, columns follow each other.
   u16 block_begin;    // First block of threads that has chunks of this item only.
   u16 block_end;      // Behind the last one.
-  u16 reserved;       // 0.
+  u16 changes;        // 1: patches say by how much elements exceed what the symbols say.
   Divisor by_tiles;   // How to divide by `tiles`.
   Divisor by_strips;  // And by `strips`.
   u32 shared_begin;   // First chunk of those blocks.
@@ -150,6 +153,8 @@ struct FactorsBatch {
   u32 squares;                // Address in shared memory of sums of squares: a word for each vector and SQUARES_COLS columns.
   u32 arrived;                // Address in shared memory of a word for each of a block's strips.
   u32 gain_scale;             // By what those that are written a second time are multiplied besides `gain`: bits of f32.
+  u32 copies;                 // log2 of the copies in which the decoding table is to lie: 0, or 2 to 5. Only of coder `huffman`, with shifts 0 to 2.
+  u32 corrections;            // Address in shared memory of CHANGES_BYTES for each warp; 0 where patches are applied before symbols are multiplied.
   Factor items[MAX_FACTORS];  // `count` of them.
 };
 
@@ -283,7 +288,7 @@ LIES_AT(Tiles, filter, 136, 1)
 LIES_AT(Tiles, vector, 137, 1)
 LIES_AT(Tiles, block_begin, 138, 2)
 LIES_AT(Tiles, block_end, 140, 2)
-LIES_AT(Tiles, reserved, 142, 2)
+LIES_AT(Tiles, changes, 142, 2)
 LIES_AT(Tiles, by_tiles, 144, 8)
 LIES_AT(Tiles, by_strips, 152, 8)
 LIES_AT(Tiles, shared_begin, 160, 4)
@@ -314,7 +319,7 @@ LIES_AT(Factor, place, 184, 4)
 LIES_AT(Factor, strips, 188, 4)
 LIES_AT(Factor, minus, 192, 4)
 LIES_AT(Factor, part, 196, 4)
-static_assert(sizeof(FactorsBatch) == 3336, "differs from abi.rs");
+static_assert(sizeof(FactorsBatch) == 3344, "differs from abi.rs");
 LIES_AT(FactorsBatch, count, 0, 4)
 LIES_AT(FactorsBatch, vectors, 4, 4)
 LIES_AT(FactorsBatch, x, 8, 8)
@@ -340,7 +345,9 @@ LIES_AT(FactorsBatch, norm_factor, 120, 4)
 LIES_AT(FactorsBatch, squares, 124, 4)
 LIES_AT(FactorsBatch, arrived, 128, 4)
 LIES_AT(FactorsBatch, gain_scale, 132, 4)
-LIES_AT(FactorsBatch, items, 136, 3200)
+LIES_AT(FactorsBatch, copies, 136, 4)
+LIES_AT(FactorsBatch, corrections, 140, 4)
+LIES_AT(FactorsBatch, items, 144, 3200)
 static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
 LIES_AT(Symbols, symbols, 0, 8)
 LIES_AT(Symbols, begin, 8, 8)

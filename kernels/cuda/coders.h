@@ -8,7 +8,8 @@
 #define RANS 0
 #define HUFFMAN 1
 
-template <u32 CODER, u32 BITS>
+// COPIES: the table may lie in several copies.
+template <u32 CODER, u32 BITS, bool COPIES = false>
 struct Coder;
 
 // BITS: log2 of the table's slots, or 0 where it is not known before the launch.
@@ -25,15 +26,15 @@ struct TableBits<12> {
 };
 
 // Table entries: frequency in bits 0 to 11, slot minus start in bits 12 to 23, symbol in bits 24 to 31.
-template <u32 BITS>
-struct Coder<RANS, BITS> {
+template <u32 BITS, bool COPIES>
+struct Coder<RANS, BITS, COPIES> {
   u32 x, next, below, limit;
   TableBits<BITS> bits;
 
   // Whether there is all that `begin` reads.
   static DEVICE_MEMBER bool has_header(Body body) { return body.end - body.begin >= LANES * 4; }
 
-  DEVICE_MEMBER void begin(const Tiles& t, Body body, u32 lane) {
+  DEVICE_MEMBER void begin(const Tiles& t, Body body, u32 lane, u32 = 0) {
     x = lds32(body.begin + lane * 4);
     next = body.begin + LANES * 4;
     limit = body.end + 2;
@@ -79,13 +80,32 @@ struct Coder<RANS, BITS> {
   DEVICE_MEMBER bool ended_well(Body, u32) const { return ballot(x == 0) == 0; }
 };
 
+// A lane's copy of the table. Of 2^log copies word c of entry i is copy c: with as many as shared memory has banks, lanes never wait for each other.
+template <bool COPIES>
+struct TableCopy {
+  u32 up, own;
+  DEVICE_MEMBER u32 shift() const { return up; }
+  DEVICE_MEMBER u32 place(u32 entry) const { return entry | own; }
+  DEVICE_MEMBER void set(u32 copies, u32 lane) {
+    up = 2 + copies;
+    own = lane * 4 & ((4u << copies) - 4);
+  }
+};
+template <>
+struct TableCopy<false> {
+  DEVICE_MEMBER u32 shift() const { return 2; }
+  DEVICE_MEMBER u32 place(u32 entry) const { return entry; }
+  DEVICE_MEMBER void set(u32, u32) {}
+};
+
 // Table entries: length of the code in bits 0 to 4, zeros up to bit 15, then the symbol (byte 3, or in layout `pair`
 // a nibble in byte 2 and one in byte 3, each as many bits up as the shift says, and nothing beside them). The window keeps the next code at bit 2,
-// so that it is a byte address into the table.
-template <u32 BITS>
-struct Coder<HUFFMAN, BITS> {
+// or as many more up as there are copies to choose from, so that it is a byte address into the table.
+template <u32 BITS, bool COPIES>
+struct Coder<HUFFMAN, BITS, COPIES> {
   u32 lo, hi, after, position, next, start, limit;
   TableBits<BITS> bits;
+  TableCopy<COPIES> copy;
 
   // u16 least, u16 wide, and the lanes' excesses in u8 or u16.
   static DEVICE_MEMBER u32 header_bytes(u32 head) { return 4 + (head >> 16 ? LANES * 2 : LANES); }
@@ -100,12 +120,13 @@ struct Coder<HUFFMAN, BITS> {
     return (head & 0xFFFF) + excess;
   }
 
-  DEVICE_MEMBER void begin(const Tiles& t, Body body, u32 lane) {
+  DEVICE_MEMBER void begin(const Tiles& t, Body body, u32 lane, u32 copies = 0) {
     bits.set(t);
+    copy.set(copies, lane);
     const u32 head = lds32(body.begin), own = lane_bits(body, head, lane);
-    // Minus 2: where the codes of lane 0 begin. What lies before may be of the header, since it is masked. From a word before, as the first
+    // Plus 2: where the codes of lane 0 begin. What lies before may be of the header, since it is masked. From a word before, as the first
     // bits may be.
-    start = sum_up_to(own, lane) - own + 32;
+    start = sum_up_to(own, lane) - own + 2 + 32 - copy.shift();
     const u32 first = body.begin + header_bytes(head) + (start >> 5) * 4 - 4;
     // A damaged start may point anywhere: it is as good to begin at the end.
     next = first < body.end ? first : body.end;
@@ -118,10 +139,10 @@ struct Coder<HUFFMAN, BITS> {
   }
 
   DEVICE_MEMBER void two(u32& a, u32& b) {
-    const u32 mask = ((1u << bits.get()) - 1) << 2;
+    const u32 mask = ((1u << bits.get()) - 1) << copy.shift();
     const u32 w = fshr(lo, hi, position);
-    a = lds32_table(w & mask);
-    b = lds32_table(fshr(w, 0, a) & mask);  // the shift takes five bits of the entry: the length
+    a = lds32_table(copy.place(w & mask));
+    b = lds32_table(copy.place(fshr(w, 0, a) & mask));  // the shift takes five bits of the entry: the length
     const u32 p = position + a + b;
     // One word more than the window is held, so that nothing waits for this load.
     if ((p ^ position) & 32) {
@@ -142,7 +163,7 @@ struct Coder<HUFFMAN, BITS> {
     const u32 end = (start & ~31u) + (position & 0xFFFF);  // like `start`
     bool good = end == start + lane_bits(body, head, lane);
     if (lane + 1 == LANES) {
-      const u32 bits = end - 30, whole = words + bits / 32 * 4;
+      const u32 bits = end + copy.shift() - 32, whole = words + bits / 32 * 4;
       good = good && (bits % 32 ? whole + 4 == body.end && lds32(whole) >> (bits % 32) == 0 : whole == body.end);
     }
     if (lane == 0) good = good && (lds32(words) & 3) == 0;

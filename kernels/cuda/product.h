@@ -174,7 +174,7 @@ struct Multiply {
     }
   };
 
-  enum : bool { WAITS = false, OPERANDS = true, PREPARES = false };
+  enum : bool { WAITS = false, OPERANDS = true, PREPARES = false, CHECKS = false, COPIES = false, CORRECTS = false };
 
   State& state;
   const Tiles& t;
@@ -315,18 +315,19 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   const u32 first = t.chunk_begin + begin * t.tiles, last = t.chunk_begin + end * t.tiles;
   const u32 warp = thread_index() / LANES, threads = block_threads();
   Warp w = make_warp(batch);
-  if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
+  typedef typename Multiplier<N, BF16, EARLY>::Type Sink;
+  const bool spread = Sink::COPIES && batch.copies != 0;
+  if (warp == 0 && !spread) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
   // What the thread needs behind the last chunk is on its way from now on.
   const u32 each = batch.vectors * TILE_ROWS, results = (end - begin) * each;
   const u32 begin_strip = divide(first, t.by_tiles);
   Result<BF16> result;
   if (thread_index() < results) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
 
-  typedef typename Multiplier<N, BF16, EARLY>::Type Sink;
   typename Sink::State state = Sink::State::make(batch, f, first, warp, w.lane);
   u32 table_parity = 0;
   bool unused = true;
-  walk_plane<Tile, Sink>(state, batch, t, w, first + warp, threads / LANES, last, TABLE_COPIED, table_parity, unused);
+  walk_plane<Tile, Sink>(state, batch, t, w, first + warp, threads / LANES, last, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
   state.finish(t, w.lane);
   if (batch.squared) sum_squares<BF16>(batch, t.cols, w.lane);
   syncthreads();

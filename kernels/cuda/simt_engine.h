@@ -91,7 +91,7 @@ struct Lane {
 };
 
 // What happened to a byte of shared memory. Threads above MAX_THREADS stand for others than one thread.
-constexpr u16 READ_BY_WARP = 0x4000, READ_BY_MANY = 0x7FFF, COPIED = 0x8000, BARRIER = 0xFFFF;
+constexpr u16 READ_BY_WARP = 0x4000, READ_BY_MANY = 0x7FFF, ADDED_BY_WARP = 0x4000, ADDED_BY_MANY = 0x7FFF, COPIED = 0x8000, BARRIER = 0xFFFF;
 struct Cell {
   u32 written, read;  // clock
   u16 writer, reader;
@@ -361,13 +361,22 @@ inline bool copy_visible(const Grid* g, const Lane* me, const Cell& c) {
   if (c.writer == BARRIER) fail(at, "%s shared byte %u, which belongs to a barrier", what, a);
   if (c.writer & COPIED)
     fail(at, "race: %s shared byte %u, which a copy wrote that this thread has not waited for", what, a);
+  if (c.writer == ADDED_BY_MANY)
+    fail(at, "race: %s shared byte %u, to which several warps added since the last syncthreads", what, a);
+  if (c.writer & ADDED_BY_WARP) {
+    fail(at, "race: %s shared byte %u, to which lanes of warp %u added without a syncwarp or syncthreads since", what, a,
+         c.writer & (ADDED_BY_WARP - 1));
+  }
   fail(at, "race: %s shared byte %u, which thread %u wrote without a syncwarp or syncthreads since", what, a, c.writer);
 }
 
 inline bool wrote_before(const Grid* g, const Lane* me, const Cell& c) {
   if (c.written < g->begun || c.writer == me->thread) return true;
   if (c.writer == BARRIER) return false;
-  return c.writer & COPIED ? copy_visible(g, me, c) : ordered(g, me, c.written, c.writer);
+  if (c.writer & COPIED) return copy_visible(g, me, c);
+  if (!(c.writer & ADDED_BY_WARP)) return ordered(g, me, c.written, c.writer);
+  const bool own = c.writer != ADDED_BY_MANY && (c.writer & (ADDED_BY_WARP - 1)) == me->warp_index;
+  return g->since > c.written || (own && me->warp->since > c.written);
 }
 
 inline bool read_before(const Grid* g, const Lane* me, const Cell& c) {
@@ -396,6 +405,18 @@ inline void note_write(Grid* g, const Lane* me, u32 a, bool same, At at) {
   if (!wrote_before(g, me, c) && !(same && !(c.writer & COPIED))) race(c, a, true, false, at);
   if (!read_before(g, me, c)) race(c, a, true, true, at);
   c.writer = (u16)me->thread;
+  c.written = g->clock;
+}
+
+// Threads add in any order.
+inline void note_add(Grid* g, const Lane* me, u32 a, At at) {
+  Cell& c = g->cells[a];
+  const u16 own = (u16)(ADDED_BY_WARP | me->warp_index);
+  const bool added = c.written >= g->begun && c.writer < COPIED && (c.writer & ADDED_BY_WARP);
+  const bool before = wrote_before(g, me, c);
+  if (!added && !before) race(c, a, true, false, at);
+  if (!read_before(g, me, c)) race(c, a, true, true, at);
+  c.writer = before || c.writer == own ? own : ADDED_BY_MANY;
   c.written = g->clock;
 }
 
@@ -432,6 +453,18 @@ inline u32 load_shared(u32 a, At at) {
     for (u32 i = 0; i < sizeof v; i++) note_read(g, g->now, a + i, at);
   }
   return v;
+}
+
+inline void add_shared(u32 a, u32 v, At at) {
+  Grid* const g = grid;
+  u8* const place = shared_place(g, a, sizeof v, "addition", at);
+  u32 sum;
+  memcpy(&sum, place, sizeof sum);
+  sum += v;
+  memcpy(place, &sum, sizeof sum);
+  if (g->races) {
+    for (u32 i = 0; i < sizeof v; i++) note_add(g, g->now, a + i, at);
+  }
 }
 
 // From `end` on: something else each time, so that nothing can depend on it.

@@ -81,6 +81,7 @@ DEVICE void sts64(u32 a, Vec2 v, SIMT_AT) {
   simt::store_shared<u32>(a, v.x, SIMT_HERE);
   simt::store_shared<u32>(a + 4, v.y, SIMT_HERE);
 }
+DEVICE void add_shared(u32 a, u32 v, SIMT_AT) { simt::add_shared(a, v, SIMT_HERE); }
 DEVICE void sts16(u32 a, u32 v, SIMT_AT) { simt::store_shared<u16>(a, v, SIMT_HERE); }
 DEVICE void sts8(u32 a, u32 v, SIMT_AT) { simt::store_shared<u8>(a, v, SIMT_HERE); }
 DEVICE Vec4 lds128(u32 a, SIMT_AT) {
@@ -122,6 +123,7 @@ DEVICE Vec4 ldg128(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, S
 DEVICE u32 ldg32_stream(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE); }
 DEVICE Vec2 ldg64_stream(const void* p, SIMT_AT) { return simt::load_global<Vec2>(p, SIMT_HERE); }
 DEVICE Vec4 ldg128_stream(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
+DEVICE void prefetch(const void* p, SIMT_AT) { simt::load_global<u8>(p, SIMT_HERE); }
 // Ordinary loads, of what the kernel itself or another that runs beside it may write.
 DEVICE u32 load8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE, true); }
 DEVICE u32 load16(const void* p, SIMT_AT) { return simt::load_global<u16>(p, SIMT_HERE, true); }

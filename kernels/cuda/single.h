@@ -92,13 +92,16 @@ struct MultiplyOne {
     u32 at;       // of the lane's digits of the block to be multiplied next
     u32 col;      // that block's first column, where rows may have several scales
     i32 sum[4];
+    u32 corrections;  // of the warp
+    Patches changes;
 
     static DEVICE_MEMBER State make(const FactorsBatch& batch, const Factor& f, u32 first, u32 warp, u32 lane) {
       const Tiles& t = f.tiles;
       const u32 facts = batch.staging + t.tiles * t.blocks * DIGITS_BLOCK;
       const u32 rooms = (facts + t.tiles * 8 + 15) & ~15u;
       // Where levels are the symbols themselves, others take half of each element away again.
-      return {batch, first, batch.staging, facts, rooms + warp * t.blocks * 1024 + lane * 16, f.minus == 0, false, 0, 0, 0, {}};
+      return {batch, first, batch.staging, facts, rooms + warp * t.blocks * 1024 + lane * 16, f.minus == 0, false, 0, 0, 0, {},
+              batch.corrections + warp * CHANGES_BYTES, {}};
     }
 
     // Makes the digits of all tiles; all warps of the block call it.
@@ -131,6 +134,7 @@ struct MultiplyOne {
           if (several(t)) rescale(t, c, lane);
         }
       }
+      if (!EARLY && batch.corrections && changes.next < changes.end) correct(t, c, lane);
       if (!several(t)) put(t, c, lane, level(c, lane));
     }
     DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) {
@@ -168,6 +172,27 @@ struct MultiplyOne {
     }
 
    private:
+    // What patches change: a patch a lane. Sums are of whole numbers, so that their order is no matter.
+    DEVICE_MEMBER void correct(const Tiles& t, const Chunk& c, u32 lane) {
+      // Of each row a word for each digit.
+      sts64(corrections + lane * 8, {0, 0});
+      syncwarp();
+#pragma unroll 1
+      for (u32 from = changes.next + lane * 4; from < changes.end; from += LANES * 4) {
+        const Change change(lds32(from));
+        const u32 digit = digits + (c.tile * t.blocks + change.block) * DIGITS_BLOCK + change.col;
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+          const i32 d = (i32)(lds8(digit + i * BLOCK_COLS) << 24) >> 24;
+          add_shared(corrections + change.row * 16 + i * 4, (u32)(change.by * d));
+        }
+      }
+      syncwarp();
+      if (lane % 4 > 1) return;
+#pragma unroll
+      for (u32 j = 0; j < 4; j++) sum[j] += (i32)lds32(corrections + (lane / 4 + j / 2 * 8) * 16 + lane % 4 * 8 + j % 2 * 4);
+    }
+
     // Lanes 0 and 1 of four have the chunk's sums of a row each.
     static DEVICE_MEMBER u32 row_of(u32 lane) { return lane / 4 + lane % 2 * 8; }
     DEVICE_MEMBER u32 place(const Tiles& t, const Chunk& c, u32 lane) const {
@@ -189,7 +214,7 @@ struct MultiplyOne {
     }
   };
 
-  enum : bool { WAITS = false, OPERANDS = false, PREPARES = !EARLY };
+  enum : bool { WAITS = false, OPERANDS = false, PREPARES = !EARLY, CHECKS = false, COPIES = !EARLY, CORRECTS = !EARLY };
 
   State& state;
   const Tiles& t;

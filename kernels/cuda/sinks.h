@@ -18,6 +18,11 @@
 //                                 there are, in place of `whole`,
 //     operands(k, signed)         what would be word k of a `Block`, from 0 to 7, and
 //     next()                      behind the last of them
+//   enum : bool { CHECKS = ... }  whether chunks of which a patch says another element than there is are not valid
+//   enum : bool { COPIES = ... }  whether `state.batch.copies` says that a small table lies in several copies
+//   enum : bool { CORRECTS = ... }
+//                                 whether, where `state.batch.corrections` says so, patches are left to it: blocks come as the symbols say, and
+//                                 `state.changes` are the patches, which are valid but for what they say of these
 //   Sink(State&, const Tiles&, const Chunk&, u32 lane)
 //                                 before the first block. The chunk's place is one of the plane; its bytes may be damaged
 //   bool takes_whole() const      whether `whole` can be used; the same for all lanes
@@ -38,7 +43,8 @@ struct Store {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
     DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false };  // no variables, which would be of the module
+  // No variables, which would be of the module.
+  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false };
 
   const Tiles& t;
   u32 lane;

@@ -52,8 +52,8 @@ DEVICE void raw_block(Block& b, u32 body, u32 block, u32 lane, u32 shift) {
 }
 
 // Four elements of layout `byte`.
-template <u32 CODER, u32 BITS>
-DEVICE u32 bytes4(Coder<CODER, BITS>& d) {
+template <class Decoder>
+DEVICE u32 bytes4(Decoder& d) {
   u32 a, b, c, e;
   d.two(a, b);
   d.two(c, e);
@@ -62,8 +62,8 @@ DEVICE u32 bytes4(Coder<CODER, BITS>& d) {
 }
 
 // High parts of elements 8j to 8j + 7 of layout `pair`.
-template <u32 CODER, u32 BITS>
-DEVICE void pairs8(Coder<CODER, BITS>& d, u32& first, u32& second, u32 shift) {
+template <u32 CODER, class Decoder>
+DEVICE void pairs8(Decoder& d, u32& first, u32& second, u32 shift) {
   u32 a, b;
   d.two(a, b);
   first = high_parts<CODER>(a, b, shift);
@@ -75,6 +75,16 @@ DEVICE void pairs8(Coder<CODER, BITS>& d, u32& first, u32& second, u32 shift) {
 // Patches of a chunk that are left: elements to replace, in the order in which they are decoded.
 struct Patches {
   u32 next, end;
+  bool changes;  // they say by how much elements exceed what the symbols say
+  bool wrong;    // of what the lane has met, one does not
+};
+
+// Where an element is that a patch changes, and by how much.
+struct Change {
+  u32 block, row, col;  // the column counted in the block
+  i32 by;
+  DEVICE_MEMBER Change(u32 patch)
+      : block(patch >> 10 & 63), row((patch >> 7 & 7) | (patch >> 1 & 8)), col((patch >> 1 & 48) | (patch & 15)), by((i32)patch >> 24) {}
 };
 
 // Whether patches are those of a valid chunk: their places ascend, and lie in the tile.
@@ -82,12 +92,24 @@ DEVICE bool are_sound(Patches p, u32 blocks, u32 lane) {
   bool bad = false;
   for (u32 at = p.next + lane * 4; at < p.end; at += LANES * 4) {
     const u32 patch = lds32(at), place = patch & 0xFFFF;
-    bad = bad || patch >> 24 != 0 || place >= blocks * 1024 || (at > p.next && (lds32(at - 4) & 0xFFFF) >= place);
+    bad = bad || (!p.changes && patch >> 24 != 0) || place >= blocks * 1024 || (at > p.next && (lds32(at - 4) & 0xFFFF) >= place);
   }
   return ballot(bad) == 0;
 }
 
-// Applies those of a block.
+// Whether an element, byte 0 of `from`, and the change give the patch's value.
+DEVICE bool is_changed(u32 from, u32 patch) {
+  return ((i32)(from << 24) >> 24) + ((i32)patch >> 24) == (i32)(patch << 8) >> 24;
+}
+// Word `k` of a block, of which registers have no numbers.
+DEVICE u32 word_of(const Block& b, u32 k) {
+  const u32 low = k & 2 ? (k & 1 ? b.q[3] : b.q[2]) : (k & 1 ? b.q[1] : b.q[0]);
+  const u32 high = k & 2 ? (k & 1 ? b.q[7] : b.q[6]) : (k & 1 ? b.q[5] : b.q[4]);
+  return k & 4 ? high : low;
+}
+
+// Applies those of a block. CHECKS: what they say of the symbols, too.
+template <bool CHECKS>
 DEVICE void apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
 #pragma unroll 1
   while (p.next < p.end) {
@@ -96,6 +118,7 @@ DEVICE void apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
     p.next += 4;
     if ((patch >> 5 & 31) == lane) {
       const u32 shift = (patch & 3) * 8, mask = 0xFFu << shift, value = (patch >> 16 & 0xFF) << shift, word = patch >> 2 & 7;
+      if (CHECKS && p.changes) p.wrong = p.wrong || !is_changed(word_of(b, word) >> shift, patch);
       // Not as a loop, which the compiler would take for an access to the word of that number: then words lay in memory.
       if (word == 0) b.q[0] = (b.q[0] & ~mask) | value;
       if (word == 1) b.q[1] = (b.q[1] & ~mask) | value;
@@ -205,7 +228,7 @@ struct Tile {
                             const Chunk& following, bool more) {
     const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
     Body body = body_of(a, buffer);
-    Patches patches = {0, 0};
+    Patches patches = {0, 0, t.changes != 0, false};
     if (PATCHES && pair && (LOW || t.shift < 3)) {
       const u32 bytes = body.end - body.begin;
       const u32 count = bytes >= 4 ? lds32(body.begin) : ~0u;
@@ -217,12 +240,23 @@ struct Tile {
     }
     const u32 length = body.end - body.begin, raw_length = raw_body_bytes<CODER>(c.blocks, pair);
     const bool raw = length == raw_length;
-    if (length > raw_length || (!raw && !Coder<CODER, BITS>::has_header(body))) return false;
-    Coder<CODER, BITS> d;
-    if (!raw) d.begin(t, body, lane);
+    // Of few bits only: larger tables have no room for copies.
+    constexpr bool COPIES = Sink::COPIES && CODER == HUFFMAN && LOW;
+    typedef Coder<CODER, BITS, COPIES> Decoder;
+    if (length > raw_length || (!raw && !Decoder::has_header(body))) return false;
+    u32 copies = 0;
+    if constexpr (COPIES) copies = state.batch.copies;
+    Decoder d;
+    if (!raw) d.begin(t, body, lane, copies);
     Sink sink(state, t, c, lane);
+    if constexpr (Sink::CORRECTS && MODE == MODE_LOW) {
+      // The sink takes them, and the blocks go without.
+      if (state.batch.corrections) state.changes = patches, patches.next = patches.end;
+    }
     const u32 row = first_row(t, c), end = end_col(t, c);
-    const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && sink.takes_whole() &&
+    // Where a sink takes patches, those that it does not take are few.
+    const bool left = Sink::CORRECTS && MODE == MODE_LOW && patches.next < patches.end;
+    const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && !left && sink.takes_whole() &&
                        row + TILE_ROWS <= t.rows && end <= t.cols;
     if (!whole) {
       forget();
@@ -234,15 +268,16 @@ struct Tile {
     } else {
       whole_blocks(t, c, d, body, lane, following, more, sink);
     }
-    const bool good = raw || d.ended_well(body, lane);
+    bool good = raw || d.ended_well(body, lane);
+    if (PATCHES && Sink::CHECKS) good = good && ballot(patches.wrong) == 0;
     state.end(t, c, lane, good);
     return good;
   }
 
  private:
   // The blocks of a chunk that is coded, lies inside the matrix and has an even number of blocks: layout `pair`, shift 3.
-  template <class Sink>
-  DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, const Chunk& following,
+  template <class Decoder, class Sink>
+  DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, u32 lane, const Chunk& following,
                                   bool more, Sink sink) {
     sink.begin_whole();
     if (!ahead.valid) ahead.begin(t, c, lane);
@@ -254,7 +289,7 @@ struct Tile {
 #pragma unroll
       for (u32 j = 0; j < 4; j++) {
         u32 h0, h1;
-        pairs8(d, h0, h1, 3);
+        pairs8<CODER>(d, h0, h1, 3);
         u32 word = w.w[j];
         if (CODER == RANS && j == 3 && last) word = d.tail(body);
         if constexpr (Sink::OPERANDS) {
@@ -287,8 +322,8 @@ struct Tile {
   }
 
   // The blocks of a chunk that is coded and lies inside the matrix: layout `pair`, shifts 0 to 2.
-  template <u32 SHIFT, class Sink>
-  DEVICE_MEMBER void low_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, Patches patches, u32 lane,
+  template <u32 SHIFT, class Decoder, class Sink>
+  DEVICE_MEMBER void low_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, Patches& patches, u32 lane,
                                 const Chunk& following, bool more, Sink sink) {
     constexpr u32 WORDS = SHIFT + 1;
     sink.begin_whole();
@@ -298,6 +333,8 @@ struct Tile {
     const Chunk& then = more ? following : c;
     const u8* const then_p = side_at<CODER>(t, then, WORDS) + lane * 4;
     const u32 then_blocks = then.blocks;
+    // A line a lane: memory is farther away than words are loaded ahead. What only decodes waits for memory anyway.
+    if (Sink::COPIES && lane < then_blocks * WORDS - (CODER == RANS)) prefetch(then_p + lane * 124);
     u32 carry = 0;
 #pragma unroll 1
     for (u32 k = 0; k < c.blocks; k++) {
@@ -312,11 +349,11 @@ struct Tile {
       const bool with_tail = CODER == RANS && k + 1 == c.blocks;
       if constexpr (Sink::OPERANDS && MODE == MODE_LOW) {
         // The tail comes after all symbols, and patches want the block's words.
-        if (!with_tail && !has_patches(patches, k)) {
+        if (!with_tail && (Sink::CORRECTS || !has_patches(patches, k))) {
 #pragma unroll
           for (u32 j = 0; j < 4; j++) {
             u32 h0, h1;
-            pairs8(d, h0, h1, SHIFT);
+            pairs8<CODER>(d, h0, h1, SHIFT);
             sink.operands(2 * j, split_low<CODER, SHIFT>(h0, side, 2 * j));
             sink.operands(2 * j + 1, split_low<CODER, SHIFT>(h1, side, 2 * j + 1));
           }
@@ -326,19 +363,19 @@ struct Tile {
       }
       Block b;
 #pragma unroll
-      for (u32 j = 0; j < 4; j++) pairs8(d, b.q[2 * j], b.q[2 * j + 1], SHIFT);
+      for (u32 j = 0; j < 4; j++) pairs8<CODER>(d, b.q[2 * j], b.q[2 * j + 1], SHIFT);
       if (with_tail) side[SHIFT] = d.tail(body);
 #pragma unroll
       for (u32 j = 0; j < 8; j++) b.q[j] = merge_low<CODER, SHIFT>(b.q[j], side, j);
-      apply_patches(patches, b, k, lane);
+      if constexpr (!(Sink::CORRECTS && MODE == MODE_LOW)) apply_patches<Sink::CHECKS>(patches, b, k, lane);
       if (MODE == MODE_TRELLIS) unfilter_trellis(b, lane, carry);
       sink.whole(b);
     }
   }
 
   // The blocks of any chunk.
-  template <class Sink>
-  DEVICE_MEMBER void any_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, bool raw, Patches patches, u32 lane,
+  template <class Decoder, class Sink>
+  DEVICE_MEMBER void any_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, bool raw, Patches& patches, u32 lane,
                                 Sink sink) {
     const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
     const u32 words = side_words<MODE>(t);
@@ -370,7 +407,7 @@ struct Tile {
           raw_block<true>(b, body.begin, k, lane, shift);
         } else {
 #pragma unroll
-          for (u32 j = 0; j < 4; j++) pairs8(d, b.q[2 * j], b.q[2 * j + 1], shift);
+          for (u32 j = 0; j < 4; j++) pairs8<CODER>(d, b.q[2 * j], b.q[2 * j + 1], shift);
         }
         if (with_tail) {
           const u32 tail = raw ? lds32(body.begin + c.blocks * 512 + lane * 4) : d.tail(body);
@@ -381,7 +418,7 @@ struct Tile {
         }
 #pragma unroll
         for (u32 j = 0; j < 8; j++) b.q[j] = merge_any(b.q[j], side_now, shift, j);
-        if (PATCHES) apply_patches(patches, b, k, lane);
+        if (PATCHES) apply_patches<Sink::CHECKS>(patches, b, k, lane);
       }
       if (MODE == MODE_GENERAL) {
         if (t.filter == FILTER_LEFT) unfilter_left(b, lane, carry);

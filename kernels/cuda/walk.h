@@ -41,9 +41,19 @@ struct Warp {
   u32 parity;   // bit b: parity of the next phase of barrier b
 };
 
-// What of the table: it is there, or is being copied.
+// What of the table: it is there, is being copied, or is to be spread.
 #define TABLE_READY 0u
 #define TABLE_COPIED 1u
+#define TABLE_SPREAD 2u
+
+// Writes 2^copies copies of a table, four or more, entry by entry. All threads of the block call it.
+DEVICE void spread_table(const Tiles& t, u32 copies) {
+#pragma unroll 4
+  for (u32 i = thread_index(); i < 1u << (t.bits + copies - 2); i += block_threads()) {
+    const u32 entry = ldg32((const u32*)t.table + (i >> (copies - 2)));
+    sts128(TABLE_AT + i * 16, {entry, entry, entry, entry});
+  }
+}
 
 // A warp with its barriers made, before its first chunk. That of the table, before those of all warps, is made by the first warp.
 template <class Batch>
@@ -90,6 +100,12 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     warp_copy_wait(batch.barriers, table_parity, 0);
 #endif
     table_parity ^= 1;
+  }
+  if constexpr (Sink::COPIES) {
+    if (table == TABLE_SPREAD) {
+      spread_table(t, batch.copies);
+      syncthreads();
+    }
   }
   if (Sink::WAITS && !waited) {
     overlap_wait();

@@ -21,6 +21,9 @@ pub const TABLE_AT: usize = 1024;
 /// Columns whose squares are added up together, in the same way wherever they are.
 pub const SQUARES_COLS: usize = 256;
 
+/// Bytes of shared memory in which a warp adds up what patches change: of each of 16 rows a word for each digit of a vector's elements.
+pub const CHANGES_BYTES: usize = 256;
+
 /// A factor's results are written.
 pub const PART_RESULT: u32 = 0;
 /// They are gates: written are those of the factor of values, times silu of these.
@@ -200,8 +203,8 @@ structures! {
         pub block_begin: u16,
         /// Behind the last one.
         pub block_end: u16,
-        /// 0.
-        pub reserved: u16,
+        /// 1: patches say by how much elements exceed what the symbols say.
+        pub changes: u16,
         /// How to divide by `tiles`.
         pub by_tiles: Divisor,
         /// And by `strips`.
@@ -329,6 +332,10 @@ structures! {
         pub arrived: u32,
         /// By what those that are written a second time are multiplied besides `gain`: bits of f32.
         pub gain_scale: u32,
+        /// log2 of the copies in which the decoding table is to lie: 0, or 2 to 5. Only of coder `huffman`, with shifts 0 to 2.
+        pub copies: u32,
+        /// Address in shared memory of CHANGES_BYTES for each warp; 0 where patches are applied before symbols are multiplied.
+        pub corrections: u32,
         /// `count` of them.
         pub items: [Factor; MAX_FACTORS],
     }

@@ -10,6 +10,8 @@ pub struct ChunkFormat {
     pub coder: Coder,
     pub layout: Layout,
     pub shift: u32,
+    /// Patches say by how much elements exceed what the symbols say.
+    pub changes: bool,
 }
 
 impl ChunkFormat {

@@ -151,12 +151,12 @@ pub fn default_tile(coder: Coder, rows: usize, cols: usize) -> usize {
 /// use wcodec::coder::tile::wide_tile;
 /// assert_eq!(wide_tile(128, 2048), 512);
 /// assert_eq!(wide_tile(256, 2048), 256);
-/// assert_eq!(wide_tile(2048, 2048), 256);
-/// assert_eq!(wide_tile(14_336, 4096), 512);
+/// assert_eq!(wide_tile(4096, 4096), 256);
+/// assert_eq!(wide_tile(6144, 4096), 512);
 /// ```
 pub fn wide_tile(rows: usize, cols: usize) -> usize {
     const SMALL: usize = 1 << 19;
-    const LARGE: usize = 32 << 20;
+    const LARGE: usize = 20 << 20;
     let target = if (SMALL..LARGE).contains(&rows.saturating_mul(cols)) { 256 } else { 512 };
     equal_tiles(cols, target)
 }

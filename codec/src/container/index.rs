@@ -14,10 +14,10 @@ use crate::error::{Error, Result};
 
 /// Value of `format`.
 const FORMAT: &str = "wcodec";
-/// The feature that files name which use what format 1.1 adds, as long as that may still change.
-pub const DRAFT: &str = "draft-1.1";
-/// Features that this crate knows. Version 1.0 defines none.
-const KNOWN_FEATURES: &[&str] = &[DRAFT];
+/// The feature that files name which development versions wrote while format 1.1 could still change.
+const DRAFT: &str = "draft-1.1";
+/// Features that this crate knows. Versions 1.0 and 1.1 define none.
+const KNOWN_FEATURES: &[&str] = &[];
 
 /// Reads a type from a JSON object alone. What serde derives takes a list of the values as well, in the order of the fields, which
 /// is no index (`FORMAT.md` section 2), and nothing that handles entries by their keys.
@@ -344,6 +344,10 @@ impl Index {
             return Err(Error::format(format!("the index is of format '{format}', not '{FORMAT}'")));
         }
         if let Some(f) = features.iter().find(|f| !KNOWN_FEATURES.contains(&f.as_str())) {
+            if f == DRAFT {
+                let what = format!("the file is of a draft of format 1.1 ('{f}'), which is settled now");
+                return Err(Error::unsupported(what).advice("compress the model again"));
+            }
             return Err(Error::unsupported(format!(
                 "the file needs the feature '{f}', which this version does not know"
             ))

@@ -17,6 +17,7 @@ pub struct Writer<W: Write + Seek> {
     out: NamedWriter<W>,
     path: std::path::PathBuf,
     index: Index,
+    version: (u16, u16),
 }
 
 impl<W: Write + Seek> Writer<W> {
@@ -24,7 +25,7 @@ impl<W: Write + Seek> Writer<W> {
     pub fn new(out: W, path: &Path) -> Result<Self> {
         let mut out = NamedWriter::new(out, path);
         out.write(&[0; HEADER_BYTES])?;
-        Ok(Self { out, path: path.to_owned(), index: Index::new() })
+        Ok(Self { out, path: path.to_owned(), index: Index::new(), version: VERSION })
     }
 
     /// Appends a segment.
@@ -64,12 +65,9 @@ impl<W: Write + Seek> Writer<W> {
         self.index.tensors.push(entry);
     }
 
-    /// Says that readers must know `feature` to read the file.
-    pub fn need(&mut self, feature: &str) {
-        let features = &mut self.index.features;
-        if !features.iter().any(|f| f == feature) {
-            features.push(feature.to_owned());
-        }
+    /// Says that the file has what format 1.1 adds.
+    pub fn is_later(&mut self) {
+        self.version = LATER_VERSION;
     }
 
     /// The index so far; metadata and aliases are set here.
@@ -82,7 +80,7 @@ impl<W: Write + Seek> Writer<W> {
         let json =
             serde_json::to_vec(&self.index).map_err(|e| Error::input(format!("metadata cannot be written: {e}")))?;
         let index = std::mem::take(&mut self.index);
-        let version = if index.features.is_empty() { VERSION } else { LATER_VERSION };
+        let version = self.version;
         let (file_length, out) = self.close(version, &json)?;
         Ok((index, file_length, out))
     }

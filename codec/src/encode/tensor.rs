@@ -14,9 +14,7 @@ use crate::coder::plane::{Coding, Draft, EncodedPlane, Filters, PlaneOptions, Ta
 use crate::coder::table::{LEAST_BITS, Table};
 use crate::coder::tile::wide_tile;
 use crate::coder::{Coder, Layout};
-use crate::container::{
-    Bytes, DRAFT, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash,
-};
+use crate::container::{Bytes, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::scheme::int8::{self, Granularity};
@@ -191,6 +189,7 @@ impl<'a> TensorTask<'a> {
             }
         };
         // Levels of a quantizer with no zero have no neighbours that they are like.
+        options.changes = true;
         options.filters = if trellis { Filters::Trellis } else { Filters::None };
         Ok(symbols)
     }
@@ -349,7 +348,7 @@ impl Encoded<'_> {
         };
         let planes = self.planes.into_iter().map(|plane| plane.write(writer, tables)).collect::<Result<_>>()?;
         if matches!(self.scheme, SchemeKind::Lossless | SchemeKind::Rate) {
-            writer.need(DRAFT);
+            writer.is_later();
         }
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
@@ -481,7 +480,7 @@ impl Tables {
         }
         let table = &choice.table;
         if table.bits() < LEAST_BITS {
-            writer.need(DRAFT);
+            writer.is_later();
         }
         let number = writer.table(table.coder().name(), table.bits(), &table.to_bytes())?;
         if let Some(place) = choice.place {

@@ -411,7 +411,7 @@ impl TilesJob<'_> {
             vector: u8::from(self.tensor.is_vector(self.out, self.kind)),
             block_begin: 0,
             block_end: 0,
-            reserved: 0,
+            changes: u16::from(t.tiling.changes),
             by_tiles: abi::Divisor::new(g.tiles() as u32),
             by_strips: abi::Divisor::new(g.strips_per_matrix() as u32),
             shared_begin: 0,

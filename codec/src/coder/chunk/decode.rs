@@ -118,7 +118,7 @@ impl ChunkDecoder {
                 huffman::check_ends(parts.body, &ends)
             }
         };
-        patches::apply(parts.patches, chunk.width, out, stride).and(coded)
+        patches::apply(self.format, parts.patches, chunk.width, out, stride).and(coded)
     }
 
     /// Decodes neighbouring chunks, which the widest vectors do faster together than one after the other. `chunks` are at
@@ -185,7 +185,7 @@ impl ChunkDecoder {
         };
         for (i, (stream, end)) in streams.into_iter().enumerate() {
             tails[i] = end;
-            let patched = patches::apply(parts[i].patches, width, &mut out[i * width..], stride);
+            let patched = patches::apply(self.format, parts[i].patches, width, &mut out[i * width..], stride);
             verdicts[i] = patched.and(stream);
         }
         true

@@ -146,7 +146,7 @@ impl ChunkEncoder {
         }
         if self.format.has_patches() {
             let more = self.rare.as_ref().map_or(&[][..], |rare| &rare.patches);
-            patches::put(tile, width, self.format.shift, more, out);
+            patches::put(self.format, tile, width, &self.symbols, more, out);
         }
         out.extend_from_slice(&self.body);
         out.len() - begin <= self.format.longest(width)

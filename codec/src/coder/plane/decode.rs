@@ -220,7 +220,7 @@ fn check_longest(longest: usize, max_chunk: usize) -> Result<()> {
 /// As for [`Plane::new`].
 pub fn check_tiles(form: &PlaneForm, tiling: Tiling, offsets: &[u8], data: usize, side: usize) -> Result<usize> {
     let geometry = tiling.geometry(form.matrix)?;
-    let format = ChunkFormat { coder: tiling.coder, layout: tiling.layout, shift: tiling.shift };
+    let format = tiling.chunk_format();
     let entries = offsets.as_chunks::<4>().0;
     if !offsets.len().is_multiple_of(4) || entries.len().checked_sub(1) != Some(geometry.chunks()) {
         let (n, chunks) = (offsets.len(), geometry.chunks());
@@ -251,7 +251,7 @@ pub fn check_tiles(form: &PlaneForm, tiling: Tiling, offsets: &[u8], data: usize
 
 impl<'a> Tiles<'a> {
     fn new(source: &PlaneSource<'a>, tiling: Tiling, isa: Isa) -> Result<Self> {
-        let Tiling { coder, layout, shift, filter, .. } = tiling;
+        let Tiling { coder, filter, .. } = tiling;
         let geometry = tiling.geometry(source.form.matrix)?;
         let Some(table) = source.table else {
             return Err(Error::format(format!("a plane of coder {coder} without a table")));
@@ -259,7 +259,7 @@ impl<'a> Tiles<'a> {
         if table.coder() != coder {
             return Err(Error::format(format!("a plane of coder {coder} names a {} table", table.coder())));
         }
-        let format = ChunkFormat { coder, layout, shift };
+        let format = tiling.chunk_format();
         let side_per_strip = check_tiles(&source.form, tiling, source.offsets, source.data.len(), source.side.len())?;
         let offsets = source.offsets.as_chunks::<4>().0;
         let decoder = ChunkDecoder::new(format, table, isa);

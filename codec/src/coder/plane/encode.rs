@@ -31,8 +31,9 @@ mod zstd;
 /// let data: Vec<i8> = (0..64 * 256).map(|i| (i * i % 7) as i8).collect();
 /// let symbols = SymbolMatrices { count: 1, rows: 64, cols: 256, data: &data, beside: &[] };
 /// let (coder, layout, tile) = (Coder::Rans, Layout::Pair, None);
+/// let (patch_rare, changes, filters) = (false, false, Filters::Tried);
 /// let options =
-///     PlaneOptions { coder, layout, table_bits: 12, patch_rare: false, tile, zstd_level: 3, zstd_chunk: None, filters: Filters::Tried };
+///     PlaneOptions { coder, layout, table_bits: 12, patch_rare, changes, tile, zstd_level: 3, zstd_chunk: None, filters };
 /// let plane = encode(&symbols, &options, &Pool::new(None)?, &Cancel::new())?;
 /// assert!(plane.stored_bytes() < data.len() / 2);
 /// # Ok::<(), wcodec::Error>(())

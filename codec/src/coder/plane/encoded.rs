@@ -16,6 +16,8 @@ pub struct PlaneOptions {
     pub table_bits: u32,
     /// Whether pairs that are too rare for a code of `huffman` may become patches. With fewer than 11 bits they always may.
     pub patch_rare: bool,
+    /// Whether patches are to say, besides what an element is, by how much that exceeds what the symbols say.
+    pub changes: bool,
     /// Width of tiles in columns; by shape where absent.
     pub tile: Option<usize>,
     /// Level of zstd.

@@ -1,5 +1,6 @@
 //! What there is to know of a plane besides its bytes.
 
+use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::tile::{TileGeometry, side_bytes};
 use crate::coder::{Coder, Filter, Layout, zstd};
 use crate::error::{Error, Result};
@@ -33,6 +34,8 @@ pub struct Tiling {
     pub tile: usize,
     /// Filter to undo after decoding.
     pub filter: Filter,
+    /// Whether patches say, besides what an element is, by how much that exceeds what the symbols say.
+    pub changes: bool,
 }
 
 impl Tiling {
@@ -42,6 +45,12 @@ impl Tiling {
     /// A width that tiles do not have, or matrices that are too large.
     pub fn geometry(&self, (count, rows, cols): (usize, usize, usize)) -> Result<TileGeometry> {
         TileGeometry::new(count, rows, cols, self.tile)
+    }
+
+    /// What each chunk's decoder has to know.
+    pub(in crate::coder) fn chunk_format(&self) -> ChunkFormat {
+        let Tiling { coder, layout, shift, changes, .. } = *self;
+        ChunkFormat { coder, layout, shift, changes }
     }
 
     /// Bytes of the side plane that belong to a tile of `width` columns.

@@ -14,6 +14,7 @@ fn options(coder: Coder, layout: Layout) -> PlaneOptions {
         layout,
         table_bits: 12,
         patch_rare: false,
+        changes: false,
         tile: None,
         zstd_level: 3,
         zstd_chunk: None,
@@ -330,7 +331,8 @@ fn rare_pairs_become_patches_with_tables_of_every_size_and_shift() {
         let symbols = SymbolMatrices { count: 1, rows: 64, cols: 1024, data: &data, beside: &[] };
         let mut sizes = Vec::new();
         for table_bits in 8..=12 {
-            let o = PlaneOptions { table_bits, patch_rare: true, ..options(Coder::Huffman, Layout::Pair) };
+            let changes = table_bits % 2 == 0;
+            let o = PlaneOptions { table_bits, patch_rare: true, changes, ..options(Coder::Huffman, Layout::Pair) };
             let plane = check_round_trip(&symbols, &o);
             assert!(lengths(&plane).iter().all(|&l| u32::from(l) <= table_bits));
             sizes.push(plane.stored_bytes() as f64);
@@ -371,6 +373,7 @@ fn patches_of_a_trellis_give_the_bytes_that_its_parity_is_of() {
             let o = PlaneOptions {
                 table_bits,
                 patch_rare: true,
+                changes: table_bits != 9,
                 tile: Some(tile),
                 filters: Filters::Trellis,
                 ..options(Coder::Huffman, Layout::Pair)
@@ -513,6 +516,31 @@ fn patches_that_point_elsewhere_are_refused() {
     }
 }
 
+#[test]
+fn changes_that_do_not_give_the_value_are_refused() {
+    let mut data = weights(16 * 64, 1.0, 18);
+    data[5] = 100;
+    data[9] = -100;
+    let symbols = SymbolMatrices { count: 1, rows: 16, cols: 64, data: &data, beside: &[] };
+    let o = PlaneOptions { changes: true, ..options(Coder::Rans, Layout::Pair) };
+    let good = encode_new(&symbols, &o);
+    // Coded are 15 and -16, the largest high parts.
+    assert_eq!(good.data[..12], [2, 0, 0, 0, 5, 0, 100, 85, 9, 0, 156, 172]);
+    // The last one says by how much the value exceeds an element, but not this one.
+    for (at, value) in [(6, 99), (7, 84), (7, 0), (10, 155), (11, 173), (4, 6)] {
+        let mut bad = encode_new(&symbols, &o);
+        bad.data[at] = value;
+        for isa in Isa::available() {
+            let error = decode(source(&symbols, &bad), isa).unwrap_err();
+            assert!(error.message().contains("a patch at position"), "byte {at} = {value}: {error}");
+        }
+    }
+    // A sum that only bytes would have.
+    let mut bad = encode_new(&symbols, &o);
+    (bad.data[6], bad.data[7]) = (128, 113);
+    Isa::available().into_iter().for_each(|isa| assert!(decode(source(&symbols, &bad), isa).is_err()));
+}
+
 proptest! {
     #[test]
     fn any_symbols_round_trip(
@@ -520,7 +548,7 @@ proptest! {
         seed: u64, spread in 0.0f64..500.0, outliers in 0usize..40,
         coder in prop::sample::select(Coder::ALL), layout in prop::sample::select(Layout::CHOICES),
         tile in prop::sample::select(vec![None, Some(64), Some(128)]),
-        small in 8u32..13, patch_rare: bool,
+        small in 8u32..13, patch_rare: bool, changes: bool,
     ) {
         let mut data = weights(count * rows * cols, spread, seed);
         let mut rng = StdRng::seed_from_u64(seed);
@@ -530,7 +558,7 @@ proptest! {
         }
         let symbols = SymbolMatrices { count, rows, cols, data: &data, beside: &[] };
         let table_bits = if coder == Coder::Huffman { small } else { 12 };
-        check_round_trip(&symbols, &PlaneOptions { tile, table_bits, patch_rare, ..options(coder, layout) });
+        check_round_trip(&symbols, &PlaneOptions { tile, table_bits, patch_rare, changes, ..options(coder, layout) });
     }
 }
 

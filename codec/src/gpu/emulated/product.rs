@@ -314,7 +314,14 @@ fn damage_shows_where_it_is() {
             let mut tensors = [t];
             let (got, used) = multiply(&mut tensors, &inputs, None, &|s| 0..s, limits, turn as u64);
             let status = tensors[0].status[0];
-            assert_eq!(decoded.status, (status != abi::STATUS_GOOD).then_some(status), "{used:?} {o:?}");
+            let told = (status != abi::STATUS_GOOD).then_some(status);
+            // Products take it on trust that a patch's change gives its value.
+            let changes = jobs(&tensors, kind, None, &|s| 0..s, &|_| abi::PART_RESULT).0[0].tiles.tiles.tiling.changes;
+            let trusted = changes && decoded.status.is_some() && told.is_none_or(|t| Some(t) > decoded.status);
+            assert!(decoded.status == told || trusted, "{used:?} {o:?}: {:?}, {told:?}", decoded.status);
+            if trusted {
+                continue;
+            }
             let weight = |i: usize| f64::from(f32::from_le_bytes(decoded.bytes[4 * i..][..4].try_into().unwrap()));
             let tiles = match &tensors[0].plan.planes[0] {
                 Method::Tiles(tiles) => tiles.geometry.tiles(),

@@ -21,7 +21,10 @@ pub(super) fn options() -> Vec<EncodeOptions> {
         for (j, trellis) in [false, true].into_iter().enumerate() {
             for (k, step) in [2.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.017].into_iter().enumerate() {
                 let tile = [None, Some(64), Some(192), Some(512)][(i + 2 * j + k) % 4];
-                let table_bits = if (j + k) % 3 == 2 { 11 } else { 12 };
+                let table_bits = match coder {
+                    Coder::Huffman => [12, 9, 11, 8, 10][(j + k) % 5],
+                    _ => [12, 12, 11][(j + k) % 3],
+                };
                 all.push(EncodeOptions { tile, table_bits, ..rate(coder, trellis, step) });
             }
             all.push(EncodeOptions { layout: Layout::Byte, tile: Some(128), ..rate(coder, trellis, 0.3) });

@@ -21,10 +21,16 @@ const DIGITS_TILE: usize = 8;
 const RESERVED: usize = 1 << 10;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
 const MOST_WARPS: [usize; 2] = [32, 16];
+/// log2 of the copies in which a small table may lie, from the best on. With one for each bank of shared memory lanes do not wait for each other.
+const COPIES: [usize; 5] = [5, 4, 3, 2, 0];
+/// Bytes of a multiprocessor's tables in all their copies, at most: more of them take longer to write than they save.
+const MOST_COPIES: usize = 64 << 10;
 /// Chunks for each multiprocessor up to which what counts is how early they are decoded, and not how many at a time: of several vectors.
 const FEW_CHUNKS: usize = 12;
-/// Chunks for each multiprocessor from which two blocks share it, so that one of them works while the other one begins or ends.
+/// Chunks for each multiprocessor from which two blocks share it, so that one of them works while the other one begins or ends; and from which that
+/// is worth less than that a block prepares for all of them.
 const MANY_CHUNKS: usize = 24;
+const MOST_CHUNKS: usize = 80;
 
 /// What a matrix gives to the results.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +98,9 @@ pub struct ProductJob<'a> {
 
 impl ProductJob<'_> {
     /// Jobs with the same answer can share a launch.
-    pub fn key(&self) -> (Module, Mode, OutputKind) {
-        (self.tiles.tiles.module(), mode(self.tiles.tiles).expect("`unfused` was asked"), self.tiles.kind)
+    pub fn key(&self) -> (Module, Mode, OutputKind, bool) {
+        let tiles = self.tiles.tiles;
+        (tiles.module(), mode(tiles).expect("`unfused` was asked"), self.tiles.kind, tiles.tiling.changes)
     }
 
     fn strips(&self) -> usize {
@@ -131,6 +138,8 @@ pub struct ProductLaunch {
 /// What a launch's shared memory is divided into.
 #[derive(Clone, Copy)]
 struct Room {
+    /// log2 of the table's copies.
+    copies: usize,
     barriers: usize,
     warps: usize,
     buffers: usize,
@@ -147,6 +156,8 @@ struct Room {
     squares: usize,
     /// Of a word for each strip.
     arrived: usize,
+    /// Of what patches change, for each warp.
+    corrections: usize,
 }
 
 impl Room {
@@ -171,8 +182,12 @@ impl Room {
         self.squares_at() + self.squares
     }
 
+    fn corrections_at(&self) -> usize {
+        (self.arrived_at() + self.arrived).next_multiple_of(16)
+    }
+
     fn bytes(&self) -> usize {
-        self.arrived_at() + self.arrived
+        self.corrections_at() + self.warps * self.corrections
     }
 }
 
@@ -192,6 +207,23 @@ struct Way {
 impl Way {
     fn warps(self, vectors: usize) -> usize {
         MOST_WARPS[usize::from(self.early || self.half || vectors > 8)]
+    }
+
+    /// log2 of the copies in which the table may lie, from the best on.
+    fn copies(self, jobs: &[ProductJob<'_>]) -> impl Iterator<Item = usize> {
+        let (module, mode, ..) = jobs[0].key();
+        let bytes = jobs.iter().map(|j| 4 << j.tiles.tiles.table.bits()).max().unwrap_or(0);
+        let most = MOST_COPIES >> usize::from(self.half);
+        // Kernels for several vectors, and those that decode before there is one, have no copies: they have other things to wait for.
+        let several = module == Module::Huffman && mode != Mode::Pair && self.one && !self.early;
+        COPIES.into_iter().filter(move |&copies| copies == 0 || (several && bytes << copies <= most))
+    }
+
+    /// Whether the sums of what patches change are added behind all blocks of a chunk, in whole numbers, which have no order. Symbols of a trellis have to
+    /// be right before it is undone, and what is decoded before the vector is there can have its patches then, too.
+    fn corrects(self, jobs: &[ProductJob<'_>]) -> bool {
+        let (_, mode, _, changes) = jobs[0].key();
+        changes && mode == Mode::Low && self.one && !self.early
     }
 
     /// Bytes that a block of so many warps, which has `per_block` strips, wants for what is staged, and for digits.
@@ -217,8 +249,9 @@ fn ways(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
     let processors = limits.multiprocessors;
     let mut ways = Vec::new();
     if vectors == 1 && jobs.iter().all(ProductJob::whole) {
-        ways.push(Way { early: true, one: true, blocks: 1, half: true });
-        if chunks > processors * MANY_CHUNKS {
+        if chunks <= processors * MANY_CHUNKS {
+            ways.push(Way { early: true, one: true, blocks: 1, half: true });
+        } else if chunks <= processors * MOST_CHUNKS {
             ways.push(Way { early: false, one: true, blocks: 2, half: true });
         }
         ways.push(Way { early: false, one: true, blocks: 1, half: false });
@@ -230,11 +263,12 @@ fn ways(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
     ways
 }
 
-/// The room of a block of threads and its strips, or how many bytes there would have to be.
+/// The room of a block of threads, whose table lies in 2^`copies` copies, and its strips; or how many bytes there would have to be.
 fn divided(
     jobs: &[ProductJob<'_>],
     vectors: usize,
     way: Way,
+    copies: usize,
     limits: Limits,
 ) -> std::result::Result<(Room, usize), usize> {
     let strips: usize = jobs.iter().map(ProductJob::strips).sum();
@@ -252,7 +286,8 @@ fn divided(
     let rounds = own.div_ceil(way.warps(vectors)).max(1);
     let warps = own.div_ceil(rounds).max(1);
     let mut room = Room {
-        barriers: abi::TABLE_AT + most(|t| 4 << t.table.bits()),
+        copies,
+        barriers: abi::TABLE_AT + (most(|t| 4 << t.table.bits()) << copies),
         warps,
         buffers: if rounds > 1 { 2 } else { 1 },
         // Whole 16 bytes around a chunk, which begins at any multiple of 4.
@@ -263,11 +298,14 @@ fn divided(
         staging: way.staging(jobs, warps, per_block),
         squares: most(|t| t.geometry.cols().div_ceil(abi::SQUARES_COLS)) * vectors * 4,
         arrived: if jobs.iter().any(|j| j.times.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
+        corrections: if way.corrects(jobs) { abi::CHANGES_BYTES } else { 0 },
     };
     while room.bytes() > limit {
         match (room.buffers, room.warps) {
             (2, _) => room.buffers = 1,
             (_, 1) => return Err(room.bytes()),
+            // More copies are worth less than warps.
+            _ if copies > 0 => return Err(room.bytes()),
             (_, warps) => {
                 room.warps = warps - 1;
                 room.staging = way.staging(jobs, room.warps, per_block);
@@ -289,9 +327,11 @@ pub fn product_launches(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits)
 }
 
 fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
-    let (module, mode, kind) = jobs[0].key();
+    let (module, mode, kind, _) = jobs[0].key();
     let mut wanted = 0;
-    let found = ways(jobs, vectors, limits).into_iter().find_map(|way| match divided(jobs, vectors, way, limits) {
+    let mut tried =
+        ways(jobs, vectors, limits).into_iter().flat_map(|way| way.copies(jobs).map(move |copies| (way, copies)));
+    let found = tried.find_map(|(way, copies)| match divided(jobs, vectors, way, copies, limits) {
         Ok((room, per_block)) => Some((way, room, per_block)),
         Err(bytes) => {
             wanted = bytes;
@@ -341,6 +381,8 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
     params.staged = room.staged as u32;
     params.squares = room.squares_at() as u32;
     params.arrived = room.arrived_at() as u32;
+    params.copies = room.copies as u32;
+    params.corrections = if way.corrects(jobs) { room.corrections_at() as u32 } else { 0 };
     let mode = match mode {
         Mode::Pair => "pair",
         Mode::Low => "low",

@@ -26,6 +26,8 @@ const HEAD: usize = 16;
 const AS_IT_IS: u8 = 0x20;
 const STORED_TABLE: u8 = 0x40;
 const BITS_12: u8 = 0x80;
+/// Flag of the second byte.
+const CHANGES: u8 = 0x80;
 /// Place in the third byte.
 const SMALLER: u32 = 6;
 
@@ -37,7 +39,7 @@ fn body(input: &[u8]) {
 ///
 /// 0: coder (bits 0, 1), layout (2), filter (3, 4), whether offsets, side plane and data are left as they are (5) or fitted to each
 /// other, whether the table is there as it is stored (6), bits of the table (7); 1: shift, where 8, 16 and 24
-/// make layout `split` of `byte`; 2: tile / 64 - 1 (0 to 5), by how many bits a table of `huffman` is smaller (6, 7); 3: count; 4, 5: rows;
+/// make layout `split` of `byte` (0 to 6), whether patches say changes (7); 2: tile / 64 - 1 (0 to 5), by how many bits a table of `huffman` is smaller (6, 7); 3: count; 4, 5: rows;
 /// 6, 7: columns; 8, 9: bytes of offsets; 10, 11: bytes of side plane; 12 to 15: chunk of zstd. Then the table (or 256 symbol counts
 /// of one byte), offsets, side plane and data. Returns which pieces could be decoded; none where the parts do not fit each other.
 pub fn decode(input: &[u8]) -> Vec<bool> {
@@ -55,7 +57,7 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
     let (offsets, rest) = rest.split_at(short(8).min(rest.len()));
     let (side, data) = rest.split_at(short(10).min(rest.len()));
     let mut parts = Segments { offsets: offsets.to_vec(), side: side.to_vec(), data: data.to_vec() };
-    let (shift, tile) = (u32::from(head[1]), (usize::from(head[2] & ((1 << SMALLER) - 1)) + 1) * 64);
+    let (shift, tile) = (u32::from(head[1] & !CHANGES), (usize::from(head[2] & ((1 << SMALLER) - 1)) + 1) * 64);
     if let Ok(geometry) = TileGeometry::new(matrix.0, matrix.1, matrix.2, tile) {
         if geometry.padded_elements() > SYMBOLS {
             return Vec::new();
@@ -70,7 +72,10 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
             let chunk = u32::from_le_bytes([head[12], head[13], head[14], head[15]]) as usize;
             Coding::Zstd { chunk, filter }
         }
-        Coder::Rans | Coder::Huffman => Coding::Tiles(Tiling { coder, layout, shift, tile, filter }),
+        Coder::Rans | Coder::Huffman => {
+            let changes = head[1] & CHANGES != 0;
+            Coding::Tiles(Tiling { coder, layout, shift, tile, filter, changes })
+        }
     };
     let source = PlaneSource {
         form: PlaneForm { matrix, coding, max_chunk: longest_chunk(coder, &parts.offsets) },
@@ -222,6 +227,7 @@ fn seeds() -> Vec<Vec<u8>> {
             layout,
             table_bits,
             patch_rare: false,
+            changes: table_bits < 11 || filters == Filters::Trellis,
             tile: Some(64),
             zstd_level: 3,
             zstd_chunk: Some(640),
@@ -268,7 +274,8 @@ fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
     if let (Coding::Tiles(t), Some(own)) = (coding, source.table) {
         let layout = if t.layout == Layout::Split { Layout::Byte } else { t.layout };
         first |= place(Layout::CHOICES.iter().position(|l| *l == layout)) << 2 | BITS_12;
-        (shift, tile, smaller) = (t.shift, t.tile, 12 - own.bits());
+        (shift, tile, smaller) = (t.shift as u8, t.tile, 12 - own.bits());
+        shift |= if t.changes { CHANGES } else { 0 };
         table = count_bytes(source.data).map(|n| n.clamp(1, 255) as u8).to_vec();
         if stored_table {
             first |= STORED_TABLE;
@@ -277,7 +284,7 @@ fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
     }
     let (count, rows, cols) = matrix;
     let zstd_chunk = if let Coding::Zstd { chunk, .. } = coding { chunk } else { 0 };
-    let mut out = vec![first, shift as u8, (tile / 64 - 1) as u8 | (smaller << SMALLER) as u8, count as u8];
+    let mut out = vec![first, shift, (tile / 64 - 1) as u8 | (smaller << SMALLER) as u8, count as u8];
     for n in [rows, cols, source.offsets.len(), source.side.len()] {
         out.extend_from_slice(&(n as u16).to_le_bytes());
     }

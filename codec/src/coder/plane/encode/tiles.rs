@@ -28,6 +28,8 @@ const TABLE_ADVICE: &str = "leave table_bits out, or use coder huffman for small
 pub struct TilesDraft {
     geometry: TileGeometry,
     kind: TableKind,
+    /// Patches say changes.
+    changes: bool,
     /// What to try, without a filter first.
     attempts: Vec<Attempt>,
 }
@@ -55,7 +57,7 @@ impl TilesDraft {
         pool: &Pool,
         cancel: &Cancel,
     ) -> Result<Option<Self>> {
-        let PlaneOptions { coder, layout, table_bits, .. } = *options;
+        let PlaneOptions { coder, layout, table_bits, changes, .. } = *options;
         let tile = options.tile.unwrap_or_else(|| default_tile(coder, symbols.rows, symbols.cols));
         check_bits(coder, table_bits).map_err(|e| Error::input(e.message().to_owned()).advice(TABLE_ADVICE))?;
         let kind = TableKind { coder, layout, bits: table_bits };
@@ -81,7 +83,7 @@ impl TilesDraft {
             }
             attempts.push(Attempt { filter, tries: tries(symbols, data, &geometry, kind, patch_rare, pool, cancel)? });
         }
-        Ok(Some(Self { geometry, kind, attempts }))
+        Ok(Some(Self { geometry, kind, changes, attempts }))
     }
 
     /// Chooses tables; see [`Draft::choose_for`](super::Draft::choose_for).
@@ -108,11 +110,11 @@ impl TilesDraft {
         cancel: &Cancel,
         done: &AtomicUsize,
     ) -> Result<Option<EncodedPlane>> {
-        let Self { geometry, kind, attempts } = self;
+        let Self { geometry, kind, changes, attempts } = self;
         let again = AtomicUsize::new(0);
         filters::best(attempts.into_iter().enumerate().map(|(i, attempt)| {
             let done = if i == 0 { done } else { &again };
-            attempt.encode(symbols, &geometry, kind, pool, cancel, done)
+            attempt.encode(symbols, &geometry, kind, changes, pool, cancel, done)
         }))
     }
 }
@@ -124,6 +126,7 @@ impl Attempt {
         symbols: &SymbolMatrices<'_>,
         geometry: &TileGeometry,
         kind: TableKind,
+        changes: bool,
         pool: &Pool,
         cancel: &Cancel,
         done: &AtomicUsize,
@@ -132,7 +135,8 @@ impl Attempt {
         let filter = self.filter;
         for Try { shift, table, padding, .. } in self.tries {
             let table = table.expect("chosen before");
-            let format = ChunkFormat { coder, layout, shift };
+            let tiling = Tiling { coder, layout, shift, tile: geometry.tile(), filter, changes };
+            let format = tiling.chunk_format();
             let tiles = Tiles { symbols, geometry, filter, format, padding, table: &table.table };
             if let Some(mut parts) = tiles.encode(pool, cancel, done)? {
                 let mut offsets = reserved(4 * (geometry.chunks() + 1))?;
@@ -148,7 +152,6 @@ impl Attempt {
                 }
                 let side = joined(parts.iter_mut().map(|p| std::mem::take(&mut p.side)), pool, cancel)?;
                 let data = joined(parts.iter_mut().map(|p| std::mem::take(&mut p.data)), pool, cancel)?;
-                let tiling = Tiling { coder, layout, shift, tile: geometry.tile(), filter };
                 let form = PlaneForm { matrix: symbols.matrix(), coding: Coding::Tiles(tiling), max_chunk: longest };
                 return Ok(EncodedPlane { form, table: Some(table), offsets, data, side });
             }
