@@ -28,8 +28,6 @@ const TABLE_ADVICE: &str = "leave table_bits out, or use coder huffman for small
 pub struct TilesDraft {
     geometry: TileGeometry,
     kind: TableKind,
-    /// Patches say changes.
-    changes: bool,
     /// What to try, without a filter first.
     attempts: Vec<Attempt>,
 }
@@ -37,6 +35,8 @@ pub struct TilesDraft {
 /// One way to encode tiles.
 struct Attempt {
     filter: Filter,
+    /// Patches say changes.
+    changes: bool,
     /// The best shift, and one that has no patches: too many of them make a chunk decline the first.
     tries: Vec<Try>,
 }
@@ -81,9 +81,10 @@ impl TilesDraft {
                 filtered = filters::filtered_tiles(symbols, &geometry, filter, pool, cancel)?;
                 data = &filtered;
             }
-            attempts.push(Attempt { filter, tries: tries(symbols, data, &geometry, kind, patch_rare, pool, cancel)? });
+            let tries = tries(symbols, data, &geometry, kind, patch_rare, pool, cancel)?;
+            attempts.push(Attempt { filter, changes, tries });
         }
-        Ok(Some(Self { geometry, kind, changes, attempts }))
+        Ok(Some(Self { geometry, kind, attempts }))
     }
 
     /// Chooses tables; see [`Draft::choose_for`](super::Draft::choose_for).
@@ -110,11 +111,11 @@ impl TilesDraft {
         cancel: &Cancel,
         done: &AtomicUsize,
     ) -> Result<Option<EncodedPlane>> {
-        let Self { geometry, kind, changes, attempts } = self;
+        let Self { geometry, kind, attempts } = self;
         let again = AtomicUsize::new(0);
         filters::best(attempts.into_iter().enumerate().map(|(i, attempt)| {
             let done = if i == 0 { done } else { &again };
-            attempt.encode(symbols, &geometry, kind, changes, pool, cancel, done)
+            attempt.encode(symbols, &geometry, kind, pool, cancel, done)
         }))
     }
 }
@@ -126,14 +127,13 @@ impl Attempt {
         symbols: &SymbolMatrices<'_>,
         geometry: &TileGeometry,
         kind: TableKind,
-        changes: bool,
         pool: &Pool,
         cancel: &Cancel,
         done: &AtomicUsize,
     ) -> Result<EncodedPlane> {
         let TableKind { coder, layout, .. } = kind;
-        let filter = self.filter;
-        for Try { shift, table, padding, .. } in self.tries {
+        let Self { filter, changes, tries } = self;
+        for Try { shift, table, padding, .. } in tries {
             let table = table.expect("chosen before");
             let tiling = Tiling { coder, layout, shift, tile: geometry.tile(), filter, changes };
             let format = tiling.chunk_format();
