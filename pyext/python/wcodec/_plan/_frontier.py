@@ -163,14 +163,14 @@ class _Work:
         data, _ = _api.compress_to_bytes(self.matrices.tensors(), **options)
         seconds = time.perf_counter() - begin
         (index,) = struct.unpack_from("<Q", data, _INDEX_LENGTH_AT)
-        per_weight = 8 / self.matrices.elements
-        stored = (len(data) - _HEADER_BYTES - index) * per_weight
+        weights = self.matrices.elements
+        stored = 8 * (len(data) - _HEADER_BYTES - index) / weights
         with _api.open(data, trusted=True) as container:
             value = decoded(self.matrices.model, container, self.threads)
             with replaced(self.matrices.model, self.matrices.pieces, value):
                 found = self.judge.score()
         kind = "int8" if recipe.scheme == "int8" else "rate"
-        return self._row(recipe, stored, index * per_weight, found, seconds, kind)
+        return self._row(recipe, stored, 8 * index / weights, found, seconds, kind)
 
     def _row(self, recipe: Recipe, stored: float, index: float, found: Score, seconds: float, kind: str) -> FrontierRow:
         return FrontierRow(
