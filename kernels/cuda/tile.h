@@ -349,7 +349,7 @@ struct Tile {
       const bool with_tail = CODER == RANS && k + 1 == c.blocks;
       if constexpr (Sink::OPERANDS && MODE == MODE_LOW) {
         // The tail comes after all symbols, and patches want the block's words.
-        if (!with_tail && (Sink::CORRECTS || !has_patches(patches, k))) {
+        if (!with_tail && !has_patches(patches, k)) {
 #pragma unroll
           for (u32 j = 0; j < 4; j++) {
             u32 h0, h1;
