@@ -23,6 +23,9 @@ struct Half {
     if constexpr (BF16) mma_bf16(c, a, b);
     else mma_f16(c, a, b);
   }
+  // Of an infinite number, without its sign; larger for what is no number.
+  enum : u32 { INFINITE = BF16 ? 0x7F80u : 0x7C00u };
+
   static DEVICE_MEMBER u32 of(float v) { return (BF16 ? pack_bf16(v, 0) : pack_f16(v, 0)) & 0xFFFF; }
   static DEVICE_MEMBER float to_f32(u32 h) {
     if constexpr (BF16) return bits_f32(h << 16);
@@ -33,20 +36,25 @@ struct Half {
 // Segments of SQUARES_COLS columns of a vector.
 DEVICE u32 segments(u32 cols) { return (cols + SQUARES_COLS - 1) / SQUARES_COLS; }
 
-// Eight elements of the vector at `from`, the first one of column `col`, a multiple of 8. What is beyond the last column is 0.
-template <bool BF16>
-DEVICE void load_eight(const FactorsBatch& batch, u64 from, u32 col, u32 cols, float (&x)[8]) {
+// Eight elements of the vector at `from`, two a word, the first one of column `col`, a multiple of 8. What is beyond the last column is 0.
+DEVICE void load_words(const FactorsBatch& batch, u64 from, u32 col, u32 cols, u32 (&words)[4]) {
   const u8* const at = (const u8*)from + (u64)col * 2;
-  u32 words[4] = {0, 0, 0, 0};
   if (batch.vector && col + 8 <= cols) {
     const Vec4 a = load128(at);
     words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
-  } else {
-#pragma unroll
-    for (u32 k = 0; k < 8; k++) {
-      if (col + k < cols) words[k / 2] |= load16(at + 2 * k) << (k % 2 * 16);
-    }
+    return;
   }
+#pragma unroll
+  for (u32 k = 0; k < 4; k++) words[k] = 0;
+#pragma unroll
+  for (u32 k = 0; k < 8; k++) {
+    if (col + k < cols) words[k / 2] |= load16(at + 2 * k) << (k % 2 * 16);
+  }
+}
+template <bool BF16>
+DEVICE void load_eight(const FactorsBatch& batch, u64 from, u32 col, u32 cols, float (&x)[8]) {
+  u32 words[4];
+  load_words(batch, from, col, cols, words);
 #pragma unroll
   for (u32 k = 0; k < 8; k++) x[k] = Half<BF16>::to_f32(words[k / 2] >> (k % 2 * 16) & 0xFFFF);
 }

@@ -12,7 +12,7 @@
   KERNEL(name, threads, blocks, FactorsBatch) { multiply_all<Tile<WCODEC_CODER, mode>, n, bf16, early>(params); }
 #define TIMES(mode, kind, MODE, BF16)                             \
   PRODUCT(NAME(mode, kind, 1), 1024, 1, MODE, 1, BF16, false)     \
-  PRODUCT(NAME(mode, kind, 1_early), 512, 2, MODE, 1, BF16, true) \
+  PRODUCT(NAME(mode, kind, 1_early), 1024, 1, MODE, 1, BF16, true) \
   PRODUCT(NAME(mode, kind, 8), 1024, 1, MODE, 8, BF16, false)     \
   PRODUCT(NAME(mode, kind, 8_early), 512, 1, MODE, 8, BF16, true) \
   PRODUCT(NAME(mode, kind, 16), 512, 1, MODE, 16, BF16, false)

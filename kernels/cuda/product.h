@@ -17,6 +17,9 @@
 #include "tile.h"
 #include "walk.h"
 
+// Bytes of a line of constant memory.
+#define PARAMS_LINE 64u
+
 // N: vectors at most, 8 or 16. EARLY: decodes all of a chunk before it multiplies, and the first one before the vectors are there; it takes
 // more registers.
 template <u32 N, bool BF16, bool EARLY>
@@ -55,6 +58,7 @@ struct Multiply {
     }
 
     DEVICE_MEMBER void finish(const Tiles&, u32) { wait(); }
+    DEVICE_MEMBER float rest(u32) const { return 0; }
 
     // For the vectors, once.
     DEVICE_MEMBER void wait() {
@@ -256,70 +260,85 @@ struct Multiplier<1, BF16, EARLY> {
 // One of a block's results: number `at` of them, rows of a strip before vectors before strips.
 template <bool BF16>
 struct Result {
-  float scale, bias;
-  u64 place;  // among all results, elements; ~0 for a row beyond the matrix's edge
+  u32 scale, bias;  // as they lie in memory: who has only asked for them does not wait
+  u32 place;        // among all results, elements; ~0 for a row beyond the matrix's edge
 
-  DEVICE_MEMBER Result() : scale(0), bias(0), place(~0ull) {}
+  DEVICE_MEMBER Result() : scale(0), bias(0), place(~0u) {}
   DEVICE_MEMBER Result(const Factor& f, u32 begin_strip, u32 at, u32 each, const FactorsBatch& batch) : Result() {
     const Tiles& t = f.tiles;
     const u32 strip = begin_strip + at / each, matrix = divide(strip, t.by_strips);
     const u32 in_matrix = (strip - matrix * t.strips) * TILE_ROWS + at % TILE_ROWS;
     if (in_matrix >= t.rows) return;
     const u64 row = (u64)matrix * t.rows + in_matrix, in_task = row - t.row_begin;
-    scale = t.output.scales_per_row <= 1 ? scale_at<SCALES_ANY>(t.output, row, 0) : 1;
-    if (f.bias) bias = Half<BF16>::to_f32(ldg16((const u8*)f.bias + in_task * 2));
-    place = (u64)f.before * batch.vectors + (u64)(at % each / TILE_ROWS) * f.stride + f.place + in_task;
+    // All rows may have one.
+    const u64 own = row * t.output.scales_per_row;
+    if (!several(t)) scale = t.output.scale_bytes == 2 ? ldg16((const u8*)t.output.scales + own * 2) : ldg32((const u8*)t.output.scales + own * 4);
+    if (f.bias) bias = ldg16((const u8*)f.bias + in_task * 2);
+    place = f.before * batch.vectors + at % each / TILE_ROWS * f.stride + f.place + (u32)in_task;
   }
-  DEVICE_MEMBER bool there() const { return place != ~0ull; }
+  DEVICE_MEMBER bool there() const { return place != ~0u; }
+  static DEVICE_MEMBER bool several(const Tiles& t) { return t.output.scales_per_row > 1; }
 
-  // Adds up what all chunks of the strip have left, in the order of the columns.
-  DEVICE_MEMBER float sum(const FactorsBatch& batch, const Tiles& t, u32 at, u32 each) const {
+  // Adds what all chunks of the strip have left to `sum`, in the order of the columns.
+  DEVICE_MEMBER float sum(const FactorsBatch& batch, const Tiles& t, u32 at, u32 each, float sum) const {
     const u32 from = batch.sums + (at / each * t.tiles * each + at % each) * 4;
-    float sum = 0;
 #pragma unroll 4
     for (u32 k = 0; k < t.tiles; k++) sum = add_rn(sum, bits_f32(lds32(from + k * each * 4)));
-    const float by = batch.squared ? mul_rn(scale, norm_factor(batch, t.cols, at % each / TILE_ROWS)) : scale;
-    return add_rn(mul_rn(sum, by), bias);
+    const float own = several(t) ? 1 : bits_f32(t.output.scale_bytes == 2 ? scale << 16 : scale);
+    const float by = batch.squared ? mul_rn(own, norm_factor(batch, t.cols, at % each / TILE_ROWS)) : own;
+    return add_rn(mul_rn(sum, by), Half<BF16>::to_f32(bias));
   }
   DEVICE_MEMBER void write(const FactorsBatch& batch, const Factor& f, u32 at, u32 each, float v) const {
     typedef Half<BF16> H;
-    if (batch.residual) v = add_rn(v, H::to_f32(load16((const u8*)batch.residual + place * 2)));
+    if (batch.residual) v = add_rn(v, H::to_f32(load16((const u8*)batch.residual + (u64)place * 2)));
     const u32 y = H::of(v);
-    stg16((u8*)batch.y + place * 2, y);
+    stg16((u8*)batch.y + (u64)place * 2, y);
     if (batch.scaled) {
-      const u64 row = place - (u64)f.before * batch.vectors - (u64)(at % each / TILE_ROWS) * f.stride;
-      const float gain = H::to_f32(ldg16((const u8*)batch.gain + row * 2));
-      stg16((u8*)batch.scaled + place * 2, H::of(mul_rn(mul_rn(H::to_f32(y), gain), bits_f32(batch.gain_scale))));
+      const u32 row = place - f.before * batch.vectors - at % each / TILE_ROWS * f.stride;
+      const float gain = H::to_f32(ldg16((const u8*)batch.gain + (u64)row * 2));
+      stg16((u8*)batch.scaled + (u64)place * 2, H::of(mul_rn(mul_rn(H::to_f32(y), gain), bits_f32(batch.gain_scale))));
     }
   }
 };
+
+// Parameters come from memory in lines, and those of a launch are new to the multiprocessor: warps ask for a line each, so that they wait once and not
+// line after line.
+DEVICE void expect_params(const FactorsBatch& batch) {
+  const u32 line = thread_index() / LANES, lines = sizeof(FactorsBatch) / PARAMS_LINE;
+  keep(((const u32*)&batch)[(line < lines ? line : lines - 1) * (PARAMS_LINE / 4)]);
+}
 
 // All of the launch.
 template <class Tile, u32 N, bool BF16, bool EARLY>
 DEVICE void multiply_all(const FactorsBatch& batch) {
   // Results are written, and vectors are read, behind `overlap_wait` only: the next launch may begin, and decode.
   overlap_start();
+  expect_params(batch);
   u32 i = 0;
   while (i + 1 < batch.count && batch.items[i].tiles.block_end <= block_index()) i++;
   const Factor& f = batch.items[i];
   const Tiles& t = f.tiles;
-  if (!table_fits()) {
-    // The host does not launch on such devices. What nobody multiplies must not pass for good.
-    atomic_min((u32*)t.status, t.chunk_begin);
-    return;
-  }
   const u32 strips = divide(t.chunk_end - t.chunk_begin, t.by_tiles), block = block_index() - t.block_begin;
   // Blocks of threads that come first have one more, if it does not come out even.
   const u32 more = strips - f.strips * (t.block_end - t.block_begin);
   const u32 begin = block * f.strips + (block < more ? block : more), end = begin + f.strips + (block < more);
   const u32 first = t.chunk_begin + begin * t.tiles, last = t.chunk_begin + end * t.tiles;
   const u32 warp = thread_index() / LANES, threads = block_threads();
+  const bool enough = N > 1 || !EARLY || last - first <= threads / LANES;
+  if (!table_fits() || !enough) {
+    // The host does not launch so, or on such devices. What nobody multiplies must not pass for good.
+    atomic_min((u32*)t.status, t.chunk_begin);
+    return;
+  }
+  if constexpr (N == 1) expect_vector(batch, t);
+  // What everything else waits for is asked for first.
+  const u32 held = first + warp < last ? load_arrival(t, first + warp, thread_index() % LANES) : 0;
   Warp w = make_warp(batch);
   typedef typename Multiplier<N, BF16, EARLY>::Type Sink;
   const bool spread = Sink::COPIES && batch.copies != 0;
   if (warp == 0 && !spread) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
   // What the thread needs behind the last chunk is on its way from now on.
-  const u32 each = batch.vectors * TILE_ROWS, results = (end - begin) * each;
+  const u32 each = N == 1 ? TILE_ROWS : batch.vectors * TILE_ROWS, results = (end - begin) * each;
   const u32 begin_strip = divide(first, t.by_tiles);
   Result<BF16> result;
   if (thread_index() < results) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
@@ -327,16 +346,17 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   typename Sink::State state = Sink::State::make(batch, f, first, warp, w.lane);
   u32 table_parity = 0;
   bool unused = true;
-  walk_plane<Tile, Sink>(state, batch, t, w, first + warp, threads / LANES, last, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
+  walk_plane<Tile, Sink, N == 1 && EARLY>(state, batch, t, w, first + warp, threads / LANES, last, held, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
   state.finish(t, w.lane);
   if (batch.squared) sum_squares<BF16>(batch, t.cols, w.lane);
   syncthreads();
+  const float rest = state.rest(w.lane);
   const Stash stash(batch, f);
 #pragma unroll 1
   for (u32 at = thread_index(); at < results; at += threads) {
     if (at != thread_index()) result = Result<BF16>(f, begin_strip, at, each, batch);
     if (!result.there()) continue;
-    const float v = result.sum(batch, t, at, each);
+    const float v = result.sum(batch, t, at, each, rest);
     if (f.part == PART_RESULT) result.write(batch, f, at, each, v);
     else stg32(stash.own + result.place, f32_bits(v));
   }

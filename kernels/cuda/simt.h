@@ -178,6 +178,8 @@ DEVICE void prefetch(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 #endif
 }
+// A value that is to be loaded though nobody uses it.
+DEVICE void keep(u32 v) { asm volatile("" ::"r"(v)); }
 // Ordinary loads, of what the kernel itself or another that runs beside it may write.
 DEVICE u32 load8(const void* p) { return *(const volatile u8*)p; }
 DEVICE u32 load16(const void* p) { return *(const volatile u16*)p; }
@@ -211,8 +213,6 @@ DEVICE float f32_of_f16(u32 h) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"((u16)h));
   return v;
 }
-// The nearest whole number, of two the even one. What is no number, or not an i32's, gives any.
-DEVICE i32 i32_of_f32(float v) { return __float2int_rn(v); }
 DEVICE float f32_of_i32(i32 v) { return __int2float_rn(v); }
 // a b + c, rounded once.
 DEVICE float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
@@ -386,6 +386,16 @@ DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #endif
 }
 #endif
+
+// The larger of two lower and of two upper halves.
+DEVICE u32 max_halves(u32 a, u32 b) {
+#ifdef __CUDACC__
+  return __vmaxu2(a, b);
+#else
+  const u32 lower = (a & 0xFFFF) > (b & 0xFFFF) ? a : b, upper = a >> 16 > b >> 16 ? a : b;
+  return (lower & 0xFFFF) | (upper & 0xFFFF0000u);
+#endif
+}
 
 // The largest of the lanes' values, and their sum. All lanes call these.
 DEVICE u32 warp_max(u32 v, u32 lane) {

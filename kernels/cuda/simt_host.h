@@ -124,6 +124,7 @@ DEVICE u32 ldg32_stream(const void* p, SIMT_AT) { return simt::load_global<u32>(
 DEVICE Vec2 ldg64_stream(const void* p, SIMT_AT) { return simt::load_global<Vec2>(p, SIMT_HERE); }
 DEVICE Vec4 ldg128_stream(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
 DEVICE void prefetch(const void* p, SIMT_AT) { simt::load_global<u8>(p, SIMT_HERE); }
+DEVICE void keep(u32) {}
 // Ordinary loads, of what the kernel itself or another that runs beside it may write.
 DEVICE u32 load8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE, true); }
 DEVICE u32 load16(const void* p, SIMT_AT) { return simt::load_global<u16>(p, SIMT_HERE, true); }
@@ -172,7 +173,6 @@ DEVICE float sqrt_rn(float v) { return __builtin_sqrtf(v); }
 DEVICE float exp_f32(float v) { return __builtin_expf(v); }
 DEVICE float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 DEVICE float f32_of_i32(i32 v) { return (float)v; }
-DEVICE i32 i32_of_f32(float v) { return v > -0x1p31f && v < 0x1p31f ? (i32)__builtin_rintf(v) : (i32)0x80000000u; }
 
 namespace simt {
 // To nearest even. NaN becomes the NaN that the GPU's conversions give.

@@ -21,7 +21,7 @@
 //   enum : bool { CHECKS = ... }  whether chunks of which a patch says another element than there is are not valid
 //   enum : bool { COPIES = ... }  whether `state.batch.copies` says that a small table lies in several copies
 //   enum : bool { CORRECTS = ... }
-//                                 whether, where `state.batch.corrections` says so, patches are left to it: blocks come as the symbols say, and
+//                                 whether, where `state.takes_patches()` says so, patches are left to it: blocks come as the symbols say, and
 //                                 `state.changes` are the patches, which are valid but for what they say of these
 //   Sink(State&, const Tiles&, const Chunk&, u32 lane)
 //                                 before the first block. The chunk's place is one of the plane; its bytes may be damaged

@@ -111,6 +111,7 @@ struct SplitTile {
   enum : u32 { BITS = REST == ANY_REST ? 0 : 12, MOST = REST == ANY_REST ? 3 : REST };
   RestAhead<CODER, REST> ahead;
 
+  template <bool>
   DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
     if constexpr (REST != ANY_REST) ahead.begin(t, c, lane);
   }

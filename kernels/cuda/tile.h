@@ -211,7 +211,13 @@ struct Tile {
   enum : u32 { BITS = PATCHES ? 0 : 12 };
   typename Ahead<LOW, CODER>::Type ahead;
 
+  template <bool ALL>
   DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
+    if constexpr (ALL && MODE != MODE_GENERAL) {
+      // A line a lane: memory is farther away than words are loaded ahead.
+      const u32 words = side_words<MODE>(t), lines = c.blocks * words - (CODER == RANS && words > 0);
+      for (u32 i = lane; i < lines; i += LANES) prefetch(side_at<CODER>(t, c, words) + i * 128);
+    }
     if constexpr (LOW) {
       if (t.shift == 0) ahead.template begin<1>(t, c, lane);
       else if (t.shift == 1) ahead.template begin<2>(t, c, lane);
@@ -251,7 +257,7 @@ struct Tile {
     Sink sink(state, t, c, lane);
     if constexpr (Sink::CORRECTS && MODE == MODE_LOW) {
       // The sink takes them, and the blocks go without.
-      if (state.batch.corrections) state.changes = patches, patches.next = patches.end;
+      if (state.takes_patches()) state.changes = patches, patches.next = patches.end;
     }
     const u32 row = first_row(t, c), end = end_col(t, c);
     // Where a sink takes patches, those that it does not take are few.

@@ -7,7 +7,8 @@
 // How a chunk is decoded is Tile's business (tile.h), what becomes of its weights that of Sink (sinks.h); the walk only hands the one to
 // the other. A Tile is the state of a warp from one chunk of a plane to the next:
 //
-//   void expect(t, c, lane)   the warp's first chunk of a plane, while its bytes are on their way
+//   void expect<ALL>(t, c, lane)
+//                             the warp's first chunk of a plane, while its bytes are on their way; ALL: what else is read of it is wanted soon
 //   bool decode<Sink>(state, t, c, a, buffer, lane, following, more)
 //                             a chunk whose bytes have arrived; `following` is the warp's next one, if there are `more`. Whether it was
 //                             valid: the walk reports those that were not in the plane's status
@@ -74,20 +75,24 @@ DEVICE Warp make_warp(const Batch& batch) {
   return w;
 }
 
-// Every `step`th chunk of a plane, from `chunk` to `last`. Of the batch only barriers and buffers count.
-template <class Tile, class Sink, class Batch>
+// Every `step`th chunk of a plane, from `chunk` to `last`, or ONE, which is all there is for the warp; `held` is what `load_arrival` gives for the first, if there is one. Of the batch only barriers
+// and buffers count.
+template <class Tile, class Sink, bool ONE, class Batch>
 DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
-                       u32 table, u32& table_parity, bool& waited) {
-  const bool two = batch.buffers_per_warp == 2;
+                       u32 held, u32 table, u32& table_parity, bool& waited) {
+  const bool two = !ONE && batch.buffers_per_warp == 2;
   Tile tile;
   Arrival now = {0, 0};
   u32 next = 0;
   u32 which = 0;
   if (chunk < last) {
-    now = arrival_of(load_arrival(t, chunk, w.lane));
+    now = arrival_of(held);
     start(t, now, w.buffer, w.barrier, w.lane);
-    if (chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
-    tile.expect(t, chunk_at(t, chunk), w.lane);
+    if (!ONE && chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
+    tile.template expect<!Sink::WAITS && !Sink::PREPARES>(t, chunk_at(t, chunk), w.lane);
+  }
+  if constexpr (Sink::COPIES) {
+    if (table == TABLE_SPREAD) spread_table(t, batch.copies);
   }
   if constexpr (Sink::PREPARES) state.prepare(t, w.lane);
   if (table == TABLE_COPIED) {
@@ -102,10 +107,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     table_parity ^= 1;
   }
   if constexpr (Sink::COPIES) {
-    if (table == TABLE_SPREAD) {
-      spread_table(t, batch.copies);
-      syncthreads();
-    }
+    if (table == TABLE_SPREAD) syncthreads();
   }
   if (Sink::WAITS && !waited) {
     overlap_wait();
@@ -116,7 +118,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
 #pragma unroll 1
   while (chunk < last) {
     const u32 after = chunk + step;
-    const bool more = after < last;
+    const bool more = !ONE && after < last;
     const u32 other = which ^ 1;
     if (two && more) start(t, arrival_of(next), w.buffer + other * batch.buffer_bytes, w.barrier + other * 8, w.lane);
     u32 later = 0;
@@ -139,7 +141,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     if (two) which = other;
     now = arrival_of(next);
     next = later;
-    chunk = after;
+    chunk = ONE ? last : after;
   }
   // Every plane begins with the first buffer, whose barrier has its own count of phases.
 }
@@ -187,6 +189,7 @@ DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
       if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, barriers, w.lane);
       table = t.table;
     }
-    walk_plane<Tile, Sink>(state, batch, t, w, first + warp, step, last, new_table ? TABLE_COPIED : TABLE_READY, table_parity, waited);
+    const u32 held = first + warp < last ? load_arrival(t, first + warp, w.lane) : 0;
+    walk_plane<Tile, Sink, false>(state, batch, t, w, first + warp, step, last, held, new_table ? TABLE_COPIED : TABLE_READY, table_parity, waited);
   }
 }

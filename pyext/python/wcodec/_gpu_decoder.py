@@ -134,8 +134,8 @@ class ProductBatch:
     Calling it takes one launch, allocates nothing but the results, and waits for nothing; CUDA graphs can capture it if
     the decoder is a :class:`GpuDecoder`. Weights are exact, sums are f32 in the order of the columns, scaled at the end
     (elements of ``x`` beyond 1e34 may overflow), and results are rounded once: the same bits in whatever launch, and
-    wherever the compressed bytes are. One vector is multiplied in whole numbers, its elements as multiples of 2^-30 of
-    the largest one of some hundred columns: alone it may give other last bits than beside others, and an element that
+    wherever the compressed bytes are. One vector is multiplied in whole numbers, its elements as multiples of 2^-28 of
+    a power of two above the largest one: alone it may give other last bits than beside others, and an element that
     is infinite makes all its results NaN. A damaged chunk makes its rows NaN, and the decoder's ``check()`` names it::
 
         products = decoder.products([("q.weight", None), ("k.weight", None), ("v.weight", None)])

@@ -14,9 +14,9 @@ pub const MOST_VECTORS: [usize; 3] = [1, 8, 16];
 /// Shared memory of a block of weights that is decoded before the vectors are there: operands of all lanes, or their symbols.
 const STAGED_OPERANDS: usize = LANES * 16 * 4;
 const STAGED_SYMBOLS: usize = LANES * 16 * 2;
-/// Shared memory of the digits of one vector's elements: of a block's columns, and beside them of a tile.
+/// Shared memory of the digits of one vector's elements: of a block's columns, and beside them of all (`kernels/cuda/single.h`).
 const DIGITS_BLOCK: usize = 4 * BLOCK_COLS;
-const DIGITS_TILE: usize = 8;
+const DIGITS_FACTS: usize = 16 + 4 * LANES + 12 * LANES;
 /// Shared memory that a device takes of each block's.
 const RESERVED: usize = 1 << 10;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
@@ -25,12 +25,15 @@ const MOST_WARPS: [usize; 2] = [32, 16];
 const COPIES: [usize; 5] = [5, 4, 3, 2, 0];
 /// Bytes of a multiprocessor's tables in all their copies, at most: more of them take longer to write than they save.
 const MOST_COPIES: usize = 64 << 10;
+/// The same of a block that decodes before the vector is there: it leaves room for others.
+const EARLY_COPIES: usize = 16 << 10;
 /// Chunks for each multiprocessor up to which what counts is how early they are decoded, and not how many at a time: of several vectors.
 const FEW_CHUNKS: usize = 12;
-/// Chunks for each multiprocessor from which two blocks share it, so that one of them works while the other one begins or ends; and from which that
-/// is worth less than that a block prepares for all of them.
-const MANY_CHUNKS: usize = 24;
+/// Chunks for each multiprocessor up to which two blocks share it, so that one of them works while the other one begins or ends; from there on that is
+/// worth less than that a block prepares for all of them.
 const MOST_CHUNKS: usize = 80;
+/// Warps that a block of one vector's kernels has at least, if there are chunks for them: what it prepares, it prepares for them.
+const SOME_WARPS: usize = 8;
 
 /// What a matrix gives to the results.
 #[derive(Clone, Copy, Debug)]
@@ -198,24 +201,25 @@ struct Way {
     early: bool,
     /// One vector, in whole numbers (`kernels/cuda/single.h`).
     one: bool,
-    /// Blocks of threads that are to work on a multiprocessor at a time.
+    /// Blocks of threads that a multiprocessor has room for at a time, of this launch or of the next one, which then begin beside those of this one.
     blocks: usize,
-    /// Leaves half of a multiprocessor to other blocks, of this launch or of the next one, which then begin beside those of this one.
-    half: bool,
+    /// Strips of a block of threads.
+    per_block: usize,
 }
 
 impl Way {
     fn warps(self, vectors: usize) -> usize {
-        MOST_WARPS[usize::from(self.early || self.half || vectors > 8)]
+        let several = !self.one && (self.early || vectors > 8);
+        if several { MOST_WARPS[1] } else { MOST_WARPS[0] / self.blocks }
     }
 
     /// log2 of the copies in which the table may lie, from the best on.
     fn copies(self, jobs: &[ProductJob<'_>]) -> impl Iterator<Item = usize> {
         let (module, mode, ..) = jobs[0].key();
         let bytes = jobs.iter().map(|j| 4 << j.tiles.tiles.table.bits()).max().unwrap_or(0);
-        let most = MOST_COPIES >> usize::from(self.half);
-        // Kernels for several vectors, and those that decode before there is one, have no copies: they have other things to wait for.
-        let several = module == Module::Huffman && mode != Mode::Pair && self.one && !self.early;
+        let most = if self.early { EARLY_COPIES } else { MOST_COPIES / self.blocks };
+        // Kernels for several vectors have no copies: they have other things to wait for.
+        let several = module == Module::Huffman && mode != Mode::Pair && self.one;
         COPIES.into_iter().filter(move |&copies| copies == 0 || (several && bytes << copies <= most))
     }
 
@@ -232,7 +236,7 @@ impl Way {
             let (tiles, blocks) = (job.tiles(), job.blocks());
             match (self.one, self.early) {
                 (true, early) => {
-                    let digits = (tiles * (blocks * DIGITS_BLOCK + DIGITS_TILE)).next_multiple_of(16);
+                    let digits = tiles * blocks * DIGITS_BLOCK + DIGITS_FACTS;
                     digits + if early { warps.min(per_block * tiles) * blocks * STAGED_SYMBOLS } else { 0 }
                 }
                 (false, true) => warps * blocks * STAGED_OPERANDS,
@@ -246,20 +250,31 @@ impl Way {
 /// Ways for some jobs, from the best on.
 fn ways(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
     let chunks: usize = jobs.iter().map(|j| j.strips() * j.tiles()).sum();
+    let strips: usize = jobs.iter().map(ProductJob::strips).sum();
+    let tiles = jobs.iter().map(ProductJob::tiles).max().unwrap_or(1);
     let processors = limits.multiprocessors;
+    // Up to two strips for each multiprocessor, blocks have one each, which begin and end by themselves.
+    let per_block = |blocks: usize| if strips <= 2 * processors { 1 } else { strips.div_ceil(processors * blocks) };
     let mut ways = Vec::new();
     if vectors == 1 && jobs.iter().all(ProductJob::whole) {
-        if chunks <= processors * MANY_CHUNKS {
-            ways.push(Way { early: true, one: true, blocks: 1, half: true });
-        } else if chunks <= processors * MOST_CHUNKS {
-            ways.push(Way { early: false, one: true, blocks: 2, half: true });
+        // All chunks at a time, a warp for each: so all are decoded before the vector is there.
+        let few = if strips <= 2 * processors { 1 } else { (SOME_WARPS / tiles).max(1) };
+        let together = strips.div_ceil(few).div_ceil(processors);
+        if together * few * tiles <= MOST_WARPS[0] {
+            let early = |blocks| Way { early: true, one: true, blocks, per_block: few };
+            // The next launch's blocks begin beside these if there is room.
+            ways.extend((together..=2.max(together)).rev().filter(|n| n * few * tiles <= MOST_WARPS[0]).map(early));
         }
-        ways.push(Way { early: false, one: true, blocks: 1, half: false });
+        // Two blocks have no more strips than one would.
+        if chunks <= processors * MOST_CHUNKS && 2 * strips.div_ceil(2 * processors) <= strips.div_ceil(processors) {
+            ways.push(Way { early: false, one: true, blocks: 2, per_block: per_block(2) });
+        }
+        ways.push(Way { early: false, one: true, blocks: 1, per_block: per_block(1) });
     }
     if vectors <= 8 && chunks <= processors * FEW_CHUNKS {
-        ways.push(Way { early: true, one: false, blocks: 1, half: false });
+        ways.push(Way { early: true, one: false, blocks: 1, per_block: per_block(1) });
     }
-    ways.push(Way { early: false, one: false, blocks: 1, half: false });
+    ways.push(Way { early: false, one: false, blocks: 1, per_block: per_block(1) });
     ways
 }
 
@@ -271,17 +286,13 @@ fn divided(
     copies: usize,
     limits: Limits,
 ) -> std::result::Result<(Room, usize), usize> {
-    let strips: usize = jobs.iter().map(ProductJob::strips).sum();
     let most = |of: fn(&TilesPlan) -> usize| jobs.iter().map(|j| of(j.tiles.tiles)).max().unwrap_or(0);
     let tiles = most(|t| t.geometry.tiles());
-    let processors = limits.multiprocessors;
-    let half = (limits.shared_per_multiprocessor / 2).saturating_sub(RESERVED).min(limits.shared_per_block);
-    let limit = if way.half { half } else { limits.shared_per_block };
-    // Up to two strips for each multiprocessor, blocks have one each, which begin and end by themselves.
-    let per_block = if strips <= 2 * processors { 1 } else { strips.div_ceil(processors * way.blocks) };
+    let share = (limits.shared_per_multiprocessor / way.blocks).saturating_sub(RESERVED);
+    let limit = share.min(limits.shared_per_block);
     // Sums must not take the room that chunks need.
     let strip_sums = tiles * vectors * TILE_ROWS * 4;
-    let per_block = per_block.min(limit / 3 / strip_sums.max(1)).max(1);
+    let per_block = way.per_block.min(limit / 3 / strip_sums.max(1)).max(1);
     let own = per_block * tiles;
     let rounds = own.div_ceil(way.warps(vectors)).max(1);
     let warps = own.div_ceil(rounds).max(1);
@@ -371,6 +382,11 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
                 _ => 0,
             },
         };
+    }
+    // Kernels count results in 32 bits.
+    let results = |t: &Times| (t.before as usize + t.stride as usize) * vectors + t.place as usize;
+    if jobs.iter().any(|job| results(&job.times) + job.strips() * TILE_ROWS >= u32::MAX as usize) {
+        return Err(Error::input("too many results for one launch").advice("multiply with fewer tensors at once"));
     }
     params.barriers = room.barriers as u32;
     params.buffers = room.buffers_at() as u32;
