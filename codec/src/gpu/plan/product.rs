@@ -386,7 +386,7 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
     // Kernels count results in 32 bits.
     let results = |t: &Times| (t.before as usize + t.stride as usize) * vectors + t.place as usize;
     if jobs.iter().any(|job| results(&job.times) + job.strips() * TILE_ROWS >= u32::MAX as usize) {
-        return Err(Error::input("too many results for one launch").advice("multiply with fewer tensors at once"));
+        return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
     }
     params.barriers = room.barriers as u32;
     params.buffers = room.buffers_at() as u32;
