@@ -7,6 +7,7 @@ use crate::gpu::plan::{MOST_VECTORS, ProductJob, ProductLaunch, Times, product_l
 use half::{bf16, f16};
 
 mod around;
+mod random;
 
 /// Another device than that of the other tests: blocks of few warps, and one with room for blocks decoded early.
 const ROOMY: Limits = Limits { multiprocessors: 3, shared_per_block: 96 << 10, shared_per_multiprocessor: 200 << 10 };
@@ -287,6 +288,56 @@ fn one_vector_of_any_size() {
     }
 }
 
+/// Multiplies with a tensor that is damaged, and compares with what its decoder finds and makes of it: how many rows were found to have a damaged
+/// chunk, and how many were compared; `None` where a patch says what only decoders look at.
+fn damaged(
+    t: Loaded,
+    inputs: &Inputs,
+    strips: &dyn Fn(usize) -> Range<usize>,
+    limits: Limits,
+    seed: u64,
+    what: &str,
+) -> Option<(usize, usize)> {
+    let mut t = t;
+    let (rows, cols) = (t.plan.rows(), t.plan.matrix.2);
+    let decoded = run_all(std::slice::from_mut(&mut t), OutputKind::F32).remove(0);
+    t.status.fill(abi::STATUS_GOOD);
+    let mut tensors = [t];
+    let (got, used) = multiply(&mut tensors, inputs, None, strips, limits, seed);
+    let status = tensors[0].status[0];
+    let told = (status != abi::STATUS_GOOD).then_some(status);
+    // Products take it on trust that a patch's change gives its value.
+    let changes = jobs(&tensors, inputs.kind, None, strips, &|_| abi::PART_RESULT).0[0].tiles.tiles.tiling.changes;
+    let trusted = changes && decoded.status.is_some() && told.is_none_or(|t| Some(t) > decoded.status);
+    assert!(decoded.status == told || trusted, "{used:?} {what}: {:?}, {told:?}", decoded.status);
+    if trusted {
+        return None;
+    }
+    let weight = |i: usize| f64::from(f32::from_le_bytes(decoded.bytes[4 * i..][..4].try_into().unwrap()));
+    let (tiles, per_matrix) = match &tensors[0].plan.planes[0] {
+        Method::Tiles(tiles) => (tiles.geometry.tiles(), tiles.geometry.strips_per_matrix()),
+        _ => unreachable!(),
+    };
+    let matrix_rows = tensors[0].plan.matrix.1;
+    let first_bad = if status == abi::STATUS_GOOD { usize::MAX } else { status as usize / tiles };
+    let (mut found, mut unseen) = (0, 0);
+    for row in 0..rows {
+        let strip = row / matrix_rows * per_matrix + row % matrix_rows / 16;
+        let result = |v: usize| number(inputs.kind, &got[0][v * rows + row].to_le_bytes());
+        if strip == first_bad {
+            assert!((0..inputs.count).all(|v| result(v).is_nan()), "{used:?} {what}: row {row} has a damaged chunk");
+            found += 1;
+        } else if strip < first_bad {
+            let term = |c: usize| weight(row * cols + c) * inputs.get(0, c);
+            let (sum, size) = (0..cols).map(term).fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
+            let far = (result(0) - sum).abs();
+            assert!(far <= size * 2f64.powi(-7) + 1e-3, "{used:?} {what}: row {row}: {}, not {sum}", result(0));
+            unseen += 1;
+        }
+    }
+    Some((found, unseen))
+}
+
 /// What of a damaged plane decodes is multiplied with as it is; what does not makes its rows NaN, and is told.
 #[test]
 fn damage_shows_where_it_is() {
@@ -301,47 +352,18 @@ fn damage_shows_where_it_is() {
             continue;
         }
         let kind = [OutputKind::F16, OutputKind::BF16][i % 2];
-        let (rows, cols) = (sound.plan.matrix.1, sound.plan.matrix.2);
-        for turn in 0..4 {
+        for turn in 0..8 {
             let mut t = Loaded::new(&parts).unwrap();
             let plane = &t.plan.image.planes[0];
-            let part = [&plane.data, &plane.data, &plane.offsets, &plane.side][turn].clone();
+            let part = [&plane.data, &plane.data, &plane.offsets, &plane.side][turn % 4].clone();
             damage(&mut rng, &mut t.image[part]);
-            let decoded = run_all(std::slice::from_mut(&mut t), OutputKind::F32).remove(0);
-            t.status.fill(abi::STATUS_GOOD);
-            let inputs = Inputs::new(&mut rng, kind, 3, cols, 2.0);
+            let inputs = Inputs::new(&mut rng, kind, [3, 1][turn / 4], sound.plan.matrix.2, 2.0);
             let limits = [SMALL, LARGE][turn % 2];
-            let mut tensors = [t];
-            let (got, used) = multiply(&mut tensors, &inputs, None, &|s| 0..s, limits, turn as u64);
-            let status = tensors[0].status[0];
-            let told = (status != abi::STATUS_GOOD).then_some(status);
-            // Products take it on trust that a patch's change gives its value.
-            let changes = jobs(&tensors, kind, None, &|s| 0..s, &|_| abi::PART_RESULT).0[0].tiles.tiles.tiling.changes;
-            let trusted = changes && decoded.status.is_some() && told.is_none_or(|t| Some(t) > decoded.status);
-            assert!(decoded.status == told || trusted, "{used:?} {o:?}: {:?}, {told:?}", decoded.status);
-            if trusted {
-                continue;
-            }
-            let weight = |i: usize| f64::from(f32::from_le_bytes(decoded.bytes[4 * i..][..4].try_into().unwrap()));
-            let tiles = match &tensors[0].plan.planes[0] {
-                Method::Tiles(tiles) => tiles.geometry.tiles(),
-                _ => unreachable!(),
-            };
-            let first_bad = if status == abi::STATUS_GOOD { usize::MAX } else { status as usize / tiles };
-            for row in 0..rows {
-                let result = |v: usize| number(kind, &got[0][v * rows + row].to_le_bytes());
-                if row / 16 == first_bad {
-                    assert!((0..3).all(|v| result(v).is_nan()), "{used:?}: row {row} has a damaged chunk");
-                    found += 1;
-                } else if row / 16 < first_bad {
-                    let term = |c: usize| weight(row * cols + c) * inputs.get(0, c);
-                    let (sum, size) = (0..cols).map(term).fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
-                    let far = (result(0) - sum).abs();
-                    assert!(far <= size * 2f64.powi(-7) + 1e-3, "{used:?}: row {row}: {}, not {sum}", result(0));
-                    unseen += 1;
-                }
-            }
+            let seen = damaged(t, &inputs, &|s| 0..s, limits, turn as u64, &format!("{o:?}"));
+            let (more, others) = seen.unwrap_or_default();
+            found += more;
+            unseen += others;
         }
     }
-    assert!(found > 200 && unseen > 1000, "{found} {unseen}");
+    assert!(found > 400 && unseen > 2000, "{found} {unseen}");
 }

@@ -1,0 +1,85 @@
+//! Products with matrices of random shapes, schemes, rates and tables, sound and damaged, for random vectors on random devices.
+
+use super::*;
+use crate::scheme::rate::{Bits, Rate};
+
+/// A way to encode that kernels multiply with.
+fn way(rng: &mut StdRng) -> EncodeOptions {
+    let coder = [Coder::Rans, Coder::Huffman][rng.random_range(0..2)];
+    let tile = [None, Some(64), Some(128), Some(192), Some(256), Some(512)][rng.random_range(0..6)];
+    let o = EncodeOptions { coder, tile, ..Default::default() };
+    if rng.random() {
+        let blocks = 64 * rng.random_range(1..5);
+        let by = [Granularity::Row, Granularity::Row, Granularity::Tensor, Granularity::Block(blocks)];
+        return EncodeOptions { scheme: Scheme::Int8(by[rng.random_range(0..4)]), ..o };
+    }
+    let scheme = Scheme::Rate(Rate { bits: Bits::new(4.0).unwrap(), trellis: rng.random() });
+    let table_bits = rng.random_range(if coder == Coder::Huffman { 8 } else { 11 }..13);
+    // From less than two bits a weight to seven.
+    EncodeOptions { scheme, table_bits, step: Some(2f32.powf(rng.random_range(-6.0..1.0))), ..o }
+}
+
+/// Any widths, whole blocks, or more columns than small devices have room for.
+fn shape(rng: &mut StdRng) -> Vec<usize> {
+    let (rows, cols): (usize, usize) = match rng.random_range(0..9) {
+        0..=4 => (rng.random_range(1..120), rng.random_range(1..1400)),
+        5..=7 => (rng.random_range(1..120), 64 * rng.random_range(1..20)),
+        _ => (rng.random_range(1..40), 4096),
+    };
+    if rng.random_range(0..4) == 0 { vec![rng.random_range(1..4), rows.div_ceil(2), cols] } else { vec![rows, cols] }
+}
+
+/// So many as WCODEC_CASES says. What is decoded is the oracle's bit for bit, products are within their bound of its sums, and the same on another
+/// device; what is damaged is found as decoders find it.
+#[test]
+fn random_shapes_rates_and_damage() {
+    let cases: usize = std::env::var("WCODEC_CASES").map_or(80, |n| n.parse().expect("WCODEC_CASES is a number"));
+    let (mut sound, mut found, mut unseen) = (0, 0, 0);
+    for case in 0.. {
+        // Some are so small that they are stored as they are, or their table is.
+        if sound == cases {
+            break;
+        }
+        assert!(case < 4 * cases as u64 + 20, "{sound} of {case}");
+        let mut rng = StdRng::seed_from_u64(9000 + case);
+        let (o, shape) = (way(&mut rng), shape(&mut rng));
+        let what = format!("case {case}, {shape:?} {o:?}");
+        let source = sample(&mut rng, std::slice::from_ref(&shape));
+        let container = Container::from_bytes(encode(&source, &o)).unwrap();
+        let parts = container.bytes_of("w0", &oracle()).unwrap();
+        let Some(mut t) = Loaded::new(&parts) else { continue };
+        if unfused(&t.plan).is_some() {
+            continue;
+        }
+        let decoded = run_all(std::slice::from_mut(&mut t), OutputKind::F32).remove(0);
+        assert!(
+            decoded.status.is_none() && *decoded.bytes == *container.read_as("w0", Dtype::F32, &oracle()).unwrap(),
+            "{what}"
+        );
+        let kind = [OutputKind::F16, OutputKind::BF16][rng.random_range(0..2)];
+        let count = [1, 1, rng.random_range(2..17)][rng.random_range(0..3)];
+        let size = 2f32.powf(rng.random_range(-8.0..6.0));
+        let inputs = Inputs::new(&mut rng, kind, count, t.plan.matrix.2, size);
+        let (plan, all) = (t.plan.clone(), t.plan.rows());
+        // Small ones have no room for all chunks of many columns.
+        let one = Limits { multiprocessors: 1, ..LARGE };
+        let devices = if shape.last() > Some(&1400) { [LARGE, one, LARGE, one] } else { [SMALL, ROOMY, LARGE, LIMITS] };
+        let at = rng.random_range(0..devices.len());
+        let mut tensors = [t];
+        let (got, used) = multiply(&mut tensors, &inputs, None, &|s| 0..s, devices[at], case);
+        assert_eq!(tensors[0].status, [abi::STATUS_GOOD], "{what}");
+        compare(&container, &plan, &inputs, None, 0..all, &got[0], &format!("{used:?} {what}"));
+        let (again, other) = multiply(&mut tensors, &inputs, None, &|s| 0..s, devices[(at + 1) % 4], case + 1);
+        assert!(got == again, "{used:?} and {other:?} differ: {what}");
+        sound += 1;
+        let mut t = Loaded::new(&parts).unwrap();
+        let plane = &t.plan.image.planes[0];
+        let part = [&plane.data, &plane.offsets, &plane.side][rng.random_range(0..4) % 3].clone();
+        damage(&mut rng, &mut t.image[part]);
+        if let Some((more, others)) = damaged(t, &inputs, &|s| 0..s, devices[at], case, &what) {
+            found += more;
+            unseen += others;
+        }
+    }
+    assert!(found > cases && unseen > cases, "{found}, {unseen}");
+}
