@@ -77,6 +77,8 @@ fn check(sample: &Sample, rng: &mut Rng) -> usize {
                 assert!(new.scheme == info.scheme || info.scheme == "lossless" && new.scheme == "raw", "{what}");
                 assert_eq!(new.shape[axis], ranges.iter().map(Range::len).sum::<usize>(), "{what}");
                 assert!(decoded(&part, &new).0 == cut(&want, size, &info.shape, axis, &ranges), "{what}");
+                let later = ["lossless", "rate"].contains(&new.scheme.as_str());
+                assert!(part.version() == whole.version() || !later && part.version() < whole.version(), "{what}");
                 let report = verify(&part, None, &DecodeOptions::default(), &mut |_| Ok(())).unwrap();
                 assert!(report.ok(), "{what}: {report:?}");
                 compared += 1;

@@ -9,8 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::hash::Hash;
+use super::header::{LATER_VERSION, VERSION};
 use super::segment::Segment;
+use crate::coder::table::LEAST_BITS;
 use crate::error::{Error, Result};
+use crate::scheme::SchemeKind;
 
 /// Value of `format`.
 const FORMAT: &str = "wcodec";
@@ -301,6 +304,14 @@ impl Index {
             tensors: Vec::new(),
             aliases: BTreeMap::new(),
         }
+    }
+
+    /// The first version of the format that has all that the index names.
+    pub(crate) fn version(&self) -> (u16, u16) {
+        let later = [SchemeKind::Lossless, SchemeKind::Rate].map(SchemeKind::name);
+        let schemes = self.tensors.iter().any(|t| later.contains(&t.scheme.as_str()));
+        let tables = self.tables.iter().any(|t| t.bits < LEAST_BITS);
+        if schemes || tables { LATER_VERSION } else { VERSION }
     }
 
     /// Sets `config` and `files` of the model.

@@ -4,7 +4,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::hash::{Hash, hash};
-use super::header::{HEADER_BYTES, Header, LATER_VERSION, VERSION};
+use super::header::{HEADER_BYTES, Header};
 use super::index::{Index, TableEntry, TensorEntry};
 use super::memory::{Bytes, Sink};
 use super::segment::{SMALL_ALIGN, Segment, align_up, place};
@@ -17,7 +17,6 @@ pub struct Writer<W: Write + Seek> {
     out: NamedWriter<W>,
     path: std::path::PathBuf,
     index: Index,
-    version: (u16, u16),
 }
 
 impl<W: Write + Seek> Writer<W> {
@@ -25,7 +24,7 @@ impl<W: Write + Seek> Writer<W> {
     pub fn new(out: W, path: &Path) -> Result<Self> {
         let mut out = NamedWriter::new(out, path);
         out.write(&[0; HEADER_BYTES])?;
-        Ok(Self { out, path: path.to_owned(), index: Index::new(), version: VERSION })
+        Ok(Self { out, path: path.to_owned(), index: Index::new() })
     }
 
     /// Appends a segment.
@@ -65,11 +64,6 @@ impl<W: Write + Seek> Writer<W> {
         self.index.tensors.push(entry);
     }
 
-    /// Says that the file has what format 1.1 adds.
-    pub fn is_later(&mut self) {
-        self.version = LATER_VERSION;
-    }
-
     /// The index so far; metadata and aliases are set here.
     pub fn index(&mut self) -> &mut Index {
         &mut self.index
@@ -80,8 +74,7 @@ impl<W: Write + Seek> Writer<W> {
         let json =
             serde_json::to_vec(&self.index).map_err(|e| Error::input(format!("metadata cannot be written: {e}")))?;
         let index = std::mem::take(&mut self.index);
-        let version = self.version;
-        let (file_length, out) = self.close(version, &json)?;
+        let (file_length, out) = self.close(index.version(), &json)?;
         Ok((index, file_length, out))
     }
 

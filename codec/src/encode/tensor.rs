@@ -11,7 +11,7 @@ use super::planes::{PlaneInput, matrices_of, planes_of};
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::plane::{Coding, Draft, EncodedPlane, Filters, PlaneOptions, TableChoice};
-use crate::coder::table::{LEAST_BITS, Table};
+use crate::coder::table::Table;
 use crate::coder::tile::wide_tile;
 use crate::coder::{Coder, Layout};
 use crate::container::{Bytes, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash};
@@ -347,9 +347,6 @@ impl Encoded<'_> {
             }
         };
         let planes = self.planes.into_iter().map(|plane| plane.write(writer, tables)).collect::<Result<_>>()?;
-        if matches!(self.scheme, SchemeKind::Lossless | SchemeKind::Rate) {
-            writer.is_later();
-        }
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),
@@ -479,9 +476,6 @@ impl Tables {
             return Ok(number);
         }
         let table = &choice.table;
-        if table.bits() < LEAST_BITS {
-            writer.is_later();
-        }
         let number = writer.table(table.coder().name(), table.bits(), &table.to_bytes())?;
         if let Some(place) = choice.place {
             self.0.insert(place, number);

@@ -290,24 +290,16 @@ fn one_vector_of_any_size() {
 
 /// Multiplies with a tensor that is damaged, and compares with what its decoder finds and makes of it: how many rows were found to have a damaged
 /// chunk, and how many were compared; `None` where a patch says what only decoders look at.
-fn damaged(
-    t: Loaded,
-    inputs: &Inputs,
-    strips: &dyn Fn(usize) -> Range<usize>,
-    limits: Limits,
-    seed: u64,
-    what: &str,
-) -> Option<(usize, usize)> {
-    let mut t = t;
+fn damaged(mut t: Loaded, inputs: &Inputs, limits: Limits, seed: u64, what: &str) -> Option<(usize, usize)> {
     let (rows, cols) = (t.plan.rows(), t.plan.matrix.2);
     let decoded = run_all(std::slice::from_mut(&mut t), OutputKind::F32).remove(0);
     t.status.fill(abi::STATUS_GOOD);
     let mut tensors = [t];
-    let (got, used) = multiply(&mut tensors, inputs, None, strips, limits, seed);
+    let (got, used) = multiply(&mut tensors, inputs, None, &|s| 0..s, limits, seed);
     let status = tensors[0].status[0];
     let told = (status != abi::STATUS_GOOD).then_some(status);
     // Products take it on trust that a patch's change gives its value.
-    let changes = jobs(&tensors, inputs.kind, None, strips, &|_| abi::PART_RESULT).0[0].tiles.tiles.tiling.changes;
+    let changes = jobs(&tensors, inputs.kind, None, &|s| 0..s, &|_| abi::PART_RESULT).0[0].tiles.tiles.tiling.changes;
     let trusted = changes && decoded.status.is_some() && told.is_none_or(|t| Some(t) > decoded.status);
     assert!(decoded.status == told || trusted, "{used:?} {what}: {:?}, {told:?}", decoded.status);
     if trusted {
@@ -359,7 +351,7 @@ fn damage_shows_where_it_is() {
             damage(&mut rng, &mut t.image[part]);
             let inputs = Inputs::new(&mut rng, kind, [3, 1][turn / 4], sound.plan.matrix.2, 2.0);
             let limits = [SMALL, LARGE][turn % 2];
-            let seen = damaged(t, &inputs, &|s| 0..s, limits, turn as u64, &format!("{o:?}"));
+            let seen = damaged(t, &inputs, limits, turn as u64, &format!("{o:?}"));
             let (more, others) = seen.unwrap_or_default();
             found += more;
             unseen += others;

@@ -398,7 +398,7 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
     params.squares = room.squares_at() as u32;
     params.arrived = room.arrived_at() as u32;
     params.copies = room.copies as u32;
-    params.corrections = if way.corrects(jobs) { room.corrections_at() as u32 } else { 0 };
+    params.corrections = if room.corrections > 0 { room.corrections_at() as u32 } else { 0 };
     let mode = match mode {
         Mode::Pair => "pair",
         Mode::Low => "low",

@@ -76,7 +76,7 @@ fn random_shapes_rates_and_damage() {
         let plane = &t.plan.image.planes[0];
         let part = [&plane.data, &plane.offsets, &plane.side][rng.random_range(0..4) % 3].clone();
         damage(&mut rng, &mut t.image[part]);
-        if let Some((more, others)) = damaged(t, &inputs, &|s| 0..s, devices[at], case, &what) {
+        if let Some((more, others)) = damaged(t, &inputs, devices[at], case, &what) {
             found += more;
             unseen += others;
         }
