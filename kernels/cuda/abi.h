@@ -14,6 +14,9 @@
 // Bytes of shared memory in which a warp adds up what patches change: of each of 16 rows a word for each digit of a vector's elements.
 #define CHANGES_BYTES 256
 
+// Bytes of shared memory in which a warp, or a thread for its first result, leaves what it knows before the vector is there.
+#define KNOWN_BYTES 32
+
 // What becomes of a factor's results.
 #define PART_RESULT 0
 #define PART_GATE 1
@@ -155,6 +158,8 @@ struct FactorsBatch {
   u32 gain_scale;             // By what those that are written a second time are multiplied besides `gain`: bits of f32.
   u32 copies;                 // log2 of the copies in which the decoding table is to lie: 0, or 2 to 5. Only of coder `huffman`, with shifts 0 to 2.
   u32 corrections;            // Address in shared memory of CHANGES_BYTES for each warp; 0 where patches are applied before symbols are multiplied.
+  u32 known;                  // Address in shared memory of what is known before the vector is there: KNOWN_BYTES for each warp, and behind them KNOWN_BYTES for each result; with kernels for one vector named `early`.
+  u32 reserved;               // 0.
   Factor items[MAX_FACTORS];  // `count` of them.
 };
 
@@ -319,7 +324,7 @@ LIES_AT(Factor, place, 184, 4)
 LIES_AT(Factor, strips, 188, 4)
 LIES_AT(Factor, minus, 192, 4)
 LIES_AT(Factor, part, 196, 4)
-static_assert(sizeof(FactorsBatch) == 3344, "differs from abi.rs");
+static_assert(sizeof(FactorsBatch) == 3352, "differs from abi.rs");
 LIES_AT(FactorsBatch, count, 0, 4)
 LIES_AT(FactorsBatch, vectors, 4, 4)
 LIES_AT(FactorsBatch, x, 8, 8)
@@ -347,7 +352,9 @@ LIES_AT(FactorsBatch, arrived, 128, 4)
 LIES_AT(FactorsBatch, gain_scale, 132, 4)
 LIES_AT(FactorsBatch, copies, 136, 4)
 LIES_AT(FactorsBatch, corrections, 140, 4)
-LIES_AT(FactorsBatch, items, 144, 3200)
+LIES_AT(FactorsBatch, known, 144, 4)
+LIES_AT(FactorsBatch, reserved, 148, 4)
+LIES_AT(FactorsBatch, items, 152, 3200)
 static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
 LIES_AT(Symbols, symbols, 0, 8)
 LIES_AT(Symbols, begin, 8, 8)

@@ -33,15 +33,23 @@ struct Half {
   }
 };
 
+// Whether rows have several scales, each of whole blocks: then sums are scaled block by block.
+DEVICE bool several(const Tiles& t) { return t.output.scales_per_row > 1; }
+
 // Segments of SQUARES_COLS columns of a vector.
 DEVICE u32 segments(u32 cols) { return (cols + SQUARES_COLS - 1) / SQUARES_COLS; }
+
+// Eight elements at a multiple of 16 bytes, two a word.
+DEVICE void load_vector(u64 from, u32 (&words)[4]) {
+  const Vec4 a = load128((const u8*)from);
+  words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
+}
 
 // Eight elements of the vector at `from`, two a word, the first one of column `col`, a multiple of 8. What is beyond the last column is 0.
 DEVICE void load_words(const FactorsBatch& batch, u64 from, u32 col, u32 cols, u32 (&words)[4]) {
   const u8* const at = (const u8*)from + (u64)col * 2;
   if (batch.vector && col + 8 <= cols) {
-    const Vec4 a = load128(at);
-    words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
+    load_vector((u64)at, words);
     return;
   }
 #pragma unroll
@@ -51,32 +59,44 @@ DEVICE void load_words(const FactorsBatch& batch, u64 from, u32 col, u32 cols, u
     if (col + k < cols) words[k / 2] |= load16(at + 2 * k) << (k % 2 * 16);
   }
 }
-template <bool BF16>
-DEVICE void load_eight(const FactorsBatch& batch, u64 from, u32 col, u32 cols, float (&x)[8]) {
-  u32 words[4];
-  load_words(batch, from, col, cols, words);
-#pragma unroll
-  for (u32 k = 0; k < 8; k++) x[k] = Half<BF16>::to_f32(words[k / 2] >> (k % 2 * 16) & 0xFFFF);
-}
 
-// Leaves the sums of squares of all segments of all vectors in shared memory. All warps of the block call it; 8 elements a lane are added up,
-// and then lanes, in the same order for every launch.
+// Sums of squares of all segments of all vectors, which are left in shared memory. All warps of the block call these; 8 elements a lane are added
+// up, and then lanes, in the same order for every launch.
 template <bool BF16>
-DEVICE void sum_squares(const FactorsBatch& batch, u32 cols, u32 lane) {
-  const u32 each = segments(cols);
+struct Squares {
+  float own;  // of the lane's elements of the warp's first segment
+
+  // Adds those up, if there are any.
+  DEVICE_MEMBER void begin(const FactorsBatch& batch, u32 cols, u32 lane) {
+    const u32 each = segments(cols), i = thread_index() / LANES;
+    if (batch.squared && i < each * batch.vectors) own = of_lane(batch, i, each, cols, lane);
+  }
+
+  DEVICE_MEMBER void finish(const FactorsBatch& batch, u32 cols, u32 lane) const {
+    const u32 each = segments(cols), warps = block_threads() / LANES;
 #pragma unroll 1
-  for (u32 i = thread_index() / LANES; i < each * batch.vectors; i += block_threads() / LANES) {
+    for (u32 i = thread_index() / LANES; i < each * batch.vectors; i += warps) {
+      float sum = i < warps ? own : of_lane(batch, i, each, cols, lane);
+#pragma unroll
+      for (u32 by = LANES / 2; by; by /= 2) sum = add_rn(sum, bits_f32(shfl(f32_bits(sum), lane ^ by)));
+      if (lane == 0) sts32(batch.squares + i * 4, f32_bits(sum));
+    }
+  }
+
+ private:
+  static DEVICE_MEMBER float of_lane(const FactorsBatch& batch, u32 i, u32 each, u32 cols, u32 lane) {
     const u32 v = i / each;
-    float x[8];
-    load_eight<BF16>(batch, batch.squared + (u64)v * batch.x_stride * 2, (i - v * each) * SQUARES_COLS + lane * 8, cols, x);
+    u32 words[4];
+    load_words(batch, batch.squared + (u64)v * batch.x_stride * 2, (i - v * each) * SQUARES_COLS + lane * 8, cols, words);
     float sum = 0;
 #pragma unroll
-    for (u32 k = 0; k < 8; k++) sum = add_rn(sum, mul_rn(x[k], x[k]));
-#pragma unroll
-    for (u32 by = LANES / 2; by; by /= 2) sum = add_rn(sum, bits_f32(shfl(f32_bits(sum), lane ^ by)));
-    if (lane == 0) sts32(batch.squares + i * 4, f32_bits(sum));
+    for (u32 k = 0; k < 8; k++) {
+      const float x = Half<BF16>::to_f32(words[k / 2] >> (k % 2 * 16) & 0xFFFF);
+      sum = add_rn(sum, mul_rn(x, x));
+    }
+    return sum;
   }
-}
+};
 
 // By what the results of a vector are to be multiplied, once all sums of squares are there.
 DEVICE float norm_factor(const FactorsBatch& batch, u32 cols, u32 vector) {

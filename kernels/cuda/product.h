@@ -57,8 +57,7 @@ struct Multiply {
       each([&](u32, u32, u32 v, u32 r) { sts32(place(t, c, v, r), 0x7FFFFFFFu); }, lane);
     }
 
-    DEVICE_MEMBER void finish(const Tiles&, u32) { wait(); }
-    DEVICE_MEMBER float rest(u32) const { return 0; }
+    DEVICE_MEMBER void finish() { wait(); }
 
     // For the vectors, once.
     DEVICE_MEMBER void wait() {
@@ -132,9 +131,6 @@ struct Multiply {
       col += BLOCK_COLS;
     }
 
-    // Whether a row has several scales, each of whole blocks: then sums are scaled block by block.
-    static DEVICE_MEMBER bool several(const Tiles& t) { return t.output.scales_per_row > 1; }
-
    private:
     // Where the chunk's sums go: of vector v and row r.
     DEVICE_MEMBER u32 place(const Tiles& t, const Chunk& c, u32 v, u32 r) const {
@@ -196,7 +192,7 @@ struct Multiply {
       for (u32 j = 0; j < 4; j++) state.sum[s][j] = 0;
     }
   }
-  DEVICE_MEMBER bool takes_whole() const { return state.batch.vector && !State::several(t); }
+  DEVICE_MEMBER bool takes_whole() const { return state.batch.vector && !several(t); }
   DEVICE_MEMBER void begin_whole() {}
 
   DEVICE_MEMBER void whole(Block& b) {
@@ -257,13 +253,26 @@ struct Multiplier<1, BF16, EARLY> {
   typedef MultiplyOne<BF16, EARLY> Type;
 };
 
+// What there is of what is in around.h.
+#define AROUND_NORM 1u
+#define AROUND_RESIDUAL 2u
+#define AROUND_SCALED 4u
+#define AROUND_PART 8u
+
 // One of a block's results: number `at` of them, rows of a strip before vectors before strips.
 template <bool BF16>
 struct Result {
-  u32 scale, bias;  // as they lie in memory: who has only asked for them does not wait
-  u32 place;        // among all results, elements; ~0 for a row beyond the matrix's edge
+  typedef Half<BF16> H;
+  // As they lie in memory: who has only asked for them does not wait.
+  u32 scale, bias, gain, residual;
+  u32 place;  // among all results, elements; ~0 for a row beyond the matrix's edge
+  // What `settle` finds.
+  u32 from, tiles;  // where the first chunk's part lies, and how many there are
+  float by;         // the row's scale
+  u64 to;           // where it is to be written
+  u32 around;       // AROUND_*
 
-  DEVICE_MEMBER Result() : scale(0), bias(0), place(~0u) {}
+  DEVICE_MEMBER Result() : scale(0), bias(0), gain(0), residual(0), place(~0u) {}
   DEVICE_MEMBER Result(const Factor& f, u32 begin_strip, u32 at, u32 each, const FactorsBatch& batch) : Result() {
     const Tiles& t = f.tiles;
     const u32 strip = begin_strip + at / each, matrix = divide(strip, t.by_strips);
@@ -274,29 +283,55 @@ struct Result {
     const u64 own = row * t.output.scales_per_row;
     if (!several(t)) scale = t.output.scale_bytes == 2 ? ldg16((const u8*)t.output.scales + own * 2) : ldg32((const u8*)t.output.scales + own * 4);
     if (f.bias) bias = ldg16((const u8*)f.bias + in_task * 2);
-    place = f.before * batch.vectors + at % each / TILE_ROWS * f.stride + f.place + (u32)in_task;
+    const u32 in_vector = f.place + (u32)in_task;
+    if (batch.scaled) gain = ldg16((const u8*)batch.gain + (u64)in_vector * 2);
+    place = f.before * batch.vectors + at % each / TILE_ROWS * f.stride + in_vector;
   }
   DEVICE_MEMBER bool there() const { return place != ~0u; }
-  static DEVICE_MEMBER bool several(const Tiles& t) { return t.output.scales_per_row > 1; }
 
-  // Adds what all chunks of the strip have left to `sum`, in the order of the columns.
-  DEVICE_MEMBER float sum(const FactorsBatch& batch, const Tiles& t, u32 at, u32 each, float sum) const {
-    const u32 from = batch.sums + (at / each * t.tiles * each + at % each) * 4;
-#pragma unroll 4
-    for (u32 k = 0; k < t.tiles; k++) sum = add_rn(sum, bits_f32(lds32(from + k * each * 4)));
-    const float own = several(t) ? 1 : bits_f32(t.output.scale_bytes == 2 ? scale << 16 : scale);
-    const float by = batch.squared ? mul_rn(own, norm_factor(batch, t.cols, at % each / TILE_ROWS)) : own;
-    return add_rn(mul_rn(sum, by), Half<BF16>::to_f32(bias));
+  // Finds all that does not depend on other launches.
+  DEVICE_MEMBER void settle(const FactorsBatch& batch, const Factor& f, u32 at, u32 each) {
+    const Tiles& t = f.tiles;
+    from = batch.sums + (at / each * t.tiles * each + at % each) * 4;
+    tiles = t.tiles;
+    by = several(t) ? 1 : bits_f32(t.output.scale_bytes == 2 ? scale << 16 : scale);
+    to = batch.y + (u64)place * 2;
+    around = (batch.squared ? AROUND_NORM : 0) | (batch.residual ? AROUND_RESIDUAL : 0) | (batch.scaled ? AROUND_SCALED : 0) |
+             (f.part != PART_RESULT ? AROUND_PART : 0);
   }
-  DEVICE_MEMBER void write(const FactorsBatch& batch, const Factor& f, u32 at, u32 each, float v) const {
-    typedef Half<BF16> H;
-    if (batch.residual) v = add_rn(v, H::to_f32(load16((const u8*)batch.residual + (u64)place * 2)));
+  // Leaves that in shared memory, where it takes no register meanwhile, and finds it again.
+  DEVICE_MEMBER void leave(u32 known) const {
+    sts128(known, {from, tiles << 4 | around, f32_bits(by), gain << 16 | bias});
+    sts128(known + 16, {(u32)to, (u32)(to >> 32), place, 0});
+  }
+  static DEVICE_MEMBER Result left(u32 known) {
+    const Vec4 a = lds128(known), b = lds128(known + 16);
+    Result r;
+    r.from = a.x, r.tiles = a.y >> 4, r.around = a.y & 15, r.by = bits_f32(a.z), r.gain = a.w >> 16, r.bias = a.w & 0xFFFF;
+    r.to = (u64)b.y << 32 | b.x, r.place = b.z;
+    return r;
+  }
+
+  // Asks for what other launches have written.
+  DEVICE_MEMBER void ask(const FactorsBatch& batch) {
+    if (there() && around & AROUND_RESIDUAL) residual = load16((const u8*)batch.residual + (u64)place * 2);
+  }
+
+  // The sum of what all chunks of the strip have left, in the order of the columns.
+  DEVICE_MEMBER float sum(const FactorsBatch& batch, const Tiles& t, u32 at, u32 each) const {
+    float sum = 0;
+#pragma unroll 8
+    for (u32 k = 0; k < tiles; k++) sum = add_rn(sum, bits_f32(lds32(from + k * each * 4)));
+    const float all = around & AROUND_NORM ? mul_rn(by, norm_factor(batch, t.cols, at % each / TILE_ROWS)) : by;
+    return add_rn(mul_rn(sum, all), H::to_f32(bias));
+  }
+  DEVICE_MEMBER void write(const FactorsBatch& batch, float v) const {
+    if (around & AROUND_RESIDUAL) v = add_rn(v, H::to_f32(residual));
     const u32 y = H::of(v);
-    stg16((u8*)batch.y + (u64)place * 2, y);
-    if (batch.scaled) {
-      const u32 row = place - f.before * batch.vectors - at % each / TILE_ROWS * f.stride;
-      const float gain = H::to_f32(ldg16((const u8*)batch.gain + (u64)row * 2));
-      stg16((u8*)batch.scaled + (u64)place * 2, H::of(mul_rn(mul_rn(H::to_f32(y), gain), bits_f32(batch.gain_scale))));
+    stg16((u8*)to, y);
+    if (around & AROUND_SCALED) {
+      const float scaled = mul_rn(mul_rn(H::to_f32(y), H::to_f32(gain)), bits_f32(batch.gain_scale));
+      stg16((u8*)batch.scaled + (u64)place * 2, H::of(scaled));
     }
   }
 };
@@ -314,6 +349,8 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   // Results are written, and vectors are read, behind `overlap_wait` only: the next launch may begin, and decode.
   overlap_start();
   expect_params(batch);
+  // A chunk for each warp.
+  constexpr bool ONE = N == 1 && EARLY;
   u32 i = 0;
   while (i + 1 < batch.count && batch.items[i].tiles.block_end <= block_index()) i++;
   const Factor& f = batch.items[i];
@@ -324,51 +361,92 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   const u32 begin = block * f.strips + (block < more ? block : more), end = begin + f.strips + (block < more);
   const u32 first = t.chunk_begin + begin * t.tiles, last = t.chunk_begin + end * t.tiles;
   const u32 warp = thread_index() / LANES, threads = block_threads();
-  const bool enough = N > 1 || !EARLY || last - first <= threads / LANES;
+  const bool enough = !ONE || last - first <= threads / LANES;
   if (!table_fits() || !enough) {
     // The host does not launch so, or on such devices. What nobody multiplies must not pass for good.
     atomic_min((u32*)t.status, t.chunk_begin);
     return;
   }
-  if constexpr (N == 1) expect_vector(batch, t);
+  typedef typename Multiplier<N, BF16, EARLY>::Type Sink;
+  const bool spread = Sink::COPIES && Tile::COPIES && batch.copies != 0;
   // What everything else waits for is asked for first.
   const u32 held = first + warp < last ? load_arrival(t, first + warp, thread_index() % LANES) : 0;
-  Warp w = make_warp(batch);
-  typedef typename Multiplier<N, BF16, EARLY>::Type Sink;
-  const bool spread = Sink::COPIES && batch.copies != 0;
+  SpreadTable table;
+  if (ONE && spread) table.begin(t, batch.copies);
+  Warp w = make_warp<ONE>(batch);
   if (warp == 0 && !spread) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
-  // What the thread needs behind the last chunk is on its way from now on.
+  if constexpr (N == 1) expect_vector(batch, t);
   const u32 each = N == 1 ? TILE_ROWS : batch.vectors * TILE_ROWS, results = (end - begin) * each;
   const u32 begin_strip = divide(first, t.by_tiles);
-  Result<BF16> result;
-  if (thread_index() < results) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
-
+  const auto asked = [&](u32 at) {
+    Result<BF16> result(f, begin_strip, at, each, batch);
+    result.settle(batch, f, at, each);
+    result.ask(batch);
+    return result;
+  };
   typename Sink::State state = Sink::State::make(batch, f, first, warp, w.lane);
+  const bool own = thread_index() < results;
+  Result<BF16> result;
+  Squares<BF16> squares;
   u32 table_parity = 0;
-  bool unused = true;
-  walk_plane<Tile, Sink, N == 1 && EARLY>(state, batch, t, w, first + warp, threads / LANES, last, held, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
-  state.finish(t, w.lane);
-  if (batch.squared) sum_squares<BF16>(batch, t.cols, w.lane);
+  if constexpr (ONE) {
+    OnlyChunk<Tile> only(t, w, first + warp, first + warp < last, held);
+    // While that is on its way.
+    if (own) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
+    state.leave(t, w.lane);
+    if (spread) {
+      table.finish(t, batch.copies);
+      syncthreads();
+    } else {
+      wait_for_table(batch, table_parity, only.there);
+    }
+    // Not before: the other warps need not wait for it.
+    const u32 known = batch.known + (threads / LANES + thread_index()) * KNOWN_BYTES;
+    if (own) {
+      result.settle(batch, f, thread_index(), each);
+      result.leave(known);
+    }
+    only.template decode<Sink>(state, t, w);
+    const auto ask = [&] {
+      if (own) {
+        result = Result<BF16>::left(known);
+        result.ask(batch);
+      }
+      squares.begin(batch, t.cols, w.lane);
+    };
+    state.finish(t, w.lane, ask);
+  } else {
+    // What the thread needs behind the last chunk is on its way from now on.
+    if (own) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
+    bool unused = true;
+    walk_plane<Tile, Sink>(state, batch, t, w, first + warp, threads / LANES, last, held, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
+    state.finish();
+    if (own) {
+      result.settle(batch, f, thread_index(), each);
+      result.ask(batch);
+    }
+    squares.begin(batch, t.cols, w.lane);
+  }
+  if (batch.squared) squares.finish(batch, t.cols, w.lane);
   syncthreads();
-  const float rest = state.rest(w.lane);
-  const Stash stash(batch, f);
 #pragma unroll 1
   for (u32 at = thread_index(); at < results; at += threads) {
-    if (at != thread_index()) result = Result<BF16>(f, begin_strip, at, each, batch);
+    if (at != thread_index()) result = asked(at);
     if (!result.there()) continue;
-    const float v = result.sum(batch, t, at, each, rest);
-    if (f.part == PART_RESULT) result.write(batch, f, at, each, v);
-    else stg32(stash.own + result.place, f32_bits(v));
+    const float v = result.sum(batch, t, at, each);
+    if (result.around & AROUND_PART) stg32(Stash(batch, f).own + result.place, f32_bits(v));
+    else result.write(batch, v);
   }
   if (f.part == PART_RESULT) return;
+  const Stash stash(batch, f);
   const u32 first_strip = (f.place + (u32)((u64)begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS;
   stash.arrive(batch, first_strip, end - begin);
 #pragma unroll 1
   for (u32 at = thread_index(); at < results; at += threads) {
     if (!lds32(batch.arrived + at / each * 4)) continue;
-    result = Result<BF16>(f, begin_strip, at, each, batch);
+    result = asked(at);
     if (!result.there()) continue;
     const float own = bits_f32(load32(stash.own + result.place)), other = bits_f32(load32(stash.other + result.place));
-    result.write(batch, f, at, each, f.part == PART_GATE ? silu_times(own, other) : silu_times(other, own));
+    result.write(batch, f.part == PART_GATE ? silu_times(own, other) : silu_times(other, own));
   }
 }

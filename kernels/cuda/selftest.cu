@@ -115,7 +115,7 @@ KERNEL(copies, 1024, 1, SelfTest) {
   if (lane == 0) {
     copy_init(barriers);
     copy_init(barriers + 8);
-    copy_fence();
+    copy_init_fence();
   }
   syncwarp();
   u32 sum = 0;
@@ -206,7 +206,7 @@ KERNEL(mistakes, 1024, 1, SelfTest) {
       if (params.mode == 26) lds32(lane * 4);
       if (lane == 0) {
         copy_init(64);
-        copy_fence();
+        copy_init_fence();
       }
       if (params.mode == 25) {
         syncwarp();
@@ -249,7 +249,7 @@ KERNEL(mistakes, 1024, 1, SelfTest) {
       if (lane == 0) copy_init(64), lds32(64);
       break;
     case 33:  // a barrier that another warp initialised
-      if (t == 0) copy_init(64), copy_fence();
+      if (t == 0) copy_init(64), copy_init_fence();
       syncwarp();
       copy_wait(64, 1);
       break;
@@ -267,7 +267,7 @@ KERNEL(mistakes, 1024, 1, SelfTest) {
     case 37:  // a copy that only one lane waited for
       if (lane == 0) {
         copy_init(64);
-        copy_fence();
+        copy_init_fence();
         copy_start(0, in, 32, 64);
         copy_wait(64, 0);
       }

@@ -263,12 +263,13 @@ DEVICE void overlap_start() {
 
 #if __CUDA_ARCH__ >= 900
 #define COPY_BULK 1
+DEVICE void copy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 DEVICE void copy_init(u32 barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((barrier)) : "memory");
 }
-DEVICE void copy_fence() {
+DEVICE void copy_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  copy_fence();
 }
 DEVICE void copy_start(u32 dst, const void* src, u32 bytes, u32 barrier) {
   const u32 b = (barrier);
@@ -397,6 +398,11 @@ DEVICE u32 max_halves(u32 a, u32 b) {
 #endif
 }
 
+// The lane's value itself, in a register from here on. The compiler looks for a parameter where it is used, which may be where nothing else is left to
+// do but to wait for it. All lanes call it.
+DEVICE u32 in_register(u32 v, u32 lane) { return shfl(v, lane); }
+DEVICE u64 in_register(u64 v, u32 lane) { return (u64)shfl((u32)(v >> 32), lane) << 32 | shfl((u32)v, lane); }
+
 // The largest of the lanes' values, and their sum. All lanes call these.
 DEVICE u32 warp_max(u32 v, u32 lane) {
 #if defined(__CUDACC__) && __CUDA_ARCH__ >= 800
@@ -430,6 +436,7 @@ DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32 barrier, u32 lane) 
 DEVICE void warp_copy_wait(u32 barrier, u32 parity, u32) { copy_wait(barrier, parity); }
 #else
 DEVICE void copy_init(u32) {}
+DEVICE void copy_init_fence() {}
 DEVICE void copy_fence() {}
 DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32, u32 lane) {
   for (u32 i = lane * 16; i < bytes; i += LANES * 16) {

@@ -548,7 +548,7 @@ inline Barrier& find_barrier(Grid* g, u32 place, At at) {
   const u8 number = g->barrier_numbers[place / 8];
   if (!number) fail(at, "no copy_init for the barrier at %u before this", place);
   Barrier& b = g->barriers[number - 1];
-  if (!b.fenced) fail(at, "no copy_fence after copy_init of the barrier at %u", place);
+  if (!b.fenced) fail(at, "no copy_init_fence after copy_init of the barrier at %u", place);
   if (g->races && !ordered(g, g->now, g->cells[place].written, b.fence_owner)) {
     fail(at, "race: no syncwarp or syncthreads since thread %u initialised the barrier at %u", b.fence_owner, place);
   }
@@ -579,6 +579,10 @@ inline void init_barrier(u32 place, At at) {
 inline void fence_copies() {
   Grid* const g = grid;
   g->now->fenced = ++g->clock;
+}
+
+inline void fence_barriers() {
+  Grid* const g = grid;
   for (u32 i = 0; i < g->barrier_count; i++) {
     if (g->barriers[i].fence_owner == g->now->thread) g->barriers[i].fenced = true;
   }

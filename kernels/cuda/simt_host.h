@@ -150,6 +150,7 @@ DEVICE void fence_device() {}
 
 DEVICE void copy_init(u32 barrier, SIMT_AT) { simt::init_barrier(barrier, SIMT_HERE); }
 DEVICE void copy_fence() { simt::fence_copies(); }
+DEVICE void copy_init_fence() { simt::fence_barriers(), simt::fence_copies(); }
 DEVICE void copy_start(u32 dst, const void* src, u32 bytes, u32 barrier, SIMT_AT) {
   simt::start_copy(dst, src, bytes, barrier, SIMT_HERE);
 }

@@ -1,12 +1,14 @@
 // Products with one vector, in whole numbers.
 //
-// Tensor cores multiply symbols, which are i8, with digits of the vector's elements, which are i8 too: elements are
-// rounded to multiples of 2^-28 of a power of two above the largest of them, and written as four digits: three to the base of 256, and one of 128ths.
-// The digits are four columns of a tensor core's operand. Their sums are exact; of each chunk they are put together to one f32. Where levels are halves between symbols,
-// half of the sum of the elements is added.
+// Tensor cores multiply symbols, which are i8, with digits of the vector's elements, which are i8 too: those of a tile's columns are rounded to
+// multiples of 2^-28 of a power of two above the largest of them, and written as four digits: three to the base of 256, and one of 128ths. The
+// digits are four columns of a tensor core's operand. Their sums are exact; of each chunk they are put together to one f32. Where levels are
+// halves between symbols, half of the sum of the elements is added.
 //
 // Symbols need no conversion, so this takes about two thirds of the instructions of products with halves (product.h), which are for several
 // vectors: those have more digits than an operand has columns.
+//
+// A warp makes the digits of a tile by itself: between two launches nothing else is done, and to wait for other warps takes longer.
 #pragma once
 #include "around.h"
 #include "tile.h"
@@ -28,117 +30,112 @@ DEVICE float times_power(float v, i32 power) {
 // The same for a number of less than 2^7: of the lowest byte.
 #define DIGIT_ABOVE 0x4B400080u
 
-// Shared memory besides the digits: the power, elements times 2^power being what the upper three digits say; and of each warp the largest of the elements
-// that it has seen, as 15 bits, and the sums of those that it has written: of the upper three digits all above 16 bits, and these 16; of the lowest digit.
-// So all sums are exact.
-#define FACTS_LARGEST 16u
-#define FACTS_SUMS (FACTS_LARGEST + LANES * 4)
-#define FACTS_BYTES (FACTS_SUMS + LANES * 12)
+// Columns that a warp turns into digits at a time.
+#define DIGITS_COLS (LANES * 8)
 
-// The vector's columns, with those beyond the matrix's edge that the last tile has.
-DEVICE u32 digit_cols(const Tiles& t) { return ((t.tiles - 1) * t.blocks + t.last_blocks) * BLOCK_COLS; }
+// Instead of a power: one of the elements is no number, or infinite.
+#define NO_POWER 0x7FFF
+// What is to be known of a tile's digits besides themselves, in shared memory: the sum of each over all columns, and the power.
+#define SCALED_POWER (DIGITS * 4)
+#define SCALED_BYTES 32u
 
-// Of the vector's largest element, without its sign, as f32: the power for which it becomes less than 2^21.
+// Of a warp's only chunk, what `State::leave` says of its columns: all lie in the matrix and begin at multiples of 16 bytes; rows have several
+// scales; levels are a half more than symbols; and how many columns they are.
+#define KNOWN_VECTOR 1u
+#define KNOWN_SEVERAL 2u
+#define KNOWN_HALF 4u
+#define KNOWN_COLS 8u
+
+// Of a tile's largest element, without its sign, as f32: the power for which it becomes less than 2^21.
 DEVICE i32 digits_power(float largest) { return 147 - (i32)(f32_bits(largest) >> 23); }
+
+// Where the first digit of a column of a tile lies, from the digits of its first one on.
+DEVICE u32 digit_place(u32 col) { return col / BLOCK_COLS * DIGITS_BLOCK + col % BLOCK_COLS; }
 
 // Brings the vector nearer, before the block asks for all of its weights. It may not be there yet: nothing is read.
 DEVICE void expect_vector(const FactorsBatch& batch, const Tiles& t) {
   if (thread_index() < t.cols / 64) prefetch((const u8*)batch.x + thread_index() * 128);
 }
 
-// The block's part in what `State::prepare` does, in two steps. Between launches nothing else is done, and each block of threads does it: so all of its
-// threads share it, and elements are rounded by a sum, without a conversion.
+// The digits of eight elements, to shared memory at `to`. Elements are rounded by a sum, without a conversion.
 template <bool BF16>
-DEVICE void find_largest(const FactorsBatch& batch, const Tiles& t, u32 facts, u32 lane) {
-  const u32 cols = digit_cols(t);
-  u32 largest = 0;
-#pragma unroll 4
-  for (u32 col = thread_index() * 8; col < cols; col += block_threads() * 8) {
-    u32 words[4];
-    load_words(batch, batch.x, col, t.cols, words);
-#pragma unroll
-    for (u32 k = 0; k < 4; k++) largest = max_halves(largest, words[k] & 0x7FFF7FFFu);
-  }
-  largest = warp_max(largest >> 16 > (largest & 0xFFFF) ? largest >> 16 : largest & 0xFFFF, lane);
-  if (lane == 0) sts32(facts + FACTS_LARGEST + thread_index() / LANES * 4, largest);
-}
-
-// Writes the digits of the vector's columns to shared memory, from `to`. Columns beyond the matrix's edge are 0.
-template <bool BF16>
-DEVICE void write_digits(const FactorsBatch& batch, const Tiles& t, u32 to, u32 facts, u32 lane) {
-  typedef Half<BF16> H;
-  const u32 largest = warp_max(lane < block_threads() / LANES ? lds32(facts + FACTS_LARGEST + lane * 4) : 0, lane);
-  const i32 power = digits_power(H::to_f32(largest));
+DEVICE void write_digits(const u32 (&words)[4], i32 power, u32 to) {
   // As a factor it would be infinite for elements that are very small: those are made larger before.
   const bool small = power > 83;
   const float factor = bits_f32((u32)(power + 127 - (small ? 64 : 0)) << 23);
-  const u32 cols = digit_cols(t);
-  u32 sum = 0, rests = 0;
-#pragma unroll 1
-  for (u32 col = thread_index() * 8; col < cols; col += block_threads() * 8) {
-    float x[8];
-    load_eight<BF16>(batch, batch.x, col, t.cols, x);
-    u32 d[8], e[8];
+  u32 halves[2][DIGITS];
 #pragma unroll
-    for (u32 k = 0; k < 8; k++) {
-      if (small) x[k] = mul_rn(x[k], 0x1p64f);
-      const float whole = fma_rn(x[k], factor, bits_f32(DIGITS_ABOVE));
+  for (u32 k = 0; k < 2; k++) {
+    u32 d[4], e[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+      float x = Half<BF16>::to_f32(words[2 * k + j / 2] >> (j % 2 * 16) & 0xFFFF);
+      if (small) x = mul_rn(x, 0x1p64f);
+      const float whole = fma_rn(x, factor, bits_f32(DIGITS_ABOVE));
       // What rounding has left: both sums are exact.
-      const float rest = fma_rn(x[k], factor, bits_f32(DIGITS_ABOVE) - whole);
-      d[k] = f32_bits(whole);
-      e[k] = f32_bits(fma_rn(rest, 128, bits_f32(DIGIT_ABOVE)));
-      sum += d[k];
-      rests += e[k];
+      const float rest = fma_rn(x, factor, bits_f32(DIGITS_ABOVE) - whole);
+      d[j] = f32_bits(whole);
+      e[j] = f32_bits(fma_rn(rest, 128, bits_f32(DIGIT_ABOVE)));
     }
-    sum -= 8 * DIGITS_ABOVE;
-    rests -= 8 * DIGIT_ABOVE;
-    u32 halves[2][DIGITS];
-#pragma unroll
-    for (u32 k = 0; k < 2; k++) {
-      const u32 a = prmt(d[4 * k], d[4 * k + 1], 0x5140), b = prmt(d[4 * k + 2], d[4 * k + 3], 0x5140);
-      const u32 f = prmt(d[4 * k], d[4 * k + 1], 0x0062), g = prmt(d[4 * k + 2], d[4 * k + 3], 0x0062);
-      const u32 h = prmt(e[4 * k], e[4 * k + 1], 0x0040), i = prmt(e[4 * k + 2], e[4 * k + 3], 0x0040);
-      halves[k][0] = prmt(h, i, 0x5410) ^ 0x80808080u;
-      halves[k][1] = prmt(a, b, 0x5410) ^ 0x80808080u;
-      halves[k][2] = prmt(a, b, 0x7632) ^ 0x80808080u;
-      halves[k][3] = (prmt(f, g, 0x5410) + 0x40404040u) ^ 0x80808080u;
-    }
-#pragma unroll
-    for (u32 i = 0; i < DIGITS; i++) {
-      sts64(to + col / BLOCK_COLS * DIGITS_BLOCK + i * BLOCK_COLS + col % BLOCK_COLS, {halves[0][i], halves[1][i]});
-    }
+    const u32 a = prmt(d[0], d[1], 0x5140), b = prmt(d[2], d[3], 0x5140);
+    halves[k][0] = prmt(prmt(e[0], e[1], 0x0040), prmt(e[2], e[3], 0x0040), 0x5410) ^ 0x80808080u;
+    halves[k][1] = prmt(a, b, 0x5410) ^ 0x80808080u;
+    halves[k][2] = prmt(a, b, 0x7632) ^ 0x80808080u;
+    halves[k][3] = (prmt(prmt(d[0], d[1], 0x0062), prmt(d[2], d[3], 0x0062), 0x5410) + 0x40404040u) ^ 0x80808080u;
   }
-  const i32 upper = warp_sum((i32)sum >> 16, lane), lower = warp_sum((i32)(sum & 0xFFFF), lane);
-  const i32 lowest = warp_sum((i32)rests, lane);
-  if (lane == 0) {
-    const u32 sums_at = facts + FACTS_SUMS + thread_index() / LANES * 12;
-    sts32(sums_at, (u32)upper), sts32(sums_at + 4, (u32)lower), sts32(sums_at + 8, (u32)lowest);
-    // Who looks at it has waited for all warps.
-    if (thread_index() == 0) sts32(facts, (u32)power), sts32(facts + 4, largest);
-  }
+#pragma unroll
+  for (u32 i = 0; i < DIGITS; i++) sts64(to + i * BLOCK_COLS, {halves[0][i], halves[1][i]});
 }
 
-// The sum of all elements, where what the threads have written is there; no number if one of them is none, or infinite. All warps call it.
+// The larger half of each of the words and of `largest`, without their signs.
+DEVICE u32 largest_of(const u32 (&words)[4], u32 largest) {
+#pragma unroll
+  for (u32 k = 0; k < 4; k++) largest = max_halves(largest, words[k] & 0x7FFF7FFFu);
+  return largest;
+}
+
+// Writes the digits of a tile's columns, of which there are `cols` from `begin` on, to shared memory from `to`. Those beyond the matrix's edge
+// are 0. `words` are the lane's first eight elements. All lanes call it. The power by which elements times 2^power are what the upper three
+// digits say, or NO_POWER.
 template <bool BF16>
-DEVICE float sum_of_elements(u32 facts, u32 lane) {
-  const bool there = lane < block_threads() / LANES;
-  const i32 upper = warp_sum(there ? (i32)lds32(facts + FACTS_SUMS + lane * 12) : 0, lane);
-  const i32 lower = warp_sum(there ? (i32)lds32(facts + FACTS_SUMS + lane * 12 + 4) : 0, lane);
-  const i32 lowest = warp_sum(there ? (i32)lds32(facts + FACTS_SUMS + lane * 12 + 8) : 0, lane);
-  if (lds32(facts + 4) >= Half<BF16>::INFINITE) return bits_f32(0x7FFFFFFFu);
-  const float whole = fma_rn(f32_of_i32(upper), 65536, f32_of_i32(lower));
-  return times_power(fma_rn(f32_of_i32(lowest), 1.0f / 128, whole), -(i32)lds32(facts));
+DEVICE i32 make_digits(const FactorsBatch& batch, const Tiles& t, u32 begin, u32 cols, const u32 (&words)[4], u32 to, u32 lane) {
+  u32 largest = largest_of(words, 0), more[4];
+#pragma unroll 1
+  for (u32 k = DIGITS_COLS + lane * 8; k < cols; k += DIGITS_COLS) {
+    load_words(batch, batch.x, begin + k, t.cols, more);
+    largest = largest_of(more, largest);
+  }
+  largest = warp_max(largest >> 16 > (largest & 0xFFFF) ? largest >> 16 : largest & 0xFFFF, lane);
+  const i32 power = digits_power(Half<BF16>::to_f32(largest));
+  if (lane * 8 < cols) write_digits<BF16>(words, power, to + digit_place(lane * 8));
+#pragma unroll 1
+  for (u32 k = DIGITS_COLS + lane * 8; k < cols; k += DIGITS_COLS) {
+    load_words(batch, batch.x, begin + k, t.cols, more);
+    write_digits<BF16>(more, power, to + digit_place(k));
+  }
+  return largest >= Half<BF16>::INFINITE ? NO_POWER : power;
 }
 
-// EARLY: each warp has one chunk, of which it leaves the symbols in shared memory before the vector is there. Then, or first of all, the block of threads
-// makes the digits of all columns.
+// Adds the digits of some blocks' columns, of which the lane has those of its part of the operand from `at` on. As sums of symbols they are the
+// same in all rows.
+DEVICE void sum_digits(i32 (&all)[4], u32 at, u32 blocks) {
+  const u32 one = 0x01010101u;
+#pragma unroll 4
+  for (u32 k = 0; k < blocks; k++) {
+    const Vec4 x = lds128(at + k * DIGITS_BLOCK);
+    mma_s8(all, {one, one, one, one}, {x.x, x.y});
+    mma_s8(all, {one, one, one, one}, {x.z, x.w});
+  }
+}
+
+// EARLY: each warp has one chunk, of which it leaves the symbols in shared memory before the vector is there. Otherwise the block of threads
+// makes the digits of all columns first.
 template <bool BF16, bool EARLY>
 struct MultiplyOne {
   struct State {
     const FactorsBatch& batch;
     u32 first;    // the block's first chunk
-    u32 digits;   // where they lie
-    u32 facts;    // behind them, FACTS_*
+    u32 digits;   // where they lie: EARLY: of the warp's tile; otherwise of all tiles, and SCALED_BYTES of each behind them
     u32 room;     // of the lane, for the symbols of a chunk's blocks
     bool half;    // levels are a half more than symbols
     u32 staged;   // blocks that lie in the room
@@ -151,47 +148,108 @@ struct MultiplyOne {
 
     static DEVICE_MEMBER State make(const FactorsBatch& batch, const Factor& f, u32 first, u32 warp, u32 lane) {
       const Tiles& t = f.tiles;
-      const u32 facts = batch.staging + t.tiles * t.blocks * DIGITS_BLOCK;
-      const u32 rooms = facts + FACTS_BYTES;
+      // A warp that has decoded its only chunk does not read its buffer any more.
+      const u32 digits = EARLY ? batch.buffers + warp * batch.buffer_bytes : batch.staging;
       // Where levels are the symbols themselves, others take half of each element away again.
-      return {batch, first, batch.staging, facts, rooms + warp * t.blocks * 1024 + lane * 16, f.minus == 0, 0, false, 0, 0, {},
+      return {batch, first, digits, batch.staging + warp * t.blocks * 1024 + lane * 16, f.minus == 0, 0, false, 0, 0, {},
               batch.corrections + warp * CHANGES_BYTES, {}};
     }
 
     // Makes the digits; all warps of the block call it, and wait for each other behind it.
     DEVICE_MEMBER void prepare(const Tiles& t, u32 lane) {
       overlap_wait();
-      find_largest<BF16>(batch, t, facts, lane);
-      syncthreads();
-      write_digits<BF16>(batch, t, digits, facts, lane);
-    }
-    // What is to be added to the sums of all chunks of a row: where levels are halves between symbols, half of the elements. All warps call it.
-    DEVICE_MEMBER float rest(u32 lane) const { return mul_rn(sum_of_elements<BF16>(facts, lane), half ? 0.5f : 0); }
-
-    // After the last chunk. All warps of the block call it.
-    DEVICE_MEMBER void finish(const Tiles& t, u32 lane) {
-      if constexpr (EARLY) {
-        prepare(t, lane);
-        syncthreads();
-        if (staged == 0 && !gone) return;
-        const Chunk c = chunk_at(t, first + thread_index() / LANES);
-        begin(t, c, lane);
 #pragma unroll 1
-        for (u32 k = 0; k < staged; k++) {
-          const Vec4 a = lds128(room + k * 1024), b = lds128(room + k * 1024 + 512);
-          product({a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w});
-          if (several(t)) rescale(t, c, lane);
+      for (u32 tile = thread_index() / LANES; tile < t.tiles; tile += block_threads() / LANES) {
+        const u32 cols = (tile + 1 == t.tiles ? t.last_blocks : t.blocks) * BLOCK_COLS, to = digits + tile * t.blocks * DIGITS_BLOCK;
+        u32 words[4] = {0, 0, 0, 0};
+        if (lane * 8 < cols) load_words(batch, batch.x, tile * t.blocks * BLOCK_COLS + lane * 8, t.cols, words);
+        const i32 power = make_digits<BF16>(batch, t, tile * t.blocks * BLOCK_COLS, cols, words, to, lane);
+        if (half) {
+          i32 all[4] = {0, 0, 0, 0};
+          syncwarp();
+          sum_digits(all, lane_digits(to, lane), cols / BLOCK_COLS);
+          if (lane < 2) sts64(scaled_at(t, tile) + lane * 8, {(u32)all[0], (u32)all[1]});
         }
-        if (gone || !several(t)) put(t, c, lane, gone ? bits_f32(0x7FFFFFFFu) : level(lane));
+        if (lane == 0) sts32(scaled_at(t, tile) + SCALED_POWER, (u32)power);
       }
     }
+
+    // Leaves in shared memory what has to be known of the warp's only chunk when the vector is there: parameters are looked up where they are used,
+    // which takes time, and then there is nothing else to do.
+    DEVICE_MEMBER void leave(const Tiles& t, u32 lane) const {
+      if (lane > 0) return;
+      const Chunk c = chunk_at(t, first + thread_index() / LANES);
+      const u32 begin = c.tile * t.blocks * BLOCK_COLS, cols = c.blocks * BLOCK_COLS;
+      const u64 from = batch.x + (u64)begin * 2;
+      const bool vector = batch.vector && begin + cols <= t.cols;
+      sts128(known(), {(u32)from, (u32)(from >> 32), sums_at(t, c),
+                       (vector ? KNOWN_VECTOR : 0) | (several(t) ? KNOWN_SEVERAL : 0) | (half ? KNOWN_HALF : 0) | cols * KNOWN_COLS});
+    }
+
+    // After the only chunk. All warps of the block call it; `ask` asks for what else other launches have written.
+    template <class Ask>
+    DEVICE_MEMBER void finish(const Tiles& t, u32 lane, Ask ask) {
+      if constexpr (EARLY) {
+        const Vec4 left = lds128(known());
+        const u64 from = (u64)left.y << 32 | left.x;
+        const u32 is = left.w, cols = is / KNOWN_COLS;
+        const bool there = staged != 0 || gone;
+        // All lanes have decoded: digits take the chunk's place.
+        syncwarp();
+        overlap_wait();
+        u32 words[4] = {0, 0, 0, 0};
+        if (there && lane * 8 < cols) {
+          if (is & KNOWN_VECTOR) load_vector(from + lane * 16, words);
+          else load_words(batch, batch.x, tile_col(t) + lane * 8, t.cols, words);
+        }
+        ask();
+        if (!there) return;
+        const i32 power = make_digits<BF16>(batch, t, tile_col(t), cols, words, digits, lane);
+        syncwarp();
+        at = lane_digits(digits, lane);
+        clear();
+        i32 all[4] = {0, 0, 0, 0};
+        if (staged == 4 && !(is & KNOWN_SEVERAL)) {
+          // What a tile has, as a rule. Sums that do not wait for each other.
+          i32 other[4] = {0, 0, 0, 0};
+#pragma unroll
+          for (u32 k = 0; k < 4; k++) {
+            const Vec4 a = lds128(room + k * 1024), b = lds128(room + k * 1024 + 512), x = lds128(at + k * DIGITS_BLOCK);
+            mma_s8(sum, {a.x, b.x, a.y, b.y}, {x.x, x.y});
+            mma_s8(other, {a.z, b.z, a.w, b.w}, {x.z, x.w});
+          }
+#pragma unroll
+          for (u32 j = 0; j < 4; j++) sum[j] += other[j];
+        } else {
+          const Chunk c = chunk_at(t, first + thread_index() / LANES);
+          col = tile_col(t);
+#pragma unroll 1
+          for (u32 k = 0; k < staged; k++) {
+            const Vec4 a = lds128(room + k * 1024), b = lds128(room + k * 1024 + 512);
+            product({a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w});
+            if (is & KNOWN_SEVERAL) rescale(t, c, lane, power);
+          }
+          if (is & KNOWN_SEVERAL && !gone) return;
+        }
+        if (is & KNOWN_HALF) sum_digits(all, lane_digits(digits, lane), staged);
+        const float v = gone ? bits_f32(0x7FFFFFFFu) : level(lane, power, {all[0], all[1]});
+        if (lane % 4 < 2) sts32(left.z + row_of(lane) * 4, f32_bits(v));
+      }
+    }
+    DEVICE_MEMBER void finish() {}
 
     DEVICE_MEMBER void end(const Tiles& t, const Chunk& c, u32 lane, bool) {
       if constexpr (EARLY) {
         if (changes.next < changes.end) patch(lane);
       } else {
         if (batch.corrections && changes.next < changes.end) correct(t, c, lane);
-        if (!several(t)) put(t, c, lane, level(lane));
+        if (several(t)) return;
+        i32 sums[2] = {0, 0};
+        if (half) {
+          const u32 all = scaled_at(t, c.tile) + lane % 2 * 8;
+          sums[0] = (i32)lds32(all), sums[1] = (i32)lds32(all + 4);
+        }
+        put(t, c, lane, level(lane, power(t, c), sums));
       }
     }
     DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) {
@@ -201,8 +259,7 @@ struct MultiplyOne {
 
     // Before the products of a chunk.
     DEVICE_MEMBER void begin(const Tiles& t, const Chunk& c, u32 lane) {
-      // The operand has twice as many columns as there are digits.
-      at = digits + c.tile * t.blocks * DIGITS_BLOCK + lane / 4 % DIGITS * BLOCK_COLS + lane % 4 * 16;
+      at = lane_digits(digits + (EARLY ? 0 : c.tile * t.blocks * DIGITS_BLOCK), lane);
       col = c.tile * t.blocks * BLOCK_COLS;
       clear();
     }
@@ -215,16 +272,13 @@ struct MultiplyOne {
       at += DIGITS_BLOCK;
     }
 
-    // Whether a row has several scales, each of whole blocks: then sums are scaled block by block.
-    static DEVICE_MEMBER bool several(const Tiles& t) { return t.output.scales_per_row > 1; }
-
     // Adds a block's sums, with their scale, to those of the chunk.
-    DEVICE_MEMBER void rescale(const Tiles& t, const Chunk& c, u32 lane) {
+    DEVICE_MEMBER void rescale(const Tiles& t, const Chunk& c, u32 lane, i32 power) {
       const u32 matrix = divide(c.strip, t.by_strips);
       const u32 row = (c.strip - matrix * t.strips) * TILE_ROWS + row_of(lane);
       const bool there = row < t.rows && col < t.cols, begins = col == c.tile * t.blocks * BLOCK_COLS;
       const float scale = there ? scale_at<SCALES_ANY>(t.output, (u64)matrix * t.rows + row, col) : 0;
-      const float v = level(lane);
+      const float v = level(lane, power, {0, 0});
       const float before = begins || lane % 4 > 1 ? 0 : bits_f32(lds32(place(t, c, lane)));
       put(t, c, lane, add_rn(before, mul_rn(v, scale)));
       clear();
@@ -239,7 +293,21 @@ struct MultiplyOne {
     // Whether it takes the patches of the next chunk.
     DEVICE_MEMBER bool takes_patches() const { return EARLY || batch.corrections; }
 
+    // That of a chunk's digits.
+    DEVICE_MEMBER i32 power(const Tiles& t, const Chunk& c) const { return (i32)lds32(scaled_at(t, c.tile) + SCALED_POWER); }
+
    private:
+    // Of the warp's only chunk: where what `leave` says lies, and its first column.
+    DEVICE_MEMBER u32 known() const { return batch.known + thread_index() / LANES * KNOWN_BYTES; }
+    DEVICE_MEMBER u32 tile_col(const Tiles& t) const {
+      return chunk_at(t, first + thread_index() / LANES).tile * t.blocks * BLOCK_COLS;
+    }
+    // Where the lane's digits of a tile's first block lie. The operand has twice as many columns as there are digits.
+    static DEVICE_MEMBER u32 lane_digits(u32 from, u32 lane) { return from + lane / 4 % DIGITS * BLOCK_COLS + lane % 4 * 16; }
+    DEVICE_MEMBER u32 scaled_at(const Tiles& t, u32 tile) const {
+      return digits + t.tiles * t.blocks * DIGITS_BLOCK + tile * SCALED_BYTES;
+    }
+
     // Puts what patches say among the symbols of a chunk: a patch a lane.
     DEVICE_MEMBER void patch(u32 lane) {
       syncwarp();
@@ -274,22 +342,23 @@ struct MultiplyOne {
 
     // Lanes 0 and 1 of four have the chunk's sums of a row each.
     static DEVICE_MEMBER u32 row_of(u32 lane) { return lane / 4 + lane % 2 * 8; }
-    DEVICE_MEMBER u32 place(const Tiles& t, const Chunk& c, u32 lane) const {
-      return batch.sums + ((c.strip * t.tiles + c.tile - first) * TILE_ROWS + row_of(lane)) * 4;
+    DEVICE_MEMBER u32 sums_at(const Tiles& t, const Chunk& c) const {
+      return batch.sums + (c.strip * t.tiles + c.tile - first) * TILE_ROWS * 4;
     }
+    DEVICE_MEMBER u32 place(const Tiles& t, const Chunk& c, u32 lane) const { return sums_at(t, c) + row_of(lane) * 4; }
     DEVICE_MEMBER void put(const Tiles& t, const Chunk& c, u32 lane, float v) const {
       if (lane % 4 < 2) sts32(place(t, c, lane), f32_bits(v));
     }
 
-    // What the sums make of the lane's row.
-    DEVICE_MEMBER float level(u32 lane) const {
+    // What the sums make of the lane's row, where of the lane's two digits the sums of all columns are `sums`.
+    DEVICE_MEMBER float level(u32 lane, i32 power, const i32 (&sums)[2]) const {
       // Digits 0 and 1 are of lanes 0 of four, 2 and 3 of lanes 1.
       const float next = lane % 2 ? 256 : 128;
-      const float a = fma_rn(f32_of_i32(sum[1]), next, f32_of_i32(sum[0]));
-      const float b = fma_rn(f32_of_i32(sum[3]), next, f32_of_i32(sum[2]));
+      const float a = fma_rn(f32_of_i32(2 * sum[1] + sums[1]), next, f32_of_i32(2 * sum[0] + sums[0]));
+      const float b = fma_rn(f32_of_i32(2 * sum[3] + sums[1]), next, f32_of_i32(2 * sum[2] + sums[0]));
       const float c0 = bits_f32(shfl(f32_bits(a), lane ^ 1)), c1 = bits_f32(shfl(f32_bits(b), lane ^ 1));
       const float all = lane % 2 ? fma_rn(b, 32768, c1) : fma_rn(c0, 32768, a);
-      return times_power(all, -7 - (i32)lds32(facts));
+      return power == NO_POWER ? bits_f32(0x7FFFFFFFu) : times_power(all, -8 - power);
     }
   };
 
@@ -303,12 +372,12 @@ struct MultiplyOne {
   DEVICE_MEMBER MultiplyOne(State& state, const Tiles& t, const Chunk& c, u32 lane) : state(state), t(t), c(c), lane(lane) {
     if (!EARLY) state.begin(t, c, lane);
   }
-  DEVICE_MEMBER bool takes_whole() const { return !State::several(t); }
+  DEVICE_MEMBER bool takes_whole() const { return !several(t); }
   DEVICE_MEMBER void begin_whole() {}
   DEVICE_MEMBER void whole(Block& b) { take(b); }
   DEVICE_MEMBER void any(const Block& b) {
     take(b);
-    if (State::several(t) && !EARLY) state.rescale(t, c, lane);
+    if (several(t) && !EARLY) state.rescale(t, c, lane, state.power(t, c));
   }
 
  private:

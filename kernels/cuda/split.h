@@ -109,6 +109,7 @@ struct RestAhead<CODER, ANY_REST> {
 template <u32 CODER, u32 REST>
 struct SplitTile {
   enum : u32 { BITS = REST == ANY_REST ? 0 : 12, MOST = REST == ANY_REST ? 3 : REST };
+  enum : bool { COPIES = false };
   RestAhead<CODER, REST> ahead;
 
   template <bool>

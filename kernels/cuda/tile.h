@@ -208,6 +208,8 @@ struct Ahead<true, CODER> {
 template <u32 CODER, u32 MODE>
 struct Tile {
   enum : bool { LOW = MODE == MODE_LOW || MODE == MODE_TRELLIS, PATCHES = MODE == MODE_GENERAL || LOW };
+  // Tables of few bits may lie in copies, for sinks that say so: larger ones have no room for them.
+  enum : bool { COPIES = CODER == HUFFMAN && LOW };
   enum : u32 { BITS = PATCHES ? 0 : 12 };
   typename Ahead<LOW, CODER>::Type ahead;
 
@@ -246,12 +248,11 @@ struct Tile {
     }
     const u32 length = body.end - body.begin, raw_length = raw_body_bytes<CODER>(c.blocks, pair);
     const bool raw = length == raw_length;
-    // Of few bits only: larger tables have no room for copies.
-    constexpr bool COPIES = Sink::COPIES && CODER == HUFFMAN && LOW;
-    typedef Coder<CODER, BITS, COPIES> Decoder;
+    constexpr bool IN_COPIES = Sink::COPIES && COPIES;
+    typedef Coder<CODER, BITS, IN_COPIES> Decoder;
     if (length > raw_length || (!raw && !Decoder::has_header(body))) return false;
     u32 copies = 0;
-    if constexpr (COPIES) copies = state.batch.copies;
+    if constexpr (IN_COPIES) copies = state.batch.copies;
     Decoder d;
     if (!raw) d.begin(t, body, lane, copies);
     Sink sink(state, t, c, lane);

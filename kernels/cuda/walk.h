@@ -12,6 +12,8 @@
 //   bool decode<Sink>(state, t, c, a, buffer, lane, following, more)
 //                             a chunk whose bytes have arrived; `following` is the warp's next one, if there are `more`. Whether it was
 //                             valid: the walk reports those that were not in the plane's status
+//   enum : bool { COPIES = ... }
+//                             whether its table may lie in copies, if the sink's may
 //   void forget()             the chunk before was not valid, or not even decoded
 //
 // Offsets are not trusted: a chunk that does not lie inside its plane, or is larger than a buffer, is not decoded.
@@ -47,17 +49,37 @@ struct Warp {
 #define TABLE_COPIED 1u
 #define TABLE_SPREAD 2u
 
-// Writes 2^copies copies of a table, four or more, entry by entry. All threads of the block call it.
-DEVICE void spread_table(const Tiles& t, u32 copies) {
-#pragma unroll 4
-  for (u32 i = thread_index(); i < 1u << (t.bits + copies - 2); i += block_threads()) {
-    const u32 entry = ldg32((const u32*)t.table + (i >> (copies - 2)));
-    sts128(TABLE_AT + i * 16, {entry, entry, entry, entry});
-  }
-}
+// Writes 2^copies copies of a table, four or more, entry by entry, in two steps. All threads of the block call these.
+struct SpreadTable {
+  u32 first[4];  // of the entries that the thread writes
 
-// A warp with its barriers made, before its first chunk. That of the table, before those of all warps, is made by the first warp.
-template <class Batch>
+  static DEVICE_MEMBER u32 entry(const Tiles& t, u32 copies, u32 i) { return ldg32((const u32*)t.table + (i >> (copies - 2))); }
+  // Asks for the first ones.
+  DEVICE_MEMBER void begin(const Tiles& t, u32 copies) {
+    const u32 end = 1u << (t.bits + copies - 2);
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+      const u32 i = thread_index() + k * block_threads();
+      first[k] = i < end ? entry(t, copies, i) : 0;
+    }
+  }
+  DEVICE_MEMBER void finish(const Tiles& t, u32 copies) const {
+    const u32 end = 1u << (t.bits + copies - 2), step = block_threads();
+    u32 i = thread_index();
+#pragma unroll
+    for (u32 k = 0; k < 4; k++, i += step) {
+      if (i < end) put(i, first[k]);
+    }
+#pragma unroll 4
+    for (; i < end; i += step) put(i, entry(t, copies, i));
+  }
+
+ private:
+  static DEVICE_MEMBER void put(u32 i, u32 entry) { sts128(TABLE_AT + i * 16, {entry, entry, entry, entry}); }
+};
+
+// A warp with its barriers made, before its first chunk: two, or ONE. That of the table, before those of all warps, is made by the first warp.
+template <bool ONE, class Batch>
 DEVICE Warp make_warp(const Batch& batch) {
   const u32 warp = thread_index() / LANES;
   Warp w;
@@ -68,19 +90,35 @@ DEVICE Warp make_warp(const Batch& batch) {
   if (w.lane == 0) {
     if (warp == 0) copy_init(batch.barriers);
     copy_init(w.barrier);
-    copy_init(w.barrier + 8);
-    copy_fence();
+    if (!ONE) copy_init(w.barrier + 8);
+    copy_init_fence();
   }
   syncwarp();
   return w;
 }
 
-// Every `step`th chunk of a plane, from `chunk` to `last`, or ONE, which is all there is for the warp; `held` is what `load_arrival` gives for the first, if there is one. Of the batch only barriers
-// and buffers count.
-template <class Tile, class Sink, bool ONE, class Batch>
+// Waits until the table that the first warp has copied is there, and what else all warps have left in shared memory. All threads of the block call it;
+// `younger` is what `warp_copy_wait` wants to know of the first warp.
+template <class Batch>
+DEVICE void wait_for_table(const Batch& batch, u32& parity, u32 younger) {
+  // The barriers were made, what was prepared is there, and nobody reads the table that was.
+  syncthreads();
+#if defined(__CUDACC__) && !defined(COPY_BULK)
+  if (thread_index() < LANES) warp_copy_wait(batch.barriers, parity, younger);
+  syncthreads();
+#else
+  warp_copy_wait(batch.barriers, parity, 0);
+#endif
+  parity ^= 1;
+}
+
+// Every `step`th chunk of a plane, from `chunk` to `last`; `held` is what `load_arrival` gives for the first, if there is one. Of the batch only
+// barriers and buffers count.
+template <class Tile, class Sink, class Batch>
 DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
                        u32 held, u32 table, u32& table_parity, bool& waited) {
-  const bool two = !ONE && batch.buffers_per_warp == 2;
+  constexpr bool SPREADS = Sink::COPIES && Tile::COPIES;
+  const bool two = batch.buffers_per_warp == 2;
   Tile tile;
   Arrival now = {0, 0};
   u32 next = 0;
@@ -88,25 +126,20 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
   if (chunk < last) {
     now = arrival_of(held);
     start(t, now, w.buffer, w.barrier, w.lane);
-    if (!ONE && chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
+    if (chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
+    // All of it, where nothing is waited for before it is decoded.
     tile.template expect<!Sink::WAITS && !Sink::PREPARES>(t, chunk_at(t, chunk), w.lane);
   }
-  if constexpr (Sink::COPIES) {
-    if (table == TABLE_SPREAD) spread_table(t, batch.copies);
+  if constexpr (SPREADS) {
+    if (table == TABLE_SPREAD) {
+      SpreadTable spread;
+      spread.begin(t, batch.copies);
+      spread.finish(t, batch.copies);
+    }
   }
   if constexpr (Sink::PREPARES) state.prepare(t, w.lane);
-  if (table == TABLE_COPIED) {
-    // The barriers were made, what was prepared is there, and nobody reads the table that was.
-    syncthreads();
-#if defined(__CUDACC__) && !defined(COPY_BULK)
-    if (thread_index() < LANES) warp_copy_wait(batch.barriers, table_parity, chunk < last);
-    syncthreads();
-#else
-    warp_copy_wait(batch.barriers, table_parity, 0);
-#endif
-    table_parity ^= 1;
-  }
-  if constexpr (Sink::COPIES) {
+  if (table == TABLE_COPIED) wait_for_table(batch, table_parity, chunk < last);
+  if constexpr (SPREADS) {
     if (table == TABLE_SPREAD) syncthreads();
   }
   if (Sink::WAITS && !waited) {
@@ -118,7 +151,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
 #pragma unroll 1
   while (chunk < last) {
     const u32 after = chunk + step;
-    const bool more = !ONE && after < last;
+    const bool more = after < last;
     const u32 other = which ^ 1;
     if (two && more) start(t, arrival_of(next), w.buffer + other * batch.buffer_bytes, w.barrier + other * 8, w.lane);
     u32 later = 0;
@@ -141,10 +174,36 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     if (two) which = other;
     now = arrival_of(next);
     next = later;
-    chunk = ONE ? last : after;
+    chunk = after;
   }
   // Every plane begins with the first buffer, whose barrier has its own count of phases.
 }
+
+// A chunk that is all there is for a warp, in steps between which the warp does something else.
+template <class Tile>
+struct OnlyChunk {
+  u32 chunk;
+  bool there;
+  Arrival arrival;
+  Tile tile;
+
+  // Asks for it; `held` is what `load_arrival` gives, if it is there.
+  DEVICE_MEMBER OnlyChunk(const Tiles& t, const Warp& w, u32 chunk, bool there, u32 held) : chunk(chunk), there(there), arrival{0, 0} {
+    if (!there) return;
+    arrival = arrival_of(held);
+    start(t, arrival, w.buffer, w.barrier, w.lane);
+    tile.template expect<true>(t, chunk_at(t, chunk), w.lane);
+  }
+  template <class Sink>
+  DEVICE_MEMBER void decode(typename Sink::State& state, const Tiles& t, const Warp& w) {
+    if (!there) return;
+    warp_copy_wait(w.barrier, 0, 0);
+    const Chunk c = chunk_at(t, chunk);
+    if (is_sound(t, arrival) && tile.template decode<Sink>(state, t, c, arrival, w.buffer, w.lane, c, false)) return;
+    state.lost(t, c, w.lane);
+    if (w.lane == 0) atomic_min((u32*)t.status, chunk);
+  }
+};
 
 // All of the launch.
 template <class Tile, class Sink>
@@ -155,7 +214,7 @@ DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
     return;
   }
   const u32 warp = thread_index() / LANES, barriers = batch.barriers;
-  Warp w = make_warp(batch);
+  Warp w = make_warp<false>(batch);
   u32 table_parity = 0;
   bool waited = false;
   const u32 begin = (u32)((u64)batch.cost * block_index() / grid_blocks());
@@ -190,6 +249,6 @@ DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
       table = t.table;
     }
     const u32 held = first + warp < last ? load_arrival(t, first + warp, w.lane) : 0;
-    walk_plane<Tile, Sink, false>(state, batch, t, w, first + warp, step, last, held, new_table ? TABLE_COPIED : TABLE_READY, table_parity, waited);
+    walk_plane<Tile, Sink>(state, batch, t, w, first + warp, step, last, held, new_table ? TABLE_COPIED : TABLE_READY, table_parity, waited);
   }
 }

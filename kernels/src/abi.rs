@@ -24,6 +24,9 @@ pub const SQUARES_COLS: usize = 256;
 /// Bytes of shared memory in which a warp adds up what patches change: of each of 16 rows a word for each digit of a vector's elements.
 pub const CHANGES_BYTES: usize = 256;
 
+/// Bytes of shared memory in which a warp, or a thread for its first result, leaves what it knows before the vector is there.
+pub const KNOWN_BYTES: usize = 32;
+
 /// A factor's results are written.
 pub const PART_RESULT: u32 = 0;
 /// They are gates: written are those of the factor of values, times silu of these.
@@ -336,6 +339,11 @@ structures! {
         pub copies: u32,
         /// Address in shared memory of CHANGES_BYTES for each warp; 0 where patches are applied before symbols are multiplied.
         pub corrections: u32,
+        /// Address in shared memory of what is known before the vector is there: KNOWN_BYTES for each warp, and behind them KNOWN_BYTES for each
+        /// result; with kernels for one vector named `early`.
+        pub known: u32,
+        /// 0.
+        pub reserved: u32,
         /// `count` of them.
         pub items: [Factor; MAX_FACTORS],
     }

@@ -182,14 +182,14 @@ mod tests {
     fn refused_machine_code_is_replaced_by_ptx_for_the_device() {
         for (i, code) in NOT_FOR_IT.into_iter().enumerate() {
             let gpu = info(1010 + i, (8, 9));
-            assert_eq!(chosen(&gpu), "cubin sm_89");
+            assert_eq!(chosen(&gpu), "cubin sm_86");
             let (result, seen) = attempt(None, &gpu, code, GOOD);
             assert_eq!((result.unwrap(), seen), (Kind::Ptx, vec![Kind::Cubin, Kind::Ptx]));
             // Reports say so, and the next module does not try again.
             assert_eq!(chosen(&gpu), "PTX sm_80");
             assert_eq!(attempt(None, &gpu, code, GOOD).1, [Kind::Ptx]);
         }
-        assert_eq!(chosen(&info(1030, (8, 9))), "cubin sm_89");
+        assert_eq!(chosen(&info(1030, (8, 9))), "cubin sm_86");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::{
-    CHANGES_BYTES, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, MAX_FACTORS, MAX_ITEMS, MAX_RUNS, OutputKind,
-    PART_GATE, PART_RESULT, PART_VALUE, SQUARES_COLS, STRUCTURES, TABLE_AT,
+    CHANGES_BYTES, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, MAX_FACTORS, MAX_ITEMS, MAX_RUNS,
+    OutputKind, PART_GATE, PART_RESULT, PART_VALUE, SQUARES_COLS, STRUCTURES, TABLE_AT,
 };
 
 pub(super) struct Structure {
@@ -62,6 +62,10 @@ fn header() -> String {
     define(
         "Bytes of shared memory in which a warp adds up what patches change: of each of 16 rows a word for each digit of a vector's elements.",
         &[("CHANGES_BYTES", CHANGES_BYTES)],
+    );
+    define(
+        "Bytes of shared memory in which a warp, or a thread for its first result, leaves what it knows before the vector is there.",
+        &[("KNOWN_BYTES", KNOWN_BYTES)],
     );
     let parts = [("PART_RESULT", PART_RESULT), ("PART_GATE", PART_GATE), ("PART_VALUE", PART_VALUE)];
     define("What becomes of a factor's results.", &parts.map(|(name, value)| (name, value as usize)));

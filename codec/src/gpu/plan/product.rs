@@ -16,7 +16,7 @@ const STAGED_OPERANDS: usize = LANES * 16 * 4;
 const STAGED_SYMBOLS: usize = LANES * 16 * 2;
 /// Shared memory of the digits of one vector's elements: of a block's columns, and beside them of all (`kernels/cuda/single.h`).
 const DIGITS_BLOCK: usize = 4 * BLOCK_COLS;
-const DIGITS_FACTS: usize = 16 + 4 * LANES + 12 * LANES;
+const DIGITS_SCALED: usize = 32;
 /// Shared memory that a device takes of each block's.
 const RESERVED: usize = 1 << 10;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
@@ -32,6 +32,11 @@ const FEW_CHUNKS: usize = 12;
 /// Chunks for each multiprocessor up to which two blocks share it, so that one of them works while the other one begins or ends; from there on that is
 /// worth less than that a block prepares for all of them.
 const MOST_CHUNKS: usize = 80;
+/// Chunks for each multiprocessor up to which each has a warp of its own, though not all at a time: blocks of the same launch, and of the next one, take
+/// the places of those that end.
+const MOST_EARLY: usize = 64;
+/// Of such blocks a multiprocessor has so many at a time at least, if there are so many.
+const LEAST_EARLY: usize = 3;
 /// Warps that a block of one vector's kernels has at least, if there are chunks for them: what it prepares, it prepares for them.
 const SOME_WARPS: usize = 8;
 
@@ -153,7 +158,7 @@ struct Room {
     sums: usize,
     /// Blocks of weights for each warp.
     staged: usize,
-    /// Of what is staged, and of the digits of one vector.
+    /// Of what is staged, or of the digits of one vector.
     staging: usize,
     /// Of sums of squares.
     squares: usize,
@@ -161,6 +166,8 @@ struct Room {
     arrived: usize,
     /// Of what patches change, for each warp.
     corrections: usize,
+    /// Of what is known of warps and results before the vector is there.
+    known: usize,
 }
 
 impl Room {
@@ -189,8 +196,12 @@ impl Room {
         (self.arrived_at() + self.arrived).next_multiple_of(16)
     }
 
+    fn known_at(&self) -> usize {
+        (self.corrections_at() + self.warps * self.corrections).next_multiple_of(16)
+    }
+
     fn bytes(&self) -> usize {
-        self.corrections_at() + self.warps * self.corrections
+        self.known_at() + self.known
     }
 }
 
@@ -235,10 +246,8 @@ impl Way {
         let of = |job: &ProductJob<'_>| {
             let (tiles, blocks) = (job.tiles(), job.blocks());
             match (self.one, self.early) {
-                (true, early) => {
-                    let digits = tiles * blocks * DIGITS_BLOCK + DIGITS_FACTS;
-                    digits + if early { warps.min(per_block * tiles) * blocks * STAGED_SYMBOLS } else { 0 }
-                }
+                (true, true) => warps.min(per_block * tiles) * blocks * STAGED_SYMBOLS,
+                (true, false) => tiles * (blocks * DIGITS_BLOCK + DIGITS_SCALED),
                 (false, true) => warps * blocks * STAGED_OPERANDS,
                 (false, false) => 0,
             }
@@ -257,13 +266,14 @@ fn ways(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
     let per_block = |blocks: usize| if strips <= 2 * processors { 1 } else { strips.div_ceil(processors * blocks) };
     let mut ways = Vec::new();
     if vectors == 1 && jobs.iter().all(ProductJob::whole) {
-        // All chunks at a time, a warp for each: so all are decoded before the vector is there.
+        // A warp for each chunk: so all are decoded before the vector is there, or nearly all.
         let few = if strips <= 2 * processors { 1 } else { (SOME_WARPS / tiles).max(1) };
         let together = strips.div_ceil(few).div_ceil(processors);
-        if together * few * tiles <= MOST_WARPS[0] {
+        if few * tiles <= MOST_WARPS[0] && together * few * tiles <= MOST_EARLY {
             let early = |blocks| Way { early: true, one: true, blocks, per_block: few };
             // The next launch's blocks begin beside these if there is room.
-            ways.extend((together..=2.max(together)).rev().filter(|n| n * few * tiles <= MOST_WARPS[0]).map(early));
+            let at_a_time = together.max(2).min(MOST_WARPS[0] / (few * tiles));
+            ways.extend((together.min(LEAST_EARLY)..=at_a_time).rev().map(early));
         }
         // Two blocks have no more strips than one would.
         if chunks <= processors * MOST_CHUNKS && 2 * strips.div_ceil(2 * processors) <= strips.div_ceil(processors) {
@@ -292,6 +302,9 @@ fn divided(
     let limit = share.min(limits.shared_per_block);
     // Sums must not take the room that chunks need.
     let strip_sums = tiles * vectors * TILE_ROWS * 4;
+    let most_blocks = jobs.iter().map(ProductJob::blocks).max().unwrap_or(0);
+    // A warp that has decoded its only chunk leaves the digits in the chunk's place.
+    let digits = if way.one && way.early { most_blocks * DIGITS_BLOCK } else { 0 };
     let per_block = way.per_block.min(limit / 3 / strip_sums.max(1)).max(1);
     let own = per_block * tiles;
     let rounds = own.div_ceil(way.warps(vectors)).max(1);
@@ -302,14 +315,15 @@ fn divided(
         warps,
         buffers: if rounds > 1 { 2 } else { 1 },
         // Whole 16 bytes around a chunk, which begins at any multiple of 4.
-        buffer: (12 + most(|t| t.max_chunk.next_multiple_of(4))).next_multiple_of(16),
+        buffer: (12 + most(|t| t.max_chunk.next_multiple_of(4))).next_multiple_of(16).max(digits),
         slack: most(TilesPlan::slack),
         sums: per_block * strip_sums,
-        staged: if way.early { jobs.iter().map(ProductJob::blocks).max().unwrap_or(0) } else { 0 },
+        staged: if way.early { most_blocks } else { 0 },
         staging: way.staging(jobs, warps, per_block),
         squares: most(|t| t.geometry.cols().div_ceil(abi::SQUARES_COLS)) * vectors * 4,
         arrived: if jobs.iter().any(|j| j.times.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
         corrections: if way.corrects(jobs) { abi::CHANGES_BYTES } else { 0 },
+        known: if way.one && way.early { (warps + per_block * TILE_ROWS) * abi::KNOWN_BYTES } else { 0 },
     };
     while room.bytes() > limit {
         match (room.buffers, room.warps) {
@@ -399,6 +413,7 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
     params.arrived = room.arrived_at() as u32;
     params.copies = room.copies as u32;
     params.corrections = if room.corrections > 0 { room.corrections_at() as u32 } else { 0 };
+    params.known = room.known_at() as u32;
     let mode = match mode {
         Mode::Pair => "pair",
         Mode::Low => "low",
