@@ -307,7 +307,7 @@ fn each_mistake_is_found() {
         (13, 0, 64, "divergence: this warp is at another syncthreads than warps 00000001"),
         (14, 0, 32, "divergence: this lane is at ballot while lanes 0000ffff wait at syncthreads"),
         (15, 0, 32, "no copy_init for the barrier at 64"),
-        (16, 0, 32, "no copy_fence after copy_init of the barrier at 64"),
+        (16, 0, 32, "no copy_init_fence after copy_init of the barrier at 64"),
         (17, 0, 32, "deadlock: thread 0 waits at selftest.cu:"),
         (18, 0, 32, "for copy 0 of the barrier at 64, which nobody starts"),
         (19, 0, 32, "has ended while a copy to 0 was in flight"),
