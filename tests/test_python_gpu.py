@@ -147,7 +147,7 @@ def test_nvcomp_is_looked_for_in_pythons_path(tmp_path: Path, monkeypatch: pytes
 
 
 KERNELS = [
-    *(f"cubin sm_{target}" for target in (75, 80, 86, 89, 90, 100, 120)),
+    *(f"cubin sm_{target}" for target in (75, 80, 86, 90, 100, 120)),
     *(f"PTX sm_{target}" for target in (75, 80, 90)),
 ]
 
