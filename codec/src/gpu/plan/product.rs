@@ -14,7 +14,7 @@ pub const MOST_VECTORS: [usize; 3] = [1, 8, 16];
 /// Shared memory of a block of weights that is decoded before the vectors are there: operands of all lanes, or their symbols.
 const STAGED_OPERANDS: usize = LANES * 16 * 4;
 const STAGED_SYMBOLS: usize = LANES * 16 * 2;
-/// Shared memory of the digits of one vector's elements: of a block's columns, and beside them of all (`kernels/cuda/single.h`).
+/// Shared memory of the digits of one vector's elements: of a block's columns, and beside them of each tile (`kernels/cuda/single.h`).
 const DIGITS_BLOCK: usize = 4 * BLOCK_COLS;
 const DIGITS_SCALED: usize = 32;
 /// Shared memory that a device takes of each block's.
