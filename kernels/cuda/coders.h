@@ -145,12 +145,7 @@ struct Coder<HUFFMAN, BITS, COPIES> {
     b = lds32_table(copy.place(fshr(w, 0, a) & mask));  // the shift takes five bits of the entry: the length
     const u32 p = position + a + b;
     // One word more than the window is held, so that nothing waits for this load.
-    if ((p ^ position) & 32) {
-      lo = hi;
-      hi = after;
-      after = lds32_stream(next, limit);
-      next += 4;
-    }
+    next_word((p ^ position) & 32, lo, hi, after, next, limit);
     position = p;
   }
 

@@ -393,7 +393,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     OnlyChunk<Tile> only(t, w, first + warp, first + warp < last, held);
     // While that is on its way.
     if (own) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
-    state.leave(t, w.lane);
+    if (only.there) state.leave(t, only.place, w.lane);
     if (spread) {
       table.finish(t, batch.copies);
       syncthreads();

@@ -114,12 +114,26 @@ DEVICE u32 lds32_table(u32 offset) {
 // What lies before `end` is of a stream, and from there on it may be anything, even what a copy is just writing.
 DEVICE u32 lds32_stream(u32 a, u32) { return lds32(a); }
 DEVICE u32 lds16_stream(u32 a, u32) { return lds16(a); }
+// If `on` is not 0, the next word of a stream: the window's three words move down, and the one at `next` follows them. Predicates, not a branch, and no
+// copy of a word but these two.
+DEVICE void next_word(u32 on, u32& lo, u32& hi, u32& after, u32& next, u32) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %4, 0;\n@p mov.u32 %0, %1;\n@p mov.u32 %1, %2;\n@p ld.shared.u32 %2, [%3];\n@p add.u32 %3, %3, 4;\n}"
+      : "+r"(lo), "+r"(hi), "+r"(after), "+r"(next)
+      : "r"(on)
+      : "memory");
+}
 DEVICE void sts32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
 
 DEVICE void sts64(u32 a, Vec2 v) { asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(a), "r"(v.x), "r"(v.y) : "memory"); }
 DEVICE void sts8(u32 a, u32 v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
 // Adds to what is there, whatever other threads of the block add at the same time.
 DEVICE void add_shared(u32 a, u32 v) { asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
+DEVICE Vec2 lds64(u32 a) {
+  Vec2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(a) : "memory");
+  return v;
+}
 DEVICE Vec4 lds128(u32 a) {
   Vec4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(a) : "memory");

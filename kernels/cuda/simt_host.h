@@ -75,6 +75,13 @@ DEVICE u32 lds16(u32 a, SIMT_AT) { return simt::load_shared<u16>(a, SIMT_HERE); 
 DEVICE u32 lds8(u32 a, SIMT_AT) { return simt::load_shared<u8>(a, SIMT_HERE); }
 DEVICE u32 lds32_stream(u32 a, u32 end, SIMT_AT) { return simt::load_stream<u32>(a, end, SIMT_HERE); }
 DEVICE u32 lds16_stream(u32 a, u32 end, SIMT_AT) { return simt::load_stream<u16>(a, end, SIMT_HERE); }
+DEVICE void next_word(u32 on, u32& lo, u32& hi, u32& after, u32& next, u32 end, SIMT_AT) {
+  if (!on) return;
+  lo = hi;
+  hi = after;
+  after = simt::load_stream<u32>(next, end, SIMT_HERE);
+  next += 4;
+}
 DEVICE void sts32(u32 a, u32 v, SIMT_AT) { simt::store_shared<u32>(a, v, SIMT_HERE); }
 DEVICE void sts64(u32 a, Vec2 v, SIMT_AT) {
   if (a % 8) simt::fail(SIMT_HERE, "8 bytes of shared memory at %u", a);
@@ -84,6 +91,10 @@ DEVICE void sts64(u32 a, Vec2 v, SIMT_AT) {
 DEVICE void add_shared(u32 a, u32 v, SIMT_AT) { simt::add_shared(a, v, SIMT_HERE); }
 DEVICE void sts16(u32 a, u32 v, SIMT_AT) { simt::store_shared<u16>(a, v, SIMT_HERE); }
 DEVICE void sts8(u32 a, u32 v, SIMT_AT) { simt::store_shared<u8>(a, v, SIMT_HERE); }
+DEVICE Vec2 lds64(u32 a, SIMT_AT) {
+  if (a % 8) simt::fail(SIMT_HERE, "8 bytes of shared memory at %u", a);
+  return {simt::load_shared<u32>(a, SIMT_HERE), simt::load_shared<u32>(a + 4, SIMT_HERE)};
+}
 DEVICE Vec4 lds128(u32 a, SIMT_AT) {
   if (a % 16) simt::fail(SIMT_HERE, "16 bytes of shared memory at %u", a);
   Vec4 v;

@@ -1,9 +1,12 @@
 // Products with one vector, in whole numbers.
 //
 // Tensor cores multiply symbols, which are i8, with digits of the vector's elements, which are i8 too: those of a tile's columns are rounded to
-// multiples of 2^-28 of a power of two above the largest of them, and written as four digits: three to the base of 256, and one of 128ths. The
-// digits are four columns of a tensor core's operand. Their sums are exact; of each chunk they are put together to one f32. Where levels are
-// halves between symbols, half of the sum of the elements is added.
+// multiples of 2^-28 of a power of two above the largest of them, and written as four digits: three to the base of 256, and one of 128ths. Their
+// sums are exact; of each chunk they are put together to one f32. Where levels are halves between symbols, half of the sum of the elements is added.
+//
+// A tensor core's operand of digits has eight columns. Those that belong to two words of a lane are four of them, and those to its other two words
+// of the same row may be the other four: then the row's words are the operand of symbols, as they are, once as its upper and once as its lower eight
+// rows. That takes twice as many sums, and no words of other rows. Or all eight have the same digits twice, and two rows are multiplied at a time.
 //
 // Symbols need no conversion, so this takes about two thirds of the instructions of products with halves (product.h), which are for several
 // vectors: those have more digits than an operand has columns.
@@ -46,8 +49,12 @@ DEVICE float times_power(float v, i32 power) {
 #define KNOWN_HALF 4u
 #define KNOWN_COLS 8u
 
-// Of a tile's largest element, without its sign, as f32: the power for which it becomes less than 2^21.
-DEVICE i32 digits_power(float largest) { return 147 - (i32)(f32_bits(largest) >> 23); }
+// Of a tile's largest element, without its sign, as f32: the power for which it becomes less than 2^21. As a factor it has to be an f32 itself: with
+// the largest one that is, the last digit stands for 2^-134, and elements, even those of bf16 that are not normal, are multiples of 2^-133.
+DEVICE i32 digits_power(float largest) {
+  const i32 power = 147 - (i32)(f32_bits(largest) >> 23);
+  return power < 127 ? power : 127;
+}
 
 // Where the first digit of a column of a tile lies, from the digits of its first one on.
 DEVICE u32 digit_place(u32 col) { return col / BLOCK_COLS * DIGITS_BLOCK + col % BLOCK_COLS; }
@@ -60,17 +67,14 @@ DEVICE void expect_vector(const FactorsBatch& batch, const Tiles& t) {
 // The digits of eight elements, to shared memory at `to`. Elements are rounded by a sum, without a conversion.
 template <bool BF16>
 DEVICE void write_digits(const u32 (&words)[4], i32 power, u32 to) {
-  // As a factor it would be infinite for elements that are very small: those are made larger before.
-  const bool small = power > 83;
-  const float factor = bits_f32((u32)(power + 127 - (small ? 64 : 0)) << 23);
+  const float factor = bits_f32((u32)(power + 127) << 23);
   u32 halves[2][DIGITS];
 #pragma unroll
   for (u32 k = 0; k < 2; k++) {
     u32 d[4], e[4];
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
-      float x = Half<BF16>::to_f32(words[2 * k + j / 2] >> (j % 2 * 16) & 0xFFFF);
-      if (small) x = mul_rn(x, 0x1p64f);
+      const float x = Half<BF16>::to_f32(words[2 * k + j / 2] >> (j % 2 * 16) & 0xFFFF);
       const float whole = fma_rn(x, factor, bits_f32(DIGITS_ABOVE));
       // What rounding has left: both sums are exact.
       const float rest = fma_rn(x, factor, bits_f32(DIGITS_ABOVE) - whole);
@@ -116,16 +120,19 @@ DEVICE i32 make_digits(const FactorsBatch& batch, const Tiles& t, u32 begin, u32
   return largest >= Half<BF16>::INFINITE ? NO_POWER : power;
 }
 
-// Adds the digits of some blocks' columns, of which the lane has those of its part of the operand from `at` on. As sums of symbols they are the
-// same in all rows.
-DEVICE void sum_digits(i32 (&all)[4], u32 at, u32 blocks) {
+// Adds the words of a row, 16 columns a lane, times digits, which differ between the upper and lower half of lanes.
+DEVICE void mma_row(i32 (&sum)[4], const Vec4& w, const Vec2& x) { mma_s8(sum, {w.x, w.y, w.z, w.w}, {x.x, x.y}); }
+
+// Adds digits alone. As sums of symbols they are the same in all rows.
+DEVICE void sum_digits(i32 (&all)[4], const Vec2& x) {
   const u32 one = 0x01010101u;
-#pragma unroll 4
-  for (u32 k = 0; k < blocks; k++) {
-    const Vec4 x = lds128(at + k * DIGITS_BLOCK);
-    mma_s8(all, {one, one, one, one}, {x.x, x.y});
-    mma_s8(all, {one, one, one, one}, {x.z, x.w});
-  }
+  mma_row(all, {one, one, one, one}, x);
+}
+
+// Adds up the halves of a row's sums, which are for other columns each. All lanes call it; lanes 0 and 1 of four have two digits each.
+DEVICE void add_halves(const i32 (&sum)[4], u32 lane, i32* both) {
+#pragma unroll
+  for (u32 j = 0; j < 2; j++) both[j] = sum[j] + (i32)shfl((u32)sum[2 + j], lane ^ 2);
 }
 
 // EARLY: each warp has one chunk, of which it leaves the symbols in shared memory before the vector is there. Otherwise the block of threads
@@ -165,9 +172,11 @@ struct MultiplyOne {
         if (lane * 8 < cols) load_words(batch, batch.x, tile * t.blocks * BLOCK_COLS + lane * 8, t.cols, words);
         const i32 power = make_digits<BF16>(batch, t, tile * t.blocks * BLOCK_COLS, cols, words, to, lane);
         if (half) {
-          i32 all[4] = {0, 0, 0, 0};
+          i32 sums[4] = {0, 0, 0, 0}, all[2];
           syncwarp();
-          sum_digits(all, lane_digits(to, lane), cols / BLOCK_COLS);
+#pragma unroll 4
+          for (u32 k = 0; k < cols / BLOCK_COLS; k++) sum_digits(sums, lds64(half_digits(to, lane) + k * DIGITS_BLOCK));
+          add_halves(sums, lane, all);
           if (lane < 2) sts64(scaled_at(t, tile) + lane * 8, {(u32)all[0], (u32)all[1]});
         }
         if (lane == 0) sts32(scaled_at(t, tile) + SCALED_POWER, (u32)power);
@@ -176,14 +185,14 @@ struct MultiplyOne {
 
     // Leaves in shared memory what has to be known of the warp's only chunk when the vector is there: parameters are looked up where they are used,
     // which takes time, and then there is nothing else to do.
-    DEVICE_MEMBER void leave(const Tiles& t, u32 lane) const {
+    DEVICE_MEMBER void leave(const Tiles& t, const Chunk& c, u32 lane) const {
       if (lane > 0) return;
-      const Chunk c = chunk_at(t, first + thread_index() / LANES);
       const u32 begin = c.tile * t.blocks * BLOCK_COLS, cols = c.blocks * BLOCK_COLS;
       const u64 from = batch.x + (u64)begin * 2;
       const bool vector = batch.vector && begin + cols <= t.cols;
       sts128(known(), {(u32)from, (u32)(from >> 32), sums_at(t, c),
                        (vector ? KNOWN_VECTOR : 0) | (several(t) ? KNOWN_SEVERAL : 0) | (half ? KNOWN_HALF : 0) | cols * KNOWN_COLS});
+      sts128(known() + 16, {digits, room, begin, 0});
     }
 
     // After the only chunk. All warps of the block call it; `ask` asks for what else other launches have written.
@@ -191,6 +200,8 @@ struct MultiplyOne {
     DEVICE_MEMBER void finish(const Tiles& t, u32 lane, Ask ask) {
       if constexpr (EARLY) {
         const Vec4 left = lds128(known());
+        const Vec4 more = lds128(known() + 16);
+        const u32 to_digits = more.x, from_room = more.y + lane * 16, begin = more.z;
         const u64 from = (u64)left.y << 32 | left.x;
         const u32 is = left.w, cols = is / KNOWN_COLS;
         const bool there = staged != 0 || gone;
@@ -200,39 +211,46 @@ struct MultiplyOne {
         u32 words[4] = {0, 0, 0, 0};
         if (there && lane * 8 < cols) {
           if (is & KNOWN_VECTOR) load_vector(from + lane * 16, words);
-          else load_words(batch, batch.x, tile_col(t) + lane * 8, t.cols, words);
+          else load_words(batch, batch.x, begin + lane * 8, t.cols, words);
         }
         ask();
         if (!there) return;
-        const i32 power = make_digits<BF16>(batch, t, tile_col(t), cols, words, digits, lane);
+        const i32 power = make_digits<BF16>(batch, t, begin, cols, words, to_digits, lane);
         syncwarp();
-        at = lane_digits(digits, lane);
-        clear();
-        i32 all[4] = {0, 0, 0, 0};
+        const u32 at = half_digits(to_digits, lane);
+        i32 upper[4] = {0, 0, 0, 0}, lower[4] = {0, 0, 0, 0}, sums[4] = {0, 0, 0, 0}, all[2];
         if (staged == 4 && !(is & KNOWN_SEVERAL)) {
-          // What a tile has, as a rule. Sums that do not wait for each other.
-          i32 other[4] = {0, 0, 0, 0};
+          // What a tile has, as a rule: all at once.
 #pragma unroll
           for (u32 k = 0; k < 4; k++) {
-            const Vec4 a = lds128(room + k * 1024), b = lds128(room + k * 1024 + 512), x = lds128(at + k * DIGITS_BLOCK);
-            mma_s8(sum, {a.x, b.x, a.y, b.y}, {x.x, x.y});
-            mma_s8(other, {a.z, b.z, a.w, b.w}, {x.z, x.w});
+            const Vec4 a = lds128(from_room + k * 1024), b = lds128(from_room + k * 1024 + 512);
+            const Vec2 x = lds64(at + k * DIGITS_BLOCK);
+            mma_row(upper, a, x);
+            mma_row(lower, b, x);
+            if (is & KNOWN_HALF) sum_digits(sums, x);
           }
-#pragma unroll
-          for (u32 j = 0; j < 4; j++) sum[j] += other[j];
         } else {
           const Chunk c = chunk_at(t, first + thread_index() / LANES);
-          col = tile_col(t);
+          col = begin;
 #pragma unroll 1
           for (u32 k = 0; k < staged; k++) {
-            const Vec4 a = lds128(room + k * 1024), b = lds128(room + k * 1024 + 512);
-            product({a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w});
-            if (is & KNOWN_SEVERAL) rescale(t, c, lane, power);
+            const Vec2 x = lds64(at + k * DIGITS_BLOCK);
+            mma_row(upper, lds128(from_room + k * 1024), x);
+            mma_row(lower, lds128(from_room + k * 1024 + 512), x);
+            if (is & KNOWN_HALF) sum_digits(sums, x);
+            if (!(is & KNOWN_SEVERAL)) continue;
+            add_halves(upper, lane, sum);
+            add_halves(lower, lane, sum + 2);
+            rescale(t, c, lane, power);
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) upper[j] = lower[j] = 0;
           }
           if (is & KNOWN_SEVERAL && !gone) return;
         }
-        if (is & KNOWN_HALF) sum_digits(all, lane_digits(digits, lane), staged);
-        const float v = gone ? bits_f32(0x7FFFFFFFu) : level(lane, power, {all[0], all[1]});
+        add_halves(upper, lane, sum);
+        add_halves(lower, lane, sum + 2);
+        add_halves(sums, lane, all);
+        const float v = gone ? bits_f32(0x7FFFFFFFu) : level(lane, power, all);
         if (lane % 4 < 2) sts32(left.z + row_of(lane) * 4, f32_bits(v));
       }
     }
@@ -299,11 +317,9 @@ struct MultiplyOne {
    private:
     // Of the warp's only chunk: where what `leave` says lies, and its first column.
     DEVICE_MEMBER u32 known() const { return batch.known + thread_index() / LANES * KNOWN_BYTES; }
-    DEVICE_MEMBER u32 tile_col(const Tiles& t) const {
-      return chunk_at(t, first + thread_index() / LANES).tile * t.blocks * BLOCK_COLS;
-    }
-    // Where the lane's digits of a tile's first block lie. The operand has twice as many columns as there are digits.
+    // Where the lane's digits of a tile's first block lie: of all of its four words' columns, or of the half of them that its column of an operand is for.
     static DEVICE_MEMBER u32 lane_digits(u32 from, u32 lane) { return from + lane / 4 % DIGITS * BLOCK_COLS + lane % 4 * 16; }
+    static DEVICE_MEMBER u32 half_digits(u32 from, u32 lane) { return lane_digits(from, lane) + lane / 4 / DIGITS * 8; }
     DEVICE_MEMBER u32 scaled_at(const Tiles& t, u32 tile) const {
       return digits + t.tiles * t.blocks * DIGITS_BLOCK + tile * SCALED_BYTES;
     }
@@ -315,7 +331,8 @@ struct MultiplyOne {
       for (u32 from = changes.next + lane * 4; from < changes.end; from += LANES * 4) {
         const u32 patch = lds32(from), word = patch >> 2 & 7;
         const u32 to = room - lane * 16 + (patch >> 10 & 63) * 1024 + (word >> 2) * 512 + (patch >> 5 & 31) * 16;
-        sts8(to + (word & 3) * 4 + (patch & 3), patch >> 16 & 0xFF);
+        // Words 1 and 2 of four have changed places.
+        sts8(to + (word & 1) * 8 + (word >> 1 & 1) * 4 + (patch & 3), patch >> 16 & 0xFF);
       }
       syncwarp();
     }
@@ -384,8 +401,9 @@ struct MultiplyOne {
   DEVICE_MEMBER void take(const Block& b) {
     if constexpr (EARLY) {
       const u32 to = state.room + state.staged * 1024;
-      sts128(to, {b.q[0], b.q[1], b.q[2], b.q[3]});
-      sts128(to + 512, {b.q[4], b.q[5], b.q[6], b.q[7]});
+      // As tensor cores take them: of a row's words the first two as the operand's upper rows, the others as its lower ones.
+      sts128(to, {b.q[0], b.q[2], b.q[1], b.q[3]});
+      sts128(to + 512, {b.q[4], b.q[6], b.q[5], b.q[7]});
       state.staged++;
     } else {
       state.product(b.q);

@@ -218,6 +218,7 @@ struct Tile {
     if constexpr (ALL && MODE != MODE_GENERAL) {
       // A line a lane: memory is farther away than words are loaded ahead.
       const u32 words = side_words<MODE>(t), lines = c.blocks * words - (CODER == RANS && words > 0);
+#pragma unroll 1
       for (u32 i = lane; i < lines; i += LANES) prefetch(side_at<CODER>(t, c, words) + i * 128);
     }
     if constexpr (LOW) {
@@ -311,10 +312,9 @@ struct Tile {
       else sink.whole(b);
     };
     ahead.valid = more && following.blocks % 2 == 0;
-    // Behind this chunk: the next one of the warp, or, where there is none to go on with, this one's again.
-    const Chunk& then = ahead.valid ? following : c;
-    const u8* const then_p = side_at<CODER>(t, then, 4) + lane * 4;
-    const u32 then_blocks = then.blocks;
+    // Behind this chunk: the next one of the warp, or, where there is none to go on with, words that were loaded already.
+    const u8* const then_p = ahead.valid ? side_at<CODER>(t, following, 4) + lane * 4 : ahead.p - 1024;
+    const u32 then_blocks = ahead.valid ? following.blocks : 2;
 #pragma unroll 1
     for (u32 k = c.blocks; k != 0; k -= 2) {
       if (ahead.blocks == 0) {
@@ -336,23 +336,22 @@ struct Tile {
     sink.begin_whole();
     if (!ahead.valid) ahead.template begin<WORDS>(t, c, lane);
     ahead.valid = more;
-    // Behind this chunk: the next one of the warp, or, where there is none, this one's again.
-    const Chunk& then = more ? following : c;
-    const u8* const then_p = side_at<CODER>(t, then, WORDS) + lane * 4;
-    const u32 then_blocks = then.blocks;
+    // Behind this chunk: the next one of the warp, or, where there is none, nothing.
+    const u8* const then_p = more ? side_at<CODER>(t, following, WORDS) + lane * 4 : nullptr;
+    const u32 then_blocks = following.blocks;
     // A line a lane: memory is farther away than words are loaded ahead. What only decodes waits for memory anyway.
-    if (Sink::COPIES && lane < then_blocks * WORDS - (CODER == RANS)) prefetch(then_p + lane * 124);
+    if (Sink::COPIES && more && lane < then_blocks * WORDS - (CODER == RANS)) prefetch(then_p + lane * 124);
     u32 carry = 0;
 #pragma unroll 1
     for (u32 k = 0; k < c.blocks; k++) {
       u32 side[WORDS];
 #pragma unroll
       for (u32 j = 0; j < WORDS; j++) side[j] = ahead.w[j];
-      if (ahead.blocks == 0) {
+      if (more && ahead.blocks == 0) {
         ahead.p = then_p;
         ahead.blocks = then_blocks;
       }
-      ahead.template next<WORDS>();
+      if (more || ahead.blocks != 0) ahead.template next<WORDS>();
       const bool with_tail = CODER == RANS && k + 1 == c.blocks;
       if constexpr (Sink::OPERANDS && MODE == MODE_LOW) {
         // The tail comes after all symbols, and patches want the block's words.

@@ -29,11 +29,13 @@ DEVICE bool is_sound(const Tiles& t, Arrival a) {
   return a.from <= a.to && a.to <= t.data_units && a.to - a.from <= t.max_chunk / 4;
 }
 
-DEVICE void start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) {
+// Asks for a chunk; whether it is sound.
+DEVICE bool start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) {
   // Whole 16 bytes around the chunk; an unsound chunk is not copied, but something must complete the barrier's phase.
   const u32 first = a.from & ~3u, last = (a.to + 3) & ~3u;
-  const bool sound = is_sound(t, a) && first < last;
-  warp_copy(buffer, (const u8*)t.data + (u64)(sound ? first : 0) * 4, sound ? (last - first) * 4 : 16, barrier, lane);
+  const bool sound = is_sound(t, a), some = sound && first < last;
+  warp_copy(buffer, (const u8*)t.data + (u64)(some ? first : 0) * 4, some ? (last - first) * 4 : 16, barrier, lane);
+  return sound;
 }
 
 // A warp's state over all of its chunks.
@@ -183,24 +185,25 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
 template <class Tile>
 struct OnlyChunk {
   u32 chunk;
-  bool there;
+  bool there, sound;
   Arrival arrival;
+  Chunk place;
   Tile tile;
 
   // Asks for it; `held` is what `load_arrival` gives, if it is there.
   DEVICE_MEMBER OnlyChunk(const Tiles& t, const Warp& w, u32 chunk, bool there, u32 held) : chunk(chunk), there(there), arrival{0, 0} {
     if (!there) return;
     arrival = arrival_of(held);
-    start(t, arrival, w.buffer, w.barrier, w.lane);
-    tile.template expect<true>(t, chunk_at(t, chunk), w.lane);
+    sound = start(t, arrival, w.buffer, w.barrier, w.lane);
+    place = chunk_at(t, chunk);
+    tile.template expect<true>(t, place, w.lane);
   }
   template <class Sink>
   DEVICE_MEMBER void decode(typename Sink::State& state, const Tiles& t, const Warp& w) {
     if (!there) return;
     warp_copy_wait(w.barrier, 0, 0);
-    const Chunk c = chunk_at(t, chunk);
-    if (is_sound(t, arrival) && tile.template decode<Sink>(state, t, c, arrival, w.buffer, w.lane, c, false)) return;
-    state.lost(t, c, w.lane);
+    if (sound && tile.template decode<Sink>(state, t, place, arrival, w.buffer, w.lane, place, false)) return;
+    state.lost(t, place, w.lane);
     if (w.lane == 0) atomic_min((u32*)t.status, chunk);
   }
 };
