@@ -8,8 +8,8 @@
 #define RANS 0
 #define HUFFMAN 1
 
-// COPIES: the table may lie in several copies.
-template <u32 CODER, u32 BITS, bool COPIES = false>
+// COPIES: the table may lie in several copies. EARLY: of kernels that decode before they are waited for, whose warps are few.
+template <u32 CODER, u32 BITS, bool COPIES = false, bool EARLY = false>
 struct Coder;
 
 // BITS: log2 of the table's slots, or 0 where it is not known before the launch.
@@ -26,8 +26,8 @@ struct TableBits<12> {
 };
 
 // Table entries: frequency in bits 0 to 11, slot minus start in bits 12 to 23, symbol in bits 24 to 31.
-template <u32 BITS, bool COPIES>
-struct Coder<RANS, BITS, COPIES> {
+template <u32 BITS, bool COPIES, bool EARLY>
+struct Coder<RANS, BITS, COPIES, EARLY> {
   u32 x, next, below, limit;
   TableBits<BITS> bits;
 
@@ -101,8 +101,8 @@ struct TableCopy<false> {
 // Table entries: length of the code in bits 0 to 4, zeros up to bit 15, then the symbol (byte 3, or in layout `pair`
 // a nibble in byte 2 and one in byte 3, each as many bits up as the shift says, and nothing beside them). The window keeps the next code at bit 2,
 // or as many more up as there are copies to choose from, so that it is a byte address into the table.
-template <u32 BITS, bool COPIES>
-struct Coder<HUFFMAN, BITS, COPIES> {
+template <u32 BITS, bool COPIES, bool EARLY>
+struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
   u32 lo, hi, after, position, next, start, limit;
   TableBits<BITS> bits;
   TableCopy<COPIES> copy;
@@ -145,7 +145,15 @@ struct Coder<HUFFMAN, BITS, COPIES> {
     b = lds32_table(copy.place(fshr(w, 0, a) & mask));  // the shift takes five bits of the entry: the length
     const u32 p = position + a + b;
     // One word more than the window is held, so that nothing waits for this load.
-    next_word((p ^ position) & 32, lo, hi, after, next, limit);
+    const u32 on = (p ^ position) & 32;
+    if constexpr (EARLY) {
+      next_word(on, lo, hi, after, next, limit);
+    } else if (on) {
+      lo = hi;
+      hi = after;
+      after = lds32_stream(next, limit);
+      next += 4;
+    }
     position = p;
   }
 

@@ -114,8 +114,8 @@ DEVICE u32 lds32_table(u32 offset) {
 // What lies before `end` is of a stream, and from there on it may be anything, even what a copy is just writing.
 DEVICE u32 lds32_stream(u32 a, u32) { return lds32(a); }
 DEVICE u32 lds16_stream(u32 a, u32) { return lds16(a); }
-// If `on` is not 0, the next word of a stream: the window's three words move down, and the one at `next` follows them. Predicates, not a branch, and no
-// copy of a word but these two.
+// If `on` is not 0, the next word of a stream: the window's three words move down, and the one at `next` follows them. An instruction less than the
+// compiler's own, and one more to wait for: worth it where a warp decodes a chunk, and not where it decodes one after the other.
 DEVICE void next_word(u32 on, u32& lo, u32& hi, u32& after, u32& next, u32) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %4, 0;\n@p mov.u32 %0, %1;\n@p mov.u32 %1, %2;\n@p ld.shared.u32 %2, [%3];\n@p add.u32 %3, %3, 4;\n}"

@@ -156,9 +156,9 @@ struct SideAhead {
     s.w[3] = ldg32_stream(p + (CODER == RANS && last ? 256 : 384));
   }
 
-  // Loads the side words of a chunk's first two blocks.
-  DEVICE_MEMBER void begin(const Tiles& t, const Chunk& c, u32 lane) {
-    p = side_at<CODER>(t, c, 4) + lane * 4 + 1024;
+  // Loads the side words of a chunk's first two blocks; `side` is where they begin.
+  DEVICE_MEMBER void begin(const u8* side, const Chunk& c, u32 lane) {
+    p = side + lane * 4 + 1024;
     blocks = c.blocks - 2;
     valid = true;
     load(even, p - 1024, false);
@@ -185,10 +185,10 @@ struct LowSideAhead {
     blocks--;
   }
 
-  // Loads the side words of a chunk's first block.
+  // Loads the side words of a chunk's first block; `side` is where they begin.
   template <u32 WORDS>
-  DEVICE_MEMBER void begin(const Tiles& t, const Chunk& c, u32 lane) {
-    p = side_at<CODER>(t, c, WORDS) + lane * 4;
+  DEVICE_MEMBER void begin(const u8* side, const Chunk& c, u32 lane) {
+    p = side + lane * 4;
     blocks = c.blocks;
     valid = true;
     next<WORDS>();
@@ -215,18 +215,20 @@ struct Tile {
 
   template <bool ALL>
   DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
+    const u32 words = side_words<MODE>(t);
+    const u8* const side = side_at<CODER>(t, c, words);
     if constexpr (ALL && MODE != MODE_GENERAL) {
       // A line a lane: memory is farther away than words are loaded ahead.
-      const u32 words = side_words<MODE>(t), lines = c.blocks * words - (CODER == RANS && words > 0);
+      const u32 lines = c.blocks * words - (CODER == RANS && words > 0);
 #pragma unroll 1
-      for (u32 i = lane; i < lines; i += LANES) prefetch(side_at<CODER>(t, c, words) + i * 128);
+      for (u32 i = lane; i < lines; i += LANES) prefetch(side + i * 128);
     }
     if constexpr (LOW) {
-      if (t.shift == 0) ahead.template begin<1>(t, c, lane);
-      else if (t.shift == 1) ahead.template begin<2>(t, c, lane);
-      else ahead.template begin<3>(t, c, lane);
+      if (t.shift == 0) ahead.template begin<1>(side, c, lane);
+      else if (t.shift == 1) ahead.template begin<2>(side, c, lane);
+      else ahead.template begin<3>(side, c, lane);
     } else {
-      if (MODE == MODE_PAIR && c.blocks % 2 == 0) ahead.begin(t, c, lane);
+      if (MODE == MODE_PAIR && c.blocks % 2 == 0) ahead.begin(side, c, lane);
     }
   }
 
@@ -250,7 +252,7 @@ struct Tile {
     const u32 length = body.end - body.begin, raw_length = raw_body_bytes<CODER>(c.blocks, pair);
     const bool raw = length == raw_length;
     constexpr bool IN_COPIES = Sink::COPIES && COPIES;
-    typedef Coder<CODER, BITS, IN_COPIES> Decoder;
+    typedef Coder<CODER, BITS, IN_COPIES, Sink::COPIES && !Sink::PREPARES> Decoder;
     if (length > raw_length || (!raw && !Decoder::has_header(body))) return false;
     u32 copies = 0;
     if constexpr (IN_COPIES) copies = state.batch.copies;
@@ -288,7 +290,7 @@ struct Tile {
   DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, u32 lane, const Chunk& following,
                                   bool more, Sink sink) {
     sink.begin_whole();
-    if (!ahead.valid) ahead.begin(t, c, lane);
+    if (!ahead.valid) ahead.begin(side_at<CODER>(t, c, 4), c, lane);
     // The words of a block are replaced by those of the block after the next.
     auto block = [&](Side& side, u32 place, bool last_ahead, bool last) {
       const Side w = side;
@@ -334,7 +336,7 @@ struct Tile {
                                 const Chunk& following, bool more, Sink sink) {
     constexpr u32 WORDS = SHIFT + 1;
     sink.begin_whole();
-    if (!ahead.valid) ahead.template begin<WORDS>(t, c, lane);
+    if (!ahead.valid) ahead.template begin<WORDS>(side_at<CODER>(t, c, WORDS), c, lane);
     ahead.valid = more;
     // Behind this chunk: the next one of the warp, or, where there is none, nothing.
     const u8* const then_p = more ? side_at<CODER>(t, following, WORDS) + lane * 4 : nullptr;
