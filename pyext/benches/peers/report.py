@@ -327,7 +327,8 @@ def table(report: Json) -> str:
             cells.append(found)
         label = row["label"] + (" " + " ".join(dict.fromkeys(marks)) if marks else "")
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    parts = ["\n".join(lines)]
+    # Decoding alone has a table of its own, and no rows here.
+    parts = ["\n".join(lines)] if rows else []
     if absent := [row["label"] for row in rows if row.get("skipped") == NEEDS_GPU]:
         parts.append(f"Rows that need a GPU are not here: {', '.join(absent)}.")
     if notes.texts:
