@@ -105,7 +105,8 @@ def test_other_threads_run_meanwhile(tmp_path: Path, write_safetensors) -> None:
         stop.set()
         thread.join()
         sys.setswitchinterval(interval)
-    assert gained > 500
+    # Thousands, if nothing else wants the processors; hundreds if much does.
+    assert gained > 50
 
 
 def test_containers_are_shared_by_threads() -> None:
