@@ -113,11 +113,11 @@ test-rust test-kernels: export CARGO_INCREMENTAL ?= 0
 test-rust: $(foreach n,4 5 6,$(call nvcomp_stamp,$(n)))
 	MAKEFLAGS= WCODEC_NVCOMP_WHEELS=$(abspath $(NVCOMP)) cargo test --quiet --package wcodec --package wcodec-tui
 
-# The kernels on the CPU, and their images as shipped: all by their hashes, and the PTX of one GPU compiled again, which shows a source that
-# was changed and not compiled (`make check-kernels` compiles all of them).
+# The kernels on the CPU, and their images as shipped: all by their hashes, those of one GPU compiled again (`make
+# check-kernels` compiles all of them).
 test-kernels: nvrtc
 	cargo test --quiet --package wcodec-kernels --features emulate
-	$(BIN)/python kernels/compile.py --check --cc 9.0 --kind ptx --nvrtc $(NVRTC)
+	$(BIN)/python kernels/compile.py --check --cc 9.0 --nvrtc $(NVRTC)
 
 # Two processes side by side, each with one thread of torch: more would wait for each other's memory.
 test test-python: export OMP_NUM_THREADS ?= 1
@@ -225,7 +225,7 @@ peers-cpu: build $(VENV)/test-tools ## What of it needs no GPU: quality and size
 kernels: nvrtc ## Compiles the GPU kernels to kernels/images, after a change of kernels/cuda or kernels/modules.txt
 	$(BIN)/python kernels/compile.py --write --nvrtc $(NVRTC)
 
-check-kernels: nvrtc ## Compiles every GPU kernel for every GPU again and compares with kernels/images (minutes; `make test` does it for the PTX of one)
+check-kernels: nvrtc ## Compiles every GPU kernel for every GPU again and compares with kernels/images (minutes; `make test` does it for one)
 	$(BIN)/python kernels/compile.py --check --nvrtc $(NVRTC)
 
 fuzz: export SECONDS ?= 60

@@ -303,15 +303,14 @@ def main():
     parser.add_argument("--report", action="store_true", help="print registers and spills (bytes) of every kernel")
     parser.add_argument("--module", action="append", help="only this module, unless it writes; repeatable")
     parser.add_argument("--cc", action="append", help="only for this compute capability, as in 8.6; repeatable")
-    parser.add_argument("--kind", choices=("cubin", "ptx"), help="only images of this kind")
     parser.add_argument("--nvrtc", metavar="DIR", help="where the compilers are")
     options = parser.parse_args()
     jobs = options.write or options.check or options.report or options.selftest
     if not (options.install or jobs):
         parser.error("one of --install, --write, --check, --selftest, --report")
-    everything = not (options.module or options.cc or options.kind)
+    everything = not (options.module or options.cc)
     if options.write and not everything:
-        parser.error("--write makes everything, so that images.txt is of one source: no --module, no --cc, no --kind")
+        parser.error("--write makes everything, so that images.txt is of one source: no --module, no --cc")
     there = List()
     names = [module.name for module in there.modules]
     if unknown := set(options.module or []) - set(names):
@@ -320,7 +319,7 @@ def main():
     if unknown := set(options.cc or []) - set(known):
         parser.error(f"no images for {', '.join(sorted(unknown))}; there are some for {', '.join(known)}")
     modules = [m for m in there.modules if m.name in (options.module or names)]
-    images = [i for i in there.images if i.capability in (options.cc or known) and i.kind == (options.kind or i.kind)]
+    images = [i for i in there.images if i.capability in (options.cc or known)]
     directory = Path(options.nvrtc or os.environ.get("WCODEC_NVRTC") or HERE.parent / "target/nvrtc").resolve()
     if options.install:
         install(there.compilers, directory)

@@ -82,7 +82,7 @@ def test_bar_and_its_fallback(
 
 
 def test_other_threads_run_meanwhile(tmp_path: Path, write_safetensors) -> None:
-    path = write_safetensors(tmp_path / "m.safetensors", {"w": np.tile(BIG["t0"], (32, 1))})
+    path = write_safetensors(tmp_path / "m.safetensors", {"w": np.tile(BIG["t0"], (128, 1))})
     options = _options.encode_options(coder="zstd", level=9, threads=1)
     turns, stop = 0, threading.Event()
 
@@ -105,8 +105,7 @@ def test_other_threads_run_meanwhile(tmp_path: Path, write_safetensors) -> None:
         stop.set()
         thread.join()
         sys.setswitchinterval(interval)
-    # Thousands, if nothing else wants the processors; hundreds if much does.
-    assert gained > 50
+    assert gained > 500
 
 
 def test_containers_are_shared_by_threads() -> None:

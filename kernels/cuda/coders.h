@@ -8,7 +8,7 @@
 #define RANS 0
 #define HUFFMAN 1
 
-// COPIES: the table may lie in several copies. EARLY: of kernels that decode before they are waited for, whose warps are few.
+// COPIES: the table may lie in several copies. EARLY: of kernels whose warps have one chunk each, which they decode early.
 template <u32 CODER, u32 BITS, bool COPIES = false, bool EARLY = false>
 struct Coder;
 
