@@ -166,7 +166,7 @@ def main() -> None:
             runs["disk"] = on_cpu(a.file, ring, direct, True)
             runs["read when needed"] = on_cpu(a.file, ring, direct, False)
         seconds: dict[str, list[float]] = {name: [] for name in runs}
-        # A disk may have a cache of its own, or lie in a network: the second to read is faster then, nobody is first.
+        # A disk may have a cache of its own, or lie in a network, and be faster for the second: this does not count.
         cold(a.file)
         plain(a.file, ranges, direct)
         for turn in range(a.repeats):
