@@ -8,6 +8,7 @@
 // A tile of a strip: TILE_ROWS rows of `blocks` blocks of BLOCK_COLS columns. At the matrix's edges it may be wider and higher than the
 // matrix is.
 struct Chunk {
+  u32 index;
   u32 tile;
   u32 blocks;
   u32 strip;
@@ -33,6 +34,7 @@ DEVICE u32 divide(u32 n, Divisor by) { return mulhi(2 * n, by.factor) >> by.shif
 
 DEVICE Chunk chunk_at(const Tiles& t, u32 index) {
   Chunk c;
+  c.index = index;
   c.strip = divide(index, t.by_tiles);
   c.tile = index - c.strip * t.tiles;
   c.blocks = c.tile + 1 == t.tiles ? t.last_blocks : t.blocks;

@@ -31,15 +31,15 @@ struct Coder<RANS, BITS, COPIES, EARLY> {
   u32 x, next, below, limit;
   TableBits<BITS> bits;
 
-  // Whether there is all that `begin` reads.
-  static DEVICE_MEMBER bool has_header(Body body) { return body.end - body.begin >= LANES * 4; }
-
-  DEVICE_MEMBER void begin(const Tiles& t, Body body, u32 lane, u32 = 0) {
+  // Whether what the body begins with is that of a valid chunk. If not, there is nothing to decode.
+  DEVICE_MEMBER bool begin(const Tiles& t, Body body, u32 lane, u32 = 0) {
+    if (body.end - body.begin < LANES * 4) return false;
     x = lds32(body.begin + lane * 4);
     next = body.begin + LANES * 4;
     limit = body.end + 2;
     below = (1u << lane) - 1;
     bits.set(t);
+    return true;
   }
 
   DEVICE_MEMBER u32 step() {
@@ -77,7 +77,7 @@ struct Coder<RANS, BITS, COPIES, EARLY> {
     return found;
   }
 
-  DEVICE_MEMBER bool ended_well(Body, u32) const { return ballot(x == 0) == 0; }
+  DEVICE_MEMBER bool ended_well() const { return ballot(x == 0) == 0; }
 };
 
 // A lane's copy of the table. Of 2^log copies word c of entry i is copy c: with as many as shared memory has banks, lanes never wait for each other.
@@ -103,39 +103,32 @@ struct TableCopy<false> {
 // or as many more up as there are copies to choose from, so that it is a byte address into the table.
 template <u32 BITS, bool COPIES, bool EARLY>
 struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
-  u32 lo, hi, after, position, next, start, limit;
+  u32 lo, hi, after, position, next, end, limit;
   TableBits<BITS> bits;
   TableCopy<COPIES> copy;
 
-  // u16 least, u16 wide, and the lanes' excesses in u8 or u16.
-  static DEVICE_MEMBER u32 header_bytes(u32 head) { return 4 + (head >> 16 ? LANES * 2 : LANES); }
-  static DEVICE_MEMBER bool has_header(Body body) {
-    const u32 bytes = body.end - body.begin;
-    if (bytes < 4) return false;
-    const u32 head = lds32(body.begin);
-    return head >> 17 == 0 && bytes > header_bytes(head);
-  }
-  static DEVICE_MEMBER u32 lane_bits(Body body, u32 head, u32 lane) {
-    const u32 excess = head >> 16 ? lds16(body.begin + 4 + lane * 2) : lds8(body.begin + 4 + lane);
-    return (head & 0xFFFF) + excess;
-  }
-
-  DEVICE_MEMBER void begin(const Tiles& t, Body body, u32 lane, u32 copies = 0) {
+  // A body: u16 least, u16 wide, the lanes' excesses in u8 or u16, and words of codes: two bits that are 0, those of all lanes, and zeros up to a
+  // whole word. Where each lane must end is known from the beginning: all else that is to be checked is checked here.
+  DEVICE_MEMBER bool begin(const Tiles& t, Body body, u32 lane, u32 copies = 0) {
     bits.set(t);
     copy.set(copies, lane);
-    const u32 head = lds32(body.begin), own = lane_bits(body, head, lane);
-    // Plus 2: where the codes of lane 0 begin. What lies before may be of the header, since it is masked. From a word before, as the first
-    // bits may be.
-    start = sum_up_to(own, lane) - own + 2 + 32 - copy.shift();
-    const u32 first = body.begin + header_bytes(head) + (start >> 5) * 4 - 4;
-    // A damaged start may point anywhere: it is as good to begin at the end.
-    next = first < body.end ? first : body.end;
+    if (body.end - body.begin < 4) return false;
+    const u32 head = lds32(body.begin), wide = head >> 16, words = body.begin + (wide ? 4 + LANES * 2 : 4 + LANES);
+    if (words >= body.end) return false;
+    const u32 own = (head & 0xFFFF) + (wide ? lds16(body.begin + 4 + lane * 2) : lds8(body.begin + 4 + lane));
+    const u32 sum = sum_up_to(own, lane), all = shfl(sum, LANES - 1) + 2;
+    if (wide > 1 || words + (all + 31) / 32 * 4 != body.end) return false;
+    // From a word before, as the first bits may be; what lies before the words may be of the header, since it is masked.
+    const u32 start = sum - own + 2 + 32 - copy.shift();
+    next = words + (start >> 5) * 4 - 4;
     position = start & 31;
+    end = position + own;
     limit = body.end;
     lo = lds32_stream(next, limit);
     hi = lds32_stream(next + 4, limit);
     after = lds32_stream(next + 8, limit);
     next += 12;
+    return (lds32(words) & 3) == 0 && (all % 32 == 0 || lds32(body.end - 4) >> (all % 32) == 0);
   }
 
   DEVICE_MEMBER void two(u32& a, u32& b) {
@@ -143,7 +136,9 @@ struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
     const u32 w = fshr(lo, hi, position);
     a = lds32_table(copy.place(w & mask));
     b = lds32_table(copy.place(fshr(w, 0, a) & mask));  // the shift takes five bits of the entry: the length
-    const u32 p = position + a + b;
+    move(position + a + b);
+  }
+  DEVICE_MEMBER void move(u32 p) {
     // One word more than the window is held, so that nothing waits for this load.
     const u32 on = (p ^ position) & 32;
     if constexpr (EARLY) {
@@ -157,19 +152,21 @@ struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
     position = p;
   }
 
+  // Of a table of eight bits at most: of the window's 32 bits they take 24, and what is below them seven.
+  DEVICE_MEMBER void three(u32& a, u32& b, u32& c) {
+    const u32 mask = ((1u << bits.get()) - 1) << copy.shift();
+    const u32 w = fshr(lo, hi, position);
+    a = lds32_table(copy.place(w & mask));
+    const u32 v = fshr(w, 0, a);
+    b = lds32_table(copy.place(v & mask));
+    c = lds32_table(copy.place(fshr(v, 0, b) & mask));
+    move(position + a + b + c);
+  }
+
   DEVICE_MEMBER void stay_inside() {}
 
   DEVICE_MEMBER u32 tail(Body) const { return 0; }
 
-  DEVICE_MEMBER bool ended_well(Body body, u32 lane) const {
-    const u32 head = lds32(body.begin), words = body.begin + header_bytes(head);
-    const u32 end = (start & ~31u) + (position & 0xFFFF);  // like `start`
-    bool good = end == start + lane_bits(body, head, lane);
-    if (lane + 1 == LANES) {
-      const u32 bits = end + copy.shift() - 32, whole = words + bits / 32 * 4;
-      good = good && (bits % 32 ? whole + 4 == body.end && lds32(whole) >> (bits % 32) == 0 : whole == body.end);
-    }
-    if (lane == 0) good = good && (lds32(words) & 3) == 0;
-    return ballot(!good) == 0;
-  }
+  // Lengths were added up in the lower half, symbols in the upper one.
+  DEVICE_MEMBER bool ended_well() const { return ballot((position & 0xFFFF) != end) == 0; }
 };

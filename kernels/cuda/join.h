@@ -77,7 +77,7 @@ struct StoreJoined {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
     DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false };
+  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false };
   enum : u32 { BYTES = OUT == OUT_F32 ? 4 : 2, REST = BYTES - 1 };
 
   Cells cells;
@@ -196,7 +196,7 @@ struct StoreFields {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
     DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false };
+  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false };
 
   const Fields& fields;
   Cells cells;

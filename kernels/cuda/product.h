@@ -51,10 +51,10 @@ struct Multiply {
     DEVICE_MEMBER void end(const Tiles& t, const Chunk& c, u32 lane, bool) {
       wait();
       if constexpr (EARLY) multiply_staged(t, c, lane);
-      if (!several(t)) each([&](u32 i, u32 j, u32 v, u32 r) { sts32(place(t, c, v, r), f32_bits(sum[i][j])); }, lane);
+      if (!several(t)) each([&](u32 i, u32 j, u32 v, u32 r) { sts32(place(c, v, r), f32_bits(sum[i][j])); }, lane);
     }
     DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) const {
-      each([&](u32, u32, u32 v, u32 r) { sts32(place(t, c, v, r), 0x7FFFFFFFu); }, lane);
+      each([&](u32, u32, u32 v, u32 r) { sts32(place(c, v, r), 0x7FFFFFFFu); }, lane);
     }
 
     DEVICE_MEMBER void finish() { wait(); }
@@ -133,8 +133,8 @@ struct Multiply {
 
    private:
     // Where the chunk's sums go: of vector v and row r.
-    DEVICE_MEMBER u32 place(const Tiles& t, const Chunk& c, u32 v, u32 r) const {
-      return batch.sums + (((c.strip * t.tiles + c.tile - first) * batch.vectors + v) * TILE_ROWS + r) * 4;
+    DEVICE_MEMBER u32 place(const Chunk& c, u32 v, u32 r) const {
+      return batch.sums + (((c.index - first) * batch.vectors + v) * TILE_ROWS + r) * 4;
     }
 
     // `what(s, j, v, r)` for what the lane holds of each vector v and row r.
@@ -157,7 +157,7 @@ struct Multiply {
       const auto add = [&](u32 s, u32 j, u32 v, u32 r) {
         const bool there = row + r < t.rows && begin < t.cols;
         const float scale = there ? scale_at<SCALES_ANY>(t.output, (u64)matrix * t.rows + row + r, begin) : 0;
-        const u32 to = place(t, c, v, r);
+        const u32 to = place(c, v, r);
         const float before = begins ? 0 : bits_f32(lds32(to));
         sts32(to, f32_bits(add_rn(before, mul_rn(sum[s][j], scale))));
         sum[s][j] = 0;
@@ -174,7 +174,7 @@ struct Multiply {
     }
   };
 
-  enum : bool { WAITS = false, OPERANDS = true, PREPARES = false, CHECKS = false, COPIES = false, CORRECTS = false };
+  enum : bool { WAITS = false, OPERANDS = true, PREPARES = false, CHECKS = false, COPIES = false, CORRECTS = false, BESIDE = false };
 
   State& state;
   const Tiles& t;
@@ -390,7 +390,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   Squares<BF16> squares;
   u32 table_parity = 0;
   if constexpr (ONE) {
-    OnlyChunk<Tile> only(t, w, first + warp, first + warp < last, held);
+    OnlyChunk<Tile, Sink> only(state, t, w, first + warp, first + warp < last, held);
     // While that is on its way.
     if (own) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
     if (only.there) state.leave(t, only.place, w.lane);
@@ -406,7 +406,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
       result.settle(batch, f, thread_index(), each);
       result.leave(known);
     }
-    only.template decode<Sink>(state, t, w);
+    only.decode(state, t, w);
     const auto ask = [&] {
       if (own) {
         result = Result<BF16>::left(known);

@@ -285,13 +285,23 @@ DEVICE void copy_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   copy_fence();
 }
-DEVICE void copy_start(u32 dst, const void* src, u32 bytes, u32 barrier) {
-  const u32 b = (barrier);
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
+DEVICE void copy_expect(u32 bytes, u32 barrier) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+DEVICE void copy_piece(u32 dst, const void* src, u32 bytes, u32 barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"((dst)),
-      "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(b)
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+      "l"(__cvta_generic_to_global(src)), "r"(bytes), "r"(barrier)
       : "memory");
+}
+DEVICE void copy_start(u32 dst, const void* src, u32 bytes, u32 barrier) {
+  copy_expect(bytes, barrier);
+  copy_piece(dst, src, bytes, barrier);
+}
+DEVICE void copy_start_two(u32 dst, const void* src, u32 bytes, u32 dst2, const void* src2, u32 bytes2, u32 barrier) {
+  copy_expect(bytes + bytes2, barrier);
+  copy_piece(dst, src, bytes, barrier);
+  copy_piece(dst2, src2, bytes2, barrier);
 }
 DEVICE void copy_wait(u32 barrier, u32 parity) {
   asm volatile(
@@ -440,19 +450,23 @@ DEVICE i32 warp_sum(i32 v, u32 lane) {
 
 // Copies for a warp. All lanes call these with the same arguments.
 //
-// `warp_copy` begins to copy `bytes` (a multiple of 16, both places aligned to 16) from global to shared memory;
+// `warp_copy` begins to copy `bytes` (a multiple of 16, both places aligned to 16) from global to shared memory, and `warp_copy_two` likewise two
+// pieces at once, which count as one copy;
 // `warp_copy_wait` returns when the copy that completes `parity` of the barrier is there. `younger` says how many copies
 // were begun after that one, 0 or 1: before 9.0 there are no barriers for copies, and they are counted instead.
 #if !defined(__CUDACC__) || defined(COPY_BULK)
 DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32 barrier, u32 lane) {
   if (lane == 0) copy_start(dst, src, bytes, barrier);
 }
+DEVICE void warp_copy_two(u32 dst, const u8* src, u32 bytes, u32 dst2, const u8* src2, u32 bytes2, u32 barrier, u32 lane) {
+  if (lane == 0) copy_start_two(dst, src, bytes, dst2, src2, bytes2, barrier);
+}
 DEVICE void warp_copy_wait(u32 barrier, u32 parity, u32) { copy_wait(barrier, parity); }
 #else
 DEVICE void copy_init(u32) {}
 DEVICE void copy_init_fence() {}
 DEVICE void copy_fence() {}
-DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32, u32 lane) {
+DEVICE void copy_lanes(u32 dst, const u8* src, u32 bytes, u32 lane) {
   for (u32 i = lane * 16; i < bytes; i += LANES * 16) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((dst + i)),
@@ -463,9 +477,20 @@ DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32, u32 lane) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(dst + i), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 #endif
   }
+}
+DEVICE void copy_commit() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
+}
+DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32, u32 lane) {
+  copy_lanes(dst, src, bytes, lane);
+  copy_commit();
+}
+DEVICE void warp_copy_two(u32 dst, const u8* src, u32 bytes, u32 dst2, const u8* src2, u32 bytes2, u32, u32 lane) {
+  copy_lanes(dst, src, bytes, lane);
+  copy_lanes(dst2, src2, bytes2, lane);
+  copy_commit();
 }
 DEVICE void warp_copy_wait(u32, u32, u32 younger) {
 #if __CUDA_ARCH__ >= 800

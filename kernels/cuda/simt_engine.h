@@ -102,8 +102,9 @@ struct Barrier {
   bool fenced;
   u32 fence_owner;
   u32 started, done;  // copies
-  u32 dst, bytes;     // of the copy in flight
-  const void* src;
+  u32 pieces;         // of the copy in flight
+  u32 dst[2], bytes[2];
+  const void* src[2];
   u32 warp_waited[MAX_THREADS / LANES];  // clock of the last wait of a lane of the warp
   u32 waited[MAX_THREADS];               // clock of the last wait of the thread
 };
@@ -423,9 +424,11 @@ inline void note_add(Grid* g, const Lane* me, u32 a, At at) {
 __attribute__((noinline)) inline void check_in_flight(Grid* g, u32 a, u32 bytes, At at) {
   for (u32 i = 0; i < g->barrier_count; i++) {
     const Barrier& b = g->barriers[i];
-    if (b.started != b.done && a < b.dst + b.bytes && b.dst < a + bytes) {
-      fail(at, "shared bytes %u to %u are the target of a copy in flight (barrier %u): wait for it first", a, a + bytes,
-           b.place);
+    for (u32 k = 0; b.started != b.done && k < b.pieces; k++) {
+      if (a < b.dst[k] + b.bytes[k] && b.dst[k] < a + bytes) {
+        fail(at, "shared bytes %u to %u are the target of a copy in flight (barrier %u): wait for it first", a, a + bytes,
+             b.place);
+      }
     }
   }
 }
@@ -588,17 +591,15 @@ inline void fence_barriers() {
   }
 }
 
-inline void start_copy(u32 dst, const void* src, u32 bytes, u32 place, At at) {
-  Grid* const g = grid;
+// A piece of the next copy on a barrier.
+inline void start_piece(Grid* g, Barrier& b, u32 dst, const void* src, u32 bytes, At at) {
   const Lane* const me = g->now;
-  Barrier& b = find_barrier(g, place, at);
   if (bytes == 0 || bytes % 16 || dst % 16)
     fail(at, "a copy of %u bytes to %u: both must be multiples of 16", bytes, dst);
   if (dst > g->shared_bytes || g->shared_bytes - dst < bytes) {
     fail(at, "a copy of %u bytes to %u is outside the %u bytes of shared memory", bytes, dst, g->shared_bytes);
   }
   check_global(src, bytes, 16, READ, at);
-  if (b.started != b.done) fail(at, "the copy before on the barrier at %u was not waited for", place);
   if (g->in_flight) check_in_flight(g, dst, bytes, at);
   for (u32 a = dst; a < dst + bytes; a++) {
     if (g->barrier_numbers[a / 8])
@@ -613,9 +614,22 @@ inline void start_copy(u32 dst, const void* src, u32 bytes, u32 place, At at) {
     }
   }
   memset(g->shared + dst, POISON, bytes);
-  b.dst = dst;
-  b.bytes = bytes;
-  b.src = src;
+  b.dst[b.pieces] = dst;
+  b.bytes[b.pieces] = bytes;
+  b.src[b.pieces++] = src;
+}
+
+// A copy of one piece, or, where `bytes2` is not 0, of two.
+inline void start_copy(u32 dst, const void* src, u32 bytes, u32 dst2, const void* src2, u32 bytes2, u32 place, At at) {
+  Grid* const g = grid;
+  Barrier& b = find_barrier(g, place, at);
+  if (b.started != b.done) fail(at, "the copy before on the barrier at %u was not waited for", place);
+  b.pieces = 0;
+  start_piece(g, b, dst, src, bytes, at);
+  if (bytes2) {
+    if (dst < dst2 + bytes2 && dst2 < dst + bytes) fail(at, "the pieces of a copy to %u and %u overlap", dst, dst2);
+    start_piece(g, b, dst2, src2, bytes2, at);
+  }
   b.started++;
   g->in_flight++;
   const u32 number = g->barrier_numbers[place / 8];
@@ -630,11 +644,13 @@ inline void start_copy(u32 dst, const void* src, u32 bytes, u32 place, At at) {
 
 // Copies happen as late as they can, so that a missing wait shows.
 inline void finish_copy(Grid* g, Barrier& b) {
-  memcpy(g->shared + b.dst, b.src, b.bytes);
   const u16 writer = (u16)(COPIED | (&b - g->barriers));
-  for (u32 a = b.dst; a < b.dst + b.bytes; a++) {
-    g->cells[a].written = g->clock;
-    g->cells[a].writer = writer;
+  for (u32 i = 0; i < b.pieces; i++) {
+    memcpy(g->shared + b.dst[i], b.src[i], b.bytes[i]);
+    for (u32 a = b.dst[i]; a < b.dst[i] + b.bytes[i]; a++) {
+      g->cells[a].written = g->clock;
+      g->cells[a].writer = writer;
+    }
   }
   g->clock++;
   b.done++;
@@ -715,7 +731,7 @@ inline bool run_block(Grid* g) {
   for (u32 i = 0; i < g->barrier_count; i++) {
     const Barrier& b = g->barriers[i];
     if (b.started != b.done) {
-      say("kernel %s, block %u has ended while a copy to %u was in flight", g->kernel->name, g->block, b.dst);
+      say("kernel %s, block %u has ended while a copy to %u was in flight", g->kernel->name, g->block, b.dst[0]);
       return false;
     }
   }

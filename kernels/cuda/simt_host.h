@@ -163,7 +163,10 @@ DEVICE void copy_init(u32 barrier, SIMT_AT) { simt::init_barrier(barrier, SIMT_H
 DEVICE void copy_fence() { simt::fence_copies(); }
 DEVICE void copy_init_fence() { simt::fence_barriers(), simt::fence_copies(); }
 DEVICE void copy_start(u32 dst, const void* src, u32 bytes, u32 barrier, SIMT_AT) {
-  simt::start_copy(dst, src, bytes, barrier, SIMT_HERE);
+  simt::start_copy(dst, src, bytes, 0, nullptr, 0, barrier, SIMT_HERE);
+}
+DEVICE void copy_start_two(u32 dst, const void* src, u32 bytes, u32 dst2, const void* src2, u32 bytes2, u32 barrier, SIMT_AT) {
+  simt::start_copy(dst, src, bytes, dst2, src2, bytes2, barrier, SIMT_HERE);
 }
 DEVICE void copy_wait(u32 barrier, u32 parity, SIMT_AT) { simt::wait_copy(barrier, parity, SIMT_HERE); }
 

@@ -142,7 +142,8 @@ struct MultiplyOne {
   struct State {
     const FactorsBatch& batch;
     u32 first;    // the block's first chunk
-    u32 digits;   // where they lie: EARLY: of the warp's tile; otherwise of all tiles, and SCALED_BYTES of each behind them
+    u32 digits;   // where they lie: EARLY: of the warp's tile; otherwise of all tiles
+    u32 scaled;   // not EARLY: SCALED_BYTES of each tile, behind them
     u32 room;     // of the lane, for the symbols of a chunk's blocks
     bool half;    // levels are a half more than symbols
     u32 staged;   // blocks that lie in the room
@@ -158,7 +159,8 @@ struct MultiplyOne {
       // A warp that has decoded its only chunk does not read its buffer any more.
       const u32 digits = EARLY ? batch.buffers + warp * batch.buffer_bytes : batch.staging;
       // Where levels are the symbols themselves, others take half of each element away again.
-      return {batch, first, digits, batch.staging + warp * t.blocks * 1024 + lane * 16, f.minus == 0, 0, false, 0, 0, {},
+      const u32 scaled = digits + t.tiles * t.blocks * DIGITS_BLOCK;
+      return {batch, first, digits, scaled, batch.staging + warp * t.blocks * 1024 + lane * 16, f.minus == 0, 0, false, 0, 0, {},
               batch.corrections + warp * CHANGES_BYTES, {}};
     }
 
@@ -177,9 +179,9 @@ struct MultiplyOne {
 #pragma unroll 4
           for (u32 k = 0; k < cols / BLOCK_COLS; k++) sum_digits(sums, lds64(half_digits(to, lane) + k * DIGITS_BLOCK));
           add_halves(sums, lane, all);
-          if (lane < 2) sts64(scaled_at(t, tile) + lane * 8, {(u32)all[0], (u32)all[1]});
+          if (lane < 2) sts64(scaled_at(tile) + lane * 8, {(u32)all[0], (u32)all[1]});
         }
-        if (lane == 0) sts32(scaled_at(t, tile) + SCALED_POWER, (u32)power);
+        if (lane == 0) sts32(scaled_at(tile) + SCALED_POWER, (u32)power);
       }
     }
 
@@ -190,7 +192,7 @@ struct MultiplyOne {
       const u32 begin = c.tile * t.blocks * BLOCK_COLS, cols = c.blocks * BLOCK_COLS;
       const u64 from = batch.x + (u64)begin * 2;
       const bool vector = batch.vector && begin + cols <= t.cols;
-      sts128(known(), {(u32)from, (u32)(from >> 32), sums_at(t, c),
+      sts128(known(), {(u32)from, (u32)(from >> 32), sums_at(c),
                        (vector ? KNOWN_VECTOR : 0) | (several(t) ? KNOWN_SEVERAL : 0) | (half ? KNOWN_HALF : 0) | cols * KNOWN_COLS});
       sts128(known() + 16, {digits, room, begin, 0});
     }
@@ -257,22 +259,17 @@ struct MultiplyOne {
     DEVICE_MEMBER void finish() {}
 
     DEVICE_MEMBER void end(const Tiles& t, const Chunk& c, u32 lane, bool) {
-      if constexpr (EARLY) {
-        if (changes.next < changes.end) patch(lane);
-      } else {
-        if (batch.corrections && changes.next < changes.end) correct(t, c, lane);
-        if (several(t)) return;
-        i32 sums[2] = {0, 0};
-        if (half) {
-          const u32 all = scaled_at(t, c.tile) + lane % 2 * 8;
-          sums[0] = (i32)lds32(all), sums[1] = (i32)lds32(all + 4);
-        }
-        put(t, c, lane, level(lane, power(t, c), sums));
+      if (EARLY || several(t)) return;
+      i32 sums[2] = {0, 0};
+      if (half) {
+        const u32 all = scaled_at(c.tile) + lane % 2 * 8;
+        sums[0] = (i32)lds32(all), sums[1] = (i32)lds32(all + 4);
       }
+      put(c, lane, level(lane, power(c), sums));
     }
     DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) {
       gone = true;
-      if (!EARLY) put(t, c, lane, bits_f32(0x7FFFFFFFu));
+      if (!EARLY) put(c, lane, bits_f32(0x7FFFFFFFu));
     }
 
     // Before the products of a chunk.
@@ -297,8 +294,8 @@ struct MultiplyOne {
       const bool there = row < t.rows && col < t.cols, begins = col == c.tile * t.blocks * BLOCK_COLS;
       const float scale = there ? scale_at<SCALES_ANY>(t.output, (u64)matrix * t.rows + row, col) : 0;
       const float v = level(lane, power, {0, 0});
-      const float before = begins || lane % 4 > 1 ? 0 : bits_f32(lds32(place(t, c, lane)));
-      put(t, c, lane, add_rn(before, mul_rn(v, scale)));
+      const float before = begins || lane % 4 > 1 ? 0 : bits_f32(lds32(place(c, lane)));
+      put(c, lane, add_rn(before, mul_rn(v, scale)));
       clear();
       col += BLOCK_COLS;
     }
@@ -308,11 +305,21 @@ struct MultiplyOne {
       for (u32 j = 0; j < 4; j++) sum[j] = 0;
     }
 
+    // Where so many bytes of the only chunk's side words lie: at the end of the room for its symbols, where each block's words have been read before its
+    // symbols are left there.
+    DEVICE_MEMBER u32 side_room(const Tiles& t, u32 bytes) const {
+      return batch.staging + (thread_index() / LANES + 1) * t.blocks * 1024 - bytes;
+    }
+
     // Whether it takes the patches of the next chunk.
     DEVICE_MEMBER bool takes_patches() const { return EARLY || batch.corrections; }
+    DEVICE_MEMBER bool change(const Tiles& t, const Chunk& c, u32 lane) {
+      if (changes.next == changes.end) return true;
+      return EARLY ? patch(c, lane) : correct(t, c, lane);
+    }
 
     // That of a chunk's digits.
-    DEVICE_MEMBER i32 power(const Tiles& t, const Chunk& c) const { return (i32)lds32(scaled_at(t, c.tile) + SCALED_POWER); }
+    DEVICE_MEMBER i32 power(const Chunk& c) const { return (i32)lds32(scaled_at(c.tile) + SCALED_POWER); }
 
    private:
     // Of the warp's only chunk: where what `leave` says lies, and its first column.
@@ -320,30 +327,40 @@ struct MultiplyOne {
     // Where the lane's digits of a tile's first block lie: of all of its four words' columns, or of the half of them that its column of an operand is for.
     static DEVICE_MEMBER u32 lane_digits(u32 from, u32 lane) { return from + lane / 4 % DIGITS * BLOCK_COLS + lane % 4 * 16; }
     static DEVICE_MEMBER u32 half_digits(u32 from, u32 lane) { return lane_digits(from, lane) + lane / 4 / DIGITS * 8; }
-    DEVICE_MEMBER u32 scaled_at(const Tiles& t, u32 tile) const {
-      return digits + t.tiles * t.blocks * DIGITS_BLOCK + tile * SCALED_BYTES;
-    }
+    DEVICE_MEMBER u32 scaled_at(u32 tile) const { return scaled + tile * SCALED_BYTES; }
 
     // Puts what patches say among the symbols of a chunk: a patch a lane.
-    DEVICE_MEMBER void patch(u32 lane) {
+    DEVICE_MEMBER bool patch(const Chunk& c, u32 lane) {
+      bool bad = false;
       syncwarp();
 #pragma unroll 1
       for (u32 from = changes.next + lane * 4; from < changes.end; from += LANES * 4) {
         const u32 patch = lds32(from), word = patch >> 2 & 7;
+        if (!is_sound(changes, from, patch, c.blocks)) {
+          bad = true;
+          break;
+        }
         const u32 to = room - lane * 16 + (patch >> 10 & 63) * 1024 + (word >> 2) * 512 + (patch >> 5 & 31) * 16;
         // Words 1 and 2 of four have changed places.
         sts8(to + (word & 1) * 8 + (word >> 1 & 1) * 4 + (patch & 3), patch >> 16 & 0xFF);
       }
       syncwarp();
+      return ballot(bad) == 0;
     }
     // What patches change: a patch a lane. Sums are of whole numbers, so that their order is no matter.
-    DEVICE_MEMBER void correct(const Tiles& t, const Chunk& c, u32 lane) {
+    DEVICE_MEMBER bool correct(const Tiles& t, const Chunk& c, u32 lane) {
+      bool bad = false;
       // Of each row a word for each digit.
       sts64(corrections + lane * 8, {0, 0});
       syncwarp();
 #pragma unroll 1
       for (u32 from = changes.next + lane * 4; from < changes.end; from += LANES * 4) {
-        const Change change(lds32(from));
+        const u32 patch = lds32(from);
+        if (!is_sound(changes, from, patch, c.blocks)) {
+          bad = true;
+          break;
+        }
+        const Change change(patch);
         const u32 digit = digits + (c.tile * t.blocks + change.block) * DIGITS_BLOCK + change.col;
 #pragma unroll
         for (u32 i = 0; i < DIGITS; i++) {
@@ -352,19 +369,19 @@ struct MultiplyOne {
         }
       }
       syncwarp();
-      if (lane % 4 > 1) return;
+      if (lane % 4 < 2) {
 #pragma unroll
-      for (u32 j = 0; j < 4; j++) sum[j] += (i32)lds32(corrections + (lane / 4 + j / 2 * 8) * 16 + lane % 4 * 8 + j % 2 * 4);
+        for (u32 j = 0; j < 4; j++) sum[j] += (i32)lds32(corrections + (lane / 4 + j / 2 * 8) * 16 + lane % 4 * 8 + j % 2 * 4);
+      }
+      return ballot(bad) == 0;
     }
 
     // Lanes 0 and 1 of four have the chunk's sums of a row each.
     static DEVICE_MEMBER u32 row_of(u32 lane) { return lane / 4 + lane % 2 * 8; }
-    DEVICE_MEMBER u32 sums_at(const Tiles& t, const Chunk& c) const {
-      return batch.sums + (c.strip * t.tiles + c.tile - first) * TILE_ROWS * 4;
-    }
-    DEVICE_MEMBER u32 place(const Tiles& t, const Chunk& c, u32 lane) const { return sums_at(t, c) + row_of(lane) * 4; }
-    DEVICE_MEMBER void put(const Tiles& t, const Chunk& c, u32 lane, float v) const {
-      if (lane % 4 < 2) sts32(place(t, c, lane), f32_bits(v));
+    DEVICE_MEMBER u32 sums_at(const Chunk& c) const { return batch.sums + (c.index - first) * TILE_ROWS * 4; }
+    DEVICE_MEMBER u32 place(const Chunk& c, u32 lane) const { return sums_at(c) + row_of(lane) * 4; }
+    DEVICE_MEMBER void put(const Chunk& c, u32 lane, float v) const {
+      if (lane % 4 < 2) sts32(place(c, lane), f32_bits(v));
     }
 
     // What the sums make of the lane's row, where of the lane's two digits the sums of all columns are `sums`.
@@ -379,7 +396,7 @@ struct MultiplyOne {
     }
   };
 
-  enum : bool { WAITS = false, OPERANDS = false, PREPARES = !EARLY, CHECKS = false, COPIES = true, CORRECTS = true };
+  enum : bool { WAITS = false, OPERANDS = false, PREPARES = !EARLY, CHECKS = false, COPIES = true, CORRECTS = true, BESIDE = EARLY };
 
   State& state;
   const Tiles& t;
@@ -394,7 +411,7 @@ struct MultiplyOne {
   DEVICE_MEMBER void whole(Block& b) { take(b); }
   DEVICE_MEMBER void any(const Block& b) {
     take(b);
-    if (several(t) && !EARLY) state.rescale(t, c, lane, state.power(t, c));
+    if (several(t) && !EARLY) state.rescale(t, c, lane, state.power(c));
   }
 
  private:

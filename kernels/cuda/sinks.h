@@ -21,8 +21,10 @@
 //   enum : bool { CHECKS = ... }  whether chunks of which a patch says another element than there is are not valid
 //   enum : bool { COPIES = ... }  whether `state.batch.copies` says that a small table lies in several copies
 //   enum : bool { CORRECTS = ... }
-//                                 whether, where `state.takes_patches()` says so, patches are left to it: blocks come as the symbols say, and
-//                                 `state.changes` are the patches, which are valid but for what they say of these
+//                                 whether, where `state.takes_patches()` says so, patches are left to it: blocks come as the symbols say,
+//                                 `state.changes` are the patches, and `state.change(t, c, lane)`, which is called after the last block, applies them:
+//                                 whether all of them were sound, but for what they say of the symbols
+//   enum : bool { BESIDE = ... }  whether the side words of a warp's only chunk may be copied to `state.side_room(t, bytes)`, if they are few
 //   Sink(State&, const Tiles&, const Chunk&, u32 lane)
 //                                 before the first block. The chunk's place is one of the plane; its bytes may be damaged
 //   bool takes_whole() const      whether `whole` can be used; the same for all lanes
@@ -44,7 +46,7 @@ struct Store {
     DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
   // No variables, which would be of the module.
-  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false };
+  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false };
 
   const Tiles& t;
   u32 lane;

@@ -120,16 +120,16 @@ struct SplitTile {
   DEVICE_MEMBER void forget() { ahead.valid = false; }
 
   template <class Sink>
-  DEVICE_MEMBER bool decode(typename Sink::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 lane,
+  DEVICE_MEMBER bool decode(typename Sink::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32, u32 lane,
                             const Chunk& following, bool more) {
     const u32 rest = REST != ANY_REST ? REST : t.layout == 2 ? t.shift / 8 : 0;
     const Body body = body_of(a, buffer);
     const u32 length = body.end - body.begin;
     const u32 raw_length = c.blocks * 1024 + (CODER == RANS && rest > 0 ? LANES * 4 : 0);
     const bool raw = length == raw_length;
-    if (length > raw_length || (!raw && !Coder<CODER, BITS>::has_header(body))) return false;
+    if (length > raw_length) return false;
     Coder<CODER, BITS> d;
-    if (!raw) d.begin(t, body, lane);
+    if (!raw && !d.begin(t, body, lane)) return false;
     Sink sink(state, t, c, lane);
     bool whole = false;
     if constexpr (REST != ANY_REST) {
@@ -140,7 +140,7 @@ struct SplitTile {
       forget();
       any_blocks(t, c, d, body, raw, rest, lane, sink);
     }
-    const bool good = raw || d.ended_well(body, lane);
+    const bool good = raw || d.ended_well();
     state.end(t, c, lane, good);
     return good;
   }

@@ -72,6 +72,20 @@ DEVICE void pairs8(Decoder& d, u32& first, u32& second, u32 shift) {
   d.stay_inside();
 }
 
+// The high parts of a block: three symbols at a time, as far as that comes out even with half of them.
+template <u32 CODER, class Decoder>
+DEVICE void thirds16(Decoder& d, Block& b, u32 shift) {
+#pragma unroll
+  for (u32 half = 0; half < 2; half++) {
+    u32 s[8];
+    d.three(s[0], s[1], s[2]);
+    d.three(s[3], s[4], s[5]);
+    d.two(s[6], s[7]);
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) b.q[half * 4 + j] = high_parts<CODER>(s[2 * j], s[2 * j + 1], shift);
+  }
+}
+
 // Patches of a chunk that are left: elements to replace, in the order in which they are decoded.
 struct Patches {
   u32 next, end;
@@ -87,13 +101,15 @@ struct Change {
       : block(patch >> 10 & 63), row((patch >> 7 & 7) | (patch >> 1 & 8)), col((patch >> 1 & 48) | (patch & 15)), by((i32)patch >> 24) {}
 };
 
-// Whether patches are those of a valid chunk: their places ascend, and lie in the tile.
-DEVICE bool are_sound(Patches p, u32 blocks, u32 lane) {
+// Whether the patch at `at` is one of a valid chunk: their places ascend, and lie in the tile.
+DEVICE bool is_sound(const Patches& p, u32 at, u32 patch, u32 blocks) {
+  const u32 place = patch & 0xFFFF;
+  const bool ascends = at == p.next || (lds32(at - 4) & 0xFFFF) < place;
+  return ascends && place < blocks * 1024 && (p.changes || patch >> 24 == 0);
+}
+DEVICE bool are_sound(const Patches& p, u32 blocks, u32 lane) {
   bool bad = false;
-  for (u32 at = p.next + lane * 4; at < p.end; at += LANES * 4) {
-    const u32 patch = lds32(at), place = patch & 0xFFFF;
-    bad = bad || (!p.changes && patch >> 24 != 0) || place >= blocks * 1024 || (at > p.next && (lds32(at - 4) & 0xFFFF) >= place);
-  }
+  for (u32 at = p.next + lane * 4; at < p.end; at += LANES * 4) bad = bad || !is_sound(p, at, lds32(at), blocks);
   return ballot(bad) == 0;
 }
 
@@ -208,7 +224,7 @@ struct Ahead<true, CODER> {
 template <u32 CODER, u32 MODE>
 struct Tile {
   enum : bool { LOW = MODE == MODE_LOW || MODE == MODE_TRELLIS, PATCHES = MODE == MODE_GENERAL || LOW };
-  // Tables of few bits may lie in copies, for sinks that say so: larger ones have no room for them.
+  // Tables of few bits may lie in copies, for sinks that say so: larger ones have no room for them. Side words may be copied where they are few.
   enum : bool { COPIES = CODER == HUFFMAN && LOW };
   enum : u32 { BITS = PATCHES ? 0 : 12 };
   typename Ahead<LOW, CODER>::Type ahead;
@@ -232,13 +248,20 @@ struct Tile {
     }
   }
 
+  static DEVICE_MEMBER u32 side_bytes(const Tiles& t, const Chunk& c) { return c.blocks * side_words<MODE>(t) * 128; }
+  static DEVICE_MEMBER const u8* side(const Tiles& t, const Chunk& c) { return side_at<CODER>(t, c, side_words<MODE>(t)); }
+
   DEVICE_MEMBER void forget() { ahead.valid = false; }
 
   template <class Sink>
-  DEVICE_MEMBER bool decode(typename Sink::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 lane,
+  DEVICE_MEMBER bool decode(typename Sink::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 copied, u32 lane,
                             const Chunk& following, bool more) {
+    constexpr bool IN_COPIES = Sink::COPIES && COPIES;
     const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
     Body body = body_of(a, buffer);
+    bool taken = false;
+    // Where a sink takes patches, those that it does not take are few.
+    if constexpr (Sink::CORRECTS && MODE == MODE_LOW) taken = state.takes_patches();
     Patches patches = {0, 0, t.changes != 0, false};
     if (PATCHES && pair && (LOW || t.shift < 3)) {
       const u32 bytes = body.end - body.begin;
@@ -247,24 +270,22 @@ struct Tile {
       patches.next = body.begin + 4;
       patches.end = patches.next + count * 4;
       body.begin = patches.end;
-      if (count > 0 && !are_sound(patches, c.blocks, lane)) return false;
+      if (count > 0 && !taken && !are_sound(patches, c.blocks, lane)) return false;
     }
     const u32 length = body.end - body.begin, raw_length = raw_body_bytes<CODER>(c.blocks, pair);
     const bool raw = length == raw_length;
-    constexpr bool IN_COPIES = Sink::COPIES && COPIES;
-    typedef Coder<CODER, BITS, IN_COPIES, Sink::COPIES && !Sink::PREPARES> Decoder;
-    if (length > raw_length || (!raw && !Decoder::has_header(body))) return false;
+    typedef Coder<CODER, BITS, IN_COPIES, Sink::BESIDE> Decoder;
+    if (length > raw_length) return false;
     u32 copies = 0;
     if constexpr (IN_COPIES) copies = state.batch.copies;
     Decoder d;
-    if (!raw) d.begin(t, body, lane, copies);
+    if (!raw && !d.begin(t, body, lane, copies)) return false;
     Sink sink(state, t, c, lane);
     if constexpr (Sink::CORRECTS && MODE == MODE_LOW) {
-      // The sink takes them, and the blocks go without.
-      if (state.takes_patches()) state.changes = patches, patches.next = patches.end;
+      // The blocks go without them.
+      if (taken) state.changes = patches, patches.next = patches.end;
     }
     const u32 row = first_row(t, c), end = end_col(t, c);
-    // Where a sink takes patches, those that it does not take are few.
     const bool left = Sink::CORRECTS && MODE == MODE_LOW && patches.next < patches.end;
     const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && !left && sink.takes_whole() &&
                        row + TILE_ROWS <= t.rows && end <= t.cols;
@@ -272,14 +293,20 @@ struct Tile {
       forget();
       any_blocks(t, c, d, body, raw, patches, lane, sink);
     } else if constexpr (LOW) {
-      if (t.shift == 0) low_blocks<0>(t, c, d, body, patches, lane, following, more, sink);
-      else if (t.shift == 1) low_blocks<1>(t, c, d, body, patches, lane, following, more, sink);
-      else low_blocks<2>(t, c, d, body, patches, lane, following, more, sink);
+      bool three = false;
+      if constexpr (IN_COPIES) {
+        three = d.bits.get() <= 8;
+        if (three) low_shifts<true>(t, c, d, body, patches, copied, lane, following, more, sink);
+      }
+      if (!three) low_shifts<false>(t, c, d, body, patches, copied, lane, following, more, sink);
     } else {
       whole_blocks(t, c, d, body, lane, following, more, sink);
     }
-    bool good = raw || d.ended_well(body, lane);
+    bool good = raw || d.ended_well();
     if (PATCHES && Sink::CHECKS) good = good && ballot(patches.wrong) == 0;
+    if constexpr (Sink::CORRECTS && MODE == MODE_LOW) {
+      if (taken) good = state.change(t, c, lane) && good;
+    }
     state.end(t, c, lane, good);
     return good;
   }
@@ -330,30 +357,52 @@ struct Tile {
     }
   }
 
-  // The blocks of a chunk that is coded and lies inside the matrix: layout `pair`, shifts 0 to 2.
-  template <u32 SHIFT, class Decoder, class Sink>
-  DEVICE_MEMBER void low_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, Patches& patches, u32 lane,
+  template <bool THREE, class Decoder, class Sink>
+  DEVICE_MEMBER void low_shifts(const Tiles& t, const Chunk& c, Decoder& d, Body body, Patches& patches, u32 copied, u32 lane,
                                 const Chunk& following, bool more, Sink sink) {
+    if (t.shift == 0) low_blocks<0, THREE>(t, c, d, body, patches, copied, lane, following, more, sink);
+    else if (t.shift == 1) low_blocks<1, THREE>(t, c, d, body, patches, copied, lane, following, more, sink);
+    else low_blocks<2, THREE>(t, c, d, body, patches, copied, lane, following, more, sink);
+  }
+
+  // The blocks of a chunk that is coded and lies inside the matrix: layout `pair`, shifts 0 to 2. THREE: its table has eight bits at most. Side words
+  // that were copied lie at `copied`.
+  template <u32 SHIFT, bool THREE, class Decoder, class Sink>
+  DEVICE_MEMBER void low_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, Patches& patches, u32 copied, u32 lane,
+                                const Chunk& following, bool more, Sink sink) {
+    constexpr bool BESIDE = Sink::BESIDE && COPIES;
     constexpr u32 WORDS = SHIFT + 1;
     sink.begin_whole();
-    if (!ahead.valid) ahead.template begin<WORDS>(side_at<CODER>(t, c, WORDS), c, lane);
-    ahead.valid = more;
-    // Behind this chunk: the next one of the warp, or, where there is none, nothing.
-    const u8* const then_p = more ? side_at<CODER>(t, following, WORDS) + lane * 4 : nullptr;
+    const u8* then_p = nullptr;
     const u32 then_blocks = following.blocks;
-    // A line a lane: memory is farther away than words are loaded ahead. What only decodes waits for memory anyway.
-    if (Sink::COPIES && more && lane < then_blocks * WORDS - (CODER == RANS)) prefetch(then_p + lane * 124);
+    if constexpr (!BESIDE) {
+      if (!ahead.valid) ahead.template begin<WORDS>(side_at<CODER>(t, c, WORDS), c, lane);
+      ahead.valid = more;
+      // Behind this chunk: the next one of the warp, or, where there is none, nothing.
+      if (more) then_p = side_at<CODER>(t, following, WORDS) + lane * 4;
+      // A line a lane: memory is farther away than words are loaded ahead. What only decodes waits for memory anyway.
+      if (Sink::COPIES && more && lane < then_blocks * WORDS - (CODER == RANS)) prefetch(then_p + lane * 124);
+    }
     u32 carry = 0;
+    copied += lane * 4;
 #pragma unroll 1
     for (u32 k = 0; k < c.blocks; k++) {
       u32 side[WORDS];
+      if constexpr (BESIDE) {
 #pragma unroll
-      for (u32 j = 0; j < WORDS; j++) side[j] = ahead.w[j];
-      if (more && ahead.blocks == 0) {
-        ahead.p = then_p;
-        ahead.blocks = then_blocks;
+        for (u32 j = 0; j < WORDS; j++) side[j] = lds32(copied + j * 128);
+        copied += WORDS * 128;
+        // The sink may leave blocks where these lay.
+        syncwarp();
+      } else {
+#pragma unroll
+        for (u32 j = 0; j < WORDS; j++) side[j] = ahead.w[j];
+        if (more && ahead.blocks == 0) {
+          ahead.p = then_p;
+          ahead.blocks = then_blocks;
+        }
+        if (more || ahead.blocks != 0) ahead.template next<WORDS>();
       }
-      if (more || ahead.blocks != 0) ahead.template next<WORDS>();
       const bool with_tail = CODER == RANS && k + 1 == c.blocks;
       if constexpr (Sink::OPERANDS && MODE == MODE_LOW) {
         // The tail comes after all symbols, and patches want the block's words.
@@ -370,8 +419,12 @@ struct Tile {
         }
       }
       Block b;
+      if constexpr (THREE) {
+        thirds16<CODER>(d, b, SHIFT);
+      } else {
 #pragma unroll
-      for (u32 j = 0; j < 4; j++) pairs8<CODER>(d, b.q[2 * j], b.q[2 * j + 1], SHIFT);
+        for (u32 j = 0; j < 4; j++) pairs8<CODER>(d, b.q[2 * j], b.q[2 * j + 1], SHIFT);
+      }
       if (with_tail) side[SHIFT] = d.tail(body);
 #pragma unroll
       for (u32 j = 0; j < 8; j++) b.q[j] = merge_low<CODER, SHIFT>(b.q[j], side, j);

@@ -13,7 +13,7 @@
 //                             a chunk whose bytes have arrived; `following` is the warp's next one, if there are `more`. Whether it was
 //                             valid: the walk reports those that were not in the plane's status
 //   enum : bool { COPIES = ... }
-//                             whether its table may lie in copies, if the sink's may
+//                             whether its table may lie in copies, if the sink's may, and side words beside those of a warp's only chunk
 //   void forget()             the chunk before was not valid, or not even decoded
 //
 // Offsets are not trusted: a chunk that does not lie inside its plane, or is larger than a buffer, is not decoded.
@@ -35,6 +35,13 @@ DEVICE bool start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) 
   const u32 first = a.from & ~3u, last = (a.to + 3) & ~3u;
   const bool sound = is_sound(t, a), some = sound && first < last;
   warp_copy(buffer, (const u8*)t.data + (u64)(some ? first : 0) * 4, some ? (last - first) * 4 : 16, barrier, lane);
+  return sound;
+}
+// The same, and for `side_bytes` of side words.
+DEVICE bool start_beside(const Tiles& t, Arrival a, u32 buffer, u32 to, const u8* side, u32 side_bytes, u32 barrier, u32 lane) {
+  const bool sound = is_sound(t, a);
+  const u32 first = sound ? a.from & ~3u : 0, last = sound ? (a.to + 3) & ~3u : 0;
+  warp_copy_two(buffer, (const u8*)t.data + (u64)first * 4, last > first ? (last - first) * 4 : 16, to, side, side_bytes, barrier, lane);
   return sound;
 }
 
@@ -163,7 +170,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     const Chunk c = chunk_at(t, chunk), following = chunk_at(t, more ? after : chunk);
     const u32 buffer = w.buffer + which * batch.buffer_bytes;
     const bool good =
-        is_sound(t, now) && tile.template decode<Sink>(state, t, c, now, buffer, w.lane, following, more);
+        is_sound(t, now) && tile.template decode<Sink>(state, t, c, now, buffer, 0, w.lane, following, more);
     if (!good) {
       tile.forget();
       state.lost(t, c, w.lane);
@@ -182,27 +189,34 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
 }
 
 // A chunk that is all there is for a warp, in steps between which the warp does something else.
-template <class Tile>
+template <class Tile, class Sink>
 struct OnlyChunk {
   u32 chunk;
+  u32 side;  // where its side words lie in shared memory, if they are copied
   bool there, sound;
   Arrival arrival;
   Chunk place;
   Tile tile;
 
   // Asks for it; `held` is what `load_arrival` gives, if it is there.
-  DEVICE_MEMBER OnlyChunk(const Tiles& t, const Warp& w, u32 chunk, bool there, u32 held) : chunk(chunk), there(there), arrival{0, 0} {
+  DEVICE_MEMBER OnlyChunk(const typename Sink::State& state, const Tiles& t, const Warp& w, u32 chunk, bool there, u32 held)
+      : chunk(chunk), side(0), there(there), arrival{0, 0} {
     if (!there) return;
     arrival = arrival_of(held);
-    sound = start(t, arrival, w.buffer, w.barrier, w.lane);
     place = chunk_at(t, chunk);
-    tile.template expect<true>(t, place, w.lane);
+    if constexpr (Sink::BESIDE && Tile::COPIES) {
+      const u32 bytes = Tile::side_bytes(t, place);
+      side = state.side_room(t, bytes);
+      sound = start_beside(t, arrival, w.buffer, side, Tile::side(t, place), bytes, w.barrier, w.lane);
+    } else {
+      sound = start(t, arrival, w.buffer, w.barrier, w.lane);
+      tile.template expect<true>(t, place, w.lane);
+    }
   }
-  template <class Sink>
   DEVICE_MEMBER void decode(typename Sink::State& state, const Tiles& t, const Warp& w) {
     if (!there) return;
     warp_copy_wait(w.barrier, 0, 0);
-    if (sound && tile.template decode<Sink>(state, t, place, arrival, w.buffer, w.lane, place, false)) return;
+    if (sound && tile.template decode<Sink>(state, t, place, arrival, w.buffer, side, w.lane, place, false)) return;
     state.lost(t, place, w.lane);
     if (w.lane == 0) atomic_min((u32*)t.status, chunk);
   }

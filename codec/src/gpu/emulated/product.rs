@@ -247,7 +247,7 @@ fn products_are_those_of_the_decoded_weights() {
 /// One vector's elements become whole numbers, whatever they are.
 #[test]
 fn one_vector_of_any_size() {
-    const COLS: usize = 4100;
+    const COLS: usize = 2052;
     let mut rng = StdRng::seed_from_u64(82);
     let options = [
         EncodeOptions { scheme: Scheme::Int8(Granularity::Row), coder: Coder::Huffman, ..Default::default() },
