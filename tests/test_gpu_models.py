@@ -23,6 +23,7 @@ import pytest
 import wcodec
 from command import call, document
 from gpu_helpers import NO_GPU, torch
+from wcodec._measure._models import cache_name
 from wcodec.nn import CompressedEmbedding, CompressedLinear
 
 transformers = pytest.importorskip("transformers")
@@ -275,10 +276,10 @@ def steps(model: Any, captured: bool) -> list[Any]:
 
     def read() -> None:
         cache.reset()
-        token.copy_(model(ids, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1))
+        token.copy_(model(ids, use_cache=True, **{cache_name(model): cache}).logits[:, -1:].argmax(-1))
 
     def step() -> Any:
-        out = model(token, past_key_values=cache, use_cache=True).logits
+        out = model(token, use_cache=True, **{cache_name(model): cache}).logits
         token.copy_(out[:, -1:].argmax(-1))
         return out
 

@@ -9,6 +9,7 @@ import pytest
 import wcodec
 from test_measure_evaluate import tiny
 from wcodec._measure import compare_kv_cache, generate, with_kv_cache
+from wcodec._measure._models import cache_name
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -20,7 +21,10 @@ DTYPES = ("float32", "float16", "bfloat16")
 def step_by_step(model: Any, ids: list[int], cache: Any) -> Any:
     """Logits after each token, one call for each."""
     with torch.inference_mode():
-        found = [model(input_ids=torch.tensor([[i]]), past_key_values=cache, use_cache=True).logits[0, -1] for i in ids]
+        found = [
+            model(input_ids=torch.tensor([[i]]), use_cache=True, **{cache_name(model): cache}).logits[0, -1]
+            for i in ids
+        ]
     return torch.stack(found)
 
 
@@ -106,11 +110,11 @@ def test_padding_and_sliding_windows() -> None:
     mask = torch.tensor([[1] * 8, [0] * 3 + [1] * 5])
     options = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     with with_kv_cache(model, "float32") as cache:
-        both = model.generate(batch, past_key_values=cache, **options)
+        both = model.generate(batch, **{cache_name(model): cache}, **options)
     for row in range(2):
         single = batch[row][mask[row].bool()][None]
         with with_kv_cache(model, "float32") as cache:
-            alone = model.generate(single, past_key_values=cache, **{**options, "attention_mask": None})
+            alone = model.generate(single, **{cache_name(model): cache}, **{**options, "attention_mask": None})
         assert both[row, 8:].tolist() == alone[0, single.shape[1] :].tolist()
 
 
@@ -144,8 +148,8 @@ def test_compare_in_float32() -> None:
     # The free runs, by generate.
     for name in DTYPES:
         with with_kv_cache(model, name) as cache:
-            free = model.generate(torch.tensor([PROMPT]), past_key_values=cache, max_new_tokens=40, min_new_tokens=40,
-                                  do_sample=False, pad_token_id=0)[0, 8:].tolist()  # fmt: skip
+            free = model.generate(torch.tensor([PROMPT]), **{cache_name(model): cache}, max_new_tokens=40,
+                                  min_new_tokens=40, do_sample=False, pad_token_id=0)[0, 8:].tolist()  # fmt: skip
         if name == "float32":
             reference = free
         equal = [a == b for a, b in zip(free, reference, strict=True)]

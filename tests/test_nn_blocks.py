@@ -4,6 +4,7 @@ computes what it did. Launches are played by torch, in float64, where the kernel
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import threading
@@ -18,6 +19,8 @@ import wcodec.nn
 from wcodec.nn import _around, _blocks, _groups, _pattern
 
 transformers = pytest.importorskip("transformers")
+from transformers.utils.deprecation import deprecate_kwarg  # noqa: E402
+
 _log: list[str] = []
 
 
@@ -332,9 +335,38 @@ def test_code_says_which_layers_read_one_tensor() -> None:
         def forward(self, x: Any) -> Any:
             return self.a(x) + self.b(x)
 
+    class Renamed(torch.nn.Module):
+        @deprecate_kwarg("z", "99.0", new_name="x")
+        def forward(self, x: Any) -> Any:
+            return self.a(x) + self.b(x)
+
+    def another(old_name: str, version: str) -> Any:
+        return wrapped
+
+    assert {s.argument: set(s.names) for s in _pattern.siblings(Renamed)} == {"x": {"a", "b"}}
+
+    class LikeRenamed(torch.nn.Module):
+        deprecate_kwarg = another
+
+        @deprecate_kwarg("z", "99.0")
+        def forward(self, x: Any) -> Any:
+            return self.a(x) + self.b(x)
+
     found = {s.argument: set(s.names) for s in _pattern.siblings(Both)}
     assert found == {"x": {"a", "b"}, "y": {"c", "d"}}
-    for kind in (Changed, InPlace, Indexed, Sometimes, Twice, Alias, Told, Cast, Decorated, torch.nn.Linear):
+    for kind in (
+        Changed,
+        InPlace,
+        Indexed,
+        Sometimes,
+        Twice,
+        Alias,
+        Told,
+        Cast,
+        Decorated,
+        LikeRenamed,
+        torch.nn.Linear,
+    ):
         assert _pattern.siblings(kind) == (), kind
 
 
@@ -355,6 +387,28 @@ def test_blocks_are_known_by_their_code() -> None:
     assert _pattern.block_form(modeling_olmo2.Olmo2DecoderLayer) is None
     assert _pattern.block_form(modeling_gemma2.Gemma2DecoderLayer) is None
     assert not _pattern.is_rms_norm(modeling_gemma2.Gemma2RMSNorm)
+
+
+def test_arguments_by_their_earlier_names(played: list[str]) -> None:
+    """transformers 5.24 calls the cache ``cache`` and still takes ``past_key_values``."""
+    model = llama()
+    wcodec.nn.fuse_(model)
+    layer, h = model.model.layers[0], torch.randn(1, 5, 64)
+    form = _pattern.block_form(transformers.models.llama.modeling_llama.LlamaDecoderLayer)
+    assert form is not None
+    known = [keyword for keyword, _ in form.keywords if keyword in ("cache", "past_key_values")]
+    places = model.model.rotary_emb(h, torch.arange(5)[None])
+    results = []
+    for name in (*known, *form.earlier):
+        played.clear()
+        cache = transformers.DynamicCache(config=model.config)
+        warns = pytest.warns(FutureWarning, match=name) if name in form.earlier else contextlib.nullcontext()
+        with torch.no_grad(), warns:
+            results.append(layer(h, position_embeddings=places, **{name: cache}))
+        assert cache.get_seq_length() == 5
+        assert ("normed 3" in played) == (name in known)
+    for result in results:
+        torch.testing.assert_close(result, results[0], rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_replaced_after_fusing(played: list[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import wcodec
 from transformers import AutoModelForCausalLM, LlamaConfig, StaticCache
+from wcodec._measure._models import cache_name
 
 # Tokens of every prompt of a generation.
 PROMPT = 8
@@ -131,17 +132,18 @@ class Steps:
         self._model = model
         self._tokens = tokens
         self._cache = StaticCache(config=model.config, max_cache_len=PROMPT + WARM_UP + tokens)
+        self._cached = {cache_name(model): self._cache}
         self._prompt = prompt(batch=batch, device=device)
         self._token = prompt(1, batch, device)
 
     def _forward(self) -> torch.Tensor:
-        found: torch.Tensor = self._model(self._token, past_key_values=self._cache, use_cache=True).logits
+        found: torch.Tensor = self._model(self._token, use_cache=True, **self._cached).logits
         return found
 
     def _read(self) -> None:
         """Begins anew, in the same memory."""
         self._cache.reset()
-        out = self._model(self._prompt, past_key_values=self._cache, use_cache=True).logits
+        out = self._model(self._prompt, use_cache=True, **self._cached).logits
         self._token.copy_(out[:, -1:].argmax(-1))
 
     def _next(self, out: torch.Tensor) -> torch.Tensor:

@@ -101,6 +101,7 @@ def sampled(
     start = start if isinstance(start, int) and start >= 0 else 0
     generator = torch.Generator(device).manual_seed(seed)
     side = max(1, min(_SIDE_BY_SIDE, _MOST_CACHED_BYTES // max(1, _cache_bytes(config) * length)))
+    name = _models.cache_name(model)
     found: list[torch.Tensor] = []
     while len(found) < windows:
         count = min(side, windows - len(found))
@@ -108,13 +109,13 @@ def sampled(
         cache: Any = None
         while ids.shape[1] < length:
             new = ids if cache is None else ids[:, -1:]
-            output = model(input_ids=new, past_key_values=cache, use_cache=True)
+            output = model(input_ids=new, use_cache=True, **{name: cache})
             logits = getattr(output, "logits", None)
             if logits is None:
                 raise InputError(
                     f"{type(model).__name__} returns no logits (pass a causal language model, ...ForCausalLM)"
                 )
-            cache = getattr(output, "past_key_values", None)
+            cache = getattr(output, name, None)
             chances = torch.softmax(logits[:, -1].to(torch.float32), -1)
             if not bool(torch.isfinite(chances).all()):
                 raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -76,6 +77,14 @@ def logits_of(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
         raise InputError(f"{type(model).__name__} returns no logits (pass a causal language model, ...ForCausalLM)")
     found: torch.Tensor = logits
     return found
+
+
+def cache_name(model: Any) -> str:
+    """What the model calls its cache, as an argument and in its output: ``cache`` from transformers 5.24 on,
+    ``past_key_values`` before and in code of others."""
+    base = getattr(model, "get_base_model", None)  # of PEFT, whose own forward takes anything
+    forward = (base() if callable(base) else model).forward
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
 @contextmanager

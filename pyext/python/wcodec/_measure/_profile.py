@@ -67,12 +67,13 @@ class _Writer:
         self._model = model
         self._ids = prompt
         self._cache: Any = None
+        self._name = _models.cache_name(model)
 
     def step(self) -> None:
         """The next token of each sequence."""
-        options = {} if self._cache is None else {"past_key_values": self._cache}
+        options = {} if self._cache is None else {self._name: self._cache}
         output = self._model(input_ids=self._ids, use_cache=True, **options)
-        self._cache = output.past_key_values
+        self._cache = getattr(output, self._name)
         self._ids = output.logits[:, -1:].argmax(-1)
 
 

@@ -74,6 +74,8 @@ def with_kv_cache(model: Any, dtype: str | torch.dtype = "float32", *, attention
         with wcodec.with_kv_cache(model, "float32") as cache:
             output = model.generate(**inputs, past_key_values=cache, max_new_tokens=64)
 
+    From transformers 5.24 on the argument is called ``cache``, and the old name gives a warning.
+
     Attention runs in the wider of the cache's and the model's dtype (float32 for bfloat16 and float16), or with
     ``attention="model"`` in the model's. For a model that computes in half precision the latter makes a float32 cache
     change nothing but memory: its keys and values were rounded before. Inside the block the model's attention is set
@@ -173,7 +175,8 @@ def generate(
             output = model.generate(inputs, max_new_tokens=max_new_tokens, **arguments)
         else:
             with with_kv_cache(model, kv_cache_dtype, attention=attention) as cache:
-                output = model.generate(inputs, max_new_tokens=max_new_tokens, past_key_values=cache, **arguments)
+                arguments[_models.cache_name(model)] = cache
+                output = model.generate(inputs, max_new_tokens=max_new_tokens, **arguments)
         _models.synchronize(device)
         seconds = time.perf_counter() - begin
     tokens = [int(token) for token in output[0, ids.numel() :]]
@@ -198,7 +201,8 @@ class _Decoding:
         with with_kv_cache(self._model, self._dtype, attention=self._attention) as fresh:
             if self._cache is None:
                 self._cache = fresh
-            logits = _models.logits_of(self._model, ids[None], past_key_values=self._cache, use_cache=True)
+            named = {_models.cache_name(self._model): self._cache}
+            logits = _models.logits_of(self._model, ids[None], use_cache=True, **named)
         return logits[0, -1].float()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Decoding:

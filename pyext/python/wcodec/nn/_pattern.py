@@ -47,11 +47,12 @@ class Siblings(NamedTuple):
 
 
 class BlockForm(NamedTuple):
-    """How a block like Llama's calls its attention: keyword, and the block's own argument of that value; and the name
-    of the dictionary that it hands on."""
+    """How a block like Llama's calls its attention: keyword, and the block's own argument of that value; the name of
+    the dictionary that it hands on; and names that arguments had in earlier versions, and may still be called by."""
 
     keywords: tuple[tuple[str, str], ...]
     rest: str | None
+    earlier: tuple[str, ...]
 
 
 def _function(forward: Any) -> ast.FunctionDef | None:
@@ -67,7 +68,20 @@ def _function(forward: Any) -> ast.FunctionDef | None:
         parsed = ast.parse(source).body[0]
     except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
         return None
-    return parsed if isinstance(parsed, ast.FunctionDef) and not parsed.decorator_list else None
+    if not isinstance(parsed, ast.FunctionDef):
+        return None
+    return None if None in map(_earlier_name, parsed.decorator_list) else parsed
+
+
+def _earlier_name(decorator: ast.expr) -> str | None:
+    """The name that an argument had in earlier versions of transformers, which 5.24 gives most of its ``forward`` by a
+    decorator: all that it does is to rename that. None of any other decorator."""
+    if not isinstance(decorator, ast.Call) or not isinstance(decorator.func, ast.Name) or not decorator.args:
+        return None
+    name = decorator.args[0]
+    if decorator.func.id != "deprecate_kwarg" or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+        return None
+    return name.value
 
 
 def _arguments(function: ast.FunctionDef) -> list[str]:
@@ -207,7 +221,8 @@ def _block_form(forward: Any) -> BlockForm | None:
                 keywords.append((keyword.arg, value.id))
         node.keywords = [k for k in node.keywords if k.arg == "hidden_states"]
     known = all(value in own for _, value in keywords) and (spread is None or (rest is not None and spread == rest.arg))
-    return BlockForm(tuple(keywords), spread) if known and _same(body, _BLOCK) else None
+    earlier = tuple(name for name in map(_earlier_name, function.decorator_list) if name is not None)
+    return BlockForm(tuple(keywords), spread, earlier) if known and _same(body, _BLOCK) else None
 
 
 def is_rms_norm(kind: Any) -> bool:
