@@ -19,6 +19,7 @@ from gpu_helpers import torch
 from test_gpu_products import SCHEMES, container, error, poisoned, weights
 from wcodec.nn import _around
 from wcodec.nn._around import Launch, Norm
+from wcodec.nn._chain import Chain
 from wcodec.nn._fused import Fused
 
 # pytest looks for fixtures in the module.
@@ -28,7 +29,7 @@ DTYPES = (torch.bfloat16, torch.float16)
 
 
 def parts(decoder: wcodec.GpuDecoder, names: tuple[str, ...], dtype: torch.dtype) -> list[Fused]:
-    return [Fused(decoder, name, tuple(decoder.info(name).shape), dtype) for name in names]
+    return [Fused(decoder, name, tuple(decoder.info(name).shape), dtype, Chain(0)) for name in names]
 
 
 @pytest.mark.parametrize("coder", ("huffman", "rans"))
@@ -223,6 +224,33 @@ def _exact(model: Any) -> Any:
     exact = copy.deepcopy(model).to(torch.float32)
     wcodec.decompress_(exact)
     return exact.double()
+
+
+@pytest.mark.parametrize("blocks", (False, True), ids=("layers", "blocks"))
+@pytest.mark.parametrize("bits", (None, 4.0))
+def test_the_same_bits_in_every_residency(bits: float | None, blocks: bool, tmp_path: Path) -> None:
+    model = llama(torch.bfloat16, **({} if bits is None else {"bits": bits}))
+    wcodec.nn.fuse_(model, groups=blocks, blocks=blocks)
+    wcodec.save_pretrained(model, tmp_path / "model")
+    ids = [torch.randint(0, 1000, shape, device="cuda") for shape in ((1, 1), (2, 7), (1, 40), (1, 1), (1, 16))]
+    with torch.no_grad():
+        want = [model(i).logits for i in ids]
+    for residency, budget in (("host", None), ("disk", None), ("auto", "3MB")):
+        other = wcodec.load_model(
+            tmp_path / "model", device="cuda", dtype=torch.bfloat16, residency=residency, vram_budget=budget,
+            progress=False,
+        )  # fmt: skip
+        with torch.no_grad():
+            decoded = other(ids[0]).logits
+            wcodec.nn.fuse_(other, groups=blocks, blocks=blocks)
+            kept = set()
+            for _ in range(3):
+                for i, logits in zip(ids, want, strict=True):
+                    assert torch.equal(other(i).logits, logits), residency
+                kept.add(torch.cuda.memory_allocated())
+        assert not torch.equal(decoded, want[0]) and len(kept) == 1
+        layer = other.model.layers[1].mlp.down_proj
+        assert layer.residency != "device" or residency == "auto"
 
 
 def test_compiled_models_in_blocks(compiler: None) -> None:

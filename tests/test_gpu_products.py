@@ -6,6 +6,7 @@ Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -279,10 +280,36 @@ def test_compiled_models_multiply_with_what_is_compressed(compiler: None) -> Non
             assert error(compiled(x), want.double()) < 0.02
 
 
-def test_what_is_streamed_is_decoded() -> None:
-    layers = model(False, residency="host")
+def test_what_is_streamed_is_multiplied_with() -> None:
+    layers, streamed = model(True), model(True, residency="host")
     x = torch.randn((3, 512), device="cuda", dtype=torch.bfloat16)
+    many = torch.randn((40, 512), device="cuda", dtype=torch.bfloat16)
     with torch.inference_mode():
         decoded = layers(x)
         wcodec.nn.fuse_(layers)
-        assert torch.equal(layers(x), decoded)
+        wcodec.nn.fuse_(streamed)
+        want, want_many = layers(x), layers(many)
+        assert not torch.equal(want, decoded)
+        for _ in range(3):
+            assert torch.equal(streamed(x), want)
+            assert torch.equal(streamed(many), want_many)
+
+        # In two streams, threads and passes that interleave.
+        def run(results: list[Any]) -> None:
+            with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(20):
+                    results.append(streamed(x))
+                torch.cuda.current_stream().synchronize()
+
+        found: list[list[Any]] = [[], []]
+        threads = [threading.Thread(target=run, args=(results,)) for results in found]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        torch.cuda.synchronize()
+        assert all(len(results) == 20 for results in found)
+        assert all(torch.equal(y, want) for results in found for y in results)
+        # What waits on the host cannot be captured.
+        with pytest.raises(wcodec.WcodecError, match="captured|CUDA graph"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            streamed(x)

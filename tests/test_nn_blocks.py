@@ -29,6 +29,7 @@ class Played:
 
     def __init__(self, layers: Any, gated: bool) -> None:
         self.layers, self.gated = layers, gated
+        self.limit = 16 * layers[0].in_features
 
     def _products(self, x: torch.Tensor) -> list[torch.Tensor]:
         found = []

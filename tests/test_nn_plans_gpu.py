@@ -14,7 +14,8 @@ import torch.nn.functional as F
 import wcodec
 from wcodec import _native
 from wcodec.nn import CompressedLinear, _plans, _plans_gpu, _workspace
-from wcodec.nn._plans_gpu import Chain, GpuPlan, GpuSlicedPlan
+from wcodec.nn._chain import Chain
+from wcodec.nn._plans_gpu import GpuPlan, GpuSlicedPlan
 from wcodec.nn._workspace import Space, Workspace
 
 WEIGHTS = {name: torch.randn(32, 16, generator=torch.Generator().manual_seed(i)) for i, name in enumerate("abcdef")}
@@ -392,10 +393,51 @@ def test_a_chain_lets_go_of_plans_that_are_gone() -> None:
         chain.replace(owner, [Batch(name), Batch(name + "2")])
     chain.follow(owners["a"])
     assert fetched == ["b", "b2"]
-    kept = weakref.ref(chain._batches[owners["b"]][0])
+    kept = weakref.ref(chain._links[owners["b"]][0].batch)
     del owners["b"], owner
     chain.follow(owners["a"])
     assert fetched[2:] == ["c", "c2"] and kept() is None
     chain.replace(owners["a"], [Batch("new")])
     chain.follow_part(owners["d"], 1)
     assert fetched[4:] == ["new", "c"]
+
+
+def test_passes_of_few_tokens_are_fetched_in_the_order_of_the_last() -> None:
+    class Batch:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def slots(self) -> int:
+            return len(self.name) - 1
+
+        def prefetch(self) -> None:
+            fetched.append(self.name)
+
+    fetched: list[str] = []
+    chain = Chain(2)
+    # What takes no slot is where kernels read it.
+    assert chain.link(Batch("-")) is None and Chain(0).link(Batch("ab")) is None
+    names = ("qkv", "out", "gate", "down")
+    links = {name: chain.link(Batch(name)) for name in names}
+
+    def run(*order: str) -> list[str]:
+        fetched.clear()
+        for name in order:
+            link = links[name]
+            assert link is not None
+            chain.used(link)
+        return list(fetched)
+
+    assert run(*names) == []
+    # From the end back to the start, which the first pass could not know.
+    assert run(*names) == ["out", "gate", "gate", "down", "down", "qkv", "qkv", "out"]
+    # Another thread knows what this one saw, and does not stand where this one does.
+    thread = threading.Thread(target=run, args=("gate",))
+    thread.start()
+    thread.join()
+    assert fetched == ["down", "qkv"]
+    # Another order is followed once it was seen; what is gone is not fetched.
+    assert run("qkv", "gate", "down") == ["out", "gate", "down", "qkv", "qkv", "gate"]
+    del links["gate"]
+    gc.collect()
+    assert run("qkv", "out", "down", "qkv") == ["qkv", "out", "out", "down"]

@@ -60,7 +60,12 @@ class Launch:
         self._multiply = native.multiply
         self._multiply_around = native.multiply_around
         self._native = native
+        self._chain = first.chain
+        # For what is streamed: launches say when they were used, so that what comes behind them is fetched.
+        self._link = self._chain.link(native)
         self._in = first.features[1]
+        # Elements of the input up to which there are few enough tokens.
+        self.limit = min(part.tokens for part in parts) * self._in
         self._total = sum(part.features[0] for part in parts[:: 2 if gated else 1])
         self._index: int = first.decoder.device.index
         self._meeting = Meeting(self._total, first.decoder.device) if gated else None
@@ -73,7 +78,12 @@ class Launch:
         stream = _current_stream(self._index)
         self._keep(stream, ())
         self._multiply(x.data_ptr(), self._in, count, y.data_ptr(), stream)
+        self._used()
         return y
+
+    def _used(self) -> None:
+        if self._link is not None:
+            self._chain.used(self._link)
 
     def _keep(self, stream: int, more: tuple[torch.Tensor, ...]) -> None:
         """A graph that is captured has addresses of these, and lives as long as it likes."""
@@ -105,6 +115,7 @@ class Launch:
             if self._meeting is not None:
                 self._meeting.forget(stream)
             raise
+        self._used()
         return y
 
     def added(
@@ -122,6 +133,7 @@ class Launch:
             more = (scaled.data_ptr(), norm.gain.data_ptr(), norm.scale)
         around = (0, 0.0, 1.0, residual.data_ptr(), *more, 0, 0)
         self._multiply_around(x.data_ptr(), self._in, count, y.data_ptr(), stream, around)
+        self._used()
         return y, scaled
 
 
@@ -209,10 +221,10 @@ class Ready:
         # other threads look at it meanwhile.
         self._state: _State | None = None
 
-    @property
-    def found(self) -> bool:
-        """Whether there was a launch when it was wanted last."""
-        return self._state is not None and self._state[0] is not None
+    def found(self, elements: int) -> bool:
+        """Whether there was a launch for an input of so many elements when it was wanted last."""
+        launch = None if self._state is None else self._state[0]
+        return launch is not None and elements <= launch.limit
 
     def get(self) -> Launch | None:
         """The launch for the layers as they are now; nothing if there is none."""

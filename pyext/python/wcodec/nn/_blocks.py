@@ -138,13 +138,21 @@ class Block:
                 return None
         norm = self._norms[half].get(first.layers[0])
         a, b = first.get(), last.get()
-        return None if norm is None or a is None or b is None else (a, b, norm)
+        if norm is None or a is None or b is None or (like is not None and not self._is_few(half, like)):
+            return None
+        return a, b, norm
+
+    def _is_few(self, half: Half, h: torch.Tensor) -> bool:
+        """Whether the launches of a half were made, and are for as many tokens as these."""
+        first, last = self.first[half], self.last[half]
+        count = h.numel() // first.layers[0].in_features
+        return first.found(h.numel()) and last.found(count * last.layers[0].in_features)
 
     def _does(self, half: Half, h: torch.Tensor) -> bool:
         """Whether launches do a half. What is compiled asks for those that were made before."""
         if not _is_compiling():
             return self._launches(half, h) is not None
-        if half not in self.first or not self.first[half].found or not self.last[half].found:
+        if half not in self.first or not self._is_few(half, h):
             return False
         layers = (*self.first[half].layers, *self.last[half].layers)
         return all(layer._dtype is h.dtype and layer._device == h.device for layer in layers)

@@ -9,9 +9,10 @@ import torch
 
 from .._errors import DeviceError
 from .._gpu_decoder import Decoder, ProductBatch
-from .._host import HostDecoder
+from . import _crossover
 
 if TYPE_CHECKING:
+    from ._chain import Chain, Link
     from ._store import Store
 
 # Faster than the public way, which runs for every layer and token; a torch without CUDA may not have it.
@@ -19,18 +20,32 @@ _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class Fused:
-    """What one linear layer does for up to :attr:`ProductBatch.MOST` tokens: a launch that decodes and multiplies, so
-    that the weight is written nowhere."""
+    """What one linear layer does for few tokens: a launch that decodes and multiplies, so that the weight is written
+    nowhere.
 
-    def __init__(self, decoder: Decoder, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.decoder, self.name, self.dtype = decoder, name, dtype
+    :param chain: the order in which what is streamed is used.
+    :param tokens: how many are few, :attr:`ProductBatch.MOST` at most.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        chain: Chain,
+        tokens: int = ProductBatch.MOST,
+    ) -> None:
+        self.decoder, self.name, self.dtype, self.chain = decoder, name, dtype, chain
         self._out, self._in = shape
         self._index = decoder.device.index
+        self.tokens = tokens
         # Elements of the input up to which there are few enough tokens.
-        self.limit = ProductBatch.MOST * self._in
+        self.limit = tokens * self._in
         # Address of the bias: a parameter that goes to another dtype or device is the same object.
         self._bias = 0
         self._multiply: Callable[[int, int, int, int, int], None] | None = None
+        self._link: Link | None = None
 
     @property
     def features(self) -> tuple[int, int]:
@@ -53,6 +68,8 @@ class Fused:
             x = x.contiguous()
         y = x.new_empty((*x.shape[:-1], self._out))
         multiply(x.data_ptr(), self._in, x.numel() // self._in, y.data_ptr(), _current_stream(self._index))
+        if self._link is not None:
+            self.chain.used(self._link)
         return y
 
     def prepare(self, bias: torch.Tensor | None) -> Callable[[int, int, int, int, int], None]:
@@ -61,19 +78,21 @@ class Fused:
         kept = None if bias is None else bias.detach()
         self._batch = self.decoder.products([(self.name, kept)], self.dtype)
         self._bias = 0 if kept is None else kept.data_ptr()
+        self._link = self.chain.link(self._batch._native)
         self._multiply = self._batch._native.multiply
         return self._multiply
 
 
-def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype) -> Fused | None:
+def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype, chain: Chain) -> Fused | None:
     """The layer's products, if kernels multiply with its weight as it is stored."""
     shape = store.entry(name).shape
     if not store.fuses or dtype not in (torch.float16, torch.bfloat16) or len(shape) != 2 or not shape[1]:
         return None
-    # What is streamed would be copied layer by layer, and not ahead.
-    if isinstance(decoder, HostDecoder) or decoder.unfused(name) is not None or not decoder.multiplies(dtype):
+    if decoder.unfused(name) is not None or not decoder.multiplies(dtype):
         return None
-    found = Fused(decoder, name, shape, dtype)
+    entry = store.entry(name)
+    tokens = _crossover.tokens(decoder.device, entry.coder, entry.scheme, shape[0] * shape[1])
+    found = Fused(decoder, name, shape, dtype, chain, tokens)
     try:
         # Kernels are loaded now, and not when a graph is captured.
         found.prepare(None)

@@ -45,11 +45,13 @@ class Group:
             return False
         if watched() or any(hooked(layer) for layer in self.layers):
             return False
-        return self._ready.found if _is_compiling() else self.prepare()
+        if not _is_compiling():
+            self.prepare()
+        return self._ready.found(x.numel())
 
-    def prepare(self) -> bool:
-        """Makes the launch; whether there is one. What is compiled asks for one that was made before."""
-        return self._ready.get() is not None
+    def prepare(self) -> None:
+        """Makes the launch. What is compiled asks for one that was made before."""
+        self._ready.get()
 
     def results(self, x: torch.Tensor) -> list[torch.Tensor]:
         """The product of each layer."""
@@ -59,7 +61,7 @@ class Group:
     def flat(self, x: torch.Tensor) -> torch.Tensor:
         """The products behind each other, whether together or not: what the operator does."""
         launch = self._ready.get()
-        if launch is not None:
+        if launch is not None and x.numel() <= launch.limit:
             return launch.all(x)
         return torch.cat([layer._product(*layer._checked(x)).reshape(-1) for layer in self.layers])
 

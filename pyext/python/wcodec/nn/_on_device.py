@@ -11,10 +11,11 @@ from .. import _gpu_decoder, _host
 from ._budget import host_memory
 from ._cached import CachedPlan, Shelf
 from ._catalogue import Catalogue
+from ._chain import Chain
 from ._needs import ring_of
 from ._placement import Placement
 from ._plans import CpuPlan, Plan, SlicedPlan, is_sliced
-from ._plans_gpu import Chain, GpuPlan, GpuSlicedPlan
+from ._plans_gpu import GpuPlan, GpuSlicedPlan
 from ._reading import ReadChain
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from .._gpu_decoder import ProductBatch
 from ._fused import Fused, fused
 from ._plans import ALIGN, Back, Plan, Product, decoded_bytes, joined, slices
 from ._workspace import Space, is_capturing, workspace
@@ -32,6 +33,7 @@ class _OnGpu(Plan):
         self._size = size
         self._workspace = workspace(device)
         self._chain = store.chain(device, names)
+        self._fuses = store.fuses
         # Of each layer, what multiplies without decoding to memory.
         self._fused: list[Fused | None] = []
         self._spaces: list[weakref.ref[Space]] = []
@@ -45,6 +47,10 @@ class _OnGpu(Plan):
         if found is None or product is not F.linear or not 0 < x.numel() <= found.limit:
             return None
         return found(x, bias)
+
+    def _is_few(self, x: torch.Tensor) -> bool:
+        """Whether layers of kinds that kernels multiply with would be multiplied with, as others are in this pass."""
+        return self._fuses and x.numel() <= ProductBatch.MOST * x.shape[-1]
 
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
         """Views of the memory, and the batches that decode into them."""
@@ -89,7 +95,7 @@ class GpuPlan(_OnGpu):
         self._dtype = dtype
         self._decoders = [store.decoder(name, device) for name in names]
         self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
-        self._fused = [fused(store, n, d, dtype) for n, d in zip(names, self._decoders, strict=True)]
+        self._fused = [fused(store, n, d, dtype, self._chain) for n, d in zip(names, self._decoders, strict=True)]
         self._ready()
 
     def prefetch(self) -> None:
@@ -112,15 +118,18 @@ class GpuPlan(_OnGpu):
             batches.append(decoder.prepare(targets))
         return views, batches
 
-    def _decode(self, space: Space, batches: list[Any]) -> None:
-        """Decodes the group."""
+    def _decode(self, space: Space, batches: list[Any], few: bool = False) -> None:
+        """Decodes the group.
+
+        :param few: for few tokens, in a pass in which other layers are not decoded but multiplied with.
+        """
         space.owner = None
         for batch in batches:
             batch.launch()
         # Only now: what raised has not decoded.
         space.owner = self._token
         if space is self._workspace.streams:
-            self._chain.follow(self)
+            self._chain.follow(self, few)
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         few = self._few(product, place, x, bias)
@@ -130,7 +139,7 @@ class GpuPlan(_OnGpu):
             space = self._workspace.enter(self._size)
             views, batches = space.prepared.get(self._number) or self._in(space)
             if space.owner is not self._token:
-                self._decode(space, batches)
+                self._decode(space, batches, self._is_few(x))
             return product(x, views[place], bias)
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
@@ -153,7 +162,7 @@ class GpuSlicedPlan(_OnGpu):
         super().__init__(store, (name,), device, self._rows * self._width * dtype.itemsize)
         self._store, self._device, self._dtype = store, device, dtype
         self._decoder = store.decoder(name, device)
-        self._fused = [fused(store, name, self._decoder, dtype)]
+        self._fused = [fused(store, name, self._decoder, dtype, self._chain)]
         self._ready()
 
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
@@ -170,7 +179,7 @@ class GpuSlicedPlan(_OnGpu):
         if few is not None:
             return few
         with self._workspace.lock:
-            return joined(product, self._parts(), self._slices[-1][1], x, bias)
+            return joined(product, self._parts(self._is_few(x)), self._slices[-1][1], x, bias)
 
     def gradient(self, back: Back, place: int, grad: torch.Tensor) -> torch.Tensor:
         # The sum over the outputs is one over slices, too: in float32, and rounded once.
@@ -182,7 +191,7 @@ class GpuSlicedPlan(_OnGpu):
         assert total is not None
         return total.to(grad.dtype)
 
-    def _parts(self) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+    def _parts(self, few: bool = False) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
         """The slices, each decoded when it is asked for, and gone with the next; for whoever has the lock."""
         space = self._workspace.enter(self._size)
         views, batches = self._in(space)
@@ -192,60 +201,8 @@ class GpuSlicedPlan(_OnGpu):
         for i, (rows, batch) in enumerate(zip(self._slices, batches, strict=True)):
             batch.launch()
             if at_once:
-                self._chain.follow_part(self, i)
+                self._chain.follow_part(self, i, few)
             yield rows, views[i]
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         return product((self._store.decoded(self.names[0], self._device, self._dtype),))
-
-
-class Chain:
-    """The order in which the batches of a device are used, so that those in host memory are fetched ahead.
-
-    It is the order in which the plans are made: that of the model, or of first use. Fetching ahead is a guess, and what
-    was not fetched is fetched when it is decoded. Plans that nobody has any more, as those of layers that have changed
-    their dtype, are not in it.
-    """
-
-    def __init__(self, depth: int) -> None:
-        self.depth = depth
-        self._batches: weakref.WeakKeyDictionary[Plan, list[Any]] = weakref.WeakKeyDictionary()
-        # Made of these when it is wanted and empty: all batches, and where each plan's begin.
-        self._line: list[Any] = []
-        self._at: weakref.WeakKeyDictionary[Plan, int] = weakref.WeakKeyDictionary()
-
-    def replace(self, plan: Plan, batches: list[Any]) -> None:
-        """Notes a plan's batches, at its old place or at the end."""
-        if not self.depth:
-            return
-        if plan not in self._batches:
-            weakref.finalize(plan, _clear, weakref.ref(self)).atexit = False
-        self._batches[plan] = [b for b in batches if b.slots]
-        self._line = []
-
-    def follow(self, plan: Plan) -> None:
-        """The whole plan was launched: what comes next is fetched."""
-        if self.depth and self._batches[plan]:
-            self._fetch(plan, len(self._batches[plan]) - 1)
-
-    def follow_part(self, plan: Plan, part: int) -> None:
-        """One batch of the plan was launched."""
-        if self.depth and self._batches[plan]:
-            self._fetch(plan, part)
-
-    def _fetch(self, plan: Plan, part: int) -> None:
-        line = self._line
-        if not line:
-            for owner, own in list(self._batches.items()):
-                self._at[owner] = len(line)
-                line.extend(own)
-        last, total = self._at[plan] + part, len(line)
-        for ahead in range(1, min(self.depth, total - 1) + 1):
-            line[(last + ahead) % total].prefetch()
-
-
-def _clear(chain: weakref.ref[Chain]) -> None:
-    found = chain()
-    if found is not None:
-        # Others may be reading the old one.
-        found._line = []

@@ -16,11 +16,12 @@ from .._errors import InputError
 from ._budget import Budget
 from ._cached import CachedPlan, decode_apart
 from ._catalogue import Catalogue
+from ._chain import Chain
 from ._needs import Needs
 from ._on_device import OnDevice
 from ._placement import Placement, Settings, checked_settings, refuse_disk
 from ._plans import CpuPlan, Plan
-from ._plans_gpu import Chain, GpuPlan
+from ._plans_gpu import GpuPlan
 
 
 class Store:

@@ -1,0 +1,99 @@
+"""Up to how many tokens products straight from compressed weights are faster than decoding to scratch and cuBLAS: the
+table in `pyext/python/wcodec/nn/crossover.json`, by kind of GPU, coder, scheme and size of the matrix.
+
+    python pyext/benches/crossover.py [--json FILE] [--write]
+
+Each matrix is rotated among so many copies that the GPU's cache does not hold them, in CUDA graphs that take turns;
+weights are random with heavy tails. Of more than 16 tokens products are a launch for each 16. What counts is the
+largest number of tokens up to which products were never slower; of rate, the least of some rates, tables and trellises.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import wcodec
+from products import BEYOND_CACHE, Weights, captured, microseconds
+from wcodec.nn import _crossover
+
+SHAPES = ((256, 2048), (2048, 2048), (5632, 2048), (4096, 4096), (4096, 14336), (32000, 4096))
+TOKENS = (1, 8, 16, 32, 48, 64)
+SCHEMES: dict[str, tuple[dict[str, Any], ...]] = {
+    "int8": ({},),
+    "rate": ({"bits": 4.0, "trellis": False}, {"bits": 3.1, "trellis": False, "table_bits": 8}, {"bits": 4.0}),
+}
+
+
+def graphs(held: Weights, tokens: int) -> dict[str, torch.cuda.CUDAGraph]:
+    """Of all copies, one after the other: products, and decoding with cuBLAS behind it."""
+    (_, rows, columns) = held.groups[0][0]
+    x = torch.randn((tokens, columns), device="cuda", dtype=torch.bfloat16)
+    scratch = torch.empty((rows, columns), device="cuda", dtype=torch.bfloat16)
+    names = [group[0][0] for group in held.groups]
+    products = [held.decoder.products([(name, None)]) for name in names]
+    batches = [held.decoder.prepare([(name, scratch)]) for name in names]
+    most = wcodec.ProductBatch.MOST
+
+    def multiplied() -> None:
+        for product in products:
+            for begin in range(0, tokens, most):
+                product(x[begin : begin + most])
+
+    def decoded() -> None:
+        for batch in batches:
+            batch.launch()
+            F.linear(x, scratch)
+
+    return {"products": captured(multiplied), "decoded": captured(decoded)}
+
+
+def measure(coder: str, scheme: str, options: dict[str, Any], rows: int, columns: int) -> dict[str, Any]:
+    """Microseconds a matrix of each number of tokens, and up to how many products are not slower."""
+    copies = min(max(BEYOND_CACHE // (2 * rows * columns), 2), 32)
+    if coder == "rans":
+        options = {k: v for k, v in options.items() if k != "table_bits"}
+    held = Weights([[(str(i), rows, columns)] for i in range(copies)], {"coder": coder, **options})
+    times: dict[str, list[float]] = {}
+    most = 0
+    for tokens in TOKENS:
+        found = {k: median(v) / copies for k, v in microseconds(graphs(held, tokens), 9).items()}
+        times[str(tokens)] = [round(found["products"], 2), round(found["decoded"], 2)]
+        if found["products"] > found["decoded"]:
+            break
+        most = tokens
+    held.decoder.check()
+    what = {"coder": coder, "scheme": scheme, "options": options, "rows": rows, "columns": columns}
+    print(f"{coder:8} {options or scheme} {rows} x {columns}: {most} tokens; products, decoded: {times}", flush=True)
+    return {**what, "bits": round(held.bits, 3), "microseconds": times, "tokens": most}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="all times")
+    parser.add_argument("--write", action="store_true", help="puts this GPU's rows into the package's table")
+    parser.add_argument("--coders", default="huffman,rans")
+    args = parser.parse_args()
+    measured = [
+        measure(coder, scheme, options, rows, columns)
+        for coder in args.coders.split(",")
+        for scheme, several in SCHEMES.items()
+        for options in several
+        for rows, columns in SHAPES
+    ]
+    capability = ".".join(map(str, torch.cuda.get_device_capability()))
+    report = {"device": torch.cuda.get_device_name(), "capability": capability, "measured": measured}
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1))
+    if args.write:
+        _crossover.write(report)
+
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        main()
