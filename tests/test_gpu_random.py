@@ -91,7 +91,8 @@ def check_products(decoder: wcodec.GpuDecoder, exact: torch.Tensor, rng: random.
     want = x.double() @ exact.T + added
     # Half a unit of the result, what is below f16's normal numbers, and f32's rounding of each term.
     size = x.double().abs() @ exact.abs().T + (0 if bias is None else bias.double().abs())
-    unit, least = torch.finfo(dtype).eps, torch.finfo(dtype).smallest_subnormal
+    unit = torch.finfo(dtype).eps
+    least = torch.finfo(dtype).tiny * unit
     bound = want.abs() * unit * 0.502 + least * 0.502 + size * 2.0**-22
     assert ((y.double() - want).abs() <= bound).all()
     plain = F.linear(x, exact.to(dtype), bias).double()
