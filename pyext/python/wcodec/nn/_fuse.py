@@ -12,8 +12,10 @@ from .linear import CompressedLinear
 
 def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
     """Lets the compressed linear layers of a model multiply up to 16 tokens straight from their compressed weights, on
-    a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, what no kernel multiplies
-    with (:meth:`wcodec.GpuDecoder.unfused` says why), and weights that are streamed are decoded as before.
+    a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no kernel
+    multiplies with (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for as before; fewer tokens, too, where
+    that was measured to be faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the last
+    token, so that the first one after another use waits a little.
 
     A layer's result is then no longer that of torch's product with the decoded weight bit for bit, but nearer to the
     exact one: weights are not rounded to the dtype, sums are f32 in a fixed order, and only the result is rounded. It
