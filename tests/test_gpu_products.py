@@ -6,7 +6,6 @@ Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -295,19 +294,13 @@ def test_what_is_streamed_is_multiplied_with() -> None:
             assert torch.equal(streamed(many), want_many)
 
         # In two streams, threads and passes that interleave.
-        def run(results: list[Any]) -> None:
+        def run() -> list[Any]:
             with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(20):
-                    results.append(streamed(x))
+                results = [streamed(x) for _ in range(20)]
                 torch.cuda.current_stream().synchronize()
+            return results
 
-        found: list[list[Any]] = [[], []]
-        threads = [threading.Thread(target=run, args=(results,)) for results in found]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        torch.cuda.synchronize()
+        found = gpu_helpers.side_by_side([run, run])
         assert all(len(results) == 20 for results in found)
         assert all(torch.equal(y, want) for results in found for y in results)
         # What waits on the host cannot be captured.

@@ -64,11 +64,6 @@ def some_options(rng: random.Random, weights: int) -> dict[str, Any]:
     return options
 
 
-def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
-    return torch.equal(a.view(kind).cpu(), b.view(kind).cpu())
-
-
 def decoded(decoder: wcodec.GpuDecoder, entry: Any, dtype: torch.dtype) -> torch.Tensor:
     """Into memory that is full of NaN."""
     out = torch.full(entry.shape, float("nan"), dtype=dtype, device="cuda")
@@ -101,7 +96,7 @@ def check_products(decoder: wcodec.GpuDecoder, exact: torch.Tensor, rng: random.
         errors.ours += float(((y.double() - want).norm() / want.norm()) ** 2)
         errors.torch += float(((plain - want).norm() / want.norm()) ** 2)
     errors.products += 1
-    assert same(products(x)[0], y)
+    assert gpu_helpers.same(products(x)[0], y.cpu())
     return products, x, y
 
 
@@ -159,7 +154,7 @@ def test_random_matrices(part: int, tmp_path: Path) -> None:
                 entry = opened["w"]
                 decoder = wcodec.GpuDecoder(data, threads=1)
                 for dtype in (torch.float32, torch.bfloat16, torch.float16):
-                    assert same(decoded(decoder, entry, dtype), entry.torch(dtype)), dtype
+                    assert gpu_helpers.same(decoded(decoder, entry, dtype), entry.torch(dtype)), dtype
                 if decoder.unfused("w") is None:
                     sound = check_products(decoder, decoder.decode("w", torch.float32).double(), rng, errors)
                     decoder.check()

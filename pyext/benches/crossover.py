@@ -3,9 +3,10 @@ table in `pyext/python/wcodec/nn/crossover.json`, by kind of GPU, coder, scheme 
 
     python pyext/benches/crossover.py [--json FILE] [--write]
 
-Each matrix is rotated among so many copies that the GPU's cache does not hold them, in CUDA graphs that take turns;
-weights are random with heavy tails. Of more than 16 tokens products are a launch for each 16. What counts is the
-largest number of tokens up to which products were never slower; of rate, the least of some rates, tables and trellises.
+Each matrix is rotated among up to 32 copies, which the GPU's cache does not hold but for the smallest matrices, in CUDA
+graphs that take turns; weights are random with heavy tails. Of more than 16 tokens products are a launch for each 16.
+What counts is the largest number of tokens up to which products were never slower; of rate, the least of some rates,
+tables and trellises.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import wcodec
-from products import BEYOND_CACHE, Weights, captured, microseconds
+from products import Weights, captured, copies, microseconds
 from wcodec.nn import _crossover
 
 SHAPES = ((256, 2048), (2048, 2048), (5632, 2048), (4096, 4096), (4096, 14336), (32000, 4096))
@@ -55,14 +56,14 @@ def graphs(held: Weights, tokens: int) -> dict[str, torch.cuda.CUDAGraph]:
 
 def measure(coder: str, scheme: str, options: dict[str, Any], rows: int, columns: int) -> dict[str, Any]:
     """Microseconds a matrix of each number of tokens, and up to how many products are not slower."""
-    copies = min(max(BEYOND_CACHE // (2 * rows * columns), 2), 32)
+    count = copies(rows, columns, 32)
     if coder == "rans":
         options = {k: v for k, v in options.items() if k != "table_bits"}
-    held = Weights([[(str(i), rows, columns)] for i in range(copies)], {"coder": coder, **options})
+    held = Weights([[(str(i), rows, columns)] for i in range(count)], {"coder": coder, **options})
     times: dict[str, list[float]] = {}
     most = 0
     for tokens in TOKENS:
-        found = {k: median(v) / copies for k, v in microseconds(graphs(held, tokens), 9).items()}
+        found = {k: median(v) / count for k, v in microseconds(graphs(held, tokens), 9).items()}
         times[str(tokens)] = [round(found["products"], 2), round(found["decoded"], 2)]
         if found["products"] > found["decoded"]:
             break

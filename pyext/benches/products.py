@@ -60,6 +60,11 @@ def weights(layer: Layer, generator: torch.Generator) -> torch.Tensor:
     return found.to(torch.bfloat16)
 
 
+def copies(rows: int, columns: int, most: int = 64) -> int:
+    """Of a matrix, so many that no cache holds them as bf16, or as many as there may be."""
+    return min(max(BEYOND_CACHE // (2 * rows * columns), 2), most)
+
+
 def captured(run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -141,8 +146,8 @@ def main() -> None:
     ]
     for shape in filter(None, args.shapes.split(",")):
         rows, columns = map(int, shape.split("x"))
-        copies = min(max(BEYOND_CACHE // (2 * rows * columns), 2), 64)
-        things.append((shape, [[(str(i), rows, columns)] for i in range(copies)], copies, (False,)))
+        count = copies(rows, columns)
+        things.append((shape, [[(str(i), rows, columns)] for i in range(count)], count, (False,)))
     for bits in args.bits.split(","):
         scheme: dict[str, Any] = {} if bits == "none" else {"bits": float(bits), "trellis": args.trellis}
         if args.table_bits is not None and bits != "none":

@@ -61,7 +61,6 @@ class Block:
         form = block_form(plain_class(module))
         assert form is not None
         self._form = form
-        self.earlier = form.earlier
         self._names = _arguments(plain_class(module))
         self._mlp = module.mlp
         self._norms = {"attention": Gain(module.input_layernorm), "mlp": Gain(module.post_attention_layernorm)}
@@ -323,7 +322,7 @@ def run(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """``forward`` of a module that is a block."""
     block: Block = self.__dict__["_wcodec_block"]
     h = args[0] if args else kwargs.get("hidden_states")
-    if any(name in kwargs for name in block.earlier):
+    if any(name in kwargs for name in block._form.earlier):
         # What renames it, and warns, stands around the block's own forward.
         return forward(self, *args, **kwargs)
     return block.run(self, h, args, kwargs) if block.takes(self, h) else forward(self, *args, **kwargs)

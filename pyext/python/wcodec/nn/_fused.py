@@ -85,12 +85,12 @@ class Fused:
 
 def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype, chain: Chain) -> Fused | None:
     """The layer's products, if kernels multiply with its weight as it is stored."""
-    shape = store.entry(name).shape
+    entry = store.entry(name)
+    shape = entry.shape
     if not store.fuses or dtype not in (torch.float16, torch.bfloat16) or len(shape) != 2 or not shape[1]:
         return None
     if decoder.unfused(name) is not None or not decoder.multiplies(dtype):
         return None
-    entry = store.entry(name)
     tokens = _crossover.tokens(decoder.device, entry.coder, entry.scheme, shape[0] * shape[1])
     found = Fused(decoder, name, shape, dtype, chain, tokens)
     try:
