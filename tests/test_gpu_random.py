@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_helpers
+import numpy as np
 import pytest
 import torch.nn.functional as F
 import wcodec
@@ -71,8 +72,11 @@ def decoded(decoder: wcodec.GpuDecoder, entry: Any, dtype: torch.dtype) -> torch
     return out
 
 
-def check_products(decoder: wcodec.GpuDecoder, exact: torch.Tensor, rng: random.Random, errors: Errors) -> Any:
-    """Products with some vectors; the vectors, bias and results."""
+def check_products(
+    decoder: wcodec.GpuDecoder, exact: torch.Tensor, steps: torch.Tensor, rng: random.Random, errors: Errors
+) -> Any:
+    """Products with some vectors; the vectors, bias and results. ``steps`` are what goes into the sums besides the
+    weights, for each row or for all."""
     dtype = rng.choice((torch.bfloat16, torch.float16))
     count = rng.choice((1, 1, 1, rng.randint(2, 8), rng.randint(9, 16)))
     # Results that f16 holds, and that are not too small for it.
@@ -87,6 +91,8 @@ def check_products(decoder: wcodec.GpuDecoder, exact: torch.Tensor, rng: random.
     # Half a unit of the result, what is below f16's normal numbers, and f32's rounding of running sums: tensor cores
     # add 8 or 16 terms at a time, and cut off.
     size = x.double().abs() @ exact.abs().T + (0 if bias is None else bias.double().abs())
+    # Where levels are the symbols themselves, half a step of each element goes in and out again.
+    size += x.double().abs().sum(dim=1, keepdim=True) * steps.reshape(1, -1)
     unit = torch.finfo(dtype).eps
     least = torch.finfo(dtype).tiny * unit
     bound = want.abs() * unit * 0.502 + least * 0.502 + size * (exact.shape[1] // 8 + 8) * 2.0**-23
@@ -156,7 +162,10 @@ def test_random_matrices(part: int, tmp_path: Path) -> None:
                 for dtype in (torch.float32, torch.bfloat16, torch.float16):
                     assert gpu_helpers.same(decoded(decoder, entry, dtype), entry.torch(dtype)), dtype
                 if decoder.unfused("w") is None:
-                    sound = check_products(decoder, decoder.decode("w", torch.float32).double(), rng, errors)
+                    exact = decoder.decode("w", torch.float32).double()
+                    # Of scheme rate, levels are a half more than symbols.
+                    steps = entry.scales().max(axis=-1) if options["scheme"] == "int8" else np.zeros(1)
+                    sound = check_products(decoder, exact, torch.as_tensor(steps, device="cuda"), rng, errors)
                     decoder.check()
                     if rng.random() < 0.3:
                         check_damage(data, entry, sound, rng, errors)
