@@ -35,11 +35,15 @@ SCHEMES[1] = SCHEMES[0] | {
     "lossless": ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
     "rate": ("F32", "F16", "BF16"),
 }
+SCHEMES[2] = SCHEMES[1]
 #: minor version -> coder -> the fewest bits of its tables, and the most
 TABLES = {0: {"rans": (11, 12), "huffman": (11, 12)}, 1: {"rans": (11, 12), "huffman": (8, 12)}}
+TABLES[2] = TABLES[1]
 #: the keys of a plane that depend on its coder; those of another coder are ignored
 CHUNK_KEYS, TILE_KEYS, SIDE_KEYS = {"chunks", "offsets", "max_chunk"}, {"layout", "tile", "table"}, {"shift", "side"}
 TILED = ("rans", "huffman")
+#: layout -> coded symbols of a lane in a block, and the bytes of one
+CODED = {"byte": (32, 1), "split": (32, 1), "pair": (16, 1), "quad": (8, 2)}
 #: schemes whose plane is of symbols, which scales make values of
 SYMBOLS = ("int8", "rate")
 
@@ -91,20 +95,38 @@ def find_segments(node: Any) -> Iterator[Segment]:
             yield from find_segments(child)
 
 
-def huffman_lookup(lengths: Array, bits: int) -> tuple[Array, Array]:
-    """Symbol and code length for each value of the next `bits` bits of the stream; `lengths` is int64 [256]."""
-    require(lengths.max() <= bits, "huffman table: a code is too long")
-    used = [int(s) for s in np.argsort(lengths, kind="stable") if lengths[s]]
-    require(sum(1 << bits - int(lengths[s]) for s in used) == 1 << bits, "huffman table: the code is not complete")
-    symbol, length = np.zeros(1 << bits, np.uint8), np.zeros(1 << bits, np.int64)
-    code, last = -1, int(lengths[used[0]])
-    for s in used:
-        n = int(lengths[s])
+def code_lookup(symbols: list[int], lengths: list[int], bits: int) -> tuple[Array, Array]:
+    """Symbol and code length for each value of the next `bits` bits of the stream, of canonical codes in this order."""
+    require(sum(1 << bits - n for n in lengths) == 1 << bits, "huffman table: the code is not complete")
+    symbol, length = np.zeros(1 << bits, np.uint16), np.zeros(1 << bits, np.int64)
+    code, last = -1, lengths[0]
+    for s, n in zip(symbols, lengths, strict=True):
         code, last = (code + 1) << (n - last), n
         # the stream fills from the least significant bit, so a code's first bit is the lowest bit of the index
         reverse = int(f"{code:0{n}b}"[::-1], 2)
         symbol[reverse :: 1 << n], length[reverse :: 1 << n] = s, n
     return symbol, length
+
+
+def huffman_lookup(lengths: Array, bits: int) -> tuple[Array, Array]:
+    """`code_lookup` of the table of layouts whose symbols are bytes: int64 [256]."""
+    require(lengths.max() <= bits, "huffman table: a code is too long")
+    used = [int(s) for s in np.argsort(lengths, kind="stable") if lengths[s]]
+    symbol, length = code_lookup(used, lengths[used].tolist(), bits)
+    return symbol.astype(np.uint8), length
+
+
+def quad_lookup(numbers: Array, bits: int) -> tuple[Array, Array]:
+    """`code_lookup` of the table of layout `quad`, int64: how many codes each length has, and then the symbols."""
+    require(numbers.size >= bits, "quad table: shorter than its counts")
+    counts, symbols = numbers[:bits], numbers[bits:]
+    require(counts.sum() == symbols.size, "quad table: its counts are not those of its symbols")
+    lengths = np.repeat(np.arange(1, bits + 1), counts)
+    require(not (symbols & ~0x7777).any(), "quad table: a symbol has a bit that none has")
+    ascend = np.diff(symbols) > 0
+    require((ascend | (np.diff(lengths) > 0)).all(), "quad table: symbols of one length do not ascend")
+    require(np.unique(symbols).size == symbols.size, "quad table: a symbol stands twice")
+    return code_lookup(symbols.tolist(), lengths.tolist(), bits)
 
 
 def decode_rans(data: bytes, begin: Array, end: Array, n: int, table: Array, bits: int) -> tuple[Array, Array]:
@@ -145,30 +167,57 @@ def decode_rans(data: bytes, begin: Array, end: Array, n: int, table: Array, bit
 
 def decode_huffman(data: bytes, begin: Array, end: Array, n: int, table: Array, bits: int) -> Array:
     """Decode coded `huffman` bodies, byte ranges [begin, end) of `data`: uint8 [chunks, 32, n]."""
-    symbol, length = huffman_lookup(table, bits)
     require((end - begin >= 4 + LANES + 4).all(), "huffman body: shorter than its header and a word")
-    octets, pairs, words = (np.frombuffer(data, f"<u{i}").astype(np.int64) for i in (1, 2, 4))
+    octets, pairs = (np.frombuffer(data, f"<u{i}").astype(np.int64) for i in (1, 2))
     least, wide = pairs[begin // 2][:, None], pairs[begin // 2 + 1][:, None]
     require((wide <= 1).all(), "huffman body: wide is neither 0 nor 1")
-    first, stop = (begin + 4 + LANES * (1 + wide[:, 0])) // 4, end // 4
-    require((first < stop).all(), "huffman body: shorter than its wide header and a word")
+    first = begin + 4 + LANES * (1 + wide[:, 0])
+    require((first < end).all(), "huffman body: shorter than its wide header and a word")
     at = begin[:, None] + 4 + np.arange(LANES) * (1 + wide)
-    edge = 2 + np.cumsum(least + (octets[at] | octets[at + 1] * wide << 8), axis=1)  # where the codes of lanes end
-    bit = np.insert(edge[:, :-1], 0, 2, axis=1)
-    finish = edge[:, -1]
+    sizes = least + (octets[at] | octets[at + 1] * wide << 8)
+    out, left = decode_streams(data, first, end, sizes, n, huffman_lookup(table, bits))
+    require((left == 0).all(), "huffman body: a lane's codes do not take exactly its bits")
+    return out
+
+
+def decode_quads(data: bytes, begin: Array, end: Array, n: int, table: Array, bits: int) -> Array:
+    """`decode_huffman` of layout `quad`, whose lanes have two streams and 8 symbols a block: uint16."""
+    require((end - begin >= 4 + LANES + 4).all(), "quad body: shorter than its header and a word")
+    octets, pairs = (np.frombuffer(data, f"<u{i}").astype(np.int64) for i in (1, 2))
+    least, unit = pairs[begin // 2][:, None, None], pairs[begin // 2 + 1][:, None, None]
+    require((unit <= 8).all(), "quad body: unit is larger than 8")
+    nibbles = octets[begin[:, None, None] + 4 + np.arange(LANES)[:, None]] >> np.array([0, 4]) & 15
+    sizes = (least + (nibbles << unit)).reshape(begin.size, 2 * LANES)
+    out, left = decode_streams(data, begin + 4 + LANES, end, sizes, n // 2, quad_lookup(table, bits))
+    fits = (left >= 0) & (left < 1 << unit[:, 0])
+    require(fits.all(), "quad body: a stream's codes take more than its bits, or too few of them")
+    # of each block the first 4 symbols are the first stream's
+    return out.reshape(begin.size, LANES, 2, n // 8, 4).transpose(0, 1, 3, 2, 4).reshape(begin.size, LANES, n)
+
+
+def decode_streams(
+    data: bytes, begin: Array, end: Array, sizes: Array, n: int, lookup: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Decode the words of bodies, byte ranges [begin, end) of `data`, with streams of `sizes` bits, [chunks, streams].
+
+    Returns the symbols, [chunks, streams, n], and how many bits the codes leave of each stream, below 0 if they pass
+    its end.
+    """
+    (symbol, length), words = lookup, np.frombuffer(data, "<u4").astype(np.int64)
+    first, stop, edge = begin // 4, end // 4, 2 + np.cumsum(sizes, axis=1)
+    bit, finish = np.insert(edge[:, :-1], 0, 2, axis=1), edge[:, -1]
     require((stop - first == (finish + 31) >> 5).all(), "huffman body: does not end with the last code's word")
-    out = np.empty((n, begin.size, LANES), np.uint8)
+    out = np.empty((n, *sizes.shape), symbol.dtype)
     for step in range(n):
         at = first[:, None] + (bit >> 5)
         # the sign bit that the shift may smear is above the at most 12 bits that are kept
         low, high = (np.where(i < stop[:, None], words[np.minimum(i, words.size - 1)], 0) for i in (at, at + 1))
-        window = (low | high << 32) >> (bit & 31) & ((1 << bits) - 1)
+        window = (low | high << 32) >> (bit & 31) & (symbol.size - 1)
         out[step] = symbol[window]
         bit += length[window]
-    require((bit == edge).all(), "huffman body: a lane's codes do not take exactly its bits")
     unused = words[first] & 3 | np.where(finish & 31, words[stop - 1] >> (finish & 31), 0)
     require((unused == 0).all(), "huffman body: bits before or after the codes are not zero")
-    return out.transpose(1, 2, 0)
+    return out.transpose(1, 2, 0), edge - bit
 
 
 def join_pairs(symbols: Array, side: Array, shift: int) -> Array:
@@ -195,6 +244,39 @@ def join_pairs(symbols: Array, side: Array, shift: int) -> Array:
     high = np.stack([symbols & 15, symbols >> 4], axis=-1).reshape(low.shape)
     v = high << shift | low & ((1 << shift) - 1)
     return np.where(low & 0x80, ~v, v)
+
+
+def quad_places(shift: int, k: int) -> list[tuple[int, int, int]]:
+    """Where the bits of A_k are: side word, which bits of each byte of A_k, and by how much they stand further left."""
+    four, two, i = k // 4, k // 2, k % 4
+    if shift == 3:
+        return [(two, 0x80, -4 * (k % 2)), (two, 0x0E, 3 - 4 * (k % 2))]
+    if shift == 1:
+        return [(four, 0x88, -i)]
+    sign, low = (0, 0x80, -k), {0: (), 2: ((1 + four, 0x0C, 2 * i - 2),), 4: ((1 + two, 0x0F, 4 * (k % 2)),)}
+    return [sign, *low[shift]]
+
+
+def join_quads(symbols: Array, side: Array, shift: int) -> Array:
+    """`join_pairs` of layout `quad`, whose symbols are uint16 [chunks, 32, blocks, 8].
+
+    `side` is the side words as they are stored, uint32 [chunks, blocks, (shift + 1) * 32].
+    """
+    words, n, at = [], shift + 1, 0
+    for size in (4, 2, 1):
+        if n & size:
+            group = side[:, :, at : at + size * LANES].reshape(*side.shape[:2], LANES, size)
+            words += [group[..., j] for j in range(size)]
+            at += size * LANES
+    packed = np.zeros((*side.shape[:2], LANES, 8), "<u4")
+    for k in range(8):
+        for word, mask, left in quad_places(shift, k):
+            turned = words[word] >> left if left >= 0 else words[word] << -left
+            packed[..., k] |= turned & np.uint32(mask * 0x01010101)
+    octets = packed.view(np.uint8).transpose(0, 2, 1, 3)  # [chunks, 32, blocks, 32]
+    high = (symbols[..., None] >> np.arange(0, 16, 4, dtype=np.uint16) & 7).astype(np.uint8).reshape(octets.shape)
+    v = high << shift | (octets & 15) >> (4 - shift)
+    return np.where(octets & 0x80, ~v, v)
 
 
 def join_rests(symbols: Array, side: Array) -> Array:
@@ -230,11 +312,11 @@ class FormatReader:
     """One container. Header, index and the segments' places are checked when it is opened; hashes and contents of a
     tensor's segments whenever that tensor is read, so that damage to one tensor leaves the others readable.
 
-    With `minor` 0 it is a reader of version 1.0, which knows nothing of what the page marks 1.1.
+    With `minor` 0 it is a reader of version 1.0, which knows nothing of what the page marks 1.1 and 1.2, and so on.
     """
 
-    def __init__(self, path_or_bytes: str | Path | bytes, *, minor: int = 1) -> None:
-        self._schemes, self._table_bits = SCHEMES[minor], TABLES[minor]
+    def __init__(self, path_or_bytes: str | Path | bytes, *, minor: int = 2) -> None:
+        self._schemes, self._table_bits, self._quads = SCHEMES[minor], TABLES[minor], minor >= 2
         self._file = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).read_bytes()
         index_offset = self._read_header()
         self.index = self._read_index(self._file[index_offset:])
@@ -464,14 +546,16 @@ class FormatReader:
         lossless, trellis = scheme == "lossless", scheme == "rate" and coder in TILED
         require(coder in ("raw", "zstd", *TILED), f"{name}: unknown coder {coder!r}")
         require(lossless or "fields" not in plane, f"{name}: fields in a plane that is not of a lossless tensor")
+        quad = layout == "quad" and coder == "huffman" and not lossless and self._quads
         expected = set() if coder == "raw" else CHUNK_KEYS | (TILE_KEYS if coder in TILED else {"chunk"})
-        expected = expected | (SIDE_KEYS if coder in TILED and layout in ("pair", "split") else set())
+        expected = expected | (SIDE_KEYS if quad or (coder in TILED and layout in ("pair", "split")) else set())
         require(expected <= plane.keys(), f"{name}: plane keys {sorted(expected - plane.keys())} are missing")
         filters = ("left", "up", "trellis") if trellis else ("left", "up")
         require("filter" not in plane or filter_name in filters, f"{name}: unknown filter {filter_name!r}")
         require(not lossless or filter_name is None, f"{name}: a filter in a lossless tensor")
         layouts = ("byte", "split") if lossless else ("byte", "pair")
-        require(coder not in TILED or layout in layouts, f"{name}: bad layout {layout!r}")
+        require(coder not in TILED or quad or layout in layouts, f"{name}: bad layout {layout!r}")
+        require(not quad or filter_name in (None, "trellis"), f"{name}: filter {filter_name!r} in layout quad")
         data = self._segment(plane.get("data"), f"{name}: data")
         require(size <= 131072 * len(data), f"{name}: {len(data)} bytes cannot hold {size}")
         if coder == "raw":
@@ -481,7 +565,7 @@ class FormatReader:
         if coder == "zstd":
             return self._decode_zstd(name, plane, view, data, size, width)
         require(view and width == 1, f"{name}: coder {coder} needs a matrix of bytes")
-        return self._decode_tiles(name, plane, view, data, changes=scheme == "rate")
+        return self._decode_tiles(name, plane, view, data, changes=scheme == "rate" or quad)
 
     def _chunks(self, name: str, plane: Json, data: bytes, chunks: int) -> tuple[Array, Array]:
         """Begin and end of each chunk in `data`, in bytes, int64 [chunks]; `chunks` follows from the shape."""
@@ -529,14 +613,16 @@ class FormatReader:
         tile, layout, shift = plane["tile"], plane["layout"], plane.get("shift")
         require(is_size(tile, 64, 1024) and tile % 64 == 0, f"{name}: bad tile {tile!r}")
         require(layout != "pair" or is_size(shift, 0, 3), f"{name}: bad shift {shift!r}")
+        require(layout != "quad" or is_size(shift, 0, 4), f"{name}: bad shift {shift!r}")
         strips, padded_cols, tiles = -(-rows // 16), align(cols, 64), -(-align(cols, 64) // tile)
         chunks = count * strips * tiles
         begin, end = self._chunks(name, plane, data, chunks)
         sizes, last = end - begin, np.arange(chunks) % tiles == tiles - 1
         widths = np.where(last, padded_cols - (tiles - 1) * tile, tile)
         # checked here because the output is allocated before bodies are looked at. No body of rans is shorter than 32
-        # states and 2 bits of each tail, none of huffman than a header, 2 bits, and 16 codes of 1 bit in each lane
-        shortest = 136 if plane["coder"] == "rans" else 104
+        # states and 2 bits of each tail, none of huffman than a header, 2 bits, and 16 codes of 1 bit in each lane, or
+        # in layout quad 8
+        shortest = 136 if plane["coder"] == "rans" else 72 if layout == "quad" else 104
         longest = 16 * widths + (128 if layout == "split" and plane["coder"] == "rans" else 0)
         require(((sizes >= shortest) & (sizes <= longest)).all(), f"{name}: a chunk is too short or too long")
         side: list[Array] = []
@@ -565,21 +651,22 @@ class FormatReader:
         """
         rans, layout, shift = plane["coder"] == "rans", plane["layout"], plane.get("shift")
         nb, chunks = w // 64, begin.size
-        per_block = 16 if layout == "pair" else 32  # coded symbols of a lane
+        per_block, octets = CODED[layout]
         patches: list[Array] = []
-        if layout == "pair" and shift < 3:
+        if layout == "quad" or (layout == "pair" and shift < 3):
             patches = [
                 read_patches(data[b:e], 16 * w, changes) for b, e in zip(begin.tolist(), end.tolist(), strict=True)
             ]
             begin = begin + np.array([4 + 4 * len(p) for p in patches])
-        raw_length = w * per_block // 2 + (128 if rans and layout != "byte" else 0)
+        raw_length = LANES * nb * per_block * octets + (128 if rans and layout != "byte" else 0)
         require((end - begin <= raw_length).all(), "a body is longer than its raw length")
         raw, coded = np.flatnonzero(end - begin == raw_length), np.flatnonzero(end - begin < raw_length)
-        symbols = np.empty((chunks, LANES, nb * per_block), np.uint8)
+        symbols = np.empty((chunks, LANES, nb * per_block), f"<u{octets}")
         tail = np.zeros((chunks, LANES), np.int64)
         bits, table = self._table(plane)
         if coded.size and not rans:
-            symbols[coded] = decode_huffman(data, begin[coded], end[coded], nb * per_block, table, bits)
+            decode = decode_quads if layout == "quad" else decode_huffman
+            symbols[coded] = decode(data, begin[coded], end[coded], nb * per_block, table, bits)
         elif coded.size:
             n = nb * per_block - (4 if layout == "byte" else 0)
             symbols[coded, :, :n], tail[coded] = decode_rans(data, begin[coded], end[coded], n, table, bits)
@@ -587,16 +674,19 @@ class FormatReader:
                 symbols[coded, :, n:] = tail[coded].astype("<u4").view(np.uint8).reshape(-1, LANES, 4)
         for i in raw.tolist():
             body = np.frombuffer(data, np.uint8)[begin[i] : end[i]]
-            stored = body[: w * per_block // 2].reshape(nb, 2, LANES, per_block // 2)
+            stored = body[: symbols[i].nbytes].view(symbols.dtype).reshape(nb, 2, LANES, per_block // 2)
             symbols[i] = stored.transpose(2, 0, 1, 3).reshape(LANES, -1)
-            tail[i] = body[stored.size :].view("<u4") if body.size > stored.size else 0
+            tail[i] = body[stored.nbytes :].view("<u4") if body.size > stored.nbytes else 0
         elements = symbols.reshape(chunks, LANES, nb, per_block)
         if side is not None:
             if rans:
                 # the tails are the last words, which the side plane leaves out
                 side = np.concatenate([side, tail.astype("<u4").view(np.uint8)], axis=1)
             words = np.ascontiguousarray(side).view("<u4").reshape(chunks, nb, side_words(plane), LANES)
-            elements = join_pairs(elements, words, shift) if layout == "pair" else join_rests(elements, words)
+            if layout == "quad":
+                elements = join_quads(elements, words.reshape(chunks, nb, -1), shift)
+            else:
+                elements = join_pairs(elements, words, shift) if layout == "pair" else join_rests(elements, words)
         # patches count elements in decoding order: block, lane, element
         elements = np.ascontiguousarray(elements.reshape(chunks, LANES, nb, 32, -1).transpose(0, 2, 1, 3, 4))
         for flat, patch in zip(elements.reshape(chunks, -1), patches, strict=False):
@@ -609,17 +699,24 @@ class FormatReader:
         return undo_filter(grid[..., 0], plane["filter"])[..., None] if "filter" in plane else grid
 
     def _table(self, plane: Json) -> tuple[int, Array]:
-        """Bits and 256 frequencies or code lengths, int64, of the plane's table."""
+        """Bits of the plane's table and its numbers, int64: 256 frequencies or code lengths; of layout quad all."""
         tables, number = self.index["tables"], plane["table"]
         require(is_size(number, 0, len(tables) - 1) and isinstance(tables[number], dict), f"no table {number!r}")
         table = tables[number]
         good = table.get("coder") == plane["coder"] and is_size(table.get("bits"), *self._table_bits[plane["coder"]])
         require(good, f"table {number}: of another coder, or bad bits")
+        quad = plane["layout"] == "quad"
+        good = not self._quads or (table.get("layout") == "quad" if quad else "layout" not in table)
+        require(good, f"table {number}: of another layout")
         data = self._segment(table.get("data"), f"table {number}")
-        require(len(data) == (512 if plane["coder"] == "rans" else 256), f"table {number}: wrong length")
-        bits, numbers = table["bits"], np.frombuffer(data, f"<u{len(data) // 256}").astype(np.int64)
+        good = len(data) % 2 == 0 if quad else len(data) == (512 if plane["coder"] == "rans" else 256)
+        require(good, f"table {number}: wrong length")
+        bits, octets = table["bits"], 1 if len(data) == 256 and not quad else 2
+        numbers = np.frombuffer(data, f"<u{octets}").astype(np.int64)
         # also where all chunks are raw, and nothing is looked up
-        if plane["coder"] == "rans":
+        if quad:
+            quad_lookup(numbers, bits)
+        elif plane["coder"] == "rans":
             require(numbers.sum() == 1 << bits and numbers.max() < 1 << bits, "rans table: bad frequencies")
         else:
             huffman_lookup(numbers, bits)
@@ -628,7 +725,7 @@ class FormatReader:
 
 def side_words(plane: Json) -> int:
     """Side words of a lane and block."""
-    return plane["shift"] + 1 if plane["layout"] == "pair" else plane["shift"]  # 8 R, where R = shift / 8
+    return plane["shift"] + (plane["layout"] != "split")  # in layout split 8 R, where R = shift / 8
 
 
 def read_patches(chunk: bytes, elements: int, changes: bool) -> Array:

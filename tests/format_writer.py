@@ -22,9 +22,16 @@ import zstandard
 
 MAGIC = b"\x89WCODEC\n"
 LANES = range(32)
-#: how coded bodies use what the page leaves to writers (`Tensor.variety`): p of the lanes of rans, header of huffman
-VARIETIES = ["as advised", "p = 15; wide", "every p by turns; wide and least = 0", "p = 30; least below the fewest"]
+#: how coded bodies use what the page leaves to writers (`Tensor.variety`): p of the lanes of rans, header of huffman,
+#: and in layout quad its header, bits that streams leave, and the bits of symbols that raw chunks have and nobody reads
+VARIETIES = [
+    "as advised",
+    "p = 15; wide; unit = 8 and least the most",
+    "every p by turns; wide and least = 0",
+    "p = 30; least below the fewest; no small unit",
+]
 Json = dict[str, Any]
+TableKey = tuple[str, str, int, bool]
 
 
 @dataclass
@@ -57,9 +64,11 @@ class Tensor:
     raw_chunks: Sequence[int] = ()
     #: tiled coders: value of the elements beyond the matrix (of all their bits, in layout `split`)
     pad: int = 0
-    #: tensors with the same key, coder and bits share one table; "" shares with none
+    #: tensors with the same key, coder and bits share one table, those of layout `quad` one of theirs; "" shares with
+    #: none
     table_key: str = ""
-    #: huffman, layout `pair`, shift below 3: only so many pairs, the commonest, have codes; 0: all of them
+    #: huffman, layout `pair` with shift below 3, and `quad`: only so many pairs or quads, the commonest, have codes; 0:
+    #: all of them, or of quads as many as the table has room for
     alphabet: int = 0
     #: coded chunks: an index into `VARIETIES`. None: chunk after chunk another, beginning with one that the name gives
     variety: int | None = None
@@ -69,6 +78,16 @@ class Tensor:
     fields: Sequence[tuple[int, int]] | None = None
 
 
+def is_quad(tensor: Tensor) -> bool:
+    """Whether the tensor's plane is of layout `quad`, which is one of coder `huffman`."""
+    return tensor.coder == "huffman" and tensor.layout == "quad"
+
+
+def table_key(tensor: Tensor) -> TableKey:
+    """What tensors that share a table have in common: a name, coder, bits, and whether it is one of layout `quad`."""
+    return tensor.table_key or "=" + tensor.name, tensor.coder, tensor.bits, is_quad(tensor)
+
+
 @dataclass
 class Chunk:
     """A tile on its way into a file."""
@@ -76,7 +95,7 @@ class Chunk:
     width: int
     #: coded symbols of each lane
     symbols: list[list[int]]
-    #: side words [block][word][lane], layouts `pair` and `split` only
+    #: side words [block][word][lane], not of layout `byte`
     side: list[list[list[int]]] = field(default_factory=list)
     #: (position, value), None where the chunk has no count
     patches: list[tuple[int, int]] | None = None
@@ -173,6 +192,28 @@ def side_words(elements: list[int], shift: int) -> list[int]:
     return words
 
 
+def quad_side_words(elements: list[int], shift: int) -> list[int]:
+    """`side_words` of layout `quad`."""
+    words = [0] * (shift + 1)
+    for k in range(8):
+        kept = [(q & 0x80) | (magnitude(q) << 4 - shift & 0x0F) for q in elements[4 * k : 4 * k + 4]]
+        a = int.from_bytes(bytes(kept), "little")
+        signs, i, j = a & 0x80808080, k % 4, k // 4
+        if shift in (0, 2, 4):
+            words[0] |= signs >> k
+        if shift == 1:
+            words[j] |= a >> i
+        elif shift == 2:
+            low = a & 0x0C0C0C0C
+            words[1 + j] |= (low >> 2, low, low << 2, low << 4)[i]
+        elif shift == 3:
+            low = a & 0x0E0E0E0E
+            words[k // 2] |= signs >> 4 | low >> 1 if k % 2 else signs | low << 3
+        elif shift == 4:
+            words[1 + k // 2] |= (a & 0x0F0F0F0F) << 4 * (k % 2)
+    return words
+
+
 def rest_words(elements: list[int], shift: int) -> list[int]:
     """The side words of 32 elements of 8 + shift bits of a lane and block, layout `split`."""
     words = []
@@ -198,27 +239,37 @@ def make_chunk(tensor: Tensor, tile: list[list[int]]) -> Chunk:
         by_lane = [[rest_words(e[b : b + 32], s) for b in range(0, len(e), 32)] for e in lanes]
         side = [[[by_lane[lane][b][j] for lane in LANES] for j in range(s)] for b in range(width // 64)]
         return Chunk(width, [[e >> s for e in elements] for elements in lanes], side)
+    quad = tensor.layout == "quad"
+    most, per_symbol, words_of = (7, 4, quad_side_words) if quad else (15, 2, side_words)
     symbols = []
     for elements in lanes:
-        high = [min(magnitude(q) >> s, 15) for q in elements]
-        symbols.append([high[i] | high[i + 1] << 4 for i in range(0, len(high), 2)])
-    by_lane = [[side_words(e[b : b + 32], s) for b in range(0, len(e), 32)] for e in lanes]
+        high = [min(magnitude(q) >> s, most) for q in elements]
+        symbols.append([sum(high[i + b] << 4 * b for b in range(per_symbol)) for i in range(0, len(high), per_symbol)])
+    by_lane = [[words_of(e[b : b + 32], s) for b in range(0, len(e), 32)] for e in lanes]
     side = [[[by_lane[lane][b][j] for lane in LANES] for j in range(s + 1)] for b in range(width // 64)]
     # In decoding order: block, lane, element.
     order = [(i // 32 * 1024 + lane * 32 + i % 32, q) for lane in LANES for i, q in enumerate(lanes[lane])]
-    escapes = sorted((position, q) for position, q in order if magnitude(q) >> s > 15)
-    return Chunk(width, symbols, side, escapes if s < 3 else None)
+    escapes = sorted((position, q) for position, q in order if magnitude(q) >> s > most)
+    return Chunk(width, symbols, side, escapes if quad or s < 3 else None)
 
 
 def patch_rare(chunk: Chunk, tile: list[list[int]], kept: list[int]) -> None:
-    """Codes the first of the pairs that are kept for each that is not, and patches its elements."""
-    patches = dict(chunk.patches or [])
+    """Codes the nearest of the pairs or quads that are kept for each that is not, and patches its elements.
+
+    Those that differ, and the first one always: patches may replace an element by what it is.
+    """
+    patches, nearest, others = dict(chunk.patches or []), {}, np.array(kept)
     for lane, symbols in enumerate(chunk.symbols):
         elements = lane_elements(tile, lane)
+        per_symbol = len(elements) // len(symbols)
+        places = range(0, 4 * per_symbol, 4)  # of the elements' bits in a symbol
         for i, symbol in enumerate(symbols):
-            if symbol not in kept:
-                symbols[i] = kept[0]
-                for e in (2 * i, 2 * i + 1):
+            if symbol not in nearest:
+                differ = sum((others ^ symbol) >> at & 15 != 0 for at in places)
+                nearest[symbol] = kept[int(np.argmin(differ))]
+            other = symbols[i] = nearest[symbol]
+            for e, at in enumerate(places if symbol != other else (), per_symbol * i):
+                if at == 0 or (symbol ^ other) >> at & 15:
                     patches[e // 32 * 1024 + lane * 32 + e % 32] = elements[e]
     chunk.patches = sorted(patches.items())
 
@@ -232,21 +283,23 @@ def rans_table(counts: Counter[int], bits: int) -> list[int]:
     return frequencies
 
 
-def huffman_table(counts: Counter[int], bits: int) -> list[int]:
+def huffman_table(counts: Counter[int], bits: int) -> dict[int, int]:
     """Lengths of a complete code of at most `bits` bits."""
     counts = counts + Counter((0, 1))  # a complete code needs two symbols
+    if len(counts) > 1 << bits:
+        raise ValueError(f"{len(counts)} symbols are too many for codes of {bits} bits")
     while True:
         heap = [(n, s, [s]) for s, n in counts.items()]
         heapq.heapify(heap)
-        lengths = [0] * 256
+        lengths = dict.fromkeys(counts, 0)
         while len(heap) > 1:
             (n0, _, a), (n1, key, b) = heapq.heappop(heap), heapq.heappop(heap)
             for s in a + b:
                 lengths[s] += 1
             heapq.heappush(heap, (n0 + n1, key, a + b))
-        if max(lengths) <= bits:
+        if max(lengths.values()) <= bits:
             return lengths
-        # flatter counts give shorter codes; equal counts give at most 8 bits
+        # flatter counts give shorter codes; equal counts give as few bits as there can be
         counts = Counter({s: (n + 1) // 2 for s, n in counts.items()})
 
 
@@ -280,18 +333,24 @@ def rans_body(lanes: list[list[int]], tails: list[int], frequencies: list[int], 
     return struct.pack("<32I", *states) + stream + bytes(-len(stream) % 4)
 
 
-def huffman_codes(lengths: list[int]) -> dict[int, tuple[int, int]]:
+def huffman_codes(lengths: dict[int, int]) -> dict[int, tuple[int, int]]:
     """Canonical codes: symbol -> (code, length)."""
     codes = {}
     code, last = 0, 0
-    for length, s in sorted((n, s) for s, n in enumerate(lengths) if n):
+    for length, s in sorted((n, s) for s, n in lengths.items()):
         code <<= length - last
         codes[s] = (code, length)
         code, last = code + 1, length
     return codes
 
 
-def huffman_body(lanes: list[list[int]], lengths: list[int], variety: int) -> bytes:
+def quad_table(lengths: dict[int, int], bits: int) -> bytes:
+    """The table of layout `quad`: how many codes have each length, and their symbols."""
+    used, counts = sorted((n, s) for s, n in lengths.items()), Counter(lengths.values())
+    return struct.pack(f"<{bits + len(used)}H", *(counts[n + 1] for n in range(bits)), *(s for _, s in used))
+
+
+def huffman_body(lanes: list[list[int]], lengths: dict[int, int], variety: int) -> bytes:
     """A coded body of section 7."""
     text = {s: f"{code:0{length}b}" for s, (code, length) in huffman_codes(lengths).items()}
     coded = ["".join(text[s] for s in symbols) for symbols in lanes]
@@ -305,24 +364,53 @@ def huffman_body(lanes: list[list[int]], lengths: list[int], variety: int) -> by
     return header + value.to_bytes(align(2 + sum(sizes), 32) // 8, "little")
 
 
-def raw_body(chunk: Chunk, per_half: int, tails: list[int]) -> bytes:
+def quad_body(lanes: list[list[int]], lengths: dict[int, int], variety: int) -> bytes:
+    """A coded body of section 7 in layout `quad`."""
+    text = {s: f"{code:0{length}b}" for s, (code, length) in huffman_codes(lengths).items()}
+    # of each block, 8 symbols, a lane's first stream has the first 4
+    streams = [[s for i, s in enumerate(lane) if i % 8 // 4 == which] for lane in lanes for which in (0, 1)]
+    coded = ["".join(text[s] for s in stream) for stream in streams]
+    sizes = [len(codes) for codes in coded]
+    fewest, most = min(sizes), max(sizes)
+    # a stream is less than 2^unit bits longer than its codes, whatever the least
+    least, units = [
+        (fewest, range(9)),
+        (most if most - fewest < 256 else fewest, range(8, 9)),
+        (0, range(9)),
+        (max(fewest - 5, 0), range(3, 9)),
+    ][variety]
+    unit = next(u for u in units if most <= least + (15 << u) and fewest > least - (1 << u))
+    steps = [max(-(-(size - least) // (1 << unit)), 0) for size in sizes]
+    left = "0110"[variety] * 256, "0101"[variety] * 256  # in what streams leave anything may stand
+    stream = "00" + "".join(
+        codes + left[i % 2][: least + (steps[i] << unit) - len(codes)] for i, codes in enumerate(coded)
+    )
+    header = struct.pack("<2H32B", least, unit, *(steps[2 * lane] | steps[2 * lane + 1] << 4 for lane in LANES))
+    return header + int(stream[::-1], 2).to_bytes(align(len(stream), 32) // 8, "little")
+
+
+def raw_body(chunk: Chunk, layout: str, tails: list[int], variety: int) -> bytes:
     """Symbols in the order [block][half][lane][symbol], then the tails if there are any."""
-    out = bytearray()
+    per_half, code = {"pair": (8, "B"), "quad": (4, "H")}.get(layout, (16, "B"))
+    unread = (0, 0x8888, 0x8000, 0x0808)[variety] if layout == "quad" else 0
+    out = b""
     for first in range(0, len(chunk.symbols[0]), per_half):
         for lane in LANES:
-            out += bytes(chunk.symbols[lane][first : first + per_half])
-    return bytes(out) + struct.pack(f"<{len(tails)}I", *tails)
+            out += struct.pack(f"<{per_half}{code}", *(s | unread for s in chunk.symbols[lane][first:][:per_half]))
+    return out + struct.pack(f"<{len(tails)}I", *tails)
 
 
-def chunk_bytes(tensor: Tensor, chunk: Chunk, table: list[int], index: int) -> bytes:
-    """Patches and body of chunk `index` of the tensor."""
-    rans, pair = tensor.coder == "rans", tensor.layout == "pair"
+def chunk_bytes(tensor: Tensor, chunk: Chunk, table: Any, index: int) -> bytes:
+    """Patches and body of chunk `index` of the tensor; `table` is what `rans_table` or `huffman_table` gave."""
+    rans, quad = tensor.coder == "rans", tensor.layout == "quad"
     variety = tensor.variety
     if variety is None:
         variety = (xxhash.xxh3_64_intdigest(tensor.name.encode()) + index) % len(VARIETIES)
     tails = chunk.side[-1][-1] if rans and chunk.side else []
-    stored = raw_body(chunk, 8 if pair else 16, tails)
-    if not rans:
+    stored = raw_body(chunk, tensor.layout, tails, variety)
+    if quad:
+        body = quad_body(chunk.symbols, table, variety)
+    elif not rans:
         body = huffman_body(chunk.symbols, table, variety)
     elif tails:
         body = rans_body(chunk.symbols, tails, table, tensor.bits, variety)
@@ -335,23 +423,32 @@ def chunk_bytes(tensor: Tensor, chunk: Chunk, table: list[int], index: int) -> b
     if chunk.patches is not None:
         head = struct.pack("<I", len(chunk.patches))
         for p, q in chunk.patches:
-            change = q - coded_element(chunk, p, q, tensor.shift) if tensor.scheme == "rate" else 0
+            change = q - coded_element(chunk, p, q, tensor) if tensor.scheme == "rate" or quad else 0
             head += struct.pack("<HBB", p, q, change % 256)
-    if pair and len(head + body) > 16 * chunk.width:
+    if tensor.layout in ("pair", "quad") and len(head + body) > 16 * chunk.width:
         raise ValueError(f"{tensor.name}: shift {tensor.shift} makes too many escapes for a chunk")
     return head + body
 
 
-def coded_element(chunk: Chunk, position: int, byte: int, shift: int) -> int:
+def coded_element(chunk: Chunk, position: int, byte: int, tensor: Tensor) -> int:
     """What the coded symbol makes of an element whose sign and low bits are those of `byte`."""
     block, lane, element = position // 1024, position // 32 % 32, position % 32
-    high = chunk.symbols[lane][block * 16 + element // 2] >> element % 2 * 4 & 15
+    per_symbol, shift = 4 if tensor.layout == "quad" else 2, tensor.shift
+    high = chunk.symbols[lane][(block * 32 + element) // per_symbol] >> element % per_symbol * 4 & 15
     v = high << shift | magnitude(byte) & (1 << shift) - 1
     return v ^ 0xFF if byte & 0x80 else v
 
 
 def side_bytes(tensor: Tensor, chunk: Chunk) -> bytes:
     """The side plane of a chunk; with rans the last words are left out: they are the tails."""
+    if tensor.layout == "quad":
+        out = b""
+        for block in chunk.side:
+            words = list(block)
+            for size in (size for size in (4, 2, 1) if len(block) & size):
+                group, words = words[:size], words[size:]
+                out += b"".join(struct.pack(f"<{size}I", *(word[lane] for word in group)) for lane in LANES)
+        return out
     words = [word for block in chunk.side for word in block]
     return b"".join(struct.pack("<32I", *word) for word in (words[:-1] if tensor.coder == "rans" else words))
 
@@ -436,29 +533,32 @@ def write_container(
     parts = [planes_of(t) for t in tensors]
     newer = any(t.scheme in ("lossless", "rate") for t in tensors)
     newer = newer or any(t.coder == "huffman" and t.bits < 11 for some in parts for t in some)
+    newest = any(is_quad(t) for some in parts for t in some)
     features = features or []
-    version = (1, int(newer)) if version is None else version
+    version = (1, 2 if newest else int(newer)) if version is None else version
     out = bytearray(64)
     tables: list[Json] = []
-    chunks = {}
-    counts: dict[tuple[str, str, int], Counter[int]] = {}
-    for t in (part for some in parts for part in some):
-        if t.coder not in ("rans", "huffman"):
-            continue
+    tiled = [t for some in parts for t in some if t.coder in ("rans", "huffman")]
+    cut, chunks = {}, {}
+    found: dict[TableKey, Counter[int]] = {}
+    counts: dict[TableKey, Counter[int]] = {}
+    for t in tiled:
         tiles = cut_tiles(symbols_as_bytes(t), t.tile, t.pad)
         if t.filter == "trellis" and t.data.dtype == np.int8:
             # what is not on a path would be replaced silently; beyond the matrix it may be
             assert np.array_equal(on_trellis(t.data, t.tile), t.data), f"{t.name}: not on a path"
-        tiles = [apply_filter(tile, t.filter, t.wrap) for tile in tiles]
-        chunks[t.name] = [make_chunk(t, tile) for tile in tiles]
-        if t.alphabet:
-            found = Counter(s for chunk in chunks[t.name] for lane in chunk.symbols for s in lane)
-            for chunk, tile in zip(chunks[t.name], tiles, strict=True):
-                patch_rare(chunk, tile, [s for s, _ in found.most_common(t.alphabet)])
-        key = (t.table_key or "=" + t.name, t.coder, t.bits)
-        for chunk in chunks[t.name]:
-            for lane in chunk.symbols:
-                counts.setdefault(key, Counter()).update(lane)
+        cut[t.name] = [apply_filter(tile, t.filter, t.wrap) for tile in tiles]
+        chunks[t.name] = [make_chunk(t, tile) for tile in cut[t.name]]
+        for lane in (lane for chunk in chunks[t.name] for lane in chunk.symbols):
+            found.setdefault(table_key(t), Counter()).update(lane)
+    for t in tiled:
+        if t.alphabet or is_quad(t):
+            # two less than there are codes, as a table may need two symbols that no chunk has
+            kept = [s for s, _ in found[table_key(t)].most_common(t.alphabet or (1 << t.bits) - 2)]
+            for chunk, tile in zip(chunks[t.name], cut[t.name], strict=True):
+                patch_rare(chunk, tile, kept)
+        for lane in (lane for chunk in chunks[t.name] for lane in chunk.symbols):
+            counts.setdefault(table_key(t), Counter()).update(lane)
 
     def segment(role: str, data: bytes) -> list[int | str]:
         data = edit_segment(role, data)
@@ -470,10 +570,15 @@ def write_container(
 
     built = {}
     for number, (key, count) in enumerate(counts.items()):
-        _, coder, bits = key
-        table = rans_table(count, bits) if coder == "rans" else huffman_table(count, bits)
-        data = struct.pack("<256H", *table) if coder == "rans" else bytes(table)
-        tables.append({"coder": coder, "bits": bits, "data": segment(f"table {number}", data)})
+        _, coder, bits, quads = key
+        if coder == "rans":
+            table: Any = rans_table(count, bits)
+            data = struct.pack("<256H", *table)
+        else:
+            table = huffman_table(count, bits)
+            data = quad_table(table, bits) if quads else bytes(table.get(s, 0) for s in range(256))
+        layout = {"layout": "quad"} if quads else {}
+        tables.append({"coder": coder, **layout, "bits": bits, "data": segment(f"table {number}", data)})
         built[key] = (number, table)
 
     def stored_plane(t: Tensor) -> Json:
@@ -487,7 +592,7 @@ def write_container(
             data, offsets, longest = zstd_plane(t, plain)
             plane |= {"chunk": t.chunk, "chunks": len(offsets) // 8, "max_chunk": longest}
         else:
-            number, table = built[t.table_key or "=" + t.name, t.coder, t.bits]
+            number, table = built[table_key(t)]
             bodies = [chunk_bytes(t, c, table, i) for i, c in enumerate(chunks[t.name])]
             data = b"".join(bodies)
             ends = [sum(map(len, bodies[:i])) // 4 for i in range(len(bodies) + 1)]

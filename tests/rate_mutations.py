@@ -1,4 +1,4 @@
-"""Rate tensors damaged at random, and what two readers make of them: neither may read what the other refuses."""
+"""Tensors damaged at random, and what two readers make of them: neither may read what the other refuses."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ VALUES: dict[str, list[Any]] = {
     "block": [16, 32, 128, 0, 24],
     "coder": ["rans", "huffman", "zstd", "raw", "other"],
     "filter": ["trellis", "left", "up", "other", ""],
-    "layout": ["pair", "byte", "split", "other"],
-    "shift": [0, 1, 2, 3, 4, 8, 16],
+    "layout": ["pair", "byte", "split", "quad", "other"],
+    "shift": [0, 1, 2, 3, 4, 5, 8, 16],
     "tile": [64, 128, 192, 1024, 32, 0, 2**40],
     "table": [0, 1, 2, 3, 99],
     "chunk": [1, 128, 384, 512, 1000, 0, 2**24],
-    "bits": [11, 12, 10, 13],
+    "bits": [11, 12, 10, 13, 8, 7],
     "fields": [[[0, 8]], [], [[8, 8]]],
     "row_axis": [0, 1, 2],
 }
@@ -63,6 +63,23 @@ def of_wcodec(file: bytes) -> Outcome | Exception:
         except wcodec.WcodecError as error:
             out[name] = error
     return out
+
+
+def refused(file: bytes) -> wcodec.WcodecError:
+    """What wcodec says of the one tensor that is wrong, or of the whole file."""
+    try:
+        container = wcodec.open(file)
+    except wcodec.FormatError as error:
+        return error
+    found = []
+    for name, entry in container.items():
+        try:
+            entry.numpy()
+        except (wcodec.FormatError, wcodec.CorruptError, wcodec.UnsupportedError) as error:
+            assert error.tensor == name
+            found.append(error)
+    (error,) = found
+    return error
 
 
 def disagreement(file: bytes) -> str | None:

@@ -14,9 +14,12 @@ TILED = [
     for coder in ("rans", "huffman")
     for way in (("byte", 3), ("pair", 0), ("pair", 1), ("pair", 2), ("pair", 3))
 ]
+TILED += [("huffman", "quad", shift) for shift in range(5)]
+#: those whose symbols have room for all elements, so that none needs a patch
+WHOLE = [way for way in TILED if way[1] == "byte" or way[1:] in (("pair", 3), ("quad", 4))]
 #: coder, layout, shift and filter: all that the page allows
 CODINGS: list[tuple[str, str, int, str | None]] = [
-    *((*way, name) for way in TILED for name in ("trellis", None, "left", "up")),
+    *((*way, name) for way in TILED for name in ("trellis", None, "left", "up")[: 2 if way[1] == "quad" else 4]),
     *(("zstd", "", 3, name) for name in (None, "left", "up")),
     ("raw", "", 3, None),
 ]
@@ -49,7 +52,8 @@ def rate(
     trellis = options["filter"] == "trellis"
     if symbols is None:
         # what pairs of a small shift can code; the trellis halves symbols, other filters make residuals of them
-        spread = sigma or 4.0 * 2 ** options.get("shift", 3) * (
+        room = 2.0 if options.get("layout") == "quad" else 4.0
+        spread = sigma or room * 2 ** options.get("shift", 3) * (
             2 if trellis else 1 if options["filter"] is None else 0.7
         )
         symbols = np.clip(np.rint(rng.normal(-0.5, spread, (count, rows, cols))), -128, 127).astype(np.int8)

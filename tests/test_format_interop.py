@@ -14,7 +14,7 @@ from format_writer import Tensor, write_container
 
 WAYS = [
     *(("rans", layout) for layout in ("byte", "pair")),
-    *(("huffman", layout) for layout in ("byte", "pair")),
+    *(("huffman", layout) for layout in ("byte", "pair", "quad")),
     ("zstd", "byte"),
     ("raw", "byte"),
 ]
@@ -69,7 +69,7 @@ def test_the_page_reads_what_rust_writes(coder: str, layout: str, scale: str, tm
                 assert page.raw_bytes(name) == entry.numpy().tobytes()
     # The cases that the page has most to say about are really there. (Blocks of scales leave little to predict.)
     if coder in ("rans", "huffman") and scale != "block":
-        assert "left" in {name for _, name in kinds}
+        assert ("left" in {name for _, name in kinds}) == (layout != "quad")
         assert layout == "byte" or len({shift for shift, _ in kinds} - {None}) > 1
 
 
@@ -78,17 +78,21 @@ SHAPES = [(1, 1, 1), (1, 15, 64), (1, 16, 65), (1, 17, 63), (2, 33, 130), (1, 5,
 
 @pytest.mark.parametrize(
     ("coder", "layout", "filter_name"),
-    # Coder raw has no filters.
-    [(*way, name) for way in WAYS for name in ((None,) if way[0] == "raw" else (None, "left", "up"))],
+    # Coder raw and layout quad have no filters.
+    [
+        (*way, name)
+        for way in WAYS
+        for name in ((None,) if way[0] == "raw" or way[1] == "quad" else (None, "left", "up"))
+    ],
 )
 def test_rust_reads_what_the_page_writes(coder: str, layout: str, filter_name: str | None, tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     tensors, symbols, scales = [], {}, {}
-    shifts = range(4) if layout == "pair" else [3]
-    sizes = (8, 9, 10, 11, 12) if coder == "huffman" else (11, 12)
+    shifts = {"pair": range(4), "quad": range(5)}.get(layout, [3])
+    sizes, few = (8, 9, 10, 11, 12) if coder == "huffman" else (11, 12), 200 if layout == "quad" else 100
     for (count, rows, cols), shift, bits in itertools.product(SHAPES, shifts, sizes):
         name = f"{count}x{rows}x{cols}.{shift}.{bits}"
-        spread = (4, 8, 16, 40)[shift]
+        spread = (2, 4, 8, 16, 30)[shift] if layout == "quad" else (4, 8, 16, 40)[shift]
         q = np.clip(np.rint(rng.standard_normal((count, rows, cols)) * spread), -127, 127).astype(np.int8)
         if q.size > 1000:
             q.reshape(-1)[:: q.size // 5] = 127
@@ -97,7 +101,7 @@ def test_rust_reads_what_the_page_writes(coder: str, layout: str, filter_name: s
             Tensor(
                 name, q, (count, rows, cols), matrix=(count, rows, cols, 0), scales=scales[name], coder=coder,
                 layout=layout, shift=shift, bits=bits, filter=filter_name, chunk=cols * 3,
-                alphabet=100 if bits in (8, 10, 12) and shift < 3 and filter_name is None and coder == "huffman" else 0,
+                alphabet=few if bits in (8, 10, 12) and shift < 3 and filter_name is None and coder == "huffman" else 0,
                 raw_chunks=(0,) if rows == 33 else (),
             )
         )  # fmt: skip

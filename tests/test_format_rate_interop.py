@@ -15,8 +15,21 @@ from format_reader import FormatReader, FormatReaderError
 from format_writer import VARIETIES, Tensor, write_container
 from hostile import RATE_CONTENTS, RATE_EDITS, RATE_FORBIDDEN, changed_index, forbidden_rate, rate_tensors, reindexed
 from lossless_samples import VIEWS, read_checkpoint
-from rate_mutations import cases, disagreement
-from rate_samples import CODINGS, DTYPES, LARGE, NO_NUMBERS, SCALES, TILED, TOO_LARGE, expected, floats, rate, same
+from rate_mutations import cases, disagreement, refused
+from rate_samples import (
+    CODINGS,
+    DTYPES,
+    LARGE,
+    NO_NUMBERS,
+    SCALES,
+    TILED,
+    TOO_LARGE,
+    WHOLE,
+    expected,
+    floats,
+    rate,
+    same,
+)
 
 Weights = dict[str, np.ndarray]
 
@@ -52,7 +65,8 @@ def coded_bytes(page: FormatReader, name: str) -> np.ndarray:
 def page_reads(file: bytes, given: Weights, trellis: bool) -> set[tuple[Any, ...]]:
     """The page's reader gives what wcodec does; how the planes of rate tensors are coded."""
     page, kinds = FormatReader(file), set()
-    assert page.index["features"] == [] and file[8:12] == bytes([1, 0, 1, 0])
+    layouts = {plane.get("layout") for tensor in page.index["tensors"] for plane in tensor["planes"]}
+    assert page.index["features"] == [] and file[8:12] == bytes([1, 0, 2 if "quad" in layouts else 1, 0])
     container = wcodec.open(file)
     assert sorted(page.names()) == sorted(container) == sorted(given)
     for name, entry in container.items():
@@ -79,7 +93,9 @@ def page_reads(file: bytes, given: Weights, trellis: bool) -> set[tuple[Any, ...
 
 
 @pytest.mark.parametrize("trellis", [False, True])
-@pytest.mark.parametrize(("coder", "layout"), [*itertools.product(("rans", "huffman"), ("pair", "byte"))])
+@pytest.mark.parametrize(
+    ("coder", "layout"), [*itertools.product(("rans", "huffman"), ("pair", "byte")), ("huffman", "quad")]
+)
 def test_the_page_reads_what_rust_writes(coder: str, layout: str, trellis: bool) -> None:
     kinds, given = set(), weights()
     for bits in (2.5, 6.0):
@@ -110,6 +126,8 @@ def test_the_page_reads_frames_that_rust_writes() -> None:
         {"tile": 1024},
         {"coder": "huffman", "tile": 192},
         *({"coder": "huffman", "table_bits": bits} for bits in (8, 9, 10, 11, 12)),
+        *({"coder": "huffman", "layout": "quad", "table_bits": bits} for bits in (8, 9, 10, 11, 12)),
+        *({"coder": "huffman", "layout": "quad", "tile": tile} for tile in (64, 192, 1024)),
     ],
 )
 def test_the_page_reads_other_options(options: dict[str, Any]) -> None:
@@ -197,7 +215,7 @@ def test_rust_reads_what_the_page_writes(coder: str, layout: str, shift: int, na
             rate("t", (150, 33), (1, 33, 150, 1), tile=128, dtype="F16", chunk=150, wrap=61, **options),
             rate("e", (33, 129), (1, 33, 129, 0), tile=1024, dtype="F32", chunk=129 * 3, **options),
             *(rate(f"few {bits}", (33, 300), (1, 33, 300, 0), alphabet=100, bits=bits, tile=256, **options)
-              for bits in (8, 9, 12) if (coder, layout) == ("huffman", "pair") and shift < 3),
+              for bits in (8, 9, 12) if layout == "quad" or (coder, layout) == ("huffman", "pair") and shift < 3),
         ],
         tmp_path,
     )  # fmt: skip
@@ -206,10 +224,10 @@ def test_rust_reads_what_the_page_writes(coder: str, layout: str, shift: int, na
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["trellis", None])
 def test_rust_reads_every_view(name: str | None, dtype: str, tmp_path: Path) -> None:
-    options = [{"coder": coder, "layout": layout} for coder, layout, shift, _ in CODINGS if shift == 3 and layout]
+    options = [{"coder": coder, "layout": layout, "shift": shift} for coder, layout, shift in WHOLE]
     rust_reads(
         [
-            rate(f"{n}", shape, matrix, dtype=dtype, filter=name, tile=(64, 128, 1024)[n % 3], **options[n % 4])
+            rate(f"{n}", shape, matrix, dtype=dtype, filter=name, tile=(64, 128, 1024)[n % 3], **options[n % 5])
             for n, (shape, matrix) in enumerate(VIEWS)
         ],
         tmp_path,
@@ -246,11 +264,22 @@ def test_rust_reads_all_scales(dtype: str, tmp_path: Path) -> None:
 
 def test_rust_reads_all_symbols(tmp_path: Path) -> None:
     q = np.random.default_rng(2).permutation(np.repeat(np.arange(-128, 128), 4)).astype(np.int8).reshape(1, 4, 256)
-    ways = [way for way in CODINGS if way[1] != "pair" or way[2] == 3]
+    ways = [way for way in CODINGS if way[:3] in WHOLE or not way[1]]
     rust_reads(
         [
-            rate(f"{n}", (4, 256), (1, 4, 256, 0), symbols=q, coder=c, layout=layout, filter=f, chunk=512, dtype="F32")
-            for n, (c, layout, _, f) in enumerate(ways)
+            rate(
+                f"{n}",
+                (4, 256),
+                (1, 4, 256, 0),
+                symbols=q,
+                coder=c,
+                layout=layout,
+                shift=s,
+                filter=f,
+                chunk=512,
+                dtype="F32",
+            )
+            for n, (c, layout, s, f) in enumerate(ways)
         ],
         tmp_path,
     )
@@ -280,23 +309,6 @@ def test_rust_ignores_a_key_that_version_1_0_ignores() -> None:
 
 
 # What both refuse
-
-
-def refused(file: bytes) -> wcodec.WcodecError:
-    """The error about the one tensor that is wrong, or about the whole file."""
-    try:
-        container = wcodec.open(file)
-    except wcodec.FormatError as error:
-        return error
-    found = []
-    for name, entry in container.items():
-        try:
-            entry.numpy()
-        except (wcodec.FormatError, wcodec.CorruptError, wcodec.UnsupportedError) as error:
-            assert error.tensor == name
-            found.append(error)
-    (error,) = found
-    return error
 
 
 #: Refusals of the page's reader where the page may be read otherwise: a filter of coder raw, and null for nothing.

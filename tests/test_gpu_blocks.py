@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import wcodec
 import wcodec.nn
 from gpu_helpers import torch
-from test_gpu_products import SCHEMES, container, error, poisoned, weights
+from test_gpu_products import SCHEMES, WAYS, container, error, poisoned, weights
 from wcodec.nn import _around
 from wcodec.nn._around import Launch, Norm
 from wcodec.nn._chain import Chain
@@ -32,15 +32,15 @@ def parts(decoder: wcodec.GpuDecoder, names: tuple[str, ...], dtype: torch.dtype
     return [Fused(decoder, name, tuple(decoder.info(name).shape), dtype, Chain(0)) for name in names]
 
 
-@pytest.mark.parametrize("coder", ("huffman", "rans"))
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scheme", ("rows", "blocks", "scalar", "trellis"))
-def test_launches_do_what_is_around(scheme: str, coder: str, tmp_path: Path) -> None:
+def test_launches_do_what_is_around(scheme: str, way: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(gpu_helpers.seed())
     # Scales of blocks are of whole blocks of columns.
     hidden, inner = (1088, 2112) if scheme == "blocks" else (1040, 2064)
     shapes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
     tensors = {name: weights(shape, generator) for name, shape in shapes.items()}
-    decoder = wcodec.GpuDecoder(container(tmp_path, tensors, coder=coder, **SCHEMES[scheme]))
+    decoder = wcodec.GpuDecoder(container(tmp_path, tensors, **WAYS[way], **SCHEMES[scheme]))
     assert [decoder.unfused(name) for name in shapes] == [None] * 3
     exact = {name: decoder.decode(name, torch.float32).double() for name in shapes}
     for dtype in DTYPES:

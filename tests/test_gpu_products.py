@@ -29,6 +29,11 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "trellis": {"scheme": "rate", "bits": 4.0, "trellis": True},
 }
 DTYPES = (torch.bfloat16, torch.float16)
+WAYS: dict[str, dict[str, str]] = {
+    "huffman": {"coder": "huffman"},
+    "quad": {"coder": "huffman", "layout": "quad"},
+    "rans": {"coder": "rans"},
+}
 
 
 def weights(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
@@ -56,12 +61,12 @@ def poisoned(count: int, dtype: torch.dtype) -> None:
         torch.full((size,), float("nan"), dtype=dtype, device="cuda")
 
 
-@pytest.mark.parametrize("coder", ("huffman", "rans"))
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_products_are_near_the_exact_ones(scheme: str, coder: str, tmp_path: Path) -> None:
+def test_products_are_near_the_exact_ones(scheme: str, way: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(gpu_helpers.seed())
     tensors = {f"w{i}": weights(shape, generator) for i, shape in enumerate(SHAPES)}
-    options = {"coder": coder, **SCHEMES[scheme]}
+    options = WAYS[way] | SCHEMES[scheme]
     if options["scheme"] == "rate":
         # Small tensors have no so few bits: what they take is no matter here.
         options["rules"] = {"w0": "int8", "w1": "int8"}
@@ -109,12 +114,12 @@ def test_large_and_small_activations(size: float, tmp_path: Path) -> None:
             assert error(y, exact) < (2**-8 if dtype == torch.bfloat16 else 2**-10)
 
 
-@pytest.mark.parametrize("coder", ("huffman", "rans"))
-def test_bits_depend_on_nothing_else(coder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_bits_depend_on_nothing_else(way: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(4)
     shapes = {"q": (512, 1024), "k": (128, 1024), "v": (128, 1024), "head": (4000, 1024)}
     tensors = {name: weights(shape, generator) for name, shape in shapes.items()}
-    path = container(tmp_path, tensors, scheme="rate", bits=4.0, coder=coder)
+    path = container(tmp_path, tensors, scheme="rate", bits=4.0, **WAYS[way])
     decoder = wcodec.GpuDecoder(path)
     # The head passes the ring in pieces.
     host = wcodec.HostDecoder(path, ring=1 << 20)

@@ -60,6 +60,8 @@ def some_options(rng: random.Random, weights: int) -> dict[str, Any]:
         options.update(scheme="rate", bits=round(rng.uniform(1.6, 7.5), 2), trellis=rng.random() < 0.4)
     if options["coder"] == "huffman" and rng.random() < 0.7:
         options["table_bits"] = rng.randint(8, 12)
+    if options["coder"] == "huffman" and rng.random() < 0.5:
+        options["layout"] = "quad"
     if rng.random() < 0.3:
         options["tile"] = rng.choice((64, 128, 256, 512))
     return options

@@ -77,15 +77,15 @@ def test_tensors_are_those_of_the_cpu(
 
 
 @pytest.mark.parametrize("residency", ("device", "host"))
-@pytest.mark.parametrize("coder", ("rans", "huffman"))
+@pytest.mark.parametrize("way", ({"coder": "rans"}, {"coder": "huffman"}, {"coder": "huffman", "layout": "quad"}))
 @pytest.mark.parametrize("trellis", (False, True))
-def test_models_compute_alike_everywhere(coder: str, residency: str, trellis: bool) -> None:
+def test_models_compute_alike_everywhere(way: dict[str, str], residency: str, trellis: bool) -> None:
     transformers = pytest.importorskip("transformers")
 
     def loaded() -> torch.nn.Module:
         return transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16).eval()
 
-    options = {"bits": 4.0, "trellis": trellis, "coder": coder, "progress": False}
+    options = {"bits": 4.0, "trellis": trellis, **way, "progress": False}
     model, plain = loaded(), loaded()
     wcodec.compress_(model, residency=residency, **options)
     # The decoded weights in ordinary layers.

@@ -54,6 +54,8 @@ def test_what_was_measured_counts_by_size(table: Path) -> None:
     assert _crossover.tokens(device, "rans/pair/trellis", "rate/row", 5) == 1
     # Of others nothing is known.
     assert _crossover.tokens(device, "huffman/pair", "int8/row", 4_100_000) == MOST
+    # Nor of this layout.
+    assert _crossover.tokens(device, "huffman/quad/trellis", "rate/row", 5) == MOST
     # Another GPU's rows stay.
     _crossover.write({**report, "capability": "8.0"})
     assert set(json.loads(table.read_text())["capabilities"]) == {"8.0", "9.0"}

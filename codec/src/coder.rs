@@ -13,6 +13,7 @@ mod huffman;
 mod isa;
 mod pair;
 pub mod plane;
+mod quad;
 mod rans;
 mod rare;
 mod split;
@@ -45,12 +46,28 @@ named! {
         Pair = "pair",
         /// 8 bits of a wider element; its other bits go uncoded into the side plane.
         Split = "split",
+        /// The high parts of four neighbours; sign and low bits go uncoded into the side plane. Coder `huffman` only.
+        Quad = "quad",
     }
 }
 
 impl Layout {
     /// Those that encoding can be asked for; the others come with a scheme.
-    pub const CHOICES: &'static [Self] = &[Layout::Byte, Layout::Pair];
+    pub const CHOICES: &'static [Self] = &[Layout::Byte, Layout::Pair, Layout::Quad];
+
+    /// Those of them that `coder` has. To coders of bytes they mean nothing.
+    ///
+    /// ```
+    /// use wcodec::{Coder, Layout};
+    /// assert!(Layout::choices(Coder::Huffman).contains(&Layout::Quad));
+    /// assert!(!Layout::choices(Coder::Rans).contains(&Layout::Quad));
+    /// ```
+    pub fn choices(coder: Coder) -> &'static [Self] {
+        match coder {
+            Coder::Rans => &[Layout::Byte, Layout::Pair],
+            _ => Self::CHOICES,
+        }
+    }
 }
 
 named! {

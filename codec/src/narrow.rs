@@ -197,7 +197,12 @@ impl Narrowing<'_> {
             return Ok(new);
         }
         let table = self.container.table(number, true)?;
-        let new = self.writer.table(table.coder().name(), table.bits(), &table.to_bytes())?;
+        let new = self.writer.table(
+            table.coder().name(),
+            table.layout().map(Layout::name),
+            table.bits(),
+            &table.to_bytes(),
+        )?;
         self.copied.insert(number, new);
         Ok(new)
     }

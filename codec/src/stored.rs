@@ -243,8 +243,8 @@ fn upgrade(what: String) -> Error {
 /// Checks planes that hold bits of elements of `dtype`: that none is held twice, and that what is decoded of each at a time is the same.
 fn check_split(planes: &[StoredPlane], dtype: Dtype) -> Result<()> {
     for plane in planes {
-        if let Coding::Tiles(Tiling { layout: Layout::Pair, .. }) = plane.form.coding {
-            return Err(Error::format("layout pair in scheme lossless"));
+        if let Coding::Tiles(Tiling { layout: layout @ (Layout::Pair | Layout::Quad), .. }) = plane.form.coding {
+            return Err(Error::format(format!("layout {layout} in scheme lossless")));
         }
     }
     if let [StoredPlane { fields: None, form, .. }] = planes {
@@ -380,7 +380,7 @@ impl StoredPlane {
             Coder::Rans | Coder::Huffman => {
                 let layout = Layout::from_name(need(p.layout.as_deref(), "layout")?)?;
                 let shift = if layout == Layout::Byte { 0 } else { need(p.shift, "shift")? };
-                let changes = scheme == SchemeKind::Rate;
+                let changes = scheme == SchemeKind::Rate || layout == Layout::Quad;
                 let tiling = Tiling { coder, layout, shift, tile: need(p.tile, "tile")?, filter: filter()?, changes };
                 (Coding::Tiles(tiling), Some(need(p.table, "table")?))
             }

@@ -93,6 +93,10 @@ fn huffman() -> Image {
     base(Coder::Huffman, Layout::Byte)
 }
 
+fn quad() -> Image {
+    base(Coder::Huffman, Layout::Quad)
+}
+
 fn zstd() -> Image {
     base(Coder::Zstd, Layout::Byte)
 }
@@ -250,6 +254,17 @@ const CORPUS: &[Row] = &[
     row("trellis-other-filter", At::Hash, Corrupt, "do not match their hash", || rate(Coder::Huffman).set("/tensors/0/planes/0/filter", json!("left")).seal()),
     row("flip-data-trellis", At::Tensor, Corrupt, "", || flip(rate(Coder::Huffman), DATA, 70)),
     row("sealed-side-trellis", At::Hash, Corrupt, "do not match their hash", || edit(rate(Coder::Huffman), SIDE, |b| b[9] ^= 1)),
+    row("quad-rans", At::Tensor, Format, "layout quad with coder rans", || quad().set("/tensors/0/planes/0/coder", json!("rans")).set("/tables/0/coder", json!("rans")).seal()),
+    row("quad-shift-5", At::Tensor, Format, "shift 5", || quad().set("/tensors/0/planes/0/shift", json!(5)).seal()),
+    row("quad-filter-left", At::Tensor, Format, "filter left", || quad().set("/tensors/0/planes/0/filter", json!("left")).seal()),
+    row("quad-table-other", At::Tensor, Format, "names a table for other layouts", || quad().replace(TABLE, &[8; 256]).set("/tables/0/layout", json!(null)).seal()),
+    row("quad-table-unknown", At::Tensor, Unsupported, "'octet'", || quad().set("/tables/0/layout", json!("octet")).seal()),
+    row("quad-table-sum", At::Tensor, Corrupt, "slots", || edit(quad(), TABLE, |b| b[2] ^= 1)),
+    row("quad-table-short", At::Tensor, Corrupt, "symbols for", || edit(quad(), TABLE, |b| b.truncate(b.len() - 2))),
+    row("quad-table-bit-3", At::Tensor, Corrupt, "in the wrong place", || edit(quad(), TABLE, |b| *b.last_mut().unwrap() |= 0x80)),
+    row("quad-side-short", At::Tensor, Corrupt, "side", || edit(quad(), SIDE, |b| b.truncate(b.len() - 4))),
+    row("flip-data-quad", At::Tensor, Corrupt, "", || flip(quad(), DATA, 70)),
+    row("sealed-side-quad", At::Hash, Corrupt, "do not match their hash", || edit(quad(), SIDE, |b| b[9] ^= 1)),
     row("zstd-checksum", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame { checksum: Some(0), ..Frame::of(&plane()) }.bytes())),
     row("zstd-no-size", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame { size: None, window: Some(8), ..Frame::of(&plane()) }.bytes())),
     row("zstd-dictionary", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame { dictionary: Some(1), ..Frame::of(&plane()) }.bytes())),

@@ -1,6 +1,6 @@
-//! Golden files of format 1.1: schemes `rate` and `lossless`, and filter `trellis`, as `golden.rs` has them of 1.0.
+//! Golden files of format 1.1 (schemes `rate` and `lossless`, filter `trellis`) and of 1.2 (layout `quad`), as `golden.rs` has them of 1.0.
 //!
-//! `tests/data/golden-1.1` holds the files, and `decoded.txt` what they decode to: lines of a file's name and the hash of all that readers
+//! `tests/data/golden-1.1` and `golden-1.2` hold the files, and `decoded.txt` what they decode to: lines of a file's name and the hash of all that readers
 //! make of it. `tests/test_golden.py` checks the same list with the reader that was written from FORMAT.md alone.
 //!
 //! Where the format or the writer's choices change on purpose, one command writes files and list anew, and what differs is to be looked at:
@@ -19,12 +19,15 @@ use wcodec::{Container, Isa, TensorInfo};
 
 const LIST: &str = "decoded.txt";
 
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/golden-1.1")
+/// Minor versions, and the files of each, encoded now.
+const VERSIONS: [(u16, fn() -> Vec<Sample>); 2] = [(1, newer::all), (2, newer::quads)];
+
+fn folder(minor: u16) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/golden-1.{minor}"))
 }
 
-fn read(name: &str) -> Vec<u8> {
-    std::fs::read(folder().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+fn read(minor: u16, name: &str) -> Vec<u8> {
+    std::fs::read(folder(minor).join(name)).unwrap_or_else(|e| panic!("1.{minor}, {name}: {e}"))
 }
 
 fn file_name(sample: &Sample) -> String {
@@ -32,8 +35,8 @@ fn file_name(sample: &Sample) -> String {
 }
 
 /// Names of the files and what they decode to, as the list has them.
-fn listed() -> Vec<(String, String)> {
-    let list = String::from_utf8(read(LIST)).unwrap();
+fn listed(minor: u16) -> Vec<(String, String)> {
+    let list = String::from_utf8(read(minor, LIST)).unwrap();
     let line = |line: &str| {
         let (name, hash) = line.split_once(' ').expect("a name and a hash");
         (name.to_owned(), hash.to_owned())
@@ -66,11 +69,13 @@ fn without_writer(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn golden_files_decode_to_what_they_always_did() {
-    for (name, want) in listed() {
-        let bytes = read(&name);
-        for isa in Isa::available() {
-            for verify in [true, false] {
-                assert_eq!(decoded_hash(&bytes, isa, verify), want, "{name} with {isa}, verify {verify}");
+    for (minor, _) in VERSIONS {
+        for (name, want) in listed(minor) {
+            let bytes = read(minor, &name);
+            for isa in Isa::available() {
+                for verify in [true, false] {
+                    assert_eq!(decoded_hash(&bytes, isa, verify), want, "{name} with {isa}, verify {verify}");
+                }
             }
         }
     }
@@ -78,28 +83,28 @@ fn golden_files_decode_to_what_they_always_did() {
 
 #[test]
 fn encoding_gives_the_same_bytes_as_ever() {
-    let (encoded, listed) = (newer::all(), listed());
-    assert_eq!(
-        encoded.iter().map(file_name).collect::<Vec<_>>(),
-        listed.iter().map(|l| l.0.clone()).collect::<Vec<_>>()
-    );
-    for sample in encoded {
-        let name = file_name(&sample);
-        let golden = read(&name);
-        if name.contains("zstd") {
-            // The bytes of frames depend on the library's version; what they decode to does not.
-            assert_eq!(
-                decoded_hash(&golden, Isa::Scalar, true),
-                decoded_hash(&sample.bytes, Isa::Scalar, true),
-                "{name}"
-            );
-            continue;
-        }
-        assert!(
-            without_writer(&golden) == without_writer(&sample.bytes),
-            "{name}: the format or the writer's choices have changed; if that is meant, see the head of this file"
+    for (minor, encode) in VERSIONS {
+        let (encoded, listed) = (encode(), listed(minor));
+        assert_eq!(
+            encoded.iter().map(file_name).collect::<Vec<_>>(),
+            listed.iter().map(|l| l.0.clone()).collect::<Vec<_>>()
         );
+        encoded.iter().for_each(|sample| same_as_golden(minor, sample));
     }
+}
+
+fn same_as_golden(minor: u16, sample: &Sample) {
+    let name = file_name(sample);
+    let golden = read(minor, &name);
+    if name.contains("zstd") {
+        // The bytes of frames depend on the library's version; what they decode to does not.
+        assert_eq!(decoded_hash(&golden, Isa::Scalar, true), decoded_hash(&sample.bytes, Isa::Scalar, true), "{name}");
+        return;
+    }
+    assert!(
+        without_writer(&golden) == without_writer(&sample.bytes),
+        "{name}: the format or the writer's choices have changed; if that is meant, see the head of this file"
+    );
 }
 
 /// What a tensor shows of the format.
@@ -114,38 +119,30 @@ fn facts(file: &[u8], info: &TensorInfo) -> Vec<String> {
         let shift = plane.shift.map_or_else(String::new, |s| format!(" {s}"));
         facts.push(format!("{scheme} {coder} {layout}{shift}"));
         facts.push(format!("{scheme} {coder} {layout} {filter}"));
-        if plane.shift.is_some_and(|s| s < 3) && layout == "pair" {
+        if plane.shift.is_some_and(|s| s < 3) && layout == "pair" || layout == "quad" {
             // The count of patches begins the first chunk.
             let data = info.segments.iter().find(|s| s.role == "data").unwrap().offset as usize;
-            facts.extend((file[data] > 0).then(|| format!("{scheme} {coder} patches")));
+            let pair = if layout == "pair" { "" } else { "quad " };
+            facts.extend((file[data] > 0).then(|| format!("{scheme} {coder} {pair}patches")));
         }
     }
     facts
 }
 
-#[test]
-fn golden_files_are_those_of_the_list_and_cover_the_schemes() {
-    let mut there: Vec<String> =
-        std::fs::read_dir(folder()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    let mut names: Vec<String> = listed().into_iter().map(|(name, _)| name).chain([LIST.to_owned()]).collect();
-    there.sort();
-    names.sort();
-    assert_eq!(there, names);
-
-    let (mut seen, mut length) = (BTreeSet::new(), 0);
-    for (name, _) in listed() {
-        let bytes = read(&name);
-        length += bytes.len();
-        assert!(bytes.len() < 25_000, "{name}: {} bytes are too many for a repository", bytes.len());
-        let container = Container::from_bytes(bytes.clone()).unwrap();
-        assert_eq!(container.version(), (1, 1), "{name}");
-        let infos = container.infos().unwrap();
-        seen.extend(infos.iter().filter(|info| info.name != "zeros").flat_map(|info| facts(&bytes, info)));
-        let schemes: BTreeSet<_> = infos.iter().map(|i| i.scheme.to_string()).collect();
-        seen.insert(format!("schemes {}", schemes.into_iter().collect::<Vec<_>>().join(" ")));
-    }
-    assert!(length < 250_000, "{length} bytes are too many for a repository");
+/// What the files of each version must show.
+fn wanted(minor: u16) -> Vec<String> {
     let mut want: Vec<String> = Vec::new();
+    if minor == 2 {
+        want.extend([0, 2, 3, 4].map(|shift| format!("raw huffman quad {shift}")));
+        want.extend((0..5).map(|shift| format!("rate huffman quad {shift}")));
+        want.extend(["raw", "rate"].map(|scheme| format!("{scheme} huffman quad patches")));
+        for scheme in ["int8", "rate"] {
+            want.extend(["row axis 1", "count 2"].map(|fact| format!("{scheme} {fact}")));
+        }
+        want.extend(["int8 huffman quad none", "rate huffman quad none", "rate huffman quad trellis"].map(Into::into));
+        want.extend(["raw huffman quad none", "raw huffman quad raw chunk"].map(Into::into));
+        return want;
+    }
     for coder in ["rans", "huffman"] {
         want.extend(["pair", "byte"].iter().flat_map(|l| ["none", "trellis"].map(|f| format!("rate {coder} {l} {f}"))));
         want.extend([0, 3].map(|shift| format!("rate {coder} pair {shift}")));
@@ -159,20 +156,62 @@ fn golden_files_are_those_of_the_list_and_cover_the_schemes() {
         want.extend(["row axis 1", "count 2"].map(|fact| format!("{scheme} {fact}")));
     }
     want.push("schemes int8 lossless rate raw".to_owned());
-    want.retain(|w| !seen.contains(w));
-    assert!(want.is_empty(), "no file has {want:?}; there are {seen:#?}");
+    want
 }
 
 #[test]
-#[ignore = "writes tests/data/golden-1.1 anew; only for a deliberate change of the format or of the writer's choices"]
-fn regenerate() {
-    std::fs::remove_dir_all(folder()).ok();
-    std::fs::create_dir_all(folder()).unwrap();
-    let mut list = String::new();
-    for sample in newer::all() {
-        let name = file_name(&sample);
-        std::fs::write(folder().join(&name), &sample.bytes).unwrap();
-        writeln!(list, "{name} {}", decoded_hash(&sample.bytes, Isa::Scalar, true)).unwrap();
+fn golden_files_are_those_of_the_list_and_cover_the_schemes() {
+    for (minor, _) in VERSIONS {
+        let files = std::fs::read_dir(folder(minor)).unwrap();
+        let mut there: Vec<String> = files.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = listed(minor).into_iter().map(|(name, _)| name).chain([LIST.to_owned()]).collect();
+        there.sort();
+        names.sort();
+        assert_eq!(there, names);
+
+        let (mut seen, mut length) = (BTreeSet::new(), 0);
+        for (name, _) in listed(minor) {
+            let bytes = read(minor, &name);
+            length += bytes.len();
+            assert!(bytes.len() < 25_000, "{name}: {} bytes are too many for a repository", bytes.len());
+            let container = Container::from_bytes(bytes.clone()).unwrap();
+            let infos = container.infos().unwrap();
+            // Where nothing is in layout `quad` after all, the file is an earlier one's.
+            let quads = infos.iter().flat_map(|i| &i.planes).any(|p| p.layout.as_deref() == Some("quad"));
+            assert!(container.version() == (1, minor) || minor == 2 && !quads, "{name}");
+            seen.extend(infos.iter().filter(|info| info.name != "zeros").flat_map(|info| facts(&bytes, info)));
+            seen.extend(infos.iter().filter_map(|info| raw_chunk(&container, info)));
+            let schemes: BTreeSet<_> = infos.iter().map(|i| i.scheme.to_string()).collect();
+            seen.insert(format!("schemes {}", schemes.into_iter().collect::<Vec<_>>().join(" ")));
+        }
+        assert!(length < 250_000, "{length} bytes are too many for a repository");
+        let mut want = wanted(minor);
+        want.retain(|w| !seen.contains(w));
+        assert!(want.is_empty(), "no file of 1.{minor} has {want:?}; there are {seen:#?}");
     }
-    std::fs::write(folder().join(LIST), list).unwrap();
+}
+
+/// The fact that a plane of layout `quad` has a chunk that is not coded: a count of patches, these, and 8 bytes for each column.
+fn raw_chunk(container: &Container, info: &TensorInfo) -> Option<String> {
+    let plane = info.planes.first().filter(|p| p.layout.as_deref() == Some("quad"))?;
+    let tile = plane.tile? as u64;
+    let whole = |i: usize| container.chunk(&info.name, i).is_ok_and(|chunk| chunk.length >= 8 * tile + 4);
+    let (scheme, coder) = (&info.scheme, &plane.coder);
+    (0..info.chunks()).any(whole).then(|| format!("{scheme} {coder} quad raw chunk"))
+}
+
+#[test]
+#[ignore = "writes tests/data/golden-1.1 and golden-1.2 anew; only for a deliberate change of the format or of the writer's choices"]
+fn regenerate() {
+    for (minor, encode) in VERSIONS {
+        std::fs::remove_dir_all(folder(minor)).ok();
+        std::fs::create_dir_all(folder(minor)).unwrap();
+        let mut list = String::new();
+        for sample in encode() {
+            let name = file_name(&sample);
+            std::fs::write(folder(minor).join(&name), &sample.bytes).unwrap();
+            writeln!(list, "{name} {}", decoded_hash(&sample.bytes, Isa::Scalar, true)).unwrap();
+        }
+        std::fs::write(folder(minor).join(LIST), list).unwrap();
+    }
 }

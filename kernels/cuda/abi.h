@@ -118,14 +118,16 @@ struct FieldsBatch {
 
 // A matrix, or rows of one, to multiply vectors with.
 struct Factor {
-  Tiles tiles;  // The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks of threads that have this item and nothing else, each a run of whole strips.
-  u64 bias;     // Address of what is added to the results of the first row and of those behind it, elements like those of `x`; 0 for nothing.
-  u32 before;   // Results of the items before this one, for each vector.
-  u32 stride;   // From a vector's results to the next one's, elements.
-  u32 place;    // Place of the first row's result among those of a vector.
-  u32 strips;   // Strips of each of the item's blocks of threads; as many of them as it takes, the first ones, have one more.
-  u32 minus;    // Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel: NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
-  u32 part;     // PART_*: what becomes of the results.
+  Tiles tiles;   // The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks of threads that have this item and nothing else, each a run of whole strips.
+  u64 bias;      // Address of what is added to the results of the first row and of those behind it, elements like those of `x`; 0 for nothing.
+  u32 before;    // Results of the items before this one, for each vector.
+  u32 stride;    // From a vector's results to the next one's, elements.
+  u32 place;     // Place of the first row's result among those of a vector.
+  u32 strips;    // Strips of each of the item's blocks of threads; as many of them as it takes, the first ones, have one more.
+  u32 minus;     // Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel: NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
+  u32 part;      // PART_*: what becomes of the results.
+  u32 vector;    // Which of the vectors at `x` is the item's first one.
+  u32 reserved;  // 0.
 };
 
 // Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. Of an item that stands
@@ -315,7 +317,7 @@ LIES_AT(Fields, runs, 4, 28)
 static_assert(sizeof(FieldsBatch) == 4096, "differs from abi.rs");
 LIES_AT(FieldsBatch, tiles, 0, 4064)
 LIES_AT(FieldsBatch, fields, 4064, 32)
-static_assert(sizeof(Factor) == 200, "differs from abi.rs");
+static_assert(sizeof(Factor) == 208, "differs from abi.rs");
 LIES_AT(Factor, tiles, 0, 168)
 LIES_AT(Factor, bias, 168, 8)
 LIES_AT(Factor, before, 176, 4)
@@ -324,7 +326,9 @@ LIES_AT(Factor, place, 184, 4)
 LIES_AT(Factor, strips, 188, 4)
 LIES_AT(Factor, minus, 192, 4)
 LIES_AT(Factor, part, 196, 4)
-static_assert(sizeof(FactorsBatch) == 3352, "differs from abi.rs");
+LIES_AT(Factor, vector, 200, 4)
+LIES_AT(Factor, reserved, 204, 4)
+static_assert(sizeof(FactorsBatch) == 3480, "differs from abi.rs");
 LIES_AT(FactorsBatch, count, 0, 4)
 LIES_AT(FactorsBatch, vectors, 4, 4)
 LIES_AT(FactorsBatch, x, 8, 8)
@@ -354,7 +358,7 @@ LIES_AT(FactorsBatch, copies, 136, 4)
 LIES_AT(FactorsBatch, corrections, 140, 4)
 LIES_AT(FactorsBatch, known, 144, 4)
 LIES_AT(FactorsBatch, reserved, 148, 4)
-LIES_AT(FactorsBatch, items, 152, 3200)
+LIES_AT(FactorsBatch, items, 152, 3328)
 static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
 LIES_AT(Symbols, symbols, 0, 8)
 LIES_AT(Symbols, begin, 8, 8)

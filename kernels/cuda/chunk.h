@@ -12,6 +12,18 @@ struct Chunk {
   u32 tile;
   u32 blocks;
   u32 strip;
+
+  // To the chunk `step` chunks on, which are so many strips and tiles.
+  DEVICE_MEMBER void move(const Tiles& t, u32 step, u32 strips, u32 tiles) {
+    index += step;
+    strip += strips;
+    tile += tiles;
+    if (tile >= t.tiles) {
+      tile -= t.tiles;
+      strip++;
+    }
+    blocks = tile + 1 == t.tiles ? t.last_blocks : t.blocks;
+  }
 };
 
 // Where a chunk lies in its plane.
@@ -46,3 +58,7 @@ DEVICE u32 first_row(const Tiles& t, const Chunk& c) {
   return (c.strip - divide(c.strip, t.by_strips) * t.strips) * TILE_ROWS;
 }
 DEVICE u32 end_col(const Tiles& t, const Chunk& c) { return c.tile * t.blocks * BLOCK_COLS + c.blocks * BLOCK_COLS; }
+// Whether all of it lies inside. Of most matrices nothing has to be divided for that.
+DEVICE bool lies_inside(const Tiles& t, const Chunk& c) {
+  return (t.rows % TILE_ROWS == 0 || first_row(t, c) + TILE_ROWS <= t.rows) && (t.cols % BLOCK_COLS == 0 || end_col(t, c) <= t.cols);
+}

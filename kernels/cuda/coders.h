@@ -98,12 +98,44 @@ struct TableCopy<false> {
   DEVICE_MEMBER void set(u32, u32) {}
 };
 
+// The next bits of a stream of codes, and where they come from. One word more than the window's two is held, so that nothing waits for its load.
+template <bool EARLY>
+struct Window {
+  u32 lo, hi, after, position, next;
+
+  // From bit `start` on, counted from the word before `words`: the first bits may be there; what lies before the words may be of the header, since it
+  // is masked.
+  DEVICE_MEMBER void begin(u32 words, u32 start, u32 limit) {
+    next = words + (start >> 5) * 4 - 4;
+    position = start & 31;
+    lo = lds32_stream(next, limit);
+    hi = lds32_stream(next + 4, limit);
+    after = lds32_stream(next + 8, limit);
+    next += 12;
+  }
+  DEVICE_MEMBER u32 bits() const { return fshr(lo, hi, position); }
+  // To a position that is less than 32 bits on.
+  DEVICE_MEMBER void move(u32 p, u32 limit) {
+    const u32 on = (p ^ position) & 32;
+    if constexpr (EARLY) {
+      next_word(on, lo, hi, after, next, limit);
+    } else if (on) {
+      lo = hi;
+      hi = after;
+      after = lds32_stream(next, limit);
+      next += 4;
+    }
+    position = p;
+  }
+};
+
 // Table entries: length of the code in bits 0 to 4, zeros up to bit 15, then the symbol (byte 3, or in layout `pair`
-// a nibble in byte 2 and one in byte 3, each as many bits up as the shift says, and nothing beside them). The window keeps the next code at bit 2,
-// or as many more up as there are copies to choose from, so that it is a byte address into the table.
+// a nibble in byte 2 and one in byte 3, each as many bits up as the shift says, and nothing beside them; those of layout `quad` are in
+// quad.h). The window keeps the next code at bit 2, or as many more up as there are copies to choose from, so that it is a byte address into the table.
 template <u32 BITS, bool COPIES, bool EARLY>
 struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
-  u32 lo, hi, after, position, next, end, limit;
+  Window<EARLY> window;
+  u32 end, limit;
   TableBits<BITS> bits;
   TableCopy<COPIES> copy;
 
@@ -118,49 +150,30 @@ struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
     const u32 own = (head & 0xFFFF) + (wide ? lds16(body.begin + 4 + lane * 2) : lds8(body.begin + 4 + lane));
     const u32 sum = sum_up_to(own, lane), all = shfl(sum, LANES - 1) + 2;
     if (wide > 1 || words + (all + 31) / 32 * 4 != body.end) return false;
-    // From a word before, as the first bits may be; what lies before the words may be of the header, since it is masked.
     const u32 start = sum - own + 2 + 32 - copy.shift();
-    next = words + (start >> 5) * 4 - 4;
-    position = start & 31;
-    end = position + own;
     limit = body.end;
-    lo = lds32_stream(next, limit);
-    hi = lds32_stream(next + 4, limit);
-    after = lds32_stream(next + 8, limit);
-    next += 12;
+    window.begin(words, start, limit);
+    end = window.position + own;
     return (lds32(words) & 3) == 0 && (all % 32 == 0 || lds32(body.end - 4) >> (all % 32) == 0);
   }
 
   DEVICE_MEMBER void two(u32& a, u32& b) {
     const u32 mask = ((1u << bits.get()) - 1) << copy.shift();
-    const u32 w = fshr(lo, hi, position);
+    const u32 w = window.bits();
     a = lds32_table(copy.place(w & mask));
     b = lds32_table(copy.place(fshr(w, 0, a) & mask));  // the shift takes five bits of the entry: the length
-    move(position + a + b);
-  }
-  DEVICE_MEMBER void move(u32 p) {
-    // One word more than the window is held, so that nothing waits for this load.
-    const u32 on = (p ^ position) & 32;
-    if constexpr (EARLY) {
-      next_word(on, lo, hi, after, next, limit);
-    } else if (on) {
-      lo = hi;
-      hi = after;
-      after = lds32_stream(next, limit);
-      next += 4;
-    }
-    position = p;
+    window.move(window.position + a + b, limit);
   }
 
   // Of a table of eight bits at most: of the window's 32 bits they take 24, and what is below them seven.
   DEVICE_MEMBER void three(u32& a, u32& b, u32& c) {
     const u32 mask = ((1u << bits.get()) - 1) << copy.shift();
-    const u32 w = fshr(lo, hi, position);
+    const u32 w = window.bits();
     a = lds32_table(copy.place(w & mask));
     const u32 v = fshr(w, 0, a);
     b = lds32_table(copy.place(v & mask));
     c = lds32_table(copy.place(fshr(v, 0, b) & mask));
-    move(position + a + b + c);
+    window.move(window.position + a + b + c, limit);
   }
 
   DEVICE_MEMBER void stay_inside() {}
@@ -168,5 +181,5 @@ struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
   DEVICE_MEMBER u32 tail(Body) const { return 0; }
 
   // Lengths were added up in the lower half, symbols in the upper one.
-  DEVICE_MEMBER bool ended_well() const { return ballot((position & 0xFFFF) != end) == 0; }
+  DEVICE_MEMBER bool ended_well() const { return ballot((window.position & 0xFFFF) != end) == 0; }
 };

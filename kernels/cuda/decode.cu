@@ -1,6 +1,7 @@
 // The kernels that decode tiles of one coder (WCODEC_CODER: 0 rANS, 1 Huffman): to int8, dequantized in the same pass,
 // or to elements of whose bits the symbols are some.
 #include "join.h"
+#include "quad.h"
 #include "sinks.h"
 #include "split.h"
 #include "tile.h"
@@ -27,6 +28,19 @@ ALL_OUTPUTS(pair, 1024, 1, MODE_PAIR, SCALES_INT8)
 ALL_OUTPUTS(low, 1024, 1, MODE_LOW, SCALES_ANY)
 ALL_OUTPUTS(trellis, 1024, 1, MODE_TRELLIS, SCALES_ANY)
 ALL_OUTPUTS(general, 1024, 1, MODE_GENERAL, SCALES_ANY)
+
+// Layout `quad`, which only coder `huffman` has.
+#if WCODEC_CODER == HUFFMAN
+#define QUADS(name, trellis, scales, out) \
+  KERNEL(name, 1024, 1, TilesBatch) { walk<QuadTile<trellis>, Store<out, scales>>(params, {}); }
+#define ALL_QUADS(mode, trellis)                                  \
+  QUADS(NAME(mode, int8), trellis, SCALES_INT8, OUT_INT8)         \
+  QUADS(NAME(mode, f16), trellis, SCALES_ANY, OUT_F16)            \
+  QUADS(NAME(mode, bf16), trellis, SCALES_ANY, OUT_BF16)          \
+  QUADS(NAME(mode, f32), trellis, SCALES_ANY, OUT_F32)
+ALL_QUADS(quad, false)
+ALL_QUADS(quadtrellis, true)
+#endif
 
 // Elements that are put together, of the common kinds.
 #define JOIN(name, out) \

@@ -15,9 +15,6 @@
 #include "chunk.h"
 #include "emit.h"
 
-// The bits of `a` where `mask` has ones, else those of `b`.
-DEVICE u32 choose(u32 mask, u32 a, u32 b) { return (a & mask) | (b & ~mask); }
-
 // Four elements of whose bits the exponent is the symbol (OUT_BF16, OUT_F32), or the upper byte is (OUT_F16): as two or four words.
 template <u32 OUT>
 DEVICE void join4(u32 symbols, const u32* rest, u32* to) {
@@ -77,7 +74,7 @@ struct StoreJoined {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
     DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false };
+  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false, RAISED = false };
   enum : u32 { BYTES = OUT == OUT_F32 ? 4 : 2, REST = BYTES - 1 };
 
   Cells cells;
@@ -88,7 +85,7 @@ struct StoreJoined {
 
   DEVICE_MEMBER bool takes_whole() const { return cells.t.vector; }
 
-  DEVICE_MEMBER void begin_whole() {
+  DEVICE_MEMBER void begin_whole(u32) {
     row8 = 8 * (u32)cells.t.output.row_stride * BYTES;
     cells.to = cells.to - (lane & 3) * (16 * BYTES) + exchanged_place<OUT>(lane);
   }
@@ -196,7 +193,7 @@ struct StoreFields {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
     DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false };
+  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false, RAISED = false };
 
   const Fields& fields;
   Cells cells;

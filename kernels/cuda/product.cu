@@ -7,21 +7,35 @@
 #define NAME(mode, kind, n) wcodec_huffman_##mode##_times_##kind##_##n
 #endif
 // Of 64 registers a thread, two blocks of 512 threads or one of 1,024 fill a multiprocessor. For one vector, kernels named `early` begin beside
-// those of the launch before; for several they take more registers, and so do those for many vectors.
-#define PRODUCT(name, threads, blocks, mode, n, bf16, early) \
-  KERNEL(name, threads, blocks, FactorsBatch) { multiply_all<Tile<WCODEC_CODER, mode>, n, bf16, early>(params); }
-#define TIMES(mode, kind, MODE, BF16)                             \
-  PRODUCT(NAME(mode, kind, 1), 1024, 1, MODE, 1, BF16, false)     \
-  PRODUCT(NAME(mode, kind, 1_early), 1024, 1, MODE, 1, BF16, true) \
-  PRODUCT(NAME(mode, kind, 8), 1024, 1, MODE, 8, BF16, false)     \
-  PRODUCT(NAME(mode, kind, 8_early), 512, 1, MODE, 8, BF16, true) \
-  PRODUCT(NAME(mode, kind, 16), 512, 1, MODE, 16, BF16, false)
+// those of the launch before; for several they take more registers, and so do those for many vectors. Those that walk over chunks of quads, of which lanes
+// have two streams, need fewer warps, and so have more registers, too: `walking` threads at most (`QUAD_WARPS` of the host).
+#define PRODUCT(name, threads, blocks, TILE, n, bf16, early) \
+  KERNEL(name, threads, blocks, FactorsBatch) { multiply_all<TILE, n, bf16, early>(params); }
+#define TIMES(mode, kind, TILE, BF16, walking)                    \
+  PRODUCT(NAME(mode, kind, 1), walking, 1, TILE, 1, BF16, false)  \
+  PRODUCT(NAME(mode, kind, 1_early), 1024, 1, TILE, 1, BF16, true) \
+  PRODUCT(NAME(mode, kind, 8), walking, 1, TILE, 8, BF16, false)  \
+  PRODUCT(NAME(mode, kind, 8_early), 512, 1, TILE, 8, BF16, true) \
+  PRODUCT(NAME(mode, kind, 16), 512, 1, TILE, 16, BF16, false)
 
-TIMES(pair, f16, MODE_PAIR, false)
-TIMES(low, f16, MODE_LOW, false)
-TIMES(trellis, f16, MODE_TRELLIS, false)
+typedef Tile<WCODEC_CODER, MODE_PAIR> PairTile;
+typedef Tile<WCODEC_CODER, MODE_LOW> LowTile;
+typedef Tile<WCODEC_CODER, MODE_TRELLIS> TrellisTile;
+#if WCODEC_CODER == RANS
+#define ALL_TIMES(kind, BF16)        \
+  TIMES(pair, kind, PairTile, BF16, 1024)  \
+  TIMES(low, kind, LowTile, BF16, 1024)    \
+  TIMES(trellis, kind, TrellisTile, BF16, 1024)
+#else
+#define ALL_TIMES(kind, BF16)             \
+  TIMES(pair, kind, PairTile, BF16, 1024)       \
+  TIMES(low, kind, LowTile, BF16, 1024)         \
+  TIMES(trellis, kind, TrellisTile, BF16, 1024) \
+  TIMES(quad, kind, QuadTile<false>, BF16, 768) \
+  TIMES(quadtrellis, kind, QuadTile<true>, BF16, 768)
+#endif
+
+ALL_TIMES(f16, false)
 #if MMA_BF16
-TIMES(pair, bf16, MODE_PAIR, true)
-TIMES(low, bf16, MODE_LOW, true)
-TIMES(trellis, bf16, MODE_TRELLIS, true)
+ALL_TIMES(bf16, true)
 #endif

@@ -13,6 +13,7 @@
 #pragma once
 #include "around.h"
 #include "emit.h"
+#include "quad.h"
 #include "single.h"
 #include "tile.h"
 #include "walk.h"
@@ -43,7 +44,7 @@ struct Multiply {
       for (u32 s = 0; s < SETS; s++) {
         // Lanes that have no vector read the last one's, and what they get is not looked at.
         const u32 vector = s * 8 + lane / 4;
-        state.at[s] = (vector < batch.vectors ? vector : batch.vectors - 1) * batch.x_stride * 2;
+        state.at[s] = (f.vector + (vector < batch.vectors ? vector : batch.vectors - 1)) * batch.x_stride * 2;
       }
       return state;
     }
@@ -174,7 +175,7 @@ struct Multiply {
     }
   };
 
-  enum : bool { WAITS = false, OPERANDS = true, PREPARES = false, CHECKS = false, COPIES = false, CORRECTS = false, BESIDE = false };
+  enum : bool { WAITS = false, OPERANDS = true, PREPARES = false, CHECKS = false, COPIES = false, CORRECTS = false, BESIDE = false, RAISED = false };
 
   State& state;
   const Tiles& t;
@@ -193,7 +194,7 @@ struct Multiply {
     }
   }
   DEVICE_MEMBER bool takes_whole() const { return state.batch.vector && !several(t); }
-  DEVICE_MEMBER void begin_whole() {}
+  DEVICE_MEMBER void begin_whole(u32) {}
 
   DEVICE_MEMBER void whole(Block& b) {
 #pragma unroll
@@ -375,7 +376,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   if (ONE && spread) table.begin(t, batch.copies);
   Warp w = make_warp<ONE>(batch);
   if (warp == 0 && !spread) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
-  if constexpr (N == 1) expect_vector(batch, t);
+  if constexpr (N == 1) expect_vector(vector_of(batch, f), t);
   const u32 each = N == 1 ? TILE_ROWS : batch.vectors * TILE_ROWS, results = (end - begin) * each;
   const u32 begin_strip = divide(first, t.by_tiles);
   const auto asked = [&](u32 at) {

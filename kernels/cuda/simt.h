@@ -26,6 +26,8 @@ struct alignas(16) Vec4 {
 #include "simt_host.h"
 
 DEVICE bool table_fits() { return true; }
+DEVICE u32 choose(u32 mask, u32 a, u32 b) { return (a & mask) | (b & ~mask); }
+DEVICE u32 differ(u32 mask, u32 a, u32 b) { return (a ^ b) & mask; }
 DEVICE u32 lds32_table(u32 offset) { return lds32(TABLE_AT + offset); }
 DEVICE u32 sum_up_to(u32 v, u32 lane) {
   for (u32 by = 1; by < LANES; by *= 2) {
@@ -82,6 +84,18 @@ DEVICE u32 mulhi(u32 a, u32 b) { return __umulhi(a, b); }
 DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
   u32 r;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
+  return r;
+}
+// The bits of `a` where `mask` has ones, else those of `b`. In assembly, since the compiler takes the mask apart where it knows what of `b` is wanted.
+DEVICE u32 choose(u32 mask, u32 a, u32 b) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
+  return r;
+}
+// The bits of `mask` of one of `a` and `b`.
+DEVICE u32 differ(u32 mask, u32 a, u32 b) {
+  u32 r;
+  asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
   return r;
 }
 DEVICE u32 fshr(u32 lo, u32 hi, u32 s) { return __funnelshift_r(lo, hi, s); }
@@ -454,6 +468,8 @@ DEVICE i32 warp_sum(i32 v, u32 lane) {
 // pieces at once, which count as one copy;
 // `warp_copy_wait` returns when the copy that completes `parity` of the barrier is there. `younger` says how many copies
 // were begun after that one, 0 or 1: before 9.0 there are no barriers for copies, and they are counted instead.
+// Likewise `small_copy` and `small_copy_wait`, for copies of a kilobyte or two: where a device's engine for copies takes longer to be told than lanes take to
+// ask for 16 bytes each. A kernel uses one kind for a barrier.
 #if !defined(__CUDACC__) || defined(COPY_BULK)
 DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32 barrier, u32 lane) {
   if (lane == 0) copy_start(dst, src, bytes, barrier);
@@ -462,10 +478,8 @@ DEVICE void warp_copy_two(u32 dst, const u8* src, u32 bytes, u32 dst2, const u8*
   if (lane == 0) copy_start_two(dst, src, bytes, dst2, src2, bytes2, barrier);
 }
 DEVICE void warp_copy_wait(u32 barrier, u32 parity, u32) { copy_wait(barrier, parity); }
-#else
-DEVICE void copy_init(u32) {}
-DEVICE void copy_init_fence() {}
-DEVICE void copy_fence() {}
+#endif
+#ifdef __CUDACC__
 DEVICE void copy_lanes(u32 dst, const u8* src, u32 bytes, u32 lane) {
   for (u32 i = lane * 16; i < bytes; i += LANES * 16) {
 #if __CUDA_ARCH__ >= 800
@@ -483,20 +497,30 @@ DEVICE void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32, u32 lane) {
+DEVICE void small_copy(u32 dst, const u8* src, u32 bytes, u32, u32 lane) {
   copy_lanes(dst, src, bytes, lane);
   copy_commit();
 }
-DEVICE void warp_copy_two(u32 dst, const u8* src, u32 bytes, u32 dst2, const u8* src2, u32 bytes2, u32, u32 lane) {
-  copy_lanes(dst, src, bytes, lane);
-  copy_lanes(dst2, src2, bytes2, lane);
-  copy_commit();
-}
-DEVICE void warp_copy_wait(u32, u32, u32 younger) {
+DEVICE void small_copy_wait(u32, u32, u32 younger) {
 #if __CUDA_ARCH__ >= 800
   if (younger) asm volatile("cp.async.wait_group 1;" ::: "memory");
   else asm volatile("cp.async.wait_group 0;" ::: "memory");
 #endif
   __syncwarp();
 }
+#else
+DEVICE void small_copy(u32 dst, const u8* src, u32 bytes, u32 barrier, u32 lane) { warp_copy(dst, src, bytes, barrier, lane); }
+DEVICE void small_copy_wait(u32 barrier, u32 parity, u32 younger) { warp_copy_wait(barrier, parity, younger); }
+#endif
+#if defined(__CUDACC__) && !defined(COPY_BULK)
+DEVICE void copy_init(u32) {}
+DEVICE void copy_init_fence() {}
+DEVICE void copy_fence() {}
+DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32 barrier, u32 lane) { small_copy(dst, src, bytes, barrier, lane); }
+DEVICE void warp_copy_two(u32 dst, const u8* src, u32 bytes, u32 dst2, const u8* src2, u32 bytes2, u32, u32 lane) {
+  copy_lanes(dst, src, bytes, lane);
+  copy_lanes(dst2, src2, bytes2, lane);
+  copy_commit();
+}
+DEVICE void warp_copy_wait(u32 barrier, u32 parity, u32 younger) { small_copy_wait(barrier, parity, younger); }
 #endif

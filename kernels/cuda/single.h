@@ -21,10 +21,14 @@
 // Shared memory of the digits of a block's columns: of each digit 64 bytes, in the order of the columns.
 #define DIGITS_BLOCK (DIGITS * BLOCK_COLS)
 
-// v 2^power, of a power between -252 and 254.
-DEVICE float times_power(float v, i32 power) {
+// 2^power as two factors, of a power between -252 and 254.
+struct Power {
+  float first, second;
+  DEVICE_MEMBER float times(float v) const { return mul_rn(mul_rn(v, first), second); }
+};
+DEVICE Power power_of_two(i32 power) {
   const i32 half = power >> 1;
-  return mul_rn(mul_rn(v, bits_f32((u32)(half + 127) << 23)), bits_f32((u32)(power - half + 127) << 23));
+  return {bits_f32((u32)(half + 127) << 23), bits_f32((u32)(power - half + 127) << 23)};
 }
 
 // A whole number, less than 2^21 from zero, and this have as a sum, 2^23 to 2^24, an f32 that ends with all bits of the number; by what is added
@@ -36,9 +40,8 @@ DEVICE float times_power(float v, i32 power) {
 // Columns that a warp turns into digits at a time.
 #define DIGITS_COLS (LANES * 8)
 
-// Instead of a power: one of the elements is no number, or infinite.
-#define NO_POWER 0x7FFF
-// What is to be known of a tile's digits besides themselves, in shared memory: the sum of each over all columns, and the power.
+// What is to be known of a tile's digits besides themselves, in shared memory: the sum of each over all columns, and the factors that make of sums what
+// they stand for.
 #define SCALED_POWER (DIGITS * 4)
 #define SCALED_BYTES 32u
 
@@ -59,9 +62,12 @@ DEVICE i32 digits_power(float largest) {
 // Where the first digit of a column of a tile lies, from the digits of its first one on.
 DEVICE u32 digit_place(u32 col) { return col / BLOCK_COLS * DIGITS_BLOCK + col % BLOCK_COLS; }
 
+// Address of the item's first vector.
+DEVICE u64 vector_of(const FactorsBatch& batch, const Factor& f) { return batch.x + (u64)f.vector * batch.x_stride * 2; }
+
 // Brings the vector nearer, before the block asks for all of its weights. It may not be there yet: nothing is read.
-DEVICE void expect_vector(const FactorsBatch& batch, const Tiles& t) {
-  if (thread_index() < t.cols / 64) prefetch((const u8*)batch.x + thread_index() * 128);
+DEVICE void expect_vector(u64 x, const Tiles& t) {
+  if (thread_index() < t.cols / 64) prefetch((const u8*)x + thread_index() * 128);
 }
 
 // The digits of eight elements, to shared memory at `to`. Elements are rounded by a sum, without a conversion.
@@ -98,26 +104,48 @@ DEVICE u32 largest_of(const u32 (&words)[4], u32 largest) {
   return largest;
 }
 
+// The lane's elements of a tile's first DIGITS_HELD times DIGITS_COLS columns.
+#define DIGITS_HELD 2u
+typedef u32 HeldWords[DIGITS_HELD][4];
+
+// Asks for those of a tile of `cols` columns from `begin` on, of the vector at `x`.
+DEVICE void load_held(const FactorsBatch& batch, u64 x, const Tiles& t, u32 begin, u32 cols, u32 lane, HeldWords& words) {
+#pragma unroll
+  for (u32 h = 0; h < DIGITS_HELD; h++) {
+    const u32 k = h * DIGITS_COLS + lane * 8;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) words[h][i] = 0;
+    if (k < cols) load_words(batch, x, begin + k, t.cols, words[h]);
+  }
+}
+
 // Writes the digits of a tile's columns, of which there are `cols` from `begin` on, to shared memory from `to`. Those beyond the matrix's edge
-// are 0. `words` are the lane's first eight elements. All lanes call it. The power by which elements times 2^power are what the upper three
-// digits say, or NO_POWER.
+// are 0. All lanes call it. What sums of products with them are to be multiplied by: by no number where one of the elements is none, or infinite.
 template <bool BF16>
-DEVICE i32 make_digits(const FactorsBatch& batch, const Tiles& t, u32 begin, u32 cols, const u32 (&words)[4], u32 to, u32 lane) {
-  u32 largest = largest_of(words, 0), more[4];
+DEVICE Power make_digits(const FactorsBatch& batch, u64 x, const Tiles& t, u32 begin, u32 cols, const HeldWords& words, u32 to, u32 lane) {
+  u32 largest = 0, more[4];
+#pragma unroll
+  for (u32 h = 0; h < DIGITS_HELD; h++) largest = largest_of(words[h], largest);
 #pragma unroll 1
-  for (u32 k = DIGITS_COLS + lane * 8; k < cols; k += DIGITS_COLS) {
-    load_words(batch, batch.x, begin + k, t.cols, more);
+  for (u32 k = DIGITS_HELD * DIGITS_COLS + lane * 8; k < cols; k += DIGITS_COLS) {
+    load_words(batch, x, begin + k, t.cols, more);
     largest = largest_of(more, largest);
   }
   largest = warp_max(largest >> 16 > (largest & 0xFFFF) ? largest >> 16 : largest & 0xFFFF, lane);
   const i32 power = digits_power(Half<BF16>::to_f32(largest));
-  if (lane * 8 < cols) write_digits<BF16>(words, power, to + digit_place(lane * 8));
+#pragma unroll
+  for (u32 h = 0; h < DIGITS_HELD; h++) {
+    const u32 k = h * DIGITS_COLS + lane * 8;
+    if (k < cols) write_digits<BF16>(words[h], power, to + digit_place(k));
+  }
 #pragma unroll 1
-  for (u32 k = DIGITS_COLS + lane * 8; k < cols; k += DIGITS_COLS) {
-    load_words(batch, batch.x, begin + k, t.cols, more);
+  for (u32 k = DIGITS_HELD * DIGITS_COLS + lane * 8; k < cols; k += DIGITS_COLS) {
+    load_words(batch, x, begin + k, t.cols, more);
     write_digits<BF16>(more, power, to + digit_place(k));
   }
-  return largest >= Half<BF16>::INFINITE ? NO_POWER : power;
+  Power back = power_of_two(-8 - power);
+  if (largest >= Half<BF16>::INFINITE) back.second = bits_f32(0x7FFFFFFFu);
+  return back;
 }
 
 // Adds the words of a row, 16 columns a lane, times digits, which differ between the upper and lower half of lanes.
@@ -141,6 +169,7 @@ template <bool BF16, bool EARLY>
 struct MultiplyOne {
   struct State {
     const FactorsBatch& batch;
+    u64 x;        // address of the vector
     u32 first;    // the block's first chunk
     u32 digits;   // where they lie: EARLY: of the warp's tile; otherwise of all tiles
     u32 scaled;   // not EARLY: SCALED_BYTES of each tile, behind them
@@ -152,6 +181,7 @@ struct MultiplyOne {
     u32 col;      // that block's first column, where rows may have several scales
     i32 sum[4];
     u32 corrections;  // of the warp
+    u32 raised;       // symbols of the chunk come times two to this power
     Patches changes;
 
     static DEVICE_MEMBER State make(const FactorsBatch& batch, const Factor& f, u32 first, u32 warp, u32 lane) {
@@ -160,8 +190,8 @@ struct MultiplyOne {
       const u32 digits = EARLY ? batch.buffers + warp * batch.buffer_bytes : batch.staging;
       // Where levels are the symbols themselves, others take half of each element away again.
       const u32 scaled = digits + t.tiles * t.blocks * DIGITS_BLOCK;
-      return {batch, first, digits, scaled, batch.staging + warp * t.blocks * 1024 + lane * 16, f.minus == 0, 0, false, 0, 0, {},
-              batch.corrections + warp * CHANGES_BYTES, {}};
+      return {batch, vector_of(batch, f), first, digits, scaled, batch.staging + warp * t.blocks * 1024 + lane * 16, f.minus == 0, 0, false, 0, 0, {},
+              batch.corrections + warp * CHANGES_BYTES, 0, {}};
     }
 
     // Makes the digits; all warps of the block call it, and wait for each other behind it.
@@ -170,9 +200,9 @@ struct MultiplyOne {
 #pragma unroll 1
       for (u32 tile = thread_index() / LANES; tile < t.tiles; tile += block_threads() / LANES) {
         const u32 cols = (tile + 1 == t.tiles ? t.last_blocks : t.blocks) * BLOCK_COLS, to = digits + tile * t.blocks * DIGITS_BLOCK;
-        u32 words[4] = {0, 0, 0, 0};
-        if (lane * 8 < cols) load_words(batch, batch.x, tile * t.blocks * BLOCK_COLS + lane * 8, t.cols, words);
-        const i32 power = make_digits<BF16>(batch, t, tile * t.blocks * BLOCK_COLS, cols, words, to, lane);
+        HeldWords words;
+        load_held(batch, x, t, tile * t.blocks * BLOCK_COLS, cols, lane, words);
+        const Power back = make_digits<BF16>(batch, x, t, tile * t.blocks * BLOCK_COLS, cols, words, to, lane);
         if (half) {
           i32 sums[4] = {0, 0, 0, 0}, all[2];
           syncwarp();
@@ -181,7 +211,7 @@ struct MultiplyOne {
           add_halves(sums, lane, all);
           if (lane < 2) sts64(scaled_at(tile) + lane * 8, {(u32)all[0], (u32)all[1]});
         }
-        if (lane == 0) sts32(scaled_at(tile) + SCALED_POWER, (u32)power);
+        if (lane == 0) sts64(scaled_at(tile) + SCALED_POWER, {f32_bits(back.first), f32_bits(back.second)});
       }
     }
 
@@ -190,7 +220,7 @@ struct MultiplyOne {
     DEVICE_MEMBER void leave(const Tiles& t, const Chunk& c, u32 lane) const {
       if (lane > 0) return;
       const u32 begin = c.tile * t.blocks * BLOCK_COLS, cols = c.blocks * BLOCK_COLS;
-      const u64 from = batch.x + (u64)begin * 2;
+      const u64 from = x + (u64)begin * 2;
       const bool vector = batch.vector && begin + cols <= t.cols;
       sts128(known(), {(u32)from, (u32)(from >> 32), sums_at(c),
                        (vector ? KNOWN_VECTOR : 0) | (several(t) ? KNOWN_SEVERAL : 0) | (half ? KNOWN_HALF : 0) | cols * KNOWN_COLS});
@@ -210,26 +240,36 @@ struct MultiplyOne {
         // All lanes have decoded: digits take the chunk's place.
         syncwarp();
         overlap_wait();
-        u32 words[4] = {0, 0, 0, 0};
-        if (there && lane * 8 < cols) {
-          if (is & KNOWN_VECTOR) load_vector(from + lane * 16, words);
-          else load_words(batch, batch.x, begin + lane * 8, t.cols, words);
+        HeldWords words;
+        if (is & KNOWN_VECTOR) {
+#pragma unroll
+          for (u32 h = 0; h < DIGITS_HELD; h++) {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) words[h][i] = 0;
+            if (there && h * DIGITS_COLS + lane * 8 < cols) load_vector(from + h * DIGITS_COLS * 2 + lane * 16, words[h]);
+          }
+        } else {
+          load_held(batch, from - (u64)begin * 2, t, begin, there ? cols : 0, lane, words);
         }
         ask();
         if (!there) return;
-        const i32 power = make_digits<BF16>(batch, t, begin, cols, words, to_digits, lane);
+        const Power back = make_digits<BF16>(batch, from - (u64)begin * 2, t, begin, cols, words, to_digits, lane);
         syncwarp();
         const u32 at = half_digits(to_digits, lane);
         i32 upper[4] = {0, 0, 0, 0}, lower[4] = {0, 0, 0, 0}, sums[4] = {0, 0, 0, 0}, all[2];
-        if (staged == 4 && !(is & KNOWN_SEVERAL)) {
-          // What a tile has, as a rule: all at once.
+        if (staged % 4 == 0 && !(is & KNOWN_SEVERAL)) {
+          // What a tile has, as a rule, four or eight: four at once.
+#pragma unroll 1
+          for (u32 j = 0; j < staged; j += 4) {
 #pragma unroll
-          for (u32 k = 0; k < 4; k++) {
-            const Vec4 a = lds128(from_room + k * 1024), b = lds128(from_room + k * 1024 + 512);
-            const Vec2 x = lds64(at + k * DIGITS_BLOCK);
-            mma_row(upper, a, x);
-            mma_row(lower, b, x);
-            if (is & KNOWN_HALF) sum_digits(sums, x);
+            for (u32 i = 0; i < 4; i++) {
+              const u32 k = j + i;
+              const Vec4 a = lds128(from_room + k * 1024), b = lds128(from_room + k * 1024 + 512);
+              const Vec2 x = lds64(at + k * DIGITS_BLOCK);
+              mma_row(upper, a, x);
+              mma_row(lower, b, x);
+              if (is & KNOWN_HALF) sum_digits(sums, x);
+            }
           }
         } else {
           const Chunk c = chunk_at(t, first + thread_index() / LANES);
@@ -243,7 +283,7 @@ struct MultiplyOne {
             if (!(is & KNOWN_SEVERAL)) continue;
             add_halves(upper, lane, sum);
             add_halves(lower, lane, sum + 2);
-            rescale(t, c, lane, power);
+            rescale(t, c, lane, back);
 #pragma unroll
             for (u32 j = 0; j < 4; j++) upper[j] = lower[j] = 0;
           }
@@ -252,7 +292,7 @@ struct MultiplyOne {
         add_halves(upper, lane, sum);
         add_halves(lower, lane, sum + 2);
         add_halves(sums, lane, all);
-        const float v = gone ? bits_f32(0x7FFFFFFFu) : level(lane, power, all);
+        const float v = gone ? bits_f32(0x7FFFFFFFu) : level(lane, back, all);
         if (lane % 4 < 2) sts32(left.z + row_of(lane) * 4, f32_bits(v));
       }
     }
@@ -265,7 +305,7 @@ struct MultiplyOne {
         const u32 all = scaled_at(c.tile) + lane % 2 * 8;
         sums[0] = (i32)lds32(all), sums[1] = (i32)lds32(all + 4);
       }
-      put(c, lane, level(lane, power(c), sums));
+      put(c, lane, level(lane, back(c), sums));
     }
     DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) {
       gone = true;
@@ -276,6 +316,7 @@ struct MultiplyOne {
     DEVICE_MEMBER void begin(const Tiles& t, const Chunk& c, u32 lane) {
       at = lane_digits(digits + (EARLY ? 0 : c.tile * t.blocks * DIGITS_BLOCK), lane);
       col = c.tile * t.blocks * BLOCK_COLS;
+      raised = 0;
       clear();
     }
 
@@ -288,12 +329,12 @@ struct MultiplyOne {
     }
 
     // Adds a block's sums, with their scale, to those of the chunk.
-    DEVICE_MEMBER void rescale(const Tiles& t, const Chunk& c, u32 lane, i32 power) {
+    DEVICE_MEMBER void rescale(const Tiles& t, const Chunk& c, u32 lane, Power back) {
       const u32 matrix = divide(c.strip, t.by_strips);
       const u32 row = (c.strip - matrix * t.strips) * TILE_ROWS + row_of(lane);
       const bool there = row < t.rows && col < t.cols, begins = col == c.tile * t.blocks * BLOCK_COLS;
       const float scale = there ? scale_at<SCALES_ANY>(t.output, (u64)matrix * t.rows + row, col) : 0;
-      const float v = level(lane, power, {0, 0});
+      const float v = level(lane, back, {0, 0});
       const float before = begins || lane % 4 > 1 ? 0 : bits_f32(lds32(place(c, lane)));
       put(c, lane, add_rn(before, mul_rn(v, scale)));
       clear();
@@ -318,8 +359,11 @@ struct MultiplyOne {
       return EARLY ? patch(c, lane) : correct(t, c, lane);
     }
 
-    // That of a chunk's digits.
-    DEVICE_MEMBER i32 power(const Chunk& c) const { return (i32)lds32(scaled_at(c.tile) + SCALED_POWER); }
+    // What the sums of a chunk are to be multiplied by.
+    DEVICE_MEMBER Power back(const Chunk& c) const {
+      const Vec2 v = lds64(scaled_at(c.tile) + SCALED_POWER);
+      return {bits_f32(v.x), bits_f32(v.y)};
+    }
 
    private:
     // Of the warp's only chunk: where what `leave` says lies, and its first column.
@@ -365,7 +409,7 @@ struct MultiplyOne {
 #pragma unroll
         for (u32 i = 0; i < DIGITS; i++) {
           const i32 d = (i32)(lds8(digit + i * BLOCK_COLS) << 24) >> 24;
-          add_shared(corrections + change.row * 16 + i * 4, (u32)(change.by * d));
+          add_shared(corrections + change.row * 16 + i * 4, (u32)(change.by * d) << raised);
         }
       }
       syncwarp();
@@ -385,18 +429,19 @@ struct MultiplyOne {
     }
 
     // What the sums make of the lane's row, where of the lane's two digits the sums of all columns are `sums`.
-    DEVICE_MEMBER float level(u32 lane, i32 power, const i32 (&sums)[2]) const {
+    DEVICE_MEMBER float level(u32 lane, Power back, const i32 (&sums)[2]) const {
       // Digits 0 and 1 are of lanes 0 of four, 2 and 3 of lanes 1.
       const float next = lane % 2 ? 256 : 128;
-      const float a = fma_rn(f32_of_i32(2 * sum[1] + sums[1]), next, f32_of_i32(2 * sum[0] + sums[0]));
-      const float b = fma_rn(f32_of_i32(2 * sum[3] + sums[1]), next, f32_of_i32(2 * sum[2] + sums[0]));
+      const i32 halves[2] = {sums[0] * (1 << raised), sums[1] * (1 << raised)};
+      const float a = fma_rn(f32_of_i32(2 * sum[1] + halves[1]), next, f32_of_i32(2 * sum[0] + halves[0]));
+      const float b = fma_rn(f32_of_i32(2 * sum[3] + halves[1]), next, f32_of_i32(2 * sum[2] + halves[0]));
       const float c0 = bits_f32(shfl(f32_bits(a), lane ^ 1)), c1 = bits_f32(shfl(f32_bits(b), lane ^ 1));
       const float all = lane % 2 ? fma_rn(b, 32768, c1) : fma_rn(c0, 32768, a);
-      return power == NO_POWER ? bits_f32(0x7FFFFFFFu) : times_power(all, -8 - power);
+      return back.times(mul_rn(all, bits_f32((127 - raised) << 23)));
     }
   };
 
-  enum : bool { WAITS = false, OPERANDS = false, PREPARES = !EARLY, CHECKS = false, COPIES = true, CORRECTS = true, BESIDE = EARLY };
+  enum : bool { WAITS = false, OPERANDS = false, PREPARES = !EARLY, CHECKS = false, COPIES = true, CORRECTS = true, BESIDE = EARLY, RAISED = !EARLY };
 
   State& state;
   const Tiles& t;
@@ -407,11 +452,11 @@ struct MultiplyOne {
     if (!EARLY) state.begin(t, c, lane);
   }
   DEVICE_MEMBER bool takes_whole() const { return !several(t); }
-  DEVICE_MEMBER void begin_whole() {}
+  DEVICE_MEMBER void begin_whole(u32 raised) { state.raised = raised; }
   DEVICE_MEMBER void whole(Block& b) { take(b); }
   DEVICE_MEMBER void any(const Block& b) {
     take(b);
-    if (several(t) && !EARLY) state.rescale(t, c, lane, state.power(c));
+    if (several(t) && !EARLY) state.rescale(t, c, lane, state.back(c));
   }
 
  private:

@@ -28,7 +28,8 @@
 //   Sink(State&, const Tiles&, const Chunk&, u32 lane)
 //                                 before the first block. The chunk's place is one of the plane; its bytes may be damaged
 //   bool takes_whole() const      whether `whole` can be used; the same for all lanes
-//   void begin_whole()            all blocks of this chunk will be whole
+//   enum : bool { RAISED = ... }  whether it takes whole blocks whose elements are raised
+//   void begin_whole(raised)      all blocks of this chunk will be whole, and their elements come times 2^raised: 0, unless it takes others
 //   void whole(Block&)            the next block, all of whose weights are of the matrix. The sink may change the registers
 //   void any(const Block&)        the next block, of whose rows and columns some or all may lie beyond the matrix's edge
 //
@@ -46,7 +47,7 @@ struct Store {
     DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
   // No variables, which would be of the module.
-  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false };
+  enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false, RAISED = false };
 
   const Tiles& t;
   u32 lane;
@@ -77,7 +78,7 @@ struct Store {
   // Several scales a row, of which whole blocks take registers, are looked at where the compiler knows what they are.
   DEVICE_MEMBER bool takes_whole() const { return t.vector && (SCALES == SCALES_INT8 || !rescales()); }
 
-  DEVICE_MEMBER void begin_whole() {
+  DEVICE_MEMBER void begin_whole(u32) {
     row8 = 8 * (u32)t.output.row_stride * Element<OUT>::bytes();
     several = SCALES == SCALES_INT8 && rescales();
     to = to - (lane & 3) * (16 * Element<OUT>::bytes()) + exchanged_place<OUT>(lane);

@@ -109,7 +109,7 @@ struct RestAhead<CODER, ANY_REST> {
 template <u32 CODER, u32 REST>
 struct SplitTile {
   enum : u32 { BITS = REST == ANY_REST ? 0 : 12, MOST = REST == ANY_REST ? 3 : REST };
-  enum : bool { COPIES = false };
+  enum : bool { COPIES = false, SMALL = false };
   RestAhead<CODER, REST> ahead;
 
   template <bool>
@@ -133,7 +133,7 @@ struct SplitTile {
     Sink sink(state, t, c, lane);
     bool whole = false;
     if constexpr (REST != ANY_REST) {
-      whole = !raw && sink.takes_whole() && first_row(t, c) + TILE_ROWS <= t.rows && end_col(t, c) <= t.cols;
+      whole = !raw && sink.takes_whole() && lies_inside(t, c);
       if (whole) whole_blocks(t, c, d, body, lane, following, more, sink);
     }
     if (!whole) {
@@ -150,7 +150,7 @@ struct SplitTile {
   template <class Sink>
   DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, const Chunk& following,
                                   bool more, Sink sink) {
-    sink.begin_whole();
+    sink.begin_whole(0);
     if (!ahead.valid) ahead.begin(t, c, lane);
     ahead.valid = more;
     // Behind this chunk: the next one of the warp, or, where there is none, this one's again.

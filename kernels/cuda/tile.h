@@ -113,6 +113,18 @@ DEVICE bool are_sound(const Patches& p, u32 blocks, u32 lane) {
   return ballot(bad) == 0;
 }
 
+// The list of patches that a body begins with, and the body behind it; whether it fits there.
+DEVICE bool find_patches(Body& body, Patches& p, bool changes) {
+  p = {0, 0, changes, false};
+  const u32 bytes = body.end - body.begin;
+  if (bytes < 4) return false;
+  const u32 count = lds32(body.begin);
+  if (count > (bytes - 4) / 4) return false;
+  p.next = body.begin + 4;
+  p.end = body.begin = p.next + count * 4;
+  return true;
+}
+
 // Whether an element, byte 0 of `from`, and the change give the patch's value.
 DEVICE bool is_changed(u32 from, u32 patch) {
   return ((i32)(from << 24) >> 24) + ((i32)patch >> 24) == (i32)(patch << 8) >> 24;
@@ -225,7 +237,7 @@ template <u32 CODER, u32 MODE>
 struct Tile {
   enum : bool { LOW = MODE == MODE_LOW || MODE == MODE_TRELLIS, PATCHES = MODE == MODE_GENERAL || LOW };
   // Tables of few bits may lie in copies, for sinks that say so: larger ones have no room for them. Side words may be copied where they are few.
-  enum : bool { COPIES = CODER == HUFFMAN && LOW };
+  enum : bool { COPIES = CODER == HUFFMAN && LOW, SMALL = false };
   enum : u32 { BITS = PATCHES ? 0 : 12 };
   typename Ahead<LOW, CODER>::Type ahead;
 
@@ -264,13 +276,8 @@ struct Tile {
     if constexpr (Sink::CORRECTS && MODE == MODE_LOW) taken = state.takes_patches();
     Patches patches = {0, 0, t.changes != 0, false};
     if (PATCHES && pair && (LOW || t.shift < 3)) {
-      const u32 bytes = body.end - body.begin;
-      const u32 count = bytes >= 4 ? lds32(body.begin) : ~0u;
-      if (bytes < 4 || count > (bytes - 4) / 4) return false;
-      patches.next = body.begin + 4;
-      patches.end = patches.next + count * 4;
-      body.begin = patches.end;
-      if (count > 0 && !taken && !are_sound(patches, c.blocks, lane)) return false;
+      if (!find_patches(body, patches, t.changes != 0)) return false;
+      if (patches.next < patches.end && !taken && !are_sound(patches, c.blocks, lane)) return false;
     }
     const u32 length = body.end - body.begin, raw_length = raw_body_bytes<CODER>(c.blocks, pair);
     const bool raw = length == raw_length;
@@ -285,10 +292,9 @@ struct Tile {
       // The blocks go without them.
       if (taken) state.changes = patches, patches.next = patches.end;
     }
-    const u32 row = first_row(t, c), end = end_col(t, c);
     const bool left = Sink::CORRECTS && MODE == MODE_LOW && patches.next < patches.end;
     const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && !left && sink.takes_whole() &&
-                       row + TILE_ROWS <= t.rows && end <= t.cols;
+                       lies_inside(t, c);
     if (!whole) {
       forget();
       any_blocks(t, c, d, body, raw, patches, lane, sink);
@@ -316,7 +322,7 @@ struct Tile {
   template <class Decoder, class Sink>
   DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, u32 lane, const Chunk& following,
                                   bool more, Sink sink) {
-    sink.begin_whole();
+    sink.begin_whole(0);
     if (!ahead.valid) ahead.begin(side_at<CODER>(t, c, 4), c, lane);
     // The words of a block are replaced by those of the block after the next.
     auto block = [&](Side& side, u32 place, bool last_ahead, bool last) {
@@ -372,7 +378,7 @@ struct Tile {
                                 const Chunk& following, bool more, Sink sink) {
     constexpr bool BESIDE = Sink::BESIDE && COPIES;
     constexpr u32 WORDS = SHIFT + 1;
-    sink.begin_whole();
+    sink.begin_whole(0);
     const u8* then_p = nullptr;
     const u32 then_blocks = following.blocks;
     if constexpr (!BESIDE) {

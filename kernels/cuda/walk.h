@@ -12,6 +12,8 @@
 //   bool decode<Sink>(state, t, c, a, buffer, lane, following, more)
 //                             a chunk whose bytes have arrived; `following` is the warp's next one, if there are `more`. Whether it was
 //                             valid: the walk reports those that were not in the plane's status
+//   enum : bool { SMALL = ... }
+//                             whether chunks are small copies, for sinks whose tables may lie in copies
 //   enum : bool { COPIES = ... }
 //                             whether its table may lie in copies, if the sink's may, and side words beside those of a warp's only chunk
 //   void forget()             the chunk before was not valid, or not even decoded
@@ -29,12 +31,16 @@ DEVICE bool is_sound(const Tiles& t, Arrival a) {
   return a.from <= a.to && a.to <= t.data_units && a.to - a.from <= t.max_chunk / 4;
 }
 
-// Asks for a chunk; whether it is sound.
+// Asks for a chunk; whether it is sound. SMALL: by `small_copy`.
+template <bool SMALL = false>
 DEVICE bool start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) {
   // Whole 16 bytes around the chunk; an unsound chunk is not copied, but something must complete the barrier's phase.
   const u32 first = a.from & ~3u, last = (a.to + 3) & ~3u;
   const bool sound = is_sound(t, a), some = sound && first < last;
-  warp_copy(buffer, (const u8*)t.data + (u64)(some ? first : 0) * 4, some ? (last - first) * 4 : 16, barrier, lane);
+  const u8* const from = (const u8*)t.data + (u64)(some ? first : 0) * 4;
+  const u32 bytes = some ? (last - first) * 4 : 16;
+  if constexpr (SMALL) small_copy(buffer, from, bytes, barrier, lane);
+  else warp_copy(buffer, from, bytes, barrier, lane);
   return sound;
 }
 // The same, and for `side_bytes` of side words.
@@ -126,27 +132,38 @@ DEVICE void wait_for_table(const Batch& batch, u32& parity, u32 younger) {
 template <class Tile, class Sink, class Batch>
 DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
                        u32 held, u32 table, u32& table_parity, bool& waited) {
-  constexpr bool SPREADS = Sink::COPIES && Tile::COPIES;
+  constexpr bool SPREADS = Sink::COPIES && Tile::COPIES, SMALL = Sink::COPIES && Tile::SMALL;
   const bool two = batch.buffers_per_warp == 2;
+  // From a warp's chunk to its next one. Kernels with few registers find out anew where a chunk lies.
+  const u32 strips = SMALL ? divide(step, t.by_tiles) : 0, tiles = step - strips * t.tiles;
   Tile tile;
+  SpreadTable spread;
+  if constexpr (SMALL) {
+    if (table == TABLE_SPREAD) spread.begin(t, batch.copies);
+  }
   Arrival now = {0, 0};
+  bool sound = false;
+  Chunk c = {0, 0, 0, 0};
   u32 next = 0;
   u32 which = 0;
   if (chunk < last) {
     now = arrival_of(held);
-    start(t, now, w.buffer, w.barrier, w.lane);
+    sound = start<SMALL>(t, now, w.buffer, w.barrier, w.lane);
     if (chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
+    c = chunk_at(t, chunk);
     // All of it, where nothing is waited for before it is decoded.
-    tile.template expect<!Sink::WAITS && !Sink::PREPARES>(t, chunk_at(t, chunk), w.lane);
+    tile.template expect<!Sink::WAITS && (SMALL || !Sink::PREPARES)>(t, c, w.lane);
   }
-  if constexpr (SPREADS) {
+  if constexpr (SPREADS && !SMALL) {
     if (table == TABLE_SPREAD) {
-      SpreadTable spread;
       spread.begin(t, batch.copies);
       spread.finish(t, batch.copies);
     }
   }
   if constexpr (Sink::PREPARES) state.prepare(t, w.lane);
+  if constexpr (SMALL) {
+    if (table == TABLE_SPREAD) spread.finish(t, batch.copies);
+  }
   if (table == TABLE_COPIED) wait_for_table(batch, table_parity, chunk < last);
   if constexpr (SPREADS) {
     if (table == TABLE_SPREAD) syncthreads();
@@ -162,25 +179,33 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     const u32 after = chunk + step;
     const bool more = after < last;
     const u32 other = which ^ 1;
-    if (two && more) start(t, arrival_of(next), w.buffer + other * batch.buffer_bytes, w.barrier + other * 8, w.lane);
+    bool sound_then = false;
+    if (two && more) sound_then = start<SMALL>(t, arrival_of(next), w.buffer + other * batch.buffer_bytes, w.barrier + other * 8, w.lane);
     u32 later = 0;
     if (more && after + step < last) later = load_arrival(t, after + step, w.lane);
-    warp_copy_wait(w.barrier + which * 8, w.parity >> which & 1, two && more);
+    if constexpr (SMALL) small_copy_wait(w.barrier + which * 8, w.parity >> which & 1, two && more);
+    else warp_copy_wait(w.barrier + which * 8, w.parity >> which & 1, two && more);
     w.parity ^= 1u << which;
-    const Chunk c = chunk_at(t, chunk), following = chunk_at(t, more ? after : chunk);
+    if constexpr (!SMALL) c = chunk_at(t, chunk), sound = is_sound(t, now);
+    Chunk following = c;
+    if constexpr (SMALL) {
+      if (more) following.move(t, step, strips, tiles);
+    } else {
+      following = chunk_at(t, more ? after : chunk);
+    }
     const u32 buffer = w.buffer + which * batch.buffer_bytes;
-    const bool good =
-        is_sound(t, now) && tile.template decode<Sink>(state, t, c, now, buffer, 0, w.lane, following, more);
+    const bool good = sound && tile.template decode<Sink>(state, t, c, now, buffer, 0, w.lane, following, more);
     if (!good) {
       tile.forget();
       state.lost(t, c, w.lane);
       if (w.lane == 0) atomic_min((u32*)t.status, chunk);
     }
-    // The buffer was read before the next copy into it.
-    copy_fence();
+    // The buffer was read before the next copy into it; nobody has stored to it.
     syncwarp();
-    if (!two && more) start(t, arrival_of(next), w.buffer, w.barrier, w.lane);
+    if (!two && more) sound_then = start<SMALL>(t, arrival_of(next), w.buffer, w.barrier, w.lane);
     if (two) which = other;
+    sound = sound_then;
+    c = following;
     now = arrival_of(next);
     next = later;
     chunk = after;

@@ -278,6 +278,10 @@ structures! {
         pub minus: u32,
         /// PART_*: what becomes of the results.
         pub part: u32,
+        /// Which of the vectors at `x` is the item's first one.
+        pub vector: u32,
+        /// 0.
+        pub reserved: u32,
     }
 
     /// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. Of an item that stands

@@ -76,6 +76,7 @@ fn the_images_are_those_of_the_record() {
 #[test]
 fn the_images_are_small() {
     let total: usize = Module::ALL.iter().flat_map(|&m| images(m)).map(|i| i.zstd.len()).sum();
-    // Each change of a kernel adds them to the repository once more.
-    assert!(total <= 10 << 20, "{total} bytes");
+    // Each change of a kernel adds them to the repository once more. A third of them are those that multiply, of each layout, number of vectors and dtype,
+    // for each generation of GPUs.
+    assert!(total <= 13 << 20, "{total} bytes");
 }

@@ -29,6 +29,10 @@ SCHEMES: dict[str, tuple[dict[str, Any], ...]] = {
     "int8": ({},),
     "rate": ({"bits": 4.0, "trellis": False}, {"bits": 3.1, "trellis": False, "table_bits": 8}, {"bits": 4.0}),
 }
+QUADS: dict[str, tuple[dict[str, Any], ...]] = {
+    "int8": ({},),
+    "rate": ({"bits": 4.0, "trellis": False}, {"bits": 3.1, "trellis": False, "table_bits": 10}, {"bits": 4.0}),
+}
 
 
 def graphs(held: Weights, tokens: int) -> dict[str, torch.cuda.CUDAGraph]:
@@ -57,9 +61,11 @@ def graphs(held: Weights, tokens: int) -> dict[str, torch.cuda.CUDAGraph]:
 def measure(coder: str, scheme: str, options: dict[str, Any], rows: int, columns: int) -> dict[str, Any]:
     """Microseconds a matrix of each number of tokens, and up to how many products are not slower."""
     count = copies(rows, columns, 32)
+    layout = "quad" if coder == "huffman quad" else "pair"
     if coder == "rans":
         options = {k: v for k, v in options.items() if k != "table_bits"}
-    held = Weights([[(str(i), rows, columns)] for i in range(count)], {"coder": coder, **options})
+    given = {"coder": coder.split()[0], "layout": layout, **options}
+    held = Weights([[(str(i), rows, columns)] for i in range(count)], given)
     times: dict[str, list[float]] = {}
     most = 0
     for tokens in TOKENS:
@@ -78,12 +84,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="all times")
     parser.add_argument("--write", action="store_true", help="puts this GPU's rows into the package's table")
-    parser.add_argument("--coders", default="huffman,rans")
+    parser.add_argument("--coders", default="huffman,huffman quad,rans", help="and layout, where it is not pair")
     args = parser.parse_args()
     measured = [
         measure(coder, scheme, options, rows, columns)
         for coder in args.coders.split(",")
-        for scheme, several in SCHEMES.items()
+        for scheme, several in (QUADS if coder.endswith("quad") else SCHEMES).items()
         for options in several
         for rows, columns in SHAPES
     ]

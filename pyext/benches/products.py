@@ -1,7 +1,7 @@
 """Products of a few vectors with compressed weights beside bf16's F.linear, in CUDA graphs: what linear layers take
 when nothing lies between them.
 
-    python pyext/benches/products.py [--bits none,4,3.1] [--table-bits 11] [--batch 1,8,16]
+    python pyext/benches/products.py [--bits none,4,3.1] [--layout pair|quad] [--table-bits 11] [--batch 1,8,16]
         [--models tinyllama,llama-8b] [--shapes 2048x2048,...] [--json FILE]
 
 Weights are random with heavy tails (Student-t, 6 degrees of freedom), other ones for each layer. Of a model all layers
@@ -135,6 +135,8 @@ def main() -> None:
     parser.add_argument("--trellis", action="store_true", help="with a trellis")
     parser.add_argument("--table-bits", type=int, help="log2 of the slots of coder huffman's tables, with --bits")
     parser.add_argument("--coder", default="huffman")
+    parser.add_argument("--layout", default="pair", help="pair or quad")
+    parser.add_argument("--tile", type=int, help="columns of a tile; by the matrix's shape where absent")
     parser.add_argument("--batch", default="1,8,16", help="vectors")
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
     parser.add_argument("--shapes", default="", help="rows x columns, each by itself")
@@ -150,11 +152,13 @@ def main() -> None:
         things.append((shape, [[(str(i), rows, columns)] for i in range(count)], count, (False,)))
     for bits in args.bits.split(","):
         scheme: dict[str, Any] = {} if bits == "none" else {"bits": float(bits), "trellis": args.trellis}
-        if args.table_bits is not None and bits != "none":
+        if args.table_bits is not None and (bits != "none" or args.layout == "quad"):
             scheme["table_bits"] = args.table_bits
+        if args.tile is not None:
+            scheme["tile"] = args.tile
         named = "int8" if bits == "none" else f"rate {bits}"
         for name, groups, by, kinds in things:
-            held = Weights(groups, {"coder": args.coder, **scheme})
+            held = Weights(groups, {"coder": args.coder, "layout": args.layout, **scheme})
             for batch in map(int, args.batch.split(",")):
                 for merged in kinds:
                     found = row(held, batch, merged, by)

@@ -1,7 +1,7 @@
 """A Llama of TinyLlama-1.1B's configuration, or another, on one GPU: memory and speed beside bf16, in one run.
 
     python pyext/benches/tinyllama.py [--json FILE] [--tokens 64] [--repeats 3] [--shapes tinyllama] [--layers 22]
-        [--sections LIST] [--bits 4] [--trellis] [--table-bits 11] [--fused blocks,groups,layers]
+        [--sections LIST] [--bits 4] [--trellis] [--layout quad] [--table-bits 11] [--fused blocks,groups,layers]
 
 Weights are random with heavy tails (Student-t, 6 degrees of freedom), since sizes, speeds and memory do not depend on
 what a model has learned. All linear layers (155) and the embedding are compressed. Speeds are tokens per second of
@@ -62,7 +62,8 @@ class Bench:
     def options(self) -> dict[str, Any]:
         """The scheme."""
         found = {} if self.args.bits is None else {"bits": self.args.bits, "trellis": self.args.trellis}
-        return found if self.args.table_bits is None else {**found, "table_bits": self.args.table_bits}
+        more = {"table_bits": self.args.table_bits, "tile": self.args.tile, "layout": self.args.layout}
+        return found | {name: value for name, value in more.items() if value is not None}
 
     def note(self, name: str, **values: Any) -> None:
         self.report[name] = values
@@ -231,6 +232,8 @@ def main() -> int:
     parser.add_argument("--trellis", action="store_true", help="with a trellis")
     parser.add_argument("--fused", type=listed("blocks", "groups", "layers"), default=[], help="what takes a launch")
     parser.add_argument("--table-bits", type=int, help="log2 of the slots of coder huffman's tables")
+    parser.add_argument("--layout", help="pair or quad")
+    parser.add_argument("--tile", type=int, help="columns of a tile; by the matrix's shape where absent")
     parser.add_argument("--budget", default="600MB", help="of the GPU's memory, for section auto")
     parser.add_argument("--caches", type=listed(), default="256MB,1GB", help="sizes, for section cache")
     args = parser.parse_args()

@@ -71,8 +71,8 @@ fn crate_targets(
     targets.into_iter().map(target).collect()
 }
 
-/// Name of a matrix to multiply with, its rows, counted over the first dimension, and the address of its bias.
-pub type PyFactor = (String, Option<(usize, usize)>, u64);
+/// Name of a matrix to multiply with, its rows, counted over the first dimension, the address of its bias, and which vector is its first.
+pub type PyFactor = (String, Option<(usize, usize)>, u64, usize);
 
 /// The crate's factors for vectors of `dtype`; `gated`: gates and values in turn.
 fn crate_factors(
@@ -81,14 +81,14 @@ fn crate_factors(
     gated: bool,
     rows_of: impl Fn(&str, Range<usize>) -> Result<Range<usize>>,
 ) -> Result<Vec<Factor>> {
-    let factor = |(i, (name, rows, bias)): (usize, PyFactor)| {
+    let factor = |(i, (name, rows, bias, vector)): (usize, PyFactor)| {
         let rows = rows.map(|(begin, end)| rows_of(&name, begin..end)).transpose()?;
         let part = match (gated, i % 2) {
             (false, _) => FactorPart::Result,
             (true, 0) => FactorPart::Gate,
             (true, _) => FactorPart::Value,
         };
-        Ok(Factor { name, dtype: Dtype::from_name(dtype)?, rows, bias, part })
+        Ok(Factor { name, dtype: Dtype::from_name(dtype)?, rows, bias, part, vector })
     };
     factors.into_iter().enumerate().map(factor).collect()
 }

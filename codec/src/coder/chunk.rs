@@ -3,6 +3,7 @@
 mod decode;
 mod encode;
 mod patches;
+mod quads;
 
 pub use decode::{Chunk, ChunkDecoder, Scratch, TOGETHER, Tails};
 pub use encode::ChunkEncoder;

@@ -17,7 +17,11 @@ pub struct ChunkFormat {
 impl ChunkFormat {
     /// Whether chunks begin with a list of patches.
     pub fn has_patches(self) -> bool {
-        self.layout == Layout::Pair && self.shift < 3
+        match self.layout {
+            Layout::Pair => self.shift < 3,
+            Layout::Quad => true,
+            Layout::Byte | Layout::Split => false,
+        }
     }
 
     /// Symbols that a lane of a tile of `width` columns decodes, those in its tail included.

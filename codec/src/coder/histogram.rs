@@ -51,6 +51,11 @@ pub(crate) fn count_bytes_with(bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Re
 /// assert_eq!(wcodec::coder::histogram::entropy(&h), 1.0);
 /// ```
 pub fn entropy(histogram: &Histogram) -> f64 {
+    entropy_of(histogram)
+}
+
+/// [`entropy`] of any symbols that were counted.
+pub(crate) fn entropy_of(histogram: &[u64]) -> f64 {
     let n: u64 = histogram.iter().sum();
     let bits: f64 = histogram.iter().filter(|&&c| c > 0).map(|&c| c as f64 * (n as f64 / c as f64).log2()).sum();
     if n == 0 { 0.0 } else { bits / n as f64 }

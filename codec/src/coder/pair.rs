@@ -9,6 +9,12 @@ pub fn fold(q: i8) -> u8 {
     (q ^ (q >> 7)) as u8
 }
 
+/// The element that a high part stands for, where sign and low bits are those of `q`: symbols do not say these.
+pub fn with_high(high: u8, q: i8, shift: u32) -> i8 {
+    let folded = high << shift | fold(q) & ((1 << shift) - 1);
+    if q < 0 { !(folded as i8) } else { folded as i8 }
+}
+
 /// Mask of the low `shift` bits of each byte.
 #[inline(always)]
 pub const fn low_mask(shift: u32) -> u32 {

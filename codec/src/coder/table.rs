@@ -2,14 +2,18 @@
 
 mod code;
 mod frequency;
+mod quads;
 
 pub use code::CodeTable;
+pub(in crate::coder) use code::limited_lengths;
 pub use frequency::FrequencyTable;
+pub(in crate::coder) use quads::MOST_QUADS;
+pub use quads::QuadTable;
 
 pub use super::histogram::SYMBOLS;
 
-use super::Coder;
 use super::histogram::Histogram;
+use super::{Coder, Layout};
 use crate::error::{Error, Result};
 
 /// A table of either coder.
@@ -19,6 +23,8 @@ pub enum Table {
     Rans(FrequencyTable),
     /// Code lengths of coder `huffman`.
     Huffman(CodeTable),
+    /// Codes of coder `huffman` for layout `quad`.
+    Quads(QuadTable),
 }
 
 impl Table {
@@ -34,13 +40,15 @@ impl Table {
         }
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote; refuses tables that do not add up.
-    pub fn from_bytes(coder: Coder, bits: u32, bytes: &[u8]) -> Result<Self> {
+    /// Reads what [`to_bytes`](Self::to_bytes) wrote; refuses tables that do not add up. `layout` is the one that the table is only for, if there is one.
+    pub fn from_bytes(coder: Coder, layout: Option<Layout>, bits: u32, bytes: &[u8]) -> Result<Self> {
         check_bits(coder, bits)?;
-        match coder {
-            Coder::Rans => FrequencyTable::from_bytes(bits, bytes).map(Self::Rans),
-            Coder::Huffman => CodeTable::from_bytes(bits, bytes).map(Self::Huffman),
-            _ => Err(Error::format(format!("a table for coder {coder}, which has none"))),
+        match (coder, layout) {
+            (Coder::Rans, None) => FrequencyTable::from_bytes(bits, bytes).map(Self::Rans),
+            (Coder::Huffman, None) => CodeTable::from_bytes(bits, bytes).map(Self::Huffman),
+            (Coder::Huffman, Some(Layout::Quad)) => QuadTable::from_bytes(bits, bytes).map(Self::Quads),
+            (_, None) => Err(Error::format(format!("a table for coder {coder}, which has none"))),
+            (_, Some(layout)) => Err(Error::format(format!("a table for coder {coder} and layout {layout}"))),
         }
     }
 
@@ -49,15 +57,17 @@ impl Table {
         match self {
             Self::Rans(t) => t.to_bytes(),
             Self::Huffman(t) => t.to_bytes(),
+            Self::Quads(t) => t.to_bytes(),
         }
     }
 
-    /// Length of the stored form of a table of `coder`.
-    pub fn stored_bytes(coder: Coder) -> u64 {
-        match coder {
-            Coder::Rans => 2 * SYMBOLS as u64,
-            Coder::Huffman => SYMBOLS as u64,
-            _ => 0,
+    /// Least and largest length of the stored form of a table of `coder`, in bytes.
+    pub fn stored_bytes(coder: Coder, layout: Option<Layout>) -> (u64, u64) {
+        match (coder, layout) {
+            (Coder::Rans, None) => (2 * SYMBOLS as u64, 2 * SYMBOLS as u64),
+            (Coder::Huffman, None) => (SYMBOLS as u64, SYMBOLS as u64),
+            (Coder::Huffman, Some(Layout::Quad)) => (0, 2 * (12 + MOST_QUADS as u64)),
+            _ => (0, 0),
         }
     }
 
@@ -65,7 +75,29 @@ impl Table {
     pub fn coder(&self) -> Coder {
         match self {
             Self::Rans(_) => Coder::Rans,
-            Self::Huffman(_) => Coder::Huffman,
+            Self::Huffman(_) | Self::Quads(_) => Coder::Huffman,
+        }
+    }
+
+    /// The layout that it is only for; nothing where it is for all others.
+    pub fn layout(&self) -> Option<Layout> {
+        matches!(self, Self::Quads(_)).then_some(Layout::Quad)
+    }
+
+    /// Checks that planes that are coded so may name it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): it is another coder's, or another layout's.
+    pub fn check(&self, coder: Coder, layout: Layout) -> Result<()> {
+        if self.coder() != coder {
+            return Err(Error::format(format!("a plane of coder {coder} names a {} table", self.coder())));
+        }
+        match (self.layout(), layout) {
+            (Some(own), layout) if own != layout => {
+                Err(Error::format(format!("a plane of layout {layout} names a table for layout {own}")))
+            }
+            (None, Layout::Quad) => Err(Error::format("a plane of layout quad names a table for other layouts")),
+            _ => Ok(()),
         }
     }
 
@@ -74,6 +106,7 @@ impl Table {
         match self {
             Self::Rans(t) => t.bits(),
             Self::Huffman(t) => t.bits(),
+            Self::Quads(t) => t.bits(),
         }
     }
 
@@ -82,23 +115,19 @@ impl Table {
         match self {
             Self::Rans(t) => t.frequencies().iter().filter(|&&f| f > 0).count(),
             Self::Huffman(t) => t.lengths().iter().filter(|&&l| l > 0).count(),
+            Self::Quads(t) => t.symbols(),
         }
     }
 
-    /// Bits that symbols of `histogram` take; `None` where it lacks one of them.
+    /// Bits that symbols of `histogram` take; `None` where it lacks one of them, or has other symbols.
     pub fn cost(&self, histogram: &Histogram) -> Option<f64> {
-        let cost: f64 = histogram
-            .iter()
-            .enumerate()
-            .filter(|(_, n)| **n > 0)
-            .map(|(s, &n)| {
-                n as f64
-                    * match self {
-                        Self::Rans(t) => t.cost(s),
-                        Self::Huffman(t) => t.cost(s),
-                    }
-            })
-            .sum();
+        let bits = |s: usize| match self {
+            Self::Rans(t) => t.cost(s),
+            Self::Huffman(t) => t.cost(s),
+            Self::Quads(_) => f64::INFINITY,
+        };
+        let occur = histogram.iter().enumerate().filter(|(_, n)| **n > 0);
+        let cost: f64 = occur.map(|(s, &n)| n as f64 * bits(s)).sum();
         cost.is_finite().then_some(cost)
     }
 }
@@ -123,7 +152,8 @@ mod tests {
     #[test]
     fn coders_have_tables_of_some_bits_and_say_which() {
         for bits in 0..40 {
-            let refused = |coder, stored: &[u8]| Table::from_bytes(coder, bits, stored).err().map(|e| e.to_string());
+            let refused =
+                |coder, stored: &[u8]| Table::from_bytes(coder, None, bits, stored).err().map(|e| e.to_string());
             let (rans, huffman) = (refused(Coder::Rans, &[]).unwrap(), refused(Coder::Huffman, &[8; SYMBOLS]));
             assert_eq!(rans.contains("tables of coder rans have 11 or 12 bits, not"), !(11..=12).contains(&bits));
             assert_eq!(huffman.is_none(), (8..=12).contains(&bits), "{huffman:?}");

@@ -127,15 +127,19 @@ impl TileGeometry {
 /// ```
 /// use wcodec::Coder;
 /// use wcodec::coder::tile::default_tile;
-/// assert_eq!(default_tile(Coder::Rans, 2048, 2048), 192);
-/// assert_eq!(default_tile(Coder::Rans, 2048, 64), 64);
-/// assert_eq!(default_tile(Coder::Huffman, 5632, 2048), 256);
+/// use wcodec::Layout::{Pair, Quad};
+/// assert_eq!(default_tile(Coder::Rans, Pair, 2048, 2048), 192);
+/// assert_eq!(default_tile(Coder::Rans, Pair, 2048, 64), 64);
+/// assert_eq!(default_tile(Coder::Huffman, Pair, 5632, 2048), 256);
+/// assert_eq!(default_tile(Coder::Huffman, Quad, 5632, 2048), 512);
 /// ```
-pub fn default_tile(coder: Coder, rows: usize, cols: usize) -> usize {
+pub fn default_tile(coder: Coder, layout: Layout, rows: usize, cols: usize) -> usize {
     const LARGE: usize = 32 << 20;
     let elements = rows.saturating_mul(cols);
     let target = match elements {
         LARGE.. => 512,
+        // Lanes have two streams, which a GPU decodes side by side, and the lengths of both are stored.
+        _ if layout == Layout::Quad => 512,
         _ if coder == Coder::Rans => 192,
         _ => 256,
     };
@@ -174,6 +178,7 @@ pub fn symbols_per_block(layout: Layout) -> usize {
     match layout {
         Layout::Byte | Layout::Split => 32,
         Layout::Pair => 16,
+        Layout::Quad => 8,
     }
 }
 
@@ -181,7 +186,7 @@ pub fn symbols_per_block(layout: Layout) -> usize {
 pub fn side_words(layout: Layout, shift: u32) -> usize {
     match layout {
         Layout::Byte => 0,
-        Layout::Pair => shift as usize + 1,
+        Layout::Pair | Layout::Quad => shift as usize + 1,
         Layout::Split => shift as usize,
     }
 }
@@ -199,7 +204,7 @@ pub fn raw_body_bytes(coder: Coder, layout: Layout, width: usize) -> usize {
         (Layout::Byte, _) | (Layout::Split, Coder::Huffman) => TILE_ROWS * width,
         (Layout::Split, _) => TILE_ROWS * width + LANES * 4,
         (Layout::Pair, Coder::Rans) => TILE_ROWS * width / 2 + LANES * 4,
-        (Layout::Pair, _) => TILE_ROWS * width / 2,
+        (Layout::Pair | Layout::Quad, _) => TILE_ROWS * width / 2,
     }
 }
 
@@ -229,7 +234,7 @@ mod tests {
         for &coder in Coder::ALL {
             for cols in (0..5000).step_by(7) {
                 for rows in [1, 16, 100_000] {
-                    let w = default_tile(coder, rows, cols);
+                    let w = default_tile(coder, Layout::Pair, rows, cols);
                     assert!(w.is_multiple_of(64) && (64..=MAX_TILE).contains(&w), "{coder} {rows} x {cols}: {w}");
                 }
             }

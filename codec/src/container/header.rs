@@ -11,6 +11,8 @@ pub const MAGIC: [u8; 8] = *b"\x89WCODEC\n";
 pub const VERSION: (u16, u16) = (1, 0);
 /// The version of files that do.
 pub const LATER_VERSION: (u16, u16) = (1, 1);
+/// The version of files that have planes of layout `quad`.
+pub const LATEST_VERSION: (u16, u16) = (1, 2);
 
 /// The header of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::hash::Hash;
-use super::header::{LATER_VERSION, VERSION};
+use super::header::{LATER_VERSION, LATEST_VERSION, VERSION};
 use super::segment::Segment;
 use crate::coder::table::LEAST_BITS;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::scheme::SchemeKind;
 const FORMAT: &str = "wcodec";
 /// The feature that files name which development versions wrote while format 1.1 could still change.
 const DRAFT: &str = "draft-1.1";
-/// Features that this crate knows. Versions 1.0 and 1.1 define none.
+/// Features that this crate knows. Versions 1.0 to 1.2 define none.
 const KNOWN_FEATURES: &[&str] = &[];
 
 /// Reads a type from a JSON object alone. What serde derives takes a list of the values as well, in the order of the fields, which
@@ -126,6 +126,9 @@ fn unique_keys<'de, D: serde::Deserializer<'de>>(d: D) -> Result<BTreeMap<String
 #[allow(missing_docs)]
 pub struct TableEntry {
     pub coder: CompactString,
+    /// Of tables that are for planes of one layout only.
+    #[serde(default, deserialize_with = "text_or_nothing", skip_serializing_if = "Option::is_none")]
+    pub layout: Option<CompactString>,
     pub bits: u32,
     pub data: Segment,
 }
@@ -206,6 +209,12 @@ pub struct Quality {
 fn number_or_nothing<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<f64>, D::Error> {
     let text = Option::<Box<RawValue>>::deserialize(d)?;
     Ok(text.and_then(|text| serde_json::from_str(text.get()).ok()))
+}
+
+/// Reads a key that version 1.0 does not know. What is no text is kept as a text that names nothing.
+fn text_or_nothing<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<CompactString>, D::Error> {
+    let text = Option::<Box<RawValue>>::deserialize(d)?;
+    Ok(text.map(|text| serde_json::from_str(text.get()).unwrap_or_else(|_| text.get().chars().take(32).collect())))
 }
 
 /// Reads a list that nearly always has one element. Vectors grow to four, and there may be 50,000 of these.
@@ -311,7 +320,12 @@ impl Index {
         let later = [SchemeKind::Lossless, SchemeKind::Rate].map(SchemeKind::name);
         let schemes = self.tensors.iter().any(|t| later.contains(&t.scheme.as_str()));
         let tables = self.tables.iter().any(|t| t.bits < LEAST_BITS);
-        if schemes || tables { LATER_VERSION } else { VERSION }
+        let quads = self.tables.iter().any(|t| t.layout.is_some());
+        match (quads, schemes || tables) {
+            (true, _) => LATEST_VERSION,
+            (_, true) => LATER_VERSION,
+            _ => VERSION,
+        }
     }
 
     /// Sets `config` and `files` of the model.

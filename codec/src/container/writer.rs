@@ -52,10 +52,11 @@ impl<W: Write + Seek> Writer<W> {
         Ok(Segment { offset, length, hash })
     }
 
-    /// Appends a table and returns its number.
-    pub fn table(&mut self, coder: &str, bits: u32, bytes: &[u8]) -> Result<usize> {
+    /// Appends a table, which may be for planes of one layout only, and returns its number.
+    pub fn table(&mut self, coder: &str, layout: Option<&str>, bits: u32, bytes: &[u8]) -> Result<usize> {
         let data = self.segment(bytes)?;
-        self.index.tables.push(TableEntry { coder: coder.into(), bits, data });
+        let layout = layout.map(Into::into);
+        self.index.tables.push(TableEntry { coder: coder.into(), layout, bits, data });
         Ok(self.index.tables.len() - 1)
     }
 

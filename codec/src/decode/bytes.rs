@@ -85,11 +85,7 @@ impl Container {
             let coder = tiling.coder;
             match &table {
                 None => return Err(at(Error::format(format!("a plane of coder {coder} without a table")))),
-                Some(t) if t.coder() != coder => {
-                    let what = format!("a plane of coder {coder} names a {} table", t.coder());
-                    return Err(at(Error::format(what)));
-                }
-                Some(_) => {}
+                Some(t) => t.check(coder, tiling.layout).map_err(at)?,
             }
             let read = |s: &Segment| self.reader.segment_with(s, options.verify, &options.cancel);
             let offsets = plane.offsets.as_ref().map(read).transpose()?.unwrap_or_default();

@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use super::options::DecodeOptions;
 use crate::cancel::Cancel;
 use crate::checkpoint::container_in;
-use crate::coder::Coder;
 use crate::coder::table::Table;
+use crate::coder::{Coder, Layout};
 use crate::container::texts::IndexTexts;
 use crate::container::{Index, Reader};
 use crate::error::{Error, Result};
@@ -278,14 +278,17 @@ impl Container {
         let entry = &self.index().tables[number];
         let coder =
             Coder::from_name(&entry.coder).map_err(|e| Error::unsupported(e.message()).advice("upgrade wcodec"))?;
+        let layout = entry.layout.as_deref().map(Layout::from_name).transpose();
+        let layout = layout.map_err(|e| Error::unsupported(e.message()).advice("upgrade wcodec"))?;
         // Checked before it is read: a table is small.
-        let want = Table::stored_bytes(coder);
-        if want > 0 && entry.data.length != want {
-            let what = format!("a {coder} table has {want} bytes, not {}", entry.data.length);
+        let (least, most) = Table::stored_bytes(coder, layout);
+        if most > 0 && !(least..=most).contains(&entry.data.length) {
+            let has = if least == most { format!("{most}") } else { format!("at most {most}") };
+            let what = format!("a {coder} table has {has} bytes, not {}", entry.data.length);
             return Err(Error::corrupt(what).offset(entry.data.offset));
         }
         let bytes = self.reader.segment(&entry.data, verify)?;
-        let table = Table::from_bytes(coder, entry.bits, &bytes).map_err(|e| e.offset(entry.data.offset))?;
+        let table = Table::from_bytes(coder, layout, entry.bits, &bytes).map_err(|e| e.offset(entry.data.offset))?;
         let table = Arc::new(table);
         lock().insert(number, (table.clone(), verify));
         Ok(table)

@@ -476,7 +476,8 @@ impl Tables {
             return Ok(number);
         }
         let table = &choice.table;
-        let number = writer.table(table.coder().name(), table.bits(), &table.to_bytes())?;
+        let number =
+            writer.table(table.coder().name(), table.layout().map(Layout::name), table.bits(), &table.to_bytes())?;
         if let Some(place) = choice.place {
             self.0.insert(place, number);
         }

@@ -145,10 +145,15 @@ impl Launcher {
         if (stash == 0 || arrivals == 0) && work.products[which].iter().any(|(_, launch)| gated(launch)) {
             return Err(Error::input("gates and values have nowhere to meet").advice("set `stash` and `arrivals`"));
         }
+        let later = |launch: &ProductLaunch| launch.params.items.iter().map(|i| i.vector).max().unwrap_or(0);
         for (kernel, launch) in &work.products[which] {
-            let x_stride = vectors.x_stride as u64;
+            let (x_stride, later) = (vectors.x_stride as u64, later(launch));
+            if later > 0 && (squared | residual | scaled | stash) != 0 {
+                return Err(Error::input("matrices of other vectors each, with more to be done than to multiply")
+                    .advice("leave `around` as it is by default"));
+            }
             // Kernels count bytes from the first vector in 32 bits.
-            if x_stride.saturating_mul(2 * vectors.count as u64) > u32::MAX.into() {
+            if x_stride.saturating_mul(2 * (vectors.count as u64 + u64::from(later))) > u32::MAX.into() {
                 return Err(Error::input(format!("vectors {x_stride} elements apart")).advice("copy them closer"));
             }
             let params = abi::FactorsBatch {
@@ -157,7 +162,8 @@ impl Launcher {
                 x_stride,
                 y: vectors.y,
                 vector: u32::from(
-                    (vectors.x | squared).is_multiple_of(16) && (vectors.count == 1 || x_stride.is_multiple_of(8)),
+                    (vectors.x | squared).is_multiple_of(16)
+                        && (vectors.count == 1 && later == 0 || x_stride.is_multiple_of(8)),
                 ),
                 squared,
                 epsilon: epsilon.to_bits(),

@@ -260,6 +260,7 @@ fn method(
             let (Some(table_number), Some(table)) = (stored.table, table) else {
                 return Err(Error::format("a plane without 'table'"));
             };
+            table.check(tiling.coder, tiling.layout)?;
             let geometry = tiling.geometry(matrix)?;
             let blocks = geometry.padded_elements() / (TILE_ROWS * BLOCK_COLS);
             let units = u32::try_from(stored.data.length / OFFSET_UNIT as u64).ok().filter(|&n| n < u32::MAX);
@@ -293,6 +294,10 @@ pub enum Mode {
     Low,
     /// Layout `pair` with smaller shifts, filter `trellis`.
     Trellis,
+    /// Layout `quad`, no filter.
+    Quad,
+    /// Layout `quad`, filter `trellis`.
+    QuadTrellis,
     /// Whatever the format allows of elements that are symbols.
     General,
     /// Layout `split` of elements whose bits are those of common floats, tables of 12 bits.
@@ -313,6 +318,8 @@ impl TilesPlan {
             (Layout::Pair, 3) if special && self.products => Mode::Pair,
             (Layout::Pair, 0..=2) if filter == Filter::None => Mode::Low,
             (Layout::Pair, 0..=2) if filter == Filter::Trellis => Mode::Trellis,
+            (Layout::Quad, _) if filter == Filter::None => Mode::Quad,
+            (Layout::Quad, _) => Mode::QuadTrellis,
             _ => Mode::General,
         }
     }
@@ -330,6 +337,7 @@ impl TilesPlan {
             (Coder::Rans, _) => 4 * LANES * 2 + 16,
             (_, Layout::Byte | Layout::Split) => (blocks * 32 * 12).div_ceil(32) * 4 + 16,
             (_, Layout::Pair) => (blocks * 16 * 12).div_ceil(32) * 4 + 16,
+            (_, Layout::Quad) => (blocks * 8 * 12).div_ceil(32) * 4 + 16,
         }
     }
 }
@@ -405,6 +413,7 @@ impl TilesJob<'_> {
                 Layout::Byte => 0,
                 Layout::Pair => 1,
                 Layout::Split => 2,
+                Layout::Quad => 3,
             },
             shift: t.tiling.shift as u8,
             filter: filter_code(t.tiling.filter),
@@ -565,6 +574,8 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
         Mode::Pair => format!("wcodec_{coder}_pair_{}", kind.name()),
         Mode::Low => format!("wcodec_{coder}_low_{}", kind.name()),
         Mode::Trellis => format!("wcodec_{coder}_trellis_{}", kind.name()),
+        Mode::Quad => format!("wcodec_{coder}_quad_{}", kind.name()),
+        Mode::QuadTrellis => format!("wcodec_{coder}_quadtrellis_{}", kind.name()),
         Mode::General => format!("wcodec_{coder}_general_{}", kind.name()),
         Mode::Split => format!("wcodec_{coder}_split_{}", kind.name()),
         Mode::Fields => format!("wcodec_{coder}_fields"),

@@ -154,7 +154,12 @@ impl Shared {
                 FactorPart::Gate => abi::PART_GATE,
                 FactorPart::Value => abi::PART_VALUE,
             };
-            let times = Times { bias: factor.bias, before, stride: rows, place: 0, part };
+            if factor.vector >= Vectors::MOST {
+                let (vector, most) = (factor.vector, Vectors::MOST);
+                let what = format!("vector {vector} of calls that have {most} at most");
+                return refuse(what, "multiply in several calls");
+            }
+            let times = Times { bias: factor.bias, before, stride: rows, place: 0, part, vector: factor.vector as u32 };
             // Gates give their results with the values behind them.
             let rows = if factor.part == FactorPart::Gate { 0 } else { rows };
             before = before.checked_add(rows).filter(|&n| n < 1 << 31).ok_or_else(|| {

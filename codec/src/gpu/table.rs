@@ -11,6 +11,8 @@ pub enum Form {
     Whole,
     /// The two high parts of a symbol lie apart, in layout `pair` of coder `huffman`, for this shift.
     Halves(u32),
+    /// The four high parts of a symbol lie apart, in layout `quad`.
+    Quarters,
 }
 
 impl Form {
@@ -18,6 +20,7 @@ impl Form {
     pub fn of(tiling: &Tiling) -> Self {
         match (tiling.coder, tiling.layout) {
             (Coder::Huffman, Layout::Pair) => Form::Halves(tiling.shift),
+            (Coder::Huffman, Layout::Quad) => Form::Quarters,
             _ => Form::Whole,
         }
     }
@@ -27,7 +30,8 @@ impl Form {
 ///
 /// `rans`: frequency in bits 0 to 11, slot minus start in bits 12 to 23, symbol in bits 24 to 31. `huffman`: length of the code in
 /// bits 0 to 4; the symbol in bits 24 to 31, or, in layout `pair` with shift s, its lower half from bit 16 + s on and its upper half from
-/// bit 24 + s on, where the kernels' merge with the side plane wants them.
+/// bit 24 + s on, where the kernels' merge with the side plane wants them. In layout `quad` the length is in bits 0 to 3, and high part i in bits
+/// 8 i + 4 to 8 i + 6.
 pub fn device_table(table: &Table, form: Form) -> Vec<u32> {
     match table {
         Table::Rans(t) => {
@@ -44,8 +48,17 @@ pub fn device_table(table: &Table, form: Form) -> Vec<u32> {
                 let (symbol, length) = (u32::from(entry >> 8), u32::from(entry & 0xFF));
                 match form {
                     Form::Whole => length | symbol << 24,
+                    Form::Quarters => unreachable!("tables of quads are others"),
                     Form::Halves(shift) => length | (symbol & 15) << (16 + shift) | (symbol >> 4) << (24 + shift),
                 }
+            })
+            .collect(),
+        Table::Quads(t) => t
+            .lookup()
+            .into_iter()
+            .map(|entry| {
+                let (quad, length) = (entry >> 16, entry & 0xFF);
+                (0..4).fold(length, |word, i| word | (quad >> (4 * i) & 7) << (8 * i + 4))
             })
             .collect(),
     }

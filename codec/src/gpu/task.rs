@@ -39,6 +39,8 @@ pub struct Factor {
     pub bias: u64,
     /// What becomes of the results.
     pub part: FactorPart,
+    /// Which of the vectors of a call is the first that it multiplies: for matrices that belong to other vectors each, as experts do.
+    pub vector: usize,
 }
 
 /// What becomes of the products with a matrix.

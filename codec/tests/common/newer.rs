@@ -1,4 +1,4 @@
-//! Small valid containers of what format 1.1 adds: schemes `rate` and `lossless`, and filter `trellis`.
+//! Small valid containers of what format 1.1 adds: schemes `rate` and `lossless`, and filter `trellis`; and of what 1.2 adds: layout `quad`.
 
 use half::{bf16, f16};
 use wcodec::{
@@ -7,7 +7,7 @@ use wcodec::{
 };
 
 use super::Rng;
-use super::samples::{Sample, as_bf16, as_bytes, as_f16, encode, encode_options, symbols, weights};
+use super::samples::{self, Sample, as_bf16, as_bytes, as_f16, encode, encode_options, symbols, weights};
 
 /// Scheme `rate` for so many bits per weight, which count only where no step is given.
 pub fn rate(bits: f64, trellis: bool) -> Scheme {
@@ -121,7 +121,37 @@ const RATES: &[(Coder, Layout, usize, bool, f32)] = &[
     (Coder::Raw, Layout::Byte, 64, false, 0.02),
 ];
 
-/// Containers of both schemes, one for each way to code them, and one in which all schemes are together.
+/// Whether a trellis chooses, the table's bits, and the step, for layout `quad`.
+const QUADS: &[(bool, u32, f32)] =
+    &[(true, 10, 0.3), (true, 12, 0.08), (false, 11, 0.9), (false, 8, 0.2), (false, 12, 0.1), (false, 12, 0.02)];
+
+/// Containers of format 1.2: layout `quad` of every scheme that has it.
+pub fn quads() -> Vec<Sample> {
+    let mut all = samples::quads_of(&samples::small_source());
+    all.extend(samples::layers(Coder::Huffman, Layout::Quad, 48, 192));
+    // A strip of noise, for whose symbols the table of all others has no codes.
+    let (rows, cols) = (160, 64);
+    let mut few = symbols(rows * cols, 2.0, 48);
+    let mut rng = Rng(49);
+    few[(rows - 16) * cols..].iter_mut().for_each(|q| *q = rng.next() as i8);
+    let options = EncodeOptions { table_bits: 8, ..encode_options(Coder::Huffman, Layout::Quad, Scheme::Raw) };
+    let bytes = wcodec::layer::encode(&few, rows, cols, &options).unwrap();
+    all.push(Sample { name: "huffman quad strip of noise".to_owned(), bytes });
+    let transpose = || vec!["t.weight".to_owned()];
+    for &(trellis, table_bits, step) in QUADS {
+        let how = if trellis { "trellis" } else { "levels" };
+        let options = EncodeOptions {
+            step: Some(step),
+            table_bits,
+            transpose: transpose(),
+            ..encode_options(Coder::Huffman, Layout::Quad, rate(4.0, trellis))
+        };
+        all.push(Sample { name: format!("rate huffman quad {how} {step}"), bytes: encode(&source(), &options) });
+    }
+    all
+}
+
+/// Containers of both schemes of format 1.1, one for each way to code them, and one in which all schemes are together.
 pub fn all() -> Vec<Sample> {
     let mut all = Vec::new();
     let mut add = |name: String, source: &MemorySource<'_>, options: &EncodeOptions| {

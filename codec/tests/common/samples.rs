@@ -9,6 +9,7 @@ use super::Rng;
 use super::image::Image;
 
 /// A container and a name for messages.
+#[derive(Clone)]
 pub struct Sample {
     pub name: String,
     pub bytes: Vec<u8>,
@@ -98,13 +99,28 @@ const KINDS: &[(&str, Coder, Layout, Scheme)] = &[
     ("zstd of raw", Coder::Zstd, Layout::Byte, Scheme::Raw),
 ];
 
+/// What format 1.2 adds to them.
+const QUADS: &[(&str, Coder, Layout, Scheme)] = &[
+    ("huffman quad row", Coder::Huffman, Layout::Quad, Scheme::Int8(Granularity::Row)),
+    ("huffman quad block", Coder::Huffman, Layout::Quad, Scheme::Int8(Granularity::Block(64))),
+];
+
 /// One container for each coder, layout and scheme, with all the tensors of [`source`].
 pub fn all() -> Vec<Sample> {
-    all_of(&source())
+    [all_of(&source()), quads_of(&source())].concat()
 }
 
-/// One container of `source` for each coder, layout and scheme.
+/// One container of `source` for each coder, layout and scheme of format 1.0.
 pub fn all_of(source: &MemorySource<'_>) -> Vec<Sample> {
+    kinds_of(source, KINDS)
+}
+
+/// Containers of `source` in layout `quad`.
+pub fn quads_of(source: &MemorySource<'_>) -> Vec<Sample> {
+    kinds_of(source, QUADS)
+}
+
+fn kinds_of(source: &MemorySource<'_>, kinds: &[(&str, Coder, Layout, Scheme)]) -> Vec<Sample> {
     let make = |&(name, coder, layout, scheme): &(&str, Coder, Layout, Scheme)| {
         let options = EncodeOptions {
             transpose: if scheme == Scheme::Raw { Vec::new() } else { vec!["t.weight".to_owned()] },
@@ -112,7 +128,7 @@ pub fn all_of(source: &MemorySource<'_>) -> Vec<Sample> {
         };
         Sample { name: name.to_owned(), bytes: encode(source, &options) }
     };
-    KINDS.iter().map(make).collect()
+    kinds.iter().map(make).collect()
 }
 
 /// The same with one weight, one tensor of wide raw elements that zstd shrinks, and an alias: short indexes, for tests
@@ -126,7 +142,7 @@ pub fn minis() -> Vec<Sample> {
         s.alias("tied".to_owned(), "w".to_owned()).unwrap();
         Sample { name: name.to_owned(), bytes: encode(&s, &encode_options(coder, layout, scheme)) }
     };
-    KINDS.iter().map(make).collect()
+    KINDS.iter().chain(QUADS).map(make).collect()
 }
 
 /// The sample of [`minis`] called `name`.
@@ -173,6 +189,7 @@ pub fn all_layers() -> Vec<Sample> {
         (Coder::Rans, Layout::Pair),
         (Coder::Huffman, Layout::Byte),
         (Coder::Huffman, Layout::Pair),
+        (Coder::Huffman, Layout::Quad),
         (Coder::Zstd, Layout::Byte),
     ];
     kinds.into_iter().flat_map(|(c, l)| layers(c, l, 48, 192)).collect()

@@ -7,11 +7,12 @@ use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, Memory
 use crate::common::{Rng, samples};
 
 /// Coders and layouts.
-pub const KINDS: [(Coder, Layout); 6] = [
+pub const KINDS: [(Coder, Layout); 7] = [
     (Coder::Rans, Layout::Byte),
     (Coder::Rans, Layout::Pair),
     (Coder::Huffman, Layout::Byte),
     (Coder::Huffman, Layout::Pair),
+    (Coder::Huffman, Layout::Quad),
     (Coder::Zstd, Layout::Byte),
     (Coder::Raw, Layout::Byte),
 ];

@@ -132,10 +132,66 @@ fn bodies() {
     }
 }
 
+/// Patches of layout `quad`, which say by how much they change what is coded.
+#[test]
+fn patches_of_quads() {
+    let image = layer_of(Coder::Huffman, Layout::Quad, "patches");
+    let [count, one, two, ..] = numbers(&image.segment(&format!("{AT}/data"))[..16])[..] else {
+        unreachable!("16 bytes")
+    };
+    assert!(count >= 2 && one >> 24 != 0 && one & 0xFFFF < two & 0xFFFF, "{count} patches");
+    let put = |chunk: &mut Vec<u8>, at: usize, value: u32| {
+        chunk[at * 4..at * 4 + 4].copy_from_slice(&value.to_le_bytes());
+    };
+    for huge in [1 << 16, 1 << 30, (1 << 30) + 1, 1 << 31, u32::MAX] {
+        assert_refused(&with_first_chunk(&image, |c| put(c, 0, huge)), "patches", "too many");
+    }
+    let edits: [(&str, Edit<'_>); 7] = [
+        ("the same place twice", &|c| put(c, 2, one)),
+        ("the wrong order", &|c| (put(c, 1, two), put(c, 2, one)).1),
+        ("a place beyond the tile", &|c| put(c, 1, (one & 0xFFFF_0000) | 1024)),
+        ("the last place there can be", &|c| put(c, 1, one | 0xFFFF)),
+        ("another change", &|c| put(c, 1, one ^ 1 << 24)),
+        ("another value", &|c| put(c, 1, one ^ 1 << 16)),
+        ("one patch that is the body's", &|c| put(c, 0, count + 1)),
+    ];
+    for (what, edit) in edits {
+        assert_refused(&with_first_chunk(&image, edit), "", what);
+    }
+    assert_refused(&with_first_chunk(&image, Vec::clear), "too short", "no count");
+}
+
+/// Two streams of a lane, whose lengths are units beyond the least one.
+#[test]
+fn bodies_of_quads() {
+    let images = samples::layers(Coder::Huffman, Layout::Quad, 48, 192).into_iter().map(|s| Image::new(&s.bytes));
+    let image = images.into_iter().find(|i| i.segment(&format!("{AT}/data"))[..4] == [0; 4]).expect("no patches");
+    // Behind the count of patches: least length, unit, a byte for each lane, and words.
+    let refused = |change: Edit<'_>, how: &str| assert_refused(&with_first_chunk(&image, change), "", how);
+    refused(&Vec::clear, "nothing");
+    refused(&|c| c.truncate(4), "no body");
+    refused(&|c| c.truncate(20), "lengths cut");
+    refused(&|c| c.truncate(c.len() - 4), "the end cut");
+    refused(&|c| c.extend([0; 4]), "zeros after it");
+    refused(&|c| c.resize(4096, 0), "longer than raw");
+    refused(&|c| c.fill(0xFF), "ones");
+    refused(&|c| c[4..].fill(0), "zeros");
+    refused(&|c| c[4..6].fill(0xFF), "streams longer than the body");
+    refused(&|c| c[6] += 1, "another unit");
+    refused(&|c| c[6] = 9, "a unit that there is not");
+    refused(&|c| c[7] = 1, "a unit of two bytes");
+    refused(&|c| c[8] ^= 1, "a stream of another length");
+    refused(&|c| c[8] ^= 0x10, "the lane's second stream of another length");
+    refused(&|c| c[39] = 0xFF, "the last lane ends beyond the end");
+    refused(&|c| c[40] ^= 1, "bit 0 is not 0");
+    refused(&|c| c[40] ^= 2, "bit 1 is not 0");
+}
+
 /// Chunks of no bytes, of all bytes, and in between, at every place.
 #[test]
 fn chunk_offsets_of_tiles() {
-    for (coder, layout) in [(Coder::Rans, Layout::Pair), (Coder::Huffman, Layout::Byte)] {
+    for (coder, layout) in [(Coder::Rans, Layout::Pair), (Coder::Huffman, Layout::Byte), (Coder::Huffman, Layout::Quad)]
+    {
         let image = layer_of(coder, layout, "spread 30");
         let at = format!("{AT}/offsets");
         let good = numbers(&image.segment(&at));

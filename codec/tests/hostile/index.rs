@@ -98,7 +98,7 @@ fn every_value_missing() {
 /// The fields of each kind of object in the order in which the crate declares them, which is the one that serde would take a list in.
 const FIELDS: &[(&str, &[&str])] = &[
     ("", &["format", "features", "writer", "metadata", "model", "tables", "tensors", "aliases"]),
-    ("/tables/0", &["coder", "bits", "data"]),
+    ("/tables/0", &["coder", "layout", "bits", "data"]),
     ("/tensors/0", &["name", "dtype", "shape", "scheme", "matrix", "scales", "planes", "quality"]),
     ("/tensors/0/scales", &["per", "block", "data"]),
     ("/tensors/0/quality", &["entropy"]),

@@ -38,9 +38,13 @@ fn flipped_bits_meet_the_decoders() {
                 let mut body = image.clone();
                 body.body.copy_from_slice(&bytes[..image.body.len()]);
                 let resealed = Container::from_bytes(body.rehash().seal()).expect(&what);
+                // A bit of a symbol makes another table, where the order stays as it is.
+                let quads =
+                    place.role == "table" && image.index.pointer(&place.pointer.replace("/data", "/layout")).is_some();
+                let role = if quads { "quads" } else { place.role };
                 for name in &place.tensors {
                     let decoded = read_everywhere(&container, name, false);
-                    outcomes.entry(place.role).or_default()[usize::from(decoded.is_err())] += 1;
+                    outcomes.entry(role).or_default()[usize::from(decoded.is_err())] += 1;
                     let verified = resealed.read(name, &checked(true));
                     match (&decoded, &verified) {
                         // Scales have the segment's hash alone.

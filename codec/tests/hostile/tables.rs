@@ -73,6 +73,76 @@ fn code_lengths_that_do_not_fill_the_code() {
     }
 }
 
+/// Lengths and symbols, u16 both, of tables of quads.
+#[test]
+fn quads_that_do_not_fill_the_code() {
+    let image = Image::new(&samples::mini("huffman quad row"));
+    let bits = image.index["tables"][0]["bits"].as_u64().unwrap() as usize;
+    let good: Vec<u16> = image.segment("/tables/0/data").as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
+    let (lengths, symbols) = good.split_at(bits);
+    assert_eq!(lengths.iter().map(|&n| usize::from(n)).sum::<usize>(), symbols.len());
+    // Two neighbours that have codes of one length.
+    let long = lengths.iter().position(|&n| n > 1).unwrap();
+    let first = bits + lengths[..long].iter().map(|&n| usize::from(n)).sum::<usize>();
+    let edited = |edit: &dyn Fn(&mut Vec<u16>)| {
+        let mut words = good.clone();
+        edit(&mut words);
+        samples::as_bytes(&words)
+    };
+    for (what, table) in [
+        ("zeros", samples::as_bytes(&vec![0u16; good.len()])),
+        ("one code more", edited(&|w| w[bits - 1] += 1)),
+        ("one code less", edited(&|w| w[long] -= 1)),
+        ("one code shorter", edited(&|w| (w[long] -= 1, w[long - 1] += 1).1)),
+        ("a sum that wraps 16 bits", edited(&|w| w[..bits].fill(u16::MAX))),
+        ("largest", vec![0xFF; 2 * good.len()]),
+        ("lengths and no symbols", samples::as_bytes(lengths)),
+        ("lengths cut", samples::as_bytes(&lengths[1..])),
+        ("one symbol less", samples::as_bytes(&good[..good.len() - 1])),
+        ("one symbol more", samples::as_bytes(&[&good[..], &[0x7777]].concat())),
+        ("half a symbol more", [&samples::as_bytes(&good)[..], &[0]].concat()),
+        ("two symbols in the wrong order", edited(&|w| w.swap(first, first + 1))),
+        ("a symbol twice", edited(&|w| w[first + 1] = w[first])),
+        ("a symbol of two lengths", edited(&|w| w[first] = w[bits])),
+        ("a symbol with a bit of no element", edited(&|w| *w.last_mut().unwrap() |= 0x8000)),
+        ("a table for other layouts", vec![8; 256]),
+        ("none", Vec::new()),
+    ] {
+        // The shortest code's symbol may be the only one of its length, which says nothing of it.
+        if what == "a symbol of two lengths" && first == bits {
+            continue;
+        }
+        refused(&image, &table, &format!("quads: {what}"));
+    }
+}
+
+/// Tables for another layout than the plane's, or for one that no reader knows.
+#[test]
+fn tables_for_other_layouts() {
+    let (quad, pair) = ("huffman quad row", "huffman pair tensor");
+    for (name, layout, says) in [
+        (pair, serde_json::json!("quad"), "of a table of quads"),
+        (quad, serde_json::json!("pair"), "a table for coder huffman and layout pair"),
+        (quad, serde_json::json!("octet"), "'octet'"),
+        (quad, serde_json::json!(null), "table"),
+    ] {
+        let image = Image::new(&samples::mini(name)).set("/tables/0/layout", layout.clone());
+        let e = match Container::from_bytes(image.seal()) {
+            Ok(container) => read_everywhere(&container, "w", true).map(|_| ()).expect_err(says),
+            Err(e) => e,
+        };
+        assert!(text(&e).contains(says), "{name} for {layout}: {e}");
+    }
+    let codes = Image::new(&samples::mini(quad)).set("/tensors/0/planes/0/layout", serde_json::json!("byte"));
+    let container = Container::from_bytes(codes.seal()).unwrap();
+    let e = read_everywhere(&container, "w", true).map(|_| ()).expect_err("another layout's table");
+    assert_eq!(e.kind(), ErrorKind::Format, "{e}");
+    let rans = Image::new(&samples::mini("rans pair row")).set("/tensors/0/planes/0/layout", serde_json::json!("quad"));
+    let container = Container::from_bytes(rans.seal()).unwrap();
+    let e = read_everywhere(&container, "w", true).map(|_| ()).expect_err("another coder's layout");
+    assert!(text(&e).contains("layout quad"), "{e}");
+}
+
 #[test]
 fn sizes_that_tables_do_not_have() {
     let even = vec![8u8; 256];
@@ -104,6 +174,14 @@ fn sizes_that_tables_do_not_have() {
     assert!(text(&e).contains("a huffman code of") && text(&e).contains("in a table of 8"), "{e}");
 }
 
+/// A table of two quads.
+fn two_quads() -> Vec<u8> {
+    let bits = Image::new(&samples::mini("huffman quad row")).index["tables"][0]["bits"].as_u64().unwrap();
+    let mut words = vec![0u16; bits as usize];
+    words[0] = 2;
+    samples::as_bytes(&[&words[..], &[0x0001, 0x7000]].concat())
+}
+
 /// A valid table that is not the one the plane was coded with.
 #[test]
 fn tables_of_other_planes() {
@@ -122,6 +200,7 @@ fn tables_of_other_planes() {
         ("huffman byte row", vec![8; 256]),
         ("huffman pair tensor", halves.clone()),
         ("huffman byte row", halves),
+        ("huffman quad row", two_quads()),
     ];
     for (name, table) in wrong {
         let image = Image::new(&samples::mini(name)).replace("/tables/0/data", &table);

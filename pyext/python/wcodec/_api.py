@@ -107,7 +107,8 @@ def compress(
         minutes instead of seconds.
     :param feedback: ``False`` uses of these statistics only how much each tensor matters: seconds.
     :param device: where calibration computes; the CPU if left out.
-    :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default) or ``byte``.
+    :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default), ``byte``, or ``quad``, for
+        products on a GPU (``huffman`` only).
     :param level: level of ``zstd``, 1 to 19.
     :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
     :param table_bits: log2 of the slots of tables of symbols: 11 or 12, with coder ``huffman`` 8 to 12; 12 if left

@@ -152,6 +152,7 @@ class ProductBatch:
         biases: Sequence[torch.Tensor | None],
         dtype: str,
         device: torch.device,
+        vectors: Sequence[int] | None = None,
     ) -> None:
         torch = _torch.require()
         if not infos:
@@ -174,32 +175,49 @@ class ProductBatch:
                     "(convert it)",
                     tensor=info.name,
                 )
+        if vectors is not None and (
+            len(vectors) != len(infos) or not all(0 <= vector < self.MOST for vector in vectors)
+        ):
+            raise InputError(
+                f"vectors names one of up to {self.MOST} vectors, from 0 on, for each factor, not {list(vectors)} "
+                f"for {fmt.plural(len(infos), 'factor')} (give each its number)"
+            )
         # They stay alive with the batch.
         self._biases = biases
+        self._own = None if vectors is None else max(vectors) + 1
         self._device = device
         self._in = infos[0].shape[1]
         self._outs = [info.shape[0] for info in infos]
         self._total = sum(self._outs)
+        first = vectors or [0] * len(infos)
         factors: list[_native._Factor] = [
-            (info.name, None, 0 if bias is None else bias.data_ptr())
-            for info, bias in zip(infos, biases, strict=True)
+            (info.name, None, 0 if bias is None else bias.data_ptr(), vector)
+            for info, bias, vector in zip(infos, biases, first, strict=True)
         ]  # fmt: skip
         self._native = native.prepare_products(factors, dtype)
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._current: Any = raw if raw is not None else lambda index: torch.cuda.current_stream(index).cuda_stream
 
     def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The products with the last dimension of ``x``, of each matrix: up to 16 vectors."""
+        """The products with the last dimension of ``x``, of each matrix: up to 16 vectors. Where each matrix has one of
+        its own, each result is a vector."""
         count = x.numel() // self._in if self._in else 0
         if x.shape[-1:] != (self._in,) or x.dtype != self._dtype or x.device != self._device or count > self.MOST:
             raise InputError(
                 f"products take up to {self.MOST} vectors of {self._in} elements, {self._dtype} on {self._device}, not "
                 f"{list(x.shape)} of {x.dtype} on {x.device} (decode the weight for more; convert the input)"
             )
-        return self.apart(self.run(x, count), x, count)
+        if self._own is None:
+            return self.apart(self.run(x, count), x, count)
+        if count < self._own:
+            raise InputError(
+                f"vector {self._own - 1} of {fmt.plural(count, 'vector')} (give all that matrices are for)"
+            )
+        return list(self.run(x, 1).split(self._outs))
 
     def run(self, x: torch.Tensor, count: int) -> torch.Tensor:
-        """The results of all matrices behind each other, for ``count`` vectors; nothing is checked."""
+        """The results of all matrices behind each other, for ``count`` vectors (1 where each has its own); nothing is
+        checked."""
         if not x.is_contiguous():
             x = x.contiguous()
         y = x.new_empty(self._total * count)
@@ -339,7 +357,10 @@ class Decoder:
         return self._native.unfused(self.info(name).name)
 
     def products(
-        self, factors: Sequence[tuple[str, torch.Tensor | None]], dtype: torch.dtype | str = "bfloat16"
+        self,
+        factors: Sequence[tuple[str, torch.Tensor | None]],
+        dtype: torch.dtype | str = "bfloat16",
+        vectors: Sequence[int] | None = None,
     ) -> ProductBatch:
         """Prepares products of vectors with matrices ``[out, in]``, straight from their compressed weights: what linear
         layers do that read the same input, without the weights being written anywhere.
@@ -347,11 +368,13 @@ class Decoder:
         :param factors: name and bias (or None) of each; all have the same number of columns.
         :param dtype: of the vectors, the biases and the results: float16, or bfloat16 on GPUs of compute capability 8.0
             and later.
+        :param vectors: for each factor the number of the one vector of a call that it multiplies, as for experts of
+            tokens; without it, each multiplies all of them.
         :raises InputError: if a tensor is stored in a way that no kernel multiplies with (:meth:`unfused`).
         """
         infos = [self.info(name) for name, _ in factors]
         name = _dtypes.requested(str(dtype))
-        return ProductBatch(self._native, infos, [bias for _, bias in factors], name, self._device)
+        return ProductBatch(self._native, infos, [bias for _, bias in factors], name, self._device, vectors)
 
     def check(self) -> None:
         """Waits for torch's current stream, and raises a :class:`CorruptError` if anything decoded since the last call

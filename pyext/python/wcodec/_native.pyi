@@ -64,7 +64,7 @@ _Source: TypeAlias = _Path | _TensorSource
 _Chosen: TypeAlias = tuple[npt.NDArray[np.int8], npt.NDArray[np.float32], bool, int]
 _ChooseLevels: TypeAlias = Callable[[str], _Chosen | None]
 _Target: TypeAlias = tuple[str, int, str, tuple[int, int] | None]
-_Factor: TypeAlias = tuple[str, tuple[int, int] | None, int]
+_Factor: TypeAlias = tuple[str, tuple[int, int] | None, int, int]
 _Layer: TypeAlias = tuple[int, int, npt.NDArray[np.int8]]
 
 class _Way(TypedDict):

@@ -39,9 +39,9 @@ class PlaneInfo:
     each as its lowest bit and its width. ``None`` where the scheme is one that this version does not know."""
     coder: str
     layout: str | None
-    """``byte``, ``pair`` or ``split``, for coders ``rans`` and ``huffman``."""
+    """``byte``, ``pair``, ``quad`` or ``split``, for coders ``rans`` and ``huffman``."""
     shift: int | None
-    """Uncoded low bits of layout ``pair``; uncoded bits of layout ``split``."""
+    """Uncoded low bits of layouts ``pair`` and ``quad``; uncoded bits of layout ``split``."""
     filter: str
     tile: int | None
     """Width of a tile in columns, for coders ``rans`` and ``huffman``."""

@@ -23,6 +23,7 @@ pub fn of(tab: Tab) -> &'static [(&'static str, &'static str)] {
             ("chunk", "what is decoded independently of all others"),
             ("side", "signs and low bits, stored as they are"),
             ("pair", "a layout: two symbols are coded as one, their low bits aside"),
+            ("quad", "a layout: four symbols are coded as one, their low bits aside"),
         ],
         Tab::Timing => &[
             ("round", "every chosen tensor decoded once"),

@@ -1,8 +1,9 @@
 //! Decoding chunks, one by one or several at a time.
 
-use super::patches;
+use super::{patches, quads};
 use crate::coder::chunk_format::{ChunkFormat, word_at};
 use crate::coder::pair::{join, side_places};
+use crate::coder::quad::{Quad, STREAMS};
 use crate::coder::table::Table;
 use crate::coder::tile::{raw_body_bytes, symbols_per_block};
 use crate::coder::{BLOCK_COLS, Coder, Isa, LANES, Layout, huffman, rans};
@@ -11,6 +12,7 @@ use crate::error::{Error, Result};
 enum CoderDecoder {
     Rans(rans::RansDecoder),
     Huffman(huffman::HuffmanDecoder),
+    Quads(huffman::HuffmanDecoder),
 }
 
 /// Decodes the chunks of a plane. Shared by threads.
@@ -27,6 +29,7 @@ pub const TOGETHER: usize = 4;
 #[derive(Default)]
 pub struct Scratch {
     symbols: Vec<u8>,
+    quads: Vec<Quad>,
     /// What is decoded of elements before the side plane is joined to it, for layout `split`.
     pub(in crate::coder) coded: Vec<i8>,
     pub(in crate::coder) zstd: Option<zstd::bulk::Decompressor<'static>>,
@@ -60,6 +63,7 @@ impl ChunkDecoder {
         let decoder = match table {
             Table::Rans(t) => CoderDecoder::Rans(rans::RansDecoder::new(t)),
             Table::Huffman(t) => CoderDecoder::Huffman(huffman::HuffmanDecoder::new(t)),
+            Table::Quads(t) => CoderDecoder::Quads(huffman::HuffmanDecoder::of_quads(t)),
         };
         Self { format, decoder, isa }
     }
@@ -108,17 +112,35 @@ impl ChunkDecoder {
             CoderDecoder::Rans(d) => self.decode_rans(d, &parts, chunk, out, stride, tails, scratch),
             CoderDecoder::Huffman(d) => {
                 scratch.symbols.resize(self.format.steps(chunk.width) * LANES, 0);
-                let ends = match self.isa {
-                    Isa::Scalar => d.decode_reference(parts.body, &mut scratch.symbols)?,
-                    #[cfg(all(target_arch = "x86_64", not(miri)))]
-                    Isa::Avx512 => huffman::avx512::decode(d, parts.body, &mut scratch.symbols, &mut scratch.stream)?,
-                    _ => d.decode(parts.body, &mut scratch.symbols)?,
-                };
+                let ends = self.follow::<_, LANES>(d, parts.body, &mut scratch.symbols, &mut scratch.stream)?;
                 self.place(&scratch.symbols, chunk, &[0; LANES], out, stride);
+                huffman::check_ends(parts.body, &ends)
+            }
+            CoderDecoder::Quads(d) => {
+                scratch.quads.resize(self.format.steps(chunk.width) * LANES, 0);
+                let ends = self.follow::<_, STREAMS>(d, parts.body, &mut scratch.quads, &mut scratch.stream)?;
+                quads::place(&scratch.quads, chunk.side, chunk.width, self.format.shift, out, stride);
                 huffman::check_ends(parts.body, &ends)
             }
         };
         patches::apply(self.format, parts.patches, chunk.width, out, stride).and(coded)
+    }
+
+    /// Decodes the streams of coder `huffman`, and says where they ended.
+    #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(unused_variables, clippy::ptr_arg))]
+    fn follow<S: huffman::Symbol, const N: usize>(
+        &self,
+        decoder: &huffman::HuffmanDecoder,
+        body: &[u8],
+        symbols: &mut [S],
+        stream: &mut Vec<u8>,
+    ) -> Result<[usize; N]> {
+        match self.isa {
+            Isa::Scalar => decoder.decode_reference(body, symbols),
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Isa::Avx512 => huffman::avx512::decode(decoder, body, symbols, stream),
+            _ => decoder.decode(body, symbols),
+        }
     }
 
     /// Decodes neighbouring chunks, which the widest vectors do faster together than one after the other. `chunks` are at
@@ -202,6 +224,12 @@ impl ChunkDecoder {
     ) -> Result<()> {
         let half = symbols_per_block(self.format.layout) / 2;
         let steps = self.format.steps(chunk.width);
+        if self.format.layout == Layout::Quad {
+            scratch.quads.resize(steps * LANES, 0);
+            quads::raw_quads(parts.body, &mut scratch.quads);
+            quads::place(&scratch.quads, chunk.side, chunk.width, self.format.shift, out, stride);
+            return Ok(());
+        }
         scratch.symbols.resize(steps * LANES, 0);
         let (symbols, tails) = parts.body.split_at(steps * LANES);
         for (to, from) in scratch.symbols.chunks_exact_mut(half * LANES).zip(symbols.chunks_exact(half * LANES)) {
@@ -270,7 +298,7 @@ impl ChunkDecoder {
         for block in 0..chunk.width / BLOCK_COLS {
             let side = match self.format.layout {
                 Layout::Byte | Layout::Split => [[0; LANES]; 4],
-                Layout::Pair => side_words(self.format, chunk, block, tails),
+                Layout::Pair | Layout::Quad => side_words(self.format, chunk, block, tails),
             };
             // Elements by word and lane: loops over lanes vectorize.
             let mut words = [[0u32; LANES]; 8];

@@ -1,6 +1,7 @@
 //! Encoding a chunk.
 
-use super::patches::{self, Patch};
+use super::patches;
+use super::quads::QuadEncoder;
 use crate::coder::chunk_format::{ChunkFormat, word_at};
 use crate::coder::histogram::ESCAPE;
 use crate::coder::pair::{fold, pack_side, split as split_pair};
@@ -13,6 +14,7 @@ use crate::coder::{BLOCK_COLS, Coder, LANES, Layout, huffman, rans, split};
 const PATCH_BYTES: usize = 4;
 
 enum Encoder {
+    Quads(Box<QuadEncoder>),
     Rans(Box<rans::Encoder>),
     Huffman(Box<huffman::Encoder>),
 }
@@ -34,7 +36,8 @@ struct Rare {
     substitutes: Substitutes,
     /// Place among the symbols, and the symbol that was there.
     replaced: Vec<(usize, u8)>,
-    patches: Vec<Patch>,
+    /// Positions and values of elements that need a patch for it.
+    patches: Vec<(u16, i8)>,
 }
 
 impl Rare {
@@ -66,7 +69,7 @@ impl Rare {
             let [a, b] = elements.map(|q| usize::from(fold(q) >> shift).min(ESCAPE));
             let coded = self.substitutes.of(a, b);
             for (i, _) in changed(a, b, coded).into_iter().enumerate().filter(|(_, changed)| *changed) {
-                self.patches.push(((first + i) as u16, elements[i] as u8));
+                self.patches.push(((first + i) as u16, elements[i]));
             }
             self.replaced.push((at, *symbol));
             *symbol = coded;
@@ -85,6 +88,7 @@ impl ChunkEncoder {
         let encoder = match table {
             Table::Rans(t) => Encoder::Rans(Box::new(rans::Encoder::new(t))),
             Table::Huffman(t) => Encoder::Huffman(Box::new(huffman::Encoder::new(t))),
+            Table::Quads(t) => Encoder::Quads(Box::new(QuadEncoder::new(t))),
         };
         let rare = Rare::new(format, table);
         Self { format, encoder, symbols: Vec::new(), words: Vec::new(), body: Vec::new(), rare }
@@ -102,6 +106,11 @@ impl ChunkEncoder {
         side: &mut Vec<u8>,
     ) -> bool {
         let begin = out.len();
+        let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
+        if let Encoder::Quads(e) = &mut self.encoder {
+            e.encode(tile, width, self.format.shift, raw_length, out, side);
+            return out.len() - begin <= self.format.longest(width);
+        }
         let mut tails = [0; LANES];
         self.symbols.resize(self.format.steps(width) * LANES, 0);
         match self.format.layout {
@@ -111,14 +120,15 @@ impl ChunkEncoder {
                 self.split_bytes(tile, width);
                 split::put_rest(self.format.coder, rest, width, side, &mut tails);
             }
+            Layout::Quad => unreachable!("tables of quads have their own encoder"),
         }
         if let Some(rare) = &mut self.rare {
             rare.replace(&mut self.symbols, tile, width, self.format.shift);
         }
-        let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
         self.body.clear();
         match &self.encoder {
-            Encoder::Huffman(e) => e.encode(&self.symbols, &mut self.body),
+            Encoder::Huffman(e) => e.encode::<_, LANES>(&self.symbols, &mut self.body),
+            Encoder::Quads(_) => unreachable!("returned above"),
             Encoder::Rans(e) => {
                 let coded = self.symbols.len() - self.format.symbols_in_tail() * LANES;
                 let (coded, last) = self.symbols.split_at(coded);
@@ -146,7 +156,7 @@ impl ChunkEncoder {
         }
         if self.format.has_patches() {
             let more = self.rare.as_ref().map_or(&[][..], |rare| &rare.patches);
-            patches::put(self.format, tile, width, &self.symbols, more, out);
+            patches::put(&mut patches::of_pairs(self.format, tile, width, &self.symbols, more), out);
         }
         out.extend_from_slice(&self.body);
         out.len() - begin <= self.format.longest(width)

@@ -1,42 +1,53 @@
 //! Patches: the elements of a chunk that its symbols cannot say. `FORMAT.md` section 3.
 
 use crate::coder::chunk_format::ChunkFormat;
-use crate::coder::pair::fold;
+use crate::coder::pair::{fold, with_high};
 use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
 use crate::error::{Error, Result};
 
-/// An element that is not what the chunk's symbols say: its position and its value.
-pub type Patch = (u16, u8);
-
-/// Appends the list of patches of `tile`, of `width` columns, which is coded as `symbols` (`[step][lane]`): those of its escapes, and `more`.
-pub fn put(format: ChunkFormat, tile: &[i8], width: usize, symbols: &[u8], more: &[Patch], out: &mut Vec<u8>) {
-    let shift = format.shift;
-    let count_at = out.len();
-    out.extend_from_slice(&[0; 4]);
-    // Few elements need one, so most tiles are only looked through, in memory order; those found are put in order after.
-    let mut found: Vec<Patch> = more.to_vec();
-    for (at, &q) in tile.iter().enumerate() {
-        if fold(q) >> shift > 15 {
-            found.push((position_of(at / width, at % width), q as u8));
-        }
-    }
-    found.sort_unstable();
-    for (position, value) in found {
-        out.extend_from_slice(&position.to_le_bytes());
-        let change = if format.changes { (value as i8) - coded(position, value as i8, symbols, shift) } else { 0 };
-        out.extend_from_slice(&[value, change as u8]);
-    }
-    let count = ((out.len() - count_at) / 4 - 1) as u32;
-    out[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
+/// An element that is not what the chunk's symbols say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Patch {
+    pub position: u16,
+    pub value: i8,
+    /// By how much the value exceeds what the symbols say; 0 where patches do not say it.
+    pub change: i8,
 }
 
-/// What the symbols make of the element that is to be `q`: sign and low bits are not theirs to say.
+/// Appends the list of patches, which it puts in their order.
+pub fn put(patches: &mut [Patch], out: &mut Vec<u8>) {
+    patches.sort_unstable();
+    out.extend_from_slice(&(patches.len() as u32).to_le_bytes());
+    for patch in patches {
+        out.extend_from_slice(&patch.position.to_le_bytes());
+        out.extend_from_slice(&[patch.value as u8, patch.change as u8]);
+    }
+}
+
+/// The patches of `tile`, of `width` columns, which is coded as pairs (`symbols`, `[step][lane]`): those of its escapes, and of the elements at the positions
+/// in `more`.
+pub fn of_pairs(format: ChunkFormat, tile: &[i8], width: usize, symbols: &[u8], more: &[(u16, i8)]) -> Vec<Patch> {
+    let shift = format.shift;
+    let patch = |position, value| {
+        let change = if format.changes { value - coded(position, value, symbols, shift) } else { 0 };
+        Patch { position, value, change }
+    };
+    let mut found: Vec<Patch> = more.iter().map(|&(position, value)| patch(position, value)).collect();
+    // Few elements need one, so most tiles are only looked through, in memory order.
+    for (at, &q) in tile.iter().enumerate() {
+        if fold(q) >> shift > 15 {
+            found.push(patch(position_of(at / width, at % width), q));
+        }
+    }
+    found
+}
+
+/// What the symbols make of the element that is to be `q`.
 fn coded(position: u16, q: i8, symbols: &[u8], shift: u32) -> i8 {
     let (block, lane, element) = (usize::from(position) / 1024, usize::from(position) / 32 % 32, position % 32);
     let symbol = symbols[(block * 16 + usize::from(element) / 2) * LANES + lane];
     let high = symbol >> (element % 2 * 4) & 15;
-    let folded = high << shift | fold(q) & ((1 << shift) - 1);
-    if q < 0 { !(folded as i8) } else { folded as i8 }
+    with_high(high, q, shift)
 }
 
 /// Position of an element in its chunk, counted in the order in which lanes decode: a kernel that holds a block's

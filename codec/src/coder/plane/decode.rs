@@ -251,14 +251,12 @@ pub fn check_tiles(form: &PlaneForm, tiling: Tiling, offsets: &[u8], data: usize
 
 impl<'a> Tiles<'a> {
     fn new(source: &PlaneSource<'a>, tiling: Tiling, isa: Isa) -> Result<Self> {
-        let Tiling { coder, filter, .. } = tiling;
+        let Tiling { coder, layout, filter, .. } = tiling;
         let geometry = tiling.geometry(source.form.matrix)?;
         let Some(table) = source.table else {
             return Err(Error::format(format!("a plane of coder {coder} without a table")));
         };
-        if table.coder() != coder {
-            return Err(Error::format(format!("a plane of coder {coder} names a {} table", table.coder())));
-        }
+        table.check(coder, layout)?;
         let format = tiling.chunk_format();
         let side_per_strip = check_tiles(&source.form, tiling, source.offsets, source.data.len(), source.side.len())?;
         let offsets = source.offsets.as_chunks::<4>().0;

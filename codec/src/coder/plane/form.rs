@@ -1,6 +1,7 @@
 //! What there is to know of a plane besides its bytes.
 
 use crate::coder::chunk_format::ChunkFormat;
+use crate::coder::quad::MOST_SHIFT;
 use crate::coder::tile::{TileGeometry, side_bytes};
 use crate::coder::{Coder, Filter, Layout, zstd};
 use crate::error::{Error, Result};
@@ -28,7 +29,7 @@ pub struct Tiling {
     pub coder: Coder,
     /// What a coded symbol stands for.
     pub layout: Layout,
-    /// Uncoded low bits of layout `pair`, 0 to 3; uncoded bits of layout `split`, 8, 16 or 24; 0 in layout `byte`.
+    /// Uncoded low bits of layout `pair`, 0 to 3, and of layout `quad`, 0 to 4; uncoded bits of layout `split`, 8, 16 or 24; 0 in layout `byte`.
     pub shift: u32,
     /// Width of a tile, columns.
     pub tile: usize,
@@ -134,7 +135,14 @@ impl PlaneForm {
                 let (fits, most) = match t.layout {
                     Layout::Byte | Layout::Pair => (t.shift <= 3, "0 to 3"),
                     Layout::Split => (matches!(t.shift, 8 | 16 | 24), "8, 16 or 24"),
+                    Layout::Quad => (t.shift <= MOST_SHIFT, "0 to 4"),
                 };
+                if t.layout == Layout::Quad && t.coder != Coder::Huffman {
+                    return Err(Error::format(format!("layout quad with coder {}", t.coder)));
+                }
+                if t.layout == Layout::Quad && !matches!(t.filter, Filter::None | Filter::Trellis) {
+                    return Err(Error::format(format!("layout quad with filter {}", t.filter)));
+                }
                 if !fits {
                     return Err(Error::format(format!("shift {} is not {most}", t.shift)));
                 }

@@ -131,6 +131,7 @@ unsafe fn decode_with_avx2(
                         quad[v] = _mm256_and_si256(spread, _mm256_set1_epi32(0x0F0F_0F0F));
                     }
                 }
+                Layout::Quad => unreachable!("of coder huffman only"),
                 Layout::Byte | Layout::Split => {
                     // In layout `byte` the last four symbols of a tile are its tails.
                     if last && k == 7 && format.layout == Layout::Byte {

@@ -65,6 +65,7 @@ pub fn decode<const N: usize>(
             (Layout::Split, _) => {
                 decode_with_avx512::<N, SPLIT, 0>(decoder, jobs, states, words, ends, width, out, stride)
             }
+            (Layout::Quad, _) => unreachable!("of coder huffman only"),
             (Layout::Pair, 0) => {
                 decode_with_avx512::<N, PAIR, 0>(decoder, jobs, states, words, ends, width, out, stride)
             }

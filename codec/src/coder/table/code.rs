@@ -105,7 +105,7 @@ impl CodeTable {
 ///
 /// Package-merge: L. Larmore, D. Hirschberg, "A fast algorithm for optimal length-limited Huffman codes", 1990. Which leaves a package is made of need
 /// not be kept: packages and leaves are both in ascending order, so that of those that are taken at a level their numbers say all.
-fn limited_lengths(bits: u32, weights: &[u64]) -> Vec<u8> {
+pub fn limited_lengths(bits: u32, weights: &[u64]) -> Vec<u8> {
     let mut taken = 2 * weights.len() - 2;
     assert!(weights.len() <= 1 << bits);
     let mut items: Vec<u64> = Vec::new();

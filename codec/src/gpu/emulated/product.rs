@@ -17,7 +17,7 @@ const LARGE: Limits =
     Limits { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
 
 /// A device on which the same chunks are many.
-const SMALL: Limits = Limits { multiprocessors: 1, ..LIMITS };
+const SMALL: Limits = Limits { multiprocessors: 1, shared_per_block: 46 << 10, ..LIMITS };
 
 fn number(kind: OutputKind, bytes: &[u8]) -> f64 {
     let bits = u16::from_le_bytes(bytes[..2].try_into().unwrap());
@@ -83,7 +83,7 @@ fn jobs<'a>(
             strips: (s.start, s.end),
         };
         let bias = bias.map_or(0, Buffer::address);
-        let times = Times { bias, before, stride: rows as u32, place: 0, part: part(i) };
+        let times = Times { bias, before, stride: rows as u32, place: 0, part: part(i), vector: 0 };
         before += if times.part == abi::PART_GATE { 0 } else { rows as u32 };
         jobs.push(ProductJob { tiles, times });
     }
@@ -235,13 +235,58 @@ fn products_are_those_of_the_decoded_weights() {
                 // Wherever it is launched, and in whatever order threads run.
                 let other = if n == 1 { ROOMY } else { LIMITS };
                 let (again, more) = multiply(&mut tensors, &inputs, bias.as_ref(), &|s| 0..s, other, i as u64 + 1);
-                assert!(got == again, "{used:?} and {more:?} differ");
+                assert!(got == again, "{used:?} and {more:?} differ: {name} {o:?}");
                 kernels.extend(used);
                 kernels.extend(more);
             }
         }
     }
-    assert_eq!(kernels.len(), 60, "{kernels:?}");
+    assert_eq!(kernels.len(), 80, "{kernels:?}");
+}
+
+/// Matrices of one launch that are for one vector each, in any order, and twice.
+#[test]
+fn matrices_of_other_vectors_each() {
+    let mut rng = StdRng::seed_from_u64(83);
+    let mut compared = 0;
+    for (i, o) in all_options().into_iter().enumerate() {
+        let source = sample(&mut rng, &[vec![48, 515], vec![80, 515], vec![32, 515]]);
+        let container = Container::from_bytes(encode(&source, &o)).unwrap();
+        let load = |name: &str| Loaded::new(&container.bytes_of(name, &oracle()).unwrap());
+        let loaded: Vec<Loaded> = ["w0", "w1", "w2", "w1"].into_iter().filter_map(load).collect();
+        if loaded.len() < 4 || loaded.iter().any(|t| unfused(&t.plan).is_some()) {
+            continue;
+        }
+        let kind = [OutputKind::F16, OutputKind::BF16][i % 2];
+        let limits = [SMALL, ROOMY, LARGE, LIMITS][i / 2 % 4];
+        let inputs = Inputs::new(&mut rng, kind, 4, 515, 2.0);
+        let mut tensors = loaded;
+        let places = [2u32, 0, 3, 1];
+        let (mut jobs, rows) = jobs(&tensors, kind, None, &|s| 0..s, &|_| abi::PART_RESULT);
+        jobs.iter_mut().zip(places).for_each(|(job, vector)| job.times.vector = vector);
+        let (launches, _) = launches(&jobs, 1, limits);
+        let mut out = Buffer::new(rows * 2 + 2 * GUARD);
+        out.fill(POISON);
+        let own = |params: &mut abi::FactorsBatch| (params.vectors, params.vector) = (1, 0);
+        let sizes: Vec<usize> = jobs.iter().map(|j| j.times.stride as usize).collect();
+        run(&launches, &mut tensors, &inputs, &mut out, Vec::new(), own, i as u64);
+        let mut at = GUARD;
+        for ((t, place), rows) in tensors.iter_mut().zip(places).zip(sizes) {
+            let alone = Inputs {
+                memory: inputs.memory.clone(),
+                off: inputs.off + place as usize * inputs.stride * 2,
+                count: 1,
+                ..inputs
+            };
+            let (want, _) = multiply(std::slice::from_mut(t), &alone, None, &|s| 0..s, limits, 9);
+            let got: Vec<u16> =
+                out[at..at + rows * 2].as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
+            assert!(got == want[0], "{} of vector {place}: {o:?}", t.plan.name());
+            at += rows * 2;
+            compared += 1;
+        }
+    }
+    assert!(compared >= 60, "{compared}");
 }
 
 /// One vector's elements become whole numbers, whatever they are.

@@ -30,6 +30,9 @@ pub(super) fn options() -> Vec<EncodeOptions> {
             all.push(EncodeOptions { layout: Layout::Byte, tile: Some(128), ..rate(coder, trellis, 0.3) });
         }
     }
+    let pairs = all.iter().filter(|o| o.coder == Coder::Huffman && o.layout == Layout::Pair);
+    let quads: Vec<_> = pairs.map(|o| EncodeOptions { layout: Layout::Quad, ..o.clone() }).collect();
+    all.extend(quads);
     all
 }
 
@@ -39,7 +42,7 @@ fn container(source: &MemorySource<'_>, options: &EncodeOptions) -> Container {
 
 /// The patches of all chunks of a plane in tiles.
 fn patches(parts: &TensorBytes, tiling: &Tiling) -> usize {
-    if tiling.layout != Layout::Pair || tiling.shift == 3 {
+    if !(tiling.layout == Layout::Quad || tiling.layout == Layout::Pair && tiling.shift < 3) {
         return 0;
     }
     let plane = &parts.planes[0];
@@ -279,6 +282,8 @@ fn planes_go_to_the_kernels_that_decode_them() {
                 (Layout::Pair, 3, Filter::None) if !rate && table == 12 => Mode::Pair,
                 (Layout::Pair, 0..=2, Filter::None) => Mode::Low,
                 (Layout::Pair, 0..=2, Filter::Trellis) => Mode::Trellis,
+                (Layout::Quad, _, Filter::None) => Mode::Quad,
+                (Layout::Quad, _, Filter::Trellis) => Mode::QuadTrellis,
                 _ => Mode::General,
             };
             assert_eq!(t.mode(), want);
@@ -287,5 +292,5 @@ fn planes_go_to_the_kernels_that_decode_them() {
             seen.insert(want);
         }
     }
-    assert_eq!(seen.len(), 5, "{seen:?}");
+    assert_eq!(seen.len(), 7, "{seen:?}");
 }

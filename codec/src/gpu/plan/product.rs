@@ -19,8 +19,12 @@ const DIGITS_BLOCK: usize = 4 * BLOCK_COLS;
 const DIGITS_SCALED: usize = 32;
 /// Shared memory that a device takes of each block's.
 const RESERVED: usize = 1 << 10;
+/// What issues a multiprocessor's instructions.
+const SCHEDULERS: usize = 4;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
 const MOST_WARPS: [usize; 2] = [32, 16];
+/// The same of kernels for up to 8 vectors that walk over chunks of quads: so many have 80 registers.
+const QUAD_WARPS: usize = 24;
 /// log2 of the copies in which a small table may lie, from the best on. With one for each bank of shared memory lanes do not wait for each other.
 const COPIES: [usize; 5] = [5, 4, 3, 2, 0];
 /// Bytes of a multiprocessor's tables in all their copies, at most: more of them take longer to write than they save.
@@ -53,6 +57,8 @@ pub struct Times {
     pub place: u32,
     /// One of `PART_*`.
     pub part: u32,
+    /// The first vector that it is for.
+    pub vector: u32,
 }
 
 impl Times {
@@ -69,6 +75,8 @@ fn mode(tiles: &TilesPlan) -> Option<Mode> {
         (Layout::Pair, 3, Filter::None) if tiles.table.bits() == 12 => Some(Mode::Pair),
         (Layout::Pair, 0..=2, Filter::None) => Some(Mode::Low),
         (Layout::Pair, 0..=2, Filter::Trellis) => Some(Mode::Trellis),
+        (Layout::Quad, _, Filter::None) => Some(Mode::Quad),
+        (Layout::Quad, _, Filter::Trellis) => Some(Mode::QuadTrellis),
         _ => None,
     }
 }
@@ -90,7 +98,7 @@ pub fn unfused(plan: &TensorPlan) -> Option<String> {
     }
     match mode(tiles) {
         Some(_) => None,
-        None if tiles.tiling.layout != Layout::Pair => Some(format!("layout {}", tiles.tiling.layout)),
+        None if tiles.tiling.layout == Layout::Byte => Some(format!("layout {}", tiles.tiling.layout)),
         None if tiles.tiling.filter != Filter::None => Some(format!("filter {}", tiles.tiling.filter)),
         None => Some(format!("a table of {} bits with shift 3", tiles.table.bits())),
     }
@@ -219,9 +227,12 @@ struct Way {
 }
 
 impl Way {
-    fn warps(self, vectors: usize) -> usize {
-        let several = !self.one && (self.early || vectors > 8);
-        if several { MOST_WARPS[1] } else { MOST_WARPS[0] / self.blocks }
+    fn warps(self, jobs: &[ProductJob<'_>], vectors: usize) -> usize {
+        if !self.one && (self.early || vectors > 8) {
+            return MOST_WARPS[1];
+        }
+        let quads = !self.early && matches!(jobs[0].key().1, Mode::Quad | Mode::QuadTrellis);
+        (if quads { QUAD_WARPS } else { MOST_WARPS[0] }) / self.blocks
     }
 
     /// log2 of the copies in which the table may lie, from the best on.
@@ -235,10 +246,15 @@ impl Way {
     }
 
     /// Whether the sums of what patches change are added behind all blocks of a chunk, in whole numbers, which have no order. Symbols of a trellis have to
-    /// be right before it is undone, and what is decoded before the vector is there can have its patches then, too.
+    /// be right before it is undone, what is decoded before the vector is there can have its patches then, too, and rows with several scales have no sum of
+    /// a whole chunk.
     fn corrects(self, jobs: &[ProductJob<'_>]) -> bool {
         let (_, mode, _, changes) = jobs[0].key();
-        changes && mode == Mode::Low && self.one && !self.early
+        jobs.iter().all(|j| j.tiles.item(0).output.scales_per_row <= 1)
+            && changes
+            && matches!(mode, Mode::Low | Mode::Quad)
+            && self.one
+            && !self.early
     }
 
     /// Bytes that a block of so many warps, which has `per_block` strips, wants for what is staged, and for digits.
@@ -307,8 +323,9 @@ fn divided(
     let digits = if way.one && way.early { most_blocks * DIGITS_BLOCK } else { 0 };
     let per_block = way.per_block.min(limit / 3 / strip_sums.max(1)).max(1);
     let own = per_block * tiles;
-    let rounds = own.div_ceil(way.warps(vectors)).max(1);
-    let warps = own.div_ceil(rounds).max(1);
+    let rounds = own.div_ceil(way.warps(jobs, vectors)).max(1);
+    // As many on each of a multiprocessor's schedulers, if there are that many.
+    let warps = own.div_ceil(rounds).next_multiple_of(SCHEDULERS).min(way.warps(jobs, vectors)).min(own).max(1);
     let mut room = Room {
         copies,
         barriers: abi::TABLE_AT + (most(|t| 4 << t.table.bits()) << copies),
@@ -328,6 +345,8 @@ fn divided(
     while room.bytes() > limit {
         match (room.buffers, room.warps) {
             (2, _) => room.buffers = 1,
+            // Without room for what patches change they are applied before symbols are multiplied.
+            (_, 1) if room.corrections > 0 => room.corrections = 0,
             (_, 1) => return Err(room.bytes()),
             // More copies are worth less than warps.
             _ if copies > 0 => return Err(room.bytes()),
@@ -390,6 +409,8 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
             place: job.times.place,
             strips: (job.strips() / blocks) as u32,
             part: job.times.part,
+            vector: job.times.vector,
+            reserved: 0,
             minus: match (tiles.output.offset, kind) {
                 (0, OutputKind::BF16) => 0xBF00_BF00,
                 (0, _) => 0xB800_B800,
@@ -418,6 +439,8 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
         Mode::Pair => "pair",
         Mode::Low => "low",
         Mode::Trellis => "trellis",
+        Mode::Quad => "quad",
+        Mode::QuadTrellis => "quadtrellis",
         _ => unreachable!("`unfused` says so"),
     };
     let variant = match (way.one, way.early, vectors > 8) {

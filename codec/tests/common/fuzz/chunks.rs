@@ -8,7 +8,7 @@ use wcodec::coder::histogram::count_bytes;
 use wcodec::coder::plane::{
     Coding, Draft, Filters, Plane, PlaneForm, PlaneOptions, PlaneSource, Scratch, SymbolMatrices, Tiling,
 };
-use wcodec::coder::table::Table;
+use wcodec::coder::table::{QuadTable, Table};
 use wcodec::coder::tile::{OFFSET_UNIT, TileGeometry};
 use wcodec::{Cancel, Coder, Filter, Isa, Layout, Pool};
 
@@ -28,6 +28,8 @@ const STORED_TABLE: u8 = 0x40;
 const BITS_12: u8 = 0x80;
 /// Flag of the second byte.
 const CHANGES: u8 = 0x80;
+/// The shift from which on layout `pair` is `quad`.
+const QUAD: u32 = 8;
 /// Place in the third byte.
 const SMALLER: u32 = 6;
 
@@ -39,25 +41,28 @@ fn body(input: &[u8]) {
 ///
 /// 0: coder (bits 0, 1), layout (2), filter (3, 4), whether offsets, side plane and data are left as they are (5) or fitted to each
 /// other, whether the table is there as it is stored (6), bits of the table (7); 1: shift, where 8, 16 and 24
-/// make layout `split` of `byte` (0 to 6), whether patches say changes (7); 2: tile / 64 - 1 (0 to 5), by how many bits a table of `huffman` is smaller (6, 7); 3: count; 4, 5: rows;
+/// make layout `split` of `byte`, and those from 8 on `quad` of `pair`, with what they exceed 8 by (0 to 6), whether patches say changes (7); 2: tile / 64 - 1 (0 to 5), by how many bits a table of `huffman` is smaller (6, 7); 3: count; 4, 5: rows;
 /// 6, 7: columns; 8, 9: bytes of offsets; 10, 11: bytes of side plane; 12 to 15: chunk of zstd. Then the table (or 256 symbol counts
 /// of one byte), offsets, side plane and data. Returns which pieces could be decoded; none where the parts do not fit each other.
 pub fn decode(input: &[u8]) -> Vec<bool> {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else { return Vec::new() };
     let short = |i: usize| usize::from(u16::from_le_bytes([head[i], head[i + 1]]));
     let coder = Coder::ALL[usize::from(head[0] & 3)];
-    let layout = match (head[0] >> 2 & 1, head[1]) {
-        (0, 8 | 16 | 24) => Layout::Split,
-        (choice, _) => Layout::CHOICES[usize::from(choice)],
+    let shift = u32::from(head[1] & !CHANGES);
+    let (layout, shift) = match (head[0] >> 2 & 1, shift) {
+        (0, 8 | 16 | 24) => (Layout::Split, shift),
+        (0, _) => (Layout::Byte, shift),
+        (_, QUAD..16) => (Layout::Quad, shift - QUAD),
+        (_, _) => (Layout::Pair, shift),
     };
     let filter = Filter::ALL[usize::from(head[0] >> 3 & 3)];
     let matrix = (usize::from(head[3]), short(4), short(6));
     let fitted = head[0] & AS_IT_IS == 0;
-    let Some((table, rest)) = table(coder, head[0], head[2] >> SMALLER, rest) else { return Vec::new() };
+    let Some((table, rest)) = table(coder, layout, head[0], head[2] >> SMALLER, rest) else { return Vec::new() };
     let (offsets, rest) = rest.split_at(short(8).min(rest.len()));
     let (side, data) = rest.split_at(short(10).min(rest.len()));
     let mut parts = Segments { offsets: offsets.to_vec(), side: side.to_vec(), data: data.to_vec() };
-    let (shift, tile) = (u32::from(head[1] & !CHANGES), (usize::from(head[2] & ((1 << SMALLER) - 1)) + 1) * 64);
+    let tile = (usize::from(head[2] & ((1 << SMALLER) - 1)) + 1) * 64;
     if let Ok(geometry) = TileGeometry::new(matrix.0, matrix.1, matrix.2, tile) {
         if geometry.padded_elements() > SYMBOLS {
             return Vec::new();
@@ -118,21 +123,40 @@ fn row_is_of_its_piece(plane: &Plane<'_>, cols: usize, good: &[bool], out: &[i8]
 }
 
 /// The table that begins `rest`, where the coder has one, and what follows it.
-fn table(coder: Coder, first: u8, smaller: u8, rest: &[u8]) -> Option<(Option<Table>, &[u8])> {
-    let length = Table::stored_bytes(coder) as usize;
-    if length == 0 {
+fn table(coder: Coder, layout: Layout, first: u8, smaller: u8, rest: &[u8]) -> Option<(Option<Table>, &[u8])> {
+    // Coder `rans` has no table for quads: planes are to refuse what it has.
+    let quads = (layout == Layout::Quad && coder == Coder::Huffman).then_some(Layout::Quad);
+    let (_, most) = Table::stored_bytes(coder, quads);
+    if most == 0 {
         return Some((None, rest));
     }
-    let most = if first & BITS_12 == 0 { 11 } else { 12 };
-    let bits = most - if coder == Coder::Huffman { u32::from(smaller) } else { 0 };
+    let most_bits = if first & BITS_12 == 0 { 11 } else { 12 };
+    let bits = most_bits - if coder == Coder::Huffman { u32::from(smaller) } else { 0 };
     if first & STORED_TABLE == 0 {
         let (counts, rest) = rest.split_first_chunk::<256>()?;
+        if quads.is_some() {
+            return Some((Some(few_quads(bits, counts)), rest));
+        }
         let stored = if coder == Coder::Rans { frequencies(bits, counts) } else { lengths(bits, counts) };
-        let table = Table::from_bytes(coder, bits, &stored).unwrap();
+        let table = Table::from_bytes(coder, None, bits, &stored).unwrap();
         return Some((Some(table), rest));
     }
+    let length = if quads.is_some() { quads_length(bits, rest) } else { most as usize };
     let (stored, rest) = rest.split_at_checked(length)?;
-    Some((Some(Table::from_bytes(coder, bits, stored).ok()?), rest))
+    Some((Some(Table::from_bytes(coder, quads, bits, stored).ok()?), rest))
+}
+
+/// Bytes of the table of quads that begins `rest`, going by its counts.
+fn quads_length(bits: u32, rest: &[u8]) -> usize {
+    let counts = rest.as_chunks().0.iter().take(bits as usize).map(|n| usize::from(u16::from_le_bytes(*n)));
+    2 * (bits as usize + counts.sum::<usize>())
+}
+
+/// A table of quads by 256 decisions, as [`lengths`] has them, of which it has at most so many.
+fn few_quads(bits: u32, decisions: &[u8; 256]) -> Table {
+    let quad = |i: u16| i & 3 | (i & 0x0C) << 2 | (i & 0x30) << 4 | (i & 0xC0) << 6;
+    let codes = (0..).map(quad).zip(lengths(bits, decisions)).filter(|&(_, length)| length > 0);
+    Table::Quads(QuadTable::from_lengths(bits, codes))
 }
 
 /// A table of `rans` whose frequencies are about proportional to `counts`: far from the best one, but made fast.
@@ -178,6 +202,7 @@ impl Segments {
             Layout::Byte => 0,
             Layout::Pair => 128 * width / 64 * (shift as usize + 1) - last_word,
             Layout::Split => 128 * width / 64 * shift as usize - last_word,
+            Layout::Quad => 128 * width / 64 * (shift as usize + 1),
         };
         self.side.resize(widths().map(side_bytes).sum(), 0);
         let said: Vec<u32> = self.offsets.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
@@ -218,6 +243,9 @@ fn seeds() -> Vec<Vec<u8>> {
         (Coder::Huffman, Layout::Pair, Filters::Tried, 9),
         (Coder::Huffman, Layout::Pair, Filters::Trellis, 10),
         (Coder::Huffman, Layout::Split, Filters::Tried, 12),
+        (Coder::Huffman, Layout::Quad, Filters::None, 12),
+        (Coder::Huffman, Layout::Quad, Filters::None, 8),
+        (Coder::Huffman, Layout::Quad, Filters::Trellis, 11),
         (Coder::Zstd, Layout::Byte, Filters::Tried, 12),
     ];
     let mut seeds = Vec::new();
@@ -227,7 +255,7 @@ fn seeds() -> Vec<Vec<u8>> {
             layout,
             table_bits,
             patch_rare: false,
-            changes: table_bits < 11 || filters == Filters::Trellis,
+            changes: table_bits < 11 || filters == Filters::Trellis || layout == Layout::Quad,
             tile: Some(64),
             zstd_level: 3,
             zstd_chunk: Some(640),
@@ -272,9 +300,10 @@ fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
     first |= place(Filter::ALL.iter().position(|f| *f == coding.filter())) << 3;
     let (mut shift, mut tile, mut smaller, mut table) = (0, 64, 0, Vec::new());
     if let (Coding::Tiles(t), Some(own)) = (coding, source.table) {
-        let layout = if t.layout == Layout::Split { Layout::Byte } else { t.layout };
-        first |= place(Layout::CHOICES.iter().position(|l| *l == layout)) << 2 | BITS_12;
-        (shift, tile, smaller) = (t.shift as u8, t.tile, 12 - own.bits());
+        let paired = matches!(t.layout, Layout::Pair | Layout::Quad);
+        first |= u8::from(paired) << 2 | BITS_12;
+        let from = if t.layout == Layout::Quad { QUAD } else { 0 };
+        (shift, tile, smaller) = ((from + t.shift) as u8, t.tile, 12 - own.bits());
         shift |= if t.changes { CHANGES } else { 0 };
         table = count_bytes(source.data).map(|n| n.clamp(1, 255) as u8).to_vec();
         if stored_table {

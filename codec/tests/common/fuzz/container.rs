@@ -33,7 +33,7 @@ fn body(input: &[u8]) {
 
 fn seeds() -> Vec<Vec<u8>> {
     let small = samples::minis().into_iter().chain(samples::all_of(&samples::small_source())).map(|s| s.bytes);
-    let files = ["golden", "golden-1.1", "corrupt"].into_iter().flat_map(files).chain(small).enumerate();
+    let files = ["golden", "golden-1.1", "golden-1.2", "corrupt"].into_iter().flat_map(files).chain(small).enumerate();
     let input = |(i, file): (usize, Vec<u8>)| [&[i as u8 % QUESTIONS], &file[..]].concat();
     files.map(input).collect()
 }

@@ -203,7 +203,11 @@ def _patterns(parser: argparse.ArgumentParser, skip: bool = True) -> None:
 def _tuning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block", type=_positive, metavar="N",
                         help=f"block size with --scale block, a multiple of 16 (default: {DEFAULT_BLOCK})")  # fmt: skip
-    parser.add_argument("--layout", choices=LAYOUTS, help="layout of the symbols (default: pair)")
+    parser.add_argument(
+        "--layout",
+        choices=LAYOUTS,
+        help="layout of the symbols (default: pair; quad, with huffman, is for products on a GPU)",
+    )
     parser.add_argument("--level", type=int, metavar="N",
                         help=f"level of coder zstd, 1 to 19 (default: {DEFAULT_LEVEL})")  # fmt: skip
     parser.add_argument("--tile", type=_positive, metavar="N",

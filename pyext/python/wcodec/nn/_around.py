@@ -52,8 +52,8 @@ class Launch:
         first = parts[0]
         # Their memory is what the launches add.
         self._biases = [None if bias is None else bias.detach() for bias in biases]
-        factors: list[tuple[str, tuple[int, int] | None, int]] = [
-            (part.name, None, 0 if bias is None else bias.data_ptr())
+        factors: list[tuple[str, tuple[int, int] | None, int, int]] = [
+            (part.name, None, 0 if bias is None else bias.data_ptr(), 0)
             for part, bias in zip(parts, self._biases, strict=True)
         ]  # fmt: skip
         native = first.decoder._native.prepare_products(factors, _dtypes.requested(str(first.dtype)), gated)

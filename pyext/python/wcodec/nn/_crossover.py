@@ -23,12 +23,14 @@ def tokens(device: torch.device, coder: str, scheme: str, weights: int) -> int:
     Of the sizes that were measured on GPUs of this compute capability the nearest counts. Of GPUs where nothing was, it
     is what one launch takes.
     """
-    return _found(torch.cuda.get_device_capability(device), coder.split("/")[0], scheme.split("/")[0], weights)
+    coder, *how = coder.split("/")
+    kind = " ".join([scheme.split("/")[0], coder, *(["quad"] if "quad" in how else [])])
+    return _found(torch.cuda.get_device_capability(device), kind, weights)
 
 
 @functools.lru_cache(maxsize=1024)
-def _found(capability: tuple[int, int], coder: str, scheme: str, weights: int) -> int:
-    rows = _read().get(".".join(map(str, capability)), {}).get("tokens", {}).get(f"{scheme} {coder}")
+def _found(capability: tuple[int, int], kind: str, weights: int) -> int:
+    rows = _read().get(".".join(map(str, capability)), {}).get("tokens", {}).get(kind)
     if not rows:
         return ProductBatch.MOST
     # By their ratio, as sizes are.

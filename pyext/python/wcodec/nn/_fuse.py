@@ -7,20 +7,24 @@ from collections.abc import Iterable
 import torch
 
 from . import _blocks, _groups
+from .experts import CompressedExperts
 from .linear import CompressedLinear
 
 
 def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
-    """Lets the compressed linear layers of a model multiply up to 16 tokens straight from their compressed weights, on
-    a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no kernel
-    multiplies with (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for as before; fewer tokens, too, where
-    that was measured to be faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the last
-    token, so that the first one after another use waits a little.
+    """Lets the compressed linear layers and experts of a model multiply up to 16 tokens straight from their compressed
+    weights, on a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no
+    kernel multiplies with (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for as before; fewer tokens, too,
+    where that was measured to be faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the
+    last token, so that the first one after another use waits a little.
 
     A layer's result is then no longer that of torch's product with the decoded weight bit for bit, but nearer to the
     exact one: weights are not rounded to the dtype, sums are f32 in a fixed order, and only the result is rounded. It
     is the same in eager mode and in CUDA graphs, and wherever the compressed bytes are. A token alone may give other
     last bits than beside others, as with torch.
+
+    Experts that do what Mixtral's do take two launches for all that tokens are routed to, up to 16 of them in all
+    (tokens times experts of each), and only these are decoded. Sums over a token's experts are f32.
 
     :param fused: False goes back to decoding, with everything that is said here.
     :param groups: layers to which a module gives the same tensor, such as q, k and v, or gate and up, share a launch.
@@ -31,7 +35,7 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
         its size in bfloat16 and 3e-3 in float16). Taken are blocks whose code does
         what Llama's does, with norms and layers to which nobody has added hooks, and while no gradients are recorded;
         all else is computed as it was.
-    :returns: how many linear layers there are that this is for.
+    :returns: how many linear layers and modules of experts there are that this is for.
 
     >>> import torch, wcodec.nn
     >>> model = torch.nn.Sequential(wcodec.nn.CompressedLinear.from_linear(torch.nn.Linear(64, 64)))
@@ -39,7 +43,7 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
     1
     """
     modules = list(model.modules())
-    layers = [m for m in modules if isinstance(m, CompressedLinear)]
+    layers = [m for m in modules if isinstance(m, (CompressedLinear, CompressedExperts))]
     for layer in layers:
         layer._store.fuse(fused)
     for module in modules:

@@ -13,7 +13,7 @@ import inspect
 import os
 import textwrap
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 _PACKAGE = f"{os.sep}transformers{os.sep}"
 _BLOCK = """
@@ -34,6 +34,41 @@ variance = hidden_states.pow(2).mean(-1, keepdim=True)
 hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
 return self.weight * hidden_states.to(input_dtype)
 """
+_EXPERTS = """
+final = torch.zeros_like(hidden_states)
+with torch.no_grad():
+    mask = one_hot(top_k_index, num_classes=self.num_experts + 1)
+    mask = mask.permute(2, 1, 0)
+    hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+for expert_idx in hit:
+    expert_idx = expert_idx[0]
+    if expert_idx == self.num_experts:
+        continue
+    top_k_pos, token_idx = torch.where(mask[expert_idx])
+    current_state = hidden_states[token_idx]
+    gate, up = linear(current_state, self.gate_up_proj[expert_idx]).chunk(2, dim=-1)
+    current = self.act_fn(gate) * up
+    current = linear(current, self.down_proj[expert_idx])
+    current = current * top_k_weights[token_idx, top_k_pos, None]
+    final.index_add_(0, token_idx, current.to(final.dtype))
+return final
+"""
+# The same, with a method of the module in the middle.
+_EXPERTS_OF_THEIR_OWN = """
+final = torch.zeros_like(hidden_states)
+with torch.no_grad():
+    mask = one_hot(top_k_index, num_classes=self.num_experts + 1).permute(2, 1, 0)
+    hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+for expert_idx in hit:
+    expert_idx = expert_idx[0]
+    if expert_idx == self.num_experts:
+        continue
+    top_k_pos, token_idx = torch.where(mask[expert_idx])
+    current = self._apply_gate(linear(hidden_states[token_idx], self.gate_up_proj[expert_idx]))
+    current = linear(current, self.down_proj[expert_idx]) * top_k_weights[token_idx, top_k_pos, None]
+    final.index_add_(0, token_idx, current.to(final.dtype))
+return final
+"""
 _GATED = """
 return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 """
@@ -44,6 +79,19 @@ class Siblings(NamedTuple):
 
     argument: str
     names: tuple[str, ...]
+
+
+class ExpertForm(NamedTuple):
+    """How a module of experts joins gates and values: by its function of gates, or by a method of its own."""
+
+    own: bool
+
+    def join(self, experts: Any, gates_and_values: Any) -> Any:
+        """What the second matrices multiply, of the products with the first ones."""
+        if self.own:
+            return experts._apply_gate(gates_and_values)
+        gate, value = gates_and_values.chunk(2, dim=-1)
+        return experts.act_fn(gate) * value
 
 
 class BlockForm(NamedTuple):
@@ -252,6 +300,45 @@ def _is_gated(forward: Any) -> bool:
         if isinstance(target, ast.Name) and isinstance(result, ast.Name) and target.id == result.id:
             body = [ast.Return(body[0].value)]
     return _arguments(function)[:1] == ["x"] and _same(body, _GATED)
+
+
+def expert_form(kind: Any) -> ExpertForm | None:
+    """How a class of experts joins gates and values, if it does what Mixtral's does, expert by expert: gates and
+    values, the second matrix, weights of routing, and a sum for each token."""
+    return _expert_form(kind.forward)
+
+
+@functools.lru_cache(maxsize=1024)
+def _expert_form(forward: Any) -> ExpertForm | None:
+    function = _function(forward)
+    if function is None or _arguments(function) != ["hidden_states", "top_k_index", "top_k_weights"]:
+        return None
+    body = [_Renamed().visit(statement) for statement in _body(function)]
+    found = [own for own, text in ((False, _EXPERTS), (True, _EXPERTS_OF_THEIR_OWN)) if _same(body, text)]
+    return ExpertForm(found[0]) if found else None
+
+
+class _Renamed(ast.NodeTransformer):
+    """Names that the code of experts has for one thing, which are many, become one."""
+
+    _NAMES: ClassVar[dict[str, str]] = {
+        "final_hidden_states": "final",
+        "expert_mask": "mask",
+        "expert_hit": "hit",
+        "current_hidden_states": "current",
+    }
+    _FUNCTIONS = ("one_hot", "linear")
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self._NAMES.get(node.id, node.id), node.ctx)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """``F.linear``, ``nn.functional.linear`` and ``torch.nn.functional.linear`` are one."""
+        owner = ast.unparse(node.value)
+        if node.attr in self._FUNCTIONS and owner in ("F", "nn.functional", "torch.nn.functional"):
+            return ast.Name(node.attr, node.ctx)
+        self.generic_visit(node)
+        return node
 
 
 def attends(kind: Any) -> bool:

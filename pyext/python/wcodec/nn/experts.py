@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +13,18 @@ from torch.utils._pytree import tree_map
 
 from .. import _format as fmt
 from .._errors import InputError
+from .._gpu_decoder import ProductBatch
 from ._gradients import Layout, Through, any_wanted, back
 from ._layer import CompressedLayer, contents
 from ._plans import stacked
+from ._routed import Routed, routed
 from ._store import Store
 from ._workspace import exclusive
 
 _is_compiling = torch.compiler.is_compiling
 STACKS = ("gate_up_proj", "down_proj")
+# Of the forward of those that are known (`_pattern.expert_form`).
+_ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")
 
 # What each thread computes.
 _here = threading.local()
@@ -149,6 +153,8 @@ class CompressedExperts(CompressedLayer):
         self._of: type[Any] = type(experts)
         self._stacks = {stack: tuple(getattr(experts, stack).shape) for stack in STACKS}
         self._forward: Callable[..., Any] = _eager_of(self._of)
+        # What multiplies for few tokens, once it was looked for.
+        self._few: tuple[Any, Routed | None] | None = None
         super().__init__(store, names[0][0], store.entry(names[0][0]).shape, dtype, device)
         self._expect_all(store)
         own = set(self.__dict__)
@@ -186,9 +192,28 @@ class CompressedExperts(CompressedLayer):
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs.get("hidden_states")
         recording = isinstance(given, torch.Tensor) and any_wanted((given,))
+        if self._store.fuses and not recording and (found := self._fused(args, kwargs)) is not None:
+            return found
         with exclusive(self._store, self._device), _computing(self, recording):
             self._foresee((*args, *kwargs.values()))
             return self._forward(self, *args, **kwargs)
+
+    def _fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """The result for few tokens, where kernels multiply with the experts' weights as they are stored."""
+        given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+        values = [given.get(name) for name in _ARGUMENTS]
+        if len(args) + len(kwargs) != len(_ARGUMENTS) or not all(isinstance(v, torch.Tensor) for v in values):
+            return None
+        x, chosen, weights = cast("list[torch.Tensor]", values)
+        if chosen.numel() > ProductBatch.MOST or any_wanted((weights,)) or torch.is_autocast_enabled(self._kind):
+            return None
+        decoder = self._store.decoder(self._names[0][0], self._device) if self._device.type == "cuda" else None
+        # Decoders change when layers come or go.
+        key = (decoder, self._dtype)
+        if self._few is None or self._few[0] != key:
+            self._few = (key, None if decoder is None else routed(self))
+        found = self._few[1]
+        return None if found is None else found(self, x, chosen, weights)
 
     def _foresee(self, values: tuple[Any, ...]) -> None:
         """Has the experts that tokens are routed to read from disk before the first of them is decoded."""
@@ -269,13 +294,14 @@ class CompressedExperts(CompressedLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        for key in (*STACKS, "_forward"):
+        for key in (*STACKS, "_forward", "_few"):
             state.pop(key, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._forward = _eager_of(self._of)
+        self._few = None
         self._attach()
 
     def __getattr__(self, name: str) -> Any:
@@ -309,6 +335,7 @@ _PRIVATE = (
         "_of",
         "_stacks",
         "_forward",
+        "_few",
         "_store",
         "tensor",
         "_plan",

@@ -185,7 +185,8 @@ fn coder(t: &TensorInfo) -> String {
     if let Some(layout) = t.layout() {
         words.push_str(&format!(", layout {layout}"));
     }
-    if let Some(shift) = t.planes.first().and_then(|p| p.shift).filter(|_| t.layout() == Some("pair")) {
+    if let Some(shift) = t.planes.first().and_then(|p| p.shift).filter(|_| matches!(t.layout(), Some("pair" | "quad")))
+    {
         words.push_str(&format!(", shift {shift}"));
     }
     words

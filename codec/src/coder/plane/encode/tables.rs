@@ -2,6 +2,7 @@
 
 use crate::coder::histogram::{HighPairs, Histogram};
 use crate::coder::plane::encoded::TableChoice;
+use crate::coder::quad::{self, QuadCounts};
 use crate::coder::table::{CodeTable, Table};
 use crate::coder::{Coder, Layout, rare};
 
@@ -23,6 +24,8 @@ pub enum Counts {
     Symbols(Box<Histogram>),
     /// Pairs, of which rare ones may become patches, and the table that is best for them.
     Pairs(HighPairs, CodeTable),
+    /// Quads, likewise.
+    Quads(QuadCounts),
 }
 
 impl Counts {
@@ -31,7 +34,8 @@ impl Counts {
         match (self, table) {
             (Counts::Symbols(histogram), _) => table.cost(histogram),
             (Counts::Pairs(pairs, _), Table::Huffman(table)) => Some(rare::cost(table, pairs) as f64),
-            (Counts::Pairs(..), Table::Rans(_)) => None,
+            (Counts::Quads(quads), Table::Quads(table)) => Some(quad::cost(table, quads) as f64),
+            (Counts::Pairs(..) | Counts::Quads(_), _) => None,
         }
     }
 }
@@ -42,6 +46,8 @@ impl TableKind {
         let own = match counts {
             Counts::Symbols(histogram) => self.own(histogram, times),
             Counts::Pairs(_, own) => Table::Huffman(own.clone()),
+            Counts::Quads(quads) if times > 1.0 => Table::Quads(quad::choose(self.bits, &quads.times(times))),
+            Counts::Quads(quads) => Table::Quads(quad::choose(self.bits, quads)),
         };
         let own_bits = counts.cost(&own).expect("made for it") + own.to_bytes().len() as f64 * 8.0 / times;
         shared
@@ -49,7 +55,7 @@ impl TableKind {
             .enumerate()
             .rev()
             .take(TABLES_TRIED)
-            .filter(|(_, t)| t.coder() == self.coder && t.bits() == self.bits)
+            .filter(|(_, t)| t.check(self.coder, self.layout).is_ok() && t.bits() == self.bits)
             .filter_map(|(i, t)| counts.cost(t).map(|bits| (i, t, bits)))
             .min_by(|a, b| a.2.total_cmp(&b.2))
             .filter(|&(_, _, bits)| bits <= own_bits)
@@ -80,7 +86,7 @@ fn with_neighbours(layout: Layout, histogram: &Histogram) -> Histogram {
     }
     let size = |s: usize| match layout {
         Layout::Byte | Layout::Split => usize::from((s as u8 as i8).unsigned_abs()),
-        Layout::Pair => (s & 15).max(s >> 4),
+        Layout::Pair | Layout::Quad => (s & 15).max(s >> 4),
     };
     let largest = (0..256).filter(|&s| histogram[s] > 0).map(size).max().unwrap_or(0);
     std::array::from_fn(|s| if size(s) <= largest { histogram[s].max(1) } else { histogram[s] })

@@ -9,9 +9,10 @@ use crate::cancel::Cancel;
 use crate::coder::chunk::ChunkEncoder;
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::filter;
-use crate::coder::histogram::{HighPairs, PairHistogram, count_bytes_with, entropy};
+use crate::coder::histogram::{HighPairs, PairHistogram, count_bytes_with, entropy, entropy_of};
 use crate::coder::plane::encoded::{EncodedPlane, Filters, PlaneOptions, SymbolMatrices, TableChoice};
 use crate::coder::plane::form::{Coding, PlaneForm, Tiling};
+use crate::coder::quad::{self, ESCAPE, MOST_SHIFT, QuadCounts};
 use crate::coder::table::{LEAST_BITS, Table, check_bits};
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry, default_tile};
 use crate::coder::{Coder, Filter, Layout, TILE_ROWS, rare};
@@ -58,7 +59,11 @@ impl TilesDraft {
         cancel: &Cancel,
     ) -> Result<Option<Self>> {
         let PlaneOptions { coder, layout, table_bits, changes, .. } = *options;
-        let tile = options.tile.unwrap_or_else(|| default_tile(coder, symbols.rows, symbols.cols));
+        let tile = options.tile.unwrap_or_else(|| default_tile(coder, layout, symbols.rows, symbols.cols));
+        if layout == Layout::Quad && coder != Coder::Huffman {
+            return Err(Error::input(format!("layout quad with coder {coder}"))
+                .advice("use coder huffman, or leave layout out"));
+        }
         check_bits(coder, table_bits).map_err(|e| Error::input(e.message().to_owned()).advice(TABLE_ADVICE))?;
         let kind = TableKind { coder, layout, bits: table_bits };
         let patch_rare = coder == Coder::Huffman && (options.patch_rare || table_bits < LEAST_BITS);
@@ -73,7 +78,12 @@ impl TilesDraft {
             Filters::Trellis => vec![Filter::Trellis],
             _ => vec![Filter::None],
         };
-        filters.extend(filters::worth_trying(symbols, options.filters == Filters::Tried, pool, cancel)?);
+        filters.extend(filters::worth_trying(
+            symbols,
+            options.filters == Filters::Tried && layout != Layout::Quad,
+            pool,
+            cancel,
+        )?);
         for filter in filters {
             let filtered;
             let mut data = symbols.data;
@@ -82,7 +92,7 @@ impl TilesDraft {
                 data = &filtered;
             }
             let tries = tries(symbols, data, &geometry, kind, patch_rare, pool, cancel)?;
-            attempts.push(Attempt { filter, changes, tries });
+            attempts.push(Attempt { filter, changes: changes || layout == Layout::Quad, tries });
         }
         Ok(Some(Self { geometry, kind, attempts }))
     }
@@ -170,6 +180,9 @@ fn tries(
     pool: &Pool,
     cancel: &Cancel,
 ) -> Result<Vec<Try>> {
+    if kind.layout == Layout::Quad {
+        return quad_tries(data, geometry, kind, pool, cancel);
+    }
     let padding = (geometry.padded_elements() - data.len()) as u64;
     if kind.layout != Layout::Pair {
         let mut histogram = count_bytes_with(bytemuck::cast_slice(data), pool, cancel)?;
@@ -222,6 +235,39 @@ fn tries(
         }
     }
     Ok(best.into_iter().chain([new(3, Counts::Symbols(Box::new(histogram)))]).collect())
+}
+
+/// The same for layout `quad`: shifts are judged by what elements, each for itself, let expect, and quads are counted for the best.
+fn quad_tries(data: &[i8], geometry: &TileGeometry, kind: TableKind, pool: &Pool, cancel: &Cancel) -> Result<Vec<Try>> {
+    let padded = geometry.padded_elements();
+    let mut histogram = count_bytes_with(bytemuck::cast_slice(data), pool, cancel)?;
+    histogram[0] += (padded - data.len()) as u64;
+    // What is stored besides the symbols and their patches, and the least that these can take.
+    let mut shifts: Vec<(f64, f64, u32)> = (0..=MOST_SHIFT)
+        .map(|shift| {
+            let single = quad::single(&histogram, shift);
+            let side = f64::from(shift + 1) * padded as f64;
+            (entropy_of(&single) * padded as f64 + side + 32.0 * single[ESCAPE] as f64, side, shift)
+        })
+        .collect();
+    shifts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut best = (f64::INFINITY, MOST_SHIFT);
+    for (least, side, shift) in shifts {
+        if least < best.0 {
+            let expected = QuadCounts::expected(&histogram, padded as f64 / 4.0, shift);
+            let found = side + quad::cost(&quad::choose(kind.bits, &expected), &expected) as f64;
+            best = if found < best.0 { (found, shift) } else { best };
+        }
+    }
+    let counted = data.len() / geometry.cols().max(1) * geometry.cols().div_ceil(4);
+    let new = |shift| {
+        let mut quads = QuadCounts::count(data, geometry.cols(), shift, pool, cancel)?;
+        quads.add_padding((padded / 4 - counted) as u64);
+        Ok(Try { shift, counts: Counts::Quads(quads), padding: 0, table: None })
+    };
+    // The largest shift has no escapes, and so always fits.
+    let shifts = if best.1 == MOST_SHIFT { vec![MOST_SHIFT] } else { vec![best.1, MOST_SHIFT] };
+    shifts.into_iter().map(new).collect()
 }
 
 /// Tiles to encode.

@@ -1,0 +1,147 @@
+//! How often quads occur.
+
+use super::{ESCAPE, MOST, QUAD, highs};
+use crate::cancel::Cancel;
+use crate::coder::histogram::Histogram;
+use crate::error::Result;
+use crate::pool::Pool;
+use crate::tensor::try_vec;
+
+/// High parts of an element, an escape's included, in quads that are counted.
+const HIGHS: usize = ESCAPE + 1;
+/// Quads that are counted.
+pub const COUNTED: usize = HIGHS.pow(QUAD as u32);
+/// Of how many each next element's high part counts, the first one's counting one.
+pub const PLACES: [usize; QUAD] = [1, HIGHS, HIGHS * HIGHS, HIGHS * HIGHS * HIGHS];
+
+/// The place of four high parts among those that are counted.
+#[inline(always)]
+pub fn place_of(highs: [usize; QUAD]) -> usize {
+    highs[0] + HIGHS * (highs[1] + HIGHS * (highs[2] + HIGHS * highs[3]))
+}
+
+/// The four high parts at a place.
+pub fn highs_at(place: usize) -> [usize; QUAD] {
+    PLACES.map(|unit| place / unit % HIGHS)
+}
+
+/// Counts of the quads of a plane at one shift.
+pub struct QuadCounts(Vec<u64>);
+
+impl QuadCounts {
+    /// Counts those of a row-major matrix of `cols` columns. What is missing of a row's last quad is 0, which is what padding holds.
+    pub fn count(symbols: &[i8], cols: usize, shift: u32, pool: &Pool, cancel: &Cancel) -> Result<Self> {
+        let mut sum: Vec<u64> = try_vec(COUNTED)?;
+        if cols == 0 {
+            return Ok(Self(sum));
+        }
+        // Whole rows, or parts of one that begin with a quad.
+        let piece = pool.piece(symbols.len()).next_multiple_of(QUAD);
+        let rows = symbols.chunks((piece / cols).max(1) * cols);
+        let pieces: Vec<&[i8]> =
+            if cols < piece { rows.collect() } else { rows.flat_map(|r| r.chunks(piece)).collect() };
+        let parts = pool.each(pieces, cancel, |rows| {
+            let mut h: Vec<u32> = try_vec(COUNTED)?;
+            for row in rows.chunks(cols) {
+                let (quads, rest) = row.as_chunks::<QUAD>();
+                for &quad in quads {
+                    h[place_of(highs(quad, shift))] += 1;
+                }
+                if !rest.is_empty() {
+                    let quad = std::array::from_fn(|i| rest.get(i).copied().unwrap_or(0));
+                    h[place_of(highs(quad, shift))] += 1;
+                }
+            }
+            Ok(h)
+        })?;
+        for part in parts {
+            sum.iter_mut().zip(part).for_each(|(n, more)| *n += u64::from(more));
+        }
+        Ok(Self(sum))
+    }
+
+    /// What is to be expected of `quads` quads whose elements occur as `histogram` says, each for itself.
+    pub fn expected(histogram: &Histogram, quads: f64, shift: u32) -> Self {
+        Self(expected(&single(histogram, shift), quads).collect())
+    }
+
+    /// What is to be expected of so many times as many: rare quads that are lacking, too, for each of them takes a slot of a table from the others.
+    /// The elements of a quad are nearly independent of each other.
+    pub fn times(&self, times: f64) -> Self {
+        let mut single = [0u64; HIGHS];
+        self.iter().for_each(|(place, n)| highs_at(place).iter().for_each(|&high| single[high] += n));
+        let alone = expected(&single, self.quads() as f64 * times);
+        let whole = |(n, alone): (&u64, u64)| if *n > 0 { (*n as f64 * times).round() as u64 } else { alone };
+        Self(self.0.iter().zip(alone).map(whole).collect())
+    }
+
+    /// Adds quads of padding, which is 0.
+    pub fn add_padding(&mut self, quads: u64) {
+        self.0[0] += quads;
+    }
+
+    /// Places and counts of those that occur.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.0.iter().copied().enumerate().filter(|&(_, n)| n > 0)
+    }
+
+    /// How many quads were counted.
+    pub fn quads(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// How many elements are escapes.
+    pub fn escapes(&self) -> u64 {
+        self.iter()
+            .map(|(place, n)| n * highs_at(place).iter().filter(|&&high| high > usize::from(MOST)).count() as u64)
+            .sum()
+    }
+}
+
+/// How often the high parts of elements occur, which are counted by their symbols.
+pub fn single(histogram: &Histogram, shift: u32) -> [u64; HIGHS] {
+    let mut single = [0; HIGHS];
+    for (symbol, &n) in (0..=u8::MAX).zip(histogram) {
+        single[highs([symbol as i8; QUAD], shift)[0]] += n;
+    }
+    single
+}
+
+/// How often quads do, of `quads`, if their elements are independent of each other.
+fn expected(single: &[u64; HIGHS], quads: f64) -> impl Iterator<Item = u64> {
+    let all: u64 = single.iter().sum();
+    let shares = single.map(|n| if all > 0 { n as f64 / all as f64 } else { 0.0 });
+    (0..COUNTED)
+        .map(move |place| (quads * highs_at(place).iter().map(|&high| shares[high]).product::<f64>()).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coder::histogram::count_bytes;
+
+    #[test]
+    fn rows_end_with_padding_and_large_parts_are_escapes() {
+        let pool = Pool::new(None).unwrap();
+        let symbols: Vec<i8> = vec![0, 1, -1, -2, 5, 127, -128, 3, 3, 3, 8, 7];
+        let counts = QuadCounts::count(&symbols, 6, 0, &pool, &Cancel::new()).unwrap();
+        let found: Vec<_> = counts.iter().map(|(place, n)| (highs_at(place), n)).collect();
+        assert_eq!(found, [([8, 7, 0, 0], 1), ([5, 8, 0, 0], 1), ([0, 1, 0, 1], 1), ([8, 3, 3, 3], 1),]);
+        assert_eq!((counts.quads(), counts.escapes()), (4, 3));
+        assert!((0..COUNTED).all(|place| place_of(highs_at(place)) == place));
+    }
+
+    #[test]
+    fn independent_elements_occur_as_expected() {
+        let symbols: Vec<i8> =
+            (0..1 << 16).map(|i: i32| (i.wrapping_mul(i).wrapping_mul(7919) >> 7 & 3) as i8).collect();
+        let histogram = count_bytes(bytemuck::cast_slice(&symbols));
+        let expected = QuadCounts::expected(&histogram, 16384.0, 0);
+        let places = |n: usize| [n % 4, n / 4 % 4, n / 16 % 4, n / 64];
+        for n in 0..256 {
+            let product: f64 = places(n).iter().map(|&h| histogram[h] as f64 / 65536.0).product();
+            assert_eq!(expected.0[place_of(places(n))], (product * 16384.0).round() as u64);
+        }
+        assert!(expected.quads().abs_diff(16384) < 128);
+    }
+}

@@ -1,0 +1,235 @@
+//! Which quads have codes, and what is coded in the place of others. `FORMAT.md` section 3.
+//!
+//! As with pairs (`coder/rare.rs`): quads that are hardly ever met would take slots of the table from all others. Their chunk codes another one, as near to
+//! them as the table has, and patches say what the elements are.
+
+use super::counts::{COUNTED, PLACES, QuadCounts, highs_at, place_of};
+use super::{ESCAPE, QUAD, QUADS, Quad, index_of};
+use crate::coder::table::{QuadTable, limited_lengths};
+
+/// Bits of a patch.
+const PATCH: u32 = 32;
+/// Bits that a code takes in the stored table.
+const STORED: u64 = 16;
+/// Sizes of alphabets that are tried are so many times the one before, or parts of it: between them costs hardly differ.
+const GROWTH: f64 = 1.2;
+
+/// Which of a quad's elements, escapes aside, need a patch: bit i for element i.
+pub type PatchMask = u8;
+
+/// A code that shares some high parts with a quad: its length and symbol.
+type Code = (u8, Quad);
+/// Longer than any.
+const NONE: Code = (u8::MAX, 0);
+
+/// Of each choice of high parts the shortest code that has them, in the place of a quad whose others are escapes.
+struct Nearest(Vec<Code>);
+
+impl Nearest {
+    fn new(codes: impl Iterator<Item = (Quad, u8)>) -> Self {
+        let mut best = vec![NONE; COUNTED];
+        for (quad, length) in codes {
+            let highs: [usize; QUAD] = std::array::from_fn(|i| usize::from(quad >> (4 * i) & 7));
+            for free in 0..1u32 << QUAD {
+                let some = std::array::from_fn(|i| if free >> i & 1 == 1 { ESCAPE } else { highs[i] });
+                let place = &mut best[place_of(some)];
+                *place = (*place).min((length, quad));
+            }
+        }
+        Self(best)
+    }
+
+    /// The cheapest symbol for the four high parts at a place, the length of its code, and which elements then need a patch.
+    fn of(&self, place: usize) -> (u8, Quad, PatchMask) {
+        // Elements that keep their high parts have no patch; escapes have one whatever is coded.
+        let own = self.0[place];
+        if own != NONE {
+            return (own.0, own.1, 0);
+        }
+        let highs = highs_at(place);
+        let free = |mask: u32| (0..QUAD).filter(move |i| mask >> i & 1 == 1);
+        let ways = (1..1u32 << QUAD).filter(|&mask| free(mask).all(|i| highs[i] != ESCAPE));
+        let codes = ways.filter_map(|mask| {
+            let at = place + free(mask).map(|i| (ESCAPE - highs[i]) * PLACES[i]).sum::<usize>();
+            let (length, quad) = self.0[at];
+            (length != u8::MAX).then_some((
+                u32::from(length) + PATCH * mask.count_ones(),
+                length,
+                quad,
+                mask as PatchMask,
+            ))
+        });
+        codes.min().map_or((0, 0, 0), |(_, length, quad, mask)| (length, quad, mask))
+    }
+
+    /// Bits of all quads, with the patches that they need.
+    fn cost(&self, counts: &QuadCounts) -> u64 {
+        let bits = counts.iter().map(|(place, n)| {
+            let (length, _, mask) = self.of(place);
+            n * u64::from(u32::from(length) + PATCH * mask.count_ones())
+        });
+        bits.sum::<u64>() + u64::from(PATCH) * counts.escapes()
+    }
+}
+
+/// Which symbol stands for which four high parts.
+pub struct Substitutes(Vec<(Quad, PatchMask)>);
+
+impl Substitutes {
+    /// For a table that has these codes.
+    pub fn new(codes: impl Iterator<Item = (Quad, u8)>) -> Self {
+        let nearest = Nearest::new(codes);
+        Self((0..COUNTED).map(|place| nearest.of(place)).map(|(_, quad, mask)| (quad, mask)).collect())
+    }
+
+    /// What is coded for the four high parts at a place of [`place_of`], and which elements then need a patch.
+    #[inline(always)]
+    pub fn of(&self, highs: [usize; QUAD]) -> (Quad, PatchMask) {
+        self.0[place_of(highs)]
+    }
+}
+
+/// Bits of all quads, with the patches that they need.
+pub fn cost(table: &QuadTable, counts: &QuadCounts) -> u64 {
+    Nearest::new(table.codes().map(|(quad, length, _)| (quad, length))).cost(counts)
+}
+
+/// The table of codes of at most `bits` bits for the quads that are worth one: of the commonest quads as many as cost least, the table's own bytes among it.
+pub fn choose(bits: u32, counts: &QuadCounts) -> QuadTable {
+    let mut common: Vec<(u64, Quad)> = counts
+        .iter()
+        .filter_map(|(place, n)| {
+            let highs = highs_at(place);
+            (!highs.contains(&ESCAPE)).then(|| (n, (0..QUAD).map(|i| (highs[i] as Quad) << (4 * i)).sum()))
+        })
+        .collect();
+    // A complete code needs two symbols; those that never occur cost nothing.
+    for quad in 0..2 {
+        if common.len() < 2 && common.iter().all(|c| c.1 != quad) {
+            common.push((0, quad));
+        }
+    }
+    common.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    let most = common.len().min(1 << bits);
+    // From a size that is about right on, as long as costs fall: up, and else down.
+    let about = common.partition_point(|&(n, _)| n << (bits + 1) >= counts.quads()).clamp(2, most);
+    let size = |step: i32| ((about as f64 * GROWTH.powi(step)) as usize).max(2).min(most);
+    let mut best = with_size(bits, &common, about, counts);
+    for direction in [1, -1] {
+        let mut found = false;
+        for step in 1.. {
+            let (now, before) = (size(step * direction), size((step - 1) * direction));
+            if now == before && (now == 2 || now == most) {
+                break;
+            }
+            if now == before {
+                continue;
+            }
+            let next = with_size(bits, &common, now, counts);
+            if next.0 >= best.0 {
+                break;
+            }
+            (best, found) = (next, true);
+        }
+        if found {
+            break;
+        }
+    }
+    best.1
+}
+
+/// The table for so many of the commonest quads, and the bits of all that it takes.
+fn with_size(bits: u32, common: &[(u64, Quad)], size: usize, counts: &QuadCounts) -> (u64, QuadTable) {
+    let total = counts.quads().max(1);
+    // Before there are codes, as long as they would be if all lengths were allowed.
+    let wanted = |n: u64| (total as f64 / n.max(1) as f64).log2().round().clamp(1.0, f64::from(bits)) as u8;
+    let nearest = Nearest::new(common[..size].iter().map(|&(n, quad)| (quad, wanted(n))));
+    let mut places = vec![usize::MAX; QUADS];
+    common[..size].iter().enumerate().for_each(|(i, &(_, quad))| places[index_of(quad)] = i);
+    let mut histogram = vec![0u64; size];
+    counts.iter().for_each(|(place, n)| histogram[places[index_of(nearest.of(place).1)]] += n);
+    let table = table_of(bits, &common[..size], &histogram);
+    (cost(&table, counts) + STORED * size as u64, table)
+}
+
+/// The code of least size for quads that occur so often.
+fn table_of(bits: u32, quads: &[(u64, Quad)], histogram: &[u64]) -> QuadTable {
+    let mut order: Vec<usize> = (0..quads.len()).collect();
+    order.sort_by_key(|&i| (histogram[i], std::cmp::Reverse(quads[i].1)));
+    // What never occurs has a code all the same.
+    let sorted: Vec<u64> = order.iter().map(|&i| histogram[i].max(1)).collect();
+    let lengths = limited_lengths(bits, &sorted);
+    QuadTable::from_lengths(bits, order.iter().zip(lengths).map(|(&i, length)| (quads[i].1, length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cancel::Cancel;
+    use crate::pool::Pool;
+    use proptest::prelude::*;
+
+    fn counts_of(symbols: &[i8], shift: u32) -> QuadCounts {
+        QuadCounts::count(symbols, symbols.len(), shift, &Pool::new(None).unwrap(), &Cancel::new()).unwrap()
+    }
+
+    fn quad(highs: [Quad; 4]) -> Quad {
+        (0..4).map(|i| highs[i] << (4 * i)).sum()
+    }
+
+    #[test]
+    fn the_nearest_quad_shares_most_elements_and_its_code_is_short() {
+        let codes = [([0, 0, 0, 0], 1), ([1, 2, 3, 4], 5), ([1, 2, 3, 5], 6), ([1, 2, 0, 0], 3), ([7, 2, 3, 4], 5)];
+        let table = Substitutes::new(codes.into_iter().map(|(highs, length)| (quad(highs), length)));
+        let of = |highs| table.of(highs);
+        assert_eq!(of([1, 2, 3, 4]), (quad([1, 2, 3, 4]), 0), "a code of its own");
+        assert_eq!(of([1, 2, 3, 6]), (quad([1, 2, 3, 4]), 0b1000), "the shorter code of two");
+        assert_eq!(of([2, 2, 3, 4]), (quad([1, 2, 3, 4]), 1), "equal lengths: the smaller symbol");
+        assert_eq!(of([1, 2, 5, 6]), (quad([1, 2, 0, 0]), 0b1100), "two patches");
+        assert_eq!(of([6, 6, 6, 0]), (quad([0, 0, 0, 0]), 0b0111), "three");
+        assert_eq!(of([6, 6, 6, 6]), (quad([0, 0, 0, 0]), 0b1111), "no element can be kept");
+        assert_eq!(of([1, 2, 3, ESCAPE]), (quad([1, 2, 3, 4]), 0), "an escape has a patch whatever is coded");
+        assert_eq!(of([1, 2, 6, ESCAPE]), (quad([1, 2, 0, 0]), 0b0100));
+        assert_eq!(of([ESCAPE; 4]), (quad([0, 0, 0, 0]), 0));
+    }
+
+    #[test]
+    fn what_is_met_once_gets_no_code_and_what_is_common_does() {
+        let mut symbols: Vec<i8> = (0..40_000).map(|i| (i * i / 3 % 4) as i8).collect();
+        symbols[100..108].copy_from_slice(&[5, 7, 6, 0, 100, 0, 2, -100]);
+        let counts = counts_of(&symbols, 0);
+        assert_eq!(counts.escapes(), 2);
+        for bits in 8..=12 {
+            let table = choose(bits, &counts);
+            assert!(table.lengths()[index_of(quad([5, 7, 6, 0]))] == 0);
+            assert!(counts.iter().filter(|c| c.1 > 1000).count() > 2);
+            for (place, n) in counts.iter().filter(|c| c.1 > 1000) {
+                let highs = highs_at(place).map(|h| h as Quad);
+                assert!(table.lengths()[index_of(quad(highs))] > 0, "{n} times");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_quad_has_a_code_or_one_in_its_place(
+            symbols in prop::collection::vec(prop_oneof![-2i8..2, -20i8..20, any::<i8>()], 0..4000),
+            shift in 0u32..5, bits in 8u32..13,
+        ) {
+            let counts = counts_of(&symbols, shift);
+            let table = choose(bits, &counts);
+            prop_assert_eq!(&QuadTable::from_bytes(bits, &table.to_bytes()).unwrap(), &table);
+            let substitutes = Substitutes::new(table.codes().map(|(quad, length, _)| (quad, length)));
+            for place in 0..COUNTED {
+                let (quad, mask) = substitutes.0[place];
+                prop_assert!(table.lengths()[index_of(quad)] > 0);
+                for (i, high) in highs_at(place).into_iter().enumerate() {
+                    let same = usize::from(quad >> (4 * i) & 7) == high;
+                    prop_assert_eq!(mask >> i & 1 == 1, high != ESCAPE && !same);
+                }
+            }
+            prop_assert!(cost(&table, &counts) <= counts.quads() * u64::from(bits) + 128 * counts.quads());
+        }
+
+    }
+}
