@@ -1,14 +1,16 @@
 """A Llama of TinyLlama-1.1B's configuration, or another, on one GPU: memory and speed beside bf16, in one run.
 
     python pyext/benches/tinyllama.py [--json FILE] [--tokens 64] [--repeats 3] [--shapes tinyllama] [--layers 22]
-        [--sections LIST] [--bits 4] [--trellis] [--layout quad] [--table-bits 11] [--fused blocks,groups,layers]
+        [--sections LIST] [--bits none,4,3.1] [--trellis] [--layout quad] [--table-bits 11]
+        [--fused blocks,groups,layers]
 
 Weights are random with heavy tails (Student-t, 6 degrees of freedom), since sizes, speeds and memory do not depend on
 what a model has learned. All linear layers (155) and the embedding are compressed. Speeds are tokens per second of
 greedy generation at batch 1, medians of repeats that take turns with the baseline's. `vram` is torch's peak allocated
 memory during generation and the compressed bytes, which torch does not allocate; `used` is what the driver says. With
 --fused all is measured for each of these: products from the compressed weights of each layer by itself (layers), of
-those that read one tensor (groups), of whole blocks with what lies between (blocks).
+those that read one tensor (groups), of whole blocks with what lies between (blocks). Several --bits are measured beside
+one baseline.
 
 Sections, of which those with a star run only when they are asked for:
 
@@ -16,6 +18,7 @@ Sections, of which those with a star run only when they are asked for:
     flat       memory after 64 and after 1,000 tokens, of the first coder
     graphs     a decode step with a static cache as a CUDA graph, beside that of bf16
     compile *  the same by torch.compile(mode="reduce-overhead"), which takes its time to compile
+    prefill *  2,048 tokens at once
     batch *    wcodec.bench at batch 1, 8 and 32, and where the time goes, of the first coder
     zstd       coder zstd, on the device
     auto       some layers on the device and some streamed, by a budget (--budget)
@@ -26,6 +29,7 @@ Sections, of which those with a star run only when they are asked for:
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -36,10 +40,12 @@ from typing import Any
 import torch
 import wcodec
 import wcodec.nn
-from tinyllama_model import SHAPES, Steps, build, clean, generate, held, logits, peak, timed
+from tinyllama_model import SHAPES, Steps, build, clean, generate, held, logits, peak, prompt, timed
 
-SECTIONS = ("speeds", "flat", "graphs", "compile", "batch", "zstd", "auto", "cache", "offload")
-DEFAULT = tuple(section for section in SECTIONS if section not in ("compile", "batch"))
+SECTIONS = ("speeds", "flat", "graphs", "compile", "prefill", "batch", "zstd", "auto", "cache", "offload")
+DEFAULT = tuple(section for section in SECTIONS if section not in ("compile", "prefill", "batch"))
+# Tokens of section prefill.
+MANY = 2048
 
 
 class Bench:
@@ -49,6 +55,7 @@ class Bench:
         self.args = args
         self.report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "tokens": args.tokens}
         self.failed = False
+        self.bits: float | None = args.bits[0]
         self._logits: torch.Tensor | None = None
         free, total = torch.cuda.mem_get_info()
         self.note("context", used=total - free)
@@ -61,7 +68,7 @@ class Bench:
     @property
     def options(self) -> dict[str, Any]:
         """The scheme."""
-        found = {} if self.args.bits is None else {"bits": self.args.bits, "trellis": self.args.trellis}
+        found = {} if self.bits is None else {"bits": self.bits, "trellis": self.args.trellis}
         more = {"table_bits": self.args.table_bits, "tile": self.args.tile, "layout": self.args.layout}
         return found | {name: value for name, value in more.items() if value is not None}
 
@@ -80,6 +87,8 @@ class Bench:
 
     def model(self, name: str, sections: tuple[str, ...], **options: Any) -> None:
         """A model with compressed layers, and the sections that measure it."""
+        if len(self.args.bits) > 1:
+            name = f"{name} {'int8' if self.bits is None else f'{self.bits:g} bits'}"
         model = build(self.args.shapes, self.args.layers)
         begin = time.perf_counter()
         report = wcodec.compress_(model, progress=False, **self.options, **options)
@@ -93,6 +102,8 @@ class Bench:
                 self.speeds(label, model, layers=len(report.replaced), compress_s=seconds)
             if "flat" in sections:
                 self.flat(label, model)
+            if "prefill" in sections:
+                self.prefill(label, model)
             if "batch" in sections:
                 self.batch(label, model)
             # Last: where graphs were captured, layers are decoded one by one outside of them.
@@ -135,6 +146,19 @@ class Bench:
             generate(model, tokens)
             found[f"after_{tokens}"] = held()
         self.note(f"{name} flat", **found)
+
+    def prefill(self, name: str, model: Any) -> None:
+        """The logits of a long prompt's last token, beside the baseline."""
+        ids = prompt(MANY) % SHAPES[self.args.shapes]["vocab_size"]
+        ours, bf16 = [], []
+        for i in range(self.args.repeats + 1):
+            ours.append(timed(lambda: model(ids, logits_to_keep=1)))
+            bf16.append(timed(lambda: self.baseline(ids, logits_to_keep=1)))
+            if i == 0:
+                ours, bf16 = [], []
+        self.note(
+            f"{name} prefill", tokens=MANY, speed_of_bf16=median(bf16) / median(ours), spread=[min(ours), max(ours)]
+        )
 
     def batch(self, name: str, model: Any) -> None:
         """The package's own benchmark."""
@@ -183,16 +207,18 @@ class Bench:
         """All sections that were asked for."""
         args = self.args
         first = True
-        for coder in args.coders:
+        for coder, self.bits in itertools.product(args.coders, args.bits):
             for residency in args.only:
                 on_device = residency == "device"
-                kinds = {"speeds": True, "flat": first, "batch": first, "graphs": on_device, "compile": on_device}
+                kinds = {"speeds": True, "flat": first, "batch": first, "prefill": True}
+                kinds |= {"graphs": on_device, "compile": on_device}
                 wanted = tuple(s for s, fits in kinds.items() if fits and s in args.sections)
                 if wanted:
                     name = f"{coder} {residency}"
                     options = {"coder": coder, "residency": residency}
                     self.guarded(name, lambda n=name, w=wanted, o=options: self.model(n, w, **o))
             first = False
+        self.bits = args.bits[0]
         others: list[tuple[str, str, dict[str, Any]]] = [
             ("zstd", "zstd device", {"coder": "zstd"}),
             ("auto", f"rans auto {args.budget}", {"residency": "auto", "vram_budget": args.budget}),
@@ -203,6 +229,10 @@ class Bench:
                 self.guarded(name, lambda n=name, o=options: self.model(n, ("speeds",), **o))
         if "offload" in args.sections:
             self.guarded("accelerate cpu_offload", self.offload)
+
+
+def rates(value: str) -> list[float | None]:
+    return [None if number == "none" else float(number) for number in value.split(",")]
 
 
 def listed(*choices: str) -> Callable[[str], list[str]]:
@@ -228,7 +258,7 @@ def main() -> int:
     parser.add_argument("--coders", type=listed(), default="rans,huffman")
     parser.add_argument("--only", type=listed("device", "host"), default="device,host", help="residencies")
     parser.add_argument("--sections", type=listed(*SECTIONS), default=",".join(DEFAULT), help=", ".join(SECTIONS))
-    parser.add_argument("--bits", type=float, help="scheme rate with so many bits per weight, and not int8")
+    parser.add_argument("--bits", type=rates, default="none", help="bits per weight of scheme rate, or none for int8")
     parser.add_argument("--trellis", action="store_true", help="with a trellis")
     parser.add_argument("--fused", type=listed("blocks", "groups", "layers"), default=[], help="what takes a launch")
     parser.add_argument("--table-bits", type=int, help="log2 of the slots of coder huffman's tables")
