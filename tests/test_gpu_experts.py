@@ -5,7 +5,6 @@ Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ gpu = gpu_helpers.gpu
 EXPERTS, EACH, WIDE, INNER = 8, 2, 256, 192
 
 
-def mixture(**options: Any) -> tuple[Any, Any]:
-    """A mixture whose experts are compressed, and the same with its weights decoded."""
+def mixture(**options: Any) -> Any:
+    """A mixture whose experts are compressed."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(gpu_helpers.seed())
     config = transformers.MixtralConfig(
@@ -32,13 +31,13 @@ def mixture(**options: Any) -> tuple[Any, Any]:
     )  # fmt: skip
     model = transformers.MixtralForCausalLM(config).eval()
     with torch.no_grad():
-        for layer in model.model.layers:
-            layer.mlp.gate.weight.mul_(30)
+        for p in model.parameters():
+            if p.dim() > 1:
+                # Not uniform: of such weights int8 has nothing to code.
+                p.copy_(torch.randn(p.shape) * 0.05 * (1 + 8 * (torch.rand(p.shape) < 0.002)))
     model = model.to("cuda", torch.bfloat16)
-    wcodec.compress_(model, **{"scheme": "int8", "coder": "huffman", **options})
-    plain = copy.deepcopy(model)
-    wcodec.decompress_(plain)
-    return model, plain
+    wcodec.compress_(model, progress=False, **{"coder": "huffman", **options})
+    return model
 
 
 def experts_of(model: Any) -> Any:
@@ -51,6 +50,20 @@ def routes(tokens: int) -> tuple[Any, Any, Any]:
     return x, chosen, torch.rand((tokens, EACH), device="cuda", dtype=torch.bfloat16)
 
 
+def computed(layer: Any, x: Any, chosen: Any, weights: Any) -> Any:
+    """The exact result: in float64, with weights that are not rounded."""
+    out = torch.zeros_like(x, dtype=torch.float64)
+    for token, experts in enumerate(chosen.tolist()):
+        for place, expert in enumerate(experts):
+            names = layer._names[expert]
+            matrices = [layer._store.entry(name).torch(torch.float32).double().cuda() for name in names]
+            split = layer._parts[0]
+            gate, up = (torch.cat(matrices[:split]) @ x[token].double()).chunk(2)
+            value = torch.cat(matrices[split:]) @ (torch.nn.functional.silu(gate) * up)
+            out[token] += value * weights[token, place].double()
+    return out
+
+
 def error(y: Any, exact: Any) -> float:
     return float((y.double() - exact.double()).norm() / exact.double().norm())
 
@@ -61,8 +74,8 @@ def error(y: Any, exact: Any) -> float:
     ids=("int8", "int8 quad", "rate quad", "rate rans"),
 )
 def test_experts_are_multiplied_with_together(options: dict[str, Any]) -> None:
-    model, plain = mixture(**options)
-    layer, exact = experts_of(model), copy.deepcopy(experts_of(plain)).double()
+    model = mixture(**options)
+    layer = experts_of(model)
     with torch.inference_mode():
         for tokens in (1, 2, 5, 8):
             given = routes(tokens)
@@ -72,7 +85,7 @@ def test_experts_are_multiplied_with_together(options: dict[str, Any]) -> None:
             torch.full((1 << 16,), float("nan"), dtype=torch.bfloat16, device="cuda")
             fused = layer(*given)
             assert layer._few[1] is not None, "no kernel multiplies with them"
-            want = exact(given[0].double(), given[1], given[2].double())
+            want = computed(layer, *given)
             # Less is rounded on the way.
             assert error(fused, want) <= 1.05 * error(decoded, want) < 0.02
             assert torch.equal(layer(*given), fused)
@@ -88,7 +101,7 @@ def test_experts_are_multiplied_with_together(options: dict[str, Any]) -> None:
 
 
 def test_experts_that_are_streamed_give_the_same_bits(tmp_path: Path) -> None:
-    model, _ = mixture()
+    model = mixture()
     wcodec.save_pretrained(model, tmp_path / "model")
     given = routes(3)
     results = []
@@ -103,7 +116,7 @@ def test_experts_that_are_streamed_give_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_damaged_expert_is_named_and_spoils_no_other(tmp_path: Path) -> None:
-    tensors = {name: torch.randn(64, 512) * 0.05 for name in ("expert.0", "expert.1")}
+    tensors = {name: torch.randn(64, 512) for name in ("expert.0", "expert.1")}
     path = tmp_path / "experts.wcodec"
     wcodec.compress(tensors, path, scheme="rate", bits=4.0, coder="huffman", layout="quad", progress=False)
     with wcodec.open(path) as opened:
@@ -126,7 +139,8 @@ def test_a_damaged_expert_is_named_and_spoils_no_other(tmp_path: Path) -> None:
 
 def test_each_factor_has_its_vector() -> None:
     names = ("a", "b", "c")
-    tensors = {n: torch.randn((n == "b") * 32 + 48, 320) * 0.05 for n in names}
+    shapes = {n: ((n == "b") * 32 + 48, 320) for n in names}
+    tensors = {n: torch.randn(s) * 0.05 * (1 + 8 * (torch.rand(s) < 0.003)) for n, s in shapes.items()}
     decoder = wcodec.GpuDecoder(wcodec.compress_to_bytes(tensors, coder="huffman", layout="quad")[0])
     for dtype in (torch.bfloat16, torch.float16):
         x = torch.randn((16, 320), device="cuda", dtype=dtype)

@@ -15,6 +15,7 @@ from wcodec.nn.experts import CompressedExperts
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+nn = torch.nn
 
 
 class Batch:
@@ -130,6 +131,38 @@ def test_on_a_cpu_nothing_changes() -> None:
         assert torch.equal(model(ids).logits, plain(ids).logits)
 
 
+class Older:
+    """As transformers had them before 5.23."""
+
+    def forward(self, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
+        final_hidden_states = torch.zeros_like(hidden_states)
+        with torch.no_grad():
+            expert_mask = torch.nn.functional.one_hot(top_k_index, num_classes=self.num_experts)
+            expert_mask = expert_mask.permute(2, 1, 0)
+            expert_hit = torch.greater(expert_mask.sum(dim=(-1, -2)), 0).nonzero()
+        for expert_idx in expert_hit:
+            expert_idx = expert_idx[0]
+            if expert_idx == self.num_experts:
+                continue
+            top_k_pos, token_idx = torch.where(expert_mask[expert_idx])
+            current_state = hidden_states[token_idx]
+            gate, up = nn.functional.linear(current_state, self.gate_up_proj[expert_idx]).chunk(2, dim=-1)
+            current_hidden_states = self.act_fn(gate) * up
+            current_hidden_states = nn.functional.linear(current_hidden_states, self.down_proj[expert_idx])
+            current_hidden_states = current_hidden_states * top_k_weights[token_idx, top_k_pos, None]
+            final_hidden_states.index_add_(0, token_idx, current_hidden_states.to(final_hidden_states.dtype))
+        return final_hidden_states
+
+
+class Clamping(Older):
+    """One step more."""
+
+    def forward(self, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
+        final_hidden_states = torch.zeros_like(hidden_states)
+        hidden_states = hidden_states.clamp(max=1)
+        return final_hidden_states + hidden_states
+
+
 def test_forms_are_known_by_their_code() -> None:
     from transformers.models.mixtral import modeling_mixtral
     from transformers.models.nemotron_h import modeling_nemotron_h
@@ -138,6 +171,7 @@ def test_forms_are_known_by_their_code() -> None:
     assert found == _pattern.ExpertForm(own=False)
     assert _pattern.expert_form(modeling_nemotron_h.NemotronHExperts) is None, "no gates"
     assert _pattern.expert_form(torch.nn.Linear) is None
+    assert _pattern.expert_form(Older) == found and _pattern.expert_form(Clamping) is None
     x = torch.randn(3, 8)
 
     class Clamped:

@@ -19,8 +19,10 @@ use wcodec::{Container, Isa, TensorInfo};
 
 const LIST: &str = "decoded.txt";
 
-/// Minor versions, and the files of each, encoded now.
-const VERSIONS: [(u16, fn() -> Vec<Sample>); 2] = [(1, newer::all), (2, newer::quads)];
+/// Encodes the files of a minor version now.
+type Encode = fn() -> Vec<Sample>;
+
+const VERSIONS: [(u16, Encode); 2] = [(1, newer::all), (2, newer::quads)];
 
 fn folder(minor: u16) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/golden-1.{minor}"))

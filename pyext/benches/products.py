@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,9 @@ def main() -> None:
     parser.add_argument("--shapes", default="", help="rows x columns, each by itself")
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.layout == "quad":
+        # Off for users: CONTRIBUTING.md says why.
+        os.environ["WCODEC_QUAD_PRODUCTS"] = "1"
     report: list[dict[str, Any]] = []
     things: list[tuple[str, list[list[Layer]], float, tuple[bool, ...]]] = [
         (name, *MODELS[name], (False, True)) for name in args.models.split(",") if name

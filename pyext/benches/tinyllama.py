@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -267,6 +268,9 @@ def main() -> int:
     parser.add_argument("--budget", default="600MB", help="of the GPU's memory, for section auto")
     parser.add_argument("--caches", type=listed(), default="256MB,1GB", help="sizes, for section cache")
     args = parser.parse_args()
+    if args.layout == "quad":
+        # Off for users: CONTRIBUTING.md says why.
+        os.environ["WCODEC_QUAD_PRODUCTS"] = "1"
     # As in transformers' generate.
     with torch.no_grad():
         bench = Bench(args)

@@ -95,8 +95,8 @@ pub fn pack_side(elements: &[u32; 8], shift: u32) -> [u32; MOST_SIDE] {
     let mut side = [0u32; MOST_SIDE];
     for (k, &q) in elements.iter().enumerate() {
         let sign = q & (0x80 * EACH_BYTE);
-        let folded = q ^ (sign >> 7) * 0xFF;
-        let low = folded << (4 - shift) & low_place(shift) * EACH_BYTE;
+        let folded = q ^ ((sign >> 7) * 0xFF);
+        let low = (folded << (4 - shift)) & (low_place(shift) * EACH_BYTE);
         let [(sign_word, sign_left), (low_word, low_left)] = side_places(shift, k);
         side[sign_word] |= shifted(sign, -sign_left);
         side[low_word] |= shifted(low, -low_left);
@@ -115,10 +115,10 @@ pub fn join(quad: Quad, side: &[u32; MOST_SIDE], shift: u32, k: usize) -> u32 {
 #[inline(always)]
 pub fn join_with(quad: Quad, sign: u32, low: u32, shift: u32) -> u32 {
     let quad = u32::from(quad & QUAD_BITS);
-    let pairs = (quad | quad << 8) & 0x00FF_00FF;
-    let high = (pairs | pairs << 4) & 0x0707_0707;
-    let v = (high << 4 | low & low_place(shift) * EACH_BYTE) >> (4 - shift);
-    v ^ ((sign >> 7) & EACH_BYTE) * 0xFF
+    let pairs = (quad | (quad << 8)) & 0x00FF_00FF;
+    let high = (pairs | (pairs << 4)) & 0x0707_0707;
+    let v = ((high << 4) | (low & (low_place(shift) * EACH_BYTE))) >> (4 - shift);
+    v ^ (((sign >> 7) & EACH_BYTE) * 0xFF)
 }
 
 #[cfg(test)]

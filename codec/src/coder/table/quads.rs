@@ -113,7 +113,7 @@ mod tests {
     use crate::coder::table::limited_lengths;
     use proptest::prelude::*;
 
-    fn table(bits: u32, weights: &mut Vec<u64>) -> QuadTable {
+    fn table(bits: u32, weights: &mut [u64]) -> QuadTable {
         weights.sort_unstable();
         let lengths = limited_lengths(bits, weights);
         QuadTable::from_lengths(bits, lengths.into_iter().enumerate().map(|(i, l)| (quad_at(i * 13 % QUADS), l)))
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_is_no_complete_code_is_refused() {
-        let good = table(8, &mut vec![1, 2, 3, 4, 5]);
+        let good = table(8, &mut [1, 2, 3, 4, 5]);
         let bytes = good.to_bytes();
         let symbols = 8 * 2;
         assert_eq!(bytes.len(), symbols + 5 * 2);

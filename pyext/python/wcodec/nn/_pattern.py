@@ -37,7 +37,7 @@ return self.weight * hidden_states.to(input_dtype)
 _EXPERTS = """
 final = torch.zeros_like(hidden_states)
 with torch.no_grad():
-    mask = one_hot(top_k_index, num_classes=self.num_experts + 1)
+    mask = one_hot(top_k_index, num_classes=self.num_experts)
     mask = mask.permute(2, 1, 0)
     hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
 for expert_idx in hit:
@@ -57,7 +57,7 @@ return final
 _EXPERTS_OF_THEIR_OWN = """
 final = torch.zeros_like(hidden_states)
 with torch.no_grad():
-    mask = one_hot(top_k_index, num_classes=self.num_experts + 1).permute(2, 1, 0)
+    mask = one_hot(top_k_index, num_classes=self.num_experts).permute(2, 1, 0)
     hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
 for expert_idx in hit:
     expert_idx = expert_idx[0]
@@ -319,7 +319,8 @@ def _expert_form(forward: Any) -> ExpertForm | None:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Names that the code of experts has for one thing, which are many, become one."""
+    """Names that the code of experts has for one thing, which are many, become one; so does a class more for experts
+    that others have, which transformers counts since 5.23."""
 
     _NAMES: ClassVar[dict[str, str]] = {
         "final_hidden_states": "final",
@@ -331,6 +332,10 @@ class _Renamed(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.Name(self._NAMES.get(node.id, node.id), node.ctx)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        return node.left if ast.unparse(node) == "self.num_experts + 1" else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         """``F.linear``, ``nn.functional.linear`` and ``torch.nn.functional.linear`` are one."""
