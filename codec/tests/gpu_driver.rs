@@ -543,6 +543,16 @@ fn primitives_of_the_kernels_are_those_of_the_emulator() {
 }
 
 #[test]
+fn words_of_the_kernels_are_those_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    for seed in 0..8 {
+        let [gpu, emulated] = on_both(&device, ptx, "words", 0, &words(128, 300 + seed), 8);
+        assert_eq!(gpu, emulated);
+    }
+}
+
+#[test]
 fn products_of_matrices_are_those_of_the_emulator() {
     let Some((device, _alone)) = device() else { return };
     let Some(ptx) = selftest(&device) else { return };

@@ -36,6 +36,22 @@ KERNEL(primitives, 1024, 1, SelfTest) {
   overlap_start();
 }
 
+// What other primitives make of words, 8 words a thread.
+KERNEL(words, 1024, 1, SelfTest) {
+  const u32 thread = block_index() * block_threads() + thread_index(), lane = thread_index() % LANES;
+  const u32 v = ldg32((const u32*)params.input + thread), a = fshl(v, v, 11), b = v * 0x9E3779B1u;
+  u32* const out = (u32*)params.output + (u64)thread * 8;
+  stg32(out + 0, choose(v, a, b));
+  stg32(out + 1, differ(v, a, b));
+  // Masks that the compiler knows.
+  stg32(out + 2, choose(0x0C0C0C0Cu, a, b));
+  stg32(out + 3, differ(0xFCFCFCFCu, a, prmt(b, b, 0xBA98)));
+  stg32(out + 4, sum_up_to(v, lane));
+  stg32(out + 5, max_halves(a, b));
+  stg32(out + 6, warp_max(v, lane));
+  stg32(out + 7, (u32)warp_sum((i32)v >> 5, lane));
+}
+
 // c += A B of matrices of f16 (mode 0) or bf16 (mode 1): of each lane four words of A, two of B and four of c come in, and its c goes out.
 KERNEL(products, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index();

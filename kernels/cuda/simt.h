@@ -18,6 +18,12 @@ struct alignas(16) Vec4 {
 
 #define LANES 32u
 
+// Three words, bit by bit. GPUs do each in one instruction, told by the table of what it makes of all three bits: which is what it makes of these words. The
+// emulator cannot see a table that says something else.
+#define CHOSEN(mask, a, b) (((a) & (mask)) | ((b) & ~(mask)))
+#define DIFFERING(mask, a, b) (((a) ^ (b)) & (mask))
+#define TRUTH_TABLE(of) (of(0xF0, 0xCC, 0xAA) & 0xFFu)
+
 // Address in shared memory of the decoding table: a constant, so that a look-up adds nothing. What the system keeps for itself at the
 // beginning of a block's shared memory ends here at the latest (`RESERVED_SHARED` of the host, which refuses devices that keep more).
 #define TABLE_AT 1024u
@@ -26,8 +32,8 @@ struct alignas(16) Vec4 {
 #include "simt_host.h"
 
 DEVICE bool table_fits() { return true; }
-DEVICE u32 choose(u32 mask, u32 a, u32 b) { return (a & mask) | (b & ~mask); }
-DEVICE u32 differ(u32 mask, u32 a, u32 b) { return (a ^ b) & mask; }
+DEVICE u32 choose(u32 mask, u32 a, u32 b) { return CHOSEN(mask, a, b); }
+DEVICE u32 differ(u32 mask, u32 a, u32 b) { return DIFFERING(mask, a, b); }
 DEVICE u32 lds32_table(u32 offset) { return lds32(TABLE_AT + offset); }
 DEVICE u32 sum_up_to(u32 v, u32 lane) {
   for (u32 by = 1; by < LANES; by *= 2) {
@@ -89,13 +95,13 @@ DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
 // The bits of `a` where `mask` has ones, else those of `b`. In assembly, since the compiler takes the mask apart where it knows what of `b` is wanted.
 DEVICE u32 choose(u32 mask, u32 a, u32 b) {
   u32 r;
-  asm("lop3.b32 %0, %1, %2, %3, 0xCA;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
+  asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(r) : "r"(mask), "r"(a), "r"(b), "n"(TRUTH_TABLE(CHOSEN)));
   return r;
 }
-// The bits of `mask` of one of `a` and `b`.
+// The bits of `mask` that `a` and `b` do not have in common.
 DEVICE u32 differ(u32 mask, u32 a, u32 b) {
   u32 r;
-  asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
+  asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(r) : "r"(mask), "r"(a), "r"(b), "n"(TRUTH_TABLE(DIFFERING)));
   return r;
 }
 DEVICE u32 fshr(u32 lo, u32 hi, u32 s) { return __funnelshift_r(lo, hi, s); }

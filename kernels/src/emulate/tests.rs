@@ -136,6 +136,33 @@ fn primitives_give_what_a_gpu_gives() {
     }
 }
 
+#[test]
+fn words_give_what_a_gpu_gives() {
+    let (grid, threads) = (2, 96);
+    let input = numbers(grid * threads);
+    let mut test = SelfTest::new(&input, input.len() * 8);
+    let output = test.run(&launch("words").grid(grid as u32).threads(threads as u32)).unwrap();
+    for (i, (&v, out)) in input.iter().zip(output.chunks_exact(8)).enumerate() {
+        let warp = &input[i / 32 * 32..][..32];
+        let (a, b) = (v.rotate_left(11), v.wrapping_mul(0x9E37_79B1));
+        // Bit by bit, as the words' truth tables are read.
+        let bitwise = |mask: u32, a: u32, b: u32, of: fn(u32, u32, u32) -> u32| {
+            (0..32).map(|i| of(mask >> i & 1, a >> i & 1, b >> i & 1) << i).sum::<u32>()
+        };
+        let choose = |mask, a, b| bitwise(mask, a, b, |mask, a, b| if mask == 1 { a } else { b });
+        let differ = |mask, a, b| bitwise(mask, a, b, |mask, a, b| u32::from(mask == 1 && a != b));
+        let signs = b.to_le_bytes().map(|b| if b >= 0x80 { 0xFF } else { 0 });
+        assert_eq!(out[0], choose(v, a, b));
+        assert_eq!(out[1], differ(v, a, b));
+        assert_eq!(out[2], choose(0x0C0C_0C0C, a, b));
+        assert_eq!(out[3], differ(0xFCFC_FCFC, a, u32::from_le_bytes(signs)));
+        assert_eq!(out[4], warp[..=i % 32].iter().fold(0, |sum: u32, v| sum.wrapping_add(*v)));
+        assert_eq!(out[5], (a & 0xFFFF).max(b & 0xFFFF) | (a >> 16).max(b >> 16) << 16);
+        assert_eq!(Some(&out[6]), warp.iter().max());
+        assert_eq!(out[7] as i32, warp.iter().map(|&v| v as i32 >> 5).sum());
+    }
+}
+
 /// Where the elements of the matrices of `mma_f16` are: (row, column) of register `r` of a lane, lower or upper half.
 fn place_in_a(lane: usize, r: usize, half: usize) -> (usize, usize) {
     (lane / 4 + r % 2 * 8, lane % 4 * 2 + r / 2 * 8 + half)
