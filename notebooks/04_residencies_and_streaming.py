@@ -345,19 +345,10 @@ if GPU:
 # %%
 if GPU:
     fig, ax = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
-    # By memory, names above and below in turns: neighbours do not write over each other.
-    for i, (name, (taken, _, ratio)) in enumerate(sorted(table.items(), key=lambda row: row[1][0])):
+    for name, (taken, _, ratio) in table.items():
         kind = {"bf16": "original", "device, cache 256 MB": "cached"}.get(name, name.split()[0])
         ax.plot(taken, ratio, "o", color=wcodec.COLORS[kind], markersize=9)
-        side = 1 if i % 2 == 0 else -1
-        ax.annotate(
-            name,
-            (taken, ratio),
-            (0, 15 * side),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-        )
+        ax.annotate(name, (taken, ratio), (8, -3), textcoords="offset points")
     ax.set(xlabel="memory of the GPU, MiB", ylabel="speed, of bf16's in the same run")
     ax.set(
         xlim=(0, 1.25 * table["bf16"][0]), ylim=(0, 1.15 * max(row[2] for row in table.values()))
