@@ -81,8 +81,8 @@ fn mode(tiles: &TilesPlan) -> Option<Mode> {
     }
 }
 
-/// Whether products are taken of layout `quad`: not unless WCODEC_QUAD_PRODUCTS is 1. On a GPU a result of one random case in a few thousand was wrong
-/// (CONTRIBUTING.md), though the emulator's was right; until that is explained, it is for those who look for it.
+/// Whether products are taken of layout `quad`: not unless WCODEC_QUAD_PRODUCTS is 1. Their kernels were wrong on a GPU, and have not run on one since they were
+/// corrected (CONTRIBUTING.md).
 fn multiplies_quads() -> bool {
     cfg!(test) || std::env::var_os("WCODEC_QUAD_PRODUCTS").is_some_and(|on| on == "1")
 }
