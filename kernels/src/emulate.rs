@@ -20,6 +20,8 @@
 
 mod buffer;
 #[cfg(test)]
+mod plain;
+#[cfg(test)]
 mod tests;
 
 use std::ffi::{CString, c_char, c_int};
@@ -107,6 +109,7 @@ pub struct Launch<'a> {
 enum Unit {
     Module(Module),
     SelfTest,
+    Plain,
 }
 
 impl<'a> Launch<'a> {
@@ -118,6 +121,11 @@ impl<'a> Launch<'a> {
     /// A kernel of `cuda/selftest.cu`, which is not shipped: tests compare the emulator with a GPU by it.
     pub fn selftest(kernel: &'a str) -> Launch<'a> {
         Launch::of(Unit::SelfTest, kernel)
+    }
+
+    /// A kernel of `cuda/plain.cu`, which is not shipped: a benchmark compares others with it.
+    pub fn plain(kernel: &'a str) -> Launch<'a> {
+        Launch::of(Unit::Plain, kernel)
     }
 
     fn of(unit: Unit, kernel: &'a str) -> Launch<'a> {
@@ -176,6 +184,7 @@ impl<'a> Launch<'a> {
             match self.unit {
                 Unit::Module(module) => entry(module)(&launch),
                 Unit::SelfTest => simt_run_selftest(&launch),
+                Unit::Plain => simt_run_plain(&launch),
             }
         };
         if result == 0 {
@@ -221,4 +230,5 @@ include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
 unsafe extern "C" {
     fn simt_run_selftest(launch: *const RawLaunch<'_>) -> c_int;
+    fn simt_run_plain(launch: *const RawLaunch<'_>) -> c_int;
 }

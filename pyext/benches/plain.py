@@ -1,0 +1,331 @@
+"""Products of one vector with int8 that is not coded, by a kernel of the same structure, beside bf16's F.linear and
+coded weights: how far these are from what they could be if decoding cost nothing.
+
+    make target/selftest/made
+    python pyext/benches/plain.py [--models tinyllama,llama-8b] [--bits none,4,3.1] [--layout pair|quad]
+        [--table-bits 11] [--tiles 128,256,512] [--json FILE]
+
+The kernels are those of kernels/cuda/plain.cu: chunks as they are coded otherwise, of bytes; their launches are planned
+as codec/src/gpu/plan/product.rs plans those of coded weights. Weights are those of products.py, quantized to int8 a
+row; what the kernels give is compared with float64. All layers are one graph, a launch for each; times are medians of
+replays that take turns, in microseconds. Of tile widths the fastest one is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import products
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+ABI = (ROOT / "kernels/cuda/abi.h").read_text(encoding="utf-8")
+STRIP, BLOCK = 16, 64
+# As in product.rs: what shared memory is divided into begins behind the table, here one of 2^8 words that nobody reads.
+TABLE_AT, TABLE, DIGITS, SCALED, RESERVED = 1024, 4 << 8, 4 * BLOCK, 32, 1024
+MOST_WARPS, MOST_CHUNKS, MOST_EARLY, LEAST_EARLY, SOME_WARPS = 32, 80, 64, 3, 8
+
+
+def structures() -> dict[str, Any]:
+    """The structures of abi.h, by their names."""
+    numbers = dict(re.findall(r"#define (\w+) (\d+)", ABI))
+    kinds: dict[str, Any] = {
+        "u8": ctypes.c_uint8,
+        "u16": ctypes.c_uint16,
+        "u32": ctypes.c_uint32,
+        "u64": ctypes.c_uint64,
+    }
+    for name, body in re.findall(r"struct (\w+) \{\n(.*?)\n\};", ABI, re.DOTALL):
+        fields = []
+        for kind, field, count in re.findall(r"^  (\w+) (\w+)(?:\[(\w+)\])?;", body, re.MULTILINE):
+            fields.append((field, kinds[kind] * int(numbers.get(count, count)) if count else kinds[kind]))
+        kinds[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+    return kinds
+
+
+KINDS = structures()
+
+
+def over(n: int, by: int) -> int:
+    """The quotient, rounded up."""
+    return (n + by - 1) // by
+
+
+def up(n: int, to: int) -> int:
+    return over(n, to) * to
+
+
+def divisor(by: int) -> Any:
+    shift = (by - 1).bit_length()
+    return KINDS["Divisor"](over(1 << (31 + shift), by), shift)
+
+
+@dataclass
+class Launch:
+    """Of one matrix, but for addresses."""
+
+    early: bool
+    warps: int
+    grid: int
+    strips_per_block: int
+    shared: int
+    numbers: dict[str, int]
+
+
+def plan(rows: int, columns: int, tile: int, device: Any) -> Launch:
+    """As product.rs does it for one vector and one matrix."""
+    strips, tiles, blocks = rows // STRIP, columns // tile, tile // BLOCK
+    processors = device.multi_processor_count
+    few = 1 if strips <= 2 * processors else max(SOME_WARPS // tiles, 1)
+    together = over(over(strips, few), processors)
+
+    def per_block(at_a_time: int) -> int:
+        return 1 if strips <= 2 * processors else over(strips, processors * at_a_time)
+
+    def ways() -> Iterator[tuple[bool, int, int]]:
+        if few * tiles <= MOST_WARPS and together * few * tiles <= MOST_EARLY:
+            most = min(max(together, 2), MOST_WARPS // (few * tiles))
+            yield from ((True, n, few) for n in range(most, min(together, LEAST_EARLY) - 1, -1))
+        if strips * tiles <= processors * MOST_CHUNKS and 2 * -(-strips // (2 * processors)) <= -(
+            -strips // processors
+        ):
+            yield False, 2, per_block(2)
+        yield False, 1, per_block(1)
+
+    for early, at_a_time, wanted in ways():
+        limit = min(
+            device.shared_memory_per_multiprocessor // at_a_time - RESERVED, device.shared_memory_per_block_optin
+        )
+        own_strips = max(min(wanted, limit // 3 // (tiles * STRIP * 4)), 1)
+        own = own_strips * tiles
+        most = MOST_WARPS if early else MOST_WARPS // at_a_time
+        rounds = over(own, most)
+        warps = max(min(up(over(own, rounds), 4), most, own), 1)
+        buffers = 2 if rounds > 1 else 1
+        while True:
+            buffer = up(12 + blocks * 1024, 16)
+            barriers = TABLE_AT + TABLE
+            buffers_at = barriers + up(8 + 16 * warps, 16)
+            sums = buffers_at + warps * buffers * buffer
+            staging = sums + up(own * STRIP * 4, 16)
+            rest = warps * blocks * 1024 if early else tiles * (blocks * DIGITS + SCALED)
+            known = staging + rest
+            end = known + ((warps + own_strips * STRIP) * 32 if early else 0)
+            if end <= limit or (buffers, warps) == (1, 1):
+                break
+            if buffers == 2:
+                buffers = 1
+            else:
+                warps -= 1
+        if end > limit or (early and warps < own):
+            continue
+        least = over(strips, own_strips)
+        grid = min(least + max(processors * at_a_time - least, 0), strips)
+        return Launch(
+            early,
+            warps,
+            grid,
+            strips // grid,
+            end,
+            {
+                "barriers": barriers,
+                "buffers": buffers_at,
+                "buffer_bytes": buffer,
+                "buffers_per_warp": buffers,
+                "sums": sums,
+                "staging": staging,
+                "staged": blocks if early else 0,
+                "known": known,
+            },
+        )
+    raise ValueError(f"no room for {rows} x {columns} in tiles of {tile}")
+
+
+class Kernels:
+    """Those of plain.cu, by the driver."""
+
+    def __init__(self) -> None:
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        folder = Path(os.environ.get("WCODEC_SELFTEST", ROOT / "target/selftest"))
+        target = 90 if torch.cuda.get_device_capability() >= (9, 0) else 80
+        text = (folder / f"plain.sm_{target}.ptx").read_bytes()
+        module = ctypes.c_void_p()
+        self.call("cuModuleLoadData", ctypes.byref(module), text)
+        self.functions = {}
+        for early in (False, True):
+            function = ctypes.c_void_p()
+            name = b"plain_times_bf16" + (b"_early" if early else b"")
+            self.call("cuModuleGetFunction", ctypes.byref(function), module, name)
+            # Most bytes of dynamic shared memory, in blocks of threads.
+            self.call(
+                "cuFuncSetAttribute", function, 8, torch.cuda.get_device_properties().shared_memory_per_block_optin
+            )
+            self.functions[early] = function
+
+    def call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self.cuda, name)(*arguments)
+        if status != 0:
+            raise RuntimeError(f"{name}: error {status} of the driver")
+
+    def launch(self, launch: Launch, params: Any) -> None:
+        class Attribute(ctypes.Structure):
+            _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int * 16)]
+
+        class Config(ctypes.Structure):
+            _fields_ = [
+                *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+                ("stream", ctypes.c_void_p),
+                ("attributes", ctypes.POINTER(Attribute)),
+                ("count", ctypes.c_uint),
+            ]
+
+        # Programmatic stream serialization, as product.rs launches.
+        overlap = Attribute(6, b"", (ctypes.c_int * 16)(1))
+        stream = torch.cuda.current_stream().cuda_stream
+        threads = launch.warps * 32
+        config = Config(launch.grid, 1, 1, threads, 1, 1, launch.shared, stream, ctypes.pointer(overlap), 1)
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(params))
+        self.call("cuLaunchKernelEx", ctypes.byref(config), self.functions[launch.early], pointers, None)
+
+
+class Plain:
+    """A matrix as int8, in chunks of the order that the kernels read."""
+
+    def __init__(self, weight: torch.Tensor, tile: int, device: Any) -> None:
+        rows, columns = weight.shape
+        scales = weight.float().abs().amax(dim=1) / 127
+        symbols = (weight.float() / scales[:, None]).round().to(torch.int8)
+        strips, tiles, blocks = rows // STRIP, columns // tile, tile // BLOCK
+        # Strips, halves of their rows, rows; tiles, blocks, lanes of a row.
+        parts = symbols.reshape(strips, 2, 8, tiles, blocks, 4, 16)
+        self.data = parts.permute(0, 3, 4, 1, 2, 5, 6).contiguous()
+        self.scales, self.symbols = scales, symbols
+        self.offsets = torch.arange(strips * tiles + 1, dtype=torch.int32, device=weight.device) * (blocks * 256)
+        self.table = torch.zeros(TABLE // 4, dtype=torch.int32, device=weight.device)
+        self.status = torch.full((1,), -1, dtype=torch.int32, device=weight.device)
+        self.launch = plan(rows, columns, tile, device)
+        output = KINDS["Output"](scales=scales.data_ptr(), scales_per_row=1, scale_columns=columns, scale_bytes=4)
+        self.tiles = KINDS["Tiles"](
+            data=self.data.data_ptr(),
+            offsets=self.offsets.data_ptr(),
+            table=self.table.data_ptr(),
+            status=self.status.data_ptr(),
+            output=output,
+            data_units=self.data.numel() // 4,
+            chunk_end=strips * tiles,
+            max_chunk=blocks * 1024,
+            strips=strips,
+            rows=rows,
+            cols=columns,
+            tiles=tiles,
+            blocks=blocks,
+            last_blocks=blocks,
+            bits=8,
+            block_end=self.launch.grid,
+            by_tiles=divisor(tiles),
+            by_strips=divisor(strips),
+            shared_end=strips * tiles,
+        )
+
+    def product(self, x: torch.Tensor) -> tuple[torch.Tensor, Callable[[Kernels], None]]:
+        """The result, and what computes it."""
+        rows = self.scales.numel()
+        y = torch.full((rows,), float("nan"), dtype=x.dtype, device=x.device)
+        params = KINDS["FactorsBatch"](
+            count=1, vectors=1, x=x.data_ptr(), x_stride=x.numel(), y=y.data_ptr(), vector=1, **self.launch.numbers
+        )
+        # Levels are the symbols themselves: half of each element is taken away again, which one vector's kernels skip.
+        params.items[0] = KINDS["Factor"](
+            tiles=self.tiles, stride=rows, strips=self.launch.strips_per_block, minus=0xBF00BF00
+        )
+        return y, lambda kernels: kernels.launch(self.launch, params)
+
+    def check(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        want = self.symbols.double() @ x.double() * self.scales.double()
+        error = float((y.double() - want).norm() / want.norm())
+        if not error < 2.0**-8:
+            raise RuntimeError(f"{list(self.symbols.shape)}: relative error {error} of what the kernels give")
+
+
+def plain_graph(
+    layers: dict[str, torch.Tensor], x: dict[int, torch.Tensor], tile: int, kernels: Kernels
+) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
+    """Of all layers, and what it needs to live."""
+    device = torch.cuda.get_device_properties()
+    matrices = [Plain(weight, tile, device) for weight in layers.values()]
+    works = [matrix.product(x[weight.shape[1]]) for matrix, weight in zip(matrices, layers.values(), strict=True)]
+
+    def run() -> None:
+        for _, launch in works:
+            launch(kernels)
+
+    graph = products.captured(run)
+    graph.replay()
+    for matrix, weight, (y, _) in zip(matrices, layers.values(), works, strict=True):
+        matrix.check(x[weight.shape[1]], y)
+    return graph, [matrices, works]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="tinyllama,llama-8b", help="of " + ", ".join(products.MODELS))
+    parser.add_argument("--bits", default="none,4,3.1", help="bits a weight of scheme rate, or none for int8")
+    parser.add_argument("--layout", default="pair", help="pair or quad")
+    parser.add_argument("--table-bits", type=int, help="log2 of the slots of coder huffman's tables")
+    parser.add_argument("--tiles", default="128,256,512", help="widths of the plain kernel's tiles")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    if args.layout == "quad":
+        # Off for users: CONTRIBUTING.md says why.
+        os.environ["WCODEC_QUAD_PRODUCTS"] = "1"
+    kernels = Kernels()
+    report = []
+    for model in args.models.split(","):
+        groups, by = products.MODELS[model]
+        for bits in args.bits.split(","):
+            scheme: dict[str, Any] = {} if bits == "none" else {"bits": float(bits), "trellis": False}
+            if args.table_bits is not None and (bits != "none" or args.layout == "quad"):
+                scheme["table_bits"] = args.table_bits
+            held = products.Weights(groups, {"coder": "huffman", "layout": args.layout, **scheme})
+            x = {w.shape[1]: torch.randn(w.shape[1], device="cuda", dtype=torch.bfloat16) for w in held.plain.values()}
+            graphs, kept = held.graphs(1, merged=False), []
+            for tile in map(int, args.tiles.split(",")):
+                graphs[f"plain {tile}"], needs = plain_graph(held.plain, x, tile, kernels)
+                kept.append(needs)
+            times = {name: [t / by for t in found] for name, found in products.microseconds(graphs).items()}
+            middle = {name: median(found) for name, found in times.items()}
+            fastest = min((name for name in middle if name.startswith("plain")), key=middle.__getitem__)
+            row = {
+                "what": model,
+                "scheme": "int8" if bits == "none" else f"rate {bits}",
+                "bits": held.bits,
+                "times": middle,
+                "spread": {name: [found[0], found[-1]] for name, found in times.items()},
+                "fastest_plain": fastest,
+                "of_plain": middle["ours"] / middle[fastest],
+            }
+            report.append(row)
+            print(
+                f"{model:10} {row['scheme']:9} {held.bits:5.2f} bits: bf16 {middle['bf16']:8.2f} us, ours "
+                f"{middle['ours']:8.2f} us, {fastest} {middle[fastest]:8.2f} us, of which ours {row['of_plain']:.2f}",
+                flush=True,
+            )
+            held.decoder.check()
+            del graphs, kept, held
+            torch.cuda.empty_cache()
+    if args.json:
+        Path(args.json).write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": report}, indent=1))
+
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        main()
