@@ -4,6 +4,7 @@ there, completions and the manual. None of it needs torch."""
 from __future__ import annotations
 
 import functools
+import json
 import re
 import subprocess
 import sys
@@ -85,6 +86,10 @@ def test_what_loses_most_comes_first(tmp_path: Path, file: Path, model: Path, ru
     assert table[0].split()[-1] == "error"
     errors = [line.split()[-1] for line in table[1:]]
     known = [float(error) for error in errors if error != "-"]
+    five = run("inspect", rate, "--sort", "error", "--top", "5")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in five[1:]] == [line.split()[0] for line in table[1:6]]
+    found = json.loads(run("inspect", rate, "--sort", "error", "--top", "5", "--json")[1])["tensors"]
+    assert [tensor["name"] for tensor in found] == [line.split()[0] for line in five[1:]]
     assert len(known) == 30 and known == sorted(known, reverse=True) and set(errors[len(known) :]) == {"-"}
     inspector = subprocess.run(
         [sys.executable, "-m", "wcodec._tui", str(rate), "--plain", "--sort", "error"],
@@ -149,7 +154,7 @@ def test_nothing_asked_for(run: Cli) -> None:
         "encode M -o x --scheme raw --coder rans", "encode M -o x --coder zstd --table-bits 11",
         "roundtrip M --coder rans --level 9", "roundtrip M --scheme lossless --scale row",
         "roundtrip M --scale row --block 64", "inspect M --by bits", "inspect M --summary --json",
-        "inspect M --summary --sort ratio", "generate M --prompt x --residency host",
+        "inspect M --summary --sort ratio", "inspect M --summary --top 3", "generate M --prompt x --residency host",
         "bench M --vram-budget 1GB --residency auto", "calibrate M -o x --steps-only --memory 1GB",
         "plan M --budget 1GB --windows 3",
     ],

@@ -66,7 +66,7 @@ def inspect(a: argparse.Namespace) -> None:
         check_plot(a.plot)
     _useless(a, ("by",), a.plot is None, "without --plot", ", or name a picture with --plot")
     _useless(a, ("summary",), a.json, "with --json, which has everything", ", or leave out --json")
-    _useless(a, ("sort",), a.summary, "with --summary, which shows no tensors", ", or leave out --summary")
+    _useless(a, ("sort", "top"), a.summary, "with --summary, which shows no tensors", ", or leave out --summary")
 
 
 def _there(a: argparse.Namespace, *, hub: bool) -> None:

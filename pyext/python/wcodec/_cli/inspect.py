@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         shown = list(range(count)) if a.filter is None else _matching(a.filter, names)
         if a.sort != "file":
             shown = facts.sorted(shown, a.sort or "name")
+        shown = shown[: a.top]
         if a.plot is not None:
             save_plot(lambda: container.plot.heatmap(a.by or "bits"), a.plot)
         if a.json:
@@ -40,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         if a.filter is not None and not shown:
             raise _nothing(container, a.filter, names)
-        _tables(container, facts, shown, names, a.summary)
-        aliases = list(container.aliases.items())
+        _tables(container, facts, shown, names, a.summary, a.top is None)
+        aliases = [] if a.top else list(container.aliases.items())
         for i in range(len(aliases)) if a.filter is None else _matching(a.filter, [alias for alias, _ in aliases]):
             say(f"{safe(aliases[i][0])} is tied to {safe(aliases[i][1])}")
         say()
@@ -54,10 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(container: Container, facts: Facts, shown: list[int], names: list[str], summary: bool) -> None:
+def _tables(container: Container, facts: Facts, shown: list[int], names: list[str], summary: bool, roles: bool) -> None:
     most, colors = columns(), has_colors()
     rows = role_rows(facts, shown, container.stored_bytes)
-    if summary or len(rows) < len(shown):
+    if summary or (roles and len(rows) < len(shown)):
         show_table(role_table(rows, most, colors))
         if summary:
             return

@@ -281,6 +281,8 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
                         help=f"one of {', '.join(_SORTS)}: by this column, the most interesting rows first (the worst "
                              "ratio, the largest size), as in wcodec-tui; file is as stored (default: name, module by "
                              "module)")  # fmt: skip
+    parser.add_argument("--top", type=_positive, metavar="N",
+                        help="only the first N tensors, as --sort orders them (default: all)")  # fmt: skip
     parser.add_argument("--summary", action="store_true", help="only sums by role and of the whole file")
     parser.add_argument("--plot", metavar="OUT",
                         help="also draw layers and roles as a heat map, into a picture like heatmap.png")  # fmt: skip
