@@ -1,5 +1,6 @@
 """Random matrices, schemes, rates, tables, vectors and damage on a GPU: what is decoded is the CPU's bit for bit,
-products are as near to the exact ones as they should be, what is damaged is found, and its rows are NaN.
+products are as near to the exact ones as they should be, those of one vector are the reference's bit for bit, what is
+damaged is found, and its rows are NaN.
 
 WCODEC_CASES says how many; without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=1 they fail
 instead.
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import exact_products
 import gpu_helpers
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ class Errors:
     ours: float = 0.0
     torch: float = 0.0
     products: int = 0
+    alone: int = 0
     damaged: int = 0
 
 
@@ -62,8 +65,9 @@ def some_options(rng: random.Random, weights: int) -> dict[str, Any]:
         options["table_bits"] = rng.randint(8, 12)
     if options["coder"] == "huffman" and rng.random() < 0.5:
         options["layout"] = "quad"
-    if rng.random() < 0.3:
-        options["tile"] = rng.choice((64, 128, 256, 512))
+    # Where tiles are narrow, and a strip has many, warps walk over several chunks each.
+    if rng.random() < 0.5:
+        options["tile"] = rng.choice((64, 64, 128, 256, 512))
     return options
 
 
@@ -75,7 +79,12 @@ def decoded(decoder: wcodec.GpuDecoder, entry: Any, dtype: torch.dtype) -> torch
 
 
 def check_products(
-    decoder: wcodec.GpuDecoder, exact: torch.Tensor, steps: torch.Tensor, rng: random.Random, errors: Errors
+    decoder: wcodec.GpuDecoder,
+    entry: Any,
+    exact: torch.Tensor,
+    steps: torch.Tensor,
+    rng: random.Random,
+    errors: Errors,
 ) -> Any:
     """Products with some vectors; the vectors, bias and results. ``steps`` are what goes into the sums besides the
     weights, for each row or for all."""
@@ -99,6 +108,12 @@ def check_products(
     least = torch.finfo(dtype).tiny * unit
     bound = want.abs() * unit * 0.502 + least * 0.502 + size * (exact.shape[1] // 8 + 8) * 2.0**-23
     assert ((y.double() - want).abs() <= bound).all()
+    alone = exact_products.one_vector(
+        entry, x[0].float().cpu().numpy(), None if bias is None else bias.float().cpu().numpy()
+    )
+    if alone is not None:
+        assert gpu_helpers.same(products(x[:1])[0][0], torch.from_numpy(alone).to(dtype))
+        errors.alone += 1
     plain = F.linear(x, exact.to(dtype), bias).double()
     if float(want.norm()) > 0 and plain.isfinite().all():
         errors.ours += float(((y.double() - want).norm() / want.norm()) ** 2)
@@ -167,7 +182,7 @@ def test_random_matrices(part: int, tmp_path: Path) -> None:
                     exact = decoder.decode("w", torch.float32).double()
                     # Of scheme rate, levels are a half more than symbols.
                     steps = entry.scales().max(axis=-1) if options["scheme"] == "int8" else np.zeros(1)
-                    sound = check_products(decoder, exact, torch.as_tensor(steps, device="cuda"), rng, errors)
+                    sound = check_products(decoder, entry, exact, torch.as_tensor(steps, device="cuda"), rng, errors)
                     decoder.check()
                     if rng.random() < 0.3:
                         check_damage(data, entry, sound, rng, errors)
@@ -176,5 +191,6 @@ def test_random_matrices(part: int, tmp_path: Path) -> None:
             raise AssertionError(said) from error
     assert errors.ours <= 1.05**2 * errors.torch
     assert errors.products >= CASES // PARTS // 3
+    assert errors.alone >= errors.products // 2
     if CASES >= 50 * PARTS:
         assert errors.damaged > 0

@@ -279,14 +279,11 @@ struct Result {
     const u32 strip = begin_strip + at / each, matrix = divide(strip, t.by_strips);
     const u32 in_matrix = (strip - matrix * t.strips) * TILE_ROWS + at % TILE_ROWS;
     if (in_matrix >= t.rows) return;
-    const u64 row = (u64)matrix * t.rows + in_matrix, in_task = row - t.row_begin;
+    const u64 row = (u64)matrix * t.rows + in_matrix;
     // All rows may have one.
     const u64 own = row * t.output.scales_per_row;
     if (!several(t)) scale = t.output.scale_bytes == 2 ? ldg16((const u8*)t.output.scales + own * 2) : ldg32((const u8*)t.output.scales + own * 4);
-    if (f.bias) bias = ldg16((const u8*)f.bias + in_task * 2);
-    const u32 in_vector = f.place + (u32)in_task;
-    if (batch.scaled) gain = ldg16((const u8*)batch.gain + (u64)in_vector * 2);
-    place = f.before * batch.vectors + at % each / TILE_ROWS * f.stride + in_vector;
+    place = f.before * batch.vectors + at % each / TILE_ROWS * f.stride + f.place + (u32)(row - t.row_begin);
   }
   DEVICE_MEMBER bool there() const { return place != ~0u; }
 
@@ -302,20 +299,26 @@ struct Result {
   }
   // Leaves that in shared memory, where it takes no register meanwhile, and finds it again.
   DEVICE_MEMBER void leave(u32 known) const {
-    sts128(known, {from, tiles << 4 | around, f32_bits(by), gain << 16 | bias});
-    sts128(known + 16, {(u32)to, (u32)(to >> 32), place, 0});
+    sts128(known, {from, tiles << 4 | around, f32_bits(by), place});
+    sts64(known + 16, {(u32)to, (u32)(to >> 32)});
   }
   static DEVICE_MEMBER Result left(u32 known) {
-    const Vec4 a = lds128(known), b = lds128(known + 16);
+    const Vec4 a = lds128(known);
+    const Vec2 b = lds64(known + 16);
     Result r;
-    r.from = a.x, r.tiles = a.y >> 4, r.around = a.y & 15, r.by = bits_f32(a.z), r.gain = a.w >> 16, r.bias = a.w & 0xFFFF;
-    r.to = (u64)b.y << 32 | b.x, r.place = b.z;
+    r.from = a.x, r.tiles = a.y >> 4, r.around = a.y & 15, r.by = bits_f32(a.z), r.place = a.w;
+    r.to = (u64)b.y << 32 | b.x;
     return r;
   }
 
-  // Asks for what other launches have written.
-  DEVICE_MEMBER void ask(const FactorsBatch& batch) {
-    if (there() && around & AROUND_RESIDUAL) residual = load16((const u8*)batch.residual + (u64)place * 2);
+  // Asks for what other launches may have written: bias and gain, too, are tensors of a model, which an optimizer may have changed. `vector` is
+  // whose result it is.
+  DEVICE_MEMBER void ask(const FactorsBatch& batch, const Factor& f, u32 vector) {
+    if (!there()) return;
+    const u32 in_vector = place - f.before * batch.vectors - vector * f.stride;
+    if (around & AROUND_RESIDUAL) residual = load16((const u8*)batch.residual + (u64)place * 2);
+    if (around & AROUND_SCALED) gain = load16((const u8*)batch.gain + (u64)in_vector * 2);
+    if (f.bias) bias = load16((const u8*)f.bias + (u64)(in_vector - f.place) * 2);
   }
 
   // The sum of what all chunks of the strip have left, in the order of the columns.
@@ -382,7 +385,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   const auto asked = [&](u32 at) {
     Result<BF16> result(f, begin_strip, at, each, batch);
     result.settle(batch, f, at, each);
-    result.ask(batch);
+    result.ask(batch, f, at % each / TILE_ROWS);
     return result;
   };
   typename Sink::State state = Sink::State::make(batch, f, first, warp, w.lane);
@@ -411,7 +414,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     const auto ask = [&] {
       if (own) {
         result = Result<BF16>::left(known);
-        result.ask(batch);
+        result.ask(batch, f, 0);
       }
       squares.begin(batch, t.cols, w.lane);
     };
@@ -424,7 +427,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     state.finish();
     if (own) {
       result.settle(batch, f, thread_index(), each);
-      result.ask(batch);
+      result.ask(batch, f, thread_index() % each / TILE_ROWS);
     }
     squares.begin(batch, t.cols, w.lane);
   }

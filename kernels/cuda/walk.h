@@ -34,10 +34,11 @@ DEVICE bool is_sound(const Tiles& t, Arrival a) {
 // Asks for a chunk; whether it is sound. SMALL: by `small_copy`.
 template <bool SMALL = false>
 DEVICE bool start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) {
-  // Whole 16 bytes around the chunk; an unsound chunk is not copied, but something must complete the barrier's phase.
+  // Whole 16 bytes around the chunk. One that is unsound, or empty, is not copied, but something must complete the barrier's phase: of the table, since of
+  // the chunks those around it alone may be there.
   const u32 first = a.from & ~3u, last = (a.to + 3) & ~3u;
   const bool sound = is_sound(t, a), some = sound && first < last;
-  const u8* const from = (const u8*)t.data + (u64)(some ? first : 0) * 4;
+  const u8* const from = some ? (const u8*)t.data + (u64)first * 4 : (const u8*)t.table;
   const u32 bytes = some ? (last - first) * 4 : 16;
   if constexpr (SMALL) small_copy(buffer, from, bytes, barrier, lane);
   else warp_copy(buffer, from, bytes, barrier, lane);
@@ -45,9 +46,10 @@ DEVICE bool start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) 
 }
 // The same, and for `side_bytes` of side words.
 DEVICE bool start_beside(const Tiles& t, Arrival a, u32 buffer, u32 to, const u8* side, u32 side_bytes, u32 barrier, u32 lane) {
-  const bool sound = is_sound(t, a);
-  const u32 first = sound ? a.from & ~3u : 0, last = sound ? (a.to + 3) & ~3u : 0;
-  warp_copy_two(buffer, (const u8*)t.data + (u64)first * 4, last > first ? (last - first) * 4 : 16, to, side, side_bytes, barrier, lane);
+  const u32 first = a.from & ~3u, last = (a.to + 3) & ~3u;
+  const bool sound = is_sound(t, a), some = sound && first < last;
+  const u8* const from = some ? (const u8*)t.data + (u64)first * 4 : (const u8*)t.table;
+  warp_copy_two(buffer, from, some ? (last - first) * 4 : 16, to, side, side_bytes, barrier, lane);
   return sound;
 }
 

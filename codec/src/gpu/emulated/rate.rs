@@ -210,6 +210,17 @@ fn slices_of_rows_are_those_of_the_whole() {
             let slice = run(std::slice::from_mut(&mut t), OutputKind::F32, &|n| 1..n - 1, 5).remove(0);
             let row = t.plan.matrix.2 * 4;
             assert!(slice.bytes == whole[first * row..last * row], "{} {} {name}", o.coder, o.layout);
+            let Method::Tiles(tiles) = &t.plan.planes[0] else { continue };
+            // Of a chunk that is empty, or ends before it begins, nothing is read: its plane's first chunks are not there.
+            let chunk = tiles.geometry.tiles();
+            let at = (t.places[0].offsets.wrapping_add(4 * chunk as u64) - t.image.address()) as usize;
+            let begin = u32::from_le_bytes(t.image[at..at + 4].try_into().unwrap());
+            for end in [begin, begin - 1] {
+                t.image[at + 4..at + 8].copy_from_slice(&end.to_le_bytes());
+                t.status.fill(abi::STATUS_GOOD);
+                let slice = run(std::slice::from_mut(&mut t), OutputKind::F32, &|n| 1..n - 1, 5).remove(0);
+                assert_eq!(slice.status, Some(chunk as u32), "{} {} {name}", o.coder, o.layout);
+            }
         }
     }
 }

@@ -99,8 +99,9 @@ fn multiply_around(
     };
     let mut more = vec![
         Memory::read::<u8>(&squared.memory),
-        Memory::read::<u8>(residual),
-        Memory::read::<u8>(gain),
+        // Another launch may have written them: loads of what never changes would be mistakes.
+        Memory::write::<u8>(residual),
+        Memory::write::<u8>(gain),
         Memory::write::<u8>(scaled),
         Memory::write::<u8>(stash),
         Memory::write::<u8>(arrivals),
