@@ -35,6 +35,7 @@ struct Launch {
   size_t message_bytes;
   u64 seed;  // 0: threads run in order
   u32 grid, threads, shared, races;
+  u32 overlaps;  // with the launch before: what that may write, or still reads, is not touched before `overlap_wait`
 };
 
 struct Kernel {
@@ -87,6 +88,7 @@ struct Lane {
   u32 thread, warp_index, index, bit;
   u32 fenced;  // clock of the last copy_fence
   u32 waits;   // 1 + number of the barrier that it waits for
+  bool alone;  // the launch before has ended
   At at;       // of that wait
 };
 
@@ -524,8 +526,13 @@ inline bool inside(const Range& r, uintptr_t a, u32 bytes) {
        bytes, from, nearest);
 }
 
+// EARLY: also before `overlap_wait`.
+template <bool EARLY = false>
 inline void check_global(const void* p, u32 bytes, u32 alignment, Access access, At at) {
   Grid* const g = grid;
+  if (!EARLY && access != READ && !g->now->alone) {
+    fail(at, "%s of %u bytes at %p before overlap_wait", access == WRITE ? "store" : "load", bytes, p);
+  }
   const Range*& last = g->last[access];
   const uintptr_t a = (uintptr_t)p;
   if (a % alignment) {
@@ -719,6 +726,7 @@ inline bool run_block(Grid* g) {
     lane.bit = 1u << lane.index;
     lane.fenced = g->clock;
     lane.waits = 0;
+    lane.alone = !g->launch->overlaps;
   }
   g->now = &g->lanes[0];
   g->warps[0].ready &= ~1u;

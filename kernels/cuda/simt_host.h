@@ -1,7 +1,8 @@
 // The primitives of simt.h for the CPU: kernels compiled with this run under the emulator (simt_engine.h), which fails
 // a launch instead of doing what would be undefined on a GPU:
 // - access to shared memory outside of it, misaligned, or racing with another thread's;
-// - access to global memory outside the ranges that the launch names, misaligned, or a store to what is read-only;
+// - access to global memory outside the ranges that the launch names, misaligned, or a store to what is read-only; in a
+//   launch that overlaps with the one before, stores and ordinary loads ahead of `overlap_wait`;
 // - primitives of a warp or block that not all of its threads reach, or that they reach at different places;
 // - shifts by 32 and more, indices outside an array, signed overflow, division by zero;
 // - a barrier that was not initialised and fenced, a wait for a copy that nobody starts, a look at what is still
@@ -134,7 +135,7 @@ DEVICE Vec4 ldg128(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, S
 DEVICE u32 ldg32_stream(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE); }
 DEVICE Vec2 ldg64_stream(const void* p, SIMT_AT) { return simt::load_global<Vec2>(p, SIMT_HERE); }
 DEVICE Vec4 ldg128_stream(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
-DEVICE void prefetch(const void* p, SIMT_AT) { simt::load_global<u8>(p, SIMT_HERE); }
+DEVICE void prefetch(const void* p, SIMT_AT) { simt::check_global<true>(p, 1, 1, simt::ANY, SIMT_HERE); }
 DEVICE void keep(u32) {}
 // Ordinary loads, of what the kernel itself or another that runs beside it may write.
 DEVICE u32 load8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE, true); }
@@ -146,8 +147,9 @@ DEVICE void stg128(void* p, Vec4 v, SIMT_AT) { simt::store_global<Vec4>(p, v, SI
 DEVICE void stg32(void* p, u32 v, SIMT_AT) { simt::store_global<u32>(p, v, SIMT_HERE); }
 DEVICE void stg16(void* p, u32 v, SIMT_AT) { simt::store_global<u16>(p, (u16)v, SIMT_HERE); }
 DEVICE void stg8(void* p, u32 v, SIMT_AT) { simt::store_global<u8>(p, (u8)v, SIMT_HERE); }
+// Of what all launches keep the smallest one.
 DEVICE void atomic_min(u32* p, u32 v, SIMT_AT) {
-  simt::check_global(p, 4, 4, simt::WRITE, SIMT_HERE);
+  simt::check_global<true>(p, 4, 4, simt::WRITE, SIMT_HERE);
   if (v < *p) *p = v;
 }
 // Blocks of a launch run one after the other.
@@ -289,5 +291,5 @@ inline void multiply_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], At at
 
 DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], SIMT_AT) { simt::multiply_s8(c, a, b, SIMT_HERE); }
 
-DEVICE void overlap_wait() {}
+DEVICE void overlap_wait() { simt::grid->now->alone = true; }
 DEVICE void overlap_start() {}

@@ -103,6 +103,7 @@ pub struct Launch<'a> {
     shared: u32,
     seed: u64,
     races: bool,
+    overlaps: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +130,7 @@ impl<'a> Launch<'a> {
     }
 
     fn of(unit: Unit, kernel: &'a str) -> Launch<'a> {
-        Launch { unit, kernel, grid: 1, threads: 32, shared: 0, seed: 0, races: true }
+        Launch { unit, kernel, grid: 1, threads: 32, shared: 0, seed: 0, races: true, overlaps: false }
     }
 
     /// Sets the number of blocks.
@@ -159,6 +160,12 @@ impl<'a> Launch<'a> {
         Launch { races, ..self }
     }
 
+    /// Whether the launch begins before the one ahead of it in the stream has ended (programmatic dependent launch): then
+    /// stores and loads of what may be written, ahead of `overlap_wait`, are errors.
+    pub fn overlaps(self, overlaps: bool) -> Self {
+        Launch { overlaps, ..self }
+    }
+
     /// Runs the kernel.
     pub fn run(&self, params: &[u8], memory: &[Range<'_>]) -> Result<(), String> {
         let kernel = CString::new(self.kernel).map_err(|_| "the name of a kernel has no zero bytes".to_owned())?;
@@ -176,6 +183,7 @@ impl<'a> Launch<'a> {
             threads: self.threads,
             shared: self.shared,
             races: self.races.into(),
+            overlaps: self.overlaps.into(),
         };
         // SAFETY: all pointers are valid for their lengths during the call, which keeps none of them. Kernels touch
         // only memory inside `memory`, of which they store to what was lent by `&mut`; what was exposed there lets them
@@ -210,6 +218,7 @@ struct RawLaunch<'a> {
     threads: u32,
     shared: u32,
     races: u32,
+    overlaps: u32,
 }
 
 macro_rules! modules {

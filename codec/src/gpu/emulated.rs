@@ -180,6 +180,7 @@ fn run_at(
             .threads(l.threads)
             .shared(l.shared)
             .seed(seed)
+            .overlaps(true)
             .run(l.params.as_bytes(), &memory)
             .unwrap_or_else(|e| panic!("{}: {e}", l.kernel));
     }
@@ -188,6 +189,7 @@ fn run_at(
             .grid(*grid)
             .threads(UTIL_THREADS)
             .seed(seed)
+            .overlaps(true)
             .run(batch.as_bytes(), &memory)
             .unwrap_or_else(|e| panic!("wcodec_fields: {e}"));
     }
@@ -196,6 +198,7 @@ fn run_at(
             .grid(*grid)
             .threads(UTIL_THREADS)
             .seed(seed)
+            .overlaps(true)
             .run(batch.as_bytes(), &memory)
             .unwrap_or_else(|e| panic!("wcodec_dequantize: {e}"));
     }

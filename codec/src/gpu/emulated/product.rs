@@ -120,11 +120,13 @@ fn run(
     }
     memory.push(Memory::write::<u8>(y));
     // Vectors are what another launch may write: read with ordinary loads.
-    memory.push(Memory::read::<u8>(&inputs.memory));
+    let mut vectors = Buffer::from(&inputs.memory[..]);
+    let x = vectors.address() + inputs.off as u64;
+    memory.push(Memory::write::<u8>(&mut vectors));
     for launch in launches {
         let mut params = launch.params.clone();
         params.vectors = inputs.count as u32;
-        params.x = inputs.memory.address() + inputs.off as u64;
+        params.x = x;
         params.x_stride = inputs.stride as u64;
         params.y = at;
         params.vector =
@@ -132,7 +134,7 @@ fn run(
         set(&mut params);
         let run =
             Launch::new(launch.module, &launch.kernel).grid(launch.grid).threads(launch.threads).shared(launch.shared);
-        run.seed(seed).run(params.as_bytes(), &memory).unwrap_or_else(|e| panic!("{}: {e}", launch.kernel));
+        run.seed(seed).overlaps(true).run(params.as_bytes(), &memory).unwrap_or_else(|e| panic!("{}: {e}", launch.kernel));
     }
 }
 
