@@ -9,9 +9,15 @@ use wcodec::gpu::{
     Device, DeviceBuffer, Event, Fetcher, Kernel, PinnedBuffer, Stream, device_infos, devices, driver_version,
 };
 use wcodec::{Cancel, ErrorKind, Pool};
-use wcodec_kernels::emulate;
+use wcodec_kernels::{abi, emulate};
 
 mod common;
+
+// The kernels' own tests compare the emulator with Rust by the same.
+#[path = "../../kernels/src/emulate/tests/cases.rs"]
+mod cases;
+
+use cases::{SLOTS, STREAM, THREADS, shared};
 
 /// A kernel that adds a number to each of `count` numbers of 32 bits, and one that takes two parameters. The parameter of
 /// `add` is u64 address, u32 count, u32 addend.
@@ -497,48 +503,102 @@ fn selftest(device: &Device) -> Option<&'static str> {
     Some(TEXT.get_or_init(|| text))
 }
 
-/// What a kernel of `selftest.cu` makes of `input` in one block, on the GPU and in the emulator: `outputs` words for each of 128 threads.
-fn on_both(device: &Device, ptx: &'static str, name: &str, mode: u32, input: &[u32], outputs: usize) -> [Vec<u32>; 2] {
-    const THREADS: u32 = 128;
-    let (stream, kernel) = (Stream::new(device).unwrap(), device.kernel_in(ptx, name).unwrap());
+/// A launch of a kernel of `selftest.cu`, in blocks of 128 threads, each of which gives `outputs` words. Of shared
+/// memory it has as many bytes as `cases::shared` says.
+#[derive(Clone, Copy)]
+struct Run {
+    name: &'static str,
+    outputs: usize,
+    blocks: usize,
+    mode: u32,
+    n: u32,
+    shared: u32,
+}
+
+impl Run {
+    /// One block, in mode 0, without shared memory.
+    fn new(name: &'static str, outputs: usize) -> Run {
+        Run { name, outputs, blocks: 1, mode: 0, n: 0, shared: 0 }
+    }
+}
+
+/// What a launch makes of `input` on the GPU and in the emulator.
+fn on_both(device: &Device, ptx: &'static str, run: Run, input: &[u32]) -> [Vec<u32>; 2] {
+    let (stream, kernel) = (Stream::new(device).unwrap(), device.kernel_in(ptx, run.name).unwrap());
     let bytes: Vec<u8> = input.iter().flat_map(|v| v.to_le_bytes()).collect();
     let source = DeviceBuffer::new(device, bytes.len()).unwrap();
-    let output = DeviceBuffer::new(device, THREADS as usize * outputs * 4).unwrap();
+    let output = DeviceBuffer::new(device, run.blocks * THREADS * run.outputs * 4).unwrap();
     source.upload(0, &bytes, &stream).unwrap();
     output.fill(0xEE, &stream).unwrap();
     let params = |input: u64, output: u64| {
         let mut params = [input, output].map(u64::to_le_bytes).concat();
-        params.extend([mode, 0].map(u32::to_le_bytes).concat());
+        params.extend([run.mode, run.n].map(u32::to_le_bytes).concat());
         params
     };
+    let (grid, threads) = (run.blocks as u32, THREADS as u32);
+    kernel.max_shared(run.shared).unwrap();
+    let on_device = params(source.ptr(), output.ptr());
     // SAFETY: The buffers are as large as the kernel's threads take, and outlive `numbers`, which waits.
-    unsafe { kernel.launch(1, THREADS, 0, &params(source.ptr(), output.ptr()), &stream, false) }.unwrap();
+    unsafe { kernel.launch(grid, threads, run.shared, &on_device, &stream, false) }.unwrap();
     let on_gpu = numbers(&output, &stream);
 
     let (source, mut output) = (emulate::Buffer::from(&bytes[..]), emulate::Buffer::new(output.len()));
     output.fill(0xEE);
     let params = params(source.address(), output.address());
     let memory = [emulate::Range::read::<u8>(&source), emulate::Range::write::<u8>(&mut output)];
-    emulate::Launch::selftest(name).threads(THREADS).run(&params, &memory).unwrap();
+    let launch = emulate::Launch::selftest(run.name).grid(grid).threads(threads).shared(run.shared);
+    launch.run(&params, &memory).unwrap();
     [on_gpu, output.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()]
+}
+
+/// What a word is, as far as NaN goes: its bits are anyone's.
+#[derive(Clone, Copy)]
+enum Kind {
+    Bits,
+    F32,
+    /// Two of 16 bits, of which those of infinity are these.
+    Pair(u32),
+}
+
+/// Fails where a launch of `run` gave other words on the GPU. For the message, `input` is what the threads take, one
+/// after the other, or nothing.
+fn assert_same(run: Run, input: &[u32], [gpu, emulated]: [Vec<u32>; 2], kind: impl Fn(usize) -> Kind) {
+    assert_eq!(gpu.len(), emulated.len());
+    let words = input.len() / (run.blocks * THREADS);
+    for (i, (g, e)) in gpu.into_iter().zip(emulated).enumerate() {
+        let (thread, k) = (i / run.outputs, i % run.outputs);
+        let same = match kind(k) {
+            Kind::Bits => g == e,
+            Kind::F32 => g == e || (f32::from_bits(g).is_nan() && f32::from_bits(e).is_nan()),
+            Kind::Pair(infinity) => [0, 16].into_iter().all(|at| {
+                let [g, e] = [g, e].map(|v| v >> at & 0xFFFF);
+                g == e || [g, e].iter().all(|v| v & 0x7FFF > infinity)
+            }),
+        };
+        let given = input.get(thread * words..(thread + 1) * words).unwrap_or(&[]);
+        let Run { name, mode, .. } = run;
+        assert!(same, "{name}, mode {mode}, word {k} of thread {thread}, {given:08x?}: {g:08x}, not {e:08x}");
+    }
 }
 
 fn words(count: usize, seed: u64) -> Vec<u32> {
     pattern(4 * count, seed).chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
+/// The modes of kernels of f16 (0) and of bf16 (1), which not all devices have.
+fn modes(device: &Device) -> u32 {
+    if device.compute_capability() >= (8, 0) { 2 } else { 1 }
+}
+
 #[test]
 fn primitives_of_the_kernels_are_those_of_the_emulator() {
     let Some((device, _alone)) = device() else { return };
     let Some(ptx) = selftest(&device) else { return };
+    let run = Run::new("primitives", 16);
     for seed in 0..8 {
         let input = words(128, seed);
-        let [gpu, emulated] = on_both(&device, ptx, "primitives", 0, &input, 16);
-        for (i, (g, e)) in gpu.into_iter().zip(emulated).enumerate() {
-            // The bits of a NaN that a product gives are anyone's.
-            let nan = i % 16 == 9 && f32::from_bits(g).is_nan() && f32::from_bits(e).is_nan();
-            assert!(g == e || nan, "word {} of thread {}, {:08x}: {g:08x}, not {e:08x}", i % 16, i / 16, input[i / 16]);
-        }
+        let found = on_both(&device, ptx, run, &input);
+        assert_same(run, &input, found, |k| if k == 9 { Kind::F32 } else { Kind::Bits });
     }
 }
 
@@ -547,8 +607,112 @@ fn words_of_the_kernels_are_those_of_the_emulator() {
     let Some((device, _alone)) = device() else { return };
     let Some(ptx) = selftest(&device) else { return };
     for seed in 0..8 {
-        let [gpu, emulated] = on_both(&device, ptx, "words", 0, &words(128, 300 + seed), 8);
+        let [gpu, emulated] = on_both(&device, ptx, Run::new("words", 8), &words(128, 300 + seed));
         assert_eq!(gpu, emulated);
+    }
+}
+
+#[test]
+fn floats_of_the_kernels_are_those_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    for seed in 0..8 {
+        let input = cases::floats(seed);
+        let run = Run { blocks: input.len() / (3 * THREADS), ..Run::new("floats", 8) };
+        // Conversions to 16 bits give one NaN.
+        assert_same(run, &input, on_both(&device, ptx, run, &input), |k| if k < 6 { Kind::F32 } else { Kind::Bits });
+
+        let input = cases::digits(seed);
+        let run = Run { blocks: input.len() / (2 * THREADS), ..Run::new("digits", 3) };
+        assert_same(run, &input, on_both(&device, ptx, run, &input), |_| Kind::F32);
+    }
+}
+
+#[test]
+fn powers_of_the_kernels_are_near_enough() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    let input = cases::powers();
+    let run = Run { blocks: input.len() / THREADS, ..Run::new("powers", 1) };
+    for found in on_both(&device, ptx, run, &input) {
+        for (v, found) in input.iter().zip(found) {
+            let [v, found] = [*v, found].map(f32::from_bits);
+            assert!(cases::is_power(v, found), "e^{v}: {found}");
+        }
+    }
+}
+
+#[test]
+fn halves_of_the_kernels_are_those_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    let run = Run { blocks: (1 << 16) / THREADS, ..Run::new("halves", 1) };
+    assert_same(run, &[], on_both(&device, ptx, run, &[]), |_| Kind::F32);
+    for (mode, seed) in (0..modes(&device)).flat_map(|mode| (0..8).map(move |seed| (mode, seed))) {
+        let input = cases::pairs(mode, seed);
+        let run = Run { mode, blocks: input.len() / (2 * THREADS), ..Run::new("pairs", 1) };
+        let infinity = if mode == 0 { 0x7C00 } else { 0x7F80 };
+        assert_same(run, &input, on_both(&device, ptx, run, &input), |_| Kind::Pair(infinity));
+    }
+}
+
+#[test]
+fn whole_numbers_of_the_kernels_are_those_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    for seed in 0..8 {
+        let input = cases::integers(seed);
+        let run = Run { blocks: input.len() / (4 * THREADS), ..Run::new("integers", 11) };
+        assert_same(run, &input, on_both(&device, ptx, run, &input), |_| Kind::Bits);
+    }
+}
+
+#[test]
+fn streams_of_the_kernels_are_those_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    for seed in 0..8 {
+        for (run, input) in
+            [(Run::new("takes", 16), cases::takes(seed)), (Run::new("windows", 24), cases::windows(seed))]
+        {
+            let run = Run { n: STREAM as u32, shared: shared(STREAM * 4), ..run };
+            assert_same(run, &[], on_both(&device, ptx, run, &input), |_| Kind::Bits);
+        }
+    }
+}
+
+#[test]
+fn memory_of_the_kernels_is_that_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    for seed in 0..8 {
+        let input = cases::random(THREADS * 8, seed);
+        for run in [Run { shared: shared(THREADS * 32), ..Run::new("shared_words", 19) }, Run::new("memory", 28)] {
+            assert_same(run, &input, on_both(&device, ptx, run, &input), |_| Kind::Bits);
+        }
+        let input = cases::random(THREADS, 100 + seed);
+        let run = Run { shared: shared(256), ..Run::new("shared_sums", 3) };
+        assert_same(run, &input, on_both(&device, ptx, run, &input), |_| Kind::Bits);
+        let run = Run::new("arrivals", 4);
+        // Nobody says who is first.
+        let sorted = on_both(&device, ptx, run, &input).map(|mut found| {
+            let mut ranks: Vec<u32> = found.iter().skip(1).step_by(4).copied().collect();
+            ranks.sort_unstable();
+            found.iter_mut().skip(1).step_by(4).zip(ranks).for_each(|(word, rank)| *word = rank);
+            found
+        });
+        assert_same(run, &input, sorted, |_| Kind::Bits);
+    }
+}
+
+#[test]
+fn copies_of_the_kernels_are_those_of_the_emulator() {
+    let Some((device, _alone)) = device() else { return };
+    let Some(ptx) = selftest(&device) else { return };
+    for (mode, seed) in (0..6).flat_map(|mode| (0..8).map(move |seed| (mode, seed))) {
+        let input = cases::slots(seed);
+        let run = Run { mode, n: SLOTS as u32, shared: shared(cases::COPIES), ..Run::new("copies", 1) };
+        assert_same(run, &[], on_both(&device, ptx, run, &input), |_| Kind::Bits);
     }
 }
 
@@ -556,8 +720,12 @@ fn words_of_the_kernels_are_those_of_the_emulator() {
 fn products_of_matrices_are_those_of_the_emulator() {
     let Some((device, _alone)) = device() else { return };
     let Some(ptx) = selftest(&device) else { return };
-    let modes = if device.compute_capability() >= (8, 0) { 2 } else { 1 };
-    for (mode, seed) in (0..modes).flat_map(|mode| (0..8).map(move |seed| (mode, seed))) {
+    for (mode, seed) in (0..modes(&device)).flat_map(|mode| (0..8).map(move |seed| (mode, seed))) {
+        let run = Run { mode, ..Run::new("products", 4) };
+        // Sums that f32 holds are the same in any order.
+        let (_, input) = cases::small_matrices(mode, seed);
+        assert_same(run, &input, on_both(&device, ptx, run, &input), |_| Kind::Bits);
+
         // Normal numbers of either sign, from 2^-8 to 2^8.
         let pair = |v: u32| {
             let of = |v: u32| match mode {
@@ -572,8 +740,8 @@ fn products_of_matrices_are_those_of_the_emulator() {
         // Of the sizes: what the sum of a product's terms without their signs is.
         let sizes: Vec<u32> =
             (input.iter().enumerate()).map(|(i, v)| v & if i % 10 < 6 { 0x7FFF_7FFF } else { 0x7FFF_FFFF }).collect();
-        let [gpu, emulated] = on_both(&device, ptx, "products", mode, &input, 4);
-        let [_, sizes] = on_both(&device, ptx, "products", mode, &sizes, 4);
+        let [gpu, emulated] = on_both(&device, ptx, run, &input);
+        let [_, sizes] = on_both(&device, ptx, run, &sizes);
         for (i, ((g, e), size)) in gpu.into_iter().zip(emulated).zip(sizes).enumerate() {
             let [g, e, size] = [g, e, size].map(|v| f64::from(f32::from_bits(v)));
             // Each of 17 terms may lose its bits below 2^-23 of the largest on the GPU, and half of that in the emulator.
@@ -587,7 +755,9 @@ fn products_of_whole_matrices_are_those_of_the_emulator() {
     let Some((device, _alone)) = device() else { return };
     let Some(ptx) = selftest(&device) else { return };
     for seed in 0..8 {
-        let [gpu, emulated] = on_both(&device, ptx, "whole_products", 0, &words(1280, 200 + seed), 4);
-        assert_eq!(gpu, emulated);
+        for input in [words(1280, 200 + seed), cases::byte_matrices(seed)] {
+            let [gpu, emulated] = on_both(&device, ptx, Run::new("whole_products", 4), &input);
+            assert_eq!(gpu, emulated);
+        }
     }
 }

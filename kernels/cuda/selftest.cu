@@ -1,5 +1,7 @@
 // Kernels that test the emulator: each primitive, and each mistake that it must find. Not shipped.
-#include "simt.h"
+//
+// Those that tests compare with a GPU use shared memory from TABLE_AT on: what lies before may be the system's there.
+#include "chunk.h"
 
 struct SelfTest {
   u64 input;   // address of u32
@@ -7,8 +9,6 @@ struct SelfTest {
   u32 mode;
   u32 n;
 };
-
-#define SLOT 256u
 
 // What the primitives give, 16 words a thread.
 KERNEL(primitives, 1024, 1, SelfTest) {
@@ -50,6 +50,82 @@ KERNEL(words, 1024, 1, SelfTest) {
   stg32(out + 5, max_halves(a, b));
   stg32(out + 6, warp_max(v, lane));
   stg32(out + 7, (u32)warp_sum((i32)v >> 5, lane));
+}
+
+// What arithmetic makes of three floats a thread, and the conversions of the first two; 8 words a thread.
+KERNEL(floats, 1024, 1, SelfTest) {
+  const u32 thread = block_index() * block_threads() + thread_index();
+  const u32* const in = (const u32*)params.input + (u64)thread * 3;
+  const u32 v = ldg32(in);
+  const float a = bits_f32(v), b = bits_f32(ldg32(in + 1)), c = bits_f32(ldg32(in + 2));
+  u32* const out = (u32*)params.output + (u64)thread * 8;
+  stg32(out + 0, f32_bits(add_rn(a, b)));
+  stg32(out + 1, f32_bits(mul_rn(a, b)));
+  stg32(out + 2, f32_bits(div_rn(a, b)));
+  stg32(out + 3, f32_bits(sqrt_rn(a)));
+  stg32(out + 4, f32_bits(fma_rn(a, b, c)));
+  stg32(out + 5, f32_bits(f32_of_i32((i32)v)));
+  stg32(out + 6, pack_f16(a, b));
+  stg32(out + 7, pack_bf16(a, b));
+}
+
+// The steps by which single.h makes digits of an element times a power of two, 3 words a thread.
+KERNEL(digits, 1024, 1, SelfTest) {
+  const u32 thread = block_index() * block_threads() + thread_index();
+  const u32* const in = (const u32*)params.input + (u64)thread * 2;
+  const float x = bits_f32(ldg32(in)), factor = bits_f32(ldg32(in + 1));
+  const float whole = fma_rn(x, factor, bits_f32(0x4B408080u));
+  const float rest = fma_rn(x, factor, bits_f32(0x4B408080u) - whole);
+  u32* const out = (u32*)params.output + (u64)thread * 3;
+  stg32(out + 0, f32_bits(whole));
+  stg32(out + 1, f32_bits(rest));
+  stg32(out + 2, f32_bits(fma_rn(rest, 128, bits_f32(0x4B400080u))));
+}
+
+// e to the power of a float a thread.
+KERNEL(powers, 1024, 1, SelfTest) {
+  const u32 thread = block_index() * block_threads() + thread_index();
+  stg32((u32*)params.output + thread, f32_bits(exp_f32(bits_f32(ldg32((const u32*)params.input + thread)))));
+}
+
+// The f16 of each thread's number.
+KERNEL(halves, 1024, 1, SelfTest) {
+  const u32 thread = block_index() * block_threads() + thread_index();
+  stg32((u32*)params.output + thread, f32_bits(f32_of_f16(thread & 0xFFFF)));
+}
+
+// Sums of two words a thread: pairs of f16 (mode 0) or bf16 (mode 1).
+KERNEL(pairs, 1024, 1, SelfTest) {
+  const u32 thread = block_index() * block_threads() + thread_index();
+  const u32* const in = (const u32*)params.input + (u64)thread * 2;
+  const u32 a = ldg32(in), b = ldg32(in + 1);
+  u32 sum = 0;
+  if (params.mode == 0) sum = add_f16(a, b);
+#if MMA_BF16
+  else sum = add_bf16(a, b);
+#endif
+  stg32((u32*)params.output + thread, sum);
+}
+
+// What is made of whole numbers, 11 words a thread: two numbers come in, and the factor and the shift of a divisor.
+KERNEL(integers, 1024, 1, SelfTest) {
+  const u32 thread = block_index() * block_threads() + thread_index(), lane = thread_index() % LANES;
+  const u32* const in = (const u32*)params.input + (u64)thread * 4;
+  const u32 a = ldg32(in), b = ldg32(in + 1);
+  const Divisor by = {ldg32(in + 2), ldg32(in + 3)};
+  u32* const out = (u32*)params.output + (u64)thread * 11;
+  stg32(out + 0, clz(a));
+  stg32(out + 1, mulhi(a, b));
+  stg32(out + 2, divide(a & 0x7FFFFFFFu, by));
+  stg32(out + 3, shfl_up(a, 1));
+  stg32(out + 4, shfl_up(a, 2));
+  stg32(out + 5, shfl_up(a, 4));
+  stg32(out + 6, max_halves(a, b));
+  stg32(out + 7, warp_max(a, lane));
+  stg32(out + 8, sum_up_to(a, lane));
+  const u64 both = in_register((u64)b << 32 | a, lane);
+  stg32(out + 9, (u32)both);
+  stg32(out + 10, (u32)(both >> 32));
 }
 
 // c += A B of matrices of f16 (mode 0) or bf16 (mode 1): of each lane four words of A, two of B and four of c come in, and its c goes out.
@@ -122,25 +198,180 @@ KERNEL(uneven, 1024, 1, SelfTest) {
   stg32((u32*)params.output + t, total);
 }
 
-// Each warp adds up its slots of the input, a lane at a time a word, two copies in flight. Shared memory: 64 slots for
-// two buffers a warp, then the barriers.
+// Puts the first `n` words of the input into shared memory, for streams that its threads read.
+DEVICE void put_stream(const SelfTest& params) {
+  for (u32 i = thread_index(); i < params.n; i += block_threads()) {
+    sts32(TABLE_AT + i * 4, ldg32((const u32*)params.input + i));
+  }
+  syncthreads();
+}
+
+// Eight steps of take_words: what `x` and `next` are after each, 16 words a thread. Behind the stream, of each thread
+// where its warp's words end, and four values of `x`: every other step goes on with what the one before has left.
+KERNEL(takes, 1024, 1, SelfTest) {
+  const u32 t = thread_index(), lane = t % LANES;
+  const u32* const own = (const u32*)params.input + params.n + t * 5;
+  put_stream(params);
+  const u32 below = (1u << lane) - 1, end = ldg32(own);
+  // Warps begin at words of 16 bits of either half.
+  u32 x = 0, next = TABLE_AT + t / LANES * 66;
+  for (u32 i = 0; i < 8; i++) {
+    if (i % 2 == 0) x = ldg32(own + 1 + i / 2);
+    take_words(x, next, below, end);
+    stg32((u32*)params.output + t * 16 + 2 * i, x);
+    stg32((u32*)params.output + t * 16 + 2 * i + 1, next);
+  }
+}
+
+// Six steps of next_word: all that it moves, 24 words a thread. Behind the stream, of each thread the six `on`.
+KERNEL(windows, 1024, 1, SelfTest) {
+  const u32 t = thread_index(), end = TABLE_AT + params.n * 4;
+  const u32* const own = (const u32*)params.input + params.n + t * 6;
+  put_stream(params);
+  u32 next = TABLE_AT + t * 8;
+  u32 lo = lds32_stream(next, end), hi = lds32_stream(next + 4, end), after = lds32_stream(next + 8, end);
+  next += 12;
+  for (u32 i = 0; i < 6; i++) {
+    next_word(ldg32(own + i), lo, hi, after, next, end);
+    u32* const out = (u32*)params.output + t * 24 + 4 * i;
+    stg32(out + 0, lo);
+    stg32(out + 1, hi);
+    stg32(out + 2, after);
+    stg32(out + 3, next);
+  }
+}
+
+// What loads of each kind read of what stores of each kind have left for a thread of another warp, 19 words a thread.
+KERNEL(shared_words, 1024, 1, SelfTest) {
+  const u32 t = thread_index(), to = TABLE_AT + t * 32, from = TABLE_AT + (t ^ 33) * 32;
+  const u32 end = TABLE_AT + block_threads() * 32;
+  const u8* const in = (const u8*)params.input + t * 32;
+  const Vec4 v = ldg128(in), w = ldg128(in + 16);
+  sts128(to, v);
+  sts64(to + 16, {w.x, w.y});
+  sts32(to + 24, w.z);
+  for (u32 i = 0; i < 4; i++) sts8(to + 28 + i, w.w >> (8 * i));
+  // One byte of a word, of a value that has more.
+  sts8(to + 25, v.x);
+  syncthreads();
+  u32* const out = (u32*)params.output + t * 19;
+  const Vec4 first = lds128(from), second = lds128(from + 16);
+  stg32(out + 0, first.x), stg32(out + 1, first.y), stg32(out + 2, first.z), stg32(out + 3, first.w);
+  stg32(out + 4, second.x), stg32(out + 5, second.y), stg32(out + 6, second.z), stg32(out + 7, second.w);
+  const Vec2 third = lds64(from + 8), fourth = lds64(from + 24);
+  stg32(out + 8, third.x), stg32(out + 9, third.y), stg32(out + 10, fourth.x), stg32(out + 11, fourth.y);
+  stg32(out + 12, lds32(from + 12));
+  stg32(out + 13, lds16(from + 18) | lds16(from + 28) << 16);
+  stg32(out + 14, lds8(from + 3) | lds8(from + 17) << 8 | lds8(from + 25) << 16 | lds8(from + 30) << 24);
+  stg32(out + 15, lds32_table(from - TABLE_AT + 20));
+  stg32(out + 16, lds32_stream(from + 4, end));
+  stg32(out + 17, lds16_stream(from + 26, end) | lds16_stream(from + 14, end) << 16);
+  stg32(out + 18, table_fits());
+}
+
+// Sums in shared memory of a word a thread: of its warp as soon as that has met, of the block, and of some threads of
+// each warp. Shared memory: a word of the block, then of warps, and from word 40 on of those threads.
+KERNEL(shared_sums, 1024, 1, SelfTest) {
+  const u32 t = thread_index(), v = ldg32((const u32*)params.input + t);
+  const u32 of_warp = TABLE_AT + 4 + t / LANES * 4, of_some = TABLE_AT + 160 + t % 7 * 4;
+  // What is added to.
+  if (t < 64) sts32(TABLE_AT + t * 4, ~t);
+  syncthreads();
+  add_shared(TABLE_AT, v);
+  add_shared(of_warp, ~v);
+  syncwarp();
+  stg32((u32*)params.output + t * 3, lds32(of_warp));
+  add_shared(of_some, v);
+  add_shared(of_some, 1);
+  syncthreads();
+  stg32((u32*)params.output + t * 3 + 1, lds32(TABLE_AT));
+  stg32((u32*)params.output + t * 3 + 2, lds32(of_some));
+}
+
+// Loads and stores of global memory, 28 words a thread: loads of 8 words that nobody writes, and of what the thread has
+// just stored.
+KERNEL(memory, 1024, 1, SelfTest) {
+  const u32 t = thread_index();
+  const u8* const in = (const u8*)params.input + t * 32;
+  u8* const out = (u8*)params.output + t * 112;
+  const Vec4 v = ldg128(in), w = ldg128_stream(in + 16), u = load128(in);
+  const Vec2 x = ldg64_stream(in + 8), y = ldg64_stream(in + 24);
+  const u64 z = load64(in + 8);
+  stg128(out, v);
+  stg128(out + 16, w);
+  stg128(out + 32, {x.x, x.y, y.x, y.y});
+  stg128(out + 48, {u.w, u.z, u.y, u.x});
+  stg32(out + 64, (u32)z);
+  stg32(out + 68, (u32)(z >> 32));
+  stg32(out + 72, load32(in + 20));
+  stg32(out + 76, load16(in + 6) | load16(in + 16) << 16);
+  stg32(out + 80, load8(in + 1) | load8(in + 15) << 8 | load8(in + 23) << 16 | load8(in + 28) << 24);
+  stg32(out + 84, load32(out + 36));
+  stg32(out + 88, load16(out + 18) | load8(out + 27) << 16 | load8(out + 41) << 24);
+  stg32(out + 92, (u32)(load64(out + 40) >> 16));
+  const Vec4 s = load128(out + 16);
+  stg128(out + 96, {s.y, s.z, s.w, s.x});
+}
+
+// Additions in global memory, 4 words a thread: what was in its third word before it added to that, and what was in the
+// first thread's fourth word before each thread adds 1. All add to the second thread's fourth word, too.
+KERNEL(arrivals, 1024, 1, SelfTest) {
+  const u32 t = thread_index(), v = ldg32((const u32*)params.input + t);
+  u32* const all = (u32*)params.output + 3;
+  u32* const out = (u32*)params.output + t * 4;
+  stg32(out + 0, atomic_add(out + 2, v));
+  stg32(out + 1, atomic_add(all, 1));
+  atomic_add(all + 4, v);
+}
+
+#define SLOT 4096u
+
+// Slots begin at any multiple of 16 bytes, and are from 16 bytes to SLOT long.
+DEVICE u32 slot_units(u32 slot) { return 256 - slot * 51 % 256; }
+
+// Begins to copy a slot to a buffer: by warp_copy (`how` is 0), by warp_copy_two in pieces that lie apart (1), or by
+// small_copy (2).
+DEVICE void start_slot(u32 how, const SelfTest& params, u32 slot, u32 buffer, u32 barrier, u32 lane) {
+  const u8* const in = (const u8*)params.input + slot * 1040;
+  const u32 units = slot_units(slot);
+  if (how == 0) {
+    warp_copy(buffer, in, units * 16, barrier, lane);
+  } else if (how == 1) {
+    const u32 first = (units + 3) / 4 * 16, second = (units + 1) / 2 * 16;
+    warp_copy_two(buffer, in, first, buffer + SLOT - second, in + SLOT / 2, second, barrier, lane);
+  } else {
+    small_copy(buffer, in, units * 16, barrier, lane);
+  }
+}
+
+// Warps copy the `n` slots in turn, and read all of a buffer when a copy has arrived, since what it must leave as it
+// was counts too; a word a thread. Modes 0 to 2: through one buffer, as `start_slot` says; 3 to 5: likewise through
+// two, with two copies in flight. Shared memory: two buffers a warp, then the barriers.
 KERNEL(copies, 1024, 1, SelfTest) {
   const u32 warp = thread_index() / LANES, lane = thread_index() % LANES, warps = block_threads() / LANES;
-  const u32 buffers = warp * 2 * SLOT, barriers = warps * 2 * SLOT + warp * 16;
-  const u8* const in = (const u8*)params.input;
+  const u32 buffers = TABLE_AT + warp * 2 * SLOT, barriers = TABLE_AT + warps * 2 * SLOT + warp * 16;
+  const u32 how = params.mode % 3;
+  const bool two = params.mode >= 3;
   if (lane == 0) {
     copy_init(barriers);
     copy_init(barriers + 8);
     copy_init_fence();
   }
+  for (u32 a = lane * 4; a < 2 * SLOT; a += LANES * 4) sts32(buffers + a, a);
+  copy_fence();
   syncwarp();
   u32 sum = 0;
-  if (warp < params.n) warp_copy(buffers, in + warp * SLOT, SLOT, barriers, lane);
+  if (two && warp < params.n) start_slot(how, params, warp, buffers, barriers, lane);
   for (u32 i = 0; warp + i * warps < params.n; i++) {
-    const u32 slot = warp + i * warps, next = slot + warps, odd = i & 1;
-    if (next < params.n) warp_copy(buffers + (odd ^ 1) * SLOT, in + next * SLOT, SLOT, barriers + (odd ^ 1) * 8, lane);
-    warp_copy_wait(barriers + odd * 8, i >> 1 & 1, next < params.n);
-    for (u32 a = lane * 4; a < SLOT; a += LANES * 4) sum += lds32(buffers + odd * SLOT + a);
+    const u32 slot = warp + i * warps, next = slot + warps, odd = two ? i & 1 : 0, other = odd ^ 1;
+    const bool more = two && next < params.n;
+    if (!two) start_slot(how, params, slot, buffers, barriers, lane);
+    if (more) start_slot(how, params, next, buffers + other * SLOT, barriers + other * 8, lane);
+    const u32 parity = two ? i >> 1 & 1 : i & 1;
+    if (how < 2) warp_copy_wait(barriers + odd * 8, parity, more);
+    else small_copy_wait(barriers + odd * 8, parity, more);
+    for (u32 a = lane * 4; a < SLOT; a += LANES * 4) sum = sum * 0x01000193u + lds32(buffers + odd * SLOT + a);
+    // The buffer is read before the next copy into it.
     syncwarp();
   }
   stg32((u32*)params.output + thread_index(), sum);

@@ -90,7 +90,6 @@ DEVICE void sts64(u32 a, Vec2 v, SIMT_AT) {
   simt::store_shared<u32>(a + 4, v.y, SIMT_HERE);
 }
 DEVICE void add_shared(u32 a, u32 v, SIMT_AT) { simt::add_shared(a, v, SIMT_HERE); }
-DEVICE void sts16(u32 a, u32 v, SIMT_AT) { simt::store_shared<u16>(a, v, SIMT_HERE); }
 DEVICE void sts8(u32 a, u32 v, SIMT_AT) { simt::store_shared<u8>(a, v, SIMT_HERE); }
 DEVICE Vec2 lds64(u32 a, SIMT_AT) {
   if (a % 8) simt::fail(SIMT_HERE, "8 bytes of shared memory at %u", a);
@@ -250,7 +249,7 @@ inline void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], At at)
 }  // namespace simt
 
 DEVICE float f32_of_f16(u32 h) { return simt::f32_of_f16(h); }
-// Sums of two of these are exact in f32.
+// Rounded twice, which changes nothing: f32 has more than twice their bits.
 DEVICE u32 add_f16(u32 a, u32 b) {
   return pack_f16(f32_of_f16(a & 0xFFFF) + f32_of_f16(b & 0xFFFF), f32_of_f16(a >> 16) + f32_of_f16(b >> 16));
 }

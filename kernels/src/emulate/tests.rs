@@ -1,6 +1,11 @@
 //! The kernels of `cuda/selftest.cu`: each primitive, and each mistake that the emulator must find.
 
+mod arithmetic;
+mod cases;
+mod memory;
+
 use super::{Buffer, Launch, Range};
+use crate::abi;
 
 struct SelfTest {
     input: Buffer,
@@ -62,8 +67,8 @@ fn prmt(a: u32, b: u32, selector: u32) -> u32 {
 }
 
 /// The 16-bit float nearest to `value`, to even: a search among all of them, which knows nothing of how to round.
-fn nearest(value: f32, widen: impl Fn(u16) -> f64, infinity: u16, beyond: f64) -> u16 {
-    let (size, sign) = (f64::from(value.abs()), ((value.to_bits() >> 31) as u16) << 15);
+fn nearest(value: f64, widen: impl Fn(u16) -> f64, infinity: u16, beyond: f64) -> u16 {
+    let (size, sign) = (value.abs(), ((value.to_bits() >> 63) as u16) << 15);
     if value.is_nan() {
         return 0x7FFF;
     }
@@ -80,17 +85,37 @@ fn nearest(value: f32, widen: impl Fn(u16) -> f64, infinity: u16, beyond: f64) -
     sign | if up { high } else { low }
 }
 
-fn f16(bits: u32) -> u32 {
-    let widen = |h: u16| {
-        let (exponent, mantissa) = (i32::from(h >> 10), f64::from(h & 0x3FF));
-        if exponent == 0 { mantissa * 2f64.powi(-24) } else { (1024.0 + mantissa) * 2f64.powi(exponent - 25) }
+/// What 16 bits are as f16.
+fn value_of_f16(h: u16) -> f64 {
+    let (exponent, mantissa) = (i32::from(h >> 10 & 31), f64::from(h & 0x3FF));
+    let size = match exponent {
+        0 => mantissa * 2f64.powi(-24),
+        31 if mantissa == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1024.0 + mantissa) * 2f64.powi(exponent - 25),
     };
-    nearest(f32::from_bits(bits), widen, 0x7C00, 65520.0).into()
+    if h >> 15 == 1 { -size } else { size }
+}
+
+/// What 16 bits are as bf16.
+fn value_of_bf16(h: u16) -> f64 {
+    f32::from_bits(u32::from(h) << 16).into()
+}
+
+fn nearest_f16(value: f64) -> u32 {
+    nearest(value, value_of_f16, 0x7C00, 65520.0).into()
+}
+
+fn nearest_bf16(value: f64) -> u32 {
+    nearest(value, value_of_bf16, 0x7F80, 2f64.powi(128) - 2f64.powi(119)).into()
+}
+
+fn f16(bits: u32) -> u32 {
+    nearest_f16(f32::from_bits(bits).into())
 }
 
 fn bf16(bits: u32) -> u32 {
-    let beyond = 2f64.powi(128) - 2f64.powi(119);
-    nearest(f32::from_bits(bits), |h| f32::from_bits(u32::from(h) << 16).into(), 0x7F80, beyond).into()
+    nearest_bf16(f32::from_bits(bits).into())
 }
 
 #[test]
@@ -137,6 +162,17 @@ fn primitives_give_what_a_gpu_gives() {
 }
 
 #[test]
+fn what_the_launch_before_may_write_is_not_touched_before_it_has_ended() {
+    let input = numbers(32);
+    let mut test = SelfTest::new(&input, 32 * 16);
+    // One waits first, and the other one never does.
+    test.run(&launch("primitives").overlaps(true)).unwrap();
+    test.run(&launch("words")).unwrap();
+    let message = test.run(&launch("words").overlaps(true)).unwrap_err();
+    assert!(message.contains("store of 4 bytes at") && message.contains("before overlap_wait"), "{message}");
+}
+
+#[test]
 fn words_give_what_a_gpu_gives() {
     let (grid, threads) = (2, 96);
     let input = numbers(grid * threads);
@@ -178,15 +214,7 @@ fn place_in_c(lane: usize, r: usize) -> (usize, usize) {
 
 #[test]
 fn products_of_matrices_are_those_of_the_reals() {
-    let widen = [
-        |h: u16| {
-            let (exponent, mantissa) = (i32::from(h >> 10 & 31), f64::from(h & 0x3FF));
-            let size =
-                if exponent == 0 { mantissa * 2f64.powi(-24) } else { (1024.0 + mantissa) * 2f64.powi(exponent - 25) };
-            if h >> 15 == 1 { -size } else { size }
-        },
-        |h: u16| f32::from_bits(u32::from(h) << 16).into(),
-    ];
+    let widen = [value_of_f16, value_of_bf16];
     // Of f16 every finite number, of bf16 sizes from 2^-7 to 2^9, so that sums stay finite.
     let draw = [
         |v: u32| if v >> 10 & 31 == 31 { v as u16 & 0xBFFF } else { v as u16 },
@@ -243,15 +271,14 @@ fn products_of_matrices_are_those_of_the_reals() {
 
 #[test]
 fn products_of_whole_matrices_are_exact() {
-    let warps = 6;
-    let random = numbers(warps * 32 * 10);
     for seed in [0, 1, 6] {
-        let output = SelfTest::new(&random, warps * 32 * 4)
-            .run(&launch("whole_products").grid(3).threads(64).seed(seed))
+        let input = cases::byte_matrices(seed);
+        let output = SelfTest::new(&input, cases::THREADS * 4)
+            .run(&launch("whole_products").grid(2).threads(cases::THREADS as u32 / 2).seed(seed))
             .unwrap();
         for (i, &found) in output.iter().enumerate() {
             let (warp, lane, r) = (i / 128, i / 4 % 32, i % 4);
-            let word = |lane: usize, at: usize| random[(warp * 32 + lane) * 10 + at];
+            let word = |lane: usize, at: usize| input[(warp * 32 + lane) * 10 + at];
             let byte = |word: u32, i: usize| i32::from(word.to_le_bytes()[i] as i8);
             let (row, col) = place_in_c(lane, r);
             let a = |k: usize| byte(word(row % 8 * 4 + k % 16 / 4, row / 8 + k / 16 * 2), k % 4);
@@ -289,23 +316,6 @@ fn warps_diverge_and_end_early() {
         for t in 0..threads {
             let warp = t / 32;
             assert_eq!(output[t as usize], if warp % 4 == 3 { sum(warp) } else { total }, "thread {t}, seed {seed}");
-        }
-    }
-}
-
-#[test]
-fn copies_arrive_by_the_time_they_are_waited_for() {
-    let (threads, slots) = (128, 23);
-    let input = numbers(slots * 64);
-    for seed in 0..8 {
-        let mut test = SelfTest::new(&input, threads);
-        test.n = slots as u32;
-        let launch = launch("copies").threads(threads as u32).shared(4 * 2 * 256 + 4 * 16).seed(seed);
-        let output = test.run(&launch).unwrap();
-        for t in 0..threads {
-            let (warp, lane) = (t / 32, t % 32);
-            let words = (warp..slots).step_by(4).flat_map(|s| [input[s * 64 + lane], input[s * 64 + 32 + lane]]);
-            assert_eq!(output[t], words.fold(0, u32::wrapping_add), "thread {t}, seed {seed}");
         }
     }
 }
@@ -413,7 +423,7 @@ fn grids_run_on_several_threads_at_once() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(warps_diverge_and_end_early);
-            scope.spawn(copies_arrive_by_the_time_they_are_waited_for);
+            scope.spawn(memory::copies_arrive_by_the_time_they_are_waited_for);
         }
     });
 }

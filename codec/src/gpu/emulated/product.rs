@@ -134,7 +134,10 @@ fn run(
         set(&mut params);
         let run =
             Launch::new(launch.module, &launch.kernel).grid(launch.grid).threads(launch.threads).shared(launch.shared);
-        run.seed(seed).overlaps(true).run(params.as_bytes(), &memory).unwrap_or_else(|e| panic!("{}: {e}", launch.kernel));
+        run.seed(seed)
+            .overlaps(true)
+            .run(params.as_bytes(), &memory)
+            .unwrap_or_else(|e| panic!("{}: {e}", launch.kernel));
     }
 }
 
