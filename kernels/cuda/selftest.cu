@@ -536,6 +536,14 @@ KERNEL(mistakes, 1024, 1, SelfTest) {
         mma_f16(c, {1, 2, 3, 4}, {5, 6});
       }
       break;
+    case 45:  // devices that count copies would not wait for this one
+      if (lane == 0) {
+        copy_init(64);
+        copy_init_fence();
+        copy_start(0, in, 32, 64);
+        copy_wait(64, 0, 1);
+      }
+      break;
     default: break;
   }
 }

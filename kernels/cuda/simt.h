@@ -323,7 +323,7 @@ DEVICE void copy_start_two(u32 dst, const void* src, u32 bytes, u32 dst2, const 
   copy_piece(dst, src, bytes, barrier);
   copy_piece(dst2, src2, bytes2, barrier);
 }
-DEVICE void copy_wait(u32 barrier, u32 parity) {
+DEVICE void copy_wait(u32 barrier, u32 parity, u32 = 0) {
   asm volatile(
       "{\n.reg .pred done;\nagain%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again%=;\n}" ::"r"(
           (barrier)),
@@ -483,7 +483,7 @@ DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32 barrier, u32 lane) 
 DEVICE void warp_copy_two(u32 dst, const u8* src, u32 bytes, u32 dst2, const u8* src2, u32 bytes2, u32 barrier, u32 lane) {
   if (lane == 0) copy_start_two(dst, src, bytes, dst2, src2, bytes2, barrier);
 }
-DEVICE void warp_copy_wait(u32 barrier, u32 parity, u32) { copy_wait(barrier, parity); }
+DEVICE void warp_copy_wait(u32 barrier, u32 parity, u32 younger) { copy_wait(barrier, parity, younger); }
 #endif
 #ifdef __CUDACC__
 DEVICE void copy_lanes(u32 dst, const u8* src, u32 bytes, u32 lane) {

@@ -88,6 +88,7 @@ struct Lane {
   u32 thread, warp_index, index, bit;
   u32 fenced;  // clock of the last copy_fence
   u32 waits;   // 1 + number of the barrier that it waits for
+  u32 copies;  // that it has begun
   bool alone;  // the launch before has ended
   At at;       // of that wait
 };
@@ -104,6 +105,7 @@ struct Barrier {
   bool fenced;
   u32 fence_owner;
   u32 started, done;  // copies
+  u32 beginner, number;  // the thread that has begun the last one, and of its copies it is this one, from 1 on
   u32 pieces;         // of the copy in flight
   u32 dst[2], bytes[2];
   const void* src[2];
@@ -638,6 +640,8 @@ inline void start_copy(u32 dst, const void* src, u32 bytes, u32 dst2, const void
     start_piece(g, b, dst2, src2, bytes2, at);
   }
   b.started++;
+  b.beginner = g->now->thread;
+  b.number = ++g->now->copies;
   g->in_flight++;
   const u32 number = g->barrier_numbers[place / 8];
   for (u32 i = 0; i < g->threads; i++) {
@@ -664,12 +668,16 @@ inline void finish_copy(Grid* g, Barrier& b) {
   g->in_flight--;
 }
 
-// Returns when the phase with this parity has ended: phase n ends with copy n, and the one before the first has ended.
-inline void wait_copy(u32 place, u32 parity, At at) {
+// Returns when the phase with this parity has ended: phase n ends with copy n, and the one before the first has ended. Devices without barriers for copies
+// would wait until at most `younger` of the thread's copies are left.
+inline void wait_copy(u32 place, u32 parity, u32 younger, At at) {
   Grid* const g = grid;
   Lane* const me = g->now;
   Barrier& b = find_barrier(g, place, at);
   if (parity > 1) fail(at, "parity %u", parity);
+  if (b.started && b.beginner == me->thread && younger > me->copies - b.number) {
+    fail(at, "a wait that lets %u younger copies be, of %u that were begun behind that to %u", younger, me->copies - b.number, b.dst[0]);
+  }
   while ((b.done & 1) == parity) {
     if (b.started != b.done) {
       finish_copy(g, b);
@@ -725,7 +733,7 @@ inline bool run_block(Grid* g) {
     lane.index = i % LANES;
     lane.bit = 1u << lane.index;
     lane.fenced = g->clock;
-    lane.waits = 0;
+    lane.waits = lane.copies = 0;
     lane.alone = !g->launch->overlaps;
   }
   g->now = &g->lanes[0];

@@ -5,9 +5,10 @@
 //   launch that overlaps with the one before, stores and ordinary loads ahead of `overlap_wait`;
 // - primitives of a warp or block that not all of its threads reach, or that they reach at different places;
 // - shifts by 32 and more, indices outside an array, signed overflow, division by zero;
-// - a barrier that was not initialised and fenced, a wait for a copy that nobody starts, a look at what is still
-// copied. Shared memory, and the target of a copy until it is waited for, hold 0xA5. Kernels reach memory in no other
-// way than through these functions. What a message gives as the place is where the primitive stands.
+// - a barrier that was not initialised and fenced, a wait for a copy that nobody starts, or that would not wait for it
+//   where copies are counted, a look at what is still copied.
+// Shared memory, and the target of a copy until it is waited for, hold 0xA5. Kernels reach memory in no other way than
+// through these functions. What a message gives as the place is where the primitive stands.
 #pragma once
 #include "simt_engine.h"
 #include "simt_undefined.h"
@@ -169,7 +170,7 @@ DEVICE void copy_start(u32 dst, const void* src, u32 bytes, u32 barrier, SIMT_AT
 DEVICE void copy_start_two(u32 dst, const void* src, u32 bytes, u32 dst2, const void* src2, u32 bytes2, u32 barrier, SIMT_AT) {
   simt::start_copy(dst, src, bytes, dst2, src2, bytes2, barrier, SIMT_HERE);
 }
-DEVICE void copy_wait(u32 barrier, u32 parity, SIMT_AT) { simt::wait_copy(barrier, parity, SIMT_HERE); }
+DEVICE void copy_wait(u32 barrier, u32 parity, u32 younger = 0, SIMT_AT) { simt::wait_copy(barrier, parity, younger, SIMT_HERE); }
 
 DEVICE float bits_f32(u32 v) {
   float f;

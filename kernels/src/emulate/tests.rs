@@ -370,6 +370,7 @@ fn each_mistake_is_found() {
         (42, 0, 32, "a division by zero"),
         (43, i32::MAX as u32, 32, "a signed addition overflows"),
         (44, 0, 32, "divergence: this lane has ended while lanes 0000ffff wait at mma"),
+        (45, 0, 32, "a wait that lets 1 younger copies be, of 0 that were begun behind that to 0"),
     ];
     for (mode, n, threads, expected) in cases {
         for seed in [0, 3, 4] {
