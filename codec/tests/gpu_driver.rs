@@ -485,8 +485,9 @@ fn threads_share_a_device() {
     assert!(!raw.is_null());
 }
 
-/// The PTX of the kernels that only tests use, for this device. `make test-gpu` writes it and says where.
-fn selftest(device: &Device) -> Option<&'static str> {
+/// A device, and the PTX of the kernels that only tests use for it. `make test-gpu` writes that and says where.
+fn selftest() -> Option<(Device, MutexGuard<'static, ()>, &'static str)> {
+    let (device, alone) = device()?;
     let Some(folder) = std::env::var_os("WCODEC_SELFTEST") else {
         assert!(std::env::var("WCODEC_REQUIRE_GPU").as_deref() != Ok("1"), "WCODEC_SELFTEST names no folder");
         return None;
@@ -500,7 +501,7 @@ fn selftest(device: &Device) -> Option<&'static str> {
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     // Modules are told apart by their address, and kept as long as the device.
     static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    Some(TEXT.get_or_init(|| text))
+    Some((device, alone, TEXT.get_or_init(|| text)))
 }
 
 /// A launch of a kernel of `selftest.cu`, in blocks of 128 threads, each of which gives `outputs` words. Of shared
@@ -592,8 +593,7 @@ fn modes(device: &Device) -> u32 {
 
 #[test]
 fn primitives_of_the_kernels_are_those_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     let run = Run::new("primitives", 16);
     for seed in 0..8 {
         let input = words(128, seed);
@@ -604,8 +604,7 @@ fn primitives_of_the_kernels_are_those_of_the_emulator() {
 
 #[test]
 fn words_of_the_kernels_are_those_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     for seed in 0..8 {
         let [gpu, emulated] = on_both(&device, ptx, Run::new("words", 8), &words(128, 300 + seed));
         assert_eq!(gpu, emulated);
@@ -614,8 +613,7 @@ fn words_of_the_kernels_are_those_of_the_emulator() {
 
 #[test]
 fn floats_of_the_kernels_are_those_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     for seed in 0..8 {
         let input = cases::floats(seed);
         let run = Run { blocks: input.len() / (3 * THREADS), ..Run::new("floats", 8) };
@@ -630,8 +628,7 @@ fn floats_of_the_kernels_are_those_of_the_emulator() {
 
 #[test]
 fn powers_of_the_kernels_are_near_enough() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     let input = cases::powers();
     let run = Run { blocks: input.len() / THREADS, ..Run::new("powers", 1) };
     for found in on_both(&device, ptx, run, &input) {
@@ -644,8 +641,7 @@ fn powers_of_the_kernels_are_near_enough() {
 
 #[test]
 fn halves_of_the_kernels_are_those_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     let run = Run { blocks: (1 << 16) / THREADS, ..Run::new("halves", 1) };
     assert_same(run, &[], on_both(&device, ptx, run, &[]), |_| Kind::F32);
     for (mode, seed) in (0..modes(&device)).flat_map(|mode| (0..8).map(move |seed| (mode, seed))) {
@@ -658,8 +654,7 @@ fn halves_of_the_kernels_are_those_of_the_emulator() {
 
 #[test]
 fn whole_numbers_of_the_kernels_are_those_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     for seed in 0..8 {
         let input = cases::integers(seed);
         let run = Run { blocks: input.len() / (4 * THREADS), ..Run::new("integers", 11) };
@@ -669,8 +664,7 @@ fn whole_numbers_of_the_kernels_are_those_of_the_emulator() {
 
 #[test]
 fn streams_of_the_kernels_are_those_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     for seed in 0..8 {
         for (run, input) in
             [(Run::new("takes", 16), cases::takes(seed)), (Run::new("windows", 24), cases::windows(seed))]
@@ -683,8 +677,7 @@ fn streams_of_the_kernels_are_those_of_the_emulator() {
 
 #[test]
 fn memory_of_the_kernels_is_that_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     for seed in 0..8 {
         let input = cases::random(THREADS * 8, seed);
         for run in [Run { shared: shared(THREADS * 32), ..Run::new("shared_words", 19) }, Run::new("memory", 28)] {
@@ -707,8 +700,7 @@ fn memory_of_the_kernels_is_that_of_the_emulator() {
 
 #[test]
 fn copies_of_the_kernels_are_those_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     for (mode, seed) in (0..6).flat_map(|mode| (0..8).map(move |seed| (mode, seed))) {
         let input = cases::slots(seed);
         let run = Run { mode, n: SLOTS as u32, shared: shared(cases::COPIES), ..Run::new("copies", 1) };
@@ -718,8 +710,7 @@ fn copies_of_the_kernels_are_those_of_the_emulator() {
 
 #[test]
 fn products_of_matrices_are_those_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     for (mode, seed) in (0..modes(&device)).flat_map(|mode| (0..8).map(move |seed| (mode, seed))) {
         let run = Run { mode, ..Run::new("products", 4) };
         // Sums that f32 holds are the same in any order.
@@ -752,8 +743,7 @@ fn products_of_matrices_are_those_of_the_emulator() {
 
 #[test]
 fn products_of_whole_matrices_are_those_of_the_emulator() {
-    let Some((device, _alone)) = device() else { return };
-    let Some(ptx) = selftest(&device) else { return };
+    let Some((device, _alone, ptx)) = selftest() else { return };
     for seed in 0..8 {
         for input in [words(1280, 200 + seed), cases::byte_matrices(seed)] {
             let [gpu, emulated] = on_both(&device, ptx, Run::new("whole_products", 4), &input);

@@ -1,7 +1,7 @@
 // Kernels that test the emulator: each primitive, and each mistake that it must find. Not shipped.
 //
 // Those that tests compare with a GPU use shared memory from TABLE_AT on: what lies before may be the system's there.
-#include "chunk.h"
+#include "single.h"
 
 struct SelfTest {
   u64 input;   // address of u32
@@ -74,12 +74,12 @@ KERNEL(digits, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index();
   const u32* const in = (const u32*)params.input + (u64)thread * 2;
   const float x = bits_f32(ldg32(in)), factor = bits_f32(ldg32(in + 1));
-  const float whole = fma_rn(x, factor, bits_f32(0x4B408080u));
-  const float rest = fma_rn(x, factor, bits_f32(0x4B408080u) - whole);
+  const float whole = fma_rn(x, factor, bits_f32(DIGITS_ABOVE));
+  const float rest = fma_rn(x, factor, bits_f32(DIGITS_ABOVE) - whole);
   u32* const out = (u32*)params.output + (u64)thread * 3;
   stg32(out + 0, f32_bits(whole));
   stg32(out + 1, f32_bits(rest));
-  stg32(out + 2, f32_bits(fma_rn(rest, 128, bits_f32(0x4B400080u))));
+  stg32(out + 2, f32_bits(fma_rn(rest, 128, bits_f32(DIGIT_ABOVE))));
 }
 
 // e to the power of a float a thread.

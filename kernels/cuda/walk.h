@@ -31,26 +31,32 @@ DEVICE bool is_sound(const Tiles& t, Arrival a) {
   return a.from <= a.to && a.to <= t.data_units && a.to - a.from <= t.max_chunk / 4;
 }
 
+// What to copy for a chunk: whole 16 bytes around it. One that is unsound, or empty, is not copied, but something must complete the barrier's phase: of the
+// table, since of the chunks those around it alone may be there.
+struct Source {
+  const u8* from;
+  u32 bytes;
+  bool sound;
+};
+DEVICE Source source_of(const Tiles& t, Arrival a) {
+  const u32 first = a.from & ~3u, last = (a.to + 3) & ~3u;
+  const bool sound = is_sound(t, a), some = sound && first < last;
+  return {some ? (const u8*)t.data + (u64)first * 4 : (const u8*)t.table, some ? (last - first) * 4 : 16, sound};
+}
+
 // Asks for a chunk; whether it is sound. SMALL: by `small_copy`.
 template <bool SMALL = false>
 DEVICE bool start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) {
-  // Whole 16 bytes around the chunk. One that is unsound, or empty, is not copied, but something must complete the barrier's phase: of the table, since of
-  // the chunks those around it alone may be there.
-  const u32 first = a.from & ~3u, last = (a.to + 3) & ~3u;
-  const bool sound = is_sound(t, a), some = sound && first < last;
-  const u8* const from = some ? (const u8*)t.data + (u64)first * 4 : (const u8*)t.table;
-  const u32 bytes = some ? (last - first) * 4 : 16;
-  if constexpr (SMALL) small_copy(buffer, from, bytes, barrier, lane);
-  else warp_copy(buffer, from, bytes, barrier, lane);
-  return sound;
+  const Source s = source_of(t, a);
+  if constexpr (SMALL) small_copy(buffer, s.from, s.bytes, barrier, lane);
+  else warp_copy(buffer, s.from, s.bytes, barrier, lane);
+  return s.sound;
 }
 // The same, and for `side_bytes` of side words.
 DEVICE bool start_beside(const Tiles& t, Arrival a, u32 buffer, u32 to, const u8* side, u32 side_bytes, u32 barrier, u32 lane) {
-  const u32 first = a.from & ~3u, last = (a.to + 3) & ~3u;
-  const bool sound = is_sound(t, a), some = sound && first < last;
-  const u8* const from = some ? (const u8*)t.data + (u64)first * 4 : (const u8*)t.table;
-  warp_copy_two(buffer, from, some ? (last - first) * 4 : 16, to, side, side_bytes, barrier, lane);
-  return sound;
+  const Source s = source_of(t, a);
+  warp_copy_two(buffer, s.from, s.bytes, to, side, side_bytes, barrier, lane);
+  return s.sound;
 }
 
 // A warp's state over all of its chunks.

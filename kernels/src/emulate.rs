@@ -20,8 +20,6 @@
 
 mod buffer;
 #[cfg(test)]
-mod plain;
-#[cfg(test)]
 mod tests;
 
 use std::ffi::{CString, c_char, c_int};

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import wcodec
-from products import Weights, captured, copies, microseconds
+from products import Weights, captured, copies, microseconds, take_quads
 from wcodec.nn import _crossover
 
 SHAPES = ((256, 2048), (2048, 2048), (5632, 2048), (4096, 4096), (4096, 14336), (32000, 4096))
@@ -87,9 +86,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="puts this GPU's rows into the package's table")
     parser.add_argument("--coders", default="huffman,rans", help="and layout, where it is not pair")
     args = parser.parse_args()
-    if "quad" in args.coders:
-        # Off for users: CONTRIBUTING.md says why.
-        os.environ["WCODEC_QUAD_PRODUCTS"] = "1"
+    take_quads("quad" in args.coders)
     measured = [
         measure(coder, scheme, options, rows, columns)
         for coder in args.coders.split(",")

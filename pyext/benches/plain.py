@@ -2,8 +2,7 @@
 coded weights: how far these are from what they could be if decoding cost nothing.
 
     make target/selftest/made
-    python pyext/benches/plain.py [--models tinyllama,llama-8b] [--bits none,4,3.1] [--layout pair|quad]
-        [--table-bits 11] [--tiles 128,256,512] [--json FILE]
+    python pyext/benches/plain.py [--tiles 128,256,512] [and what products.py takes of models and compression]
 
 The kernels are those of kernels/cuda/plain.cu: chunks as they are coded otherwise, of bytes; their launches are planned
 as codec/src/gpu/plan/product.rs plans those of coded weights. Weights are those of products.py, quantized to int8 a
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -95,9 +93,8 @@ def plan(rows: int, columns: int, tile: int, device: Any) -> Launch:
         if few * tiles <= MOST_WARPS and together * few * tiles <= MOST_EARLY:
             most = min(max(together, 2), MOST_WARPS // (few * tiles))
             yield from ((True, n, few) for n in range(most, min(together, LEAST_EARLY) - 1, -1))
-        if strips * tiles <= processors * MOST_CHUNKS and 2 * -(-strips // (2 * processors)) <= -(
-            -strips // processors
-        ):
+        even = 2 * over(strips, 2 * processors) <= over(strips, processors)
+        if even and strips * tiles <= processors * MOST_CHUNKS:
             yield False, 2, per_block(2)
         yield False, 1, per_block(1)
 
@@ -129,7 +126,7 @@ def plan(rows: int, columns: int, tile: int, device: Any) -> Launch:
         if end > limit or (early and warps < own):
             continue
         least = over(strips, own_strips)
-        grid = min(least + max(processors * at_a_time - least, 0), strips)
+        grid = min(max(least, processors * at_a_time), strips)
         return Launch(
             early,
             warps,
@@ -148,6 +145,23 @@ def plan(rows: int, columns: int, tile: int, device: Any) -> Launch:
             },
         )
     raise ValueError(f"no room for {rows} x {columns} in tiles of {tile}")
+
+
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int * 16)]
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(Attribute)),
+        ("count", ctypes.c_uint),
+    ]
 
 
 class Kernels:
@@ -177,17 +191,6 @@ class Kernels:
             raise RuntimeError(f"{name}: error {status} of the driver")
 
     def launch(self, launch: Launch, params: Any) -> None:
-        class Attribute(ctypes.Structure):
-            _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int * 16)]
-
-        class Config(ctypes.Structure):
-            _fields_ = [
-                *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
-                ("stream", ctypes.c_void_p),
-                ("attributes", ctypes.POINTER(Attribute)),
-                ("count", ctypes.c_uint),
-            ]
-
         # Programmatic stream serialization, as product.rs launches.
         overlap = Attribute(6, b"", (ctypes.c_int * 16)(1))
         stream = torch.cuda.current_stream().cuda_stream
@@ -277,25 +280,17 @@ def plain_graph(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default="tinyllama,llama-8b", help="of " + ", ".join(products.MODELS))
-    parser.add_argument("--bits", default="none,4,3.1", help="bits a weight of scheme rate, or none for int8")
-    parser.add_argument("--layout", default="pair", help="pair or quad")
-    parser.add_argument("--table-bits", type=int, help="log2 of the slots of coder huffman's tables")
+    products.add_arguments(parser)
     parser.add_argument("--tiles", default="128,256,512", help="widths of the plain kernel's tiles")
-    parser.add_argument("--json")
     args = parser.parse_args()
-    if args.layout == "quad":
-        # Off for users: CONTRIBUTING.md says why.
-        os.environ["WCODEC_QUAD_PRODUCTS"] = "1"
+    products.take_quads(args.layout == "quad")
     kernels = Kernels()
     report = []
     for model in args.models.split(","):
         groups, by = products.MODELS[model]
         for bits in args.bits.split(","):
-            scheme: dict[str, Any] = {} if bits == "none" else {"bits": float(bits), "trellis": False}
-            if args.table_bits is not None and (bits != "none" or args.layout == "quad"):
-                scheme["table_bits"] = args.table_bits
-            held = products.Weights(groups, {"coder": "huffman", "layout": args.layout, **scheme})
+            named, options = products.options_of(bits, args)
+            held = products.Weights(groups, {"coder": "huffman", **options})
             x = {w.shape[1]: torch.randn(w.shape[1], device="cuda", dtype=torch.bfloat16) for w in held.plain.values()}
             graphs, kept = held.graphs(1, merged=False), []
             for tile in map(int, args.tiles.split(",")):
@@ -306,7 +301,7 @@ def main() -> None:
             fastest = min((name for name in middle if name.startswith("plain")), key=middle.__getitem__)
             row = {
                 "what": model,
-                "scheme": "int8" if bits == "none" else f"rate {bits}",
+                "scheme": named,
                 "bits": held.bits,
                 "times": middle,
                 "spread": {name: [found[0], found[-1]] for name, found in times.items()},
@@ -315,15 +310,14 @@ def main() -> None:
             }
             report.append(row)
             print(
-                f"{model:10} {row['scheme']:9} {held.bits:5.2f} bits: bf16 {middle['bf16']:8.2f} us, ours "
-                f"{middle['ours']:8.2f} us, {fastest} {middle[fastest]:8.2f} us, of which ours {row['of_plain']:.2f}",
+                f"{model:10} {named:9} {held.bits:5.2f} bits: bf16 {middle['bf16']:8.2f} us, ours "
+                f"{middle['ours']:8.2f} us, {fastest} {middle[fastest]:8.2f} us, ours over it {row['of_plain']:.2f}",
                 flush=True,
             )
             held.decoder.check()
             del graphs, kept, held
             torch.cuda.empty_cache()
-    if args.json:
-        Path(args.json).write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": report}, indent=1))
+    products.save(report, args.json)
 
 
 if __name__ == "__main__":

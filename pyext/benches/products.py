@@ -130,22 +130,47 @@ def row(weights: Weights, batch: int, merged: bool, by: float) -> dict[str, Any]
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def take_quads(wanted: bool) -> None:
+    """If so, products of layout `quad` are taken, which are off for users: CONTRIBUTING.md says why."""
+    if wanted:
+        os.environ["WCODEC_QUAD_PRODUCTS"] = "1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What says which models are measured, and how they are compressed."""
     parser.add_argument("--bits", default="none,4,3.1", help="bits a weight of scheme rate, or none for int8")
     parser.add_argument("--trellis", action="store_true", help="with a trellis")
     parser.add_argument("--table-bits", type=int, help="log2 of the slots of coder huffman's tables, with --bits")
-    parser.add_argument("--coder", default="huffman")
     parser.add_argument("--layout", default="pair", help="pair or quad")
     parser.add_argument("--tile", type=int, help="columns of a tile; by the matrix's shape where absent")
-    parser.add_argument("--batch", default="1,8,16", help="vectors")
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
-    parser.add_argument("--shapes", default="", help="rows x columns, each by itself")
     parser.add_argument("--json")
+
+
+def options_of(bits: str, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """A scheme's name, and how weights are compressed with it, but for the coder."""
+    options: dict[str, Any] = {} if bits == "none" else {"bits": float(bits), "trellis": args.trellis}
+    if args.table_bits is not None and (bits != "none" or args.layout == "quad"):
+        options["table_bits"] = args.table_bits
+    if args.tile is not None:
+        options["tile"] = args.tile
+    return "int8" if bits == "none" else f"rate {bits}", {"layout": args.layout, **options}
+
+
+def save(rows: list[dict[str, Any]], path: str | None) -> None:
+    """Writes rows and the device's name, if there is a path."""
+    if path:
+        Path(path).write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_arguments(parser)
+    parser.add_argument("--coder", default="huffman")
+    parser.add_argument("--batch", default="1,8,16", help="vectors")
+    parser.add_argument("--shapes", default="", help="rows x columns, each by itself")
     args = parser.parse_args()
-    if args.layout == "quad":
-        # Off for users: CONTRIBUTING.md says why.
-        os.environ["WCODEC_QUAD_PRODUCTS"] = "1"
+    take_quads(args.layout == "quad")
     report: list[dict[str, Any]] = []
     things: list[tuple[str, list[list[Layer]], float, tuple[bool, ...]]] = [
         (name, *MODELS[name], (False, True)) for name in args.models.split(",") if name
@@ -155,14 +180,9 @@ def main() -> None:
         count = copies(rows, columns)
         things.append((shape, [[(str(i), rows, columns)] for i in range(count)], count, (False,)))
     for bits in args.bits.split(","):
-        scheme: dict[str, Any] = {} if bits == "none" else {"bits": float(bits), "trellis": args.trellis}
-        if args.table_bits is not None and (bits != "none" or args.layout == "quad"):
-            scheme["table_bits"] = args.table_bits
-        if args.tile is not None:
-            scheme["tile"] = args.tile
-        named = "int8" if bits == "none" else f"rate {bits}"
+        named, options = options_of(bits, args)
         for name, groups, by, kinds in things:
-            held = Weights(groups, {"coder": args.coder, "layout": args.layout, **scheme})
+            held = Weights(groups, {"coder": args.coder, **options})
             for batch in map(int, args.batch.split(",")):
                 for merged in kinds:
                     found = row(held, batch, merged, by)
@@ -173,8 +193,7 @@ def main() -> None:
             held.decoder.check()
             del held
             torch.cuda.empty_cache()
-    if args.json:
-        Path(args.json).write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": report}, indent=1))
+    save(report, args.json)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from typing import Any
 import torch
 import wcodec
 import wcodec.nn
+from products import take_quads
 from tinyllama_model import SHAPES, Steps, build, clean, generate, held, logits, peak, prompt, timed
 
 SECTIONS = ("speeds", "flat", "graphs", "compile", "prefill", "batch", "zstd", "auto", "cache", "offload")
@@ -268,9 +268,7 @@ def main() -> int:
     parser.add_argument("--budget", default="600MB", help="of the GPU's memory, for section auto")
     parser.add_argument("--caches", type=listed(), default="256MB,1GB", help="sizes, for section cache")
     args = parser.parse_args()
-    if args.layout == "quad":
-        # Off for users: CONTRIBUTING.md says why.
-        os.environ["WCODEC_QUAD_PRODUCTS"] = "1"
+    take_quads(args.layout == "quad")
     # As in transformers' generate.
     with torch.no_grad():
         bench = Bench(args)

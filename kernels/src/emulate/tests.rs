@@ -1,8 +1,9 @@
-//! The kernels of `cuda/selftest.cu`: each primitive, and each mistake that the emulator must find.
+//! The kernels of `cuda/selftest.cu`: each primitive, and each mistake that the emulator must find. Those of `cuda/plain.cu`, too.
 
 mod arithmetic;
 mod cases;
 mod memory;
+mod plain;
 
 use super::{Buffer, Launch, Range};
 use crate::abi;

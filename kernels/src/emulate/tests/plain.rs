@@ -1,6 +1,6 @@
 //! The kernels of `cuda/plain.cu`: launched as `pyext/benches/plain.py` does it.
 
-use super::{Buffer, Launch, Range};
+use super::{Buffer, Launch, Range, value_of_bf16};
 use crate::abi::{Divisor, Factor, FactorsBatch, Output, PART_RESULT, Parameters, STATUS_GOOD, TABLE_AT, Tiles};
 
 const ROWS: usize = 48;
@@ -12,10 +12,6 @@ const STRIPS: usize = ROWS / 16;
 
 fn bf16(v: f32) -> u16 {
     (v.to_bits() >> 16) as u16
-}
-
-fn f32_of(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
 }
 
 fn buffer<const N: usize, T: Copy>(numbers: &[T], bytes: fn(T) -> [u8; N]) -> Buffer {
@@ -127,10 +123,10 @@ fn products_with_weights_that_are_not_coded() {
         let launch = Launch::plain(kernel).grid(grid as u32).threads(warps as u32 * 32).shared(shared as u32);
         launch.run(params.as_bytes(), &memory).unwrap();
         for (row, (got, scale)) in y.chunks_exact(2).zip(&scales).enumerate() {
-            let got = f32_of(u16::from_le_bytes(got.try_into().unwrap()));
+            let got = value_of_bf16(u16::from_le_bytes(got.try_into().unwrap()));
             let terms = symbols[row * COLS..][..COLS].iter().zip(&x);
-            let want = terms.map(|(&q, &x)| f64::from(q) * f64::from(f32_of(x))).sum::<f64>() * f64::from(*scale);
-            assert!((f64::from(got) - want).abs() <= want.abs() / 256.0, "{kernel}, row {row}: {got}, not {want}");
+            let want = terms.map(|(&q, &x)| f64::from(q) * value_of_bf16(x)).sum::<f64>() * f64::from(*scale);
+            assert!((got - want).abs() <= want.abs() / 256.0, "{kernel}, row {row}: {got}, not {want}");
         }
     }
 }
