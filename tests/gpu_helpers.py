@@ -22,9 +22,6 @@ import pytest
 import wcodec
 from wcodec import _devices, _native
 
-# Products of layout `quad` are off for users, and on here: CONTRIBUTING.md says why.
-os.environ.setdefault("WCODEC_QUAD_PRODUCTS", "1")
-
 REQUIRED = os.environ.get("WCODEC_REQUIRE_GPU") == "1"
 
 try:

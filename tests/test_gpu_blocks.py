@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import wcodec
 import wcodec.nn
 from gpu_helpers import torch
-from test_gpu_products import SCHEMES, WAYS, container, error, poisoned, weights
+from test_gpu_products import SCHEMES, WAYS, container, error, fits, poisoned, weights
 from wcodec.nn import _around
 from wcodec.nn._around import Launch, Norm
 from wcodec.nn._chain import Chain
@@ -32,8 +32,9 @@ def parts(decoder: wcodec.GpuDecoder, names: tuple[str, ...], dtype: torch.dtype
     return [Fused(decoder, name, tuple(decoder.info(name).shape), dtype, Chain(0)) for name in names]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("scheme", ("rows", "blocks", "scalar", "trellis"))
+@pytest.mark.parametrize(
+    ("scheme", "way"), [(s, w) for s in ("rows", "blocks", "scalar", "trellis") for w in WAYS if fits(s, w)]
+)
 def test_launches_do_what_is_around(scheme: str, way: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(gpu_helpers.seed())
     # Scales of blocks are of whole blocks of columns.

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import wcodec
-from products import Weights, captured, copies, microseconds, take_quads
+from products import Weights, captured, copies, microseconds
 from wcodec.nn import _crossover
 
 SHAPES = ((256, 2048), (2048, 2048), (5632, 2048), (4096, 4096), (4096, 14336), (32000, 4096))
@@ -86,7 +86,6 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="puts this GPU's rows into the package's table")
     parser.add_argument("--coders", default="huffman,rans", help="and layout, where it is not pair")
     args = parser.parse_args()
-    take_quads("quad" in args.coders)
     measured = [
         measure(coder, scheme, options, rows, columns)
         for coder in args.coders.split(",")

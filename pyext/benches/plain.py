@@ -170,6 +170,8 @@ class Kernels:
     def __init__(self) -> None:
         self.cuda = ctypes.CDLL("libcuda.so.1")
         folder = Path(os.environ.get("WCODEC_SELFTEST", ROOT / "target/selftest"))
+        # The driver loads into the context that is current, and torch makes that with its first tensor.
+        torch.empty(1, device="cuda")
         target = 90 if torch.cuda.get_device_capability() >= (9, 0) else 80
         text = (folder / f"plain.sm_{target}.ptx").read_bytes()
         module = ctypes.c_void_p()
@@ -256,7 +258,11 @@ class Plain:
         want = self.symbols.double() @ x.double() * self.scales.double()
         error = float((y.double() - want).norm() / want.norm())
         if not error < 2.0**-8:
-            raise RuntimeError(f"{list(self.symbols.shape)}: relative error {error} of what the kernels give")
+            rows = y.isnan().nonzero().flatten().tolist()
+            raise RuntimeError(
+                f"{list(self.symbols.shape)}: relative error {error} of what kernels give; {len(rows)} rows are not "
+                f"numbers, {rows[:8]} first, and the first chunk that was refused is {int(self.status)}"
+            )
 
 
 def plain_graph(
@@ -283,7 +289,6 @@ def main() -> None:
     products.add_arguments(parser)
     parser.add_argument("--tiles", default="128,256,512", help="widths of the plain kernel's tiles")
     args = parser.parse_args()
-    products.take_quads(args.layout == "quad")
     kernels = Kernels()
     report = []
     for model in args.models.split(","):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -130,12 +129,6 @@ def row(weights: Weights, batch: int, merged: bool, by: float) -> dict[str, Any]
     }
 
 
-def take_quads(wanted: bool) -> None:
-    """If so, products of layout `quad` are taken, which are off for users: CONTRIBUTING.md says why."""
-    if wanted:
-        os.environ["WCODEC_QUAD_PRODUCTS"] = "1"
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What says which models are measured, and how they are compressed."""
     parser.add_argument("--bits", default="none,4,3.1", help="bits a weight of scheme rate, or none for int8")
@@ -170,7 +163,6 @@ def main() -> None:
     parser.add_argument("--batch", default="1,8,16", help="vectors")
     parser.add_argument("--shapes", default="", help="rows x columns, each by itself")
     args = parser.parse_args()
-    take_quads(args.layout == "quad")
     report: list[dict[str, Any]] = []
     things: list[tuple[str, list[list[Layer]], float, tuple[bool, ...]]] = [
         (name, *MODELS[name], (False, True)) for name in args.models.split(",") if name

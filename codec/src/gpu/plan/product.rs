@@ -81,12 +81,6 @@ fn mode(tiles: &TilesPlan) -> Option<Mode> {
     }
 }
 
-/// Whether products are taken of layout `quad`: not unless WCODEC_QUAD_PRODUCTS is 1. Their kernels were wrong on a GPU, and have not run on one since they were
-/// corrected (CONTRIBUTING.md).
-fn multiplies_quads() -> bool {
-    cfg!(test) || std::env::var_os("WCODEC_QUAD_PRODUCTS").is_some_and(|on| on == "1")
-}
-
 /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
 pub fn unfused(plan: &TensorPlan) -> Option<String> {
     let tensor = &plan.tensor;
@@ -103,7 +97,6 @@ pub fn unfused(plan: &TensorPlan) -> Option<String> {
         return Some(format!("a scale for each {columns} columns"));
     }
     match mode(tiles) {
-        Some(Mode::Quad | Mode::QuadTrellis) if !multiplies_quads() => Some("layout quad".to_owned()),
         Some(_) => None,
         None if tiles.tiling.layout == Layout::Byte => Some(format!("layout {}", tiles.tiling.layout)),
         None if tiles.tiling.filter != Filter::None => Some(format!("filter {}", tiles.tiling.filter)),
