@@ -67,6 +67,7 @@ def copies(rows: int, columns: int, most: int = 64) -> int:
 
 def captured(run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         run()
     torch.cuda.synchronize()

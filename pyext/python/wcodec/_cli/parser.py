@@ -206,7 +206,7 @@ def _tuning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layout",
         choices=LAYOUTS,
-        help="layout of the symbols (default: pair; quad, with huffman, is for products on a GPU)",
+        help="layout of the symbols (default: pair; quad, with huffman, is for products of one token on a GPU)",
     )
     parser.add_argument("--level", type=int, metavar="N",
                         help=f"level of coder zstd, 1 to 19 (default: {DEFAULT_LEVEL})")  # fmt: skip
