@@ -66,11 +66,13 @@ def test_products_of_few_tokens_have_gradients_too() -> None:
     assert near(gradient(layer, x, grad), grad, layer.weight) and layer.bias.grad is not None
 
 
-def test_large_weights_are_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tokens", (20, 90))
+def test_large_weights_are_decoded_in_slices(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_plans, "SLICE_BYTES", 1 << 18)
     layer = CompressedLinear.from_linear(linear(512, 2000, bias=False))
-    x = torch.randn(2, 20, 512, device=DEVICE, dtype=torch.bfloat16)
-    grad = torch.randn(2, 20, 2000, device=DEVICE, dtype=torch.bfloat16)
+    x = torch.randn(2, tokens, 512, device=DEVICE, dtype=torch.bfloat16)
+    grad = torch.randn(2, tokens, 2000, device=DEVICE, dtype=torch.bfloat16)
+    assert near(layer(x), x, layer.weight.t())
     assert near(gradient(layer, x, grad), grad, layer.weight)
     assert isinstance(layer._plan[0], _plans_gpu.GpuSlicedPlan)
 

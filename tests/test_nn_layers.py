@@ -170,12 +170,16 @@ def test_wrong_input() -> None:
 def test_large_layers_come_in_slices(coder: str, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     original = linear(320, 200, bias)
     whole = CompressedLinear.from_linear(original, coder=coder)
-    x = torch.randn(3, 2, 320)
-    wanted = whole(x)
+    # Few tokens and many, whose results lie together at once; and some that are of a larger tensor.
+    inputs = [torch.randn(3, 2, 320), torch.randn(5, 31, 320), torch.randn(7, 20, 640)[:, 3:17, ::2]]
+    wanted = [whole(x) for x in inputs]
     monkeypatch.setattr(_plans, "SLICE_BYTES", 50 * 320 * 4)
     layer = CompressedLinear.from_linear(original, coder=coder)
     assert list(_plans.slices(layer.entry, torch.float32)) == [(0, 48), (48, 96), (96, 144), (144, 192), (192, 200)]
-    torch.testing.assert_close(layer(x), wanted)
+    for x, y in zip(inputs, wanted, strict=True):
+        torch.testing.assert_close(layer(x), y)
+        x.requires_grad_()
+        torch.testing.assert_close(layer(x).detach(), y)
     assert isinstance(layer._plan[0], _plans.SlicedPlan)
     assert torch.equal(layer.weight, whole.weight)
 
