@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import wcodec
-from products import Weights, captured, copies, microseconds
+from products import Graph, Weights, copies, microseconds
 from wcodec.nn import _crossover
 
 SHAPES = ((256, 2048), (2048, 2048), (5632, 2048), (4096, 4096), (4096, 14336), (32000, 4096))
@@ -35,7 +35,7 @@ QUADS: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-def graphs(held: Weights, tokens: int) -> dict[str, torch.cuda.CUDAGraph]:
+def graphs(held: Weights, tokens: int) -> dict[str, Graph]:
     """Of all copies, one after the other: products, and decoding with cuBLAS behind it."""
     (_, rows, columns) = held.groups[0][0]
     x = torch.randn((tokens, columns), device="cuda", dtype=torch.bfloat16)
@@ -55,7 +55,7 @@ def graphs(held: Weights, tokens: int) -> dict[str, torch.cuda.CUDAGraph]:
             batch.launch()
             F.linear(x, scratch)
 
-    return {"products": captured(multiplied), "decoded": captured(decoded)}
+    return {"products": Graph(multiplied), "decoded": Graph(decoded)}
 
 
 def measure(coder: str, scheme: str, options: dict[str, Any], rows: int, columns: int) -> dict[str, Any]:

@@ -202,23 +202,28 @@ class Kernels:
         self.call("cuLaunchKernelEx", ctypes.byref(config), self.functions[launch.early], pointers, None)
 
 
+def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A scale for each row, and int8."""
+    scales = weight.float().abs().amax(dim=1) / 127
+    return scales, (weight.float() / scales[:, None]).round().to(torch.int8)
+
+
 class Plain:
     """A matrix as int8, in chunks of the order that the kernels read."""
 
     def __init__(self, weight: torch.Tensor, tile: int, device: Any) -> None:
         rows, columns = weight.shape
-        scales = weight.float().abs().amax(dim=1) / 127
-        symbols = (weight.float() / scales[:, None]).round().to(torch.int8)
+        self.weight = weight
+        self.scales, symbols = quantized(weight)
         strips, tiles, blocks = rows // STRIP, columns // tile, tile // BLOCK
         # Strips, halves of their rows, rows; tiles, blocks, lanes of a row.
         parts = symbols.reshape(strips, 2, 8, tiles, blocks, 4, 16)
         self.data = parts.permute(0, 3, 4, 1, 2, 5, 6).contiguous()
-        self.scales, self.symbols = scales, symbols
         self.offsets = torch.arange(strips * tiles + 1, dtype=torch.int32, device=weight.device) * (blocks * 256)
         self.table = torch.zeros(TABLE // 4, dtype=torch.int32, device=weight.device)
         self.status = torch.full((1,), -1, dtype=torch.int32, device=weight.device)
         self.launch = plan(rows, columns, tile, device)
-        output = KINDS["Output"](scales=scales.data_ptr(), scales_per_row=1, scale_columns=columns, scale_bytes=4)
+        output = KINDS["Output"](scales=self.scales.data_ptr(), scales_per_row=1, scale_columns=columns, scale_bytes=4)
         self.tiles = KINDS["Tiles"](
             data=self.data.data_ptr(),
             offsets=self.offsets.data_ptr(),
@@ -255,20 +260,22 @@ class Plain:
         return y, lambda kernels: kernels.launch(self.launch, params)
 
     def check(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        want = self.symbols.double() @ x.double() * self.scales.double()
+        # Anew: what the kernels were given is compared, too.
+        scales, symbols = quantized(self.weight)
+        want = symbols.double() @ x.double() * scales.double()
         error = float((y.double() - want).norm() / want.norm())
         if not error < 2.0**-8:
             rows = y.isnan().nonzero().flatten().tolist()
             raise RuntimeError(
-                f"{list(self.symbols.shape)}: relative error {error} of what kernels give; {len(rows)} rows are not "
+                f"{list(symbols.shape)}: relative error {error} of what kernels give; {len(rows)} rows are not "
                 f"numbers, {rows[:8]} first, and the first chunk that was refused is {int(self.status)}"
             )
 
 
 def plain_graph(
     layers: dict[str, torch.Tensor], x: dict[int, torch.Tensor], tile: int, kernels: Kernels
-) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
-    """Of all layers, and what it needs to live."""
+) -> products.Graph:
+    """Of all layers."""
     device = torch.cuda.get_device_properties()
     matrices = [Plain(weight, tile, device) for weight in layers.values()]
     works = [matrix.product(x[weight.shape[1]]) for matrix, weight in zip(matrices, layers.values(), strict=True)]
@@ -277,11 +284,11 @@ def plain_graph(
         for _, launch in works:
             launch(kernels)
 
-    graph = products.captured(run)
+    graph = products.Graph(run)
     graph.replay()
     for matrix, weight, (y, _) in zip(matrices, layers.values(), works, strict=True):
         matrix.check(x[weight.shape[1]], y)
-    return graph, [matrices, works]
+    return graph
 
 
 def main() -> None:
@@ -297,10 +304,9 @@ def main() -> None:
             named, options = products.options_of(bits, args)
             held = products.Weights(groups, {"coder": "huffman", **options})
             x = {w.shape[1]: torch.randn(w.shape[1], device="cuda", dtype=torch.bfloat16) for w in held.plain.values()}
-            graphs, kept = held.graphs(1, merged=False), []
+            graphs = held.graphs(1, merged=False)
             for tile in map(int, args.tiles.split(",")):
-                graphs[f"plain {tile}"], needs = plain_graph(held.plain, x, tile, kernels)
-                kept.append(needs)
+                graphs[f"plain {tile}"] = plain_graph(held.plain, x, tile, kernels)
             times = {name: [t / by for t in found] for name, found in products.microseconds(graphs).items()}
             middle = {name: median(found) for name, found in times.items()}
             fastest = min((name for name in middle if name.startswith("plain")), key=middle.__getitem__)
@@ -320,7 +326,7 @@ def main() -> None:
                 flush=True,
             )
             held.decoder.check()
-            del graphs, kept, held
+            del graphs, held
             torch.cuda.empty_cache()
     products.save(report, args.json)
 
