@@ -117,6 +117,8 @@ def test_filter_and_sort_are_those_of_the_inspector(file: Path, run: Cli) -> Non
 def test_what_was_meant(file: Path, run: Cli) -> None:
     for arguments, meant in (
         (["inpsect", file], "did you mean inspect?"),
+        (["compress", file], "did you mean encode?"),
+        (["run", file], "did you mean generate?"),
         (["inspect", file, "--fitler", "x"], "did you mean --filter?"),
         (["inspect", file, "--against", "x"], "--against is an option of wcodec verify"),
         (["verify", file, "--threads"], "expected one argument"),

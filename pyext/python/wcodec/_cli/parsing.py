@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 # What people write by mistake is at least so like what they mean.
 _LIKE = 0.6
+# What other tools call it, and the Python package.
+_ELSEWHERE = {
+    **dict.fromkeys(("compress", "compress_", "convert", "quantize"), "encode"),
+    **dict.fromkeys(("decompress", "decompress_", "dequantize"), "decode"),
+    **dict.fromkeys(("info", "list", "ls", "open", "show"), "inspect"),
+    **dict.fromkeys(("check", "test"), "verify"),
+    **dict.fromkeys(("chat", "run"), "generate"),
+    "diff": "compare",
+    "perplexity": "eval",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,9 +52,12 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            near = like(str(value), map(str, action.choices or ()))
+            choices = [str(choice) for choice in action.choices or ()]
+            elsewhere = _ELSEWHERE.get(str(value))
+            known = elsewhere in choices
+            near = elsewhere if known else like(str(value), choices)
             # From Python 3.14 on argparse can ask by itself.
-            if near is not None and "maybe you meant" not in error.message:
+            if near is not None and (known or "maybe you meant" not in error.message):
                 error.message += f": did you mean {near}?"
             raise
 
