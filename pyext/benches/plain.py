@@ -278,7 +278,7 @@ def plain_graph(
     """Of all layers."""
     device = torch.cuda.get_device_properties()
     matrices = [Plain(weight, tile, device) for weight in layers.values()]
-    works = [matrix.product(x[weight.shape[1]]) for matrix, weight in zip(matrices, layers.values(), strict=True)]
+    works = [matrix.product(x[matrix.weight.shape[1]]) for matrix in matrices]
 
     def run() -> None:
         for _, launch in works:
@@ -286,8 +286,8 @@ def plain_graph(
 
     graph = products.Graph(run)
     graph.replay()
-    for matrix, weight, (y, _) in zip(matrices, layers.values(), works, strict=True):
-        matrix.check(x[weight.shape[1]], y)
+    for matrix, (y, _) in zip(matrices, works, strict=True):
+        matrix.check(x[matrix.weight.shape[1]], y)
     return graph
 
 

@@ -70,8 +70,8 @@ class Graph:
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run = run
-        # The first time in another stream, behind what has made the inputs: torch gives memory that this stream has
-        # used to others which it has put into this stream, and knows of no other.
+        # The first run is in another stream, and waits for what makes its inputs here: until that is done, memory of
+        # its results may still be read, since torch hands memory on in the order of one stream.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
