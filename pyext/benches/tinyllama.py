@@ -40,7 +40,7 @@ from typing import Any
 import torch
 import wcodec
 import wcodec.nn
-from tinyllama_model import SHAPES, Steps, build, clean, generate, held, logits, peak, prompt, timed
+from tinyllama_model import SHAPES, Steps, build, clean, generate, held, largest, logits, peak, prompt, timed
 
 SECTIONS = ("speeds", "flat", "graphs", "compile", "prefill", "batch", "zstd", "auto", "cache", "offload")
 DEFAULT = tuple(section for section in SECTIONS if section not in ("compile", "prefill", "batch"))
@@ -231,11 +231,6 @@ class Bench:
                 self.guarded(name, lambda n=name, o=options: self.model(n, ("speeds",), **o))
         if "offload" in args.sections:
             self.guarded("accelerate cpu_offload", self.offload)
-
-
-def largest(seen: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The largest difference, of the largest value."""
-    return float((seen.float() - wanted.float()).abs().max() / wanted.float().abs().max())
 
 
 def rates(value: str) -> list[float | None]:

@@ -94,6 +94,11 @@ def logits(model: Any) -> torch.Tensor:
         return model(prompt(64)).logits.clone()
 
 
+def largest(seen: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The largest difference, of the largest value."""
+    return float((seen.float() - wanted.float()).abs().max() / wanted.float().abs().max())
+
+
 def clean() -> None:
     """Gives back what nobody has any more, also to the driver."""
     gc.collect()

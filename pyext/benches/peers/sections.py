@@ -136,13 +136,13 @@ class Row:
     def _steps(self, batch: int, make: Callable[[Any], Callable[[], torch.Tensor]]) -> Values:
         s = self.settings
         steps = bench.Steps(self.model, s.tokens, batch, s.device)
-        wanted = steps.first(steps.eager()).float()
+        wanted = steps.first(steps.eager())
         begin = time.perf_counter()
         step = make(steps)
         bench.synchronize()
         seconds = time.perf_counter() - begin
         # What is captured without all of its work is fast and wrong.
-        apart = float((steps.first(step).float() - wanted).abs().max() / wanted.abs().max())
+        apart = bench.largest(steps.first(step), wanted)
         if not apart < FURTHEST:
             raise ArithmeticError(f"its logits are not those of the eager step ({apart:.2g} of the largest apart)")
         times = [steps.seconds(step) for _ in range(s.repeats)]
