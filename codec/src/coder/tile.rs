@@ -131,22 +131,24 @@ impl TileGeometry {
 /// assert_eq!(default_tile(Coder::Rans, Pair, 2048, 2048), 192);
 /// assert_eq!(default_tile(Coder::Rans, Pair, 2048, 64), 64);
 /// assert_eq!(default_tile(Coder::Huffman, Pair, 5632, 2048), 256);
-/// assert_eq!(default_tile(Coder::Huffman, Quad, 5632, 2048), 512);
+/// assert_eq!(default_tile(Coder::Huffman, Quad, 5632, 2048), 256);
 /// ```
 pub fn default_tile(coder: Coder, layout: Layout, rows: usize, cols: usize) -> usize {
     const LARGE: usize = 32 << 20;
+    // Lanes have two streams, and the lengths of both are stored.
+    if layout == Layout::Quad {
+        return wide_tile(rows, cols);
+    }
     let elements = rows.saturating_mul(cols);
     let target = match elements {
         LARGE.. => 512,
-        // Lanes have two streams, which a GPU decodes side by side, and the lengths of both are stored.
-        _ if layout == Layout::Quad => 512,
         _ if coder == Coder::Rans => 192,
         _ => 256,
     };
     equal_tiles(cols, target)
 }
 
-/// Columns of a tile where the bytes that each costs weigh more than in scheme `int8`: as at low rates.
+/// Columns of a tile where the bytes that each costs weigh more than in scheme `int8` and layouts of one stream: as at low rates.
 ///
 /// Tiles are what a GPU's warps decode, each by itself: matrices of up to some millions of weights need many of them to fill it, and what is
 /// launched for one that cannot fill it takes as long as a tile. Only of those that are smaller still bytes count more.
@@ -233,9 +235,14 @@ mod tests {
     fn default_tiles_are_legal_for_every_width() {
         for &coder in Coder::ALL {
             for cols in (0..5000).step_by(7) {
-                for rows in [1, 16, 100_000] {
-                    let w = default_tile(coder, Layout::Pair, rows, cols);
-                    assert!(w.is_multiple_of(64) && (64..=MAX_TILE).contains(&w), "{coder} {rows} x {cols}: {w}");
+                for (rows, layout) in
+                    [1, 16, 1000, 100_000].into_iter().flat_map(|r| Layout::ALL.iter().map(move |&l| (r, l)))
+                {
+                    let w = default_tile(coder, layout, rows, cols);
+                    assert!(
+                        w.is_multiple_of(64) && (64..=MAX_TILE).contains(&w),
+                        "{coder} {layout} {rows} x {cols}: {w}"
+                    );
                 }
             }
         }

@@ -299,8 +299,8 @@ fn stored_size_stays_close_to_the_entropy() {
                 let over = (plane.stored_bytes() as f64 / bound - 1.0) * 100.0;
                 println!("{rows} x 2048 {coder} {layout}: {over:.2} % over entropy, W = {}", tiling(&plane).tile);
                 // `pair` is the default. `byte` codes bits that are noise too, and pays a little more a lane.
-                // Quads have twice as many streams in a tile.
-                let limit = limit + [1.0, 0.0, 0.0, 1.0][Layout::ALL.iter().position(|l| *l == layout).unwrap()];
+                // Quads have twice as many streams in a tile, and no wider ones, which GPUs would decode too few of.
+                let limit = limit + [1.0, 0.0, 0.0, 1.8][Layout::ALL.iter().position(|l| *l == layout).unwrap()];
                 assert!(over < limit, "{rows} rows, {coder} {layout}: {over:.2} % over entropy");
             }
         }

@@ -18,8 +18,8 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
     where that was measured to be faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the
     last token, so that the first one after another use waits a little.
 
-    It is fastest with ``coder="huffman"``, for one token with ``layout="quad"`` (``table_bits`` 12 with ``int8``, 11 at
-    4 bits, 10 at 3): 1 to 3 % larger. For eight tokens and more of ``int8`` the default layout is faster.
+    It is fastest with ``coder="huffman"``, for few tokens with ``layout="quad"`` (``table_bits`` 12 with ``int8``, 11
+    at 4 bits, 10 at 3): 1 to 3 % larger. For sixteen tokens of ``int8`` the default layout is faster.
 
     A layer's result is then no longer that of torch's product with the decoded weight bit for bit, but nearer to the
     exact one: weights are not rounded to the dtype, sums are f32 in a fixed order, and only the result is rounded. It
