@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.append(str(REPOSITORY / "pyext/benches"))
 
-from peers import catalogue, command, decoding, environments, events, plan, processes, report, runner, worker  # noqa: E402
+from peers import catalogue, command, decoding, environments, events, plan, processes, report, runner, turns, worker  # noqa: E402
 from peers.adapters import base  # noqa: E402
 
 SETTINGS: dict[str, Any] = {
@@ -40,10 +40,43 @@ def made(**rows: dict[str, Any]) -> report.Json:
     return out
 
 
-@pytest.mark.parametrize("module", [catalogue, plan, report, runner], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [catalogue, plan, report, runner, turns], ids=lambda m: m.__name__)
 def test_examples_in_docstrings(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
+
+
+def test_figures_are_taken_while_no_other_process_does_anything(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    lock, order = tmp_path / "turns", tmp_path / "order"
+    script = (
+        "import sys, time; from pathlib import Path; from peers.turns import Turns\n"
+        "name, order = sys.argv[1], Path(sys.argv[2])\n"
+        "def say(what):\n"
+        "    with order.open('a') as out: out.write(f'{name} {what}\\n')\n"
+        "with Turns(sys.argv[3]) as turns:\n"
+        "    say('begins')\n"
+        "    while name == 'slow' and order.read_text().count('is prepared') < 2: time.sleep(0.01)\n"
+        "    say('is prepared')\n"
+        "    with turns.alone():\n"
+        "        say('measures'); time.sleep(0.2); say('has measured')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "pyext/benches")}
+    started = []
+    for name in ("slow", "quick", "other"):
+        arguments = [sys.executable, "-c", script, name, str(order), str(lock)]
+        started.append(subprocess.Popen(arguments, env=environment))
+        while not (order.exists() and f"{name} begins" in order.read_text()):
+            assert started[-1].poll() is None
+            time.sleep(0.01)
+    assert [process.wait(60) for process in started] == [0, 0, 0]
+    lines = order.read_text().splitlines()
+    # They prepare at once, and whoever measures is not disturbed.
+    first = next(i for i, line in enumerate(lines) if line.endswith("measures"))
+    assert sorted(line.split(" ", 1)[1] for line in lines[:first]) == ["begins"] * 3 + ["is prepared"] * 3
+    assert [line.split(" ", 1)[1] for line in lines[first:]] == ["measures", "has measured"] * 3
+    for measures, measured in zip(lines[first::2], lines[first + 1 :: 2], strict=True):
+        assert measures.split()[0] == measured.split()[0]
 
 
 # Arguments.

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import catalogue, decoding, environments, report
+from . import catalogue, decoding, environments, report, turns
 from .catalogue import DECODING, PEERS
 from .environments import Environment, Unavailable, versions
 from .events import Event
@@ -59,6 +59,13 @@ def parser() -> argparse.ArgumentParser:
     add("--limit", type=float, metavar="S", help="for a row (default: 900 s, with --quick 75)")
     add("--total-limit", type=float, metavar="S", help="for everything; what does not fit says so")
     add("--no-reference", action="store_true", help="do not measure bf16 once more in the process of each peer")
+    add(
+        "--turns",
+        type=Path,
+        metavar="FILE",
+        help="several of these commands that are given the same FILE, and folders of their own for --environments, can "
+        "run at once: they take their figures one by one, but for seconds of loading",
+    )
     add("--installed", action="store_true", help="take what this interpreter has, and install nothing")
     add("--find-links", metavar="FOLDER", help="of wheels, for pip")
     add("--no-index", action="store_true", help="pip is to ask no registry")
@@ -241,6 +248,8 @@ class Run:
         if self.device == "cpu" and self.settings["shapes"] == "embedded":
             # Products of so small a model leave a second thread nothing but waiting.
             around["OMP_NUM_THREADS"] = "1"
+        if self.args.turns is not None:
+            around[turns.VARIABLE] = str(self.args.turns.resolve())
         reference = eager and not self.args.no_reference
         job = Job(name, self.settings, todo, self.args.environments / "logs", reference, around)
         why = Runner(worker_command(environment.python), job, self.limits, lambda e: self.event(name, e)).run()
@@ -308,7 +317,7 @@ class Run:
 def without_paths(arguments: list[str]) -> list[str]:
     """The command for the report: folders of a machine are nobody's business."""
     out: list[str] = []
-    hidden = ("--json", "--table", "--chart", "--environments", "--find-links", "--nvcomp-bench")
+    hidden = ("--json", "--table", "--chart", "--environments", "--find-links", "--nvcomp-bench", "--turns")
     skip = False
     for argument in arguments:
         if skip:

@@ -15,6 +15,7 @@ from . import models
 from .adapters import Prepare
 from .adapters.base import NotThere, Ready, linears, weights_in
 from .catalogue import Variant
+from .turns import Turns
 
 Values = dict[str, Any]
 FURTHEST = 0.2
@@ -47,9 +48,11 @@ def outside_of_torch(device: str) -> int:
 class Row:
     """A variant, its model for speeds, and what measures it."""
 
-    def __init__(self, prepare: Prepare, variant: Variant, settings: Settings, reference: float | None) -> None:
+    def __init__(
+        self, prepare: Prepare, variant: Variant, settings: Settings, reference: float | None, turns: Turns
+    ) -> None:
         self.prepare, self.variant, self.settings = prepare, variant, settings
-        self.reference = reference
+        self.reference, self.turns = reference, turns
         self._ready: Ready | None = None
 
     def run(self, section: str) -> Values:
@@ -128,7 +131,9 @@ class Row:
         }
 
     def eager(self, batch: int) -> Values:
-        values = self._rate(generated(self.model, self.settings, batch), self.settings.tokens * batch)
+        model = self.model
+        with self.turns.alone():
+            values = self._rate(generated(model, self.settings, batch), self.settings.tokens * batch)
         if batch == 1 and self.reference is not None:
             values["bf16_tokens_per_s"] = self.reference
         return values
@@ -145,7 +150,8 @@ class Row:
         apart = bench.largest(steps.first(step), wanted)
         if not apart < FURTHEST:
             raise ArithmeticError(f"its logits are not those of the eager step ({apart:.2g} of the largest apart)")
-        times = [steps.seconds(step) for _ in range(s.repeats)]
+        with self.turns.alone():
+            times = [steps.seconds(step) for _ in range(s.repeats)]
         return {**self._rate(times, s.tokens * batch), "prepare_s": seconds, "apart": apart}
 
     def captured(self, batch: int) -> Values:
@@ -166,7 +172,8 @@ class Row:
             return self.model(ids, use_cache=True, logits_to_keep=1)
 
         read()
-        times = [bench.timed(read) for _ in range(s.repeats)]
+        with self.turns.alone():
+            times = [bench.timed(read) for _ in range(s.repeats)]
         return {**self._rate(times, tokens), "tokens": tokens}
 
 

@@ -111,6 +111,7 @@ def main() -> int:
 
     # All that is heavy comes after this line, so that a peer that cannot be imported is still one with versions.
     from . import adapters, sections
+    from .turns import VARIABLE, Turns
 
     settings = sections.Settings(**{k: tuple(v) if isinstance(v, list) else v for k, v in job["settings"].items()})
     if settings.device == "cpu":
@@ -129,22 +130,24 @@ def main() -> int:
     except (Exception, SystemExit) as error:
         tell("unavailable", reason=reason(error))
         return 0
-    beside = None
-    if job["reference"] and peer.name != "bf16":
-        # From here on the limit of a row counts, and not that of a start.
-        tell("reference begins")
-        beside = sections.reference(settings)
-        tell("reference", tokens_per_s=beside)
-    for name, todo in job["rows"].items():
-        variant = next(v for v in peer.variants if v.name == name)
-        tell("row", row=name)
-        row = sections.Row(prepare, variant, settings, beside)
-        if not measure(tell, name, todo, row.run, lambda: healthy(settings.device)):
-            os._exit(RESTART)
-        del row
-        import tinyllama_model
+    with Turns(os.environ.get(VARIABLE)) as turns:
+        beside = None
+        if job["reference"] and peer.name != "bf16":
+            # From here on the limit of a row counts, and not that of a start.
+            tell("reference begins")
+            with turns.alone():
+                beside = sections.reference(settings)
+            tell("reference", tokens_per_s=beside)
+        for name, todo in job["rows"].items():
+            variant = next(v for v in peer.variants if v.name == name)
+            tell("row", row=name)
+            row = sections.Row(prepare, variant, settings, beside, turns)
+            if not measure(tell, name, todo, row.run, lambda: healthy(settings.device)):
+                os._exit(RESTART)
+            del row
+            import tinyllama_model
 
-        tinyllama_model.clean()
+            tinyllama_model.clean()
     return 0
 
 
