@@ -42,7 +42,7 @@ def decoded(model: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory)
 
 def test_generate(folder: Path, decoded: Path, run: Cli) -> None:
     status, out, err = run("generate", folder, "--prompt", PROMPT, "--max-new-tokens", "20")
-    assert status == 0 and out.startswith(PROMPT) and "20 tokens" in err and "tokens/s" in err
+    assert status == 0 and out.startswith(PROMPT) and "20 tokens" in err and "tokens/s (the first after " in err
     reference = transformers.AutoModelForCausalLM.from_pretrained(decoded, dtype=torch.bfloat16)
     tokenizer = transformers.AutoTokenizer.from_pretrained(decoded)
     inputs = tokenizer(PROMPT, return_tensors="pt")
@@ -57,6 +57,8 @@ def test_generate(folder: Path, decoded: Path, run: Cli) -> None:
     status, out, _ = run(*arguments, "--json")
     record = document(out, "generate")
     assert status == 0 and record["tokens"] == tokens.tolist() == record["baseline_generation"]["tokens"]
+    assert 0 < record["first_token_seconds"] < record["seconds"] and record["fused"] is False
+    assert record["decode_tokens_per_second"] > 0
     assert record["same_tokens"] == 20 and record["prompt"] == PROMPT and record["device"] == "cpu"
 
 
@@ -108,7 +110,7 @@ def test_an_empty_prompt_begins_anew(folder: Path, run: Cli, monkeypatch: pytest
     record = document(run(*arguments, "--json")[1], "generate")
     assert record["prompt_tokens"] == 1 and len(record["tokens"]) == 3
     _, _, err = run(*arguments)
-    assert "tokens/s; memory: weights" in err and "MiB" in err
+    assert "tokens/s); memory: weights" in err and "MiB" in err
     monkeypatch.setattr("wcodec._measure.kv_cache._beginning", lambda *_: [])
     monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "__call__", lambda *_, **__: {"input_ids": []})
     status, out, err = run(*arguments)
@@ -193,6 +195,8 @@ def test_bench(folder: Path, decoded: Path, run: Cli) -> None:
         (("bench", "{folder}", "--baseline", "{none}"), "none"),
         (("generate", "{folder}", "--prompt", "x", "--device", "tpu"), "tpu"),
         (("generate", "{folder}", "--prompt", "x", "--vram-budget", "3GB"), "has no effect on the CPU"),
+        (("generate", "{folder}", "--prompt", "x", "--fused"), "--fused has no effect on the CPU"),
+        (("bench", "{folder}", "--no-fused"), "--no-fused has no effect on the CPU"),
     ],
 )
 def test_errors(folder: Path, tmp_path: Path, run: Cli, arguments: tuple[str, ...], message: str) -> None:

@@ -627,7 +627,8 @@ def test_bench(case: Case, residency: str) -> None:
 def test_commands(residency: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wcodec.save_pretrained(wcodec.load_model(model), tmp_path)
     sizes = ("--vram-budget", "1GB", "--cache", "2MB") if residency == "auto" else ()
-    place = ("--device", "cuda", "--residency", residency, *sizes, "--json", "-q")
+    fused = ("--device", "cuda", "--residency", residency, *sizes, "--json", "-q")
+    place = (*fused, "--no-fused")
     options = ("--batch", "1,2", "--prompt-tokens", "4", "--new-tokens", "4", "--repeats", "1", "--profile")
     capsys.readouterr()
     status, out, err = call(capsys, "bench", tmp_path, "--baseline", model, *place, *options)
@@ -647,8 +648,17 @@ def test_commands(residency: str, model: Path, tmp_path: Path, capsys: pytest.Ca
     wanted = decoded(plain).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False,
                                      pad_token_id=0)[0, ids.shape[1] :]  # fmt: skip
     assert found == wanted.tolist()
+    # By default few tokens are multiplied with compressed weights, as here.
+    record = document(call(capsys, "generate", tmp_path, *fused, *options)[1], "generate")
+    settings = {"vram_budget": "1GB", "cache": "2MB"} if residency == "auto" else {}
+    loaded = wcodec.load_model(tmp_path, device=DEVICE, residency=residency, **settings)
+    assert wcodec.nn.fuse_(loaded) > 0
+    wanted = wcodec.generate(loaded, "The function returns", tokenizer, max_new_tokens=20)
+    assert record["fused"] and record["tokens"] == list(wanted.tokens)
+    status, out, err = call(capsys, "bench", tmp_path, *fused, "--batch", "1", "--new-tokens", "4", "--repeats", "1")
+    assert status == 0, err
     (tmp_path / "text.txt").write_text((model / "heldout.txt").read_text()[:2_000])
-    status, out, err = call(capsys, "eval", tmp_path, "--text", tmp_path / "text.txt", "--baseline", model, *place)
+    status, out, err = call(capsys, "eval", tmp_path, "--text", tmp_path / "text.txt", "--baseline", model, *fused)
     assert status == 0, err
     assert 0 < document(out, "eval")["kl_mean"] < 0.01
 

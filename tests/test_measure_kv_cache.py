@@ -135,6 +135,31 @@ def test_generate(model: Path) -> None:
     assert len(sampled.tokens) <= 8
 
 
+def test_when_the_first_token_comes(model: Path) -> None:
+    doc = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    found = generate(doc, "The function returns", max_new_tokens=8)
+    assert found.first_token_seconds is not None and 0 < found.first_token_seconds < found.seconds
+    later = found.seconds - found.first_token_seconds
+    assert found.decode_tokens_per_second == pytest.approx((len(found.tokens) - 1) / later)
+    assert found.to_dict()["first_token_seconds"] == found.first_token_seconds and "the first after" in found.speed
+    # A streamer of the caller's gets all tokens, the prompt's first; one token has no speed after the first.
+    seen: list[Any] = []
+
+    class Seen:
+        def put(self, value: Any) -> None:
+            seen.append(value)
+
+        def end(self) -> None:
+            seen.append("end")
+
+    one = generate(doc, "The function returns", max_new_tokens=1, streamer=Seen())
+    assert [int(token) for token in seen[1].reshape(-1)] == list(one.tokens) and seen[2:] == ["end"]
+    assert one.decode_tokens_per_second is None and "the first" not in one.speed
+    # With beams no token is sure before the last one.
+    beams = generate(doc, "The function returns", max_new_tokens=4, num_beams=2)
+    assert beams.first_token_seconds is None and beams.decode_tokens_per_second is None and len(beams.tokens) == 4
+
+
 def test_compare_in_float32() -> None:
     model = tiny()
     report = compare_kv_cache(model, PROMPT, tokens=40)

@@ -88,6 +88,11 @@ def running(a: argparse.Namespace) -> None:
     if a.residency not in ("disk", "auto"):
         _useless(a, ("residency",), a.device == "cpu", "on the CPU", ", take disk, or add --device cuda")
     _useless(a, ("vram_budget",), a.device == "cpu", "on the CPU", ", or add --device cuda")
+    if a.device == "cpu" and getattr(a, "fused", None) is not None:
+        option = "--fused" if a.fused else "--no-fused"
+        raise InputError(
+            f"{option} has no effect on the CPU, which decodes weights first (leave it out, or add --device cuda)"
+        )
     _useless(a, ("ram_budget",), a.residency != "auto", "without --residency auto", ", or add that")
 
 

@@ -37,7 +37,8 @@ def generate(arguments: argparse.Namespace) -> int:
         other = _write(a, baseline, tokenizer, prompt, f"original: {a.baseline}", a.baseline)
     if a.json:
         body = {"model": a.model, "baseline": a.baseline, "device": str(_models.device_of(model)),
-                "kv_cache_dtype": a.kv_cache_dtype, **found.to_dict()}  # fmt: skip
+                "fused": _fuses(a, _models.device_of(model)), "kv_cache_dtype": a.kv_cache_dtype,
+                **found.to_dict()}  # fmt: skip
         if other is not None:
             body["baseline_generation"] = other.to_dict()
             body["same_tokens"] = _same(found, other)
@@ -47,9 +48,7 @@ def generate(arguments: argparse.Namespace) -> int:
         say(f"--- the first {_same(found, other):,} of {fmt.plural(len(found.tokens), 'new token')} are the same")
     if not a.quiet:
         # Beside the text, not in it: the text may go into a file.
-        speed = fmt.number(found.tokens_per_second, 1)
-        told = f"{fmt.plural(len(found.tokens), 'token')}, {found.seconds:.2f} s, {speed} tokens/s"
-        tell(wrapped(f"{told}; {_memory(model)}", columns(sys.stderr)))
+        tell(wrapped(f"{found.speed}; {_memory(model)}", columns(sys.stderr)))
     return 0
 
 
@@ -175,11 +174,26 @@ def _load(a: argparse.Namespace) -> Any:
     from .._models import _load as loading
 
     _quiet_loading(a.quiet)
-    return loading.load_model(
+    model = loading.load_model(
         a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget,
         ram_budget=a.ram_budget, cache=a.cache,
         trusted=a.trust, trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
     )  # fmt: skip
+    return _fused(a, model)
+
+
+def _fuses(a: argparse.Namespace, device: Any) -> bool:
+    """Whether few tokens are multiplied with compressed weights: on a GPU, unless that was refused, for who runs a
+    model in a terminal wants it fast."""
+    return device.type == "cuda" and getattr(a, "fused", None) is not False
+
+
+def _fused(a: argparse.Namespace, model: Any) -> Any:
+    if _fuses(a, _models.device_of(model)):
+        from ..nn import fuse_
+
+        fuse_(model)
+    return model
 
 
 def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
@@ -189,10 +203,11 @@ def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
     if place.is_file() or any(place.glob("*.wcodec")):
         from .._models import _load as loading
 
-        return loading.load_model(
+        found = loading.load_model(
             a.baseline, device=device, dtype=_models.dtype_of(model), trusted=a.trust,
             trust_remote_code=a.trust_remote_code,
         )  # fmt: skip
+        return _fused(a, found)
     transformers = _models.require_transformers()
     config = config_of(a.baseline, trust_remote_code=a.trust_remote_code)
     with by_transformers(a.baseline, "does not load it"):

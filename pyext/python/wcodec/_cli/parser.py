@@ -359,6 +359,13 @@ def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
                              "name; without it, such a model is refused")  # fmt: skip
 
 
+def _fused(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fused", action=argparse.BooleanOptionalAction,
+                        help="multiply up to 16 tokens straight from compressed weights, on a GPU (default there); "
+                             "with --no-fused weights are decoded first, and results are those of the decoded model "
+                             "bit for bit")  # fmt: skip
+
+
 def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True) -> None:
     _trust(parser)
     if tokenizer:
@@ -369,6 +376,7 @@ def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True) -> None:
 
 def _generate(parser: argparse.ArgumentParser) -> None:
     _running(parser, "a checkpoint whose text is shown beside the model's")
+    _fused(parser)
     parser.add_argument(
         "--prompt",
         required=True,
@@ -396,6 +404,7 @@ def _eval(parser: argparse.ArgumentParser) -> None:
 
 def _bench(parser: argparse.ArgumentParser) -> None:
     _running(parser, "the checkpoint to measure beside it, in the same run")
+    _fused(parser)
     parser.add_argument("--batch", type=_counts, default=(1, 8, 32), metavar="LIST",
                         help="sequences at once, with commas between (default: 1,8,32)")  # fmt: skip
     for name, default, what in (

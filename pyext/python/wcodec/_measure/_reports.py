@@ -162,7 +162,7 @@ class TimeSplit:
     copy: float
     """Bytes sent to the GPU."""
     decode: float
-    """Decoding weights: the kernels of wcodec and of nvCOMP."""
+    """Decoding weights: the kernels of wcodec and of nvCOMP, those that multiply with what they decode among them."""
     product: float
     """Matrix products."""
     other: float
@@ -402,22 +402,52 @@ class Generation:
     tokens: tuple[int, ...]
     """Ids of the new tokens."""
     seconds: float
+    """From the prompt to the last token."""
+    first_token_seconds: float | None = None
+    """From the prompt to the first token: the prompt's processing and, of a model's first prompt, all that is prepared
+    once. ``None`` where tokens do not come one by one, as with beams."""
 
     @property
     def tokens_per_second(self) -> float | None:
         """New tokens per second, the prompt's processing included."""
         return len(self.tokens) / self.seconds if self.seconds else None
 
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        """Tokens per second after the first one."""
+        if self.first_token_seconds is None or len(self.tokens) < 2 or self.seconds <= self.first_token_seconds:
+            return None
+        return (len(self.tokens) - 1) / (self.seconds - self.first_token_seconds)
+
+    @property
+    def speed(self) -> str:
+        """Both speeds, in words.
+
+        >>> Generation("Once", " upon a", 1, (5, 7, 9), 1.5, 1.0).speed
+        '3 tokens, 1.50 s, 2.0 tokens/s (the first after 1.00 s, then 4.0 tokens/s)'
+        """
+        told = f"{fmt.plural(len(self.tokens), 'token')}, {self.seconds:.2f} s"
+        if self.tokens_per_second is not None:
+            told += f", {fmt.number(self.tokens_per_second, 1)} tokens/s"
+        later = self.decode_tokens_per_second
+        if later is not None:
+            told += f" (the first after {self.first_token_seconds:.2f} s, then {fmt.number(later, 1)} tokens/s)"
+        return told
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
         record = {**_plain(self, ()), "tokens": list(self.tokens)}
-        return {**record, "tokens_per_second": self.tokens_per_second}
+        speeds = {
+            "tokens_per_second": self.tokens_per_second,
+            "decode_tokens_per_second": self.decode_tokens_per_second,
+        }
+        return {**record, **speeds}
 
     def _facts(self) -> list[tuple[str, str]]:
         return [
             ("prompt", self.prompt or f"{self.prompt_tokens} tokens"),
             ("text", self.text if self.text is not None else f"{len(self.tokens)} tokens"),
-            ("tokens", f"{len(self.tokens)} in {self.seconds:.2f} s"),
+            ("speed", self.speed),
         ]
 
     __repr__ = _repr

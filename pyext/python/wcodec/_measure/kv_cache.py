@@ -39,6 +39,7 @@ from .. import _torch
 from .._errors import InputError, UnsupportedError
 from .._options import DTYPES, choice
 from . import _models
+from ._clock import clocked
 from ._reports import Generation, KvCacheReport, KvCacheResult
 from .quality import kl_divergence
 
@@ -171,6 +172,7 @@ def generate(
     with _models.evaluating(model):
         _models.synchronize(device)
         begin = time.perf_counter()
+        clock = clocked(model, arguments)
         if kv_cache_dtype is None:
             output = model.generate(inputs, max_new_tokens=max_new_tokens, **arguments)
         else:
@@ -186,6 +188,7 @@ def generate(
         prompt_tokens=ids.numel(),
         tokens=tuple(tokens),
         seconds=seconds,
+        first_token_seconds=None if clock is None or clock.first is None else clock.first - begin,
     )
 
 
