@@ -5,6 +5,7 @@ Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -288,6 +289,38 @@ def test_models_multiply_with_what_is_compressed(scheme: str, bias: bool) -> Non
         assert error(layers(x), decoded.double()) < 1e-3
         if not bias:
             assert torch.equal(layers(x), decoded)
+
+
+def test_few_tokens_need_no_memory_for_decoded_weights() -> None:
+    scratch = wcodec.nn._workspace.scratch_bytes
+    place = torch.device("cuda", torch.cuda.current_device())
+    layers, other = model(True, bits=5.0), model(True, bits=5.0)
+    x = torch.randn((3, 512), device="cuda", dtype=torch.bfloat16)
+    many = torch.randn((40, 512), device="cuda", dtype=torch.bfloat16)
+    # Graphs of tests before, which have memory of their own.
+    gc.collect()
+    with torch.inference_mode():
+        want = layers(many)
+        taken = scratch(place)
+        wcodec.nn.fuse_(layers)
+        without = scratch(place)
+        assert 0 <= without < taken
+        few = layers(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = layers(x)
+        graph.replay()
+        assert torch.equal(out, few) and scratch(place) == without
+        # More tokens take it, others may go on as they did, and a graph can be the first that decodes.
+        assert torch.equal(layers(many), want) and scratch(place) > without
+        assert torch.equal(other(many), want)
+        wcodec.nn.fuse_(other)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = other(many)
+        out.fill_(7)
+        graph.replay()
+        assert torch.equal(out, want)
 
 
 def test_compiled_models_multiply_with_what_is_compressed(compiler: None) -> None:

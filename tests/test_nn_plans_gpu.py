@@ -126,6 +126,37 @@ def plans(store: FakeStore) -> tuple[GpuPlan, GpuPlan]:
     return tuple(GpuPlan(store, names, device, torch.float32) for names in (("a", "b"), ("c", "d")))  # type: ignore
 
 
+def test_who_has_few_tokens_needs_no_memory_for_decoded_weights(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Few:
+        """What multiplies with a weight for up to two tokens."""
+
+        limit = 2 * 16
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            return F.linear(x, WEIGHTS[self.name], bias)
+
+    with_kernels = {"a", "b", "c"}
+    made = lambda store, name, *_: Few(name) if name in with_kernels else None  # noqa: E731
+    monkeypatch.setattr(_plans_gpu, "fused", made)
+    store, device = FakeStore(), torch.device("cpu")
+    plan = GpuPlan(store, ("a", "b"), device, torch.float32)  # type: ignore[arg-type]
+    sliced = _plans_gpu.GpuSlicedPlan(store, "c", device, torch.float32)  # type: ignore[arg-type]
+    for made_plan, name in ((plan, "a"), (plan, "b"), (sliced, "c")):
+        x = torch.randn(2, 16)
+        found = made_plan.apply(F.linear, made_plan.names.index(name), x, None)
+        torch.testing.assert_close(found, F.linear(x, WEIGHTS[name]))
+    assert space.bytes == 0 and not store.one.log
+    # More tokens take it then; and with a layer that no kernel multiplies with it is taken at once, as before.
+    call(plan, "b")
+    assert space.bytes > 0 and store.one.log == [("a", "b")]
+    before = space.bytes
+    GpuPlan(store, ("c", "d", "e"), device, torch.float32)  # type: ignore[arg-type]
+    assert space.bytes > before
+
+
 def test_a_group_is_decoded_when_another_was(space: Any) -> None:
     store = FakeStore()
     one, two = plans(store)

@@ -15,10 +15,12 @@ import pytest
 import wcodec
 from command import Cli, document
 from wcodec._metadata import lines, quality_of
+from wcodec._plan import _trials
 from wcodec._plan._target import Target, target
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+safetensors = pytest.importorskip("safetensors.torch")
 pytest.importorskip("accelerate")
 
 WINDOWS = 3
@@ -164,6 +166,26 @@ def test_large_budgets_keep_all_bits(model: Path) -> None:
     assert with_trellis.bits <= without.bits and without.bits > 7 and without.file_bytes <= 3_000_000
     assert wcodec.plan(model, budget="5MB", trellis=False).recipe.scheme == "lossless"
     assert wcodec.plan(model, budget="5MB", scheme="rate", trellis=False).recipe.scheme == "rate"
+
+
+def test_large_budgets_take_few_encodings(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Any] = []
+
+    def encode(self: Any, recipe: Any) -> Any:
+        tried.append(recipe)
+        return original(self, recipe)
+
+    original = _trials.Trials.encode
+    monkeypatch.setattr(_trials.Trials, "encode", encode)
+    tensors = safetensors.load_file(model / "model.safetensors")
+    for source in (model, tensors):
+        assert wcodec.plan(source, budget="5MB").recipe.scheme == "lossless"
+        assert [recipe.scheme for recipe in tried] == ["lossless"]
+        tried.clear()
+    # Without loss it is a little too large: then as many bits as there can be, without beginning with few.
+    found = wcodec.plan(model, budget="3.6MB")
+    assert found.recipe.scheme == "rate" and found.bits > 7 and found.file_bytes <= 3_600_000
+    assert tried[0].scheme == "lossless" and tried[1].bits == 8 and len(tried) <= 5
 
 
 @pytest.mark.parametrize("budget", ["300KB", "1.05 bits"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _api
@@ -26,6 +27,8 @@ _MOST_ENCODINGS = 7
 # From here on symbols may not have as many bits as they are asked for.
 _MANY = 6.0
 _MOST_MEASURED = 8
+# Of the bytes of a source, what weights of 16 bits take at most in steps, and at least without loss.
+_AMPLE = 0.55
 # How the logarithm of KL falls with each bit: what it does about 4 bits, and within which bounds a slope is believed.
 _SLOPE, _SLOPES = 1.45, (0.8, 3.0)
 # Windows of a first look.
@@ -125,6 +128,10 @@ class Trials:
         return [] if self._judge is None else self._judge.few(FEW)
 
     # Budgets
+
+    def is_ample(self, target: Target) -> bool:
+        """Whether a budget is likely to be more than steps can use, so that there may be room for all bits."""
+        return target.bytes is not None and target.bytes > _AMPLE * _size(self._source)
 
     def fit(self, recipe: Recipe, target: Target, guess: float | None = None) -> Trial:
         """A recipe at as many bits as a budget allows.
@@ -241,6 +248,16 @@ class Trials:
         found = self.measure(trial, windows)
         assert found is not None
         return found.kl
+
+
+def _size(source: Any) -> float:
+    """Bytes of a source's tensors, about."""
+    if isinstance(source, Mapping):
+        # Others than arrays and tensors do not tell.
+        return sum(getattr(value, "nbytes", math.inf) for value in source.values())
+    path = Path(source)
+    files = path.glob("*.safetensors") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _log_ratio(above: float, below: float) -> float:

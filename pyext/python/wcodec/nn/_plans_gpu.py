@@ -58,8 +58,9 @@ class _OnGpu(Plan):
 
     def _ready(self) -> None:
         """Makes sure of the memory and prepares the launches, so that what is missing is said early. Memory that is
-        taken while a graph is captured would be the graph's."""
-        if is_capturing():
+        taken while a graph is captured would be the graph's. Where kernels multiply with the weights of all layers,
+        both wait for the first call of more tokens: who has only few needs no memory for what was decoded."""
+        if is_capturing() or all(self._fused):
             return
         with self._workspace.lock:
             # Preparing may take memory of torch, which is the current stream's: others come after it.

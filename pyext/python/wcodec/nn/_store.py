@@ -22,6 +22,7 @@ from ._on_device import OnDevice
 from ._placement import Placement, Settings, checked_settings, refuse_disk
 from ._plans import CpuPlan, Plan
 from ._plans_gpu import GpuPlan
+from ._workspace import workspace
 
 
 class Store:
@@ -122,6 +123,9 @@ class Store:
                 here.plans.clear()
                 for layer in self._layers_on(device):
                     layer._plan = None
+                if device.type == "cuda":
+                    # Plans that multiply with what is compressed take none before they decode.
+                    workspace(device).release()
 
     def moved(self, before: torch.device, after: torch.device) -> None:
         """A layer went to another device or dtype: lets go of what was kept where it was, if nobody is there any more

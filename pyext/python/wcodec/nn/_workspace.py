@@ -95,6 +95,11 @@ class Workspace:
                     f"{fmt.size(free)} of {fmt.size(total)} are free (free some, or use residency='host')"
                 ) from None
 
+    def release(self) -> None:
+        """Lets go of the memory for what is done at once; who needs some takes it anew."""
+        with self.lock:
+            self.streams = self._space(0)
+
     def enter(self, size: int) -> Space:
         """The memory for the caller, of at least so many bytes. It is the turn of torch's current stream, which waits
         for what another one did there; what that has decoded counts no more."""
