@@ -406,6 +406,8 @@ class Generation:
     first_token_seconds: float | None = None
     """From the prompt to the first token: the prompt's processing and, of a model's first prompt, all that is prepared
     once. ``None`` where tokens do not come one by one, as with beams."""
+    decode_tokens_per_second: float | None = None
+    """Of the tokens after the first one, the median; ``None`` likewise, and of a single token."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -413,35 +415,24 @@ class Generation:
         return len(self.tokens) / self.seconds if self.seconds else None
 
     @property
-    def decode_tokens_per_second(self) -> float | None:
-        """Tokens per second after the first one."""
-        if self.first_token_seconds is None or len(self.tokens) < 2 or self.seconds <= self.first_token_seconds:
-            return None
-        return (len(self.tokens) - 1) / (self.seconds - self.first_token_seconds)
-
-    @property
     def speed(self) -> str:
         """Both speeds, in words.
 
-        >>> Generation("Once", " upon a", 1, (5, 7, 9), 1.5, 1.0).speed
-        '3 tokens, 1.50 s, 2.0 tokens/s (the first after 1.00 s, then 4.0 tokens/s)'
+        >>> Generation("Once", " upon a", 1, (5, 7, 9), 1.5, 1.0, 4.0).speed
+        '3 tokens, 1.50 s, 2.0 tokens/s (the first after 1.00 s, the others at 4.0 tokens/s)'
         """
         told = f"{fmt.plural(len(self.tokens), 'token')}, {self.seconds:.2f} s"
         if self.tokens_per_second is not None:
             told += f", {fmt.number(self.tokens_per_second, 1)} tokens/s"
-        later = self.decode_tokens_per_second
-        if later is not None:
-            told += f" (the first after {self.first_token_seconds:.2f} s, then {fmt.number(later, 1)} tokens/s)"
+        if self.first_token_seconds is not None and self.decode_tokens_per_second is not None:
+            others = fmt.number(self.decode_tokens_per_second, 1)
+            told += f" (the first after {self.first_token_seconds:.2f} s, the others at {others} tokens/s)"
         return told
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
         record = {**_plain(self, ()), "tokens": list(self.tokens)}
-        speeds = {
-            "tokens_per_second": self.tokens_per_second,
-            "decode_tokens_per_second": self.decode_tokens_per_second,
-        }
-        return {**record, **speeds}
+        return {**record, "tokens_per_second": self.tokens_per_second}
 
     def _facts(self) -> list[tuple[str, str]]:
         return [

@@ -189,6 +189,7 @@ def generate(
         tokens=tuple(tokens),
         seconds=seconds,
         first_token_seconds=None if clock is None or clock.first is None else clock.first - begin,
+        decode_tokens_per_second=None if clock is None else clock.speed,
     )
 
 
