@@ -344,15 +344,15 @@ if GPU:
 
 # %%
 if GPU:
-    fig, ax = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
-    for name, (taken, _, ratio) in table.items():
-        kind = {"bf16": "original", "device, cache 256 MB": "cached"}.get(name, name.split()[0])
-        ax.plot(taken, ratio, "o", color=wcodec.COLORS[kind], markersize=9)
-        ax.annotate(name, (taken, ratio), (8, -3), textcoords="offset points")
-    ax.set(xlabel="memory of the GPU, MiB", ylabel="speed, of bf16's in the same run")
-    ax.set(
-        xlim=(0, 1.25 * table["bf16"][0]), ylim=(0, 1.15 * max(row[2] for row in table.values()))
-    )
+    fig, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.6), sharey=True, layout="constrained")
+    kinds = {"bf16": "original", "device, cache 256 MB": "cached"}
+    colors = [wcodec.COLORS[kinds.get(name, name.split()[0])] for name in table]
+    taken, _, ratios = zip(*table.values(), strict=True)
+    left.bar_label(left.barh(list(table), taken, color=colors), fmt="{:,.0f}", padding=3)
+    right.bar_label(right.barh(list(table), ratios, color=colors), fmt="{:.2f}", padding=3)
+    left.set(xlabel="memory of the GPU, MiB", xlim=(0, 1.2 * max(taken)))
+    right.set(xlabel="speed, of bf16's in the same run", xlim=(0, 1.2 * max(ratios)))
+    left.invert_yaxis()
     plt.show()
 
 # %% [markdown]
