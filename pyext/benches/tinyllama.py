@@ -7,7 +7,8 @@
 Weights are random with heavy tails (Student-t, 6 degrees of freedom), since sizes, speeds and memory do not depend on
 what a model has learned. All linear layers (155) and the embedding are compressed. Speeds are tokens per second of
 greedy generation at batch 1, medians of repeats that take turns with the baseline's. `vram` is torch's peak allocated
-memory during generation and the compressed bytes, which torch does not allocate; `used` is what the driver says. With
+memory during generation, of a short prompt, and what torch does not allocate: compressed bytes, the ring that they are
+streamed through, and memory for decoded weights; `used` is what the driver says. With
 --fused all is measured for each of these: products from the compressed weights of each layer by itself (layers), of
 those that read one tensor (groups), of whole blocks with what lies between (blocks). Several --bits are measured beside
 one baseline.
@@ -97,6 +98,8 @@ class Bench:
             label = name
             if fused is not None:
                 label = f"{name} fused {fused}"
+                # Anew, without memory for decoded weights that sections before took.
+                wcodec.nn.fuse_(model, False)
                 wcodec.nn.fuse_(model, groups=fused != "layers", blocks=fused == "blocks")
             if "speeds" in sections:
                 self.speeds(label, model, layers=len(report.replaced), compress_s=seconds)
@@ -114,6 +117,13 @@ class Bench:
     def speeds(self, name: str, model: Any, **more: Any) -> None:
         """Generation and its memory, beside the baseline."""
         tokens = self.args.tokens
+        # The baseline goes, so that peaks are of this model alone. First: more tokens at once than are multiplied with
+        # compressed weights take memory for decoded ones, which stays.
+        self.baseline.to("cpu")
+        try:
+            memory = peak(model, tokens)
+        finally:
+            self.baseline.to("cuda")
         generate(model, 8)
         seen = logits(model)
         self._logits = seen if self._logits is None else self._logits
@@ -121,12 +131,6 @@ class Bench:
         for _ in range(self.args.repeats):
             ours.append(generate(model, tokens))
             bf16.append(generate(self.baseline, tokens))
-        # The baseline goes, so that peaks are of this model alone.
-        self.baseline.to("cpu")
-        try:
-            memory = peak(model, tokens)
-        finally:
-            self.baseline.to("cuda")
         self.note(
             name,
             **more,

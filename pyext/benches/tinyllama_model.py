@@ -118,14 +118,15 @@ def held() -> dict[str, int]:
 
 
 def peak(model: Any, tokens: int) -> dict[str, Any]:
-    """Memory while a model generates. Compressed bytes and the ring are not torch's, and added."""
+    """Memory while a model generates. Compressed bytes, the ring and what weights are decoded into are not torch's, and
+    added."""
     clean()
     torch.cuda.reset_peak_memory_stats()
     generate(model, tokens)
     free, total = torch.cuda.mem_get_info()
     allocated = torch.cuda.max_memory_allocated()
     parts = [p for p in wcodec.measure_vram(model).parts if p.device.startswith("cuda")]
-    others = sum(p.bytes for p in parts if p.name.startswith(("compressed", "ring")))
+    others = sum(p.bytes for p in parts if p.name.startswith(("compressed", "ring", "decoded weights")))
     named = {p.name: p.bytes for p in parts}
     return {"vram": allocated + others, "allocated": allocated, "used": total - free, "parts": named}
 
