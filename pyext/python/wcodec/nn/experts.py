@@ -41,11 +41,6 @@ def _computing(experts: CompressedExperts, recording: bool) -> Iterator[None]:
         _here.computing = before
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _uncompiled(experts: CompressedExperts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return experts._compute(args, kwargs)
-
-
 class ExpertStack:
     """Stands where a module of experts had a parameter ``[experts, out, in]``: ``stack[i]`` decodes expert ``i``, anew
     at each read."""
@@ -187,7 +182,7 @@ class CompressedExperts(CompressedLayer):
         """What the original module computes of the same arguments. Gradients pass through to the hidden states and to
         the weights of routing; experts are decoded again in the backward pass. ``torch.compile`` leaves it as it is:
         which experts are decoded is known when it runs."""
-        return _uncompiled(self, args, kwargs) if _is_compiling() else self._compute(args, kwargs)
+        return self._uncompiled(self, args, kwargs) if _is_compiling() else self._compute(args, kwargs)
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs.get("hidden_states")
@@ -289,12 +284,15 @@ class CompressedExperts(CompressedLayer):
                     )
 
     def _attach(self) -> None:
+        from ._uncompiled import compute
+
+        self.__dict__["_uncompiled"] = compute
         for place, (stack, shape) in enumerate(self._stacks.items()):
             self.__dict__[stack] = ExpertStack(self, place, tuple(shape))
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        for key in (*STACKS, "_forward", "_few"):
+        for key in (*STACKS, "_forward", "_few", "_uncompiled"):
             state.pop(key, None)
         return state
 
