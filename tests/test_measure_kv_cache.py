@@ -148,6 +148,12 @@ def test_when_tokens_come(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(6):
         clock.put(torch.zeros(1))
     assert clock.first == 1.0 and clock.speed == 4.0
+    # Where several come at a time, not each gap is a token's.
+    arrivals = iter((1.0, 2.0, 3.0))
+    clock = _clock.Clock()
+    for count in (7, 1, 1, 5):
+        clock.put(torch.zeros(count))
+    assert clock.speed == 3.0
     monkeypatch.undo()
     # A streamer of the caller's gets all tokens, the prompt's first; one token has no speed after the first.
     seen: list[Any] = []
@@ -165,6 +171,16 @@ def test_when_tokens_come(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # With beams no token is sure before the last one.
     beams = generate(doc, "The function returns", max_new_tokens=4, num_beams=2)
     assert beams.first_token_seconds is None and beams.decode_tokens_per_second is None and len(beams.tokens) == 4
+    several = generate(doc, "The function returns", max_new_tokens=4, do_sample=True, num_return_sequences=2)
+    assert several.first_token_seconds is None
+    guessed = generate(doc, "The function returns", max_new_tokens=12, prompt_lookup_num_tokens=4)
+    assert guessed.first_token_seconds is not None and len(guessed.tokens) == 12
+    # Models that are wrapped, or write in their own way, are asked as they are.
+    wrapped = generate(torch.compile(doc, backend="eager"), "The function returns", tokenizer=model, max_new_tokens=2)
+    assert len(wrapped.tokens) == 2
+    doc.generate = lambda inputs, max_new_tokens, **options: inputs.repeat(1, 2)
+    own = generate(doc, [5, 6, 7], max_new_tokens=3)
+    assert own.tokens == (5, 6, 7) and own.first_token_seconds is None
 
 
 def test_compare_in_float32() -> None:

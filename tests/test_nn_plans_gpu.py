@@ -87,6 +87,7 @@ def space(monkeypatch: pytest.MonkeyPatch) -> Workspace:
     found = Workspace.__new__(Workspace)
     found.index, found.device, found.lock = 0, torch.device("cpu"), threading.RLock()
     found.streams, found.graphs, found._capture = found_space(0), weakref.WeakValueDictionary(), (0, None)
+    found.wanted = 0
     here, waits, kept = Here(), [], []
     for module in (_plans_gpu, _workspace):
         monkeypatch.setattr(module, "workspace", lambda device: found)
@@ -153,8 +154,36 @@ def test_who_has_few_tokens_needs_no_memory_for_decoded_weights(space: Any, monk
     call(plan, "b")
     assert space.bytes > 0 and store.one.log == [("a", "b")]
     before = space.bytes
-    GpuPlan(store, ("c", "d", "e"), device, torch.float32)  # type: ignore[arg-type]
+    other = GpuPlan(store, ("c", "d", "e"), device, torch.float32)  # type: ignore[arg-type]
     assert space.bytes > before
+    # It is not taken from those that are prepared to decode there.
+    del plan, made_plan
+    gc.collect()
+    taken = space.bytes
+    space.release()
+    assert space.bytes == taken
+    del other
+    gc.collect()
+    space.release()
+    assert space.bytes == 0
+
+
+def test_a_graph_that_is_the_first_to_decode_has_memory_for_all(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Few:
+        limit = 16
+
+        def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> None:
+            raise AssertionError("so many are decoded for")
+
+    monkeypatch.setattr(_plans_gpu, "fused", lambda *_: Few())
+    store, device = FakeStore(), torch.device("cpu")
+    sizes = (("a",), ("b", "c"), ("d", "e", "f"))
+    made = [GpuPlan(store, names, device, torch.float32) for names in sizes]  # type: ignore[arg-type]
+    assert space.bytes == 0
+    space.here.capture = 1
+    for plan in made:
+        call(plan, plan.names[0])
+    assert len({id(where) for _, where in space.kept}) == 1 and not space.streams.buffer.numel()
 
 
 def test_a_group_is_decoded_when_another_was(space: Any) -> None:

@@ -166,6 +166,13 @@ def test_a_peer_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     assert outcome(told) == {("slow", "load"): late, ("slow", "eager/1"): late, ("quick", "load"): ""}
 
 
+def test_what_a_row_waits_for_others_is_no_time_of_its_own(tmp_path: Path) -> None:
+    body = "tell('waits'); time.sleep(3 if row == 'polite' else 0); tell('goes on'); row == 'slow' and time.sleep(60)"
+    told, verdict = process(tmp_path, body, {"polite": ["load"], "slow": ["load"]}, row=1.5)
+    late = "stopped after 1.5 s, the limit of a row"
+    assert verdict is None and outcome(told) == {("polite", "load"): "", ("slow", "load"): late}
+
+
 def test_a_row_has_its_limit_over_all_of_its_processes(tmp_path: Path) -> None:
     # Each section takes most of a second, and needs a process anew.
     body = "time.sleep(0.7); tell('failed', row=row, section=section, reason='x'); os._exit(75)"

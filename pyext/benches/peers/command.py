@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import os
 import platform
 import shlex
@@ -14,12 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import catalogue, decoding, environments, report, turns
+from . import catalogue, decoding, environments, report
 from .catalogue import DECODING, PEERS
 from .environments import Environment, Unavailable, versions
 from .events import Event
 from .plan import planned
 from .runner import NOT_RUN, Job, Limits, Runner, Todo, by_limit, worker_command
+from .turns import VARIABLE, Turns
 
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -64,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="several of these commands that are given the same FILE, and folders of their own for --environments, can "
-        "run at once: they take their figures one by one, but for seconds of loading",
+        "run at once: they take their figures one by one, and no limit of a row counts what they wait for that",
     )
     add("--installed", action="store_true", help="take what this interpreter has, and install nothing")
     add("--find-links", metavar="FOLDER", help="of wheels, for pip")
@@ -110,6 +112,8 @@ def checked(args: argparse.Namespace) -> list[str]:
             raise ValueError(
                 f"there is no row {row!r} of {', '.join(names)} (there are {', '.join(dict.fromkeys(variants))})"
             )
+    if args.turns is not None and importlib.util.find_spec("fcntl") is None:
+        raise ValueError("--turns needs locks of files, which this system's Python does not have (leave it out)")
     for batch in args.batches or ():
         if not batch.isdecimal() or int(batch) < 1:
             raise ValueError(f"{batch!r} is no batch (a whole number from 1)")
@@ -249,7 +253,7 @@ class Run:
             # Products of so small a model leave a second thread nothing but waiting.
             around["OMP_NUM_THREADS"] = "1"
         if self.args.turns is not None:
-            around[turns.VARIABLE] = str(self.args.turns.resolve())
+            around[VARIABLE] = str(self.args.turns.resolve())
         reference = eager and not self.args.no_reference
         job = Job(name, self.settings, todo, self.args.environments / "logs", reference, around)
         why = Runner(worker_command(environment.python), job, self.limits, lambda e: self.event(name, e)).run()
@@ -296,7 +300,8 @@ class Run:
                 raise Unavailable(report.NEEDS_GPU)
             if limit < 1:
                 raise Unavailable(NOT_RUN)
-            found = decoding.run(self.args.environments / "logs", self.args.nvcomp_bench, self.args.quick, limit)
+            with Turns(self.args.turns) as turns, turns.alone():
+                found = decoding.run(self.args.environments / "logs", self.args.nvcomp_bench, self.args.quick, limit)
         except Unavailable as error:
             about["reason"] = str(error)
             self.say(f"nvCOMP: skipped, {error}")

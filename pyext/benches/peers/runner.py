@@ -15,6 +15,7 @@ from typing import Any
 
 from . import processes
 from .events import Event, Reader
+from .turns import GOES_ON, WAITS
 from .worker import RESTART
 
 Todo = dict[str, list[str]]
@@ -89,6 +90,8 @@ class Runner:
         self._row: str | None = None
         self._reference = False
         self._since = 0.0
+        # Since when its process waits for others to measure, which is no time of its own.
+        self._waits: float | None = None
         # A row has its limit over all of its processes.
         self._spent: dict[str, float] = {}
         self._told = False
@@ -138,6 +141,7 @@ class Runner:
         )  # fmt: skip
         reader = Reader(events)
         self._begun, self._row, self._reference, self._since = None, None, False, time.monotonic()
+        self._waits = None
         with log.open("wb") as output:
             # In that folder, where libraries may write logs of their own.
             process = subprocess.Popen(
@@ -174,7 +178,7 @@ class Runner:
                 return NOT_RUN
             starts = self._row is None and not self._reference
             limit = START_LIMIT if starts else self._limits.row
-            if time.monotonic() - self._since > limit:
+            if self._waits is None and time.monotonic() - self._since > limit:
                 what = "start" if starts else "row" if self._row is not None else "row, in the bfloat16 beside it"
                 return f"{STOPPED} {limit:g} s, the limit of a {what}"
             time.sleep(POLL)
@@ -197,6 +201,11 @@ class Runner:
             self._since = time.monotonic() - self._spent.get(event["row"], 0.0)
         elif what == "begin":
             self._begun = event["row"], event["section"]
+        elif what == WAITS:
+            self._waits = time.monotonic()
+        elif what == GOES_ON and self._waits is not None:
+            self._since += time.monotonic() - self._waits
+            self._waits = None
         elif what in ("measured", "failed"):
             left = self._todo[event["row"]]
             if event["section"] in left:

@@ -65,7 +65,7 @@ class Row:
     def model(self) -> Any:
         """With stored layers, on the device. Made by the first section that needs it."""
         if self._ready is None:
-            self.load()
+            self._load()
         assert self._ready is not None
         return self._ready.model
 
@@ -91,6 +91,10 @@ class Row:
 
     def load(self) -> Values:
         """From weights in bf16 on the device until a first pass is done; and the memory that generating takes."""
+        with self.turns.alone():
+            return self._load()
+
+    def _load(self) -> Values:
         settings = self.settings
         cuda = settings.device != "cpu"
         bench.clean()

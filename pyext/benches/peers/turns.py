@@ -4,13 +4,14 @@ figures are taken one command at a time, while all others wait."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 VARIABLE = "WCODEC_PEERS_TURNS"
 """Names the file to the processes of peers."""
+WAITS, GOES_ON = "waits", "goes on"
 
 
 class Turns:
@@ -23,8 +24,12 @@ class Turns:
     ...     pass
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, tell: Callable[[str], object] = lambda _: None) -> None:
+        """
+        :param tell: is told WAITS before it may have to, and GOES_ON afterwards.
+        """
         self._path = None if path is None else Path(path)
+        self._tell = tell
         self._file: int | None = None
 
     def __enter__(self) -> Turns:
@@ -44,8 +49,10 @@ class Turns:
         import fcntl
 
         assert self._file is not None
+        self._tell(WAITS)
         fcntl.flock(self._file, fcntl.LOCK_UN)
         fcntl.flock(self._file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        self._tell(GOES_ON)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

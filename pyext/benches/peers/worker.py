@@ -130,7 +130,7 @@ def main() -> int:
     except (Exception, SystemExit) as error:
         tell("unavailable", reason=reason(error))
         return 0
-    with Turns(os.environ.get(VARIABLE)) as turns:
+    with Turns(os.environ.get(VARIABLE), tell) as turns:
         beside = None
         if job["reference"] and peer.name != "bf16":
             # From here on the limit of a row counts, and not that of a start.

@@ -122,7 +122,8 @@ def bench(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
     memory = _measure.measure_vram(model)
     if a.json:
-        body = {"model": a.model, "baseline": a.baseline, **report.to_dict(), "memory": memory.to_dict()}
+        body = {"model": a.model, "baseline": a.baseline, "fused": _fuses(a, _models.device_of(model)),
+                **report.to_dict(), "memory": memory.to_dict()}  # fmt: skip
         put(document("bench", body))
         return 0
     prose(f"{report.device_name}: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} new, {report.repeats} repeats")
@@ -183,9 +184,9 @@ def _load(a: argparse.Namespace) -> Any:
 
 
 def _fuses(a: argparse.Namespace, device: Any) -> bool:
-    """Whether few tokens are multiplied with compressed weights: on a GPU, unless that was refused, for who runs a
-    model in a terminal wants it fast."""
-    return device.type == "cuda" and getattr(a, "fused", None) is not False
+    """Whether few tokens are multiplied with compressed weights: on a GPU, by commands that have the option and unless
+    it was refused, for who runs a model in a terminal wants it fast."""
+    return device.type == "cuda" and getattr(a, "fused", False) is not False
 
 
 def _fused(a: argparse.Namespace, model: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from itertools import pairwise
 from statistics import median
@@ -38,24 +39,28 @@ class Clock:
 
     @property
     def speed(self) -> float | None:
-        """Tokens per second after the first one, the median: the second one often waits for kernels that are loaded."""
+        """Tokens per second after the first one, by the median time: the second one often waits for kernels that are
+        loaded."""
         gaps = [later - before for before, later in pairwise(self._times)]
-        rates = [count / gap for count, gap in zip(self._counts[1:], gaps, strict=True) if gap > 0]
-        return median(rates) if rates else None
+        if not gaps or sum(gaps) <= 0:
+            return None
+        if max(self._counts) > 1:
+            # Several at a time, as where they are guessed: not each gap is a token's.
+            return sum(self._counts[1:]) / sum(gaps)
+        return 1 / median(gaps)
 
 
 def clocked(model: Any, options: dict[str, Any]) -> Clock | None:
-    """Adds a clock to what ``generate`` is called with, where tokens come one by one: not with beams, nor from a
-    ``generate`` that is not transformers' own."""
-    try:
-        from transformers import GenerationMixin
-    except ImportError:
+    """Adds a clock to what ``generate`` is called with, where tokens of one text come one after the other: not with
+    beams, nor from a ``generate`` that is not transformers' own."""
+    transformers = sys.modules.get("transformers")
+    own = getattr(getattr(model, "generate", None), "__func__", None)
+    if transformers is None or own is not transformers.GenerationMixin.generate:
         return None
     configs = (options.get("generation_config"), getattr(model, "generation_config", None))
-    beams = options.get("num_beams")
-    for config in configs:
-        beams = getattr(config, "num_beams", None) if beams is None else beams
-    if type(model).generate is not GenerationMixin.generate or (beams or 1) > 1:
-        return None
+    for name in ("num_beams", "num_return_sequences"):
+        asked = (options.get(name), *(getattr(config, name, None) for config in configs))
+        if next((value for value in asked if value is not None), 1) != 1:
+            return None
     clock = options["streamer"] = Clock(options.get("streamer"))
     return clock

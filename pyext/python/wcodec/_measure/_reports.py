@@ -405,9 +405,9 @@ class Generation:
     """From the prompt to the last token."""
     first_token_seconds: float | None = None
     """From the prompt to the first token: the prompt's processing and, of a model's first prompt, all that is prepared
-    once. ``None`` where tokens do not come one by one, as with beams."""
+    once. ``None`` where that is not known, as with beams and several sequences."""
     decode_tokens_per_second: float | None = None
-    """Of the tokens after the first one, the median; ``None`` likewise, and of a single token."""
+    """Of the tokens after the first one, by the median time; ``None`` likewise, and of a single token."""
 
     @property
     def tokens_per_second(self) -> float | None:

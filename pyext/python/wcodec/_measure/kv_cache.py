@@ -171,8 +171,8 @@ def generate(
         arguments.setdefault("pad_token_id", 0)
     with _models.evaluating(model):
         _models.synchronize(device)
-        begin = time.perf_counter()
         clock = clocked(model, arguments)
+        begin = time.perf_counter()
         if kv_cache_dtype is None:
             output = model.generate(inputs, max_new_tokens=max_new_tokens, **arguments)
         else:

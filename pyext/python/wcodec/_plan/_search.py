@@ -10,7 +10,7 @@ from .._errors import InputError
 from ._candidates import by_roles, by_statistics, damages
 from ._loading import Factors
 from ._recipe import Recipe
-from ._target import MOST_BITS, Target
+from ._target import Target
 from ._trials import LOSSLESS, Trial, Trials
 
 
@@ -75,21 +75,24 @@ def _fitting(trials: Trials, wish: Wish) -> Trial:
     has fewer levels; and without loss where there is room for that."""
     recipe, wanted = wish.recipe, wish.target
     limit = float(wanted.bits if wanted.bytes is None else wanted.bytes)  # type: ignore[arg-type]
-    lossless = Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder)
-    # Nothing is better, nor quicker to try; for what cannot have so many bits anyway, all else would be in vain.
+    # Nothing is better than all bits, nor quicker to try.
     ample = wish.scheme is None and trials.is_ample(wanted)
-    if ample and (whole := trials.encode(lossless)).taken(wanted) <= limit:
+    if ample and (whole := _without_loss(trials, wish, limit)) is not None:
         return whole
-    first = trials.fit(recipe, wanted, MOST_BITS if ample else None)
+    first = trials.fit(recipe, wanted)
     if first.taken(wanted) >= 0.98 * limit:
         return first
     if wish.trellis is None:
-        other = trials.fit(replace(recipe, trellis=False), wanted, first.recipe.bits)
-        first = max((first, other), key=lambda t: t.taken(wanted))
+        first = max((first, trials.fit(replace(recipe, trellis=False), wanted)), key=lambda t: t.taken(wanted))
     if wish.scheme is None and not ample and first.taken(wanted) < 0.98 * limit:
-        whole = trials.encode(lossless)
-        return whole if whole.taken(wanted) <= limit else first
+        return _without_loss(trials, wish, limit) or first
     return first
+
+
+def _without_loss(trials: Trials, wish: Wish, limit: float) -> Trial | None:
+    """All bits, if there is room for them."""
+    whole = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=wish.recipe.coder))
+    return whole if whole.taken(wish.target) <= limit else None
 
 
 def _meeting(trials: Trials, wish: Wish, bound: float) -> Trial:

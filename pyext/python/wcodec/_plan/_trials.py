@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -251,13 +251,17 @@ class Trials:
 
 
 def _size(source: Any) -> float:
-    """Bytes of a source's tensors, about."""
-    if isinstance(source, Mapping):
-        # Others than arrays and tensors do not tell.
-        return sum(getattr(value, "nbytes", math.inf) for value in source.values())
-    path = Path(source)
-    files = path.glob("*.safetensors") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+    """Bytes of a source's tensors, about; infinitely many where that is not known at once. What is wrong with a source
+    is for its encoder to say."""
+    try:
+        # Other mappings make their arrays when they are asked.
+        if type(source) is dict:
+            return sum(getattr(value, "nbytes", math.inf) for value in source.values())
+        path = Path(source)
+        files = path.glob("*.safetensors") if path.is_dir() else [path]
+        return sum(file.stat().st_size for file in files)
+    except (TypeError, ValueError, OSError, RuntimeError):
+        return math.inf
 
 
 def _log_ratio(above: float, below: float) -> float:

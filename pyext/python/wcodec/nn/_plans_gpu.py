@@ -60,7 +60,10 @@ class _OnGpu(Plan):
         """Makes sure of the memory and prepares the launches, so that what is missing is said early. Memory that is
         taken while a graph is captured would be the graph's. Where kernels multiply with the weights of all layers,
         both wait for the first call of more tokens: who has only few needs no memory for what was decoded."""
-        if is_capturing() or all(self._fused):
+        if all(self._fused):
+            self._workspace.wanted = max(self._workspace.wanted, self._size)
+            return
+        if is_capturing():
             return
         with self._workspace.lock:
             # Preparing may take memory of torch, which is the current stream's: others come after it.

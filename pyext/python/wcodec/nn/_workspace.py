@@ -70,6 +70,8 @@ class Workspace:
         self.lock = threading.RLock()
         # What is done at once.
         self.streams = self._space(0)
+        # Bytes that plans will need which have taken none yet.
+        self.wanted = 0
         # What graphs do, by torch's pool that their memory is from: graphs of one pool share memory, and so are never
         # replayed at the same time. They keep it, and nobody else does.
         self.graphs: weakref.WeakValueDictionary[Any, Space] = weakref.WeakValueDictionary()
@@ -96,9 +98,10 @@ class Workspace:
                 ) from None
 
     def release(self) -> None:
-        """Lets go of the memory for what is done at once; who needs some takes it anew."""
+        """Lets go of the memory for what is done at once, if nobody has prepared to decode there."""
         with self.lock:
-            self.streams = self._space(0)
+            if not self.streams.prepared:
+                self.streams = self._space(0)
 
     def enter(self, size: int) -> Space:
         """The memory for the caller, of at least so many bytes. It is the turn of torch's current stream, which waits
@@ -134,7 +137,7 @@ class Workspace:
         space = self.graphs.get(pool)
         if space is None or space.buffer.numel() < size:
             # As much as is decoded at once elsewhere, so that it need not grow.
-            wanted = max(size, self.streams.buffer.numel())
+            wanted = max(size, self.wanted, self.streams.buffer.numel())
             space = self.graphs[pool] = self._space(wanted)
         if space.epoch is None or space.epoch[1] != number:
             _native.gpu_keep(self.index, stream, space)
