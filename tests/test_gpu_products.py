@@ -254,6 +254,16 @@ def model(bias: bool, **options: Any) -> torch.nn.Module:
     return wcodec.compress_(layers, coder="huffman", **options) and layers
 
 
+def replayed(layers: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What a CUDA graph of a pass computes when it is replayed."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = layers(x)
+    out.fill_(7)
+    graph.replay()
+    return out
+
+
 @pytest.mark.parametrize("bias", (False, True))
 @pytest.mark.parametrize("scheme", ("int8", "rate"))
 def test_models_multiply_with_what_is_compressed(scheme: str, bias: bool) -> None:
@@ -270,12 +280,7 @@ def test_models_multiply_with_what_is_compressed(scheme: str, bias: bool) -> Non
         assert torch.equal(first.k_proj(x[1]), first.k_proj(x)[1])
         # Too many tokens are decoded for, as before.
         assert torch.equal(layers(many), decoded_many)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = layers(x)
-        out.fill_(7)
-        graph.replay()
-        assert torch.equal(out, fused)
+        assert torch.equal(replayed(layers, x), fused)
         strided = torch.randn((512, 4), device="cuda", dtype=torch.bfloat16).t()
         assert torch.equal(layers(strided), layers(strided.contiguous()))
         with pytest.raises(wcodec.InputError, match="features"):
@@ -305,23 +310,13 @@ def test_few_tokens_need_no_memory_for_decoded_weights() -> None:
         wcodec.nn.fuse_(layers)
         without = scratch(place)
         assert 0 <= without < taken
-        few = layers(x)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = layers(x)
-        graph.replay()
-        assert torch.equal(out, few) and scratch(place) == without
+        assert torch.equal(replayed(layers, x), layers(x)) and scratch(place) == without
         # More tokens take it, nobody takes it from those that have it, and a graph can be the first that decodes.
         assert torch.equal(layers(many), want) and scratch(place) > without
         other = model(True, bits=5.0)
         wcodec.nn.fuse_(other)
         assert scratch(place) > without
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = other(many)
-        out.fill_(7)
-        graph.replay()
-        assert torch.equal(out, want)
+        assert torch.equal(replayed(other, many), want)
 
 
 def test_compiled_models_multiply_with_what_is_compressed(compiler: None) -> None:
