@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from typing import NoReturn
 
 from .. import _places
 from .._errors import InputError
@@ -26,11 +25,8 @@ def _useless(a: argparse.Namespace, names: Iterable[str], useless: bool, why: st
     """
     for name in names:
         if useless and _given(a, name):
-            _refuse(name.replace("_", "-"), why, what)
-
-
-def _refuse(option: str, why: str, what: str) -> NoReturn:
-    raise InputError(f"--{option} has no effect {why} (leave it out{what})")
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} has no effect {why} (leave it out{what})")
 
 
 def encode(a: argparse.Namespace) -> None:
@@ -92,8 +88,8 @@ def running(a: argparse.Namespace) -> None:
     if a.residency not in ("disk", "auto"):
         _useless(a, ("residency",), a.device == "cpu", "on the CPU", ", take disk, or add --device cuda")
     _useless(a, ("vram_budget",), a.device == "cpu", "on the CPU", ", or add --device cuda")
-    if a.device == "cpu" and getattr(a, "fused", None) is not None:
-        _refuse("fused" if a.fused else "no-fused", "on the CPU, which decodes weights first", ", or add --device cuda")
+    _useless(a, ("fused", "no_fused"), a.device == "cpu", "on the CPU, which decodes weights first",
+            ", or add --device cuda")  # fmt: skip
     _useless(a, ("ram_budget",), a.residency != "auto", "without --residency auto", ", or add that")
 
 

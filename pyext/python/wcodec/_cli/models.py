@@ -186,7 +186,7 @@ def _load(a: argparse.Namespace) -> Any:
 def _fuses(a: argparse.Namespace, device: Any) -> bool:
     """Whether few tokens are multiplied with compressed weights: on a GPU, by commands that have the option and unless
     it was refused, for who runs a model in a terminal wants it fast."""
-    return device.type == "cuda" and getattr(a, "fused", False) is not False
+    return device.type == "cuda" and getattr(a, "no_fused", True) is False
 
 
 def _fused(a: argparse.Namespace, model: Any) -> Any:

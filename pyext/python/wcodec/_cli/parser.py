@@ -360,10 +360,17 @@ def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
 
 
 def _fused(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--fused", action=argparse.BooleanOptionalAction,
-                        help="multiply up to 16 tokens straight from compressed weights, on a GPU (default there); "
-                             "with --no-fused weights are decoded first, and results are those of the decoded model "
-                             "bit for bit")  # fmt: skip
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--fused",
+        action="store_true",
+        help="on a GPU, multiply up to 16 tokens straight from compressed weights (default there)",
+    )
+    either.add_argument(
+        "--no-fused",
+        action="store_true",
+        help="decode weights first: results are those of the decoded model bit for bit",
+    )
 
 
 def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True) -> None:
