@@ -1,5 +1,4 @@
-"""What ``torch.compile`` leaves as it is. A module of its own, since with it torch's compiler is imported, which takes
-seconds: only models with experts need it."""
+"""What ``torch.compile`` leaves as it is: a module of its own, which is imported where something is compiled."""
 
 from __future__ import annotations
 

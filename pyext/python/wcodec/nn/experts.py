@@ -182,7 +182,12 @@ class CompressedExperts(CompressedLayer):
         """What the original module computes of the same arguments. Gradients pass through to the hidden states and to
         the weights of routing; experts are decoded again in the backward pass. ``torch.compile`` leaves it as it is:
         which experts are decoded is known when it runs."""
-        return self._uncompiled(self, args, kwargs) if _is_compiling() else self._compute(args, kwargs)
+        if _is_compiling():
+            # Here, since with it torch's compiler is imported, which takes seconds. Whoever compiles has that.
+            from ._uncompiled import compute
+
+            return compute(self, args, kwargs)
+        return self._compute(args, kwargs)
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs.get("hidden_states")
@@ -284,15 +289,12 @@ class CompressedExperts(CompressedLayer):
                     )
 
     def _attach(self) -> None:
-        from ._uncompiled import compute
-
-        self.__dict__["_uncompiled"] = compute
         for place, (stack, shape) in enumerate(self._stacks.items()):
             self.__dict__[stack] = ExpertStack(self, place, tuple(shape))
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        for key in (*STACKS, "_forward", "_few", "_uncompiled"):
+        for key in (*STACKS, "_forward", "_few"):
             state.pop(key, None)
         return state
 
