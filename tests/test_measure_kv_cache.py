@@ -154,6 +154,12 @@ def test_when_tokens_come(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for count in (7, 1, 1, 5):
         clock.put(torch.zeros(count))
     assert clock.speed == 3.0
+    # A coarse clock may see no time between most of them.
+    arrivals = iter((1.0, 1.0, 1.0, 2.0))
+    clock = _clock.Clock()
+    for _ in range(5):
+        clock.put(torch.zeros(1))
+    assert clock.speed is None
     monkeypatch.undo()
     # A streamer of the caller's gets all tokens, the prompt's first; one token has no speed after the first.
     seen: list[Any] = []

@@ -20,14 +20,13 @@ class Turns:
     A process that wants to measure gives its share up first, so that nobody waits for another that waits. Without a
     file nothing is locked.
 
+    :param tell: is told WAITS before it may have to, and GOES_ON afterwards.
+
     >>> with Turns(None) as turns, turns.alone():
     ...     pass
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, tell: Callable[[str], object] = lambda _: None) -> None:
-        """
-        :param tell: is told WAITS before it may have to, and GOES_ON afterwards.
-        """
         self._path = None if path is None else Path(path)
         self._tell = tell
         self._file: int | None = None

@@ -42,12 +42,12 @@ class Clock:
         """Tokens per second after the first one, by the median time: the second one often waits for kernels that are
         loaded."""
         gaps = [later - before for before, later in pairwise(self._times)]
-        if not gaps or sum(gaps) <= 0:
+        if not gaps:
             return None
-        if max(self._counts) > 1:
-            # Several at a time, as where they are guessed: not each gap is a token's.
-            return sum(self._counts[1:]) / sum(gaps)
-        return 1 / median(gaps)
+        # Where several come at a time, as those that are guessed, not each gap is a token's.
+        one = max(self._counts) == 1
+        seconds = median(gaps) if one else sum(gaps) / sum(self._counts[1:])
+        return 1 / seconds if seconds > 0 else None
 
 
 def clocked(model: Any, options: dict[str, Any]) -> Clock | None:
