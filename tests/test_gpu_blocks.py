@@ -21,6 +21,7 @@ from wcodec.nn import _around
 from wcodec.nn._around import Launch, Norm
 from wcodec.nn._chain import Chain
 from wcodec.nn._fused import Fused
+from wcodec.nn._plans_gpu import GpuPlan
 
 # pytest looks for fixtures in the module.
 gpu, compiler = gpu_helpers.gpu, gpu_helpers.compiler
@@ -145,10 +146,10 @@ def test_damaged_gates_give_nan(tmp_path: Path) -> None:
     assert found
 
 
-def llama(dtype: torch.dtype, **options: Any) -> Any:
+def llama(dtype: torch.dtype, kind: str = "Llama", **options: Any) -> Any:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(9)
-    config = transformers.LlamaConfig(
+    config = getattr(transformers, f"{kind}Config")(
         hidden_size=512,
         intermediate_size=1408,
         num_hidden_layers=4,
@@ -156,7 +157,7 @@ def llama(dtype: torch.dtype, **options: Any) -> Any:
         num_key_value_heads=2,
         vocab_size=1000,
     )
-    model = transformers.LlamaForCausalLM(config).eval()
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(torch.randn_like(p) * 0.04 + (1 if p.dim() == 1 else 0))
@@ -191,11 +192,6 @@ def test_models_in_blocks(bits: float | None, dtype: torch.dtype, monkeypatch: p
             assert torch.equal(model(ids).logits, fused)
         # A sequence alone gives what it gives beside others: products do; attention of torch may not.
         assert error(model(ids[:1]).logits, fused[:1].double()) < bound
-        many = torch.randint(0, 1000, (1, 40), device="cuda")
-        wide = model(many).logits
-        wcodec.nn.fuse_(model, False)
-        assert torch.equal(model(many).logits, wide)
-        wcodec.nn.fuse_(model)
         x = ids[:, :1].clone()
         want = model(x, use_cache=False).logits
         graph = torch.cuda.CUDAGraph()
@@ -208,6 +204,55 @@ def test_models_in_blocks(bits: float | None, dtype: torch.dtype, monkeypatch: p
         x.fill_(3)
         graph.replay()
         assert torch.equal(out, model(x, use_cache=False).logits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ("Llama", "Qwen2"))
+def test_blocks_of_many_tokens(kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded weights, one product for q, k and v, and norms of one kernel."""
+    model = llama(dtype, kind)
+    ids = torch.randint(0, 1000, (2, 50), device="cuda")
+    below: list[Any] = []
+    real = GpuPlan.apply_below
+    monkeypatch.setattr(GpuPlan, "apply_below", lambda *args: below.append(real(*args)) or below[-1])
+    with torch.no_grad():
+        exact = _exact(model)(ids).logits
+        decoded = model(ids).logits
+        wcodec.nn.fuse_(model, blocks=False)
+        assert torch.equal(model(ids).logits, decoded) and not below
+        wcodec.nn.fuse_(model)
+        fused = model(ids).logits
+        assert len(below) == 4 and all(y.shape == (2, 50, 768) for y in below)
+        bound = 2e-2 if dtype == torch.bfloat16 else 3e-3
+        assert error(fused, exact) <= 1.05 * error(decoded, exact) and error(fused, decoded.double()) < bound
+        assert torch.equal(model(ids).logits, fused)
+        with torch.inference_mode():
+            assert torch.equal(model(ids).logits, fused)
+        x = ids.clone()
+        want = model(x, use_cache=False).logits
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = model(x, use_cache=False).logits
+        out.fill_(7)
+        # What is done at once between has the other memory.
+        model(ids[:, :20])
+        graph.replay()
+        assert torch.equal(out, want)
+        x.fill_(3)
+        graph.replay()
+        assert torch.equal(out, model(x, use_cache=False).logits)
+        # A prompt, and tokens behind it.
+        text = model.generate(ids, max_new_tokens=6, do_sample=False)
+        assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False), text)
+
+
+def test_blocks_without_loss_keep_their_bits() -> None:
+    model = llama(torch.bfloat16, scheme="lossless")
+    ids = [torch.randint(0, 1000, (1, tokens), device="cuda") for tokens in (3, 40)]
+    with torch.no_grad():
+        want = [model(i).logits for i in ids]
+        wcodec.nn.fuse_(model)
+        assert all(torch.equal(model(i).logits, logits) for i, logits in zip(ids, want, strict=True))
 
 
 def _counted(made: list[Any], method: Any) -> Any:

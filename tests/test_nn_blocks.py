@@ -125,11 +125,10 @@ def test_blocks_compute_what_they_did(kind: str, played: list[str]) -> None:
 def test_what_is_not_taken(played: list[str]) -> None:
     model = llama()
     wcodec.nn.fuse_(model)
-    # Gradients, many tokens, training, autocast.
+    # Gradients, training, autocast.
     want = model(IDS).logits
     assert not played
     with torch.no_grad():
-        model(torch.zeros((1, 17), dtype=torch.long))
         with torch.autocast("cpu", torch.bfloat16):
             model(IDS)
         assert not played
@@ -150,6 +149,59 @@ def test_what_is_not_taken(played: list[str]) -> None:
         torch.testing.assert_close(model(IDS).logits, want, rtol=1e-4, atol=1e-4)
         assert len(seen) == 2
         hook.remove()
+
+
+@pytest.mark.parametrize("kind", ("Llama", "Qwen2", "Qwen3", "Mistral"))
+def test_blocks_of_many_tokens(kind: str, played: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = llama(kind)
+    ids = torch.arange(34).view(2, 17)
+    normed: list[Any] = []
+    monkeypatch.setattr(_blocks, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
+    with torch.no_grad():
+        want = model(ids, output_hidden_states=True)
+        wcodec.nn.fuse_(model)
+        got = model(ids, output_hidden_states=True)
+        assert not played and len(normed) == 6
+        # What a block was given is not changed by it.
+        for a, b in zip(got.hidden_states, want.hidden_states, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got.logits, want.logits, rtol=1e-4, atol=1e-4)
+        with torch.inference_mode():
+            assert torch.equal(model(ids).logits, got.logits)
+        # Then a token at a time, behind those.
+        normed.clear()
+        texts = model.generate(ids, max_new_tokens=3, do_sample=False)
+        assert len(normed) == 6 and played.count("normed 2") == 6
+        wcodec.nn.fuse_(model, False)
+        assert torch.equal(model.generate(ids, max_new_tokens=3, do_sample=False), texts)
+        assert torch.equal(model(ids).logits, want.logits) and len(normed) == 6
+        # Without a norm of torch's, the module's own is asked.
+        wcodec.nn.fuse_(model)
+        monkeypatch.setattr(_blocks, "_rms_norm", None)
+        torch.testing.assert_close(model(ids).logits, want.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_halves_of_many_tokens(played: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A half that launches cannot do is done by its modules, for many tokens, too."""
+    model = llama()
+    ids = torch.arange(17)[None]
+    normed: list[Any] = []
+    monkeypatch.setattr(_blocks, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
+    with torch.no_grad():
+        want = model(ids).logits
+        for name in ("self_attn.q_proj", "mlp.down_proj"):
+            with monkeypatch.context() as patched:
+                patched.setattr(_around, "launches", _without(model, name, _around.launches))
+                wcodec.nn.fuse_(model)
+                normed.clear()
+                torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-4)
+            assert len(normed) == 3
+
+
+def _without(model: Any, name: str, launches: Any) -> Any:
+    """No launches for the layers of that name."""
+    apart = [block.get_submodule(name) for block in model.model.layers]
+    return lambda layers, gated=False: None if layers[0] in apart else launches(layers, gated)
 
 
 def test_tensors_that_change_between_blocks(played: list[str]) -> None:

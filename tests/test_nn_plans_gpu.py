@@ -385,6 +385,28 @@ def test_slices(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sliced._size == 16 * 16 * 4
 
 
+def test_weights_that_lie_one_below_the_other_are_one_factor(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeStore()
+    plan = GpuPlan(store, ("a", "b", "c"), torch.device("cpu"), torch.float32)
+    x, bias = torch.randn(2, 3, 16), torch.randn(64)
+    for begin in (0, 1):
+        below = torch.cat([WEIGHTS[name] for name in plan.names[begin : begin + 2]])
+        for given in (None, bias):
+            out = plan.apply_below(begin, 2, x, given)
+            assert out is not None
+            torch.testing.assert_close(out, F.linear(x, below, given))
+    assert store.one.log == [("a", "b", "c")]
+    call(plan, "c")
+    assert store.one.log == [("a", "b", "c")]
+    # Not where there is a gap between them, or rows of two lengths.
+    monkeypatch.setitem(WEIGHTS, "a", torch.randn(33, 16))
+    monkeypatch.setitem(WEIGHTS, "d", torch.randn(32, 12))
+    for names in (("a", "b"), ("b", "d")):
+        other = GpuPlan(store, names, torch.device("cpu"), torch.float32)
+        assert other.apply_below(0, 2, x, None) is None
+    assert GpuSlicedPlan(store, "f", torch.device("cpu"), torch.float32).apply_below(0, 1, x, None) is None
+
+
 def test_what_comes_next_is_fetched(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_plans, "SLICE_BYTES", 16 * 16 * 4)
     store = FakeStore(ahead=1)

@@ -229,13 +229,14 @@ class Ready:
     def get(self) -> Launch | None:
         """The launch for the layers as they are now; nothing if there is none."""
         state = self._state
-        if state is not None and state[2] == self._addresses():
-            for layer, plan in state[1]:
-                if layer._plan is not plan:
-                    break
-            else:
-                return state[0]
+        if state is not None and _as_they_were(state) and state[2] == self._addresses():
+            return state[0]
         return self._prepare()
+
+    def has_plans(self) -> bool:
+        """Whether there was a launch for the layers, of dtype and on device as they are now; biases are no matter."""
+        state = self._state
+        return state is not None and state[0] is not None and _as_they_were(state)
 
     def __getstate__(self) -> dict[str, Any]:
         # Launches are of this machine's memory.
@@ -251,3 +252,11 @@ class Ready:
         found, seen = made if made is not None else (None, [(layer, layer._plan) for layer in self.layers])
         self._state = found, seen, biases
         return found
+
+
+def _as_they_were(state: _State) -> bool:
+    """Whether each layer has the plan that the launch is for."""
+    for layer, plan in state[1]:
+        if layer._plan is not plan:
+            return False
+    return True

@@ -1,14 +1,17 @@
-"""Blocks of models like Llama's in four launches: norms, gates and residuals are done by those that multiply."""
+"""Blocks of models like Llama's. For few tokens they are four launches: norms, gates and residuals are done by those
+that multiply. For more, weights are decoded, and what is around their products takes few of torch's kernels.
+"""
 
 from __future__ import annotations
 
 import inspect
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 
 from .._gpu_decoder import ProductBatch
 from . import _ops
@@ -20,8 +23,12 @@ from ._workspace import is_capturing
 from .linear import CompressedLinear
 
 _is_compiling = torch.compiler.is_compiling
+# Older ones have no norm of this kind.
+_rms_norm: Any = getattr(F, "rms_norm", None)
 Half = Literal["attention", "mlp"]
 _HALVES: tuple[Half, Half] = ("attention", "mlp")
+# By launches that do what is around the products, too; with decoded weights and few kernels beside; or as it was.
+Way = Literal["launches", "decoded", "modules"]
 
 
 class Gain:
@@ -32,13 +39,27 @@ class Gain:
         self._of: torch.Tensor | None = None
         self._scale = 1.0
 
+    def __call__(self, h: torch.Tensor) -> torch.Tensor:
+        """The norm of many vectors: by one kernel, which rounds once."""
+        norm = self.norm
+        if _rms_norm is None:
+            found: torch.Tensor = norm(h)
+            return found
+        found = _rms_norm(h, h.shape[-1:], norm.weight, norm.variance_epsilon)
+        return found
+
+    def fits(self, layer: CompressedLinear) -> bool:
+        """Whether the weight is one for vectors that the layer takes."""
+        weight = self.norm._parameters.get("weight")
+        if weight is None or weight.dtype is not layer._dtype or weight.device != layer._device:
+            return False
+        return weight.is_contiguous() and weight.shape == (layer.in_features,)
+
     def get(self, layer: CompressedLinear) -> Norm | None:
         """For vectors that the layer takes; nothing if the weight is none of them."""
+        if not self.fits(layer):
+            return None
         weight = self.norm.weight
-        if weight.dtype is not layer._dtype or weight.device != layer._device or not weight.is_contiguous():
-            return None
-        if weight.shape != (layer.in_features,):
-            return None
         if weight is not self._of:
             if layer._dtype is torch.float16 and weight.is_cuda and is_capturing():
                 # To look at the largest would be to wait, which a capture does not do.
@@ -107,13 +128,13 @@ class Block:
     # What it takes
 
     def takes(self, module: Any, h: Any) -> bool:
-        """Whether the block's launches do what it does, for this input."""
+        """Whether the block may be done in another way than by its modules, for this input."""
         if not isinstance(h, torch.Tensor) or h.device.type not in KINDS or torch.is_grad_enabled() or module.training:
             return False
         layer = next(iter(self.first.values())).layers[0]
         if h.dtype is not layer._dtype or h.device != layer._device or h.shape[-1:] != (layer.in_features,):
             return False
-        if not 0 < h.numel() <= ProductBatch.MOST * layer.in_features or not h.is_contiguous():
+        if not h.numel() or not h.is_contiguous():
             return False
         if torch.is_autocast_enabled(h.device.type) or watched():
             return False
@@ -137,9 +158,12 @@ class Block:
                 return None
         norm = self._norms[half].get(first.layers[0])
         a, b = first.get(), last.get()
-        if norm is None or a is None or b is None or (like is not None and not self._is_few(half, like)):
-            return None
-        return a, b, norm
+        return None if norm is None or a is None or b is None else (a, b, norm)
+
+    def _few(self, half: Half, h: torch.Tensor) -> tuple[Launch, Launch, Norm] | None:
+        """The launches, if they are for as many tokens as these."""
+        found = self._launches(half, h)
+        return None if found is None or not self._is_few(half, h) else found
 
     def _is_few(self, half: Half, h: torch.Tensor) -> bool:
         """Whether the launches of a half were made, and are for as many tokens as these."""
@@ -147,14 +171,28 @@ class Block:
         count = h.numel() // first.layers[0].in_features
         return first.found(h.numel()) and last.found(count * last.layers[0].in_features)
 
-    def _does(self, half: Half, h: torch.Tensor) -> bool:
-        """Whether launches do a half. What is compiled asks for those that were made before."""
+    def _way(self, half: Half, h: torch.Tensor) -> Way:
+        """How a half is done. What is compiled asks for launches that were made before, and compiles all else."""
         if not _is_compiling():
-            return self._launches(half, h) is not None
+            if self._is_decoded(half, h):
+                return "decoded"
+            if self._launches(half, h) is None:
+                return "modules"
+            return "launches" if self._is_few(half, h) else "decoded"
         if half not in self.first or not self._is_few(half, h):
-            return False
+            return "modules"
         layers = (*self.first[half].layers, *self.last[half].layers)
-        return all(layer._dtype is h.dtype and layer._device == h.device for layer in layers)
+        return "launches" if all(la._dtype is h.dtype and la._device == h.device for la in layers) else "modules"
+
+    def _is_decoded(self, half: Half, h: torch.Tensor) -> bool:
+        """Whether a half is done with decoded weights: what is found out in little time, for the CPU is what such
+        passes wait for in small models. Otherwise it may be so, too."""
+        first, last = self.first.get(half), self.last.get(half)
+        if first is None or last is None or h.numel() <= ProductBatch.MOST * first.layers[0].in_features:
+            return False
+        layer = first.layers[0]
+        alike = h.dtype is layer._dtype and h.device == layer._device and self._norms[half].fits(layer)
+        return alike and first.has_plans() and last.has_plans()
 
     def prepare(self) -> None:
         """Makes the launches."""
@@ -165,19 +203,26 @@ class Block:
 
     def run(self, module: Any, h: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """What the block's ``forward`` does."""
-        mlp = self._does("mlp", h)
-        if self._does("attention", h):
-            h, scaled = self._attend(module, h, self._given(args, kwargs), scales=mlp)
+        mlp = self._way("mlp", h)
+        attention = self._way("attention", h)
+        scaled = None
+        if attention == "launches":
+            h, scaled = self._attend(module, h, self._given(args, kwargs), scales=mlp == "launches")
+        elif attention == "decoded":
+            h = h + self._attend_decoded(module, h, self._given(args, kwargs))
         else:
             attended, _ = module.self_attn(hidden_states=module.input_layernorm(h), **self._given(args, kwargs))
-            h, scaled = h + attended, None
-            mlp = mlp and self._does("mlp", h)
-        if not mlp:
+            h = h + attended
+            mlp = "modules" if mlp == "modules" else self._way("mlp", h)
+        if mlp == "decoded":
+            return self._mlp_decoded(h)
+        if mlp == "modules":
             return h + module.mlp(module.post_attention_layernorm(h))
         (values,) = self._normed("mlp", h, scaled)
         after = self.next
         # Whoever changes it in place changes its version; tensors of inference mode have none.
-        ahead = after is not None and not _is_compiling() and not h.is_inference() and after._does("attention", h)
+        ahead = after is not None and not _is_compiling() and not h.is_inference()
+        ahead = ahead and after is not None and after._few("attention", h) is not None
         h, scaled = self._added("mlp", values, h, ahead)
         if ahead and after is not None and scaled is not None:
             after._incoming[here()] = (h, h._version, scaled)
@@ -204,6 +249,23 @@ class Block:
                 "its module does not return what it gives", "call wcodec.nn.fuse_(model, blocks=False)"
             )
         return found[0]
+
+    def _attend_decoded(self, module: Any, h: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        """What attention makes of the norm of ``h``, with decoded weights."""
+        layers = self.first["attention"].layers
+        x = self._norms["attention"](h)
+        serve = [given(layer, x, y) for layer, y in zip(layers, _all_of(layers, x), strict=True)]
+        with Serving(layers, serve):
+            attended: torch.Tensor = module.self_attn(hidden_states=x, **kwargs)[0]
+        return attended
+
+    def _mlp_decoded(self, h: torch.Tensor) -> torch.Tensor:
+        """``h`` and what the MLP makes of its norm, with decoded weights. What nobody else has seen is changed in
+        place."""
+        gates, values = self.first["mlp"].layers
+        x = self._norms["mlp"](h)
+        gated = F.silu(_of(gates, x), inplace=True).mul_(_of(values, x))
+        return _of(self.last["mlp"].layers[0], gated).add_(h)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """What the block hands on to its attention."""
@@ -237,7 +299,7 @@ class Block:
     def normed(self, half: Half, h: torch.Tensor, scaled: torch.Tensor | None) -> torch.Tensor:
         """The products of a half's first layers with its norm of ``h``, behind each other; of the MLP's, gates times
         values. What the operator does, whether by one launch or not."""
-        launches = self._launches(half, h)
+        launches = self._few(half, h)
         if launches is not None:
             first, _, norm = launches
             return first.normed(h, norm.scaled(h) if scaled is None else scaled, norm)
@@ -263,7 +325,7 @@ class Block:
                 f"{residual.dtype}",
                 "call wcodec.nn.fuse_(model, blocks=False)",
             )
-        launches = self._launches(half, residual)
+        launches = self._few(half, residual)
         norm = self._norm_after(half, residual) if scales else None
         if launches is None:
             y = residual + layer._product(*layer._checked(x))
@@ -288,6 +350,23 @@ class Block:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._register()
+
+
+def _of(layer: CompressedLinear, x: torch.Tensor) -> torch.Tensor:
+    """The layer's product, for who knows that the input is one that it takes."""
+    return layer._product(x, layer._parameters["bias"])
+
+
+def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[torch.Tensor]:
+    """The product of each layer: views of one product, where the decoded weights lie one below the other."""
+    plans = [layer._plan or layer._prepared(layer._dtype) for layer in layers]
+    plan, begin = plans[0]
+    biases = [bias for layer in layers if (bias := layer._parameters["bias"]) is not None]
+    if plans == [(plan, begin + i) for i in range(len(layers))] and len(biases) in (0, len(layers)):
+        found = plan.apply_below(begin, len(layers), x, torch.cat(biases) if biases else None)
+        if found is not None:
+            return found.split([layer.out_features for layer in layers], -1)
+    return [_of(layer, x) for layer in layers]
 
 
 def _norms(module: Any) -> bool:

@@ -14,9 +14,9 @@ from .linear import CompressedLinear
 def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
     """Lets the compressed linear layers and experts of a model multiply up to 16 tokens straight from their compressed
     weights, on a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no
-    kernel multiplies with (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for as before; fewer tokens, too,
-    where that was measured to be faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the
-    last token, so that the first one after another use waits a little.
+    kernel multiplies with (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for; fewer tokens, too, where that was
+    measured to be faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the last token, so
+    that the first one after another use waits a little.
 
     It is fastest with ``coder="huffman"``, for few tokens with ``layout="quad"`` (``table_bits`` 12 with ``int8``, 11
     at 4 bits, 10 at 3): 1 to 3 % larger. For sixteen tokens of ``int8`` the default layout is faster.
@@ -35,9 +35,11 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
     :param blocks: a block of a model like Llama's takes four launches, attention itself aside: RMSNorms, silu(gate)
         times up and residuals are done by those that multiply, in f32, and less is rounded on the way: a block's result
         is nearer to the exact one than that of its modules, and differs from it by their roundings (tests allow 2e-2 of
-        its size in bfloat16 and 3e-3 in float16). Taken are blocks whose code does
-        what Llama's does, with norms and layers to which nobody has added hooks, and while no gradients are recorded;
-        all else is computed as it was.
+        its size in bfloat16 and 3e-3 in float16). For more tokens its weights are decoded; then each RMSNorm is one
+        kernel of torch's, q, k and v are one product, and what is only the block's is changed in place. Taken are
+        blocks whose code does what Llama's does, with norms and layers to which nobody has added hooks, and while no
+        gradients are recorded; all else is computed as it was, and so are blocks with weights that no kernel multiplies
+        with, such as lossless ones.
     :returns: how many linear layers and modules of experts there are that this is for.
 
     >>> import torch, wcodec.nn

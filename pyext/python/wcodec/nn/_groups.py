@@ -36,10 +36,12 @@ class Group:
 
     def takes(self, x: Any) -> bool:
         """Whether the layers are computed together for this input."""
-        if not isinstance(x, torch.Tensor) or x.device.type not in KINDS or torch.is_grad_enabled():
+        if not isinstance(x, torch.Tensor) or not 0 < x.numel() <= self.limit:
             return False
         first = self.layers[0]
-        if x.dtype is not first._dtype or not 0 < x.numel() <= self.limit or x.shape[-1] != first.in_features:
+        if x.device.type not in KINDS or torch.is_grad_enabled():
+            return False
+        if x.dtype is not first._dtype or x.shape[-1] != first.in_features:
             return False
         if torch.is_autocast_enabled(x.device.type) or not x.is_contiguous() or here() in first._served:
             return False

@@ -22,6 +22,8 @@ SLICE_BYTES = 64 << 20
 ALIGN = 512
 # Up to so many tokens, the slices' results take less memory than the layer's own, and are joined in one call.
 _FEW_TOKENS = 64
+# Rows of the tiles that products of many tokens are computed in, or a multiple of them.
+_TILE_ROWS = 256
 
 Product = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
 """What a layer computes from its input, its weight and its bias."""
@@ -45,11 +47,16 @@ def has_rows(entry: TensorEntry) -> bool:
 
 
 def slices(entry: TensorEntry, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of at most :data:`SLICE_BYTES` (but at least those that are decoded together), in order."""
-    cut = entry.cut
-    step = max(SLICE_BYTES // max(entry.shape[1] * dtype.itemsize, 1) // cut * cut, cut)
-    for begin in range(0, entry.shape[0], step):
-        yield begin, min(begin + step, entry.shape[0])
+    """Ranges of rows of at most :data:`SLICE_BYTES` (but at least those that are decoded together), in order. They are
+    about equal, and whole tiles of what multiplies where there are enough rows: a slice of few rows, or one a little
+    over a tile, takes as long as more would."""
+    cut, rows = entry.cut, entry.shape[0]
+    most = max(SLICE_BYTES // max(entry.shape[1] * dtype.itemsize, 1) // cut * cut, cut)
+    even = -(-rows // -(-rows // most))
+    tile = math.lcm(cut, _TILE_ROWS)
+    step = min(-(-even // tile) * tile, most)
+    for begin in range(0, rows, step):
+        yield begin, min(begin + step, rows)
 
 
 def stacked(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -72,6 +79,15 @@ class Plan:
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         """``product(weights)`` with the weights of all layers of the plan."""
         raise NotImplementedError
+
+    def apply_below(self, begin: int, count: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+        """The products of so many layers, one behind the other in the last dimension, by one call of torch; nothing
+        where their decoded weights do not lie one below the other.
+
+        :param begin: the first layer's place.
+        :param bias: theirs, joined.
+        """
+        return None
 
     def fused(self, place: int) -> Any:
         """What multiplies with the weight of the layer at ``place`` without decoding it to memory (a

@@ -96,6 +96,7 @@ class GpuPlan(_OnGpu):
         # What owns the memory while this group is in it; not the plan, which the memory need not keep alive.
         self._token = object()
         self._shapes = [store.entry(name).shape for name in names]
+        self._below: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._dtype = dtype
         self._decoders = [store.decoder(name, device) for name in names]
         self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
@@ -145,6 +146,30 @@ class GpuPlan(_OnGpu):
             if space.owner is not self._token:
                 self._decode(space, batches, self._is_few(x))
             return product(x, views[place], bias)
+
+    def apply_below(self, begin: int, count: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+        key = begin, count
+        if key not in self._below:
+            self._below[key] = self._factor(begin, count)
+        shape = self._below[key]
+        if shape is None:
+            return None
+        with self._workspace.lock:
+            space = self._workspace.enter(self._size)
+            views, batches = self._in(space)
+            if space.owner is not self._token:
+                self._decode(space, batches, self._is_few(x))
+            return F.linear(x, views[begin].as_strided(shape, (shape[1], 1)), bias)
+
+    def _factor(self, begin: int, count: int) -> tuple[int, int] | None:
+        """The shape of so many weights as one, if they lie so."""
+        shapes, width = self._shapes[begin : begin + count], self._shapes[begin][-1]
+        if any(len(shape) != 2 or shape[1] != width for shape in shapes):
+            return None
+        rows = sum(shape[0] for shape in shapes)
+        ends = [*self._offsets, self._size]
+        lies_so = ends[begin + count] - ends[begin] == rows * width * self._dtype.itemsize
+        return (rows, width) if lies_so else None
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         with self._workspace.lock:

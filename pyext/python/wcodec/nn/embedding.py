@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -14,7 +15,7 @@ from ._plans import Plan, has_rows, slices, stacked
 from ._store import Store
 from ._workspace import is_capturing, workspace
 
-# Up to so many rows, Python finds their strips in less time than torch's operators take to be called.
+# Up to so many rows, Python finds their strips in less time than operators on arrays take to be called.
 _FEW = 64
 # Beyond so many runs of strips, decoding the whole table takes less than preparing their decoding.
 _MOST_RUNS = 256
@@ -144,28 +145,22 @@ class CompressedEmbedding(CompressedLayer):
         # Waits for the GPU.
         wanted = ids.reshape(-1).cpu()
         few = wanted.numel() <= _FEW
-        numbers = wanted.tolist() if few else []
-        low, high = (min(numbers), max(numbers)) if few else (int(wanted.min()), int(wanted.max()))
+        numbers = wanted.tolist() if few else wanted.numpy()
+        low, high = (min(numbers), max(numbers)) if few else (int(numbers.min()), int(numbers.max()))
         if low < 0 or high >= count:
             bad = low if low < 0 else high
             raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
         # On the CPU the table may be one that is decoded as a whole anyhow.
         cut = self.entry.cut or count
-        strips = sorted({n // cut for n in numbers}) if few else torch.unique(wanted // cut).tolist()
+        strips, place = _strips(numbers, cut)
         runs = _runs(strips, cut, count)
         if gpu and len(runs) > _MOST_RUNS:
             return self._by_slices(ids)
         table = self._strips_on_gpu(runs) if gpu else self._strips(runs)
-        # Where a row is in the table of the strips that were decoded.
-        if few:
-            begin = {strip: i * cut for i, strip in enumerate(strips)}
-            rows = [begin[n // cut] + n % cut for n in numbers]
-            if len(rows) == 1:
-                return table[rows[0]].view((*ids.shape, width))
-            places = torch.tensor(rows)
-        else:
-            places = torch.searchsorted(torch.tensor(strips), wanted // cut) * cut + wanted % cut
-        return F.embedding(places.to(self._device).reshape(ids.shape), table)
+        if wanted.numel() == 1:
+            return table[place[0]].view((*ids.shape, width))
+        places = torch.tensor(place) if few else torch.from_numpy(place)
+        return F.embedding(places.to(self._device).view(ids.shape), table)
 
     def _rows(self) -> _Rows:
         """How to get at rows on the GPU."""
@@ -214,6 +209,25 @@ class CompressedEmbedding(CompressedLayer):
 
     def _form(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+def _strips(numbers: Any, cut: int) -> tuple[list[int], Any]:
+    """The strips of ``cut`` rows that have these rows, each once and in order; and where each row is in the table of
+    those strips.
+
+    :param numbers: of the rows: a list, or an array of many, which is taken as a whole.
+
+    >>> _strips([35, 3, 32], 16)
+    ([0, 2], [19, 3, 16])
+    """
+    if isinstance(numbers, list):
+        found = sorted({n // cut for n in numbers})
+        begin = {strip: i * cut for i, strip in enumerate(found)}
+        return found, [begin[n // cut] + n % cut for n in numbers]
+    strips, inside = np.divmod(numbers, cut)
+    there = np.zeros(int(strips.max()) + 1, dtype=bool)
+    there[strips] = True
+    return there.nonzero()[0].tolist(), (there.cumsum() - 1)[strips] * cut + inside
 
 
 def _runs(strips: list[int], cut: int, rows: int) -> list[tuple[int, int]]:
