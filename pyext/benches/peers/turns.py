@@ -15,10 +15,12 @@ WAITS, GOES_ON = "waits", "goes on"
 
 
 class Turns:
-    """A lock file that processes share while they do anything but wait, and that one has for itself while it measures.
+    """Two lock files that processes share: of the first, each has a share while it does anything but wait, and one has
+    it for itself while it measures; the second is shared by all who wait to measure, or do.
 
-    A process that wants to measure gives its share up first, so that nobody waits for another that waits. Without a
-    file nothing is locked.
+    A process that wants to measure gives its share of the first up, so that nobody waits for another that waits. Before
+    it goes on it waits until nobody has the second: otherwise its next work, of minutes, would be what all others wait
+    for, each time one of them has measured. Without a file nothing is locked.
 
     :param tell: is told WAITS before it may have to, and GOES_ON afterwards.
 
@@ -27,40 +29,49 @@ class Turns:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, tell: Callable[[str], object] = lambda _: None) -> None:
-        self._path = None if path is None else Path(path)
+        self._paths = () if path is None else (Path(path), Path(f"{path}.waiting"))
         self._tell = tell
-        self._file: int | None = None
+        self._files: list[int] = []
 
     def __enter__(self) -> Turns:
-        if self._path is not None:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            self._lock(alone=False)
+        self._files = [os.open(path, os.O_RDWR | os.O_CREAT, 0o666) for path in self._paths]
+        if self._files:
+            import fcntl  # not there on Windows
+
+            self._tell(WAITS)
+            fcntl.flock(self._files[0], fcntl.LOCK_SH)
+            self._tell(GOES_ON)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._file is not None:
-            # Gone with its last descriptor, and with a process that dies.
-            os.close(self._file)
-            self._file = None
-
-    def _lock(self, alone: bool) -> None:
-        # Not there on Windows.
-        import fcntl
-
-        assert self._file is not None
-        self._tell(WAITS)
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        fcntl.flock(self._file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        self._tell(GOES_ON)
+        # Locks are gone with the last descriptor of a file, and with a process that dies.
+        for file in self._files:
+            os.close(file)
+        self._files = []
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Waits until no other process does anything, and keeps them waiting."""
-        if self._file is None:
+        if not self._files:
             yield
             return
-        self._lock(alone=True)
+        import fcntl
+
+        working, waiting = self._files
+        self._tell(WAITS)
+        # In this order: who gave its share up and is not known to wait would be passed by those who go on.
+        fcntl.flock(waiting, fcntl.LOCK_SH)
+        fcntl.flock(working, fcntl.LOCK_UN)
+        fcntl.flock(working, fcntl.LOCK_EX)
+        self._tell(GOES_ON)
         try:
             yield
         finally:
-            self._lock(alone=False)
+            self._tell(WAITS)
+            fcntl.flock(working, fcntl.LOCK_UN)
+            fcntl.flock(waiting, fcntl.LOCK_UN)
+            # While one has this for itself, others only can get ready to wait, with their share of the first.
+            fcntl.flock(waiting, fcntl.LOCK_EX)
+            fcntl.flock(working, fcntl.LOCK_SH)
+            fcntl.flock(waiting, fcntl.LOCK_UN)
+            self._tell(GOES_ON)
