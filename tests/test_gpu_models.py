@@ -24,7 +24,7 @@ import wcodec
 from command import call, document
 from gpu_helpers import NO_GPU, torch
 from wcodec._measure._models import cache_name
-from wcodec.nn import CompressedEmbedding, CompressedLinear
+from wcodec.nn import CompressedEmbedding, CompressedLinear, _plans
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -452,6 +452,27 @@ def test_parts_of_memory(residency: str) -> None:
 
 
 # What is wrong
+
+
+def test_many_rows_of_an_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = CompressedEmbedding.from_embedding(torch.nn.Embedding(1000, 96).to(DEVICE, torch.bfloat16))
+    table = layer.weight
+    sliced: list[Any] = []
+    by_slices = CompressedEmbedding._by_slices
+    monkeypatch.setattr(CompressedEmbedding, "_by_slices", lambda *args: sliced.append(args) or by_slices(*args))
+    scattered = torch.randint(0, 1000, (3, 200), device=DEVICE)
+    some = torch.randint(0, 40, (5, 50), device=DEVICE) * 17
+    for strips in (1000, 25, 1):
+        # As many strips at a time.
+        monkeypatch.setattr(_plans, "SLICE_BYTES", strips * 16 * 96 * 2)
+        for ids in (scattered, some, some.int(), some.flip(1)):
+            assert torch.equal(layer(ids), table[ids.long()])
+    assert len(sliced) == 2 and all(args[1] is scattered for args in sliced)
+    for bad in (-1, 1000):
+        ids = scattered.clone()
+        ids[2, 3] = bad
+        with pytest.raises(wcodec.InputError, match=f"row {bad}"):
+            layer(ids)
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])

@@ -120,6 +120,34 @@ def test_batches(path: Path) -> None:
         assert all(same(out, container[n].torch(out.dtype)) for n, out in outs.items())
 
 
+def test_runs_of_rows(path: Path, rng: np.random.Generator) -> None:
+    container, decoder = wcodec.open(path), wcodec.GpuDecoder(path)
+    for name in ("embed", "odd", "stack", "conv", "bytes"):
+        entry = container[name]
+        whole, step = entry.torch(), entry.cut
+        if not step:
+            continue
+        edges = [*range(0, entry.shape[0], step), entry.shape[0]]
+        pairs = [sorted(rng.integers(0, len(edges), 2)) for _ in range(70)]
+        runs = [(edges[begin], edges[end]) for begin, end in pairs]
+        wanted = torch.cat([whole[begin:end] for begin, end in runs])
+        # Of torch's memory, which was full of something else.
+        torch.full(wanted.shape, 77, dtype=wanted.dtype, device="cuda")
+        assert same(decoder.decode_rows(name, runs), wanted), name
+        assert decoder.decode_rows(name, []).shape == (0, *entry.shape[1:])
+        decoder.check()
+    assert same(
+        decoder.decode_rows("embed", [(16, 32)], torch.bfloat16), container["embed"].torch(torch.bfloat16)[16:32]
+    )
+    for wrong in ([(0, 16), (32, 16)], [(-16, 16)], [(0, 97)], [(0, 16), (8, 16)]):
+        with pytest.raises(wcodec.InputError, match="tensor 'embed'.*rows"):
+            decoder.decode_rows("embed", wrong)
+    with pytest.raises(wcodec.InputError, match="tensor 'turned'"):
+        decoder.decode_rows("turned", [(0, 16)])
+    with pytest.raises(wcodec.TensorNotFoundError):
+        decoder.decode_rows("nobody", [(0, 16)])
+
+
 def test_views_of_larger_tensors_keep_their_neighbours(path: Path) -> None:
     container, decoder = wcodec.open(path), wcodec.GpuDecoder(path)
     for name in ("embed", "odd", "turned", "stack", "bytes", "ids"):

@@ -239,6 +239,9 @@ def test_embedding(coder: str, dtype: torch.dtype) -> None:
     assert torch.equal(layer(ids), layer.weight[ids]) and layer(ids).dtype == dtype
     assert torch.equal(layer(ids.int()), layer.to_embedding()(ids))
     assert torch.equal(layer(torch.tensor(999)), layer.weight[999])
+    many = torch.randint(0, 1000, (4, 30))
+    for wanted in (many, many.int(), many // 50, torch.arange(65, 165)):
+        assert torch.equal(layer(wanted), layer.weight[wanted.long()])
     assert layer(ids[:0]).shape == (0, 7, 64)
     assert layer.padding_idx == 3 and layer.to_embedding().padding_idx == 3
 
@@ -259,6 +262,8 @@ def test_an_embedding_decodes_only_the_strips_it_needs(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("bad", [-1, 1000])
 def test_embedding_refuses_what_is_not_there(bad: int) -> None:
     layer = CompressedEmbedding.from_embedding(torch.nn.Embedding(1000, 64))
+    with pytest.raises(wcodec.InputError, match=f"row {bad}"):
+        layer(torch.cat([torch.arange(100), torch.tensor([bad])]))
     with pytest.raises(wcodec.InputError, match=f"row {bad}"):
         layer(torch.tensor([0, bad]))
     with pytest.raises(wcodec.InputError, match="numbers of rows"):

@@ -130,6 +130,26 @@ impl Shared {
         Ok(planes.map(task).collect())
     }
 
+    /// The tasks that decode these rows of the tensor `target`, one range behind the other; what it says of rows is not looked at.
+    pub fn runs(
+        &self,
+        target: &Target,
+        runs: &[Range<usize>],
+        images: impl Fn(usize) -> Vec<Places>,
+    ) -> Result<Vec<DecodeTask<'_>>> {
+        let whole = self.tasks(&Target { rows: None, ..target.clone() }, images)?;
+        let Some(DecodeTask { plan, kind, .. }) = whole.first() else { return Ok(Vec::new()) };
+        let row_bytes = plan.matrix.2 * kind.bytes();
+        let mut tasks = Vec::with_capacity(runs.len() * whole.len());
+        let mut out = target.out;
+        for run in runs {
+            let rows = checked_rows(plan, Some(run))?;
+            tasks.extend(whole.iter().map(|task| DecodeTask { out, rows: rows.clone(), ..task.clone() }));
+            out = out.wrapping_add((rows.len() * row_bytes) as u64);
+        }
+        Ok(tasks)
+    }
+
     /// What is to be done for products with these matrices together: targets without addresses, and where their results lie.
     ///
     /// # Errors

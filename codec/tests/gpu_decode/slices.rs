@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use wcodec::gpu::{GpuDecoder, GpuOptions};
+use wcodec::gpu::{GpuDecoder, GpuOptions, Target};
 use wcodec::{Container, Dtype, EncodeOptions, MemorySource, TensorInfo};
 
 use crate::common::Rng;
 use crate::data::{self, GRANULARITIES, KINDS};
-use crate::rig::{Rig, Want, dtypes, expected};
+use crate::rig::{Outputs, Rig, Want, dtypes, expected};
 
 /// Matrices, and rows of each: of what is not stored as matrices, the first dimension.
 fn rows(container: &Container, info: &TensorInfo) -> (usize, usize) {
@@ -101,5 +101,40 @@ fn all_slices_of_a_tensor_make_the_whole() {
             assert_eq!(wants.len(), 24);
             rig.compare(&decoder, &wants, &format!("all rows of {coder} {layout}"));
         }
+    }
+}
+
+/// Ranges of one tensor in any order, some more than once, lie one behind the other.
+#[test]
+fn runs_of_rows_lie_one_behind_the_other() {
+    let Some(mut rig) = Rig::new() else { return };
+    for (coder, layout) in KINDS {
+        let mut source = data::shapes(&mut rig.rng);
+        data::push(&mut source, "deep", Dtype::F32, &[9, 40, 130], &mut rig.rng);
+        let container = data::encode(&source, &data::options(coder, layout, GRANULARITIES[0], &mut rig.rng));
+        let infos = rig.decodable(&container);
+        let names: Vec<String> = infos.iter().map(|t| t.name.clone()).collect();
+        let decoder = GpuDecoder::new(&rig.device, &container, &names, &GpuOptions::default()).unwrap();
+        for info in &infos {
+            let dtype = dtypes(info)[0];
+            // More than fit a launch.
+            let wants: Vec<Want> =
+                some(&container, info, 60, &mut rig.rng).into_iter().filter(|w| w.dtype == dtype).collect();
+            let runs: Vec<Range<usize>> = wants.iter().map(|w| w.rows.clone().unwrap()).collect();
+            let bytes: Vec<u8> = wants.iter().flat_map(|w| w.bytes.clone()).collect();
+            let want = [Want { name: info.name.clone(), dtype, rows: None, bytes }];
+            let what = format!("{} runs of {}, {coder} {layout}", runs.len(), info.name);
+            let mut outputs = Outputs::new(&mut rig, &want);
+            outputs.poison(&mut rig.rng, &rig.stream);
+            let target = outputs.targets(&want).remove(0);
+            // SAFETY: the output outlives the work, which `check` waits for, and has room for all rows.
+            unsafe { decoder.decode_runs(&target, &runs, &rig.stream) }.unwrap_or_else(|e| panic!("{what}: {e}"));
+            decoder.check(&rig.stream).unwrap();
+            outputs.assert_equal(&want, &rig.stream, &what);
+        }
+        let target = Target { name: names[0].clone(), out: 0, dtype: Dtype::F32, rows: None };
+        // SAFETY: nothing is written.
+        let wrong = unsafe { decoder.decode_runs(&target, &[0..usize::MAX], &rig.stream) };
+        assert_eq!(wrong.expect_err("there are no such rows").kind(), wcodec::ErrorKind::Input);
     }
 }

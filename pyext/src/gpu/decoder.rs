@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use wcodec::gpu::{Device, GpuDecoder, HostDecoder, Stream, Target};
-use wcodec::{Cancel, Dtype};
+use wcodec::{Cancel, Dtype, Error};
 
 use super::batch::{DecodeBatch, Prepared};
 use super::{Options, PyFactor, PyTarget, crate_factors, crate_stream, crate_targets, named};
@@ -121,6 +121,31 @@ impl TensorDecoder {
             return run(py, None, |_, link| decode(&link.cancel()));
         }
         detached(py, || decode(&Cancel::new()))
+    }
+
+    /// Puts the decoding of some rows of one tensor into the stream: ranges of its first dimension, one behind the other from `out` on. Not for
+    /// what is in the host's memory.
+    fn decode_rows(
+        &self,
+        py: Python<'_>,
+        target: (String, u64, String),
+        runs: Vec<(usize, usize)>,
+        stream: usize,
+    ) -> PyResult<()> {
+        let (name, out, dtype) = target;
+        let decode = || {
+            let Source::Device(decoder) = &self.source else {
+                return Err(
+                    Error::input("ranges of rows of a tensor in the host's memory").advice("decode each by itself")
+                );
+            };
+            let runs = runs.iter().map(|&(begin, end)| decoder.rows_of(&name, begin..end));
+            let runs = runs.collect::<wcodec::Result<Vec<_>>>()?;
+            let target = Target { name: name.clone(), out, dtype: Dtype::from_name(&dtype)?, rows: None };
+            // SAFETY: As in `decode`.
+            unsafe { decoder.decode_runs(&target, &runs, &crate_stream(decoder.device(), stream)) }
+        };
+        detached(py, || decode().map_err(|e| named(self.path.as_ref(), e)))
     }
 
     /// Fixes addresses and launches for `targets`, to be launched again and again.

@@ -14,9 +14,9 @@ from .linear import CompressedLinear
 def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
     """Lets the compressed linear layers and experts of a model multiply up to 16 tokens straight from their compressed
     weights, on a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no
-    kernel multiplies with (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for; fewer tokens, too, where that was
-    measured to be faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the last token, so
-    that the first one after another use waits a little.
+    kernel multiplies with (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for; fewer tokens, too, where that
+    was measured to be faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the last
+    token, so that the first one after another use waits a little.
 
     It is fastest with ``coder="huffman"``, for few tokens with ``layout="quad"`` (``table_bits`` 12 with ``int8``, 11
     at 4 bits, 10 at 3): 1 to 3 % larger. For sixteen tokens of ``int8`` the default layout is faster.

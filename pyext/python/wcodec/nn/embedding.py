@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from .._api import compress_in_memory
-from . import _ops
+from . import _ops, _plans
 from ._layer import CompressedLayer
 from ._plans import Plan, has_rows, slices, stacked
 from ._store import Store
@@ -17,8 +17,8 @@ from ._workspace import is_capturing, workspace
 
 # Up to so many rows, Python finds their strips in less time than operators on arrays take to be called.
 _FEW = 64
-# Beyond so many runs of strips, decoding the whole table takes less than preparing their decoding.
-_MOST_RUNS = 256
+# Where more of the table is wanted, decoding all of it takes less time than finding out where each row is.
+_MOST_OF_TABLE = 0.75
 
 
 class _Rows(Plan):
@@ -154,9 +154,13 @@ class CompressedEmbedding(CompressedLayer):
         cut = self.entry.cut or count
         strips, place = _strips(numbers, cut)
         runs = _runs(strips, cut, count)
-        if gpu and len(runs) > _MOST_RUNS:
-            return self._by_slices(ids)
-        table = self._strips_on_gpu(runs) if gpu else self._strips(runs)
+        if gpu and (most := self._most_strips(cut)) < len(strips):
+            if len(strips) * cut > _MOST_OF_TABLE * count:
+                return self._by_slices(ids)
+            # As many ids at a time as have no more strips.
+            parts = [self._found(part) for part in ids.reshape(-1).split(most)]
+            return torch.cat(parts).view(*ids.shape, width)
+        table = self._rows().decoder.decode_rows(self.tensor, runs, self._dtype) if gpu else self._strips(runs)
         if wanted.numel() == 1:
             return table[place[0]].view((*ids.shape, width))
         places = torch.tensor(place) if few else torch.from_numpy(place)
@@ -171,22 +175,12 @@ class CompressedEmbedding(CompressedLayer):
                 plan = self._plan = (_Rows(self._store, self.tensor, self._device), 0)
         return cast(_Rows, plan[0])
 
+    def _most_strips(self, cut: int) -> int:
+        """How many strips of so many rows are decoded at a time on a GPU: the memory that layers take for it, too."""
+        return max(1, _plans.SLICE_BYTES // (cut * self._width * self._dtype.itemsize))
+
     def _strips(self, runs: list[tuple[int, int]]) -> torch.Tensor:
         return stacked([self._store.rows(self.tensor, self._dtype, run) for run in runs])
-
-    def _strips_on_gpu(self, runs: list[tuple[int, int]]) -> torch.Tensor:
-        decoder = self._rows().decoder
-        if len(runs) == 1:
-            found: torch.Tensor = decoder.decode(self.tensor, self._dtype, rows=runs[0])
-            return found
-        rows = sum(end - begin for begin, end in runs)
-        table = torch.empty((rows, self._width), dtype=self._dtype, device=self._device)
-        targets, at = [], 0
-        for begin, end in runs:
-            targets.append((self.tensor, table[at : at + end - begin], (begin, end)))
-            at += end - begin
-        decoder.prepare(targets).launch()
-        return table
 
     def _by_slices(self, ids: torch.Tensor) -> torch.Tensor:
         """Decodes the whole table and picks rows, without asking which; rows that are not there come out as zeros."""
@@ -211,14 +205,14 @@ class CompressedEmbedding(CompressedLayer):
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
 
-def _strips(numbers: Any, cut: int) -> tuple[list[int], Any]:
+def _strips(numbers: Any, cut: int) -> tuple[Any, Any]:
     """The strips of ``cut`` rows that have these rows, each once and in order; and where each row is in the table of
-    those strips.
-
-    :param numbers: of the rows: a list, or an array of many, which is taken as a whole.
+    those strips. Lists, or arrays of many, which are taken as a whole.
 
     >>> _strips([35, 3, 32], 16)
     ([0, 2], [19, 3, 16])
+    >>> [found.tolist() for found in _strips(np.array([35, 3, 32]), 16)]
+    [[0, 2], [19, 3, 16]]
     """
     if isinstance(numbers, list):
         found = sorted({n // cut for n in numbers})
@@ -227,20 +221,25 @@ def _strips(numbers: Any, cut: int) -> tuple[list[int], Any]:
     strips, inside = np.divmod(numbers, cut)
     there = np.zeros(int(strips.max()) + 1, dtype=bool)
     there[strips] = True
-    return there.nonzero()[0].tolist(), (there.cumsum() - 1)[strips] * cut + inside
+    return there.nonzero()[0], (there.cumsum() - 1)[strips] * cut + inside
 
 
-def _runs(strips: list[int], cut: int, rows: int) -> list[tuple[int, int]]:
-    """Ranges of rows that have these strips of ``cut`` rows, in order, neighbours joined.
+def _runs(strips: Any, cut: int, rows: int) -> list[tuple[int, int]]:
+    """Ranges of rows that have these strips of ``cut`` rows, in order, neighbours joined. There is at least one.
 
-    >>> _runs([0, 1, 4], 16, 70)
-    [(0, 32), (64, 70)]
+    >>> _runs([0, 1, 4], 16, 70), _runs(np.array([0, 1, 4]), 16, 70)
+    ([(0, 32), (64, 70)], [(0, 32), (64, 70)])
     """
-    found: list[tuple[int, int]] = []
-    for strip in strips:
-        begin, end = strip * cut, min((strip + 1) * cut, rows)
-        if found and found[-1][1] == begin:
-            found[-1] = (found[-1][0], end)
-        else:
-            found.append((begin, end))
-    return found
+    if isinstance(strips, list):
+        found: list[tuple[int, int]] = []
+        for strip in strips:
+            begin, end = strip * cut, min((strip + 1) * cut, rows)
+            if found and found[-1][1] == begin:
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((begin, end))
+        return found
+    first = np.flatnonzero(np.diff(strips, prepend=-2) != 1)
+    ends = np.append(first[1:], len(strips)) - 1
+    begins, ends = strips[first] * cut, np.minimum((strips[ends] + 1) * cut, rows)
+    return list(zip(begins.tolist(), ends.tolist(), strict=True))
