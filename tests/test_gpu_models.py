@@ -24,7 +24,7 @@ import wcodec
 from command import call, document
 from gpu_helpers import NO_GPU, torch
 from wcodec._measure._models import cache_name
-from wcodec.nn import CompressedEmbedding, CompressedLinear, _plans
+from wcodec.nn import CompressedEmbedding, CompressedLinear, _plans, embedding
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -457,17 +457,24 @@ def test_parts_of_memory(residency: str) -> None:
 def test_many_rows_of_an_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = CompressedEmbedding.from_embedding(torch.nn.Embedding(1000, 96).to(DEVICE, torch.bfloat16))
     table = layer.weight
-    sliced: list[Any] = []
-    by_slices = CompressedEmbedding._by_slices
-    monkeypatch.setattr(CompressedEmbedding, "_by_slices", lambda *args: sliced.append(args) or by_slices(*args))
+    asked: list[int] = []
+    decode = wcodec.GpuDecoder.decode_rows
+    monkeypatch.setattr(
+        wcodec.GpuDecoder, "decode_rows",
+        lambda self, name, runs, dtype: asked.append(sum(e - b for b, e in runs)) or decode(self, name, runs, dtype),
+    )  # fmt: skip
     scattered = torch.randint(0, 1000, (3, 200), device=DEVICE)
-    some = torch.randint(0, 40, (5, 50), device=DEVICE) * 17
-    for strips in (1000, 25, 1):
-        # As many strips at a time.
-        monkeypatch.setattr(_plans, "SLICE_BYTES", strips * 16 * 96 * 2)
-        for ids in (scattered, some, some.int(), some.flip(1)):
-            assert torch.equal(layer(ids), table[ids.long()])
-    assert len(sliced) == 2 and all(args[1] is scattered for args in sliced)
+    some = torch.randint(0, 10, (5, 50), device=DEVICE) * 99
+    for gap in (1 << 20, 0):
+        monkeypatch.setattr(embedding, "_GAP", gap)
+        for strips in (1000, 25, 1):
+            # As many strips at a time.
+            monkeypatch.setattr(_plans, "SLICE_BYTES", strips * 16 * 96 * 2)
+            for ids in (scattered, some, some.int(), some.flip(1)):
+                asked.clear()
+                assert torch.equal(layer(ids), table[ids.long()])
+                assert max(asked) <= strips * 16 and sum(asked) <= 1000 and (strips < 1000 or len(asked) == 1)
+                assert gap or ids is scattered or sum(asked) <= 160
     for bad in (-1, 1000):
         ids = scattered.clone()
         ids[2, 3] = bad

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import wcodec
-from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear, _plans
+from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear, _plans, embedding
 from wcodec.nn._store import Store
 
 CODERS = ["rans", "huffman", "zstd", "raw"]
@@ -257,6 +257,39 @@ def test_an_embedding_decodes_only_the_strips_it_needs(monkeypatch: pytest.Monke
     ids = torch.tensor([[5, 999, 17], [5, 400, 6]])
     assert torch.equal(layer(ids), wanted[ids])
     assert asked == [(0, 32), (400, 416), (992, 1000)]
+
+
+@pytest.mark.parametrize("gap", [0, 3, 1000])
+def test_rows_of_many_ids_come_in_pieces(gap: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does, by the CPU's decoder: pieces of the table, each with the runs that are wanted of it."""
+    layer = CompressedEmbedding.from_embedding(torch.nn.Embedding(1003, 96))
+    table = layer.weight
+    asked: list[int] = []
+
+    class Rows:
+        there = True
+
+        def decode_rows(self, name: str, runs: Any, dtype: Any) -> torch.Tensor:
+            asked.append(sum(end - begin for begin, end in runs))
+            return torch.cat([table[begin:end] for begin, end in runs])
+
+        decoder = property(lambda self: self)
+
+    monkeypatch.setattr(CompressedEmbedding, "_rows", lambda self: Rows())
+    monkeypatch.setattr(layer, "_kind", "cuda")
+    monkeypatch.setattr(embedding, "_GAP", gap * 16 * 96)
+    many = [torch.randint(0, 1003, (2, 300)), torch.arange(900, 1003), torch.full((70,), 1002)]
+    few = torch.randint(0, 10, (5, 50)) * 99
+    for strips in (1000, 25, 7, 1):
+        # As many strips at a time.
+        monkeypatch.setattr(_plans, "SLICE_BYTES", strips * 16 * 96 * 4)
+        for ids in (*many, few, few.int(), few.flip(1)):
+            asked.clear()
+            assert torch.equal(layer(ids), table[ids.long()])
+            assert max(asked) <= 16 * strips and sum(asked) <= 1003 and (strips < 1000 or len(asked) == 1)
+    if not gap:
+        # Nothing but the strips that are wanted, each once.
+        assert sum(asked) <= 160
 
 
 @pytest.mark.parametrize("bad", [-1, 1000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, cast
 
 import numpy as np
@@ -17,8 +18,8 @@ from ._workspace import is_capturing, workspace
 
 # Up to so many rows, Python finds their strips in less time than operators on arrays take to be called.
 _FEW = 64
-# Where more of the table is wanted, decoding all of it takes less time than finding out where each row is.
-_MOST_OF_TABLE = 0.75
+# A GPU decodes about so many weights in the time that one more run of rows takes it.
+_GAP = 1 << 20
 
 
 class _Rows(Plan):
@@ -152,19 +153,47 @@ class CompressedEmbedding(CompressedLayer):
             raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
         # On the CPU the table may be one that is decoded as a whole anyhow.
         cut = self.entry.cut or count
+        if gpu and not few:
+            return self._by_pieces(ids, numbers, cut)
         strips, place = _strips(numbers, cut)
         runs = _runs(strips, cut, count)
-        if gpu and (most := self._most_strips(cut)) < len(strips):
-            if len(strips) * cut > _MOST_OF_TABLE * count:
-                return self._by_slices(ids)
-            # As many ids at a time as have no more strips.
-            parts = [self._found(part) for part in ids.reshape(-1).split(most)]
-            return torch.cat(parts).view(*ids.shape, width)
         table = self._rows().decoder.decode_rows(self.tensor, runs, self._dtype) if gpu else self._strips(runs)
         if wanted.numel() == 1:
             return table[place[0]].view((*ids.shape, width))
         places = torch.tensor(place) if few else torch.from_numpy(place)
         return F.embedding(places.to(self._device).view(ids.shape), table)
+
+    def _by_pieces(self, ids: torch.Tensor, numbers: Any, cut: int) -> torch.Tensor:
+        """The rows of many ids on a GPU: as much of the table at a time as layers take memory for, too.
+
+        :param numbers: the ids, as an array on the CPU.
+        """
+        count, width = self._span[1] - self._span[0], self._width
+        most = max(1, _plans.SLICE_BYTES // (cut * width * self._dtype.itemsize))
+        gap = max(1, _GAP // (cut * width))
+        strips, place = _strips(numbers, cut, gap)
+        decoder = self._rows().decoder
+        if place.max() < most * cut:
+            table = decoder.decode_rows(self.tensor, _runs(strips, cut, count, gap), self._dtype)
+            return F.embedding(torch.from_numpy(place).to(self._device).view(ids.shape), table)
+        # Rows in the order of the table, so that each piece gives some that lie together.
+        order = place.argsort()
+        place = place[order]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        # Where each strip is in the joined table, and each piece of that begins.
+        at = _joined(strips, gap)
+        piece = at // most
+        first = np.flatnonzero(np.diff(piece, prepend=-1))
+        last = np.append(first[1:], len(strips))
+        bounds = [*np.searchsorted(place, at[first] * cut).tolist(), len(place)]
+        place -= np.repeat(at[first] * cut, np.diff(bounds))
+        there = torch.from_numpy(np.stack([place, back])).to(self._device)
+        rows = torch.empty((len(order), width), dtype=self._dtype, device=self._device)
+        for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            table = decoder.decode_rows(self.tensor, _runs(strips[first[i] : last[i]], cut, count, gap), self._dtype)
+            torch.index_select(table, 0, there[0, begin:end], out=rows[begin:end])
+        return F.embedding(there[1].view(ids.shape), rows)
 
     def _rows(self) -> _Rows:
         """How to get at rows on the GPU."""
@@ -174,10 +203,6 @@ class CompressedEmbedding(CompressedLayer):
             with self._store.lock:
                 plan = self._plan = (_Rows(self._store, self.tensor, self._device), 0)
         return cast(_Rows, plan[0])
-
-    def _most_strips(self, cut: int) -> int:
-        """How many strips of so many rows are decoded at a time on a GPU: the memory that layers take for it, too."""
-        return max(1, _plans.SLICE_BYTES // (cut * self._width * self._dtype.itemsize))
 
     def _strips(self, runs: list[tuple[int, int]]) -> torch.Tensor:
         return stacked([self._store.rows(self.tensor, self._dtype, run) for run in runs])
@@ -205,14 +230,14 @@ class CompressedEmbedding(CompressedLayer):
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
 
-def _strips(numbers: Any, cut: int) -> tuple[Any, Any]:
-    """The strips of ``cut`` rows that have these rows, each once and in order; and where each row is in the table of
-    those strips. Lists, or arrays of many, which are taken as a whole.
+def _strips(numbers: Any, cut: int, gap: int = 1) -> tuple[Any, Any]:
+    """The strips of ``cut`` rows that have these rows, each once and in order; and where each row is in the table that
+    :func:`_runs` gives for them. Lists, or arrays of many, which are taken as a whole.
 
     >>> _strips([35, 3, 32], 16)
     ([0, 2], [19, 3, 16])
-    >>> [found.tolist() for found in _strips(np.array([35, 3, 32]), 16)]
-    [[0, 2], [19, 3, 16]]
+    >>> [found.tolist() for found in _strips(np.array([35, 3, 32]), 16, gap=2)]
+    [[0, 2], [35, 3, 32]]
     """
     if isinstance(numbers, list):
         found = sorted({n // cut for n in numbers})
@@ -221,14 +246,28 @@ def _strips(numbers: Any, cut: int) -> tuple[Any, Any]:
     strips, inside = np.divmod(numbers, cut)
     there = np.zeros(int(strips.max()) + 1, dtype=bool)
     there[strips] = True
-    return there.nonzero()[0], (there.cumsum() - 1)[strips] * cut + inside
+    each = np.flatnonzero(there)
+    return each, _joined(each, gap)[(there.cumsum() - 1)[strips]] * cut + inside
 
 
-def _runs(strips: Any, cut: int, rows: int) -> list[tuple[int, int]]:
-    """Ranges of rows that have these strips of ``cut`` rows, in order, neighbours joined. There is at least one.
+def _joined(strips: Any, gap: int) -> Any:
+    """Where each of these strips is in the table of their runs, counted in strips.
+
+    >>> _joined(np.array([3, 4, 6, 20]), 2).tolist()
+    [0, 1, 3, 4]
+    """
+    steps = np.diff(strips, prepend=strips[0])
+    return np.where(steps <= gap, steps, 1).cumsum()
+
+
+def _runs(strips: Any, cut: int, rows: int, gap: int = 1) -> list[tuple[int, int]]:
+    """Ranges of rows that have these strips of ``cut`` rows, in order, neighbours joined; of arrays, which are not
+    empty, also those that are up to ``gap`` apart, with what lies between.
 
     >>> _runs([0, 1, 4], 16, 70), _runs(np.array([0, 1, 4]), 16, 70)
     ([(0, 32), (64, 70)], [(0, 32), (64, 70)])
+    >>> _runs(np.array([0, 2, 4]), 16, 70, gap=2)
+    [(0, 70)]
     """
     if isinstance(strips, list):
         found: list[tuple[int, int]] = []
@@ -239,7 +278,7 @@ def _runs(strips: Any, cut: int, rows: int) -> list[tuple[int, int]]:
             else:
                 found.append((begin, end))
         return found
-    first = np.flatnonzero(np.diff(strips, prepend=-2) != 1)
-    ends = np.append(first[1:], len(strips)) - 1
-    begins, ends = strips[first] * cut, np.minimum((strips[ends] + 1) * cut, rows)
+    first = np.flatnonzero(np.diff(strips, prepend=strips[0] - gap - 1) > gap)
+    last = np.append(first[1:], len(strips)) - 1
+    begins, ends = strips[first] * cut, np.minimum((strips[last] + 1) * cut, rows)
     return list(zip(begins.tolist(), ends.tolist(), strict=True))
