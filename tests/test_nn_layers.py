@@ -277,6 +277,7 @@ def test_rows_of_many_ids_come_in_pieces(gap: int, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(CompressedEmbedding, "_rows", lambda self: Rows())
     monkeypatch.setattr(layer, "_kind", "cuda")
+    monkeypatch.setattr(embedding, "is_capturing", lambda: False)
     monkeypatch.setattr(embedding, "_GAP", gap * 16 * 96)
     many = [torch.randint(0, 1003, (2, 300)), torch.arange(900, 1003), torch.full((70,), 1002)]
     few = torch.randint(0, 10, (5, 50)) * 99

@@ -19,7 +19,7 @@ Sections, of which those with a star run only when they are asked for:
     flat       memory after 64 and after 1,000 tokens, of the first coder
     graphs     a decode step with a static cache as a CUDA graph, beside that of bf16
     compile *  the same by torch.compile(mode="reduce-overhead"), which takes its time to compile
-    prefill *  2,048 tokens at once
+    prefill *  2,048 tokens at once, in order and at random
     batch *    wcodec.bench at batch 1, 8 and 32, and where the time goes, of the first coder
     zstd       coder zstd, on the device
     auto       some layers on the device and some streamed, by a budget (--budget)
@@ -152,17 +152,19 @@ class Bench:
         self.note(f"{name} flat", **found)
 
     def prefill(self, name: str, model: Any) -> None:
-        """The logits of a long prompt's last token, beside the baseline."""
-        ids = prompt(MANY) % SHAPES[self.args.shapes]["vocab_size"]
-        ours, bf16 = [], []
-        for i in range(self.args.repeats + 1):
-            ours.append(timed(lambda: model(ids, logits_to_keep=1)))
-            bf16.append(timed(lambda: self.baseline(ids, logits_to_keep=1)))
-            if i == 0:
-                ours, bf16 = [], []
-        self.note(
-            f"{name} prefill", tokens=MANY, speed_of_bf16=median(bf16) / median(ours), spread=[min(ours), max(ours)]
-        )
+        """The logits of a long prompt's last token, beside the baseline: of tokens whose rows of the embedding lie
+        together, and of tokens that are anywhere in it."""
+        vocabulary = SHAPES[self.args.shapes]["vocab_size"]
+        scattered = torch.randint(vocabulary, (1, MANY), generator=torch.Generator().manual_seed(1)).cuda()
+        for label, ids in (("in order", prompt(MANY) % vocabulary), ("at random", scattered)):
+            ours, bf16 = [], []
+            for i in range(self.args.repeats + 1):
+                ours.append(timed(lambda i=ids: model(i, logits_to_keep=1)))
+                bf16.append(timed(lambda i=ids: self.baseline(i, logits_to_keep=1)))
+                if i == 0:
+                    ours, bf16 = [], []
+            ratio = median(bf16) / median(ours)
+            self.note(f"{name} prefill {label}", tokens=MANY, speed_of_bf16=ratio, spread=[min(ours), max(ours)])
 
     def batch(self, name: str, model: Any) -> None:
         """The package's own benchmark."""
