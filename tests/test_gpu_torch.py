@@ -120,8 +120,9 @@ def test_batches(path: Path) -> None:
         assert all(same(out, container[n].torch(out.dtype)) for n, out in outs.items())
 
 
-def test_runs_of_rows(path: Path, rng: np.random.Generator) -> None:
-    container, decoder = wcodec.open(path), wcodec.GpuDecoder(path)
+@pytest.mark.parametrize("kind", [wcodec.GpuDecoder, wcodec.HostDecoder])
+def test_runs_of_rows(kind: Any, path: Path, rng: np.random.Generator) -> None:
+    container, decoder = wcodec.open(path), kind(path)
     for name in ("embed", "odd", "stack", "conv", "bytes"):
         entry = container[name]
         whole, step = entry.torch(), entry.cut

@@ -181,6 +181,26 @@ def test_blocks_of_many_tokens(kind: str, played: list[str], monkeypatch: pytest
         torch.testing.assert_close(model(ids).logits, want.logits, rtol=1e-4, atol=1e-4)
 
 
+def test_weights_that_change_after_fusing(played: list[str]) -> None:
+    """Norms and biases are the modules' as they are when a prompt comes."""
+    model = llama("Qwen2", torch.bfloat16)
+    ids = torch.arange(17)[None]
+    with torch.no_grad():
+        plain = copy.deepcopy(model)
+        wcodec.nn.fuse_(model)
+        model(ids)
+        for each in (model, plain):
+            block = each.model.layers[1]
+            block.self_attn.q_proj.bias.data = block.self_attn.q_proj.bias.data.float() + 0.5
+            block.self_attn.v_proj.bias.data += 1
+            block.input_layernorm.weight = torch.nn.Parameter(block.input_layernorm.weight * 2)
+            block.post_attention_layernorm.variance_epsilon = 0.5
+        want = plain(ids).logits
+        torch.testing.assert_close(model(ids).logits, want, rtol=0.05, atol=0.05 * float(want.abs().max()))
+        before = llama("Qwen2", torch.bfloat16)(ids).logits
+        assert float((before - want).norm() / want.norm()) > 0.2
+
+
 def test_halves_of_many_tokens(played: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A half that launches cannot do is done by its modules, for many tokens, too."""
     model = llama()

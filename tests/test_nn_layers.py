@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import pickle
 import threading
 from typing import Any
@@ -228,6 +229,21 @@ def test_threads() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "steps"),
+    [(1000, 400, [256, 256, 256, 232]), (14336, 8192, [7168] * 2), (4096, 2340, [2048] * 2), (200, 50, [48] * 4 + [8]),
+     (300, 299, [256, 44]), (7, 3, [7]), (0, 400, [])],
+)  # fmt: skip
+def test_slices_are_about_equal(rows: int, most: int, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Entry:
+        shape, cut = (rows, 10), 16
+
+    monkeypatch.setattr(_plans, "SLICE_BYTES", most * 20)
+    found = list(_plans.slices(Entry(), torch.bfloat16))  # type: ignore[arg-type]
+    assert [end - begin for begin, end in found] == steps
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(found))
 
 
 @pytest.mark.parametrize("coder", CODERS)

@@ -20,7 +20,8 @@ class Turns:
 
     A process that wants to measure gives its share of the first up, so that nobody waits for another that waits. Before
     it goes on it waits until nobody has the second: otherwise its next work, of minutes, would be what all others wait
-    for, each time one of them has measured. Without a file nothing is locked.
+    for, each time one of them has measured. A process that begins does not wait for those. Without a file nothing is
+    locked.
 
     :param tell: is told WAITS before it may have to, and GOES_ON afterwards.
 

@@ -6,6 +6,7 @@ Nothing is decoded on the CPU instead: where a GPU, its driver or a library is m
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -329,6 +330,37 @@ class Decoder:
         self._launch([(info, out, rows)])
         return out
 
+    def decode_rows(
+        self, name: str, runs: Sequence[tuple[int, int]], dtype: torch.dtype | str | None = None
+    ) -> torch.Tensor:
+        """Begins to decode ranges of rows of a tensor, in torch's current stream: what :meth:`decode` gives for each,
+        one behind the other. A :class:`GpuDecoder` prepares many in
+        little time: rows of an embedding, say::
+
+            decoder.decode_rows("embed.weight", [(0, 16), (4096, 4128)])     # 48 rows
+
+        :param runs: ``(begin, end)`` of each range, as in :meth:`decode`; in any order, and more than once.
+        :param dtype: as in :meth:`decode`.
+        """
+        info = self.info(name)
+        wanted = wanted_dtype(info, dtype)
+        decoded = decoded_dtype(info, wanted)
+        rows, last = 0, info.shape[0] if info.shape else -1
+        for begin, end in runs:
+            if not 0 <= begin <= end <= last:
+                checked_rows(info, (begin, end))
+            rows += end - begin
+        torch = _torch.require()
+        shape = (rows, *info.shape[1:])
+        place = torch.empty(shape, dtype=_torch.dtype_of(decoded), device=self._device)
+        if self._on_host:
+            ends = list(itertools.accumulate(end - begin for begin, end in runs))
+            self._launch([(info, place[to - (e - b) : to], (b, e)) for (b, e), to in zip(runs, ends, strict=True)])
+        else:
+            self._native.decode_rows((info.name, place.data_ptr(), decoded), runs, self._stream().cuda_stream)
+        # Torch converts what kernels do not.
+        return place if decoded == wanted else place.to(_torch.dtype_of(wanted))
+
     def decode_batch(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Begins to decode several tensors at once, which takes fewer launches, each into a tensor as :meth:`decode`'s
         ``out``."""
@@ -470,32 +502,6 @@ class GpuDecoder(Decoder):
     ) -> None:
         options = gpu_options(threads, check, scratch, nvcomp)
         self._read(container, names, device, options)
-
-    def decode_rows(
-        self, name: str, runs: Sequence[tuple[int, int]], dtype: torch.dtype | str | None = None
-    ) -> torch.Tensor:
-        """Begins to decode ranges of rows of a tensor, in torch's current stream: what :meth:`decode` gives for each,
-        one behind the other. Many are prepared in little time: rows of an embedding, say::
-
-            decoder.decode_rows("embed.weight", [(0, 16), (4096, 4128)])     # 48 rows
-
-        :param runs: ``(begin, end)`` of each range, as in :meth:`decode`; in any order, and more than once.
-        :param dtype: as in :meth:`decode`.
-        """
-        info = self.info(name)
-        wanted = wanted_dtype(info, dtype)
-        decoded = decoded_dtype(info, wanted)
-        rows, last = 0, info.shape[0] if info.shape else -1
-        for begin, end in runs:
-            if not 0 <= begin <= end <= last:
-                checked_rows(info, (begin, end))
-            rows += end - begin
-        torch = _torch.require()
-        shape = (rows, *info.shape[1:])
-        place = torch.empty(shape, dtype=_torch.dtype_of(decoded), device=self._device)
-        self._native.decode_rows((info.name, place.data_ptr(), decoded), runs, self._stream().cuda_stream)
-        # Torch converts what kernels do not.
-        return place if decoded == wanted else place.to(_torch.dtype_of(wanted))
 
 
 def _chosen(container: Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:

@@ -23,8 +23,8 @@ from ._workspace import is_capturing
 from .linear import CompressedLinear
 
 _is_compiling = torch.compiler.is_compiling
-# Older ones have no norm of this kind.
-_rms_norm: Any = getattr(F, "rms_norm", None)
+# Where it is one kernel: in older ones it is as many as a module's, and f16 was squared as it is.
+_rms_norm: Any = F.rms_norm if hasattr(torch, "_fused_rms_norm") else None
 Half = Literal["attention", "mlp"]
 _HALVES: tuple[Half, Half] = ("attention", "mlp")
 # By launches that do what is around the products, too; with decoded weights and few kernels beside; or as it was.
@@ -40,7 +40,7 @@ class Gain:
         self._scale = 1.0
 
     def __call__(self, h: torch.Tensor) -> torch.Tensor:
-        """The norm of many vectors: by one kernel, which rounds once."""
+        """The norm of many vectors: by one kernel, which rounds once, where torch has it."""
         norm = self.norm
         if _rms_norm is None:
             found: torch.Tensor = norm(h)
@@ -76,7 +76,7 @@ def _scale(weight: torch.Tensor) -> float:
 
 
 class Block:
-    """A block, taken apart: which of its halves are done by launches, and by which."""
+    """A block, taken apart: which of its halves can be done in another way than by its modules, and what does them."""
 
     def __init__(self, module: Any) -> None:
         form = block_form(plain_class(module))
@@ -221,8 +221,9 @@ class Block:
         (values,) = self._normed("mlp", h, scaled)
         after = self.next
         # Whoever changes it in place changes its version; tensors of inference mode have none.
-        ahead = after is not None and not _is_compiling() and not h.is_inference()
-        ahead = ahead and after is not None and after._few("attention", h) is not None
+        ahead = False
+        if after is not None and not _is_compiling() and not h.is_inference():
+            ahead = after._few("attention", h) is not None
         h, scaled = self._added("mlp", values, h, ahead)
         if ahead and after is not None and scaled is not None:
             after._incoming[here()] = (h, h._version, scaled)
@@ -353,8 +354,8 @@ class Block:
 
 
 def _of(layer: CompressedLinear, x: torch.Tensor) -> torch.Tensor:
-    """The layer's product, for who knows that the input is one that it takes."""
-    return layer._product(x, layer._parameters["bias"])
+    """The layer's product."""
+    return layer._product(*layer._checked(x))
 
 
 def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -362,7 +363,8 @@ def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[tor
     plans = [layer._plan or layer._prepared(layer._dtype) for layer in layers]
     plan, begin = plans[0]
     biases = [bias for layer in layers if (bias := layer._parameters["bias"]) is not None]
-    if plans == [(plan, begin + i) for i in range(len(layers))] and len(biases) in (0, len(layers)):
+    joined = len(biases) in (0, len(layers)) and all(bias.dtype is x.dtype for bias in biases)
+    if joined and plans == [(plan, begin + i) for i in range(len(layers))]:
         found = plan.apply_below(begin, len(layers), x, torch.cat(biases) if biases else None)
         if found is not None:
             return found.split([layer.out_features for layer in layers], -1)
@@ -387,7 +389,7 @@ def _arguments(kind: type[Any]) -> dict[str, Any]:
 
 
 def find(module: Any) -> Block | None:
-    """The block that a module is, if one of its halves can be done by launches."""
+    """The block that a module is, if one of its halves can be done in another way than by its modules."""
     if block_form(plain_class(module)) is None or not all(
         isinstance(module._modules.get(name), torch.nn.Module)
         for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")

@@ -36,10 +36,10 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
         times up and residuals are done by those that multiply, in f32, and less is rounded on the way: a block's result
         is nearer to the exact one than that of its modules, and differs from it by their roundings (tests allow 2e-2 of
         its size in bfloat16 and 3e-3 in float16). For more tokens its weights are decoded; then each RMSNorm is one
-        kernel of torch's, q, k and v are one product, and what is only the block's is changed in place. Taken are
-        blocks whose code does what Llama's does, with norms and layers to which nobody has added hooks, and while no
-        gradients are recorded; all else is computed as it was, and so are blocks with weights that no kernel multiplies
-        with, such as lossless ones.
+        kernel of torch's (where it has one), q, k and v are one product, and what is only the block's is changed in
+        place. Taken are blocks whose code does what Llama's does, with norms and layers to which nobody has added
+        hooks, and while no gradients are recorded; all else is computed as it was, and so are blocks with weights that
+        no kernel multiplies with, such as lossless ones.
     :returns: how many linear layers and modules of experts there are that this is for.
 
     >>> import torch, wcodec.nn

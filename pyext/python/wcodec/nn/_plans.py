@@ -48,12 +48,16 @@ def has_rows(entry: TensorEntry) -> bool:
 
 def slices(entry: TensorEntry, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
     """Ranges of rows of at most :data:`SLICE_BYTES` (but at least those that are decoded together), in order. They are
-    about equal, and whole tiles of what multiplies where there are enough rows: a slice of few rows, or one a little
-    over a tile, takes as long as more would."""
+    about equal, and whole tiles of what multiplies where so many rows fit: a slice of few rows, or one a little over a
+    tile, takes as long as more would."""
     cut, rows = entry.cut, entry.shape[0]
+    if not rows:
+        return
     most = max(SLICE_BYTES // max(entry.shape[1] * dtype.itemsize, 1) // cut * cut, cut)
-    even = -(-rows // -(-rows // most))
     tile = math.lcm(cut, _TILE_ROWS)
+    if most >= tile:
+        most = most // tile * tile
+    even = -(-rows // -(-rows // most))
     step = min(-(-even // tile) * tile, most)
     for begin in range(0, rows, step):
         yield begin, min(begin + step, rows)

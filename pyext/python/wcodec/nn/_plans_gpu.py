@@ -156,7 +156,7 @@ class GpuPlan(_OnGpu):
             return None
         with self._workspace.lock:
             space = self._workspace.enter(self._size)
-            views, batches = self._in(space)
+            views, batches = space.prepared.get(self._number) or self._in(space)
             if space.owner is not self._token:
                 self._decode(space, batches, self._is_few(x))
             return F.linear(x, views[begin].as_strided(shape, (shape[1], 1)), bias)

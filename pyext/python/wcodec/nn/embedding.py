@@ -43,7 +43,8 @@ class CompressedEmbedding(CompressedLayer):
     >>> torch.equal(layer(ids), layer.weight[ids])
     True
 
-    On a GPU, numbers of rows that are looked up come to the CPU, which then knows what to decode; where a CUDA graph is
+    On a GPU, numbers of rows that are looked up come to the CPU, which then knows what to decode: of many rows also
+    strips that lie between two that are near each other, in less time than without. Where a CUDA graph is
     captured that cannot be, and the whole table is decoded, slice by slice. Compressed bytes of an embedding are always
     in the memory of the device, also with residency ``host``.
 
@@ -179,21 +180,20 @@ class CompressedEmbedding(CompressedLayer):
         # Rows in the order of the table, so that each piece gives some that lie together.
         order = place.argsort()
         place = place[order]
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
         # Where each strip is in the joined table, and each piece of that begins.
         at = _joined(strips, gap)
-        piece = at // most
-        first = np.flatnonzero(np.diff(piece, prepend=-1))
+        first = np.flatnonzero(np.diff(at // most, prepend=-1))
         last = np.append(first[1:], len(strips))
         bounds = [*np.searchsorted(place, at[first] * cut).tolist(), len(place)]
         place -= np.repeat(at[first] * cut, np.diff(bounds))
-        there = torch.from_numpy(np.stack([place, back])).to(self._device)
-        rows = torch.empty((len(order), width), dtype=self._dtype, device=self._device)
+        there = torch.from_numpy(np.stack([place, order])).to(self._device)
+        out = torch.empty((len(order), width), dtype=self._dtype, device=self._device)
         for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
             table = decoder.decode_rows(self.tensor, _runs(strips[first[i] : last[i]], cut, count, gap), self._dtype)
-            torch.index_select(table, 0, there[0, begin:end], out=rows[begin:end])
-        return F.embedding(there[1].view(ids.shape), rows)
+            out.index_copy_(0, there[1, begin:end], table.index_select(0, there[0, begin:end]))
+            # No two pieces at once.
+            del table
+        return out.view(*ids.shape, width)
 
     def _rows(self) -> _Rows:
         """How to get at rows on the GPU."""
