@@ -134,7 +134,7 @@ fn runs_of_rows_lie_one_behind_the_other() {
         }
         let target = Target { name: names[0].clone(), out: 0, dtype: Dtype::F32, rows: None };
         // SAFETY: nothing is written.
-        let wrong = unsafe { decoder.decode_runs(&target, &[0..usize::MAX], &rig.stream) };
+        let wrong = unsafe { decoder.decode_runs(&target, std::slice::from_ref(&(0..usize::MAX)), &rig.stream) };
         assert_eq!(wrong.expect_err("there are no such rows").kind(), wcodec::ErrorKind::Input);
     }
 }
