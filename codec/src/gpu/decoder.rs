@@ -7,7 +7,7 @@ use super::buffer::DeviceBuffer;
 use super::device::Device;
 use super::footprint::Sizes;
 use super::options::GpuOptions;
-use super::plan::TensorPlan;
+use super::plan::{Places, TensorPlan};
 use super::shared::{Shared, Work};
 use super::stream::Stream;
 use super::task::{DecodeTask, Factor, Target, Vectors};
@@ -50,6 +50,13 @@ struct Inner {
     shared: Shared,
     images: DeviceBuffer,
     image_at: Vec<usize>,
+}
+
+impl Inner {
+    /// Where the parts of a tensor's image are, by the tensor's number.
+    fn image(&self, i: usize) -> Vec<Places> {
+        self.shared.plans[i].image.at(self.images.ptr() + self.image_at[i] as u64)
+    }
 }
 
 impl GpuDecoder {
@@ -103,8 +110,7 @@ impl GpuDecoder {
     /// # Errors
     /// As for `decode`; and rows that cannot be decoded by themselves.
     pub unsafe fn decode_runs(&self, target: &Target, runs: &[Range<usize>], stream: &Stream) -> Result<()> {
-        let Inner { shared, images, image_at } = &*self.0;
-        let image = |i: usize| shared.plans[i].image.at(images.ptr() + image_at[i] as u64);
+        let (shared, image) = (&self.0.shared, |i| self.0.image(i));
         let work = shared.prepare(&shared.runs(target, runs, image)?)?;
         // SAFETY: as the caller promises.
         unsafe { Batch { work, inner: self.0.clone() }.launch(stream) }
@@ -112,8 +118,7 @@ impl GpuDecoder {
 
     /// Does what [`decode`](Self::decode) does before it launches, for targets that are decoded again and again.
     pub fn prepare(&self, targets: &[Target]) -> Result<Batch> {
-        let Inner { shared, images, image_at } = &*self.0;
-        let image = |i: usize| shared.plans[i].image.at(images.ptr() + image_at[i] as u64);
+        let (shared, image) = (&self.0.shared, |i| self.0.image(i));
         let tasks = targets.iter().map(|t| shared.tasks(t, image)).collect::<Result<Vec<_>>>()?.concat();
         Ok(Batch { work: shared.prepare(&tasks)?, inner: self.0.clone() })
     }
@@ -126,8 +131,7 @@ impl GpuDecoder {
     /// As for [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
     /// ([`unfused`](Self::unfused)), or vectors are of a dtype that none of the device's does.
     pub fn prepare_products(&self, factors: &[Factor]) -> Result<Batch> {
-        let Inner { shared, images, image_at } = &*self.0;
-        let image = |i: usize| shared.plans[i].image.at(images.ptr() + image_at[i] as u64);
+        let (shared, image) = (&self.0.shared, |i| self.0.image(i));
         let mut tasks = Vec::new();
         for (target, times) in shared.factors(factors)? {
             tasks.extend(shared.tasks(&target, image)?.into_iter().map(|t| DecodeTask { times: Some(times), ..t }));

@@ -6,7 +6,6 @@ Nothing is decoded on the CPU instead: where a GPU, its driver or a library is m
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -334,8 +333,7 @@ class Decoder:
         self, name: str, runs: Sequence[tuple[int, int]], dtype: torch.dtype | str | None = None
     ) -> torch.Tensor:
         """Begins to decode ranges of rows of a tensor, in torch's current stream: what :meth:`decode` gives for each,
-        one behind the other. A :class:`GpuDecoder` prepares many in
-        little time: rows of an embedding, say::
+        one behind the other. A :class:`GpuDecoder` prepares many in little time: rows of an embedding, say::
 
             decoder.decode_rows("embed.weight", [(0, 16), (4096, 4128)])     # 48 rows
 
@@ -354,8 +352,8 @@ class Decoder:
         shape = (rows, *info.shape[1:])
         place = torch.empty(shape, dtype=_torch.dtype_of(decoded), device=self._device)
         if self._on_host:
-            ends = list(itertools.accumulate(end - begin for begin, end in runs))
-            self._launch([(info, place[to - (e - b) : to], (b, e)) for (b, e), to in zip(runs, ends, strict=True)])
+            parts = place.split([end - begin for begin, end in runs])
+            self._launch([(info, part, run) for part, run in zip(parts, runs, strict=True)])
         else:
             self._native.decode_rows((info.name, place.data_ptr(), decoded), runs, self._stream().cuda_stream)
         # Torch converts what kernels do not.

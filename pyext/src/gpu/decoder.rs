@@ -141,7 +141,7 @@ impl TensorDecoder {
             };
             let runs = runs.iter().map(|&(begin, end)| decoder.rows_of(&name, begin..end));
             let runs = runs.collect::<wcodec::Result<Vec<_>>>()?;
-            let target = Target { name: name.clone(), out, dtype: Dtype::from_name(&dtype)?, rows: None };
+            let target = Target { name, out, dtype: Dtype::from_name(&dtype)?, rows: None };
             // SAFETY: As in `decode`.
             unsafe { decoder.decode_runs(&target, &runs, &crate_stream(decoder.device(), stream)) }
         };

@@ -265,8 +265,8 @@ class Block:
         place."""
         gates, values = self.first["mlp"].layers
         x = self._norms["mlp"](h)
-        gated = F.silu(_of(gates, x), inplace=True).mul_(_of(values, x))
-        return _of(self.last["mlp"].layers[0], gated).add_(h)
+        gated = F.silu(gates._computed(x), inplace=True).mul_(values._computed(x))
+        return self.last["mlp"].layers[0]._computed(gated).add_(h)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """What the block hands on to its attention."""
@@ -305,7 +305,7 @@ class Block:
             first, _, norm = launches
             return first.normed(h, norm.scaled(h) if scaled is None else scaled, norm)
         x = self._norms[half].norm(h)
-        parts = [layer._product(*layer._checked(x)) for layer in self.first[half].layers]
+        parts = [layer._computed(x) for layer in self.first[half].layers]
         if half == "mlp":
             parts = [self._mlp.act_fn(parts[0]) * parts[1]]
         return torch.cat([part.reshape(-1) for part in parts])
@@ -329,7 +329,7 @@ class Block:
         launches = self._few(half, residual)
         norm = self._norm_after(half, residual) if scales else None
         if launches is None:
-            y = residual + layer._product(*layer._checked(x))
+            y = residual + layer._computed(x)
             return y, None if norm is None else norm.scaled(y)
         return launches[1].added(x, residual, norm)
 
@@ -353,11 +353,6 @@ class Block:
         self._register()
 
 
-def _of(layer: CompressedLinear, x: torch.Tensor) -> torch.Tensor:
-    """The layer's product."""
-    return layer._product(*layer._checked(x))
-
-
 def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[torch.Tensor]:
     """The product of each layer: views of one product, where the decoded weights lie one below the other."""
     plans = [layer._plan or layer._prepared(layer._dtype) for layer in layers]
@@ -368,7 +363,7 @@ def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[tor
         found = plan.apply_below(begin, len(layers), x, torch.cat(biases) if biases else None)
         if found is not None:
             return found.split([layer.out_features for layer in layers], -1)
-    return [_of(layer, x) for layer in layers]
+    return [layer._computed(x) for layer in layers]
 
 
 def _norms(module: Any) -> bool:

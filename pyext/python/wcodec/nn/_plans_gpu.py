@@ -141,11 +141,7 @@ class GpuPlan(_OnGpu):
         if few is not None:
             return few
         with self._workspace.lock:
-            space = self._workspace.enter(self._size)
-            views, batches = space.prepared.get(self._number) or self._in(space)
-            if space.owner is not self._token:
-                self._decode(space, batches, self._is_few(x))
-            return product(x, views[place], bias)
+            return product(x, self._weights(x)[place], bias)
 
     def apply_below(self, begin: int, count: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
         key = begin, count
@@ -155,11 +151,19 @@ class GpuPlan(_OnGpu):
         if shape is None:
             return None
         with self._workspace.lock:
-            space = self._workspace.enter(self._size)
-            views, batches = space.prepared.get(self._number) or self._in(space)
-            if space.owner is not self._token:
-                self._decode(space, batches, self._is_few(x))
-            return F.linear(x, views[begin].as_strided(shape, (shape[1], 1)), bias)
+            first = self._weights(x)[begin]
+            return F.linear(x, first.as_strided(shape, (shape[1], 1)), bias)
+
+    def _weights(self, x: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """The decoded weights, for whoever has the lock.
+
+        :param x: what one of them is multiplied with, in a forward pass.
+        """
+        space = self._workspace.enter(self._size)
+        views, batches = space.prepared.get(self._number) or self._in(space)
+        if space.owner is not self._token:
+            self._decode(space, batches, x is not None and self._is_few(x))
+        return views
 
     def _factor(self, begin: int, count: int) -> tuple[int, int] | None:
         """The shape of so many weights as one, if they lie so."""
@@ -173,11 +177,7 @@ class GpuPlan(_OnGpu):
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         with self._workspace.lock:
-            space = self._workspace.enter(self._size)
-            views, batches = self._in(space)
-            if space.owner is not self._token:
-                self._decode(space, batches)
-            return product(views)
+            return product(self._weights())
 
 
 class GpuSlicedPlan(_OnGpu):

@@ -161,8 +161,7 @@ class CompressedEmbedding(CompressedLayer):
         table = self._rows().decoder.decode_rows(self.tensor, runs, self._dtype) if gpu else self._strips(runs)
         if wanted.numel() == 1:
             return table[place[0]].view((*ids.shape, width))
-        places = torch.tensor(place) if few else torch.from_numpy(place)
-        return F.embedding(places.to(self._device).view(ids.shape), table)
+        return F.embedding(torch.as_tensor(place).to(self._device).view(ids.shape), table)
 
     def _by_pieces(self, ids: torch.Tensor, numbers: Any, cut: int) -> torch.Tensor:
         """The rows of many ids on a GPU: as much of the table at a time as layers take memory for, too.

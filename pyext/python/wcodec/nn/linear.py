@@ -142,6 +142,10 @@ class CompressedLinear(CompressedLayer):
             self._check_place(x)
             raise
 
+    def _computed(self, input: torch.Tensor) -> torch.Tensor:
+        """What the layer computes where no gradients are recorded and nothing is compiled."""
+        return self._product(*self._checked(input))
+
     def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
         plan = self._plan if grad.dtype is self._dtype else None
         if plan is None:
