@@ -1,6 +1,6 @@
-"""Random matrices, schemes, rates, tables, vectors and damage on a GPU: what is decoded is the CPU's bit for bit,
-products are as near to the exact ones as they should be, those of one vector are the reference's bit for bit, what is
-damaged is found, and its rows are NaN.
+"""Random matrices, schemes, rates, tables, vectors and damage on a GPU: what is decoded is the CPU's bit for bit, and
+so are rows that are looked up; products are as near to the exact ones as they should be, those of one vector are the
+reference's bit for bit; what is damaged is found, and its rows are NaN.
 
 WCODEC_CASES says how many; without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=1 they fail
 instead.
@@ -76,6 +76,17 @@ def decoded(decoder: wcodec.GpuDecoder, entry: Any, dtype: torch.dtype) -> torch
     out = torch.full(entry.shape, float("nan"), dtype=dtype, device="cuda")
     decoder.decode("w", out=out)
     return out
+
+
+def check_rows(decoder: wcodec.GpuDecoder, entry: Any, rng: random.Random) -> None:
+    """Rows that are looked up, some of which are not there."""
+    if decoder.no_lookup("w") is not None:
+        return
+    rows, dtype = entry.shape[0], rng.choice((torch.float32, torch.bfloat16, torch.float16))
+    ids = torch.tensor([rng.randint(-1, rows) for _ in range(rng.choice((1, 5, 40)))], device="cuda")
+    there = (ids >= 0) & (ids < rows)
+    found = decoder.lookup("w", dtype)(ids if rng.random() < 0.5 else ids.int())
+    assert gpu_helpers.same(found[there], entry.torch(dtype)[ids[there].cpu()]) and found[~there].isnan().all()
 
 
 def check_products(
@@ -178,6 +189,7 @@ def test_random_matrices(part: int, tmp_path: Path) -> None:
                 decoder = wcodec.GpuDecoder(data, threads=1)
                 for dtype in (torch.float32, torch.bfloat16, torch.float16):
                     assert gpu_helpers.same(decoded(decoder, entry, dtype), entry.torch(dtype)), dtype
+                check_rows(decoder, entry, rng)
                 if decoder.unfused("w") is None:
                     exact = decoder.decode("w", torch.float32).double()
                     # Of scheme rate, levels are a half more than symbols.

@@ -120,6 +120,45 @@ def test_batches(path: Path) -> None:
         assert all(same(out, container[n].torch(out.dtype)) for n, out in outs.items())
 
 
+def test_lookups(path: Path, coder: str, rng: np.random.Generator) -> None:
+    container, decoder = wcodec.open(path), wcodec.GpuDecoder(path)
+    found = []
+    for name, entry in container.items():
+        why = decoder.no_lookup(name)
+        if why is not None:
+            with pytest.raises(wcodec.InputError, match="no kernel looks rows of it up"):
+                decoder.lookup(name)
+            continue
+        found.append(name)
+        rows = entry.shape[0]
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            lookup, whole = decoder.lookup(name, dtype), entry.torch(dtype)
+            for shape in ((), (1,), (7, 11), (0, 3)):
+                ids = torch.from_numpy(rng.integers(-2, rows + 2, shape))
+                there = (ids >= 0) & (ids < rows)
+                wanted = torch.full((*shape, entry.shape[1]), float("nan"), dtype=dtype)
+                wanted[there] = whole[ids[there]]
+                for numbers in (ids, ids.int(), ids.t() if ids.dim() == 2 else ids):
+                    # Of torch's memory, which was full of something else.
+                    torch.full((*shape, entry.shape[1]), 77, dtype=dtype, device="cuda")
+                    rows_found = lookup(numbers.cuda()).cpu()
+                    turned = wanted.transpose(0, 1) if numbers.shape != ids.shape else wanted
+                    assert torch.equal(rows_found.nan_to_num(nan=99), turned.nan_to_num(nan=99)), (name, dtype)
+    assert ("embed" in found) == ("odd" in found) == (coder in ("rans", "huffman"))
+    decoder.check()
+    assert decoder.no_lookup("turned") is not None and decoder.no_lookup("stack") is not None
+    if found:
+        lookup = decoder.lookup("embed")
+        assert "embed" in repr(lookup) and lookup(torch.tensor([5], device="cuda")).dtype == torch.float32
+        for wrong in (torch.tensor([5]), torch.tensor([5.0], device="cuda"), torch.tensor([5], device="cuda").short()):
+            with pytest.raises(wcodec.InputError, match="numbers of rows are int64 or int32 on cuda"):
+                lookup(wrong)
+        with pytest.raises(wcodec.InputError):
+            decoder.lookup("embed", torch.int8)
+    with pytest.raises(wcodec.TensorNotFoundError):
+        decoder.lookup("nobody")
+
+
 @pytest.mark.parametrize("kind", [wcodec.GpuDecoder, wcodec.HostDecoder])
 def test_runs_of_rows(kind: Any, path: Path, rng: np.random.Generator) -> None:
     container, decoder = wcodec.open(path), kind(path)

@@ -7,6 +7,7 @@ import io
 import itertools
 import pickle
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -275,38 +276,53 @@ def test_an_embedding_decodes_only_the_strips_it_needs(monkeypatch: pytest.Monke
     assert asked == [(0, 32), (400, 416), (992, 1000)]
 
 
-@pytest.mark.parametrize("gap", [0, 3, 1000])
-def test_rows_of_many_ids_come_in_pieces(gap: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU does, by the CPU's decoder: pieces of the table, each with the runs that are wanted of it."""
+def test_how_a_gpu_gets_at_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a launch that looks them up, or by strips of few rows and slices of the whole; played by the CPU."""
     layer = CompressedEmbedding.from_embedding(torch.nn.Embedding(1003, 96))
     table = layer.weight
-    asked: list[int] = []
+    asked: list[Any] = []
+    state = SimpleNamespace(capturing=False)
 
-    class Rows:
-        there = True
+    def decode_rows(name: str, runs: list[tuple[int, int]], dtype: torch.dtype) -> torch.Tensor:
+        asked.append(runs)
+        return torch.cat([table[begin:end] for begin, end in runs])
 
-        def decode_rows(self, name: str, runs: Any, dtype: Any) -> torch.Tensor:
-            asked.append(sum(end - begin for begin, end in runs))
-            return torch.cat([table[begin:end] for begin, end in runs])
+    def sliced(ids: torch.Tensor) -> torch.Tensor:
+        asked.append("slices")
+        return table[ids.long()]
 
-        decoder = property(lambda self: self)
+    def looked_up(ids: torch.Tensor) -> torch.Tensor:
+        asked.append("lookup")
+        return table[ids.long().clamp(0, 1002)]
 
-    monkeypatch.setattr(CompressedEmbedding, "_rows", lambda self: Rows())
+    rows = SimpleNamespace(there=True, lookup=None, decoder=SimpleNamespace(decode_rows=decode_rows))
+    monkeypatch.setattr(CompressedEmbedding, "_rows", lambda self: rows)
     monkeypatch.setattr(layer, "_kind", "cuda")
-    monkeypatch.setattr(embedding, "is_capturing", lambda: False)
-    monkeypatch.setattr(embedding, "_GAP", gap * 16 * 96)
-    many = [torch.randint(0, 1003, (2, 300)), torch.arange(900, 1003), torch.full((70,), 1002)]
-    few = torch.randint(0, 10, (5, 50)) * 99
-    for strips in (1000, 25, 7, 1):
-        # As many strips at a time.
-        monkeypatch.setattr(_plans, "SLICE_BYTES", strips * 16 * 96 * 4)
-        for ids in (*many, few, few.int(), few.flip(1)):
-            asked.clear()
-            assert torch.equal(layer(ids), table[ids.long()])
-            assert max(asked) <= 16 * strips and sum(asked) <= 1003 and (strips < 1000 or len(asked) == 1)
-    if not gap:
-        # Nothing but the strips that are wanted, each once.
-        assert sum(asked) <= 160
+    monkeypatch.setattr(layer, "_by_slices", sliced)
+    monkeypatch.setattr(embedding, "is_capturing", lambda: state.capturing)
+    few, many = torch.tensor([[1002, 17], [17, 40]]), torch.randint(0, 1003, (2, 300))
+
+    def way(ids: torch.Tensor) -> Any:
+        asked.clear()
+        assert torch.equal(layer(ids), table[ids.long()])
+        return asked[0] if len(asked) == 1 else asked
+
+    assert way(few) == way(few.int()) == [(16, 48), (992, 1003)]
+    assert way(torch.tensor(5)) == [(0, 16)]
+    assert way(many) == way(many.int()) == "slices"
+    state.capturing = True
+    assert way(few) == way(many) == "slices"
+    rows.lookup = looked_up
+    assert way(few) == way(many) == "lookup"
+    # Nobody looks at the numbers there: rows that are not there are the launch's business.
+    layer(torch.tensor([1003]))
+    state.capturing = False
+    assert way(few) == way(many) == "lookup"
+    for bad in (-1, 1003):
+        asked.clear()
+        with pytest.raises(wcodec.InputError, match=f"row {bad} is looked up"):
+            layer(torch.cat([many.flatten(), torch.tensor([bad])]))
+        assert not asked
 
 
 @pytest.mark.parametrize("bad", [-1, 1000])

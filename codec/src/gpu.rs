@@ -62,7 +62,7 @@ mod upload;
 mod zstd;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
-pub use decoder::{Batch, GpuDecoder};
+pub use decoder::{Batch, GpuDecoder, Lookup};
 pub use device::{Device, devices};
 pub use driver::{available, driver_version};
 pub use fetch::Fetcher;
@@ -72,5 +72,5 @@ pub use info::{DeviceInfo, device_infos};
 pub use kernel::Kernel;
 pub use options::GpuOptions;
 pub use stream::{Event, Stream};
-pub use task::{Around, Factor, FactorPart, Target, Vectors};
+pub use task::{Around, Factor, FactorPart, RowIds, Target, Vectors};
 pub use timing::TimedDecoder;

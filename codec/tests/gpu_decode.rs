@@ -20,6 +20,8 @@ mod files;
 mod frames;
 #[path = "gpu_decode/host.rs"]
 mod host;
+#[path = "gpu_decode/lookups.rs"]
+mod lookups;
 #[path = "gpu_decode/lossless.rs"]
 mod lossless;
 #[path = "gpu_decode/order.rs"]

@@ -116,6 +116,21 @@ struct FieldsBatch {
   Fields fields;     // The bits.
 };
 
+// Parameters of the kernels named `rows`, which write rows of one matrix, those whose numbers lie in memory, one behind the other.
+struct RowsBatch {
+  u64 ids;               // Address of the numbers.
+  u32 wide;              // 1: they are of 64 bits. 0: of 32. Those that are not of rows of the matrix, negative ones too, give NaN.
+  u32 count;             // How many.
+  u32 kind;              // OUT_*, but not OUT_INT8.
+  u32 barriers;          // Address in shared memory; the decoding table lies before them, at TABLE_AT.
+  u32 buffers;           // Address in shared memory of the first buffer.
+  u32 buffer_bytes;      // Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+  u32 buffers_per_warp;  // 1 or 2.
+  u32 reserved;          // 0.
+  Tiles tiles;           // All of a plane of one matrix; its output is of the first number. What says which of its chunks are meant is not looked at.
+  Fields fields;         // The bits of elements that are put together.
+};
+
 // A matrix, or rows of one, to multiply vectors with.
 struct Factor {
   Tiles tiles;   // The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks of threads that have this item and nothing else, each a run of whole strips.
@@ -317,6 +332,18 @@ LIES_AT(Fields, runs, 4, 28)
 static_assert(sizeof(FieldsBatch) == 4096, "differs from abi.rs");
 LIES_AT(FieldsBatch, tiles, 0, 4064)
 LIES_AT(FieldsBatch, fields, 4064, 32)
+static_assert(sizeof(RowsBatch) == 240, "differs from abi.rs");
+LIES_AT(RowsBatch, ids, 0, 8)
+LIES_AT(RowsBatch, wide, 8, 4)
+LIES_AT(RowsBatch, count, 12, 4)
+LIES_AT(RowsBatch, kind, 16, 4)
+LIES_AT(RowsBatch, barriers, 20, 4)
+LIES_AT(RowsBatch, buffers, 24, 4)
+LIES_AT(RowsBatch, buffer_bytes, 28, 4)
+LIES_AT(RowsBatch, buffers_per_warp, 32, 4)
+LIES_AT(RowsBatch, reserved, 36, 4)
+LIES_AT(RowsBatch, tiles, 40, 168)
+LIES_AT(RowsBatch, fields, 208, 32)
 static_assert(sizeof(Factor) == 208, "differs from abi.rs");
 LIES_AT(Factor, tiles, 0, 168)
 LIES_AT(Factor, bias, 168, 8)

@@ -51,7 +51,7 @@ JOIN(NAME(split, f32), OUT_F32)
 
 // And all others.
 #define JOIN_ANY(name) \
-  KERNEL(name, 1024, 1, FieldsBatch) { walk<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields>(params.tiles, {params.fields}); }
+  KERNEL(name, 1024, 1, FieldsBatch) { walk<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields<>>(params.tiles, {{}, params.fields}); }
 #if WCODEC_CODER == RANS
 JOIN_ANY(wcodec_rans_fields)
 #else

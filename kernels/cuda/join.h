@@ -38,14 +38,19 @@ DEVICE void join4(u32 symbols, const u32* rest, u32* to) {
   }
 }
 
-// Where the elements of a lane go.
+// Where the elements of a lane go: all that there are. Others (rows.h) are those of one row.
 struct Cells {
+  struct State {
+    DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
+    DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
+  };
+
   const Tiles& t;
   u8* to;    // element of row g and the lane's first column, in the block that comes next
   u32 col;   // that column
   u32 rows;  // bit 0: row g is one of the matrix; bit 1: row g + 8 is
 
-  DEVICE_MEMBER Cells(const Tiles& t, const Chunk& c, u32 lane, u32 bytes) : t(t) {
+  DEVICE_MEMBER Cells(const State&, const Tiles& t, const Chunk& c, u32 lane, u32 bytes) : t(t) {
     const u32 matrix = divide(c.strip, t.by_strips);
     const u32 in_matrix = (c.strip - matrix * t.strips) * TILE_ROWS + lane / 4;
     const u64 row = matrix * t.rows + in_matrix - t.row_begin;
@@ -53,6 +58,9 @@ struct Cells {
     rows = (in_matrix < t.rows ? 1 : 0) | (in_matrix + 8 < t.rows ? 2 : 0);
     to = (u8*)t.output.out + (row * t.output.row_stride + (u64)col * t.output.column_stride) * bytes;
   }
+
+  // Whether whole blocks can go there.
+  DEVICE_MEMBER bool takes_whole() const { return t.vector; }
 
   // Where the lane's elements of a half go, of which there are `count`.
   DEVICE_MEMBER u8* half(u32 half, u32 bytes) const { return to + half * 8 * t.output.row_stride * bytes; }
@@ -68,22 +76,20 @@ struct Cells {
 };
 
 // Writes elements of the common kinds.
-template <u32 OUT>
+template <u32 OUT, class CELLS = Cells>
 struct StoreJoined {
-  struct State {
-    DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
-    DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
-  };
+  typedef typename CELLS::State State;
   enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false, RAISED = false };
   enum : u32 { BYTES = OUT == OUT_F32 ? 4 : 2, REST = BYTES - 1 };
 
-  Cells cells;
+  CELLS cells;
   u32 lane;
   u32 row8;  // where blocks are whole: bytes from row g to row g + 8
 
-  DEVICE_MEMBER StoreJoined(State&, const Tiles& t, const Chunk& c, u32 lane) : cells(t, c, lane, BYTES), lane(lane), row8(0) {}
+  DEVICE_MEMBER StoreJoined(State& state, const Tiles& t, const Chunk& c, u32 lane)
+      : cells(state, t, c, lane, BYTES), lane(lane), row8(0) {}
 
-  DEVICE_MEMBER bool takes_whole() const { return cells.t.vector; }
+  DEVICE_MEMBER bool takes_whole() const { return cells.takes_whole(); }
 
   DEVICE_MEMBER void begin_whole(u32) {
     row8 = 8 * (u32)cells.t.output.row_stride * BYTES;
@@ -187,19 +193,18 @@ DEVICE void put4(const Fields& fields, u8* to, const u32* e) {
 }
 
 // Writes elements of any kind of a plane, or adds the plane's bits to what others have left there.
+template <class CELLS = Cells>
 struct StoreFields {
-  struct State {
+  struct State : CELLS::State {
     const Fields& fields;
-    DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
-    DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
   enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false, RAISED = false };
 
   const Fields& fields;
-  Cells cells;
+  CELLS cells;
 
   DEVICE_MEMBER StoreFields(State& state, const Tiles& t, const Chunk& c, u32 lane)
-      : fields(state.fields), cells(t, c, lane, state.fields.bytes) {}
+      : fields(state.fields), cells(state, t, c, lane, state.fields.bytes) {}
 
   DEVICE_MEMBER void any(u32 half, const u32* symbols, const u32 (*rests)[4], u32 rest) {
     u8* const to = cells.half(half, fields.bytes);

@@ -245,7 +245,7 @@ struct Tile {
   DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
     const u32 words = side_words<MODE>(t);
     const u8* const side = side_at<CODER>(t, c, words);
-    if constexpr (ALL && MODE != MODE_GENERAL) {
+    if constexpr (ALL) {
       // A line a lane: memory is farther away than words are loaded ahead.
       const u32 lines = c.blocks * words - (CODER == RANS && words > 0);
 #pragma unroll 1

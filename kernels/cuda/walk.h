@@ -135,11 +135,20 @@ DEVICE void wait_for_table(const Batch& batch, u32& parity, u32 younger) {
   parity ^= 1;
 }
 
-// Every `step`th chunk of a plane, from `chunk` to `last`; `held` is what `load_arrival` gives for the first, if there is one. Of the batch only
-// barriers and buffers count.
-template <class Tile, class Sink, class Batch>
+// What a walk counts: the chunks of a plane, as they lie there. Others (rows.h) say which chunk of the plane a number stands for; with those the sink's
+// state has
+//
+//   take(t, number)             ahead of each chunk
+struct InPlane {
+  enum : bool { PICKS = false };
+  DEVICE_MEMBER u32 operator()(u32 number) const { return number; }
+};
+
+// Every `step`th chunk of those that `at` counts, from `chunk` to `last`; `held` is what `load_arrival` gives for the first, if there is one. Of the batch
+// only barriers and buffers count.
+template <class Tile, class Sink, class Batch, class Count = InPlane>
 DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
-                       u32 held, u32 table, u32& table_parity, bool& waited) {
+                       u32 held, u32 table, u32& table_parity, bool& waited, const Count& at = Count()) {
   constexpr bool SPREADS = Sink::COPIES && Tile::COPIES, SMALL = Sink::COPIES && Tile::SMALL;
   const bool two = batch.buffers_per_warp == 2;
   // From a warp's chunk to its next one. Kernels with few registers find out anew where a chunk lies.
@@ -157,8 +166,8 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
   if (chunk < last) {
     now = arrival_of(held);
     sound = start<SMALL>(t, now, w.buffer, w.barrier, w.lane);
-    if (chunk + step < last) next = load_arrival(t, chunk + step, w.lane);
-    c = chunk_at(t, chunk);
+    if (chunk + step < last) next = load_arrival(t, at(chunk + step), w.lane);
+    c = chunk_at(t, at(chunk));
     // All of it, where nothing is waited for before it is decoded.
     tile.template expect<!Sink::WAITS && (SMALL || !Sink::PREPARES)>(t, c, w.lane);
   }
@@ -190,23 +199,24 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     bool sound_then = false;
     if (two && more) sound_then = start<SMALL>(t, arrival_of(next), w.buffer + other * batch.buffer_bytes, w.barrier + other * 8, w.lane);
     u32 later = 0;
-    if (more && after + step < last) later = load_arrival(t, after + step, w.lane);
+    if (more && after + step < last) later = load_arrival(t, at(after + step), w.lane);
     if constexpr (SMALL) small_copy_wait(w.barrier + which * 8, w.parity >> which & 1, two && more);
     else warp_copy_wait(w.barrier + which * 8, w.parity >> which & 1, two && more);
     w.parity ^= 1u << which;
-    if constexpr (!SMALL) c = chunk_at(t, chunk), sound = is_sound(t, now);
+    if constexpr (!SMALL) c = chunk_at(t, at(chunk)), sound = is_sound(t, now);
     Chunk following = c;
     if constexpr (SMALL) {
       if (more) following.move(t, step, strips, tiles);
     } else {
-      following = chunk_at(t, more ? after : chunk);
+      following = chunk_at(t, at(more ? after : chunk));
     }
     const u32 buffer = w.buffer + which * batch.buffer_bytes;
+    if constexpr (Count::PICKS) state.take(t, chunk);
     const bool good = sound && tile.template decode<Sink>(state, t, c, now, buffer, 0, w.lane, following, more);
     if (!good) {
       tile.forget();
       state.lost(t, c, w.lane);
-      if (w.lane == 0) atomic_min((u32*)t.status, chunk);
+      if (w.lane == 0) atomic_min((u32*)t.status, at(chunk));
     }
     // The buffer was read before the next copy into it; nobody has stored to it.
     syncwarp();

@@ -258,6 +258,32 @@ structures! {
         pub fields: Fields,
     }
 
+    /// Parameters of the kernels named `rows`, which write rows of one matrix, those whose numbers lie in memory, one behind the other.
+    pub struct RowsBatch {
+        /// Address of the numbers.
+        pub ids: u64,
+        /// 1: they are of 64 bits. 0: of 32. Those that are not of rows of the matrix, negative ones too, give NaN.
+        pub wide: u32,
+        /// How many.
+        pub count: u32,
+        /// OUT_*, but not OUT_INT8.
+        pub kind: u32,
+        /// Address in shared memory; the decoding table lies before them, at TABLE_AT.
+        pub barriers: u32,
+        /// Address in shared memory of the first buffer.
+        pub buffers: u32,
+        /// Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+        pub buffer_bytes: u32,
+        /// 1 or 2.
+        pub buffers_per_warp: u32,
+        /// 0.
+        pub reserved: u32,
+        /// All of a plane of one matrix; its output is of the first number. What says which of its chunks are meant is not looked at.
+        pub tiles: Tiles,
+        /// The bits of elements that are put together.
+        pub fields: Fields,
+    }
+
     /// A matrix, or rows of one, to multiply vectors with.
     pub struct Factor {
         /// The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks
@@ -516,4 +542,4 @@ macro_rules! parameters {
         unsafe impl Parameters for $name {}
     )*};
 }
-parameters!(TilesBatch FieldsBatch FactorsBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);
+parameters!(TilesBatch FieldsBatch RowsBatch FactorsBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);

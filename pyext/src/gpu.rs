@@ -5,6 +5,7 @@ mod decoder;
 mod fetch;
 mod graph;
 mod info;
+mod lookup;
 mod sizes;
 mod verify;
 
@@ -20,6 +21,7 @@ pub use decoder::TensorDecoder;
 pub use fetch::{Fetchers, OnDevice};
 pub use graph::{DeviceMemory, gpu_capture, gpu_end, gpu_follow, gpu_keep};
 pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, ring_slots};
+pub use lookup::RowLookup;
 pub use sizes::DeviceSizes;
 pub use verify::verify_on_gpu;
 

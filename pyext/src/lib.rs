@@ -30,7 +30,7 @@ mod _native {
     #[pymodule_export]
     use crate::files::{Output, checkpoint, reads_direct};
     #[pymodule_export]
-    use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, TensorDecoder};
+    use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, RowLookup, TensorDecoder};
     #[pymodule_export]
     use crate::gpu::{
         gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_end, gpu_follow, gpu_keep, gpu_kernels, nvcomp_info,

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::buffer::DeviceBuffer;
 use super::device::Device;
 use super::footprint::Sizes;
+use super::launch::Lookups;
 use super::options::GpuOptions;
 use super::plan::{Places, TensorPlan};
 use super::shared::{Shared, Work};
 use super::stream::Stream;
-use super::task::{DecodeTask, Factor, Target, Vectors};
+use super::task::{DecodeTask, Factor, RowIds, Target, Vectors};
 use super::upload::{Stage, read_plans};
 use crate::decode::Container;
 use crate::error::Result;
@@ -147,6 +148,24 @@ impl GpuDecoder {
         self.0.shared.unfused(name)
     }
 
+    /// Prepares the looking up of rows of `name`, as an embedding does it: their numbers lie in the device's memory, and nobody waits for them.
+    ///
+    /// # Errors
+    /// The tensor was not planned, is stored in a way that no kernel does that for ([`no_lookup`](Self::no_lookup)), or cannot be had as the
+    /// dtype, which is one of floats of 16 or 32 bits.
+    pub fn prepare_lookup(&self, name: &str, dtype: Dtype) -> Result<Lookup> {
+        let work = self.0.shared.prepare_lookup(name, dtype, |i| self.0.image(i))?;
+        Ok(Lookup { work, inner: self.0.clone() })
+    }
+
+    /// Why rows of a tensor cannot be looked up by numbers on the device; nothing if they can.
+    ///
+    /// # Errors
+    /// The tensor was not planned.
+    pub fn no_lookup(&self, name: &str) -> Result<Option<String>> {
+        self.0.shared.no_lookup(name)
+    }
+
     /// Waits for the stream and says whether all that was decoded since the last call was sound.
     ///
     /// # Errors
@@ -220,6 +239,38 @@ impl Batch {
         }
         // SAFETY: as the caller promises.
         unsafe { self.inner.shared.multiply(&self.work, vectors, stream) }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.inner.shared.device()
+    }
+}
+
+/// Rows of a matrix, to be looked up again and again. It keeps the decoder's memory alive, and so does a graph that captures it.
+#[derive(Debug)]
+pub struct Lookup {
+    work: Lookups,
+    inner: Arc<Inner>,
+}
+
+impl Lookup {
+    /// Puts the looking up into the stream: rows of these numbers are written from `out` on, one behind the other, each as it is decoded with
+    /// all others. Neither allocates nor waits; a CUDA graph can capture it. Numbers that are of no row, negative ones too, give NaN, and so do
+    /// chunks that are damaged, which [`GpuDecoder::check`] tells.
+    ///
+    /// # Safety
+    /// Numbers and output are on the decoder's device, large enough, alive until the work is done (if the stream is being captured, until the
+    /// last time that the graph runs), and not changed (output: not used) by other work meanwhile.
+    ///
+    /// # Errors
+    /// There are more than some hundred million numbers, or something does not begin at a multiple of its elements' size.
+    pub unsafe fn look_up(&self, ids: RowIds, out: u64, stream: &Stream) -> Result<()> {
+        if stream.is_capturing()? {
+            stream.keep(self.inner.clone())?;
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.inner.shared.look_up(&self.work, ids, out, stream) }
     }
 
     /// The device.

@@ -17,6 +17,7 @@ use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
 
 mod disk;
+mod lookup;
 mod lossless;
 mod product;
 mod rate;

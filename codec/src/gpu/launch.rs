@@ -6,11 +6,14 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 use super::device::Device;
 use super::driver::DriverResult;
-use super::plan::{Limits, MOST_VECTORS, Method, ProductJob, ProductLaunch, TilesJob, TilesLaunch};
+use super::plan::{
+    Limits, LookupLaunch, MOST_VECTORS, Method, ProductJob, ProductLaunch, TilesJob, TilesLaunch, TilesPlan,
+};
 use super::plan::{product_launches, tiles_launches};
 use super::stream::Stream;
 use super::task::{
-    Around, DecodeTask, UTIL_THREADS, Vectors, elements_of, part_item, parts_batches, symbols_batch, symbols_item,
+    Around, DecodeTask, RowIds, UTIL_THREADS, Vectors, elements_of, part_item, parts_batches, symbols_batch,
+    symbols_item,
 };
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -25,6 +28,10 @@ pub(super) struct Launches {
     /// For each of [`MOST_VECTORS`].
     products: [Vec<(super::kernel::Kernel, ProductLaunch)>; MOST_VECTORS.len()],
 }
+
+/// What looks rows of a tensor up, in the order of its planes.
+#[derive(Debug)]
+pub(super) struct Lookups(Vec<(super::kernel::Kernel, LookupLaunch)>);
 
 /// What a device needs for launches.
 #[derive(Debug)]
@@ -61,18 +68,7 @@ impl Launcher {
         for task in tasks {
             match task.method {
                 Method::Tiles(t) => {
-                    let strips = (task.plan.strip_of(task.rows.start), task.plan.strip_of(task.rows.end));
-                    debug_assert_eq!(task.plan.first_row(strips.0), task.rows.start);
-                    let job = TilesJob {
-                        tensor: task.plan,
-                        tiles: t,
-                        image: task.image,
-                        table: task.table,
-                        status: task.status,
-                        out: task.out,
-                        kind: task.kind,
-                        strips,
-                    };
+                    let job = job_of(task, t);
                     match task.times {
                         Some(times) => products.push(ProductJob { tiles: job, times }),
                         None => tiles.push(job),
@@ -119,6 +115,40 @@ impl Launcher {
             work.parts.push((self.device.kernel(Module::Util, "wcodec_fields")?, batch, grid));
         }
         Ok(work)
+    }
+
+    /// Turns the tasks of one tensor, all of which are tiles, into launches that look rows up, and loads their kernels.
+    pub fn prepare_lookup(&self, tasks: &[DecodeTask<'_>]) -> Result<Lookups> {
+        let mut jobs = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let Method::Tiles(tiles) = task.method else { unreachable!("`no_lookup` was asked") };
+            jobs.push(job_of(task, tiles));
+        }
+        // What adds to others' bits comes behind them.
+        jobs.sort_by_key(TilesJob::key);
+        let launches = jobs.iter().map(|job| {
+            let launch = LookupLaunch::new(job, self.limits)?;
+            let kernel = self.device.kernel(launch.module, &launch.kernel)?;
+            kernel.max_shared(launch.most_shared())?;
+            Ok((kernel, launch))
+        });
+        launches.collect::<Result<_>>().map(Lookups)
+    }
+
+    /// Puts launches that look rows up into the stream.
+    ///
+    /// # Safety
+    /// As for `Shared::look_up`.
+    pub unsafe fn look_up(&self, work: &Lookups, ids: RowIds, out: u64, stream: &Stream, overlap: bool) -> Result<()> {
+        if ids.count == 0 {
+            return Ok(());
+        }
+        for (kernel, launch) in &work.0 {
+            let (params, grid, threads, shared) = launch.at(ids, out)?;
+            // SAFETY: as the caller promises; the kernels wait for the work before them.
+            unsafe { kernel.launch(grid, threads, shared, params.as_bytes(), stream, overlap)? };
+        }
+        Ok(())
     }
 
     /// Whether kernels of this device multiply vectors of this dtype.
@@ -210,5 +240,21 @@ impl Launcher {
                 .named("cuMemcpyDtoDAsync")?;
         }
         Ok(())
+    }
+}
+
+/// A task whose plane is in tiles, as launches are made of it.
+fn job_of<'a>(task: &DecodeTask<'a>, tiles: &'a TilesPlan) -> TilesJob<'a> {
+    let strips = (task.plan.strip_of(task.rows.start), task.plan.strip_of(task.rows.end));
+    debug_assert_eq!(task.plan.first_row(strips.0), task.rows.start);
+    TilesJob {
+        tensor: task.plan,
+        tiles,
+        image: task.image,
+        table: task.table,
+        status: task.status,
+        out: task.out,
+        kind: task.kind,
+        strips,
     }
 }

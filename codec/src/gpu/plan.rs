@@ -2,8 +2,10 @@
 //! touched here, so that the emulator's tests run the same plans.
 
 mod image;
+mod lookup;
 mod part;
 mod product;
+mod rooms;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,8 +14,10 @@ use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 pub use self::image::{Image, Places, PlaneImage};
+pub use self::lookup::{LookupLaunch, no_lookup};
 pub use self::part::Part;
 pub use self::product::{MOST_VECTORS, ProductJob, ProductLaunch, Times, product_launches, unfused};
+use self::rooms::Rooms;
 use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
@@ -449,11 +453,6 @@ pub struct Limits {
     pub shared_per_multiprocessor: usize,
 }
 
-/// Shared memory that the system takes of each block.
-const RESERVED_SHARED: usize = 1024;
-/// Blocks of a multiprocessor, and warps of each at most: what the kernels' registers allow. The first is preferred.
-const SHAPES: [(usize, usize); 2] = [(2, 16), (1, 32)];
-
 /// Warps of a multiprocessor up to which one block of them is faster than two.
 const FEW_WARPS: usize = 8;
 
@@ -514,7 +513,6 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
     let Key { module, mode, kind, part, .. } = jobs[0].key();
     let mut params = Box::new(abi::TilesBatch { count: jobs.len() as u32, ..Default::default() });
     let (mut cost, mut chunks) = (0u32, 0usize);
-    let (mut table, mut longest, mut slack) = (0, 0, 0);
     for (job, item) in jobs.iter().zip(&mut params.items) {
         *item = job.item(cost);
         let n = item.chunk_end - item.chunk_begin;
@@ -524,36 +522,9 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
             .and_then(|c| cost.checked_add(c))
             .filter(|_| item.chunk_end <= i32::MAX as u32)
             .ok_or_else(|| Error::input("too much for one launch").advice("decode fewer tensors at once"))?;
-        table = table.max(4usize << item.bits);
-        longest = longest.max(job.tiles.max_chunk.next_multiple_of(4));
-        slack = slack.max(job.tiles.slack());
     }
-    // Whole 16 bytes around a chunk, which begins at any multiple of 4.
-    let buffer = (12 + longest).next_multiple_of(16);
-    let barriers = abi::TABLE_AT + table;
-    // Barriers: the table's, and two for each warp.
-    let buffers_at = |warps: usize| barriers + (8 + 16 * warps).next_multiple_of(16);
-    // What is read behind a chunk may be of the next buffer: only behind the last one is there room for it.
-    let shared =
-        |warps: usize, buffers: usize| buffers_at(warps) + warps * buffers * buffer + slack.next_multiple_of(16);
-    // Two buffers a warp hide the copies; more warps hide everything else. Two blocks on a multiprocessor change tables
-    // independently; one block of twice as many warps has one table less.
-    let options = SHAPES.map(|(blocks, warps)| {
-        let budget =
-            (limits.shared_per_multiprocessor / blocks).saturating_sub(RESERVED_SHARED).min(limits.shared_per_block);
-        [2, 1].map(|buffers| {
-            let fit = (1..=warps).rev().find(|&w| shared(w, buffers) <= budget).unwrap_or(0);
-            // A second buffer is worth a fifth of the warps.
-            let score = fit * blocks * if buffers == 2 { 5 } else { 4 };
-            (score * 2 + usize::from(blocks == 2), blocks, fit, buffers)
-        })
-    });
-    let (score, blocks, most, buffers) =
-        options.into_iter().flatten().reduce(|best, o| if o.0 > best.0 { o } else { best }).expect("there are shapes");
-    if score == 0 {
-        return Err(Error::device(format!("chunks of {buffer} bytes do not fit the device's shared memory"))
-            .advice("decode on the CPU, or look for a newer wcodec"));
-    }
+    let rooms = Rooms::new(jobs);
+    let (blocks, most, buffers) = rooms.shape(limits)?;
     // Few chunks: one block a multiprocessor, which loads one table and leaves room for the next launch.
     let blocks = if chunks <= limits.multiprocessors * FEW_WARPS.min(most) { 1 } else { blocks };
     let grid = chunks.clamp(1, limits.multiprocessors * blocks);
@@ -564,9 +535,9 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
             share(item, cost, grid as u32);
         }
     }
-    params.barriers = barriers as u32;
-    params.buffers = buffers_at(warps) as u32;
-    params.buffer_bytes = buffer as u32;
+    params.barriers = rooms.barriers() as u32;
+    params.buffers = rooms.buffers_at(warps) as u32;
+    params.buffer_bytes = rooms.buffer as u32;
     params.buffers_per_warp = buffers as u32;
     let coder = module.name();
     let kernel = match mode {
@@ -590,6 +561,6 @@ fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
         params,
         grid: grid as u32,
         threads: (warps * LANES) as u32,
-        shared: shared(warps, buffers) as u32,
+        shared: rooms.bytes(warps, buffers) as u32,
     })
 }

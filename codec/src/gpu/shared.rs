@@ -8,13 +8,13 @@ use wcodec_kernels::abi;
 
 use super::buffer::DeviceBuffer;
 use super::device::Device;
-use super::launch::{Launcher, Launches};
+use super::launch::{Launcher, Launches, Lookups};
 use super::nvcomp::Nvcomp;
 use super::options::GpuOptions;
-use super::plan::{Method, Places, TensorPlan, Times, unfused};
+use super::plan::{Method, Places, TensorPlan, Times, no_lookup, unfused};
 use super::stream::Stream;
 use super::table::{Form, device_table};
-use super::task::{DecodeTask, Factor, FactorPart, Target, Vectors, checked_rows};
+use super::task::{DecodeTask, Factor, FactorPart, RowIds, Target, Vectors, checked_rows};
 use super::zstd::{self, Demand, FrameRun, Zstd};
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -214,6 +214,31 @@ impl Shared {
     /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
     pub fn unfused(&self, name: &str) -> Result<Option<String>> {
         Ok(unfused(&self.plans[self.find(name)?]))
+    }
+
+    /// Why rows of a tensor cannot be looked up by numbers on the device; nothing if they can.
+    pub fn no_lookup(&self, name: &str) -> Result<Option<String>> {
+        Ok(no_lookup(&self.plans[self.find(name)?]))
+    }
+
+    /// What looks rows of a tensor up, to be written as `dtype`.
+    pub fn prepare_lookup(&self, name: &str, dtype: Dtype, images: impl Fn(usize) -> Vec<Places>) -> Result<Lookups> {
+        if let Some(why) = self.no_lookup(name)? {
+            return Err(Error::input(format!("no kernel looks rows of it up as it is stored: {why}"))
+                .tensor(name)
+                .advice("decode it, and look them up in what that gives"));
+        }
+        let target = Target { name: name.to_owned(), out: 0, dtype, rows: None };
+        self.launcher.prepare_lookup(&self.tasks(&target, images)?)
+    }
+
+    /// Puts the looking up of rows into the stream.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch): `out` has room for as many rows as there are numbers, which are not changed meanwhile.
+    pub unsafe fn look_up(&self, work: &Lookups, ids: RowIds, out: u64, stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.launcher.look_up(work, ids, out, stream, self.overlap) }
     }
 
     /// Turns tasks into launches. Loads the kernels that they need, so that launching neither allocates nor waits.

@@ -102,6 +102,17 @@ impl Vectors {
     pub const MOST: usize = MOST_VECTORS[MOST_VECTORS.len() - 1];
 }
 
+/// Numbers of rows, in the device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RowIds {
+    /// Device address of the first one, a multiple of its size.
+    pub ptr: u64,
+    /// How many.
+    pub count: usize,
+    /// Whether they are `i64`; otherwise they are `i32`.
+    pub wide: bool,
+}
+
 /// A plane of a tensor to decode: which, from where, to where. All addresses are the device's.
 #[derive(Clone, Debug)]
 pub(super) struct DecodeTask<'a> {

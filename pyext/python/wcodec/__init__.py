@@ -55,7 +55,7 @@ if _TYPE_CHECKING:
         UnsupportedError,
         WcodecError,
     )
-    from ._gpu_decoder import DecodeBatch, GpuDecoder, ProductBatch
+    from ._gpu_decoder import DecodeBatch, GpuDecoder, ProductBatch, RowLookup
     from ._host import HostDecoder
     from ._layers import Decoder, Encoder
     from ._measure import (
@@ -123,7 +123,7 @@ _MODULES = {
         "UnsupportedError",
         "WcodecError",
     ),
-    "._gpu_decoder": ("DecodeBatch", "GpuDecoder", "ProductBatch"),
+    "._gpu_decoder": ("DecodeBatch", "GpuDecoder", "ProductBatch", "RowLookup"),
     "._host": ("HostDecoder",),
     "._layers": ("Decoder", "Encoder"),
     "._measure": (
@@ -228,6 +228,7 @@ __all__ = [
     "Recipe",
     "RateSummary",
     "ReplaceReport",
+    "RowLookup",
     "Segment",
     "Statistics",
     "StatisticsReport",

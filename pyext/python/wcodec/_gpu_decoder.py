@@ -243,6 +243,50 @@ class ProductBatch:
         return f"ProductBatch({fmt.plural(len(self._outs), 'tensor')}, device: {self._device})"
 
 
+class RowLookup:
+    """Rows of a matrix that stays compressed, by numbers that the GPU has: what :meth:`GpuDecoder.lookup` gives.
+
+    Calling it takes a launch for each plane of the tensor (one, but for some of scheme ``lossless``), allocates nothing
+    but the results, and waits for nothing; CUDA graphs can capture it. Of each row the strip of 16 rows is decoded that
+    it is in. A damaged chunk makes its columns NaN, and the decoder's ``check()`` names it::
+
+        lookup = decoder.lookup("embed.weight", torch.bfloat16)
+        rows = lookup(ids)                   # ids: int64 or int32, of any shape; as table[ids]
+    """
+
+    def __init__(
+        self, native: _native.TensorDecoder, info: TensorInfo, decoded: str, wanted: str, device: torch.device
+    ) -> None:
+        torch = _torch.require()
+        self._native = native.prepare_lookup(info.name, decoded)
+        self._name, self._device = info.name, device
+        self._width = info.shape[1]
+        self._decoded, self._wanted = _torch.dtype_of(decoded), _torch.dtype_of(wanted)
+        self._wide, self._dtypes = torch.int64, (torch.int64, torch.int32)
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._current: Any = raw if raw is not None else lambda index: torch.cuda.current_stream(index).cuda_stream
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of these numbers, in their shape. Numbers of no row, negative ones too, give NaN."""
+        if ids.dtype not in self._dtypes or ids.device != self._device:
+            raise InputError(
+                f"tensor '{self._name}': numbers of rows are int64 or int32 on {self._device}, not {ids.dtype} on "
+                f"{ids.device} (convert them)",
+                tensor=self._name,
+            )
+        if not ids.is_contiguous():
+            ids = ids.contiguous()
+        torch = _torch.require()
+        out: torch.Tensor = torch.empty((*ids.shape, self._width), dtype=self._decoded, device=self._device)
+        stream = self._current(self._device.index)
+        self._native.look_up(ids.data_ptr(), ids.numel(), ids.dtype is self._wide, out.data_ptr(), stream)
+        # Torch converts what kernels do not.
+        return out if self._decoded is self._wanted else out.to(self._wanted)
+
+    def __repr__(self) -> str:
+        return f"RowLookup({self._name!r}, {self._wanted}, device: {self._device})"
+
+
 class Decoder:
     """What :class:`GpuDecoder` and :class:`HostDecoder` share; they differ in where the compressed bytes are."""
 
@@ -500,6 +544,22 @@ class GpuDecoder(Decoder):
     ) -> None:
         options = gpu_options(threads, check, scratch, nvcomp)
         self._read(container, names, device, options)
+
+    def no_lookup(self, name: str) -> str | None:
+        """Why :meth:`lookup` does not take this tensor as it is stored; None if it does."""
+        return self._native.no_lookup(self.info(name).name)
+
+    def lookup(self, name: str, dtype: torch.dtype | str | None = None) -> RowLookup:
+        """Prepares the looking up of rows of a matrix, as an embedding does it: by numbers that are on the GPU, without
+        waiting for them.
+
+        :param dtype: of the rows, as in :meth:`decode`: float32, float16 or bfloat16.
+        :raises InputError: if the tensor is stored in a way that no kernel does that for (:meth:`no_lookup`): by coder
+            ``zstd``, raw or transposed, say.
+        """
+        info = self.info(name)
+        wanted = wanted_dtype(info, dtype)
+        return RowLookup(self._native, info, decoded_dtype(info, wanted), wanted, self._device)
 
 
 def _chosen(container: Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:

@@ -9,6 +9,7 @@ use wcodec::gpu::{Device, GpuDecoder, HostDecoder, Stream, Target};
 use wcodec::{Cancel, Dtype, Error};
 
 use super::batch::{DecodeBatch, Prepared};
+use super::lookup::RowLookup;
 use super::{Options, PyFactor, PyTarget, crate_factors, crate_stream, crate_targets, named};
 use crate::container::Container;
 use crate::errors::to_py;
@@ -180,6 +181,28 @@ impl TensorDecoder {
             let prepared = prepared.map_err(|e| named(self.path.as_ref(), e))?;
             Ok(DecodeBatch::new(prepared, self.path.clone()))
         })
+    }
+
+    /// Fixes launches that look rows of a tensor up, to be written as `dtype`.
+    fn prepare_lookup(&self, py: Python<'_>, name: &str, dtype: &str) -> PyResult<RowLookup> {
+        detached(py, || {
+            let prepared = Dtype::from_name(dtype).and_then(|dtype| match &self.source {
+                Source::Device(decoder) => decoder.prepare_lookup(name, dtype),
+                Source::Host(_) => Err(Error::input("rows of a tensor in the host's memory, looked up on the GPU")
+                    .tensor(name)
+                    .advice("decode the rows that are wanted")),
+            });
+            let lookup = prepared.map_err(|e| named(self.path.as_ref(), e))?;
+            Ok(RowLookup::new(lookup, self.path.clone()))
+        })
+    }
+
+    /// Why rows of a tensor cannot be looked up by the GPU.
+    fn no_lookup(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
+        match &self.source {
+            Source::Device(decoder) => decoder.no_lookup(name).map_err(|e| to_py(py, &e)),
+            Source::Host(_) => Ok(Some("in the host's memory".to_owned())),
+        }
     }
 
     /// Why a tensor cannot be multiplied with as it is stored.

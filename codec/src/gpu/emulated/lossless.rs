@@ -47,12 +47,12 @@ fn floats(rng: &mut StdRng, dtype: Dtype, n: usize, bits: Bits) -> Vec<u8> {
     weights.into_iter().enumerate().flat_map(of).collect()
 }
 
-fn options(coder: Coder, tile: Option<usize>, table_bits: u32) -> EncodeOptions {
+pub(super) fn options(coder: Coder, tile: Option<usize>, table_bits: u32) -> EncodeOptions {
     EncodeOptions { scheme: Scheme::Lossless, coder, tile, table_bits, ..Default::default() }
 }
 
 /// Tensors of these shapes, each of every dtype and of every sort of bits. Those named `t` are to be transposed.
-fn sources(rng: &mut StdRng, shapes: &[&[usize]]) -> MemorySource<'static> {
+pub(super) fn sources(rng: &mut StdRng, shapes: &[&[usize]]) -> MemorySource<'static> {
     let mut source = MemorySource::new();
     for (i, shape) in shapes.iter().enumerate() {
         for dtype in DTYPES {

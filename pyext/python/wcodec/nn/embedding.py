@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from .._api import compress_in_memory
-from . import _ops, _plans
+from .._gpu_decoder import GpuDecoder
+from . import _ops
 from ._layer import CompressedLayer
 from ._plans import Plan, has_rows, slices, stacked
 from ._store import Store
 from ._workspace import is_capturing, workspace
 
-# Up to so many rows, Python finds their strips in less time than operators on arrays take to be called.
+# Of more rows than these, the whole table is decoded where a GPU cannot look them up.
 _FEW = 64
-# A GPU decodes about so many weights in the time that one more run of rows takes it.
-_GAP = 1 << 20
 
 
 class _Rows(Plan):
     """The table of an embedding on a GPU, to be decoded by rows."""
 
-    def __init__(self, store: Store, name: str, device: torch.device) -> None:
+    def __init__(self, store: Store, name: str, device: torch.device, dtype: torch.dtype) -> None:
         self.names = (name,)
         self.decoder = store.decoder(name, device)
         # Otherwise only the whole table can be decoded.
         self.there = has_rows(store.entry(name))
+        # What looks rows up whose numbers the GPU has, if anything does.
+        self.lookup = None
+        if isinstance(self.decoder, GpuDecoder) and self.decoder.no_lookup(name) is None:
+            self.lookup = self.decoder.lookup(name, dtype)
 
 
 class CompressedEmbedding(CompressedLayer):
@@ -43,10 +45,10 @@ class CompressedEmbedding(CompressedLayer):
     >>> torch.equal(layer(ids), layer.weight[ids])
     True
 
-    On a GPU, numbers of rows that are looked up come to the CPU, which then knows what to decode: of many rows also
-    strips that lie between two that are near each other, in less time than without. Where a CUDA graph is
-    captured that cannot be, and the whole table is decoded, slice by slice. Compressed bytes of an embedding are always
-    in the memory of the device, also with residency ``host``.
+    On a GPU one launch looks all rows up, whose numbers the CPU only sees to refuse those of no row. Where a CUDA graph
+    is captured it cannot, and such rows are NaN. A table of coder ``zstd``, or one that is stored raw or transposed, is
+    decoded as a whole there, if many rows are wanted slice by slice. Compressed bytes of an embedding are always in the
+    memory of the device, also with residency ``host``.
 
     :param scaled: the embedding that it stands for, if that is one that multiplies its rows by a scale (Gemma).
     """
@@ -126,9 +128,9 @@ class CompressedEmbedding(CompressedLayer):
         if not (ids.is_cuda and is_capturing()) and bool(((ids < 0) | (ids >= self.num_embeddings)).any()):
             bad = int(ids.min() if ids.min() < 0 else ids.max())
             raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
-        inside = (ids >= first) & (ids < last)
-        rows = self._found(torch.where(inside, ids - first, 0))
-        return rows.masked_fill(~inside.unsqueeze(-1), 0)
+        others = ((ids >= 0) & (ids < first)) | ((ids >= last) & (ids < self.num_embeddings))
+        rows = self._found(torch.where(others, 0, ids - first))
+        return rows.masked_fill(others.unsqueeze(-1), 0)
 
     def _found(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that count from the first row that is here."""
@@ -139,60 +141,27 @@ class CompressedEmbedding(CompressedLayer):
             raise self._refuse(f"the input is {ids.dtype}", "pass numbers of rows, int64 or int32")
         if ids.numel() == 0:
             return torch.empty((*ids.shape, width), dtype=self._dtype, device=self._device)
-        gpu = self._kind == "cuda"
-        if gpu and not self._rows().there:
-            return F.embedding(ids, self._rows().decoder.decode(self.tensor, self._dtype))
-        if gpu and is_capturing():
+        rows = self._rows() if self._kind == "cuda" else None
+        capturing = rows is not None and is_capturing()
+        if not capturing:
+            # Waits for the GPU.
+            wanted = ids.reshape(-1).cpu()
+            low, high = (int(number) for number in torch.aminmax(wanted))
+            if low < 0 or high >= count:
+                bad = low if low < 0 else high
+                raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
+        if rows is not None and rows.lookup is not None:
+            return rows.lookup(ids)
+        if rows is not None and not rows.there:
+            return F.embedding(ids, rows.decoder.decode(self.tensor, self._dtype))
+        if rows is not None and (capturing or ids.numel() > _FEW):
             return self._by_slices(ids)
-        # Waits for the GPU.
-        wanted = ids.reshape(-1).cpu()
-        few = wanted.numel() <= _FEW
-        numbers = wanted.tolist() if few else wanted.numpy()
-        low, high = (min(numbers), max(numbers)) if few else (int(numbers.min()), int(numbers.max()))
-        if low < 0 or high >= count:
-            bad = low if low < 0 else high
-            raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
         # On the CPU the table may be one that is decoded as a whole anyhow.
-        cut = self.entry.cut or count
-        if gpu and not few:
-            return self._by_pieces(ids, numbers, cut)
-        strips, place = _strips(numbers, cut)
-        runs = _runs(strips, cut, count)
-        table = self._rows().decoder.decode_rows(self.tensor, runs, self._dtype) if gpu else self._strips(runs)
-        if wanted.numel() == 1:
+        runs, place = _runs(wanted.tolist(), self.entry.cut or count, count)
+        table = self._strips(runs) if rows is None else rows.decoder.decode_rows(self.tensor, runs, self._dtype)
+        if len(place) == 1:
             return table[place[0]].view((*ids.shape, width))
         return F.embedding(torch.as_tensor(place).to(self._device).view(ids.shape), table)
-
-    def _by_pieces(self, ids: torch.Tensor, numbers: Any, cut: int) -> torch.Tensor:
-        """The rows of many ids on a GPU: as much of the table at a time as layers take memory for, too.
-
-        :param numbers: the ids, as an array on the CPU.
-        """
-        count, width = self._span[1] - self._span[0], self._width
-        most = max(1, _plans.SLICE_BYTES // (cut * width * self._dtype.itemsize))
-        gap = max(1, _GAP // (cut * width))
-        strips, place = _strips(numbers, cut, gap)
-        decoder = self._rows().decoder
-        if place.max() < most * cut:
-            table = decoder.decode_rows(self.tensor, _runs(strips, cut, count, gap), self._dtype)
-            return F.embedding(torch.from_numpy(place).to(self._device).view(ids.shape), table)
-        # Rows in the order of the table, so that each piece gives some that lie together.
-        order = place.argsort()
-        place = place[order]
-        # Where each strip is in the joined table, and each piece of that begins.
-        at = _joined(strips, gap)
-        first = np.flatnonzero(np.diff(at // most, prepend=-1))
-        last = np.append(first[1:], len(strips))
-        bounds = [*np.searchsorted(place, at[first] * cut).tolist(), len(place)]
-        place -= np.repeat(at[first] * cut, np.diff(bounds))
-        there = torch.from_numpy(np.stack([place, order])).to(self._device)
-        out = torch.empty((len(order), width), dtype=self._dtype, device=self._device)
-        for i, (begin, end) in enumerate(itertools.pairwise(bounds)):
-            table = decoder.decode_rows(self.tensor, _runs(strips[first[i] : last[i]], cut, count, gap), self._dtype)
-            out.index_copy_(0, there[1, begin:end], table.index_select(0, there[0, begin:end]))
-            # No two pieces at once.
-            del table
-        return out.view(*ids.shape, width)
 
     def _rows(self) -> _Rows:
         """How to get at rows on the GPU."""
@@ -200,18 +169,18 @@ class CompressedEmbedding(CompressedLayer):
         plan = self._plan
         if plan is None:
             with self._store.lock:
-                plan = self._plan = (_Rows(self._store, self.tensor, self._device), 0)
+                plan = self._plan = (_Rows(self._store, self.tensor, self._device, self._dtype), 0)
         return cast(_Rows, plan[0])
 
     def _strips(self, runs: list[tuple[int, int]]) -> torch.Tensor:
         return stacked([self._store.rows(self.tensor, self._dtype, run) for run in runs])
 
     def _by_slices(self, ids: torch.Tensor) -> torch.Tensor:
-        """Decodes the whole table and picks rows, without asking which; rows that are not there come out as zeros."""
+        """Decodes the whole table and picks rows, without asking which; rows that are not there come out as NaN."""
         entry = self.entry
         space = workspace(self._device)
         decoder = self._rows().decoder
-        out = torch.zeros((*ids.shape, self._width), dtype=self._dtype, device=self._device)
+        out = torch.full((*ids.shape, self._width), float("nan"), dtype=self._dtype, device=self._device)
         with space.lock:
             parts = list(slices(entry, self._dtype))
             longest = max(end - begin for begin, end in parts)
@@ -229,55 +198,22 @@ class CompressedEmbedding(CompressedLayer):
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
 
-def _strips(numbers: Any, cut: int, gap: int = 1) -> tuple[Any, Any]:
-    """The strips of ``cut`` rows that have these rows, each once and in order; and where each row is in the table that
-    :func:`_runs` gives for them. Lists, or arrays of many, which are taken as a whole.
+def _runs(numbers: Sequence[int], cut: int, rows: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """The ranges of a table's ``rows`` that have these, in strips of ``cut`` rows, each once and in order, neighbours
+    joined; and where each of the numbers is in what these ranges have, one behind the other.
 
-    >>> _strips([35, 3, 32], 16)
-    ([0, 2], [19, 3, 16])
-    >>> [found.tolist() for found in _strips(np.array([35, 3, 32]), 16, gap=2)]
-    [[0, 2], [35, 3, 32]]
+    >>> _runs([35, 3, 32, 17], 16, 40)
+    ([(0, 40)], [35, 3, 32, 17])
+    >>> _runs([69, 3], 16, 70)
+    ([(0, 16), (64, 70)], [21, 3])
     """
-    if isinstance(numbers, list):
-        found = sorted({n // cut for n in numbers})
-        begin = {strip: i * cut for i, strip in enumerate(found)}
-        return found, [begin[n // cut] + n % cut for n in numbers]
-    strips, inside = np.divmod(numbers, cut)
-    there = np.zeros(int(strips.max()) + 1, dtype=bool)
-    there[strips] = True
-    each = np.flatnonzero(there)
-    return each, _joined(each, gap)[(there.cumsum() - 1)[strips]] * cut + inside
-
-
-def _joined(strips: Any, gap: int) -> Any:
-    """Where each of these strips is in the table of their runs, counted in strips.
-
-    >>> _joined(np.array([3, 4, 6, 20]), 2).tolist()
-    [0, 1, 3, 4]
-    """
-    steps = np.diff(strips, prepend=strips[0])
-    return np.where(steps <= gap, steps, 1).cumsum()
-
-
-def _runs(strips: Any, cut: int, rows: int, gap: int = 1) -> list[tuple[int, int]]:
-    """Ranges of rows that have these strips of ``cut`` rows, in order, neighbours joined; of arrays, which are not
-    empty, also those that are up to ``gap`` apart, with what lies between.
-
-    >>> _runs([0, 1, 4], 16, 70), _runs(np.array([0, 1, 4]), 16, 70)
-    ([(0, 32), (64, 70)], [(0, 32), (64, 70)])
-    >>> _runs(np.array([0, 2, 4]), 16, 70, gap=2)
-    [(0, 70)]
-    """
-    if isinstance(strips, list):
-        found: list[tuple[int, int]] = []
-        for strip in strips:
-            begin, end = strip * cut, min((strip + 1) * cut, rows)
-            if found and found[-1][1] == begin:
-                found[-1] = (found[-1][0], end)
-            else:
-                found.append((begin, end))
-        return found
-    first = np.flatnonzero(np.diff(strips, prepend=strips[0] - gap - 1) > gap)
-    last = np.append(first[1:], len(strips)) - 1
-    begins, ends = strips[first] * cut, np.minimum((strips[last] + 1) * cut, rows)
-    return list(zip(begins.tolist(), ends.tolist(), strict=True))
+    strips = sorted({number // cut for number in numbers})
+    begin = {strip: i * cut for i, strip in enumerate(strips)}
+    runs: list[tuple[int, int]] = []
+    for strip in strips:
+        first, last = strip * cut, min((strip + 1) * cut, rows)
+        if runs and runs[-1][1] == first:
+            runs[-1] = (runs[-1][0], last)
+        else:
+            runs.append((first, last))
+    return runs, [begin[number // cut] + number % cut for number in numbers]

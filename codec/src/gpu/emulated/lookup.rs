@@ -1,0 +1,279 @@
+//! Rows whose numbers lie in memory: what an embedding looks up.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::gpu::plan::{LookupLaunch, no_lookup};
+use crate::gpu::task::RowIds;
+
+/// Numbers of rows of a matrix of `rows`, some of which it has not.
+fn some_ids(rng: &mut StdRng, rows: usize) -> Vec<i64> {
+    let strange = [-1, i64::MIN, i64::MAX, rows as i64, 1 << 32, (1 << 32) + 1, i64::from(i32::MIN)];
+    (0..rng.random_range(1..30))
+        .map(|_| match rng.random_range(0..8) {
+            0 => strange[rng.random_range(0..strange.len())],
+            1 => rows as i64 - 1,
+            _ => rng.random_range(0..rows as i64),
+        })
+        .collect()
+}
+
+/// What one wants: rows of the whole, and NaN where there are none.
+fn wanted(whole: &[u8], ids: &[i64], kind: OutputKind, cols: usize) -> Vec<u8> {
+    let row = cols * kind.bytes();
+    let rows = whole.len() / row;
+    let each = ids.iter().map(|&id| match usize::try_from(id) {
+        Ok(id) if id < rows => whole[id * row..(id + 1) * row].to_vec(),
+        _ => nan(kind).repeat(cols),
+    });
+    each.collect::<Vec<_>>().concat()
+}
+
+fn nan(kind: OutputKind) -> Vec<u8> {
+    match kind {
+        OutputKind::F16 => 0x7E00u16.to_le_bytes().to_vec(),
+        OutputKind::BF16 => 0x7FC0u16.to_le_bytes().to_vec(),
+        _ => 0x7FC0_0000u32.to_le_bytes().to_vec(),
+    }
+}
+
+/// Looks rows up, in memory that is poisoned and guarded; of numbers of 64 bits, or those that 32 bits have of them.
+fn look_up(t: &mut Loaded, kind: OutputKind, ids: &[i64], wide: bool, seed: u64, off: usize) -> Decoded {
+    let bytes = ids.len() * t.plan.matrix.2 * kind.bytes();
+    let mut out = Buffer::new(bytes + 2 * GUARD + off);
+    out.fill(POISON);
+    let numbers: Vec<u8> = match wide {
+        true => ids.iter().flat_map(|id| id.to_le_bytes()).collect(),
+        false => ids.iter().flat_map(|&id| (id as i32).to_le_bytes()).collect(),
+    };
+    let mut numbers = Buffer::from(&numbers[..]);
+    let place = RowIds { ptr: numbers.address(), count: ids.len(), wide };
+    let mut jobs: Vec<_> = (0..t.plan.planes.len())
+        .map(|i| {
+            let Method::Tiles(tiles) = &t.plan.planes[i] else { panic!("{} is not in tiles", t.plan.name()) };
+            TilesJob {
+                tensor: &t.plan,
+                tiles,
+                image: t.places[i],
+                table: t.tables[i].as_ptr().expose_provenance() as u64,
+                status: t.status[i..].as_ptr().expose_provenance() as u64,
+                out: 0,
+                kind,
+                strips: (0, 0),
+            }
+        })
+        .collect();
+    jobs.sort_by_key(TilesJob::key);
+    let launches: Vec<_> = jobs.iter().map(|job| LookupLaunch::new(job, LIMITS).unwrap()).collect();
+    let mut memory = vec![Memory::read::<u8>(&t.image)];
+    memory.extend(t.tables.iter().map(|table| Memory::read::<u32>(table)));
+    memory.push(Memory::write::<u32>(&mut t.status));
+    // A launch before this one may write them.
+    memory.push(Memory::write::<u8>(&mut numbers));
+    let to = out.address() + (GUARD + off) as u64;
+    memory.push(Memory::write::<u8>(&mut out));
+    for launch in &launches {
+        let (params, grid, threads, shared) = launch.at(place, to).unwrap();
+        assert!(shared <= launch.most_shared());
+        Launch::new(launch.module, &launch.kernel)
+            .grid(grid)
+            .threads(threads)
+            .shared(shared)
+            .seed(seed)
+            .overlaps(true)
+            .run(params.as_bytes(), &memory)
+            .unwrap_or_else(|e| panic!("{}: {e}", launch.kernel));
+    }
+    drop(memory);
+    let begin = GUARD + off;
+    assert!(out[..begin].iter().chain(&out[begin + bytes..]).all(|&b| b == POISON), "{}: wrote around", t.plan.name());
+    let status = *t.status.iter().min().expect("there are planes");
+    t.status.fill(abi::STATUS_GOOD);
+    Decoded { bytes: out[begin..begin + bytes].to_vec(), status: (status != abi::STATUS_GOOD).then_some(status) }
+}
+
+/// The kinds that rows of a tensor can be looked up as.
+fn kinds(plan: &TensorPlan) -> Vec<OutputKind> {
+    if plan.tensor.is_joined() {
+        return vec![plan.output(plan.tensor.dtype).unwrap()].into_iter().filter(|&k| k != OutputKind::Int8).collect();
+    }
+    vec![OutputKind::F16, OutputKind::BF16, OutputKind::F32]
+}
+
+/// Sources of every form that has kernels for it, and their options.
+fn samples(rng: &mut StdRng, shapes: &[Vec<usize>]) -> Vec<Container> {
+    let mut all = Vec::new();
+    for o in options().into_iter().chain(rate::options()) {
+        all.push(encode(&sample(rng, shapes), &o));
+    }
+    let shapes: Vec<&[usize]> = shapes.iter().map(|s| &s[..]).collect();
+    for coder in [Coder::Rans, Coder::Huffman] {
+        for (tile, table_bits) in [(None, 12), (Some(64), 11)] {
+            all.push(encode(&lossless::sources(rng, &shapes), &lossless::options(coder, tile, table_bits)));
+        }
+    }
+    all.into_iter().map(|bytes| Container::from_bytes(bytes).unwrap()).collect()
+}
+
+#[test]
+fn rows_are_those_of_the_whole() {
+    let mut rng = StdRng::seed_from_u64(60);
+    let shapes: Vec<Vec<usize>> =
+        [&[112, 512][..], &[81, 1130], &[300, 65], &[40, 200]].iter().map(|s| s.to_vec()).collect();
+    let (mut seen, mut joined) = (BTreeSet::new(), BTreeSet::new());
+    for container in samples(&mut rng, &shapes) {
+        for info in container.infos().unwrap() {
+            let parts = container.bytes_of(&info.name, &oracle()).unwrap();
+            let mut t = Loaded::any(&parts);
+            if no_lookup(&t.plan).is_some() {
+                continue;
+            }
+            for kind in kinds(&t.plan) {
+                let whole = match kind {
+                    _ if t.plan.tensor.is_joined() => container.read(&info.name, &oracle()).unwrap().to_vec(),
+                    OutputKind::F16 => container.read_as(&info.name, Dtype::F16, &oracle()).unwrap().to_vec(),
+                    OutputKind::BF16 => container.read_as(&info.name, Dtype::BF16, &oracle()).unwrap().to_vec(),
+                    _ => container.read_as(&info.name, Dtype::F32, &oracle()).unwrap().to_vec(),
+                };
+                let (rows, cols) = (t.plan.matrix.1, t.plan.matrix.2);
+                let mut ids = some_ids(&mut rng, rows);
+                let wide: bool = rng.random();
+                if !wide {
+                    ids.iter_mut().for_each(|id| *id = i64::from(*id as i32));
+                }
+                let off = [0, 0, kind.bytes(), 8][rng.random_range(0..4)];
+                let got = look_up(&mut t, kind, &ids, wide, rng.random(), off);
+                assert_eq!(got.status, None);
+                assert!(got.bytes == wanted(&whole, &ids, kind, cols), "{} as {kind:?}: {ids:?}", info.name);
+            }
+            let Method::Tiles(tiles) = &t.plan.planes[0] else { unreachable!() };
+            seen.insert(format!("{:?} {:?}", tiles.tiling.coder, tiles.mode()));
+            if t.plan.tensor.is_joined() {
+                joined.insert(t.plan.planes.len());
+            }
+        }
+    }
+    for coder in ["Rans", "Huffman"] {
+        for mode in ["Byte", "Pair", "Low", "Trellis", "General", "Split"] {
+            assert!(seen.contains(&format!("{coder} {mode}")), "{coder} {mode} in {seen:?}");
+        }
+    }
+    assert!(seen.contains("Huffman Quad") && seen.contains("Huffman QuadTrellis"), "{seen:?}");
+    assert!(joined.contains(&1) && joined.last() > Some(&1), "planes of joined tensors: {joined:?}");
+}
+
+/// What decoding all of a damaged tensor gives, and NaN where it reports; what is not looked up is not reported.
+#[test]
+fn damaged_chunks_give_nan_in_the_rows_that_want_them() {
+    let cases: usize = std::env::var("WCODEC_CORRUPTIONS").map_or(600, |n| n.parse().unwrap());
+    let mut rng = StdRng::seed_from_u64(61);
+    let mut all = Vec::new();
+    for container in samples(&mut rng, &[vec![70, 200], vec![40, 320]]) {
+        for info in container.infos().unwrap() {
+            let parts = container.bytes_of(&info.name, &oracle()).unwrap();
+            let plan = TensorPlan::new(&parts).unwrap();
+            if no_lookup(&plan).is_none() && !kinds(&plan).is_empty() {
+                all.push(parts);
+            }
+        }
+    }
+    let (mut reported, mut missed) = (0, 0);
+    for case in 0..cases {
+        let mut damaged = copy_of(&all[case % all.len()]);
+        let planes = damaged.planes.len();
+        let plane = &mut damaged.planes[rng.random_range(0..planes)];
+        match rng.random_range(0..6) {
+            0 => damage(&mut rng, &mut plane.offsets),
+            1 => damage(&mut rng, &mut plane.side),
+            _ => damage(&mut rng, &mut plane.data),
+        }
+        let mut t = Loaded::any(&damaged);
+        let what = format!("case {case}: {}", t.plan.name());
+        let kind = *kinds(&t.plan).last().unwrap();
+        let (rows, cols) = (t.plan.matrix.1, t.plan.matrix.2);
+        // Each strip by itself: what is decoded of it, and whether it is sound.
+        let mut whole = Vec::new();
+        let mut sound = Vec::new();
+        for strip in 0..t.plan.strips() {
+            let part = run(std::slice::from_mut(&mut t), kind, &|_| strip..strip + 1, case as u64).remove(0);
+            whole.extend(part.bytes);
+            sound.push(part.status.is_none());
+        }
+        let ids: Vec<i64> = (0..rng.random_range(1..6)).map(|_| rng.random_range(0..rows as i64)).collect();
+        let got = look_up(&mut t, kind, &ids, true, case as u64, 0);
+        let all_sound = ids.iter().all(|&id| sound[id as usize / 16]);
+        assert_eq!(got.status.is_none(), all_sound, "{what}: {ids:?} of {sound:?}");
+        let row = cols * kind.bytes();
+        for (i, &id) in ids.iter().enumerate() {
+            let (is, is_whole) = (&got.bytes[i * row..(i + 1) * row], &whole[id as usize * row..][..row]);
+            if sound[id as usize / 16] {
+                assert!(is == is_whole, "{what}: row {id}");
+                continue;
+            }
+            // The chunk is NaN; other chunks of the strip are as they are.
+            let is_nan = |e: &[u8]| match kind {
+                OutputKind::F16 => half::f16::from_le_bytes(e.try_into().unwrap()).is_nan(),
+                OutputKind::BF16 => half::bf16::from_le_bytes(e.try_into().unwrap()).is_nan(),
+                _ => f32::from_le_bytes(e.try_into().unwrap()).is_nan(),
+            };
+            let elements = is.chunks_exact(kind.bytes()).zip(is_whole.chunks_exact(kind.bytes()));
+            let nans = elements.clone().filter(|(e, _)| is_nan(e)).count();
+            assert!(nans > 0, "{what}: row {id} is not NaN anywhere");
+            assert!(elements.clone().all(|(e, w)| is_nan(e) || e == w), "{what}: row {id}");
+        }
+        if all_sound { missed += 1 } else { reported += 1 }
+    }
+    assert!(reported > cases / 8 && missed > cases / 8, "{reported} reported, {missed} not");
+}
+
+#[test]
+fn what_no_kernel_looks_up_is_refused() {
+    let mut rng = StdRng::seed_from_u64(62);
+    let mut source = sample(&mut rng, &[vec![48, 64], vec![3, 32, 64], vec![80, 96]]);
+    source.push("bytes".into(), Dtype::F8_E4M3, vec![64, 256], vec![0x31; 64 * 256].into()).unwrap();
+    let of = |o: EncodeOptions, name: &str| {
+        let container = Container::from_bytes(encode(&source, &o)).unwrap();
+        TensorPlan::new(&container.bytes_of(name, &oracle()).unwrap()).unwrap()
+    };
+    let huffman = EncodeOptions { coder: Coder::Huffman, ..Default::default() };
+    assert_eq!(no_lookup(&of(huffman.clone(), "w0")), None);
+    let turned = EncodeOptions { transpose: vec!["w2".into()], ..huffman.clone() };
+    assert_eq!(no_lookup(&of(turned, "w2")).as_deref(), Some("stored transposed"));
+    assert_eq!(no_lookup(&of(huffman.clone(), "w1")).as_deref(), Some("not stored as one matrix"));
+    let zstd = EncodeOptions { coder: Coder::Zstd, ..Default::default() };
+    assert_eq!(no_lookup(&of(zstd, "w0")).as_deref(), Some("coder zstd"));
+    let plan = of(EncodeOptions { scheme: Scheme::Lossless, ..huffman.clone() }, "bytes");
+    if let Method::Tiles(tiles) = &plan.planes[0] {
+        let places = plan.image.at(0);
+        let job = TilesJob {
+            tensor: &plan,
+            tiles,
+            image: places[0],
+            table: 0,
+            status: 0,
+            out: 0,
+            kind: OutputKind::Int8,
+            strips: (0, 0),
+        };
+        let e = LookupLaunch::new(&job, LIMITS).unwrap_err();
+        assert_eq!((e.kind(), e.tensor_name()), (crate::ErrorKind::Input, Some("bytes")));
+    }
+    // What a launch cannot take.
+    let plan = of(huffman, "w0");
+    let Method::Tiles(tiles) = &plan.planes[0] else { panic!() };
+    let image = plan.image.at(0)[0];
+    let job =
+        TilesJob { tensor: &plan, tiles, image, table: 0, status: 0, out: 0, kind: OutputKind::F32, strips: (0, 0) };
+    let launch = LookupLaunch::new(&job, LIMITS).unwrap();
+    let ids = RowIds { ptr: 256, count: 5, wide: true };
+    assert!(launch.at(ids, 256).is_ok());
+    for (ids, out) in [
+        (RowIds { ptr: 260, ..ids }, 256),
+        (ids, 258),
+        (RowIds { ptr: 258, wide: false, ..ids }, 256),
+        (RowIds { count: usize::MAX, ..ids }, 256),
+        (RowIds { count: 1 << 31, ..ids }, 256),
+    ] {
+        assert_eq!(launch.at(ids, out).unwrap_err().kind(), crate::ErrorKind::Input, "{ids:?} {out}");
+    }
+}

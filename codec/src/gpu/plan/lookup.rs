@@ -1,0 +1,115 @@
+//! How rows are written whose numbers lie in the device's memory: an embedding's.
+
+use wcodec_kernels::Module;
+use wcodec_kernels::abi::{self, OutputKind};
+
+use super::{Limits, Method, Mode, Rooms, TensorPlan, TilesJob};
+use crate::coder::LANES;
+use crate::error::{Error, Result};
+use crate::gpu::task::RowIds;
+
+/// Why rows of a tensor cannot be looked up by numbers that only the device knows; nothing if they can.
+pub fn no_lookup(plan: &TensorPlan) -> Option<String> {
+    let tensor = &plan.tensor;
+    if tensor.transposed() {
+        return Some("stored transposed".to_owned());
+    }
+    if plan.matrix.0 != 1 || plan.matrix.1 != tensor.entries() || plan.elements() == 0 {
+        return Some("not stored as one matrix".to_owned());
+    }
+    if !tensor.scheme.makes_symbols() && plan.output(tensor.dtype).is_ok_and(|kind| kind == OutputKind::Int8) {
+        return Some(format!("elements of {}", tensor.dtype));
+    }
+    let other = plan.planes.iter().zip(&tensor.planes).find(|(method, _)| !matches!(method, Method::Tiles(_)));
+    other.map(|(_, stored)| format!("coder {}", stored.form.coding.coder().name()))
+}
+
+/// One launch of a kernel that looks rows up, but for where numbers and results are.
+#[derive(Clone, Debug)]
+pub struct LookupLaunch {
+    pub module: Module,
+    pub kernel: String,
+    params: Box<abi::RowsBatch>,
+    rooms: Rooms,
+    /// As `Rooms::shape` has it.
+    shape: (usize, usize, usize),
+    multiprocessors: usize,
+    /// Whether rows are multiples of 16 bytes.
+    aligned: bool,
+}
+
+impl LookupLaunch {
+    /// The launch for a plane of a tensor that [`no_lookup`] has nothing against. What the job says of strips and `out` is not looked at.
+    ///
+    /// # Errors
+    /// Chunks are too large for the device, or elements are no floats of 16 or 32 bits.
+    pub fn new(job: &TilesJob<'_>, limits: Limits) -> Result<Self> {
+        let (tensor, kind) = (job.tensor, job.kind);
+        if kind == OutputKind::Int8 {
+            return Err(Error::input("rows are looked up as F32, F16 or BF16").tensor(tensor.name()));
+        }
+        let key = job.key();
+        let (coder, module) = match key.module {
+            Module::Rans => ("rans", Module::Ransrows),
+            _ => ("huffman", Module::Huffmanrows),
+        };
+        let mode = match key.mode {
+            Mode::Split | Mode::Fields => "fields",
+            Mode::Quad => "quad",
+            Mode::QuadTrellis => "quadtrellis",
+            _ => "general",
+        };
+        let rooms = Rooms::new(&[*job]);
+        let (blocks, most, buffers) = rooms.shape(limits).map_err(|e| e.tensor(tensor.name()))?;
+        let params = abi::RowsBatch {
+            kind: kind as u32,
+            barriers: rooms.barriers() as u32,
+            buffer_bytes: rooms.buffer as u32,
+            buffers_per_warp: buffers as u32,
+            tiles: TilesJob { strips: (0, 0), out: 0, ..*job }.item(0),
+            fields: job.tiles.part.map_or_else(abi::Fields::default, |part| part.fields(kind)),
+            ..Default::default()
+        };
+        Ok(Self {
+            module,
+            kernel: format!("wcodec_{coder}_rows_{mode}"),
+            params: Box::new(params),
+            rooms,
+            shape: (blocks, most, buffers),
+            multiprocessors: limits.multiprocessors,
+            aligned: tensor.is_vector(0, kind),
+        })
+    }
+
+    /// Shared memory that a launch takes at most, bytes.
+    pub fn most_shared(&self) -> u32 {
+        let (_, most, buffers) = self.shape;
+        self.rooms.bytes(most, buffers) as u32
+    }
+
+    /// What it is launched with for these numbers, of which there are some: parameters, blocks, threads, and shared memory.
+    ///
+    /// # Errors
+    /// There are too many, or something does not begin at a multiple of its elements' size.
+    pub fn at(&self, ids: RowIds, out: u64) -> Result<(abi::RowsBatch, u32, u32, u32)> {
+        let (blocks, most, buffers) = self.shape;
+        let chunks = ids.count.checked_mul(self.params.tiles.tiles as usize).filter(|&n| n <= i32::MAX as usize);
+        let Some(chunks) = chunks else {
+            let what = format!("{} rows, which are more than a launch looks up", ids.count);
+            return Err(Error::input(what).advice("look up fewer at once"));
+        };
+        let element = if self.params.kind == OutputKind::F32 as u32 { 4 } else { 2 };
+        if !ids.ptr.is_multiple_of(if ids.wide { 8 } else { 4 }) || !out.is_multiple_of(element) {
+            let what = format!("numbers of rows at {:#x} and an output at {out:#x}", ids.ptr);
+            return Err(Error::input(what).advice("both begin at multiples of their elements' size"));
+        }
+        let grid = chunks.clamp(1, self.multiprocessors * blocks);
+        let warps = chunks.div_ceil(grid).clamp(1, most);
+        let mut params = *self.params;
+        (params.ids, params.wide, params.count) = (ids.ptr, u32::from(ids.wide), ids.count as u32);
+        params.buffers = self.rooms.buffers_at(warps) as u32;
+        params.tiles.output.out = out;
+        params.tiles.vector = u8::from(self.aligned && out.is_multiple_of(16));
+        Ok((params, grid as u32, (warps * LANES) as u32, self.rooms.bytes(warps, buffers) as u32))
+    }
+}

@@ -1,0 +1,78 @@
+//! What the shared memory of a block of threads that decodes is divided into, and how many of them share a multiprocessor.
+
+use wcodec_kernels::abi;
+
+use super::{Limits, TilesJob};
+use crate::error::{Error, Result};
+
+/// Shared memory that the system takes of each block.
+const RESERVED_SHARED: usize = 1024;
+/// Blocks of a multiprocessor, and warps of each at most: what the kernels' registers allow. The first is preferred.
+const SHAPES: [(usize, usize); 2] = [(2, 16), (1, 32)];
+
+/// A table, barriers, and one or two buffers for each warp. All sizes and addresses are bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Rooms {
+    table: usize,
+    /// Of one buffer.
+    pub buffer: usize,
+    slack: usize,
+}
+
+impl Rooms {
+    /// For any of these planes.
+    pub fn new(jobs: &[TilesJob<'_>]) -> Self {
+        let most = |size: &dyn Fn(&TilesJob<'_>) -> usize| jobs.iter().map(size).max().unwrap_or(0);
+        let longest = most(&|job| job.tiles.max_chunk.next_multiple_of(4));
+        Self {
+            table: most(&|job| 4 << job.tiles.table.bits()),
+            // Whole 16 bytes around a chunk, which begins at any multiple of 4.
+            buffer: (12 + longest).next_multiple_of(16),
+            slack: most(&|job| job.tiles.slack()),
+        }
+    }
+
+    /// Where barriers are: the table's, and two for each warp.
+    pub fn barriers(self) -> usize {
+        abi::TABLE_AT + self.table
+    }
+
+    /// Where the buffers of so many warps begin.
+    pub fn buffers_at(self, warps: usize) -> usize {
+        self.barriers() + (8 + 16 * warps).next_multiple_of(16)
+    }
+
+    /// All of it.
+    pub fn bytes(self, warps: usize, buffers: usize) -> usize {
+        // What is read behind a chunk may be of the next buffer: only behind the last one is there room for it.
+        self.buffers_at(warps) + warps * buffers * self.buffer + self.slack.next_multiple_of(16)
+    }
+
+    /// Blocks on a multiprocessor, warps of each at most, and buffers of each warp.
+    ///
+    /// Two buffers a warp hide the copies; more warps hide everything else. Two blocks on a multiprocessor change tables independently; one
+    /// block of twice as many warps has one table less.
+    ///
+    /// # Errors
+    /// Not even one warp has room.
+    pub fn shape(self, limits: Limits) -> Result<(usize, usize, usize)> {
+        let options = SHAPES.map(|(blocks, warps)| {
+            let budget = (limits.shared_per_multiprocessor / blocks)
+                .saturating_sub(RESERVED_SHARED)
+                .min(limits.shared_per_block);
+            [2, 1].map(|buffers| {
+                let fit = (1..=warps).rev().find(|&w| self.bytes(w, buffers) <= budget).unwrap_or(0);
+                // A second buffer is worth a fifth of the warps.
+                let score = fit * blocks * if buffers == 2 { 5 } else { 4 };
+                (score * 2 + usize::from(blocks == 2), blocks, fit, buffers)
+            })
+        });
+        let best = options.into_iter().flatten().reduce(|best, o| if o.0 > best.0 { o } else { best });
+        let (score, blocks, most, buffers) = best.expect("there are shapes");
+        if score == 0 {
+            let what = format!("chunks of {} bytes do not fit the device's shared memory", self.buffer);
+            return Err(Error::device(what).advice("decode on the CPU, or look for a newer wcodec"));
+        }
+        Ok((blocks, most, buffers))
+    }
+}

@@ -1,0 +1,155 @@
+// Rows of a matrix whose numbers lie in the device's memory, as an embedding looks them up: the chunks of each one's strip are decoded, and of them its
+// elements are written. Nobody but the device has to know which rows they are.
+//
+// The walk counts chunks by number of row, and in each by tile. A strip that has several of the rows is decoded for each.
+#pragma once
+#include "join.h"
+#include "sinks.h"
+#include "walk.h"
+
+// A number that is none of a row.
+#define NO_ROW 0xFFFFFFFFu
+
+// The row at `place` of the numbers.
+DEVICE u32 row_at(const RowsBatch& batch, u32 place) {
+  // Kernels before this one may have written them.
+  if (batch.wide) {
+    const u64 row = load64((const u64*)batch.ids + place);
+    return row < batch.tiles.rows ? (u32)row : NO_ROW;
+  }
+  const u32 row = load32((const u32*)batch.ids + place);
+  return row < batch.tiles.rows ? row : NO_ROW;
+}
+
+// Which chunk of the plane a number stands for. Where there is no such row, of the first one: nothing of it is written.
+struct OfRows {
+  enum : bool { PICKS = true };
+  const RowsBatch& batch;
+  DEVICE_MEMBER u32 operator()(u32 number) const {
+    const Tiles& t = batch.tiles;
+    const u32 place = divide(number, t.by_tiles), row = row_at(batch, place);
+    return (row == NO_ROW ? 0 : row / TILE_ROWS * t.tiles) + number - place * t.tiles;
+  }
+};
+
+DEVICE u32 element_bytes(u32 kind) { return kind == OUT_F32 ? 4 : 2; }
+
+// What a warp knows of the row that it decodes a chunk for.
+struct RowState {
+  const RowsBatch& batch;
+  u32 row;
+  u8* out;  // its first element
+
+  DEVICE_MEMBER void take(const Tiles& t, u32 number) {
+    const u32 place = divide(number, t.by_tiles);
+    row = row_at(batch, place);
+    out = (u8*)t.output.out + place * t.output.row_stride * element_bytes(batch.kind);
+  }
+  DEVICE_MEMBER void end(const Tiles& t, const Chunk& c, u32 lane, bool) {
+    if (row == NO_ROW) lost(t, c, lane);
+  }
+  // NaN, in all of the chunk's columns.
+  DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) {
+    // Other lanes have stored there.
+    syncwarp();
+    const u32 end = end_col(t, c) < t.cols ? end_col(t, c) : t.cols;
+#pragma unroll 1
+    for (u32 col = c.tile * t.blocks * BLOCK_COLS + lane; col < end; col += LANES) {
+      if (batch.kind == OUT_F32) stg32(out + (u64)col * 4, 0x7FC00000);
+      else stg16(out + (u64)col * 2, batch.kind == OUT_F16 ? 0x7E00 : 0x7FC0);
+    }
+  }
+};
+
+// Where the elements of a lane go that are of the row, in place of `Cells`.
+struct RowCells {
+  typedef RowState State;
+
+  const Tiles& t;
+  u8* to;   // the lane's first column, in the block that comes next
+  u32 col;  // that column
+  u32 own;  // which half of a block has the row among the lane's; 2 where none has
+
+  DEVICE_MEMBER RowCells(const RowState& state, const Tiles& t, const Chunk& c, u32 lane, u32 bytes) : t(t) {
+    col = c.tile * t.blocks * BLOCK_COLS + (lane & 3) * 16;
+    own = state.row != NO_ROW && state.row % 8 == lane / 4 ? state.row / 8 % 2 : 2;
+    to = state.out + (u64)col * bytes;
+  }
+
+  // A row is one of sixteen that are decoded: what is faster for whole blocks would be twice the code.
+  DEVICE_MEMBER bool takes_whole() const { return false; }
+
+  DEVICE_MEMBER u8* half(u32, u32) const { return to; }
+  DEVICE_MEMBER u32 count(u32 half) const {
+    if (half != own || col >= t.cols) return 0;
+    return t.cols - col < 16 ? t.cols - col : 16;
+  }
+
+  DEVICE_MEMBER void next(u32 bytes) {
+    to += bytes * BLOCK_COLS;
+    col += BLOCK_COLS;
+  }
+};
+
+// Writes `count` of 16 elements that follow each other.
+template <u32 OUT>
+DEVICE void put_some(u8* to, const u32* q, Steps s, u32 count, bool vector) {
+  if (vector && count == 16) emit16<OUT>(to, q, s);
+  else emit_some<OUT>(to, q, s, count, Element<OUT>::bytes());
+}
+DEVICE_RARE void put_row(u8* to, Vec4 symbols, Steps s, u32 kind, u32 count, bool vector) {
+  const u32 q[4] = {symbols.x, symbols.y, symbols.z, symbols.w};
+  if (kind == OUT_F16) put_some<OUT_F16>(to, q, s, count, vector);
+  else if (kind == OUT_BF16) put_some<OUT_BF16>(to, q, s, count, vector);
+  else put_some<OUT_F32>(to, q, s, count, vector);
+}
+
+// Writes weights.
+struct StoreRow {
+  typedef RowState State;
+  enum : bool { WAITS = false, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false, RAISED = false };
+
+  const RowState& state;
+  RowCells cells;
+
+  DEVICE_MEMBER StoreRow(State& state, const Tiles& t, const Chunk& c, u32 lane)
+      : state(state), cells(state, t, c, lane, element_bytes(state.batch.kind)) {}
+
+  DEVICE_MEMBER bool takes_whole() const { return cells.takes_whole(); }
+  DEVICE_MEMBER void begin_whole(u32) {}
+  DEVICE_MEMBER void whole(const Block&) {}
+
+  DEVICE_MEMBER void any(const Block& b) {
+    const u32 kind = state.batch.kind;
+    if (cells.own < 2 && cells.col < cells.t.cols) {
+      const Output& o = cells.t.output;
+      const Steps s = {steps_base<SCALES_ANY>(o), scale_at<SCALES_ANY>(o, state.row, cells.col)};
+      const Vec4 lower = {b.q[0], b.q[1], b.q[2], b.q[3]}, upper = {b.q[4], b.q[5], b.q[6], b.q[7]};
+      put_row(cells.to, cells.own ? upper : lower, s, kind, cells.count(cells.own), cells.t.vector);
+    }
+    cells.next(element_bytes(kind));
+  }
+};
+
+// All of the launch.
+template <class Tile, class Sink>
+DEVICE void walk_rows(const RowsBatch& batch, typename Sink::State state) {
+  const Tiles& t = batch.tiles;
+  if (!table_fits()) {
+    // As in `walk`.
+    atomic_min((u32*)t.status, 0);
+    return;
+  }
+  const u32 warp = thread_index() / LANES, warps = block_threads() / LANES;
+  Warp w = make_warp<false>(batch);
+  if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
+  // Which chunks there are to decode says what a kernel before this one may have written.
+  overlap_wait();
+  overlap_start();
+  const OfRows at = {batch};
+  const u32 first = block_index() * warps + warp, last = batch.count * t.tiles;
+  const u32 held = first < last ? load_arrival(t, at(first), w.lane) : 0;
+  u32 table_parity = 0;
+  bool waited = true;
+  walk_plane<Tile, Sink>(state, batch, t, w, first, grid_blocks() * warps, last, held, TABLE_COPIED, table_parity, waited, at);
+}
