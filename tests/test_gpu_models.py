@@ -454,20 +454,21 @@ def test_parts_of_memory(residency: str) -> None:
 # What is wrong
 
 
-def embedding_with_tails() -> CompressedEmbedding:
+def embedding_with_tails(**options: Any) -> CompressedEmbedding:
     """One that a coder makes smaller; so small a table of the usual random weights is stored raw."""
     original = torch.nn.Embedding(1000, 96)
     with torch.no_grad():
         original.weight.pow_(3)
-    layer = CompressedEmbedding.from_embedding(original.to(DEVICE, torch.bfloat16))
-    assert layer._rows().lookup is not None
-    return layer
+    return CompressedEmbedding.from_embedding(original.to(DEVICE, torch.bfloat16), **options)
 
 
 @pytest.mark.parametrize("way", ["lookup", "strips and slices"])
 def test_rows_of_an_embedding(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = embedding_with_tails()
-    table = layer.weight
+    for dtype in (torch.float16, torch.bfloat16):
+        table = layer.to(dtype).weight
+        assert torch.equal(layer(torch.tensor([7], device=DEVICE)), table[7:8]) and table.dtype == dtype
+    assert layer._rows().lookup is not None
     if way == "lookup":
         # Nothing else is decoded.
         monkeypatch.setattr(wcodec.GpuDecoder, "decode", None)
@@ -486,11 +487,12 @@ def test_rows_of_an_embedding(way: str, monkeypatch: pytest.MonkeyPatch) -> None
             layer(ids)
 
 
-@pytest.mark.parametrize("way", ["lookup", "slices"])
+@pytest.mark.parametrize("way", ["lookup", "slices", "transposed"])
 def test_rows_of_an_embedding_in_a_graph(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph looks up what is in its input then, and outlives the layer; rows that are not there are NaN."""
-    layer = embedding_with_tails()
+    layer = embedding_with_tails(**({"transpose": "weight"} if way == "transposed" else {}))
     table = layer.weight
+    assert (layer._rows().lookup is None) == (not layer._rows().there) == (way == "transposed")
     if way == "slices":
         layer._rows().lookup = None
         monkeypatch.setattr(_plans, "SLICE_BYTES", 400 * 96 * 2)

@@ -38,6 +38,7 @@ def sample(rng: np.random.Generator) -> dict[str, np.ndarray]:
         "turned": rng.standard_t(6, (200, 65)).astype(np.float32),
         "stack": rng.standard_t(6, (5, 31, 128)).astype(np.float32),
         "conv": rng.standard_t(6, (24, 6, 3, 3)).astype(np.float32),
+        "kernels": rng.standard_t(6, (501, 3, 21)).astype(np.float32),
         "one": np.full((1, 1), -0.75, np.float32),
         "zeros": np.zeros((40, 64), np.float16),
         "empty": np.zeros((0, 12), np.float32),
@@ -146,7 +147,7 @@ def test_lookups(path: Path, coder: str, rng: np.random.Generator) -> None:
                     assert torch.equal(rows_found.nan_to_num(nan=99), turned.nan_to_num(nan=99)), (name, dtype)
     assert ("embed" in found) == ("odd" in found) == (coder in ("rans", "huffman"))
     decoder.check()
-    assert decoder.no_lookup("turned") is not None and decoder.no_lookup("stack") is not None
+    assert all(decoder.no_lookup(name) is not None for name in ("turned", "stack", "kernels"))
     if found:
         lookup = decoder.lookup("embed")
         assert "embed" in repr(lookup) and lookup(torch.tensor([5], device="cuda")).dtype == torch.float32

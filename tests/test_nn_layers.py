@@ -309,6 +309,11 @@ def test_how_a_gpu_gets_at_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert way(few) == way(few.int()) == [(16, 48), (992, 1003)]
     assert way(torch.tensor(5)) == [(0, 16)]
+    together = torch.randint(0, 32, (500,))
+    assert way(together) == [(0, 32)]
+    # As many strips as fit a slice.
+    monkeypatch.setattr(_plans, "SLICE_BYTES", 32 * 96 * 4)
+    assert way(together) == [(0, 32)] and way(few) == "slices"
     assert way(many) == way(many.int()) == "slices"
     state.capturing = True
     assert way(few) == way(many) == "slices"

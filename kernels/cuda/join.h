@@ -59,9 +59,6 @@ struct Cells {
     to = (u8*)t.output.out + (row * t.output.row_stride + (u64)col * t.output.column_stride) * bytes;
   }
 
-  // Whether whole blocks can go there.
-  DEVICE_MEMBER bool takes_whole() const { return t.vector; }
-
   // Where the lane's elements of a half go, of which there are `count`.
   DEVICE_MEMBER u8* half(u32 half, u32 bytes) const { return to + half * 8 * t.output.row_stride * bytes; }
   DEVICE_MEMBER u32 count(u32 half) const {
@@ -76,20 +73,20 @@ struct Cells {
 };
 
 // Writes elements of the common kinds.
-template <u32 OUT, class CELLS = Cells>
+template <u32 OUT>
 struct StoreJoined {
-  typedef typename CELLS::State State;
+  typedef Cells::State State;
   enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false, RAISED = false };
   enum : u32 { BYTES = OUT == OUT_F32 ? 4 : 2, REST = BYTES - 1 };
 
-  CELLS cells;
+  Cells cells;
   u32 lane;
   u32 row8;  // where blocks are whole: bytes from row g to row g + 8
 
   DEVICE_MEMBER StoreJoined(State& state, const Tiles& t, const Chunk& c, u32 lane)
       : cells(state, t, c, lane, BYTES), lane(lane), row8(0) {}
 
-  DEVICE_MEMBER bool takes_whole() const { return cells.takes_whole(); }
+  DEVICE_MEMBER bool takes_whole() const { return cells.t.vector; }
 
   DEVICE_MEMBER void begin_whole(u32) {
     row8 = 8 * (u32)cells.t.output.row_stride * BYTES;

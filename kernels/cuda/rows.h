@@ -21,7 +21,8 @@ DEVICE u32 row_at(const RowsBatch& batch, u32 place) {
   return row < batch.tiles.rows ? row : NO_ROW;
 }
 
-// Which chunk of the plane a number stands for. Where there is no such row, of the first one: nothing of it is written.
+// Which chunk of the plane a number stands for. Where there is no such row, of the first one: nothing of it is
+// written, and it is reported only if it is damaged.
 struct OfRows {
   enum : bool { PICKS = true };
   const RowsBatch& batch;
@@ -76,9 +77,6 @@ struct RowCells {
     to = state.out + (u64)col * bytes;
   }
 
-  // A row is one of sixteen that are decoded: what is faster for whole blocks would be twice the code.
-  DEVICE_MEMBER bool takes_whole() const { return false; }
-
   DEVICE_MEMBER u8* half(u32, u32) const { return to; }
   DEVICE_MEMBER u32 count(u32 half) const {
     if (half != own || col >= t.cols) return 0;
@@ -115,7 +113,8 @@ struct StoreRow {
   DEVICE_MEMBER StoreRow(State& state, const Tiles& t, const Chunk& c, u32 lane)
       : state(state), cells(state, t, c, lane, element_bytes(state.batch.kind)) {}
 
-  DEVICE_MEMBER bool takes_whole() const { return cells.takes_whole(); }
+  // A row is one of sixteen that are decoded: what is faster for whole blocks would be twice the code.
+  DEVICE_MEMBER bool takes_whole() const { return false; }
   DEVICE_MEMBER void begin_whole(u32) {}
   DEVICE_MEMBER void whole(const Block&) {}
 

@@ -8,8 +8,8 @@
 //                                 its first block
 //     lost(t, c, lane)            after a chunk that was not valid, or broke off
 //   enum : bool { WAITS = ... }   whether the walk waits for the launch before this one (`overlap_wait`) and lets the next one begin
-//                                 (`overlap_start`) ahead of the first chunk. If not, the sink does both, before it touches what other
-//                                 launches may write, or may still read
+//                                 (`overlap_start`) ahead of the first chunk. If not, the sink does both, or who calls the walk, before it
+//                                 touches what other launches may write, or may still read
 //   enum : bool { PREPARES = ... }
 //                                 whether all warps of the block call `state.prepare(t, lane)` ahead of the first chunk, and find then what all of
 //                                 them have left in shared memory; only for walks whose table is new

@@ -18,6 +18,8 @@
 //                             whether its table may lie in copies, if the sink's may, and side words beside those of a warp's only chunk
 //   void forget()             the chunk before was not valid, or not even decoded
 //
+// A walk counts the chunks of a plane as they lie there, unless it is told otherwise (`InPlane`).
+//
 // Offsets are not trusted: a chunk that does not lie inside its plane, or is larger than a buffer, is not decoded.
 #pragma once
 #include "chunk.h"

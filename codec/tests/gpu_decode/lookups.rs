@@ -24,7 +24,11 @@ fn some_ids(rng: &mut Rng, whole: &[u8], rows: usize, dtype: Dtype, wide: bool) 
             2 => i64::from(i32::MIN),
             _ => rng.below(rows) as i64,
         };
-        if wide { ids.extend(id.to_le_bytes()) } else { ids.extend((id as i32).to_le_bytes()) }
+        if wide {
+            ids.extend(id.to_le_bytes());
+        } else {
+            ids.extend((id as i32).to_le_bytes());
+        }
         match usize::try_from(id).ok().filter(|&id| id < rows) {
             Some(id) => found.extend(&whole[id * row..(id + 1) * row]),
             None => found.extend(nan.repeat(row / nan.len())),

@@ -276,8 +276,7 @@ class RowLookup:
             )
         if not ids.is_contiguous():
             ids = ids.contiguous()
-        torch = _torch.require()
-        out: torch.Tensor = torch.empty((*ids.shape, self._width), dtype=self._decoded, device=self._device)
+        out = ids.new_empty((*ids.shape, self._width), dtype=self._decoded)
         stream = self._current(self._device.index)
         self._native.look_up(ids.data_ptr(), ids.numel(), ids.dtype is self._wide, out.data_ptr(), stream)
         # Torch converts what kernels do not.

@@ -119,7 +119,10 @@ fn samples(rng: &mut StdRng, shapes: &[Vec<usize>]) -> Vec<Container> {
 fn rows_are_those_of_the_whole() {
     let mut rng = StdRng::seed_from_u64(60);
     let shapes: Vec<Vec<usize>> =
-        [&[112, 512][..], &[81, 1130], &[300, 65], &[40, 200]].iter().map(|s| s.to_vec()).collect();
+        [&[112, 512][..], &[81, 1130], &[300, 65], &[40, 200], &[5, 9001], &[17, 999], &[703, 33]]
+            .iter()
+            .map(|s| s.to_vec())
+            .collect();
     let (mut seen, mut joined) = (BTreeSet::new(), BTreeSet::new());
     for container in samples(&mut rng, &shapes) {
         for info in container.infos().unwrap() {
@@ -189,7 +192,8 @@ fn damaged_chunks_give_nan_in_the_rows_that_want_them() {
         }
         let mut t = Loaded::any(&damaged);
         let what = format!("case {case}: {}", t.plan.name());
-        let kind = *kinds(&t.plan).last().unwrap();
+        let all_kinds = kinds(&t.plan);
+        let kind = all_kinds[rng.random_range(0..all_kinds.len())];
         let (rows, cols) = (t.plan.matrix.1, t.plan.matrix.2);
         // Each strip by itself: what is decoded of it, and whether it is sound.
         let mut whole = Vec::new();
@@ -230,6 +234,8 @@ fn damaged_chunks_give_nan_in_the_rows_that_want_them() {
 fn what_no_kernel_looks_up_is_refused() {
     let mut rng = StdRng::seed_from_u64(62);
     let mut source = sample(&mut rng, &[vec![48, 64], vec![3, 32, 64], vec![80, 96]]);
+    let conv = weights(&mut rng, 1001 * 63).iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+    source.push("conv".into(), Dtype::F32, vec![1001, 3, 21], conv.into()).unwrap();
     source.push("bytes".into(), Dtype::F8_E4M3, vec![64, 256], vec![0x31; 64 * 256].into()).unwrap();
     let of = |o: EncodeOptions, name: &str| {
         let container = Container::from_bytes(encode(&source, &o)).unwrap();
@@ -239,25 +245,22 @@ fn what_no_kernel_looks_up_is_refused() {
     assert_eq!(no_lookup(&of(huffman.clone(), "w0")), None);
     let turned = EncodeOptions { transpose: vec!["w2".into()], ..huffman.clone() };
     assert_eq!(no_lookup(&of(turned, "w2")).as_deref(), Some("stored transposed"));
-    assert_eq!(no_lookup(&of(huffman.clone(), "w1")).as_deref(), Some("not stored as one matrix"));
+    assert_eq!(no_lookup(&of(huffman.clone(), "w1")).as_deref(), Some("no matrix"));
+    // Its rows are those of one matrix, but not of one of two dimensions.
+    assert_eq!(of(huffman.clone(), "conv").matrix, (1, 1001, 63));
+    assert_eq!(no_lookup(&of(huffman.clone(), "conv")).as_deref(), Some("no matrix"));
     let zstd = EncodeOptions { coder: Coder::Zstd, ..Default::default() };
     assert_eq!(no_lookup(&of(zstd, "w0")).as_deref(), Some("coder zstd"));
+    let raw = EncodeOptions { scheme: Scheme::Raw, coder: Coder::Raw, ..Default::default() };
+    assert_eq!(no_lookup(&of(raw, "w0")).as_deref(), Some("coder raw"));
     let plan = of(EncodeOptions { scheme: Scheme::Lossless, ..huffman.clone() }, "bytes");
-    if let Method::Tiles(tiles) = &plan.planes[0] {
-        let places = plan.image.at(0);
-        let job = TilesJob {
-            tensor: &plan,
-            tiles,
-            image: places[0],
-            table: 0,
-            status: 0,
-            out: 0,
-            kind: OutputKind::Int8,
-            strips: (0, 0),
-        };
-        let e = LookupLaunch::new(&job, LIMITS).unwrap_err();
-        assert_eq!((e.kind(), e.tensor_name()), (crate::ErrorKind::Input, Some("bytes")));
-    }
+    assert_eq!(no_lookup(&plan).as_deref(), Some("elements of F8_E4M3"));
+    let Method::Tiles(tiles) = &plan.planes[0] else { panic!("raw") };
+    let image = plan.image.at(0)[0];
+    let job =
+        TilesJob { tensor: &plan, tiles, image, table: 0, status: 0, out: 0, kind: OutputKind::Int8, strips: (0, 0) };
+    let e = LookupLaunch::new(&job, LIMITS).unwrap_err();
+    assert_eq!((e.kind(), e.tensor_name()), (crate::ErrorKind::Input, Some("bytes")));
     // What a launch cannot take.
     let plan = of(huffman, "w0");
     let Method::Tiles(tiles) = &plan.planes[0] else { panic!() };
@@ -274,6 +277,7 @@ fn what_no_kernel_looks_up_is_refused() {
         (RowIds { count: usize::MAX, ..ids }, 256),
         (RowIds { count: 1 << 31, ..ids }, 256),
     ] {
-        assert_eq!(launch.at(ids, out).unwrap_err().kind(), crate::ErrorKind::Input, "{ids:?} {out}");
+        let e = launch.at(ids, out).unwrap_err();
+        assert_eq!((e.kind(), e.tensor_name()), (crate::ErrorKind::Input, Some("w0")), "{ids:?} {out}");
     }
 }

@@ -11,22 +11,28 @@ use crate::gpu::task::RowIds;
 /// Why rows of a tensor cannot be looked up by numbers that only the device knows; nothing if they can.
 pub fn no_lookup(plan: &TensorPlan) -> Option<String> {
     let tensor = &plan.tensor;
+    if tensor.shape.len() != 2 || plan.elements() == 0 {
+        return Some("no matrix".to_owned());
+    }
     if tensor.transposed() {
         return Some("stored transposed".to_owned());
     }
-    if plan.matrix.0 != 1 || plan.matrix.1 != tensor.entries() || plan.elements() == 0 {
-        return Some("not stored as one matrix".to_owned());
-    }
-    if !tensor.scheme.makes_symbols() && plan.output(tensor.dtype).is_ok_and(|kind| kind == OutputKind::Int8) {
-        return Some(format!("elements of {}", tensor.dtype));
-    }
     let other = plan.planes.iter().zip(&tensor.planes).find(|(method, _)| !matches!(method, Method::Tiles(_)));
-    other.map(|(_, stored)| format!("coder {}", stored.form.coding.coder().name()))
+    if let Some((_, stored)) = other {
+        return Some(format!("coder {}", stored.form.coding.coder().name()));
+    }
+    if plan.matrix != (1, tensor.shape[0], tensor.shape[1]) {
+        return Some("stored as another matrix".to_owned());
+    }
+    let small = !tensor.scheme.makes_symbols() && plan.output(tensor.dtype).is_ok_and(|k| k == OutputKind::Int8);
+    small.then(|| format!("elements of {}", tensor.dtype))
 }
 
 /// One launch of a kernel that looks rows up, but for where numbers and results are.
 #[derive(Clone, Debug)]
 pub struct LookupLaunch {
+    /// Of the tensor.
+    name: String,
     pub module: Module,
     pub kernel: String,
     params: Box<abi::RowsBatch>,
@@ -46,12 +52,15 @@ impl LookupLaunch {
     pub fn new(job: &TilesJob<'_>, limits: Limits) -> Result<Self> {
         let (tensor, kind) = (job.tensor, job.kind);
         if kind == OutputKind::Int8 {
-            return Err(Error::input("rows are looked up as F32, F16 or BF16").tensor(tensor.name()));
+            return Err(Error::input("rows are looked up as F32, F16 or BF16, not as bytes")
+                .tensor(tensor.name())
+                .advice("name one of these"));
         }
         let key = job.key();
-        let (coder, module) = match key.module {
-            Module::Rans => ("rans", Module::Ransrows),
-            _ => ("huffman", Module::Huffmanrows),
+        let module = match key.module {
+            Module::Rans => Module::Ransrows,
+            Module::Huffman => Module::Huffmanrows,
+            other => unreachable!("{} decodes no tiles", other.name()),
         };
         let mode = match key.mode {
             Mode::Split | Mode::Fields => "fields",
@@ -71,8 +80,9 @@ impl LookupLaunch {
             ..Default::default()
         };
         Ok(Self {
+            name: tensor.name().to_owned(),
             module,
-            kernel: format!("wcodec_{coder}_rows_{mode}"),
+            kernel: format!("wcodec_{}_rows_{mode}", key.module.name()),
             params: Box::new(params),
             rooms,
             shape: (blocks, most, buffers),
@@ -96,12 +106,13 @@ impl LookupLaunch {
         let chunks = ids.count.checked_mul(self.params.tiles.tiles as usize).filter(|&n| n <= i32::MAX as usize);
         let Some(chunks) = chunks else {
             let what = format!("{} rows, which are more than a launch looks up", ids.count);
-            return Err(Error::input(what).advice("look up fewer at once"));
+            return Err(Error::input(what).tensor(&self.name).advice("look up fewer at once"));
         };
         let element = if self.params.kind == OutputKind::F32 as u32 { 4 } else { 2 };
         if !ids.ptr.is_multiple_of(if ids.wide { 8 } else { 4 }) || !out.is_multiple_of(element) {
             let what = format!("numbers of rows at {:#x} and an output at {out:#x}", ids.ptr);
-            return Err(Error::input(what).advice("both begin at multiples of their elements' size"));
+            let advice = "both begin at multiples of their elements' size";
+            return Err(Error::input(what).tensor(&self.name).advice(advice));
         }
         let grid = chunks.clamp(1, self.multiprocessors * blocks);
         let warps = chunks.div_ceil(grid).clamp(1, most);

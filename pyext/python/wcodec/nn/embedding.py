@@ -10,14 +10,11 @@ import torch.nn.functional as F
 
 from .._api import compress_in_memory
 from .._gpu_decoder import GpuDecoder
-from . import _ops
+from . import _ops, _plans
 from ._layer import CompressedLayer
 from ._plans import Plan, has_rows, slices, stacked
 from ._store import Store
 from ._workspace import is_capturing, workspace
-
-# Of more rows than these, the whole table is decoded where a GPU cannot look them up.
-_FEW = 64
 
 
 class _Rows(Plan):
@@ -35,8 +32,8 @@ class _Rows(Plan):
 
 
 class CompressedEmbedding(CompressedLayer):
-    """``torch.nn.Embedding`` with a compressed table, of which only the rows that are looked up are decoded: the strips
-    of 16 rows that have them, each once.
+    """``torch.nn.Embedding`` with a compressed table, of which only the rows that are looked up are decoded, and those
+    that share a strip of 16 rows with them.
 
     >>> import torch, wcodec.nn
     >>> table = torch.nn.Embedding(1000, 64)
@@ -46,9 +43,10 @@ class CompressedEmbedding(CompressedLayer):
     True
 
     On a GPU one launch looks all rows up, whose numbers the CPU only sees to refuse those of no row. Where a CUDA graph
-    is captured it cannot, and such rows are NaN. A table of coder ``zstd``, or one that is stored raw or transposed, is
-    decoded as a whole there, if many rows are wanted slice by slice. Compressed bytes of an embedding are always in the
-    memory of the device, also with residency ``host``.
+    is captured it cannot, and such rows are NaN. For tables of coder ``zstd``, or stored raw, the CPU says which strips
+    are decoded, each once; of many, and in graphs, all of them, slice by slice. A table that is stored transposed is
+    decoded as a whole. Compressed bytes of an embedding are always in the memory of the device, also with residency
+    ``host``.
 
     :param scaled: the embedding that it stands for, if that is one that multiplies its rows by a scale (Gemma).
     """
@@ -153,12 +151,17 @@ class CompressedEmbedding(CompressedLayer):
         if rows is not None and rows.lookup is not None:
             return rows.lookup(ids)
         if rows is not None and not rows.there:
-            return F.embedding(ids, rows.decoder.decode(self.tensor, self._dtype))
-        if rows is not None and (capturing or ids.numel() > _FEW):
+            return _picked(rows.decoder.decode(self.tensor, self._dtype), ids, capturing)
+        if rows is not None and capturing:
             return self._by_slices(ids)
         # On the CPU the table may be one that is decoded as a whole anyhow.
         runs, place = _runs(wanted.tolist(), self.entry.cut or count, count)
-        table = self._strips(runs) if rows is None else rows.decoder.decode_rows(self.tensor, runs, self._dtype)
+        if rows is None:
+            table = stacked([self._store.rows(self.tensor, self._dtype, run) for run in runs])
+        elif sum(end - begin for begin, end in runs) * width * self._dtype.itemsize > _plans.SLICE_BYTES:
+            return self._by_slices(ids)
+        else:
+            table = rows.decoder.decode_rows(self.tensor, runs, self._dtype)
         if len(place) == 1:
             return table[place[0]].view((*ids.shape, width))
         return F.embedding(torch.as_tensor(place).to(self._device).view(ids.shape), table)
@@ -171,9 +174,6 @@ class CompressedEmbedding(CompressedLayer):
             with self._store.lock:
                 plan = self._plan = (_Rows(self._store, self.tensor, self._device, self._dtype), 0)
         return cast(_Rows, plan[0])
-
-    def _strips(self, runs: list[tuple[int, int]]) -> torch.Tensor:
-        return stacked([self._store.rows(self.tensor, self._dtype, run) for run in runs])
 
     def _by_slices(self, ids: torch.Tensor) -> torch.Tensor:
         """Decodes the whole table and picks rows, without asking which; rows that are not there come out as NaN."""
@@ -196,6 +196,20 @@ class CompressedEmbedding(CompressedLayer):
 
     def _form(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+def _picked(table: torch.Tensor, ids: torch.Tensor, unchecked: bool) -> torch.Tensor:
+    """Rows of a decoded table; NaN where there are none, if nobody has looked.
+
+    >>> _picked(torch.ones(2, 1), torch.tensor([1, 2]), True)
+    tensor([[1.],
+            [nan]])
+    """
+    if not unchecked:
+        return F.embedding(ids, table)
+    last = len(table) - 1
+    wrong = ((ids < 0) | (ids > last)).unsqueeze(-1)
+    return F.embedding(ids.clamp(0, last), table).masked_fill(wrong, float("nan"))
 
 
 def _runs(numbers: Sequence[int], cut: int, rows: int) -> tuple[list[tuple[int, int]], list[int]]:
