@@ -321,6 +321,17 @@ def test_how_a_gpu_gets_at_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert way(few) == way(many) == "lookup"
     # Nobody looks at the numbers there: rows that are not there are the launch's business.
     layer(torch.tensor([1003]))
+    # Of a table that ranks share by rows, others' rows are zeros, and rows that nobody has are not.
+    with monkeypatch.context() as shared:
+        shared.setattr(layer, "_span", (1003, 2006))
+        shared.setattr(layer, "num_embeddings", 3009)
+        rows.lookup = lambda ids: table[ids.clamp(0, 1002)].masked_fill(
+            ((ids < 0) | (ids > 1002)).unsqueeze(-1), float("nan")
+        )
+        found = layer(torch.tensor([5, 1003, 2005, 2006, 3009, -1]))
+        assert torch.equal(found[[0, 3]], torch.zeros(2, 96)) and torch.equal(found[1:3], table[[0, 1002]])
+        assert found[4:].isnan().all()
+        rows.lookup = looked_up
     state.capturing = False
     assert way(few) == way(many) == "lookup"
     for bad in (-1, 1003):

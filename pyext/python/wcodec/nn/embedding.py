@@ -123,7 +123,8 @@ class CompressedEmbedding(CompressedLayer):
         if last - first == self.num_embeddings:
             return self._found(ids)
         # Of a table that ranks share by rows, those of others are zeros here: the sum over the ranks has them all.
-        if not (ids.is_cuda and is_capturing()) and bool(((ids < 0) | (ids >= self.num_embeddings)).any()):
+        capturing = self._kind == "cuda" and is_capturing()
+        if not capturing and bool(((ids < 0) | (ids >= self.num_embeddings)).any()):
             bad = int(ids.min() if ids.min() < 0 else ids.max())
             raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
         others = ((ids >= 0) & (ids < first)) | ((ids >= last) & (ids < self.num_embeddings))
