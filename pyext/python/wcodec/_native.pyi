@@ -17,6 +17,7 @@ __all__ = [
     "Output",
     "REST_KEY",
     "Reads",
+    "RowLookup",
     "TensorDecoder",
     "__version__",
     "ascii_json",
