@@ -67,6 +67,28 @@ impl Loaded {
         Self { image, places, tables, status, symbols, plan }
     }
 
+    /// Decoding rows of a plane to `out`.
+    fn task(&self, plane: usize, rows: Range<usize>, out: u64, kind: OutputKind) -> DecodeTask<'_> {
+        DecodeTask {
+            plan: &self.plan,
+            method: &self.plan.planes[plane],
+            image: self.places[plane],
+            table: self.tables[plane].as_ptr().expose_provenance() as u64,
+            status: self.status[plane..].as_ptr().expose_provenance() as u64,
+            out,
+            kind,
+            rows,
+            times: None,
+        }
+    }
+
+    /// The same of a plane that is in tiles, as a job, to no place yet.
+    fn job(&self, plane: usize, strips: Range<usize>, kind: OutputKind) -> TilesJob<'_> {
+        let Method::Tiles(tiles) = &self.plan.planes[plane] else { panic!("{} is not in tiles", self.plan.name()) };
+        let rows = self.plan.first_row(strips.start)..self.plan.first_row(strips.end);
+        self.task(plane, rows, 0, kind).job(tiles)
+    }
+
     /// Decodes rows from an image of a piece of the tensor, to their places in `out`.
     fn decode_piece(&self, piece: &Piece, image: Buffer, rows: Range<usize>, out: &mut [u8]) {
         let plan = &self.plan;
@@ -128,28 +150,9 @@ fn run_at(
     let (mut jobs, mut parts, mut symbols): (Vec<TilesJob<'_>>, _, _) = (Vec::new(), Vec::new(), Vec::new());
     for (t, out) in tensors.iter().zip(&outputs) {
         for (i, method) in t.plan.planes.iter().enumerate() {
-            let task = DecodeTask {
-                plan: &t.plan,
-                method,
-                image: t.places[i],
-                table: t.tables[i].as_ptr().expose_provenance() as u64,
-                status: t.status[i..].as_ptr().expose_provenance() as u64,
-                out: out.address() + (GUARD + off) as u64,
-                kind,
-                rows: rows(&t.plan),
-                times: None,
-            };
+            let task = t.task(i, rows(&t.plan), out.address() + (GUARD + off) as u64, kind);
             match method {
-                Method::Tiles(tiles) => jobs.push(TilesJob {
-                    tensor: &t.plan,
-                    tiles,
-                    image: task.image,
-                    table: task.table,
-                    status: task.status,
-                    out: task.out,
-                    kind,
-                    strips: (t.plan.strip_of(task.rows.start), t.plan.strip_of(task.rows.end)),
-                }),
+                Method::Tiles(tiles) => jobs.push(task.job(tiles)),
                 Method::Zstd { part, .. } | Method::Raw { part } => {
                     let item = symbols_item(&task, t.symbols[i].address(), elements_of(&task));
                     match *part {

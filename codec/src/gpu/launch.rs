@@ -6,9 +6,7 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 use super::device::Device;
 use super::driver::DriverResult;
-use super::plan::{
-    Limits, LookupLaunch, MOST_VECTORS, Method, ProductJob, ProductLaunch, TilesJob, TilesLaunch, TilesPlan,
-};
+use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductJob, ProductLaunch, TilesJob, TilesLaunch};
 use super::plan::{product_launches, tiles_launches};
 use super::stream::Stream;
 use super::task::{
@@ -68,7 +66,7 @@ impl Launcher {
         for task in tasks {
             match task.method {
                 Method::Tiles(t) => {
-                    let job = job_of(task, t);
+                    let job = task.job(t);
                     match task.times {
                         Some(times) => products.push(ProductJob { tiles: job, times }),
                         None => tiles.push(job),
@@ -122,7 +120,7 @@ impl Launcher {
         let mut jobs = Vec::with_capacity(tasks.len());
         for task in tasks {
             let Method::Tiles(tiles) = task.method else { unreachable!("`no_lookup` was asked") };
-            jobs.push(job_of(task, tiles));
+            jobs.push(task.job(tiles));
         }
         // What adds to others' bits comes behind them.
         jobs.sort_by_key(TilesJob::key);
@@ -240,21 +238,5 @@ impl Launcher {
                 .named("cuMemcpyDtoDAsync")?;
         }
         Ok(())
-    }
-}
-
-/// A task whose plane is in tiles, as launches are made of it.
-fn job_of<'a>(task: &DecodeTask<'a>, tiles: &'a TilesPlan) -> TilesJob<'a> {
-    let strips = (task.plan.strip_of(task.rows.start), task.plan.strip_of(task.rows.end));
-    debug_assert_eq!(task.plan.first_row(strips.0), task.rows.start);
-    TilesJob {
-        tensor: task.plan,
-        tiles,
-        image: task.image,
-        table: task.table,
-        status: task.status,
-        out: task.out,
-        kind: task.kind,
-        strips,
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Limits, MOST_VECTORS, Method, Part, Places, TensorPlan, Times};
+use super::plan::{Limits, MOST_VECTORS, Method, Part, Places, TensorPlan, TilesJob, TilesPlan, Times};
 use crate::coder::TILE_ROWS;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -132,6 +132,24 @@ pub(super) struct DecodeTask<'a> {
     pub rows: Range<usize>,
     /// Where it is to be multiplied with, and not decoded: what its rows' results are.
     pub times: Option<Times>,
+}
+
+impl<'a> DecodeTask<'a> {
+    /// The task as launches are made of it; its plane is in these tiles.
+    pub fn job(&self, tiles: &'a TilesPlan) -> TilesJob<'a> {
+        let strips = (self.plan.strip_of(self.rows.start), self.plan.strip_of(self.rows.end));
+        debug_assert_eq!(self.plan.first_row(strips.0), self.rows.start);
+        TilesJob {
+            tensor: self.plan,
+            tiles,
+            image: self.image,
+            table: self.table,
+            status: self.status,
+            out: self.out,
+            kind: self.kind,
+            strips,
+        }
+    }
 }
 
 /// Rows of a target as the kernels can decode them: whole strips.

@@ -69,19 +69,9 @@ fn jobs<'a>(
 ) -> (Vec<ProductJob<'a>>, usize) {
     let (mut jobs, mut before) = (Vec::new(), 0);
     for (i, t) in tensors.iter().enumerate() {
-        let Method::Tiles(tiles) = &t.plan.planes[0] else { unreachable!() };
         let s = strips(t.plan.strips());
         let rows = t.plan.first_row(s.end) - t.plan.first_row(s.start);
-        let tiles = TilesJob {
-            tensor: &t.plan,
-            tiles,
-            image: t.places[0],
-            table: t.tables[0].as_ptr().expose_provenance() as u64,
-            status: t.status.as_ptr().expose_provenance() as u64,
-            out: 0,
-            kind,
-            strips: (s.start, s.end),
-        };
+        let tiles = t.job(0, s, kind);
         let bias = bias.map_or(0, Buffer::address);
         let times = Times { bias, before, stride: rows as u32, place: 0, part: part(i), vector: 0 };
         before += if times.part == abi::PART_GATE { 0 } else { rows as u32 };

@@ -45,7 +45,7 @@ pub struct LookupLaunch {
 }
 
 impl LookupLaunch {
-    /// The launch for a plane of a tensor that [`no_lookup`] has nothing against. What the job says of strips and `out` is not looked at.
+    /// The launch for a plane of a tensor that [`no_lookup`] has nothing against. The job is of all its rows; its `out` is not looked at.
     ///
     /// # Errors
     /// Chunks are too large for the device, or elements are no floats of 16 or 32 bits.
@@ -75,8 +75,8 @@ impl LookupLaunch {
             barriers: rooms.barriers() as u32,
             buffer_bytes: rooms.buffer as u32,
             buffers_per_warp: buffers as u32,
-            tiles: TilesJob { strips: (0, 0), out: 0, ..*job }.item(0),
-            fields: job.tiles.part.map_or_else(abi::Fields::default, |part| part.fields(kind)),
+            tiles: job.item(0),
+            fields: job.tiles.part.map(|part| part.fields(kind)).unwrap_or_default(),
             ..Default::default()
         };
         Ok(Self {
