@@ -164,7 +164,8 @@ def _items(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _refuse_layers(record: dict[str, Any], place: str | os.PathLike[str]) -> None:
     """Refuses numbers of layers that no model has, of which configs make lists that fill the memory."""
     for key, value in _items(record):
-        if "layer" in key and isinstance(value, int) and value > MOST_LAYERS:
+        counts = key.rpartition("_")[2] in ("layer", "layers")
+        if counts and isinstance(value, int) and value > MOST_LAYERS:
             raise InputError(
                 f"{place}: '{key}' of the config is {shown(value)} (use the config that belongs to the weights)",
                 file=place,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import _native
+from .._container import Container
 from .._errors import FileMissingError, FormatError
+from ..nn._layer import contents
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
@@ -58,6 +60,14 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         """A tensor's shape, without reading it."""
         return tuple(self._files[key].get_slice(key).get_shape())
 
+    def is_float(self, key: str) -> bool:
+        """Whether a tensor has elements that are rounded when it is encoded: of 16 or 32 bits."""
+        return self._files[key].get_slice(key).get_dtype() in ("F32", "F16", "BF16")
+
+    def same(self, key: str, other: str) -> bool:
+        """Whether two tensors have the same values."""
+        return self.shape(key) == self.shape(other) and torch.equal(self[key], self[other])
+
     def of_stack(self, key: str, index: int) -> torch.Tensor:
         """One matrix of a stack, read without the others."""
         return self._files[key].get_slice(key)[index].contiguous()
@@ -68,21 +78,58 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-class Lazy(Mapping[str, torch.Tensor]):
-    """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once."""
+class Stored(Mapping[str, torch.Tensor]):
+    """The tensors of a compressed model: those of its container, decoded, and those of a checkpoint that has the rest.
 
-    def __init__(self, checkpoint: Checkpoint, keys: Mapping[str, tuple[str, ...]], stacks: Mapping[str, int]) -> None:
-        self._checkpoint, self._stacks = checkpoint, stacks
-        self.keys_of = keys
-        """By name, the tensors of the checkpoint that one is made of."""
+    Where both have one, it is the container's.
+    """
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        if name in self._stacks:
-            return self._checkpoint.of_stack(self.keys_of[name][0], self._stacks[name])
-        return self._checkpoint.rows(self.keys_of[name])
+    def __init__(self, container: Container, rest: Checkpoint | None) -> None:
+        self.container, self._rest = container, rest
+        self._names = list(dict.fromkeys([*container, *(rest or ())]))
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        if key in self.container or self._rest is None:
+            return self.container[key].torch()
+        return self._rest[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.keys_of)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self.keys_of)
+        return len(self._names)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """A tensor's shape, without decoding it."""
+        if key in self.container or self._rest is None:
+            return self.container[key].shape
+        return self._rest.shape(key)
+
+    def same(self, key: str, other: str) -> bool:
+        """Whether two tensors have the same values: decoded only if they are not stored alike."""
+        if key in self.container and other in self.container:
+            one, two = self.container[key], self.container[other]
+            if one.name == two.name or contents(one) == contents(two):
+                return True
+        return self.shape(key) == self.shape(other) and torch.equal(self[key], self[other])
+
+
+class Lazy(Mapping[str, torch.Tensor]):
+    """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once.
+
+    :param reads: by name, what reads a tensor.
+    :param keys_of: by name, the tensors of the checkpoint that it is made of.
+    """
+
+    def __init__(self, reads: Mapping[str, Callable[[], torch.Tensor]], keys_of: Mapping[str, tuple[str, ...]]) -> None:
+        self._reads = reads
+        self.keys_of = keys_of
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._reads[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reads)
+
+    def __len__(self) -> int:
+        return len(self._reads)

@@ -78,7 +78,9 @@ def groups(candidates: list[Candidate]) -> list[list[str]]:
         else:
             # Tables are looked up, not decoded with a block.
             block = candidate.name if candidate.kind == "embedding" else group_of(candidate.name)
-            found.setdefault(block, []).extend(name for names in candidate.tensors for name in names)
+            # A layer that computes in another dtype would have all others decoded to that, too.
+            dtype = next(iter(candidate.parameters.values())).dtype
+            found.setdefault(f"{block}:{dtype}", []).extend(name for names in candidate.tensors for name in names)
     return list(found.values())
 
 
