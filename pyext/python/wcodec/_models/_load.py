@@ -24,7 +24,7 @@ from ._find import Candidate, find, groups, routed
 from ._folder import container_of, quantization_of
 from ._names import Match, check, match, shared_names
 from ._original import original_model
-from ._plain import as_ever, check_written, set_parameters
+from ._plain import as_ever, check_written, make_buffers, set_parameters
 from ._precision import keep_float32
 from ._reads import layer_reads
 from ._replace import nothing_to_compress, replace
@@ -171,6 +171,7 @@ def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -
         else:
             model = named._from_config(config, dtype=dtype)
     keep_float32(model, dtype)
+    make_buffers(model)
     return model
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -30,10 +30,23 @@ def set_parameters(model: Any, found: Match, read: Read, device: torch.device) -
                 left.append(name)
             made[id(parameter)] = torch.nn.Parameter(value, requires_grad=False)
         put(model, name, made[id(parameter)])
-    for name, buffer in model.named_buffers():
+    for name, buffer in list(model.named_buffers()):
         if name in found.whole:
-            buffer.copy_(read(found.whole[name]))
+            # A copy: some buffers are written to while a model runs.
+            value = read(found.whole[name]).to(device=device, dtype=buffer.dtype, copy=True)
+        elif buffer.device.type == "meta" and not name.endswith("_marker"):
+            # One that follows from parameters, which had no values when it was made.
+            value = torch.zeros(buffer.shape, dtype=buffer.dtype, device=device)
+            left.append(name)
+        else:
+            continue
+        path, _, leaf = name.rpartition(".")
+        model.get_submodule(path)._buffers[leaf] = value
     if left:
+        buffers = dict(model.named_buffers())
+        wrong = [name for name in left if name not in buffers and not may_be_missing(model, name)]
+        if wrong or not hasattr(model, "initialize_weights"):
+            raise unwritten(model, wrong or left, None)
         _initialize(model, left)
 
 
@@ -43,16 +56,27 @@ def put(model: Any, name: str, parameter: torch.nn.Parameter) -> None:
     model.get_submodule(path)._parameters[leaf] = parameter
 
 
-def _initialize(model: Any, names: list[str]) -> None:
-    """Has a model's class make the parameters that it makes by itself."""
-    wrong = [name for name in names if not may_be_missing(model, name)]
-    if wrong or not hasattr(model, "initialize_weights"):
-        raise unwritten(model, wrong or names, None)
+def make_buffers(model: Any) -> None:
+    """Has a model's class make its buffers anew, as transformers does when it has loaded a model: in float32, and not in
+    the dtype that the model was built in."""
+    custom = getattr(model, "is_custom_code", None)
+    # Code of others may know nothing of marks, and write to parameters, too.
+    if custom is not None and not custom():
+        _initialize(model, {name for name, _ in model.named_buffers(remove_duplicate=False)})
+
+
+def _initialize(model: Any, names: Collection[str]) -> None:
+    """Has a model's class make some of its tensors, and no others."""
+    if not hasattr(model, "initialize_weights"):
+        return
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, tensor in tensors:
-        # transformers' mark on what has its values.
+        # transformers' mark on tensors that have their values.
         tensor._is_hf_initialized = name not in names
+        model.get_submodule(name.rpartition(".")[0])._is_hf_initialized = False
     model.initialize_weights()
+    for _, tensor in tensors:
+        tensor._is_hf_initialized = True
 
 
 def unwritten(model: Any, names: Iterable[str], file: str | None) -> InputError:
