@@ -99,7 +99,7 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     if not kept:
         raise nothing_to_compress(str(source), model, skipped)
     keys, stacks = _names(found, kept)
-    transpose = [exactly(key) for c in kept if c.kind == "conv1d" for n in c.parameters for key in [found.whole[n]]]
+    transpose = [exactly(key) for c in kept if c.transposed for n in c.parameters for key in _keys_of(found, c, n)]
     taken = {key for names in keys.values() for key in names}
     rest = {name: (name,) for name in checkpoint if name not in taken}
     metadata = {**(options.pop("metadata", None) or {}), **({_native.REST_KEY: REST} if rest else {})}
@@ -139,6 +139,15 @@ def _names(found: Match, kept: list[Candidate]) -> tuple[dict[str, tuple[str, ..
             else:
                 keys.update({key: (key,) for expert in found.stack(name) for key in expert})
     return keys, stacks
+
+
+def _keys_of(found: Match, candidate: Candidate, name: str) -> list[str]:
+    """Names in the container for a parameter's tensors."""
+    if candidate.kind != "experts":
+        return [found.whole[name]]
+    if name in found.whole:
+        return [f"{name}.{i}" for i in range(candidate.parameters[name].shape[0])]
+    return [key for expert in found.stack(name) for key in expert]
 
 
 def _is_wanted(found: Match, candidate: Candidate, wanted: tuple[list[str], list[str]]) -> bool:

@@ -201,11 +201,12 @@ def stored_candidates(model: Any, found: Match, container: Container, dtype: tor
     """The layers of a model whose weights a container has in a form to run from."""
     out = []
     for candidate in find(model, [], [], True)[0]:
-        names = _stored_names(candidate, found)
-        if names is None or not all(n in container and _runs(container[n], dtype) for one in names for n in one):
+        names = _stored(candidate, found)
+        if names is None or not all(
+            n in container and _runs(container[n], dtype) for one in names.tensors for n in one
+        ):
             continue
-        parts = (len(names[0]) - 1, 1) if candidate.kind == "experts" else (1, 1)
-        out.append(changed(candidate, stored=tuple(names), parts=parts))
+        out.append(names)
     # Layers that share a weight run from it together or not at all.
     kept = {name for c in out for name in c.parameters}
     shared = shared_names(model)
@@ -213,15 +214,15 @@ def stored_candidates(model: Any, found: Match, container: Container, dtype: tor
     return [c for c in out if not any(shared.get(n) in plain for n in c.parameters)]
 
 
-def _stored_names(candidate: Candidate, found: Match) -> list[tuple[str, ...]] | None:
+def _stored(candidate: Candidate, found: Match) -> Candidate | None:
+    """The candidate with the names that a file has for its tensors, if it has them all."""
     parameters = list(candidate.parameters)
     if candidate.kind != "experts":
         key = found.whole.get(parameters[0])
-        return None if key is None else [(key,)]
+        return None if key is None else changed(candidate, stored=((key,),))
     if any(name not in found.experts for name in parameters):
         return None
-    stacks = [found.stack(name) for name in parameters]
-    return [tuple(name for names in expert for name in names) for expert in zip(*stacks, strict=True)]
+    return candidate.of_stacks([found.stack(name) for name in parameters])
 
 
 def _runs(entry: TensorEntry, dtype: torch.dtype) -> bool:
@@ -264,7 +265,7 @@ def compress_layers(
     settings: Settings,
 ) -> Store:
     """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
-    transpose = [exactly(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
+    transpose = [exactly(name) for c in kept for name in c.transposed_tensors]
     container = _api.compress_in_memory(weights, transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
     replace(model, kept, store, dtype=dtype, device=device)
