@@ -11,11 +11,16 @@ import torch
 
 from .. import _torch
 from ..nn import CompressedLayer
-from ._kinds import is_known, is_matrix, is_unmade, kind_of, stacks_of
+from ._kinds import is_known, is_matrix, is_unmade, kind_of
 from ._report import SkippedLayer
 
 # What configs call the number of experts that a token is routed to.
 _ROUTED_TO = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k", "top_k_experts")
+
+
+# A matrix of a module that is of no known kind is worth the while if it is not less than one of so many parts of a
+# model.
+_SMALL = 200
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,9 @@ class Candidate:
     module: Any
     kind: str
     """``linear``, ``conv1d``, ``embedding``, ``experts`` (stacks of matrices, which are compressed one by one), or
-    ``own``: a layer with one matrix whose class computes in its own way."""
+    ``own``: a module whose class computes in its own way, with matrices that are compressed each as a whole."""
+    keys: tuple[str, ...] = ("weight",)
+    """Names of the parameters that are compressed, in the module."""
     stored: tuple[tuple[str, ...], ...] | None = None
     """Names of its tensors in a container, where they are not those of its parameters."""
     parts: tuple[int, ...] = ()
@@ -34,12 +41,7 @@ class Candidate:
 
     def __post_init__(self) -> None:
         if not self.parts:
-            object.__setattr__(self, "parts", (1,) * len(self.keys) if self.kind == "experts" else (1, 1))
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Names of the parameters that are compressed, in the module."""
-        return stacks_of(self.module) if self.kind == "experts" else ("weight",)
+            object.__setattr__(self, "parts", (1,) * len(self.keys))
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -63,29 +65,31 @@ class Candidate:
 
     @property
     def tensors(self) -> list[tuple[str, ...]]:
-        """Names of the stored tensors: one, or those of each expert."""
+        """Names of the stored tensors: together, or those of each expert."""
         if self.stored is not None:
             return list(self.stored)
         if self.kind != "experts":
             return [tuple(self.parameters)]
-        parameters = self.parameters
-        count = next(iter(parameters.values())).shape[0]
-        return [tuple(f"{name}.{i}" for name in parameters) for i in range(count)]
+        counts = {name: p.shape[0] for name, p in self.parameters.items()}
+        return [tuple(f"{n}.{i}" for n, count in counts.items() if i < count) for i in range(max(counts.values()))]
 
     @property
     def by_key(self) -> dict[str, list[tuple[str, ...]]]:
         """For each parameter, its stored tensors: of its matrix, or of each expert."""
-        if self.kind != "experts":
-            return {self.keys[0]: self.tensors}
-        found, at = {}, 0
-        for key, count in zip(self.keys, self.parts, strict=True):
-            found[key] = [names[at : at + count] for names in self.tensors]
-            at += count
+        found: dict[str, list[tuple[str, ...]]] = {key: [] for key in self.keys}
+        for i, names in enumerate(self.tensors):
+            at = 0
+            for key, count in zip(self.keys, self.parts, strict=True):
+                # Of some stacks there may be fewer.
+                if self.kind != "experts" or i < self.module._parameters[key].shape[0]:
+                    found[key].append(names[at : at + count])
+                    at += count
         return found
 
     def of_stacks(self, stacks: Sequence[Sequence[tuple[str, ...]]]) -> Candidate:
         """The experts with these tensors: for each stack, those of each expert."""
-        stored = tuple(tuple(name for names in expert for name in names) for expert in zip(*stacks, strict=True))
+        most = max(len(stack) for stack in stacks)
+        stored = tuple(tuple(n for stack in stacks if i < len(stack) for n in stack[i]) for i in range(most))
         return replace(self, stored=stored, parts=tuple(len(stack[0]) for stack in stacks))
 
     @property
@@ -144,20 +148,21 @@ def find(
     chosen: list[Candidate] = []
     skipped: list[SkippedLayer] = []
     inside = _read_by_others(model)
+    least = sum(p.numel() for p in model.parameters() if not is_unmade(p)) // _SMALL
     for name, module in model.named_modules():
         if isinstance(module, CompressedLayer) or module in inside:
             continue
-        kind, why = kind_of(module)
-        if kind is not None and name:
-            found = Candidate(name, module, kind)
+        kind = kind_of(module, least)
+        if kind.name is not None and name:
+            found = Candidate(name, module, kind.name, kind.keys)
             left_out = _not_chosen(found, include, exclude, embeddings)
             if left_out is None:
                 chosen.append(found)
             else:
                 skipped.append(SkippedLayer(name, left_out, _bytes(module), by_choice=True))
-        elif name and why is not None:
+        elif name and kind.why is not None:
             beside = sum(_bytes(m) for m, owner in inside.items() if owner is module)
-            skipped.append(SkippedLayer(name, why, _bytes(module) + beside))
+            skipped.append(SkippedLayer(name, kind.why, _bytes(module) + beside))
         elif not name:
             skipped += _of_model(module)
     chosen, skipped = _tied_together(model, chosen, skipped)

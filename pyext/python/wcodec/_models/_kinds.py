@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import types
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,9 +22,23 @@ _OWN = {"linear": {"weight", "bias"}, "conv1d": {"weight", "bias"}, "embedding":
 _MAKING = ("__init__", "reset_parameters", "_reset_parameters", "_init_weights", "init_weights")
 
 
-def kind_of(module: torch.nn.Module) -> tuple[str | None, str | None]:
-    """The kind of candidate that a module is (see :class:`Candidate`), or why it is none; neither for a module that has
-    no matrix of its own."""
+@dataclass(frozen=True)
+class Kind:
+    """What a module is."""
+
+    name: str | None = None
+    """That of a :class:`Candidate`; none if it is none."""
+    keys: tuple[str, ...] = ()
+    """Names of its parameters that can be compressed."""
+    why: str | None = None
+    """Why it is none, or nothing if it has no matrix."""
+
+
+def kind_of(module: torch.nn.Module, least: int) -> Kind:
+    """What a module is.
+
+    :param least: elements of matrices that are worth the while, in modules of which nothing is known.
+    """
     if isinstance(module, torch.nn.Linear):
         plain = "linear"
     elif isinstance(module, torch.nn.Embedding):
@@ -31,39 +46,45 @@ def kind_of(module: torch.nn.Module) -> tuple[str | None, str | None]:
     elif type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
         plain = "conv1d"
     else:
-        return _others(module)
+        return _others(module, least)
     if (why := _no_weight(module, plain)) is not None:
-        return None, why
+        return Kind(why=why)
     if plain == "linear" and form_of(type(module)) is None or plain == "embedding" and not _is_table(module):
         plain = "own"
-    if plain == "own":
-        return ("own", None) if (why := _not_own(module, ("weight",))) is None else (None, why)
-    beside = _beside(module, plain)
-    return (plain, None) if beside is None else (None, beside)
+    why = _not_own(module, ("weight",)) if plain == "own" else _beside(module, plain)
+    return Kind(why=why) if why is not None else Kind(plain, ("weight",))
 
 
-def _others(module: torch.nn.Module) -> tuple[str | None, str | None]:
+def _others(module: torch.nn.Module, least: int) -> Kind:
     matrices = [p for p in module._parameters.values() if p is not None and (is_unmade(p) or is_matrix(p))]
     if not matrices:
-        return None, None
-    stacks = stacks_of(module)
-    if stacks:
-        why = _not_values(module, stacks)
-        if why is None and not is_known(module):
-            why = _not_own(module, stacks)
-        return ("experts", None) if why is None else (None, why)
-    return None, f"a {type(module).__name__}, whose weights are not those of a linear layer, embedding or experts"
+        return Kind()
+    if any(kind.__module__.startswith("torch.") for kind in type(module).__mro__[:-3]):
+        # torch has code of its own for them, and for classes that derive from them.
+        return Kind(why=f"a {type(module).__name__}")
+    keys, kind = stacks_of(module), "experts"
+    if not keys:
+        large = {
+            k: p for k, p in module._parameters.items() if p is not None and not is_unmade(p) and _is_large(p, least)
+        }
+        keys, kind = tuple(large), "own"
+    if not keys:
+        return Kind(why=f"a {type(module).__name__}, whose matrices are small")
+    why = _not_values(module, keys)
+    if why is None and not is_known(module):
+        why = _not_own(module, keys)
+    return Kind(why=why) if why is not None else Kind(kind, keys)
+
+
+def _is_large(parameter: torch.Tensor, least: int) -> bool:
+    extents = list(parameter.shape)
+    return len(extents) > 1 and min(extents) > 1 and parameter.numel() >= max(least, _LEAST * max(extents))
 
 
 def stacks_of(module: torch.nn.Module) -> tuple[str, ...]:
-    """Names of a module's parameters that are stacks of matrices: of as many as the largest of them."""
-    if type(module).__module__.startswith("torch."):
-        return ()
-    found = {key: p for key, p in module._parameters.items() if p is not None and not is_unmade(p) and _is_stack(p)}
-    if not found:
-        return ()
-    count = max(found.values(), key=lambda p: p.numel()).shape[0]
-    names = tuple(key for key, p in found.items() if p.shape[0] == count)
+    """Names of a module's parameters that are stacks of matrices."""
+    held = module._parameters.items()
+    names = tuple(key for key, p in held if p is not None and not is_unmade(p) and _is_stack(p))
     # Those of most mixtures have one order, whatever else there is.
     return STACKS if set(names) == set(STACKS) else names
 

@@ -218,8 +218,8 @@ def _stored(candidate: Candidate, found: Match) -> Candidate | None:
     """The candidate with the names that a file has for its tensors, if it has them all."""
     parameters = list(candidate.parameters)
     if candidate.kind != "experts":
-        key = found.whole.get(parameters[0])
-        return None if key is None else changed(candidate, stored=((key,),))
+        keys = [found.whole[name] for name in parameters if name in found.whole]
+        return changed(candidate, stored=(tuple(keys),)) if len(keys) == len(parameters) else None
     if any(name not in found.experts for name in parameters):
         return None
     return candidate.of_stacks([found.stack(name) for name in parameters])
@@ -227,7 +227,7 @@ def _stored(candidate: Candidate, found: Match) -> Candidate | None:
 
 def _runs(entry: TensorEntry, dtype: torch.dtype) -> bool:
     """Whether a layer can run from a stored tensor, and saves memory by that."""
-    if len(entry.shape) != 2 or entry.count != 1:
+    if len(entry.shape) < 2:
         return False
     if entry.makes_symbols:
         return True
@@ -300,10 +300,9 @@ def layer_weights(
             kept.append(candidate)
             continue
         # A tied weight is stored once, under the first name that it has in the model.
-        name = next(iter(candidate.parameters))
-        stored = shared[name] if shared[name] in keys else name
-        keys[stored] = (found.whole[name],)
-        kept.append(changed(candidate, stored=((stored,),)))
+        stored = tuple(shared[name] if shared[name] in keys else name for name in candidate.parameters)
+        keys.update((key, (found.whole[name],)) for key, name in zip(stored, candidate.parameters, strict=True))
+        kept.append(changed(candidate, stored=(stored,)))
     return kept, Lazy(checkpoint, keys, stacks)
 
 

@@ -300,7 +300,7 @@ def _tensors(candidates: list[Candidate]) -> dict[str, torch.Tensor]:
     for candidate in candidates:
         parameters = [p.detach() for p in candidate.parameters.values()]
         for i, names in enumerate(candidate.tensors):
-            stacks = [p[i] for p in parameters] if candidate.kind == "experts" else parameters
+            stacks = [p[i] for p in parameters if i < len(p)] if candidate.kind == "experts" else parameters
             out.update(zip(names, stacks, strict=True))
     return out
 

@@ -90,11 +90,14 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     def weight(self) -> torch.Tensor:
         """The weight: a :class:`CompressedWeight`, which is decoded when its values are used, anew for each read."""
         if _is_compiling():
-            return _ops.weight(self._handle, self.entry.shape, self._dtype)
+            return _ops.weight(self._handle, 0, self.entry.shape, self._dtype)
         return CompressedWeight(_OfLayer(self), self.entry.shape, self._dtype, self._device)
 
-    def _own_weight(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The decoded weight, in a tensor of its own."""
+    def _own_weight(self, dtype: torch.dtype | None = None, place: int = 0) -> torch.Tensor:
+        """The decoded weight, in a tensor of its own.
+
+        :param place: which of several.
+        """
         return self._store.decoded(self.tensor, self._device, dtype or self._dtype)
 
     @property
@@ -335,6 +338,9 @@ class _OfLayer:
         return layer._rows_of(ids)
 
     def part(self, index: int) -> CompressedWeight | None:
+        return None
+
+    def cut(self, count: int) -> None:
         return None
 
     def frozen(self) -> Frozen:

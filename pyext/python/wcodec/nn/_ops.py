@@ -115,12 +115,12 @@ embedding = torch.library.custom_op(
 embedding.register_fake(_embedding_fake)
 
 
-def _weight(layer: torch.Tensor, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
-    found: torch.Tensor = _layer(layer)._own_weight(dtype)
+def _weight(layer: torch.Tensor, place: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+    found: torch.Tensor = _layer(layer)._own_weight(dtype, place)
     return found
 
 
-def _weight_fake(layer: torch.Tensor, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+def _weight_fake(layer: torch.Tensor, place: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
     return layer.new_empty(shape, dtype=dtype)
 
 
@@ -128,9 +128,9 @@ weight = torch.library.custom_op(
     "wcodec::weight",
     _weight,
     mutates_args=(),
-    schema="(Tensor layer, SymInt[] shape, ScalarType dtype) -> Tensor",
+    schema="(Tensor layer, int place, SymInt[] shape, ScalarType dtype) -> Tensor",
 )
-"""``weight(layer, shape, dtype)``: the decoded weight of that layer."""
+"""``weight(layer, place, shape, dtype)``: the decoded weight of that layer, which of several."""
 weight.register_fake(_weight_fake)
 
 

@@ -39,6 +39,9 @@ class Source(Protocol):
     def part(self, index: int) -> CompressedWeight | None:
         """What stands for one matrix of a stack, if this is a stack of matrices that are compressed one by one."""
 
+    def cut(self, count: int) -> Source | None:
+        """A matrix as a stack of so many that lie one below the other, if these can be decoded one by one."""
+
     def frozen(self) -> Frozen | None:
         """Who multiplies with the weight where gradients pass through, without keeping it decoded."""
 
@@ -122,6 +125,8 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
                 return part
             if name in ("__iter__", "unbind") and (parts := first._parts(*args[1:], **kwargs)) is not None:
                 return iter(parts) if name == "__iter__" else tuple(parts)
+            if name in ("view", "reshape") and (stack := first._stack(*args[1:], **kwargs)) is not None:
+                return stack
             if name == "__deepcopy__":
                 return first._copied(args[1])
             if name in _OF_MEMORY:
@@ -143,6 +148,21 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
         if dim != 0 or self._part(0) is None:
             return None
         return [part for i in range(self.shape[0]) if (part := self._part(i)) is not None]
+
+    def _stack(self, *shape: Any, **others: Any) -> CompressedWeight | None:
+        """The matrix viewed as a stack of matrices of as many columns: what some experts are."""
+        if others or self._box or self.dim() != 2:
+            return None
+        wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
+        if len(wanted) != 3 or not all(type(n) is int for n in wanted) or sum(n < 0 for n in wanted) > 1:
+            return None
+        try:
+            found = torch.empty(self.shape, device="meta").view(wanted).shape
+        except RuntimeError:
+            # torch says what is wrong with it.
+            return None
+        source = self._source.cut(found[0]) if found[2] == self.shape[1] else None
+        return None if source is None else CompressedWeight(source, found, self.dtype, self.device)
 
     def _copied(self, memo: dict[int, Any]) -> torch.Tensor:
         found = copy.deepcopy(plain(self).detach(), memo)

@@ -16,9 +16,9 @@ from .._errors import InputError
 from . import _ops
 from ._gradients import Frozen
 from ._layer import CompressedLayer, FrozenMatrix, contents
-from ._plans import stacked
+from ._plans import has_rows, stacked
 from ._store import Store
-from ._weight import CompressedWeight
+from ._weight import CompressedWeight, Source
 from .embedding import CompressedEmbedding
 from .experts import _computing, _here
 
@@ -46,7 +46,7 @@ class CompressedModule(CompressedLayer):
     @property
     def tensors(self) -> tuple[str, ...]:
         """Names of all its tensors, expert by expert."""
-        return tuple(name for expert in zip(*self._held.values(), strict=True) for names in expert for name in names)
+        return tuple(name for expert in _by_expert(self._held) for name in expert)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -82,18 +82,22 @@ class CompressedModule(CompressedLayer):
             torch.nn.Module.__setattr__(self, name, value)
 
     def _read(self, key: str) -> torch.Tensor:
-        if _is_compiling() and len(self._held) == 1:
-            return _ops.weight(self._handle, self._shapes[key], self._dtype)
+        if _is_compiling():
+            return _ops.weight(self._handle, list(self._held).index(key), self._shapes[key], self._dtype)
         return CompressedWeight(_OfModule(self, key), self._shapes[key], self._dtype, self._device)
 
-    def _own_weight(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        return self._whole(next(iter(self._held)), dtype)
+    def _own_weight(self, dtype: torch.dtype | None = None, place: int = 0) -> torch.Tensor:
+        return self._whole(list(self._held)[place], dtype)
 
     def _whole(self, key: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A parameter, decoded, in a tensor of its own."""
         dtype = dtype or self._dtype
         matrices = [self._matrix(names, self._device, dtype) for names in self._held[key]]
-        return matrices[0] if len(self._shapes[key]) == 2 else torch.stack(matrices)
+        return matrices[0] if self._is_whole(key) else torch.stack(matrices)
+
+    def _is_whole(self, key: str) -> bool:
+        """Whether a parameter is one tensor, and not as many as it has matrices."""
+        return len(self._held[key]) == 1
 
     def _matrix(self, names: Sequence[str], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         store = self._store
@@ -145,13 +149,14 @@ class CompressedModule(CompressedLayer):
     def _expect_all(self, store: Store) -> None:
         """Raises where tensors do not make up the parameters."""
         for key, shape in self._shapes.items():
-            rows, columns = shape[-2:]
+            each = shape if self._is_whole(key) else shape[1:]
             for names in self._held[key]:
                 entries = [store.entry(name) for name in names]
-                if len(entries) == 1 and entries[0].shape == (rows, columns):
+                if len(entries) == 1 and entries[0].shape == each:
                     continue
+                rows, columns = each[-2:]
                 if any(len(e.shape) != 2 or e.shape[1] != columns for e in entries):
-                    self._expect(entries[0], (rows, columns))
+                    self._expect(entries[0], each)
                 if sum(entry.shape[0] for entry in entries) != rows:
                     raise InputError(
                         f"tensor '{entries[0].name}': too few or many rows for {[rows, columns]} "
@@ -165,9 +170,7 @@ class CompressedModule(CompressedLayer):
                 raise InputError(f"tensor '{name}' is missing (load the state of this module)", tensor=name)
         self._expect_all(store)
         if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
-            groups = list(zip(*self._held.values(), strict=True))
-            together = [[name for names in group for name in names] for group in groups]
-            self._store = Store(store.container, together, store.residency, self._store.catalogue.routed)
+            self._store = Store(store.container, _by_expert(self._held), store.residency, self._store.catalogue.routed)
             self._plan = None
             self._store.register(self)
 
@@ -199,7 +202,7 @@ class _OfModule:
     """Where a parameter of a module, or one matrix of it, has its values; as the module was when it was read."""
 
     def __init__(self, module: CompressedModule, key: str, index: int | None = None) -> None:
-        self._module, self._handle, self._index = module, key, index
+        self._module, self._key, self._index = module, key, index
         self._store, self._device, self._dtype = module._store, module._device, module._dtype
 
     def same_as(self, layer: CompressedLayer) -> bool:
@@ -208,10 +211,10 @@ class _OfModule:
 
     def value(self) -> torch.Tensor:
         module = self._module
-        held = module._held[self._handle]
+        held = module._held[self._key]
         chosen = held if self._index is None else held[self._index : self._index + 1]
         matrices = [module._matrix(names, self._device, self._dtype) for names in chosen]
-        one = self._index is not None or len(module._shapes[self._handle]) == 2
+        one = self._index is not None or module._is_whole(self._key)
         found = matrices[0] if one else torch.stack(matrices)
         _remember(found, self)
         return found
@@ -223,18 +226,79 @@ class _OfModule:
 
     def part(self, index: int) -> CompressedWeight | None:
         module = self._module
-        if self._index is not None or len(module._shapes[self._handle]) != 3:
+        if self._index is not None or module._is_whole(self._key):
             return None
         return CompressedWeight(
-            _OfModule(module, self._handle, index), module._shapes[self._handle][1:], self._dtype, self._device
+            _OfModule(module, self._key, index), module._shapes[self._key][1:], self._dtype, self._device
         )
 
+    def cut(self, count: int) -> Source | None:
+        module, held = self._module, self._module._held[self._key]
+        if self._index is not None or not module._is_whole(self._key) or len(held[0]) != 1:
+            return None
+        entry = self._store.entry(held[0][0])
+        rows = entry.shape[0] // count
+        return _Below(self, rows) if has_rows(entry) and rows % entry.cut == 0 else None
+
     def frozen(self) -> Frozen | None:
-        one = self._index is not None or len(self._module._shapes[self._handle]) == 2
+        shape = self._module._shapes[self._key]
+        one = len(shape) == 2 if self._index is None else len(shape) == 3
         return FrozenMatrix(self._module, self.value) if one else None
 
     def refused(self, what: str, advice: str) -> InputError:
         return self._module._refuse(what, advice)
+
+
+class _Below:
+    """Where a matrix has its values that is viewed as a stack of matrices of so many rows; or one of these."""
+
+    def __init__(self, of: _OfModule, rows: int, index: int | None = None) -> None:
+        self._of, self._rows, self._index = of, rows, index
+        self._module, self._store = of._module, of._store
+
+    def same_as(self, layer: CompressedLayer) -> bool:
+        """Whether this is a weight of that module."""
+        return False
+
+    def value(self) -> torch.Tensor:
+        of = self._of
+        if self._index is None:
+            whole = of.value()
+            return whole.view(-1, self._rows, whole.shape[1])
+        (name,) = of._module._held[of._key][0]
+        rows = (self._index * self._rows, (self._index + 1) * self._rows)
+        if of._device.type == "cuda":
+            decoder = of._store.decoder(name, of._device)
+            found: torch.Tensor = decoder.decode(name, of._dtype, rows=rows)
+            decoder.check()
+        else:
+            found = of._store.rows(name, of._dtype, rows).to(of._device)
+        _remember(found, self)
+        return found
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor | None:
+        return None
+
+    def part(self, index: int) -> CompressedWeight | None:
+        if self._index is not None:
+            return None
+        shape = (self._rows, self._module._shapes[self._of._key][1])
+        return CompressedWeight(_Below(self._of, self._rows, index), shape, self._of._dtype, self._of._device)
+
+    def cut(self, count: int) -> None:
+        return None
+
+    def frozen(self) -> Frozen | None:
+        return None if self._index is None else FrozenMatrix(self._module, self.value)
+
+    def refused(self, what: str, advice: str) -> InputError:
+        return self._module._refuse(what, advice)
+
+
+def _by_expert(held: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
+    """Names of tensors, those of one expert together."""
+    most = max(len(matrices) for matrices in held.values())
+    return [[n for matrices in held.values() if i < len(matrices) for n in matrices[i]] for i in range(most)]
 
 
 # Decoded weights that are alive, by where they lie, and where their values are: autograd keeps the latter.
@@ -244,11 +308,11 @@ _alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 class _Decoded:
     """What a decoded weight was made of; it lives as long as the tensor."""
 
-    def __init__(self, source: _OfModule, bytes: int) -> None:
+    def __init__(self, source: _OfModule | _Below, bytes: int) -> None:
         self.source, self.bytes = source, bytes
 
 
-def _remember(tensor: torch.Tensor, source: _OfModule) -> None:
+def _remember(tensor: torch.Tensor, source: _OfModule | _Below) -> None:
     if torch.is_grad_enabled():
         storage = tensor.untyped_storage()
         tensor._wcodec_decoded = note = _Decoded(source, storage.nbytes())
@@ -310,7 +374,7 @@ def _kind_of(kind: type[Any]) -> Any:
     base = CompressedTable if issubclass(kind, torch.nn.Embedding) else CompressedModule
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling() and (len(self._held) > 1 or len(next(iter(self._shapes.values()))) > 2):
+        if _is_compiling() and not all(self._is_whole(key) for key in self._held):
             from ._uncompiled import compute
 
             return compute(self, args, kwargs)
