@@ -52,6 +52,34 @@ class Source(Protocol):
         """The error for what the weight cannot be used for."""
 
 
+class _Given:
+    """Values that are decoded already, as the compiler has them."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self._value = value
+
+    def value(self) -> torch.Tensor:
+        return self._value
+
+    def rows(self, ids: torch.Tensor) -> None:
+        return None
+
+    def part(self, index: int) -> None:
+        return None
+
+    def cut(self, count: int) -> None:
+        return None
+
+    def frozen(self) -> None:
+        return None
+
+    def same_as(self, layer: Any) -> bool:
+        return False
+
+    def refused(self, what: str, advice: str) -> InputError:
+        return InputError(f"{what} ({advice})")
+
+
 class CompressedWeight(torch.Tensor):  # type: ignore[misc]
     """A tensor whose values are compressed: ``layer.weight`` of a compressed layer.
 
@@ -129,7 +157,9 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
                 return stack
             if name == "__deepcopy__":
                 return first._copied(args[1])
-            if name in _OF_MEMORY:
+            if name == "__setitem__" and not first._owned:
+                raise first._unwritable()
+            if name in _OF_MEMORY or name == "__setitem__":
                 return func(*plain((args, kwargs))[0], **kwargs)
         with _AS_IT_IS():
             return func(*args, **kwargs)
@@ -200,7 +230,8 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
 
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], _: Any, size: Any, stride: Any) -> torch.Tensor:
-        return inner["_decoded"]
+        value = inner["_decoded"]
+        return CompressedWeight(_Given(value), size, value.dtype, value.device)
 
     @property
     def _decoded(self) -> torch.Tensor:
