@@ -59,7 +59,7 @@ def _others(module: torch.nn.Module, least: int) -> Kind:
     matrices = [p for p in module._parameters.values() if p is not None and (is_unmade(p) or is_matrix(p))]
     if not matrices:
         return Kind()
-    if any(kind.__module__.startswith("torch.") for kind in type(module).__mro__[:-3]):
+    if any(c.__module__.startswith("torch.") and c is not torch.nn.Module for c in type(module).__mro__):
         # torch has code of its own for them, and for classes that derive from them.
         return Kind(why=f"a {type(module).__name__}")
     keys, kind = stacks_of(module), "experts"
