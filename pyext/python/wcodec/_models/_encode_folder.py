@@ -104,8 +104,8 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
         raise nothing_to_compress(str(source), model, skipped)
     encoded = _encoded(found, kept, checkpoint)
     encoded.update(_unused(found, checkpoint, wanted))
-    transpose = [exactly(key) for c in kept if c.kind == "conv1d" for n in c.parameters for key in [_name(found, n)]]
-    rest = _rest(model, found, checkpoint, encoded)
+    transpose = [exactly(key) for c in kept if c.transposed for n in c.parameters for key in _keys_of(found, c, n)]
+    rest = _rest(found, checkpoint, encoded)
     metadata = {**(options.pop("metadata", None) or {}), **({_native.REST_KEY: REST} if rest else {})}
     options = {**options, "metadata": metadata, "transpose": transpose}
     if all(part.keys == (name,) for name, part in encoded.items()):
@@ -138,16 +138,14 @@ def _encoded(found: Match, kept: list[Candidate], checkpoint: Checkpoint) -> dic
     those of the model's parameters where transformers makes them of others."""
     out: dict[str, Part] = {}
     for candidate in kept:
-        if candidate.kind != "experts":
-            for parameter in candidate.parameters:
-                out[_name(found, parameter)] = whole(parameter, found, checkpoint)
-            continue
-        apart = [n for n in candidate.parameters if n in found.experts]
-        for key in (key for n in apart for names in found.stack(n) for key in names):
-            out[key] = tensor(key, checkpoint)
-        if len(apart) < len(candidate.parameters):
-            parts = layer_reads(candidate, found, checkpoint)
-            out.update((n, part) for n, part in parts.items() if n.rpartition(".")[0] not in apart)
+        parts = layer_reads(candidate, found, checkpoint)
+        for name in candidate.parameters:
+            if name in found.experts:
+                out.update((key, tensor(key, checkpoint)) for key in _keys_of(found, candidate, name))
+            elif candidate.kind == "experts":
+                out.update((key, parts[key]) for key in _keys_of(found, candidate, name))
+            else:
+                out[_name(found, name)] = parts[name]
     return out
 
 
@@ -160,7 +158,7 @@ def _unused(found: Match, checkpoint: Checkpoint, wanted: tuple[list[str], list[
     }
 
 
-def _rest(model: Any, found: Match, checkpoint: Checkpoint, encoded: dict[str, Part]) -> dict[str, Part]:
+def _rest(found: Match, checkpoint: Checkpoint, encoded: dict[str, Part]) -> dict[str, Part]:
     """Everything that is not encoded, by its name in the checkpoint; and by its name in the model where transformers
     makes it of tensors of which others are encoded."""
     taken = {key for part in encoded.values() for key in part.keys}
@@ -176,6 +174,15 @@ def _rest(model: Any, found: Match, checkpoint: Checkpoint, encoded: dict[str, P
 
 def _lazy(parts: dict[str, Part]) -> Lazy:
     return Lazy({name: part.read for name, part in parts.items()}, {name: part.keys for name, part in parts.items()})
+
+
+def _keys_of(found: Match, candidate: Candidate, name: str) -> list[str]:
+    """Names in the container for a parameter's tensors."""
+    if candidate.kind != "experts":
+        return [_name(found, name)]
+    if name in found.experts:
+        return list(found.keys(name))
+    return [f"{name}.{i}" for i in range(candidate.parameters[name].shape[0])]
 
 
 def _is_wanted(found: Match, candidate: Candidate, wanted: tuple[list[str], list[str]]) -> bool:

@@ -192,12 +192,13 @@ def stored_candidates(model: Any, found: Match, container: Container) -> list[Ca
     """The layers of a model whose weights a container has in a form to run from."""
     out = []
     for candidate in find(model, [], [], True)[0]:
-        names = _stored_names(candidate, found)
+        names = _stored(candidate, found)
         dtype = next(iter(candidate.parameters.values())).dtype
-        if names is None or not all(n in container and _runs(container[n], dtype) for one in names for n in one):
+        if names is None or not all(
+            n in container and _runs(container[n], dtype) for one in names.tensors for n in one
+        ):
             continue
-        parts = (len(names[0]) - 1, 1) if candidate.kind == "experts" else (1, 1)
-        out.append(changed(candidate, stored=tuple(names), parts=parts))
+        out.append(names)
     # Layers that share a weight run from it together or not at all.
     kept = {name for c in out for name in c.parameters}
     shared = shared_names(model)
@@ -205,20 +206,20 @@ def stored_candidates(model: Any, found: Match, container: Container) -> list[Ca
     return [c for c in out if not any(shared.get(n) in plain for n in c.parameters)]
 
 
-def _stored_names(candidate: Candidate, found: Match) -> list[tuple[str, ...]] | None:
+def _stored(candidate: Candidate, found: Match) -> Candidate | None:
+    """The candidate with the names that a file has for its tensors, if it has them all."""
     parameters = list(candidate.parameters)
     if candidate.kind != "experts":
-        key = found.whole.get(parameters[0])
-        return None if key is None else [(key,)]
+        keys = [found.whole[name] for name in parameters if name in found.whole]
+        return changed(candidate, stored=(tuple(keys),)) if len(keys) == len(parameters) else None
     if any(name not in found.experts for name in parameters):
         return None
-    stacks = [found.stack(name) for name in parameters]
-    return [tuple(name for names in expert for name in names) for expert in zip(*stacks, strict=True)]
+    return candidate.of_stacks([found.stack(name) for name in parameters])
 
 
 def _runs(entry: TensorEntry, dtype: torch.dtype) -> bool:
     """Whether a layer can run from a stored tensor, and saves memory by that."""
-    if len(entry.shape) != 2 or entry.count != 1:
+    if len(entry.shape) < 2:
         return False
     if entry.makes_symbols:
         return True
@@ -234,7 +235,7 @@ def compress_layers(
     settings: Settings,
 ) -> Store:
     """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
-    transpose = [exactly(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
+    transpose = [exactly(name) for c in kept for name in c.transposed_tensors]
     container = _api.compress_in_memory(weights, transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
     replace(model, kept, store, device=device)
@@ -261,10 +262,9 @@ def layer_weights(
         parts = layer_reads(candidate, found, checkpoint)
         if candidate.kind != "experts":
             # A tied weight is stored once, under the first name that it has in the model.
-            (name,) = parts
-            stored = shared[name] if shared[name] in reads else name
-            parts = {stored: parts[name]}
-            candidate = changed(candidate, stored=((stored,),))
+            stored = tuple(shared[name] if shared[name] in reads else name for name in parts)
+            parts = dict(zip(stored, parts.values(), strict=True))
+            candidate = changed(candidate, stored=(stored,))
         reads.update({name: part.read for name, part in parts.items()})
         keys.update({name: part.keys for name, part in parts.items()})
         kept.append(candidate)

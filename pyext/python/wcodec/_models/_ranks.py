@@ -224,7 +224,7 @@ def _parts(
 
 
 def _of_stack(names: tuple[str, ...], parts: tuple[int, ...], place: int) -> tuple[str, ...]:
-    return names[: parts[0]] if place == 0 else names[parts[0] :]
+    return names[sum(parts[:place]) : sum(parts[: place + 1])]
 
 
 def _shard(name: str, shape: tuple[int, ...], axis: int | None, pieces: int, rank: Rank) -> Shard:
