@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-
 import wcodec
 from wcodec.nn import CompressedEmbedding, CompressedLayer
 
@@ -114,7 +113,9 @@ def test_rows_of_a_compressed_table_are_not_trained() -> None:
     with pytest.raises(wcodec.InputError, match=r"embed_tokens.*exclude=\.\.\..*decompress_"):
         peft.get_peft_model(model, peft.LoraConfig(**config))
     with pytest.raises(wcodec.InputError, match=r"trainable_token_indices.*exclude"):
-        peft.get_peft_model(llama_compressed(), peft.TrainableTokensConfig(token_indices=[5], target_modules=["embed_tokens"]))
+        peft.get_peft_model(
+            llama_compressed(), peft.TrainableTokensConfig(token_indices=[5], target_modules=["embed_tokens"])
+        )
     model = llama()
     wcodec.compress_(model, exclude="*embed_tokens", progress=False)
     trained = peft.get_peft_model(model, peft.LoraConfig(**config))
@@ -140,7 +141,12 @@ def test_models_without_a_parameter(kind: str, tmp_path: Path) -> None:
     wanted = model.generate(IDS, max_new_tokens=3, do_sample=False)
     assert wanted.shape == (1, 15) and model.dtype is torch.float32 and model.device == torch.device("cpu")
     model.save_pretrained(tmp_path / "saved")
-    for made in (model, wcodec.load_model(tmp_path / "saved"), cls.from_pretrained(tmp_path / "saved"), copy.deepcopy(model)):
+    for made in (
+        model,
+        wcodec.load_model(tmp_path / "saved"),
+        cls.from_pretrained(tmp_path / "saved"),
+        copy.deepcopy(model),
+    ):
         assert torch.equal(made.generate(IDS, max_new_tokens=3, do_sample=False), wanted)
         for part in (made, made.model):
             first = next(part.parameters())

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import wcodec
 from torch import nn
 from torch.nn.utils import parametrizations, prune
-
-import wcodec
 from wcodec.nn import CompressedLayer, CompressedLinear, CompressedSumLinear
 from wcodec.nn._forms import form_of
 
@@ -24,7 +23,8 @@ def told(model: nn.Module, report: Any) -> list[str]:
         name
         for name, p in model.named_parameters()
         if not nn.parameter.is_lazy(p)
-        and sum(n > 1 for n in p.shape) > 1 and not any(name == n or name.startswith(f"{n}.") for n in names)
+        and sum(n > 1 for n in p.shape) > 1
+        and not any(name == n or name.startswith(f"{n}.") for n in names)
     ]
 
 
@@ -227,7 +227,9 @@ class Replaces(nn.Linear):
 
 
 def test_which_classes_compute_the_same() -> None:
-    forms = {kind.__name__: form_of(kind) for kind in (nn.Linear, Added, Same, Renamed, Doubled, Trained, Long, Replaces)}
+    forms = {
+        kind.__name__: form_of(kind) for kind in (nn.Linear, Added, Same, Renamed, Doubled, Trained, Long, Replaces)
+    }
     assert forms == {
         "Linear": "linear", "Added": "sum", "Same": "linear", "Renamed": "linear",
         "Doubled": None, "Trained": None, "Long": None, "Replaces": None,

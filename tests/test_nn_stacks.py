@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 import wcodec
+from torch import nn
 from wcodec.nn import CompressedModule
 from wcodec.nn._store import Store
 

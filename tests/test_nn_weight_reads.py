@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-
 import wcodec
 from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear, CompressedWeight
 from wcodec.nn._store import Store
