@@ -1,0 +1,147 @@
+"""Inputs for any model, by the arguments of its ``forward`` and what its configuration says of sizes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import torch
+
+from .configs import PLAIN_IDS
+
+_TOKENS = 10
+_SEED = 7
+
+
+def forward_inputs(model: Any) -> Iterator[dict[str, Any]]:
+    """Arguments to try ``forward`` with, the likeliest first: shapes that configurations do not tell are guessed."""
+    names = inspect.signature(model.forward).parameters
+    seen: set[str] = set()
+    for made in _attempts(model, set(names)):
+        made = {name: value for name, value in made.items() if name in names}
+        key = repr({name: getattr(value, "shape", value) for name, value in made.items()})
+        if made and key not in seen:
+            seen.add(key)
+            yield made
+
+
+def generate_inputs(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of ``generate`` for those of ``forward``: without what it makes itself."""
+    out = {name: value for name, value in given.items() if not name.startswith("decoder_")}
+    if "input_ids" in out and "attention_mask" not in out:
+        out["attention_mask"] = torch.ones_like(out["input_ids"])
+    return out
+
+
+def _attempts(model: Any, names: set[str]) -> Iterator[dict[str, Any]]:
+    ids = _ids(model)
+    text = {"input_ids": ids, "decoder_input_ids": ids}
+    if "input_ids" in names:
+        yield text
+        yield {"input_ids": ids}
+    images, sounds = list(_images(model, names)), list(_sounds(model, names))
+    for made in (*images, *sounds):
+        yield made
+    for made in (*images, *sounds):
+        yield {**made, **text}
+        yield {**made, "input_ids": ids}
+        yield {**made, "decoder_input_ids": ids}
+    for image, sound in product(images[:2], sounds[:2]):
+        yield {**image, **sound, **text}
+    yield from _others(model, ids)
+
+
+def _ids(model: Any) -> torch.Tensor:
+    config = model.config.get_text_config()
+    sizes = [getattr(c, "vocab_size", None) for c in (config, model.config)]
+    most = min([s for s in sizes if isinstance(s, int) and s > PLAIN_IDS[0]] or [PLAIN_IDS[1]])
+    return torch.randint(PLAIN_IDS[0], min(most, PLAIN_IDS[1]), (1, _TOKENS), generator=_generator())
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(_SEED)
+
+
+def noise(*shape: int) -> torch.Tensor:
+    """The same numbers in each process."""
+    return torch.randn(*shape, generator=_generator())
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    from transformers import PreTrainedConfig
+
+    yield config
+    for value in list(config.__dict__.values()):
+        if isinstance(value, PreTrainedConfig):
+            yield from _configs(value)
+
+
+def _said(model: Any, *names: str) -> list[Any]:
+    """Values of the configuration under any of these names, those of configurations within it first."""
+    found = [getattr(c, name, None) for c in [*_configs(model.config)][::-1] for name in names]
+    return list(dict.fromkeys(tuple(v) if isinstance(v, list) else v for v in found if v))
+
+
+def _images(model: Any, names: set[str]) -> Iterator[dict[str, Any]]:
+    if "pixel_values" not in names and "pixel_values_videos" not in names:
+        return
+    channels = next((c for c in _said(model, "num_channels", "in_channels", "in_chans") if isinstance(c, int)), 3)
+    sizes = [s for s in _said(model, "image_size", "img_size", "crop_size", "input_size") if isinstance(s, int | tuple)]
+    frames = next((f for f in _said(model, "num_frames", "frames_per_clip") if isinstance(f, int)), 2)
+    for size in [*sizes, 64, 224]:
+        high, wide = size if isinstance(size, tuple) else (size, size)
+        image = noise(1, channels, high, wide)
+        yield {"pixel_values": image}
+        yield {"pixel_values_videos": noise(1, frames, channels, high, wide)}
+        yield {"pixel_values": noise(1, frames, channels, high, wide)}
+        yield {"pixel_values": image[:, None], "pixel_attention_mask": torch.ones(1, 1, high, wide, dtype=torch.long)}
+
+
+def _sounds(model: Any, names: set[str]) -> Iterator[dict[str, Any]]:
+    mels = [m for m in _said(model, "num_mel_bins", "input_feat_per_channel", "feature_size") if isinstance(m, int)]
+    long = [2 * n for n in _said(model, "max_source_positions") if isinstance(n, int)]
+    long += [n for n in _said(model, "max_length") if isinstance(n, int)]
+    for name in ("input_features", "input_values"):
+        if name not in names:
+            continue
+        for mel, length in product([*mels, 80], [*long, 64, 128]):
+            yield {name: noise(1, mel, length)}
+            yield {name: noise(1, length, mel)}
+            mask = torch.ones(1, length, dtype=torch.long)
+            yield {name: noise(1, length, mel), "attention_mask": mask}
+    for samples in (4000, 16000):
+        yield {"input_values": noise(1, samples)}
+        yield {"input_values": noise(1, 1, samples)}
+
+
+def _others(model: Any, ids: torch.Tensor) -> Iterator[dict[str, Any]]:
+    """Tables, layouts and series of numbers."""
+    boxes = torch.zeros(1, ids.shape[1], 4, dtype=torch.long)
+    yield {"input_ids": ids, "bbox": boxes}
+    yield {"input_ids": ids, "bbox": boxes, "decoder_input_ids": ids}
+    for image in _images(model, {"pixel_values"}):
+        yield {"input_ids": ids, "bbox": boxes, "decoder_input_ids": ids, **image}
+    config = model.config
+    width, length = getattr(config, "input_size", 1) or 1, getattr(config, "context_length", 32) or 32
+    lags = max(getattr(config, "lags_sequence", None) or [0])
+    ahead = getattr(config, "prediction_length", 8) or 8
+    channels = getattr(config, "num_input_channels", 1)
+    features = getattr(config, "num_time_features", 0)
+    past = noise(1, length + lags) if width == 1 else noise(1, length + lags, width)
+    yield {
+        "past_values": past,
+        "past_time_features": noise(1, length + lags, features),
+        "past_observed_mask": torch.ones_like(past),
+        "future_values": noise(1, ahead),
+        "future_time_features": noise(1, ahead, features),
+    }
+    yield {"past_values": noise(1, length, channels)}
+    yield {"past_values": noise(1, length)}
+    yield {"inputs": noise(1, _TOKENS, getattr(config, "d_model", 64))}
+    yield {"inputs": ids}
+    yield {"inputs_embeds": noise(1, _TOKENS, getattr(config, "hidden_size", 64) or 64)}
+    yield {"hidden_states": noise(1, _TOKENS, getattr(config, "hidden_size", 64) or 64)}
+    yield {"input_ids": ids, "visual_feats": noise(1, 4, 2048), "visual_pos": noise(1, 4, 4)}
+    yield {"input_ids": ids[:, :8]}
