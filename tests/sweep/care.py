@@ -4,5 +4,105 @@ from __future__ import annotations
 
 from typing import Any
 
-CARE: dict[str, dict[str, Any]] = {}
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_SLIDING = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "head_dim": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+}
+# Two layers whose keys and values others share, one of each kind.
+_GEMMA_3N = {
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2,
+    "intermediate_size": [128] * 4,
+    "activation_sparsity_pattern": [0.95, 0.0, 0.95, 0.0],
+    "laurel_rank": 16,
+}
+_DOTS_3 = {
+    "layer_types": ["indexed_attention", "sliding_attention"],
+    "mlp_layer_types": ["dense", "sparse"],
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 4,
+    "shared_experts_intermediate_size": 64,
+    "head_dim": 32,
+    "per_layer_config": {1: _SLIDING},
+}
+_INKLING_2 = {
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 16,
+    "rel_extent": 64,
+    "d_rel": 8,
+    "sliding_window_size": 32,
+    "unpadded_vocab_size": 500,
+    "n_layers_per_attn_res_block": 2,
+}
+_QWEN_4 = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 2,
+    "ple_embed_dim": 64,
+    "ngram_vocab_size_base": 1000,
+    "split_ngram_parts": 4,
+}
+_GEMMA_4_ASSISTANT_TEXT = {
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 0,
+    "enable_moe_block": False,
+    "use_double_wide_mlp": False,
+    "num_hidden_layers": 2,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+_MAMBA_2 = {"num_heads": 8, "head_dim": 16, "n_groups": 2}
+_HYBRID = {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]}
+
+CARE: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1]},
+    "blt": {"encoder_hash_byte_group_vocab": 512, "num_hidden_layers": 2},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
+    # Their defaults have no number of experts, or none that a token is sent to.
+    "deepseek_v2": {"num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "dots3_note_text": _DOTS_3,
+    "gemma3n_text": _GEMMA_3N,
+    "gemma4_assistant": {"text_config": _GEMMA_4_ASSISTANT_TEXT},
+    "granitemoehybrid": _HYBRID,
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16},
+    "inkling2_loop_text": _INKLING_2,
+    "inkling2_text": _INKLING_2,
+    "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+    "mamba2": _MAMBA_2,
+    "ministral": {"head_dim": 16},
+    "nemotron": {"num_key_value_heads": 2},
+    "qwen4_exp_text": _QWEN_4,
+    "reformer": {
+        "axial_pos_shape": (8, 16),
+        "axial_pos_embds_dim": (16, 48),
+        "attn_layers": ("local", "lsh"),
+        "local_attn_chunk_length": 8,
+        "lsh_attn_chunk_length": 8,
+        "num_buckets": 4,
+    },
+    "xlstm": {"qk_dim_factor": 1.0},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"attention_hidden_size": 128, "attention_head_dim": 32},
+    "zamba2": {
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "kv_channels": 16,
+        "n_mamba_heads": 8,
+        "mamba_headdim": 16,
+    },
+}
 """By architecture, arguments of its configuration; those of a configuration within it are a dictionary."""

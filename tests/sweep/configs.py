@@ -69,7 +69,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "width": {
         **_same(_WIDTH, "hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "word_embed_proj_dim"),
         **_same(_WIDTH, "projection_dim", "out_hidden_size", "output_hidden_size", "encoder_hidden_dim", "hidden_dim"),
-        **_same(_WIDTH, "decoder_hidden_size", "encoder_hidden_size", "pooler_output_size", "attention_hidden_size"),
+        **_same(_WIDTH, "decoder_hidden_size", "encoder_hidden_size", "pooler_output_size", "hidden_size_global", "emb_dim"),
         **_same(_WIDTH, "input_embedding_size", "output_embedding_size", "decoder_hidden_dim", "mm_embed_dim"),
         **_same(_WIDTH, "text_encoder_width", "mask_dim", "feature_size", "fpn_feature_size", "d_embed", "lru_width"),
         **_same(_WIDTH, "mask_feature_size", "neck_hidden_size", "pred_hidden_size", "vision_embed_dim", "output_dim"),
@@ -175,17 +175,20 @@ def architectures(auto: str) -> list[str]:
     return [name for name in names if name in CONFIG_MAPPING_NAMES]
 
 
-def small_configs(architecture: str) -> Iterator[Any]:
-    """Configurations of an architecture, the best first: the next one is for a model that the last one fails for."""
+def small_configs(architecture: str, auto: str) -> Iterator[Any]:
+    """Configurations of an architecture for an Auto class, the best first: the next one is for a model that fails."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[architecture]
+    care = dict(CARE.get(architecture, {}))
+    if auto == "AutoModelForCausalLM" and _is_encoder(kind):
+        care["is_decoder"] = True
     error: Exception | None = None
     made = False
     seen: set[str] = set()
     for left in LEFT:
         try:
-            config = _small(kind, None, left, {}, CARE.get(architecture, {}))
+            config = _small(kind, None, left, {}, care)
         except Exception as failure:
             error = error or failure
             continue
@@ -198,11 +201,19 @@ def small_configs(architecture: str) -> Iterator[Any]:
         raise error
 
 
+def _is_encoder(kind: Any) -> bool:
+    try:
+        config = kind()
+    except Exception:
+        return False
+    return getattr(config, "is_decoder", None) is False and not getattr(config, "is_encoder_decoder", False)
+
+
 def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], care: Mapping[str, Any]) -> Any:
     """A small configuration of a class. ``given`` is the one that another configuration has of it by default."""
     from transformers import PreTrainedConfig
 
-    base = given if given is not None else kind()
+    base = given if given is not None else _plain(kind, care)
     sizes = {name: value for group, names in SIZES.items() if group not in left for name, value in names.items()}
     values = dict(base.__dict__)
     layers = next((values[name] for name in _LAYERS if isinstance(values.get(name), int)), 0)
@@ -229,6 +240,14 @@ def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], ca
         if not isinstance(new.get(name), PreTrainedConfig):
             new[name] = value
     return kind(**{**_own(base, given is not None), **new})
+
+
+def _plain(kind: Any, care: Mapping[str, Any]) -> Any:
+    try:
+        return kind()
+    except Exception:
+        # Some classes find their own defaults invalid.
+        return kind(**care)
 
 
 def _own(base: Any, is_given: bool) -> dict[str, Any]:

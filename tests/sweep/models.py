@@ -34,16 +34,20 @@ def build(auto: Any, architecture: str) -> Built:
     """
     error: Exception | None = None
     first: Built | None = None
-    for config in small_configs(architecture):
-        try:
-            model = _model(auto, config)
-        except Exception as failure:
-            error = error or failure
-            continue
-        made = run(model)
-        if made.inputs is not None:
-            return made
-        first = first or made
+    for dtype in (torch.bfloat16, torch.float32):
+        for config in small_configs(architecture, auto.__name__):
+            try:
+                model = _model(auto, config, dtype)
+            except Exception as failure:
+                error = error or failure
+                continue
+            made = run(model)
+            if made.inputs is not None:
+                return made
+            first = first or made
+            # Some compute in float32 only.
+            if dtype == torch.float32 or "dtype" in made.error or "scalar type" in made.error:
+                break
     if first is not None:
         return first
     raise error or ValueError("no configuration")
@@ -67,14 +71,14 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
-def _model(auto: Any, config: Any) -> Any:
+def _model(auto: Any, config: Any, dtype: torch.dtype) -> Any:
     # Some hold numbers of layers or widths that the rules do not know: their size is found out before they are made.
     with torch.device("meta"):
-        count = sum(p.numel() for p in auto.from_config(config, dtype=torch.bfloat16).parameters())
+        count = sum(p.numel() for p in auto.from_config(config, dtype=dtype).parameters())
     if count > MOST_PARAMETERS:
         raise ValueError(f"{count / 1e6:.0f} million parameters are too many")
     torch.manual_seed(SEED)
-    model = auto.from_config(config, dtype=torch.bfloat16).eval()
+    model = auto.from_config(config, dtype=dtype).eval()
     shake(model)
     return model
 
@@ -95,8 +99,7 @@ def shake(model: Any) -> None:
 
 def forward(model: Any, inputs: dict[str, Any]) -> list[torch.Tensor]:
     """All tensors that a model computes of some inputs."""
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point() and p.dtype != torch.float32), None)
-    dtype = dtype or torch.bfloat16
+    dtype = model.config.dtype or torch.float32
     given = {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in inputs.items()}
     # Some draw random numbers while they run, such as masks.
     torch.manual_seed(SEED)
