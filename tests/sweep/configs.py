@@ -49,6 +49,7 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(VOCABULARY, "vocab_size", "text_vocab_size", "vocab_size_per_layer_input", "shape_vocab_size"),
         **_same(VOCABULARY, "pronunciation_vocab_size", "t2u_vocab_size", "char_vocab_size", "unit_hifi_gan_vocab_size"),
         **_same(VOCABULARY, "codebook_size", "num_hash_buckets", "audio_vocab_size", "text_encoder_vocab_size"),
+        **_same(VOCABULARY, "num_embeddings", "src_vocab_size", "tgt_vocab_size", "entity_vocab_size"),
         **_same(128, "max_position_embeddings", "n_positions", "n_ctx", "max_2d_position_embeddings", "context_length"),
         **_same(128, "max_target_positions", "seq_length", "max_seq_len", "max_sequence_length", "model_max_length"),
         **_same(128, "original_max_position_embeddings", "initial_context_length"),
@@ -61,7 +62,8 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(2, "decoder_num_hidden_layers", "decoder_num_layers", "encoder_num_layers", "num_blocks", "n_blocks"),
         **_same(2, "text_encoder_num_layers", "query_dec_layers", "num_spatial_layers", "num_temporal_layers"),
         **_same(2, "num_self_attends_per_block", "speech_encoder_layers", "t2u_encoder_layers", "t2u_decoder_layers"),
-        **_same(2, "pred_num_hidden_layers", "num_auxiliary_layers", "posterior_encoder_num_wavenet_layers"),
+        **_same(2, "pred_num_hidden_layers", "num_auxiliary_layers", "num_timestamp_prediction_layers",
+                 "posterior_encoder_num_wavenet_layers"),
         **_same(2, "llm_num_layers", "entity_vocab_layers", "l_layers", "x_layers", "r_layers", "num_detector_layers"),
         **_same(1, "first_k_dense_replace", "num_dense_layers", "num_global_layers", "num_nextn_predict_layers"),
         **_same(1, "moe_layer_start_index", "num_mem_blocks"),
@@ -77,6 +79,8 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(_WIDTH, "d_latents", "d_text", "classifier_proj_size", "visual_embedding_dim", "speaker_embedding_dim"),
         **_same(_WIDTH, "shared_embed_dim", "token_dim", "latent_dim", "fpn_hidden_size", "codevector_dim"),
         **_same(_WIDTH, "proj_codevector_dim", "speech_decoder_prenet_units", "text_embed_dim", "modality_width"),
+        **_same(_WIDTH, "vision_output_dim", "projector_input_dim", "projector_output_dim", "codebook_dim"),
+        **_same(_WIDTH, "entity_emb_size", "adapter_in_dim", "adapter_input_size", "cross_hidden_size"),
         **_same(32, "pronunciation_embed_dim", "shape_embed_dim", "embedding_rank", "hc_lowrank"),
         **_same(16, "hidden_size_per_layer_input", "relpe_dim", "d_pos"),
     },
@@ -85,7 +89,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "d_inner", "block_ff_dim", "feed_forward_size", "mlp_dim", "hidden_dim_ff", "decoder_intermediate_size",
         "speech_encoder_intermediate_size", "t2u_encoder_ffn_dim", "t2u_decoder_ffn_dim", "ff_dim", "mlp_hidden_size",
         "task_encoder_hidden_dim", "encoder_dim_feedforward", "decoder_dim_feedforward", "dim_feedforward",
-        "encoder_feedforward_dim", "encoder_intermediate_size", "shared_intermediate_size", "projector_intermediate_size",
+        "encoder_feedforward_dim", "alignment_intermediate_size", "encoder_intermediate_size", "shared_intermediate_size", "projector_intermediate_size",
         "vision_intermediate_size", "intermediate_size_mlp", "dense_intermediate_size", "feed_forward_hidden_size",
     ),
     "heads": {
@@ -93,12 +97,13 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(_HEADS, "decoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads"),
         **_same(_HEADS, "attention_heads", "decoder_num_attention_heads", "encoder_num_attention_heads", "num_query_heads"),
         **_same(_HEADS, "speech_encoder_attention_heads", "t2u_encoder_attention_heads", "t2u_decoder_attention_heads"),
-        **_same(_HEADS, "pred_num_attention_heads", "num_cross_attention_heads", "num_self_attention_heads"),
+        **_same(_HEADS, "pred_num_attention_heads", "cross_num_attention_heads", "num_cross_attention_heads", "num_self_attention_heads"),
+        **_same(_HEADS, "num_sliding_attention_heads", "cross_num_key_value_heads"),
         **_same(2, "num_key_value_heads", "n_kv_heads", "encoder_num_key_value_heads", "decoder_num_key_value_heads"),
         **_same(2, "num_key_value_attention_heads"),
     },
     "head": {
-        **_same(_HEAD, "head_dim", "d_kv", "d_head", "attention_head_dim", "kv_channels", "attention_head_size"),
+        **_same(_HEAD, "head_dim", "cross_head_dim", "d_kv", "d_head", "attention_head_dim", "kv_channels", "attention_head_size"),
         **_same(_HEAD, "global_head_dim", "rotary_dim"),
     },
     "experts": {
@@ -109,6 +114,7 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(_WIDTH, "moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"),
         **_same(_WIDTH, "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "expert_intermediate_size"),
         **_same(_WIDTH, "expert_dim", "router_hidden_size", "expert_hidden_size"),
+        **_same(_WIDTH, "moe_hidden_size", "share_expert_dim", "shared_experts_intermediate_size"),
     },
     "latent": {
         **_same(32, "q_lora_rank", "kv_lora_rank", "v_head_dim", "qk_head_dim", "o_lora_rank", "index_head_dim"),
@@ -123,7 +129,7 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(2, "linear_num_key_heads", "linear_num_heads"),
     },
     "vision": {
-        **_same(32, "image_size", "img_size", "input_size"),
+        **_same(32, "image_size", "img_size", "input_size", "max_image_size", "base_channels"),
         **_same(8, "patch_size", "num_queries", "num_query_tokens", "num_detection_tokens", "num_prompts"),
         **_same(8, "qformer_num_queries", "num_register_tokens", "num_latents"),
         **_same(4, "num_frames", "frames_per_clip", "window_size"),
@@ -158,7 +164,7 @@ LEFT: tuple[tuple[str, ...], ...] = (
 """Groups that stay at their defaults, in the order in which it is tried."""
 
 # Lists whose entries are widths of stages, which all shrink alike, and lists of how many blocks each stage has.
-_WIDTHS = re.compile(r"(^|_)(hidden_sizes|embed_dims?|embed_dim_per_stage|layer_dims|channels|dims|conv_dim|hidden_dims|neck_hidden_sizes|tdnn_dim|out_channels)$")  # fmt: skip
+_WIDTHS = re.compile(r"(^|_)(hidden_sizes|embed_dims?|embed_dim_per_stage|layer_dims|dims|conv_dim|hidden_dims|neck_hidden_sizes|tdnn_dim)$")  # fmt: skip
 _DEPTHS = re.compile(r"(^|_)(depths|blocks_per_stage|num_blocks|layers_per_stage|depth)$")
 _TOKEN = re.compile(r"(^|_)token_(id|index)$")
 _ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -216,9 +222,11 @@ def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], ca
     base = given if given is not None else _plain(kind, care)
     sizes = {name: value for group, names in SIZES.items() if group not in left for name, value in names.items()}
     values = dict(base.__dict__)
+    values["ignore_keys_at_rope_validation"] = getattr(base, "ignore_keys_at_rope_validation", ())
     layers = next((values[name] for name in _LAYERS if isinstance(values.get(name), int)), 0)
     kept = [] if "depth" in left else _kept_layers(values, layers)
     new: dict[str, Any] = {}
+    sections: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         if isinstance(value, PreTrainedConfig):
             new[name] = _small(type(value), value, left, ids, {**CARE.get(value.model_type, {}), **care.get(name, {})})
@@ -230,8 +238,11 @@ def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], ca
             found = _token(name, value, ids, base)
             if found is not None:
                 new[name] = found
+        elif name in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
+            sections[name] = value
         elif isinstance(value, list | tuple) and kept and len(value) == layers and layers > 2:
-            new[name] = type(value)(value[i] for i in kept)
+            shorter = type(value)(value[i] for i in kept)
+            new[name] = (None if "lists" in left else _list(name, shorter)) or shorter
         elif isinstance(value, list | tuple) and "lists" not in left:
             found = _list(name, value)
             if found is not None:
@@ -239,7 +250,23 @@ def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], ca
     for name, value in care.items():
         if not isinstance(new.get(name), PreTrainedConfig):
             new[name] = value
+    new.update({name: care.get(name) or _rope(value, values, new) for name, value in sections.items()})
     return kind(**{**_own(base, given is not None), **new})
+
+
+def _rope(value: dict[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of rotary positions whose sections are parts of a small head."""
+    section = value.get("mrope_section")
+    if not section and "mrope_section" in (old.get("ignore_keys_at_rope_validation") or ()):
+        # Its class has sections of larger heads.
+        section = [16, 24, 24]
+    if not section:
+        return value
+    now = {**old, **new}
+    head = now.get("head_dim") or now["hidden_size"] // now["num_attention_heads"]
+    half = int(now.get("qk_rope_head_dim") or head * value.get("partial_rotary_factor", 1.0)) // 2
+    small = [half * part // sum(section) for part in section]
+    return {**value, "mrope_section": [*small[:-1], half - sum(small[:-1])]}
 
 
 def _plain(kind: Any, care: Mapping[str, Any]) -> Any:
@@ -256,6 +283,9 @@ def _own(base: Any, is_given: bool) -> dict[str, Any]:
         return {}
     plain = type(base)().__dict__
     out = {}
+    if getattr(base, "_out_indices", None) is not None:
+        # A backbone's stages, which it derives from each other.
+        out["out_indices"] = list(base._out_indices)
     for name, value in base.__dict__.items():
         if name.startswith("_") or name in ("dtype", "torch_dtype", "transformers_version", "architectures"):
             continue

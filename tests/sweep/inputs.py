@@ -50,12 +50,15 @@ def _attempts(model: Any, names: set[str]) -> Iterator[dict[str, Any]]:
         yield {**made, "decoder_input_ids": ids}
     for image, sound in product(images[:2], sounds[:2]):
         yield {**image, **sound, **text}
+    yield from _with_images(model, ids)
+    for made in _patches(model):
+        yield {**made, **text}
+        yield made
     yield from _others(model, ids)
 
 
 def _ids(model: Any) -> torch.Tensor:
-    config = model.config.get_text_config()
-    sizes = [getattr(c, "vocab_size", None) for c in (config, model.config)]
+    sizes = [getattr(c, "vocab_size", None) for c in _configs(model.config)]
     most = min([s for s in sizes if isinstance(s, int) and s > PLAIN_IDS[0]] or [PLAIN_IDS[1]])
     return torch.randint(PLAIN_IDS[0], min(most, PLAIN_IDS[1]), (1, _TOKENS), generator=_generator())
 
@@ -96,11 +99,52 @@ def _images(model: Any, names: set[str]) -> Iterator[dict[str, Any]]:
         yield {"pixel_values": image}
         yield {"pixel_values_videos": noise(1, frames, channels, high, wide)}
         yield {"pixel_values": noise(1, frames, channels, high, wide)}
+        yield {"pixel_values": image[:, None], "image_attention_mask": torch.ones(1, _TOKENS, 1, dtype=torch.long)}
         yield {"pixel_values": image[:, None], "pixel_attention_mask": torch.ones(1, 1, high, wide, dtype=torch.long)}
 
 
+def _patches(model: Any) -> Iterator[dict[str, Any]]:
+    """Images that are patches already."""
+    size = next((s for s in _said(model, "patch_size") if isinstance(s, int)), 16)
+    shape = torch.tensor([[4, 4]])
+    yield {
+        "pixel_values": noise(1, 16, 3 * size * size),
+        "pixel_attention_mask": torch.ones(1, 16, dtype=torch.long),
+        "spatial_shapes": shape,
+    }
+    rows = torch.cat([torch.arange(16)[:, None] // 4 + 1, torch.arange(16)[:, None] % 4 + 1], dim=1)
+    yield {"flattened_patches": torch.cat([rows, noise(16, 3 * size * size)], dim=1)[None]}
+
+
+def _with_images(model: Any, ids: torch.Tensor) -> Iterator[dict[str, Any]]:
+    """Texts with as many places for an image as the model has features of one."""
+    token = next((t for t in _said(model, "image_token_id", "image_token_index") if isinstance(t, int)), None)
+    features = getattr(model, "get_image_features", None)
+    if token is None or features is None:
+        return
+    for image in _images(model, {"pixel_values"}):
+        pixels = image["pixel_values"].to(model.config.dtype or torch.float32) if "pixel_values" in image else None
+        if pixels is None or len(image) > 1:
+            continue
+        try:
+            with torch.inference_mode():
+                found = features(pixels)
+        except Exception:
+            continue
+        found = getattr(found, "pooler_output", found)
+        found = found[0] if isinstance(found, list | tuple) else found
+        if torch.is_tensor(found) and found.dim() >= 2:
+            places = torch.full((1, found.numel() // found.shape[-1]), token)
+            yield {
+                "input_ids": torch.cat([ids[:, :2], places, ids[:, 2:]], dim=1),
+                "pixel_values": image["pixel_values"],
+                "decoder_input_ids": ids,
+                "qformer_input_ids": ids,
+            }
+
+
 def _sounds(model: Any, names: set[str]) -> Iterator[dict[str, Any]]:
-    mels = [m for m in _said(model, "num_mel_bins", "input_feat_per_channel", "feature_size") if isinstance(m, int)]
+    mels = [m for m in _said(model, "num_mel_bins", "input_feat_per_channel", "feature_size", "feature_projection_input_dim") if isinstance(m, int)]
     long = [2 * n for n in _said(model, "max_source_positions") if isinstance(n, int)]
     long += [n for n in _said(model, "max_length") if isinstance(n, int)]
     for name in ("input_features", "input_values"):
