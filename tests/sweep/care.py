@@ -65,6 +65,9 @@ _GEMMA_4_ASSISTANT_TEXT = {
 _MAMBA_2 = {"num_heads": 8, "head_dim": 16, "n_groups": 2}
 _HYBRID = {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]}
 
+# Detectors whose encoder reads what a backbone of convolutions gives at its last three stages.
+_AFTER_HGNET = {"encoder_in_channels": [32, 64, 64]}
+
 CARE: dict[str, dict[str, Any]] = {
     "apertus1p5": {
         "image_token_offset": 300,
@@ -77,10 +80,12 @@ CARE: dict[str, dict[str, Any]] = {
     "blt": {"encoder_hash_byte_group_vocab": 512, "num_hidden_layers": 2},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
     "cvt": {"depth": (1, 2, 3)},
+    "d_fine": _AFTER_HGNET,
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
     # Their defaults have no number of experts, or none that a token is sent to.
     "deepseek_v2": {"num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "deepseek_ocr2_text": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse"]},
+    "deimv2": _AFTER_HGNET,
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "dots3_note_text": _DOTS_3,
@@ -92,15 +97,34 @@ CARE: dict[str, dict[str, Any]] = {
     "gemma3n_text": _GEMMA_3N,
     "gemma4_assistant": {"text_config": _GEMMA_4_ASSISTANT_TEXT},
     "granitemoehybrid": _HYBRID,
+    "hgnet_v2": {
+        "hidden_sizes": [32, 32, 64, 64],
+        "stage_in_channels": [48, 32, 32, 64],
+        "stage_mid_channels": [16, 16, 16, 16],
+        "stage_out_channels": [32, 32, 64, 64],
+        "stage_num_blocks": [1, 1, 1, 1],
+        "stage_numb_of_layers": [2, 2, 2, 2],
+    },
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
     "hunyuan_vl_text": {"head_dim": 16},
     "inkling2_loop_text": _INKLING_2,
     "inkling2_text": _INKLING_2,
     "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+    "lw_detr": {"projector_scale_factors": [1.0]},
+    "lw_detr_vit": {
+        "num_hidden_layers": 2,
+        "out_indices": [1, 2],
+        "window_block_indices": [0],
+        "image_size": 64,
+        "num_windows": 4,
+    },
     "mamba2": _MAMBA_2,
     "ministral": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
+    "pp_doclayout_v2": {**_AFTER_HGNET, "class_thresholds": [0.5, 0.5]},
+    "pp_doclayout_v3": {**_AFTER_HGNET, "x4_feat_dim": 32},
+    "pp_doclayout_v4": {**_AFTER_HGNET, "x4_feat_dim": 32},
     "qwen4_exp_text": _QWEN_4,
     "reformer": {
         "axial_pos_shape": (8, 16),
@@ -110,6 +134,8 @@ CARE: dict[str, dict[str, Any]] = {
         "lsh_attn_chunk_length": 8,
         "num_buckets": 4,
     },
+    "rt_detr": {"encoder_in_channels": [32, 64, 128]},
+    "rt_detr_v2": {"encoder_in_channels": [32, 64, 128]},
     "step3p5": {"sliding_window": 32},
     "wav2vec2-bert": {"vocab_size": 32},
     "wav2vec2-conformer": {"vocab_size": 32},

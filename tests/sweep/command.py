@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
+import wcodec
+
 from . import report
 from .configs import AUTO_CLASSES, architectures
 
@@ -38,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     known = {(r["auto"], r["architecture"]): r for r in _read(options.out)} if options.out else {}
     left = [task for task in wanted if task not in known]
     found = {task: known[task] for task in wanted if task in known}
+    print(f"wcodec of {Path(wcodec.__file__).parent}: {len(left)} of {len(wanted)} models to check", flush=True)
     file = open(options.out, "a", encoding="utf-8") if options.out else None
     try:
         for record in run(left, options.jobs, options.seconds):

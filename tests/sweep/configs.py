@@ -80,7 +80,8 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(_WIDTH, "shared_embed_dim", "token_dim", "latent_dim", "fpn_hidden_size", "codevector_dim"),
         **_same(_WIDTH, "proj_codevector_dim", "speech_decoder_prenet_units", "text_embed_dim", "modality_width"),
         **_same(_WIDTH, "vision_output_dim", "projector_input_dim", "projector_output_dim", "codebook_dim"),
-        **_same(_WIDTH, "entity_emb_size", "adapter_in_dim", "adapter_input_size", "cross_hidden_size"),
+        **_same(_WIDTH, "entity_emb_size", "adapter_in_dim", "adapter_input_size", "cross_hidden_size", "projector_out_channels"),
+        **_same(_WIDTH, "adapter_output_size", "adapter_out_dim", "adapter_hidden_dim"),
         **_same(32, "pronunciation_embed_dim", "shape_embed_dim", "embedding_rank", "hc_lowrank"),
         **_same(16, "hidden_size_per_layer_input", "relpe_dim", "d_pos"),
     },
@@ -98,6 +99,7 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(_HEADS, "attention_heads", "decoder_num_attention_heads", "encoder_num_attention_heads", "num_query_heads"),
         **_same(_HEADS, "speech_encoder_attention_heads", "t2u_encoder_attention_heads", "t2u_decoder_attention_heads"),
         **_same(_HEADS, "pred_num_attention_heads", "cross_num_attention_heads", "num_cross_attention_heads", "num_self_attention_heads"),
+        **_same(_HEADS, "decoder_self_attention_heads", "decoder_cross_attention_heads"),
         **_same(_HEADS, "num_sliding_attention_heads", "cross_num_key_value_heads"),
         **_same(2, "num_key_value_heads", "n_kv_heads", "encoder_num_key_value_heads", "decoder_num_key_value_heads"),
         **_same(2, "num_key_value_attention_heads"),
@@ -164,7 +166,7 @@ LEFT: tuple[tuple[str, ...], ...] = (
 """Groups that stay at their defaults, in the order in which it is tried."""
 
 # Lists whose entries are widths of stages, which all shrink alike, and lists of how many blocks each stage has.
-_WIDTHS = re.compile(r"(^|_)(hidden_sizes|embed_dims?|embed_dim_per_stage|layer_dims|dims|conv_dim|hidden_dims|neck_hidden_sizes|tdnn_dim)$")  # fmt: skip
+_WIDTHS = re.compile(r"(^|_)(hidden_sizes|embed_dims?|embed_dim_per_stage|layer_dims|dims|conv_dim|hidden_dims|neck_hidden_sizes|tdnn_dim|decoder_in_channels)$")  # fmt: skip
 _DEPTHS = re.compile(r"(^|_)(depths|blocks_per_stage|num_blocks|layers_per_stage|depth)$")
 _TOKEN = re.compile(r"(^|_)token_(id|index)$")
 _ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}

@@ -41,6 +41,12 @@ def _attempts(model: Any, names: set[str]) -> Iterator[dict[str, Any]]:
     if "input_ids" in names:
         yield text
         yield {"input_ids": ids}
+        end = next((e for e in _said(model, "eos_token_id") if isinstance(e, int)), None)
+        if end is not None:
+            # Some classify what they have read at the end of a text.
+            ended = torch.cat([ids, torch.tensor([[end]])], dim=1)
+            yield {"input_ids": ended, "decoder_input_ids": ended}
+            yield {"input_ids": ended}
     images, sounds = list(_images(model, names)), list(_sounds(model, names))
     for made in (*images, *sounds):
         yield made
@@ -165,6 +171,7 @@ def _others(model: Any, ids: torch.Tensor) -> Iterator[dict[str, Any]]:
     boxes = torch.zeros(1, ids.shape[1], 4, dtype=torch.long)
     yield {"input_ids": ids, "bbox": boxes}
     yield {"input_ids": ids, "bbox": boxes, "decoder_input_ids": ids}
+    yield {"input_ids": ids, "bbox": torch.zeros(1, ids.shape[1], 8)}
     for image in _images(model, {"pixel_values"}):
         yield {"input_ids": ids, "bbox": boxes, "decoder_input_ids": ids, **image}
     config = model.config

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 
@@ -25,11 +26,15 @@ def work(seconds: float) -> int:
     import torch
     import transformers
 
+    from . import checks
+
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     for line in sys.stdin:
-        answers.write(json.dumps(_record(*json.loads(line), seconds)) + "\n")
+        auto, architecture = json.loads(line)
+        record = _record(lambda: checks.check(getattr(transformers, auto), architecture), seconds)
+        answers.write(json.dumps({"auto": auto, "architecture": architecture, **record}) + "\n")
         answers.flush()
         gc.collect()
     return 0
@@ -39,19 +44,14 @@ def _late(*_: Any) -> None:
     raise Late
 
 
-def _record(auto: str, architecture: str, seconds: float) -> dict[str, Any]:
-    import transformers
-
-    from . import checks
-
-    found = {"auto": auto, "architecture": architecture}
+def _record(check: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        return checks.check(getattr(transformers, auto), architecture)
+        return check()
     except Late:
-        return {**found, "steps": {"time": f"more than {seconds:.0f} s"}}
+        return {"steps": {"time": f"more than {seconds:.0f} s"}}
     except Exception as error:
         # A fault of the checks themselves.
-        return {**found, "steps": {"check": f"{type(error).__name__}: {error}"[:300]}}
+        return {"steps": {"check": f"{type(error).__name__}: {error}"[:300]}}
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
