@@ -65,19 +65,24 @@ _GEMMA_4_ASSISTANT_TEXT = {
 _MAMBA_2 = {"num_heads": 8, "head_dim": 16, "n_groups": 2}
 _HYBRID = {"num_hidden_layers": 2, "layer_types": ["mamba", "attention"]}
 
+_SERIES = {"prediction_length": 8}
 # Detectors whose encoder reads what a backbone of convolutions gives at its last three stages.
 _AFTER_HGNET = {"encoder_in_channels": [32, 64, 64]}
 
 CARE: dict[str, dict[str, Any]] = {
+    "align": {"projection_dim": 320},
+    "align_vision_model": {"width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 320},
     "apertus1p5": {
         "image_token_offset": 300,
         "audio_token_offset": 364,
         "vision_config": {"codebook_size": 64},
         "audio_config": {"codebook_size": 64},
     },
+    "autoformer": _SERIES,
     "bamba": {"attn_layer_indices": [1]},
     "bit": {"num_groups": 4},
     "blt": {"encoder_hash_byte_group_vocab": 512, "num_hidden_layers": 2},
+    "chameleon": {"vocabulary_map": {"<image>": 400, "IMGIMGAZ": 401, "IMGIMGBZ": 402}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
     "cvt": {"depth": (1, 2, 3)},
     "d_fine": _AFTER_HGNET,
@@ -90,9 +95,14 @@ CARE: dict[str, dict[str, Any]] = {
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "dots3_note_text": _DOTS_3,
     "efficientnet": {"width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 320},
-    "ernie4_5_vl_moe_text": {"rope_parameters": {**_ROPE, "mrope_section": [2, 2, 4]}, "moe_intermediate_size": [64, 32]},
+    "emu3": {"vocabulary_map": {"<image>": 400, "<|visual token 000000|>": 401, "<|extra_200|>": 402}},
+    "ernie4_5_vl_moe_text": {
+        "rope_parameters": {**_ROPE, "mrope_section": [2, 2, 4]},
+        "moe_intermediate_size": [64, 32],
+    },
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "esmc": {"num_key_value_heads": 4},
+    "falcon_h1": {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16},
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},
     "gemma3n_text": _GEMMA_3N,
     "gemma4_assistant": {"text_config": _GEMMA_4_ASSISTANT_TEXT},
@@ -108,8 +118,10 @@ CARE: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
     "hunyuan_vl_text": {"head_dim": 16},
+    "informer": _SERIES,
     "inkling2_loop_text": _INKLING_2,
     "inkling2_text": _INKLING_2,
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "lw_detr": {"projector_scale_factors": [1.0]},
     "lw_detr_vit": {
@@ -137,11 +149,18 @@ CARE: dict[str, dict[str, Any]] = {
     "rt_detr": {"encoder_in_channels": [32, 64, 128]},
     "rt_detr_v2": {"encoder_in_channels": [32, 64, 128]},
     "step3p5": {"sliding_window": 32},
+    "time_series_transformer": _SERIES,
     "wav2vec2-bert": {"vocab_size": 32},
     "wav2vec2-conformer": {"vocab_size": 32},
     "xlstm": {"qk_dim_factor": 1.0},
     "xmod": {"default_language": "en_XX"},
-    "zamba": {"attention_hidden_size": 128, "attention_head_dim": 32},
+    "zamba": {
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "n_mamba_heads": 2,
+        "num_hidden_layers": 4,
+        "layers_block_type": ["mamba", "hybrid"] * 2,
+    },
     "zamba2": {
         "attention_hidden_size": 128,
         "attention_head_dim": 32,

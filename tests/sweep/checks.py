@@ -16,12 +16,12 @@ import wcodec
 
 from . import models, operands
 from .inputs import generate_inputs
+from .report import SHARE
 
 SCHEMES = ("int8", "lossless")
 # Of int8 with a scale for each row, root mean square relative to the weights': twice what even weights have.
 NEAR_WEIGHTS = 0.03
 NEAR_OUTPUTS = 0.5
-SHARE = 0.97
 _MOST = 4
 
 Loader = Callable[..., Any]
@@ -239,7 +239,10 @@ class Sweep:
         self, name: str, folder: Path, state: dict[str, torch.Tensor], outputs: list[torch.Tensor] | None
     ) -> None:
         """Loads a compressed folder by both ways: all that is in it, and the outputs."""
-        ways = {"AutoModel": lambda: self.ways.by_auto(folder, dtype=self.dtype), "load_model": lambda: self.ways.by_load_model(folder)}  # fmt: skip
+        ways: dict[str, Callable[[], Any]] = {
+            "AutoModel": lambda: self.ways.by_auto(folder, dtype=self.dtype),
+            "load_model": lambda: self.ways.by_load_model(folder),
+        }
         for way, load in ways.items():
             self._step(f"{name}, {way}", lambda load=load: self._same(load(), state, outputs))
 
@@ -248,10 +251,13 @@ class Sweep:
         if (a := models.ties(plain(model))) != (b := models.ties(self.model)):
             faults.append(f"tied are {sorted(a ^ b)[:2]} in only one of both")
         if outputs is not None:
-            if not same(models.forward(model, self.inputs or {}), outputs):
-                faults.append("computes something else")
-            if self.tokens is not None:
-                self._generate(model)
+            try:
+                if not same(models.forward(model, self.inputs or {}), outputs):
+                    faults.append("computes something else")
+                if self.tokens is not None:
+                    self._generate(model)
+            except Exception as error:
+                faults.append(f"{models.described(error)} [{_place_of(error)}]")
         return faults
 
     def _ordinary(self, scheme: str, state: dict[str, torch.Tensor], outputs: list[torch.Tensor] | None) -> None:

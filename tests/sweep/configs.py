@@ -47,7 +47,9 @@ def _same(value: Any, *names: str) -> dict[str, Any]:
 SIZES: dict[str, dict[str, Any]] = {
     "vocabulary": {
         **_same(VOCABULARY, "vocab_size", "text_vocab_size", "vocab_size_per_layer_input", "shape_vocab_size"),
-        **_same(VOCABULARY, "pronunciation_vocab_size", "t2u_vocab_size", "char_vocab_size", "unit_hifi_gan_vocab_size"),
+        **_same(
+            VOCABULARY, "pronunciation_vocab_size", "t2u_vocab_size", "char_vocab_size", "unit_hifi_gan_vocab_size"
+        ),
         **_same(VOCABULARY, "codebook_size", "num_hash_buckets", "audio_vocab_size", "text_encoder_vocab_size"),
         **_same(VOCABULARY, "num_embeddings", "src_vocab_size", "tgt_vocab_size", "entity_vocab_size"),
         **_same(128, "max_position_embeddings", "n_positions", "n_ctx", "max_2d_position_embeddings", "context_length"),
@@ -57,21 +59,32 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(32, "sliding_window", "attention_window_size", "attention_chunk_size", "local_attention"),
     },
     "depth": {
-        **_same(2, "num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers", "depth"),
+        **_same(
+            2, "num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers", "depth"
+        ),
         **_same(2, "num_encoder_layers", "num_decoder_layers", "encoder_num_hidden_layers", "num_adapter_layers"),
         **_same(2, "decoder_num_hidden_layers", "decoder_num_layers", "encoder_num_layers", "num_blocks", "n_blocks"),
         **_same(2, "text_encoder_num_layers", "query_dec_layers", "num_spatial_layers", "num_temporal_layers"),
         **_same(2, "num_self_attends_per_block", "speech_encoder_layers", "t2u_encoder_layers", "t2u_decoder_layers"),
-        **_same(2, "pred_num_hidden_layers", "num_auxiliary_layers", "num_timestamp_prediction_layers",
-                 "posterior_encoder_num_wavenet_layers"),
+        **_same(
+            2,
+            "pred_num_hidden_layers",
+            "num_auxiliary_layers",
+            "num_timestamp_prediction_layers",
+            "posterior_encoder_num_wavenet_layers",
+        ),
         **_same(2, "llm_num_layers", "entity_vocab_layers", "l_layers", "x_layers", "r_layers", "num_detector_layers"),
         **_same(1, "first_k_dense_replace", "num_dense_layers", "num_global_layers", "num_nextn_predict_layers"),
         **_same(1, "moe_layer_start_index", "num_mem_blocks"),
     },
     "width": {
-        **_same(_WIDTH, "hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "word_embed_proj_dim"),
+        **_same(
+            _WIDTH, "hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "word_embed_proj_dim"
+        ),
         **_same(_WIDTH, "projection_dim", "out_hidden_size", "output_hidden_size", "encoder_hidden_dim", "hidden_dim"),
-        **_same(_WIDTH, "decoder_hidden_size", "encoder_hidden_size", "pooler_output_size", "hidden_size_global", "emb_dim"),
+        **_same(
+            _WIDTH, "decoder_hidden_size", "encoder_hidden_size", "pooler_output_size", "hidden_size_global", "emb_dim"
+        ),
         **_same(_WIDTH, "input_embedding_size", "output_embedding_size", "decoder_hidden_dim", "mm_embed_dim"),
         **_same(_WIDTH, "text_encoder_width", "mask_dim", "feature_size", "fpn_feature_size", "d_embed", "lru_width"),
         **_same(_WIDTH, "mask_feature_size", "neck_hidden_size", "pred_hidden_size", "vision_embed_dim", "output_dim"),
@@ -80,32 +93,83 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(_WIDTH, "shared_embed_dim", "token_dim", "latent_dim", "fpn_hidden_size", "codevector_dim"),
         **_same(_WIDTH, "proj_codevector_dim", "speech_decoder_prenet_units", "text_embed_dim", "modality_width"),
         **_same(_WIDTH, "vision_output_dim", "projector_input_dim", "projector_output_dim", "codebook_dim"),
-        **_same(_WIDTH, "entity_emb_size", "adapter_in_dim", "adapter_input_size", "cross_hidden_size", "projector_out_channels"),
+        **_same(
+            _WIDTH,
+            "entity_emb_size",
+            "adapter_in_dim",
+            "adapter_input_size",
+            "cross_hidden_size",
+            "projector_out_channels",
+            "backbone_hidden_size",
+        ),
         **_same(_WIDTH, "adapter_output_size", "adapter_out_dim", "adapter_hidden_dim"),
         **_same(32, "pronunciation_embed_dim", "shape_embed_dim", "embedding_rank", "hc_lowrank"),
         **_same(16, "hidden_size_per_layer_input", "relpe_dim", "d_pos"),
     },
     "inner": _same(
-        _INNER, "intermediate_size", "ffn_dim", "n_inner", "d_ff", "ffn_hidden_size", "encoder_ffn_dim", "decoder_ffn_dim",
-        "d_inner", "block_ff_dim", "feed_forward_size", "mlp_dim", "hidden_dim_ff", "decoder_intermediate_size",
-        "speech_encoder_intermediate_size", "t2u_encoder_ffn_dim", "t2u_decoder_ffn_dim", "ff_dim", "mlp_hidden_size",
-        "task_encoder_hidden_dim", "encoder_dim_feedforward", "decoder_dim_feedforward", "dim_feedforward",
-        "encoder_feedforward_dim", "alignment_intermediate_size", "encoder_intermediate_size", "shared_intermediate_size", "projector_intermediate_size",
-        "vision_intermediate_size", "intermediate_size_mlp", "dense_intermediate_size", "feed_forward_hidden_size",
+        _INNER,
+        "intermediate_size",
+        "ffn_dim",
+        "n_inner",
+        "d_ff",
+        "ffn_hidden_size",
+        "encoder_ffn_dim",
+        "decoder_ffn_dim",
+        "d_inner",
+        "block_ff_dim",
+        "feed_forward_size",
+        "mlp_dim",
+        "hidden_dim_ff",
+        "decoder_intermediate_size",
+        "speech_encoder_intermediate_size",
+        "t2u_encoder_ffn_dim",
+        "t2u_decoder_ffn_dim",
+        "ff_dim",
+        "mlp_hidden_size",
+        "task_encoder_hidden_dim",
+        "encoder_dim_feedforward",
+        "decoder_dim_feedforward",
+        "dim_feedforward",
+        "encoder_feedforward_dim",
+        "alignment_intermediate_size",
+        "encoder_intermediate_size",
+        "shared_intermediate_size",
+        "projector_intermediate_size",
+        "vision_intermediate_size",
+        "intermediate_size_mlp",
+        "dense_intermediate_size",
+        "feed_forward_hidden_size",
     ),
     "heads": {
         **_same(_HEADS, "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"),
         **_same(_HEADS, "decoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads"),
-        **_same(_HEADS, "attention_heads", "decoder_num_attention_heads", "encoder_num_attention_heads", "num_query_heads"),
+        **_same(
+            _HEADS, "attention_heads", "decoder_num_attention_heads", "encoder_num_attention_heads", "num_query_heads"
+        ),
         **_same(_HEADS, "speech_encoder_attention_heads", "t2u_encoder_attention_heads", "t2u_decoder_attention_heads"),
-        **_same(_HEADS, "pred_num_attention_heads", "cross_num_attention_heads", "num_cross_attention_heads", "num_self_attention_heads"),
+        **_same(
+            _HEADS,
+            "pred_num_attention_heads",
+            "cross_num_attention_heads",
+            "num_cross_attention_heads",
+            "num_self_attention_heads",
+        ),
         **_same(_HEADS, "decoder_self_attention_heads", "decoder_cross_attention_heads"),
         **_same(_HEADS, "num_sliding_attention_heads", "cross_num_key_value_heads"),
         **_same(2, "num_key_value_heads", "n_kv_heads", "encoder_num_key_value_heads", "decoder_num_key_value_heads"),
         **_same(2, "num_key_value_attention_heads"),
     },
     "head": {
-        **_same(_HEAD, "head_dim", "cross_head_dim", "d_kv", "d_head", "attention_head_dim", "kv_channels", "attention_head_size"),
+        **_same(
+            _HEAD,
+            "head_dim",
+            "cross_head_dim",
+            "d_kv",
+            "d_head",
+            "attention_head_dim",
+            "kv_channels",
+            "attention_head_size",
+        ),
         **_same(_HEAD, "global_head_dim", "rotary_dim"),
     },
     "experts": {
@@ -124,17 +188,22 @@ SIZES: dict[str, dict[str, Any]] = {
         **_same(2, "index_n_heads"),
     },
     "state": {
-        **_same(16, "state_size", "mamba_d_state", "ssm_state_size", "time_step_rank", "mamba_dt_rank", "mamba_head_dim"),
+        **_same(
+            16, "state_size", "mamba_d_state", "ssm_state_size", "time_step_rank", "mamba_dt_rank", "mamba_head_dim"
+        ),
         **_same(16, "linear_key_head_dim", "linear_value_head_dim", "mamba_d_head", "mamba_headdim", "chunk_size"),
         **_same(16, "mamba_chunk_size"),
-        **_same(4, "linear_num_value_heads", "mamba_n_heads", "n_mamba_heads", "mamba_num_heads"),
+        **_same(8, "mamba_n_heads", "n_mamba_heads", "mamba_num_heads"),
+        **_same(128, "mamba_d_ssm"),
+        **_same(4, "linear_num_value_heads"),
         **_same(2, "linear_num_key_heads", "linear_num_heads"),
     },
     "vision": {
         **_same(32, "image_size", "img_size", "input_size", "max_image_size", "base_channels"),
         **_same(8, "patch_size", "num_queries", "num_query_tokens", "num_detection_tokens", "num_prompts"),
         **_same(8, "qformer_num_queries", "num_register_tokens", "num_latents"),
-        **_same(4, "num_frames", "frames_per_clip", "window_size"),
+        **_same(4, "num_frames", "frames_per_clip"),
+        **_same(32, "window_size"),
     },
     "audio": {
         **_same(32, "num_mel_bins", "input_feat_per_channel", "tdnn_channels", "xvector_output_dim"),
@@ -166,7 +235,10 @@ LEFT: tuple[tuple[str, ...], ...] = (
 """Groups that stay at their defaults, in the order in which it is tried."""
 
 # Lists whose entries are widths of stages, which all shrink alike, and lists of how many blocks each stage has.
-_WIDTHS = re.compile(r"(^|_)(hidden_sizes|embed_dims?|embed_dim_per_stage|layer_dims|dims|conv_dim|hidden_dims|neck_hidden_sizes|tdnn_dim|decoder_in_channels)$")  # fmt: skip
+_WIDTHS = re.compile(
+    "(^|_)(hidden_sizes|embed_dims?|embed_dim_per_stage|layer_dims|dims|conv_dim|hidden_dims|neck_hidden_sizes|tdnn_dim"
+    "|decoder_in_channels)$"
+)
 _DEPTHS = re.compile(r"(^|_)(depths|blocks_per_stage|num_blocks|layers_per_stage|depth)$")
 _TOKEN = re.compile(r"(^|_)token_(id|index)$")
 _ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -226,6 +298,8 @@ def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], ca
     values = dict(base.__dict__)
     values["ignore_keys_at_rope_validation"] = getattr(base, "ignore_keys_at_rope_validation", ())
     layers = next((values[name] for name in _LAYERS if isinstance(values.get(name), int)), 0)
+    if not layers:
+        layers = len(values.get("layers_block_type") or ())
     kept = [] if "depth" in left else _kept_layers(values, layers)
     new: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
@@ -252,6 +326,10 @@ def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], ca
     for name, value in care.items():
         if not isinstance(new.get(name), PreTrainedConfig):
             new[name] = value
+    indices = getattr(base, "_out_indices", None)
+    if given is not None and kept and indices and max(indices) > len(kept):
+        # The last of the stages that are left, which are its layers.
+        new["out_indices"] = [len(kept)]
     new.update({name: care.get(name) or _rope(value, values, new) for name, value in sections.items()})
     return kind(**{**_own(base, given is not None), **new})
 

@@ -118,6 +118,13 @@ def _patches(model: Any) -> Iterator[dict[str, Any]]:
         "pixel_attention_mask": torch.ones(1, 16, dtype=torch.long),
         "spatial_shapes": shape,
     }
+    depth = next((d for d in _said(model, "temporal_patch_size", "patch_temporal") if isinstance(d, int)), 1)
+    grid = torch.tensor([[1, 4, 4]])
+    for long in (3 * depth * size * size, 3 * size * size):
+        yield {"pixel_values": noise(16, long), "hidden_states": noise(16, long), "grid_thw": grid}
+        yield {"pixel_values": noise(16, long), "hidden_states": noise(16, long), "image_grid_thw": grid}
+    places = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij"), dim=-1).reshape(1, 16, 2)
+    yield {"pixel_values": noise(1, 16, 3 * size * size), "pixel_position_ids": places}
     rows = torch.cat([torch.arange(16)[:, None] // 4 + 1, torch.arange(16)[:, None] % 4 + 1], dim=1)
     yield {"flattened_patches": torch.cat([rows, noise(16, 3 * size * size)], dim=1)[None]}
 
@@ -150,7 +157,11 @@ def _with_images(model: Any, ids: torch.Tensor) -> Iterator[dict[str, Any]]:
 
 
 def _sounds(model: Any, names: set[str]) -> Iterator[dict[str, Any]]:
-    mels = [m for m in _said(model, "num_mel_bins", "input_feat_per_channel", "feature_size", "feature_projection_input_dim") if isinstance(m, int)]
+    mels = [
+        m
+        for m in _said(model, "num_mel_bins", "input_feat_per_channel", "feature_size", "feature_projection_input_dim")
+        if isinstance(m, int)
+    ]
     long = [2 * n for n in _said(model, "max_source_positions") if isinstance(n, int)]
     long += [n for n in _said(model, "max_length") if isinstance(n, int)]
     for name in ("input_features", "input_values"):
@@ -161,6 +172,9 @@ def _sounds(model: Any, names: set[str]) -> Iterator[dict[str, Any]]:
             yield {name: noise(1, length, mel)}
             mask = torch.ones(1, length, dtype=torch.long)
             yield {name: noise(1, length, mel), "attention_mask": mask}
+            yield {name: noise(1, mel, length), f"{name}_mask": mask}
+            yield {name: noise(1, length, mel), f"{name}_mask": mask}
+            yield {name: noise(1, 1, length, mel)}
     for samples in (4000, 16000):
         yield {"input_values": noise(1, samples)}
         yield {"input_values": noise(1, 1, samples)}
@@ -192,6 +206,7 @@ def _others(model: Any, ids: torch.Tensor) -> Iterator[dict[str, Any]]:
     yield {"past_values": noise(1, length)}
     yield {"inputs": noise(1, _TOKENS, getattr(config, "d_model", 64))}
     yield {"inputs": ids}
+    yield {"query_embeds": noise(1, 4, getattr(config, "hidden_size", 64) or 64)}
     yield {"inputs_embeds": noise(1, _TOKENS, getattr(config, "hidden_size", 64) or 64)}
     yield {"hidden_states": noise(1, _TOKENS, getattr(config, "hidden_size", 64) or 64)}
     yield {"input_ids": ids, "visual_feats": noise(1, 4, 2048), "visual_pos": noise(1, 4, 4)}

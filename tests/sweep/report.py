@@ -12,6 +12,10 @@ BEGIN = "<!-- made by `make sweep`: begin -->"
 END = "<!-- made by `make sweep`: end -->"
 
 
+# Of the bytes of a model's matrices.
+SHARE = 0.97
+
+
 def faults(record: dict[str, Any]) -> dict[str, str]:
     """What is wrong of a model that transformers saves and loads, by step."""
     return {step: fault for step, fault in record.get("steps", {}).items() if fault}
@@ -67,6 +71,7 @@ def table(records: list[dict[str, Any]]) -> str:
         for r in wrong:
             step, fault = next(iter(faults(r).items()))
             lines.append(f"| `{r['auto']}` | `{r['architecture']}` | {_cell(f'{step}: {fault}')} |")
+    lines += _told(records)
     lines += ["", "Left out, since transformers by itself does not build, save and load a small one whole:", ""]
     reasons: dict[str, list[str]] = defaultdict(list)
     for r in records:
@@ -74,6 +79,23 @@ def table(records: list[dict[str, Any]]) -> str:
             reasons[_reason(r["transformers"])].append(f"{r['architecture']} ({_short(r['auto'])})")
     lines += [f"- {reason}: {', '.join(sorted(set(names)))}" for reason, names in sorted(reasons.items())]
     return "\n".join(lines)
+
+
+def _told(records: list[dict[str, Any]]) -> list[str]:
+    """Models of whose matrices less is compressed, by what their reports say of the others."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for r in records:
+        if is_expected(r) and r.get("share", 1.0) < SHARE:
+            why = "; ".join(sorted(r.get("left", {}), key=lambda w: -r["left"][w])[:2]) or "no reason is told"
+            reasons[why].append(f"{r['architecture']} ({_short(r['auto'])}, {r['share']:.0%})")
+    if not reasons:
+        return []
+    lines = [
+        "",
+        f"Less than {SHARE:.0%} of the bytes of matrices are compressed, for reasons that the report names:",
+        "",
+    ]
+    return lines + [f"- {_cell(why)}: {', '.join(sorted(names))}" for why, names in sorted(reasons.items())]
 
 
 def _row(auto: str, records: list[dict[str, Any]]) -> str:

@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
@@ -33,8 +34,8 @@ def work(seconds: float) -> int:
     transformers.logging.disable_progress_bar()
     for line in sys.stdin:
         auto, architecture = json.loads(line)
-        record = _record(lambda: checks.check(getattr(transformers, auto), architecture), seconds)
-        answers.write(json.dumps({"auto": auto, "architecture": architecture, **record}) + "\n")
+        check = partial(checks.check, getattr(transformers, auto), architecture)
+        answers.write(json.dumps({"auto": auto, "architecture": architecture, **_record(check, seconds)}) + "\n")
         answers.flush()
         gc.collect()
     return 0
