@@ -69,6 +69,23 @@ _SERIES = {"prediction_length": 8}
 # Detectors whose encoder reads what a backbone of convolutions gives at its last three stages.
 _AFTER_HGNET = {"encoder_in_channels": [32, 64, 64]}
 
+# Each stage halves the image, and none may be smaller than a window.
+_WINDOWS = {"window_size": 2, "patch_size": 2, "image_size": 32}
+# Their own backbones need another library.
+_RESNET = {
+    "use_timm_backbone": False,
+    "backbone": None,
+    "use_pretrained_backbone": False,
+    "backbone_config": {
+        "model_type": "resnet",
+        "embedding_size": 16,
+        "hidden_sizes": [16, 32, 64, 128],
+        "depths": [1, 1, 1, 1],
+        "layer_type": "basic",
+        "out_features": ["stage1", "stage2", "stage3", "stage4"],
+    },
+}
+
 CARE: dict[str, dict[str, Any]] = {
     "align": {"projection_dim": 320},
     "align_vision_model": {"width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 320},
@@ -81,19 +98,25 @@ CARE: dict[str, dict[str, Any]] = {
     "autoformer": _SERIES,
     "bamba": {"attn_layer_indices": [1]},
     "bit": {"num_groups": 4},
+    "blip-2": {"image_token_index": 500},
     "blt": {"encoder_hash_byte_group_vocab": 512, "num_hidden_layers": 2},
     "chameleon": {"vocabulary_map": {"<image>": 400, "IMGIMGAZ": 401, "IMGIMGBZ": 402}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
+    "conditional_detr": _RESNET,
     "cvt": {"depth": (1, 2, 3)},
     "d_fine": _AFTER_HGNET,
+    "dab-detr": _RESNET,
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
     # Their defaults have no number of experts, or none that a token is sent to.
     "deepseek_v2": {"num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "deepseek_ocr2_text": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse"]},
+    "deformable_detr": _RESNET,
     "deimv2": _AFTER_HGNET,
+    "detr": _RESNET,
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
     "dots3_note_text": _DOTS_3,
+    "donut-swin": _WINDOWS,
     "efficientnet": {"width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 320},
     "emu3": {"vocabulary_map": {"<image>": 400, "<|visual token 000000|>": 401, "<|extra_200|>": 402}},
     "ernie4_5_vl_moe_text": {
@@ -121,6 +144,8 @@ CARE: dict[str, dict[str, Any]] = {
     "informer": _SERIES,
     "inkling2_loop_text": _INKLING_2,
     "inkling2_text": _INKLING_2,
+    "instructblip": {"image_token_index": 500},
+    "instructblipvideo": {"video_token_index": 500},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "lw_detr": {"projector_scale_factors": [1.0]},
@@ -131,6 +156,7 @@ CARE: dict[str, dict[str, Any]] = {
         "image_size": 64,
         "num_windows": 4,
     },
+    "maskformer-swin": _WINDOWS,
     "mamba2": _MAMBA_2,
     "ministral": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
@@ -149,6 +175,8 @@ CARE: dict[str, dict[str, Any]] = {
     "rt_detr": {"encoder_in_channels": [32, 64, 128]},
     "rt_detr_v2": {"encoder_in_channels": [32, 64, 128]},
     "step3p5": {"sliding_window": 32},
+    "swin": _WINDOWS,
+    "table-transformer": _RESNET,
     "time_series_transformer": _SERIES,
     "wav2vec2-bert": {"vocab_size": 32},
     "wav2vec2-conformer": {"vocab_size": 32},

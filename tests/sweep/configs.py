@@ -51,7 +51,15 @@ SIZES: dict[str, dict[str, Any]] = {
             VOCABULARY, "pronunciation_vocab_size", "t2u_vocab_size", "char_vocab_size", "unit_hifi_gan_vocab_size"
         ),
         **_same(VOCABULARY, "codebook_size", "num_hash_buckets", "audio_vocab_size", "text_encoder_vocab_size"),
-        **_same(VOCABULARY, "num_embeddings", "src_vocab_size", "tgt_vocab_size", "entity_vocab_size"),
+        **_same(
+            VOCABULARY,
+            "num_embeddings",
+            "num_bpe_labels",
+            "num_wordpiece_labels",
+            "src_vocab_size",
+            "tgt_vocab_size",
+            "entity_vocab_size",
+        ),
         **_same(128, "max_position_embeddings", "n_positions", "n_ctx", "max_2d_position_embeddings", "context_length"),
         **_same(128, "max_target_positions", "seq_length", "max_seq_len", "max_sequence_length", "model_max_length"),
         **_same(128, "original_max_position_embeddings", "initial_context_length"),
@@ -291,7 +299,7 @@ def _is_encoder(kind: Any) -> bool:
 
 def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], care: Mapping[str, Any]) -> Any:
     """A small configuration of a class. ``given`` is the one that another configuration has of it by default."""
-    from transformers import PreTrainedConfig
+    from transformers import AutoConfig, PreTrainedConfig
 
     base = given if given is not None else _plain(kind, care)
     sizes = {name: value for group, names in SIZES.items() if group not in left for name, value in names.items()}
@@ -304,7 +312,9 @@ def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], ca
     new: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
-        if isinstance(value, PreTrainedConfig):
+        if isinstance(care.get(name), dict) and "model_type" in care[name]:
+            new[name] = AutoConfig.for_model(**care[name])
+        elif isinstance(value, PreTrainedConfig):
             new[name] = _small(type(value), value, left, ids, {**CARE.get(value.model_type, {}), **care.get(name, {})})
         elif _is_number(value) and name in _LAYERS and kept:
             new[name] = len(kept)
@@ -316,6 +326,10 @@ def _small(kind: Any, given: Any, left: tuple[str, ...], ids: dict[str, int], ca
                 new[name] = found
         elif name in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
             sections[name] = value
+        elif name in ("num_heads", "encoder_num_heads") and isinstance(value, list | tuple) and "width" not in left:
+            if _is_number(values.get("embed_dim")):
+                # Stages that double a width, which becomes a power of two.
+                new[name] = type(value)(2 * 2**i for i in range(len(value)))
         elif isinstance(value, list | tuple) and kept and len(value) == layers and layers > 2:
             shorter = type(value)(value[i] for i in kept)
             new[name] = (None if "lists" in left else _list(name, shorter)) or shorter

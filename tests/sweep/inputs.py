@@ -141,10 +141,11 @@ def _with_images(model: Any, ids: torch.Tensor) -> Iterator[dict[str, Any]]:
             continue
         try:
             with torch.inference_mode():
-                found = features(pixels)
+                asked = "qformer_input_ids" in inspect.signature(features).parameters
+                found = features(pixels, **({"qformer_input_ids": ids} if asked else {}))
         except Exception:
             continue
-        found = getattr(found, "pooler_output", found)
+        found = found if torch.is_tensor(found) else getattr(found, "pooler_output", found)
         found = found[0] if isinstance(found, list | tuple) else found
         if torch.is_tensor(found) and found.dim() >= 2:
             places = torch.full((1, found.numel() // found.shape[-1]), token)
@@ -210,4 +211,9 @@ def _others(model: Any, ids: torch.Tensor) -> Iterator[dict[str, Any]]:
     yield {"inputs_embeds": noise(1, _TOKENS, getattr(config, "hidden_size", 64) or 64)}
     yield {"hidden_states": noise(1, _TOKENS, getattr(config, "hidden_size", 64) or 64)}
     yield {"input_ids": ids, "visual_feats": noise(1, 4, 2048), "visual_pos": noise(1, 4, 4)}
-    yield {"input_ids": ids[:, :8]}
+    mask = torch.zeros(1, ids.shape[1], dtype=torch.long)
+    for image in _images(model, {"pixel_values"}):
+        # As many places as the model makes of an image.
+        latent = next((n for n in _said(model, "latent_query_num") if isinstance(n, int)), 64)
+        long = torch.cat([mask, torch.ones(1, latent, dtype=torch.long)], dim=1)
+        yield {**image, "input_ids": torch.full_like(long, PLAIN_IDS[0]), "image_embeds_position_mask": long}
