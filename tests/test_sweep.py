@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from sweep import checks, command, configs, models, operands, report  # noqa: E402
+from sweep import checks, command, configs, models, operands, report, worker  # noqa: E402
 
 # Of different kinds: dense, tied, convolutions of GPT-2, experts, state space, latent attention, encoders and decoders,
 # images, sounds, and modules that stay in float32.
@@ -200,3 +204,39 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(ran) == 3 and len({tuple(task) for task in ran}) == 2
     assert {json.loads(line)["architecture"] for line in out.read_text().splitlines()} == {"llama", "gpt2"}
     assert command.main(["--auto", "AutoModelForNothing"]) == 2
+
+
+WORKER = """
+import json, sys
+for line in sys.stdin:
+    auto, name = json.loads(line)
+    if name == "dies":
+        sys.exit(3)
+    print(json.dumps({"auto": auto, "architecture": name, "steps": {}}), flush=True)
+"""
+
+
+def test_a_process_that_dies_costs_its_model_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(seconds: float) -> Any:
+        pipe = subprocess.PIPE
+        return subprocess.Popen([sys.executable, "-c", WORKER], stdin=pipe, stdout=pipe, text=True)
+
+    monkeypatch.setattr(command, "_start", start)
+    names = ["a", "dies", "b", "dies", "c"]
+    records = list(command.run([("AutoModel", name) for name in names], jobs=1, seconds=5))
+    assert [r["architecture"] for r in records] == names
+    assert [bool(report.faults(r)) for r in records] == [False, True, False, True, False]
+    assert "it ended with 3" in records[1]["steps"]["process"]
+
+
+def test_a_model_that_takes_too_long_is_told() -> None:
+    before = signal.signal(signal.SIGALRM, worker._late)
+    try:
+        assert "more than 0 s" in worker._record(lambda: time.sleep(5) or {}, 0.05)["steps"]["time"]
+        assert "ValueError: no" in worker._record(raises, 5)["steps"]["check"]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def raises() -> Any:
+    raise ValueError("no")

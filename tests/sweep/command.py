@@ -117,13 +117,12 @@ def _serve(todo: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], seconds: 
         count += 1
         answer = _ask(process, task, seconds)
         if answer is None:
-            process.kill()
-            ended = process.wait()
+            ended = _ended(process)
             process = None
             answer = {
                 "auto": task[0],
                 "architecture": task[1],
-                "steps": {"process": f"it ended with {ended}, or took more than {2 * seconds:.0f} s"},
+                "steps": {"process": f"it ended with {ended} (after {2 * seconds + 60:.0f} s it is killed)"},
             }
         done.put(answer)
     _end(process)
@@ -161,6 +160,14 @@ def _send(stream: TextIO | None, line: str) -> None:
     if stream is not None:
         stream.write(line + "\n")
         stream.flush()
+
+
+def _ended(process: subprocess.Popen[str]) -> int:
+    try:
+        return process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _end(process: subprocess.Popen[str] | None) -> None:
