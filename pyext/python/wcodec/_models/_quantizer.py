@@ -23,6 +23,7 @@ from . import _load
 from ._checkpoint import Checkpoint
 from ._device_map import check_map, single, weigh
 from ._find import find, groups, routed
+from ._hub import container_beside
 from ._names import Match, check, match, tie
 from ._replace import replace
 
@@ -35,7 +36,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     if not files:
         raise InputError("there is no model.safetensors beside the .wcodec file (save it with wcodec.save_pretrained)")
     device, dtype = _place(model, options)
-    path = Path(files[0]).parent / Path(config.file).name
+    path = container_beside(files, config.file)
     container = Container.open(path)
     tie(model)
     found = match(model, container)
@@ -83,7 +84,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     # A repository's files are links to where the Hub's cache has them, named as they should be.
     folder = files[0].parent
     with _as_ever():
-        checkpoint = Checkpoint(folder if len(files) > 1 else files[0])
+        checkpoint = Checkpoint(folder if len(files) > 1 else files[0], files=files)
         tie(model)
         names = match(model, checkpoint)
         # What is missing or too much of the rest is for transformers to say, as it does of any checkpoint.
