@@ -37,7 +37,9 @@ def is_cached(name: str, cache_dir: str | os.PathLike[str] | None = None) -> boo
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
     loaded = getattr(sys.modules.get("huggingface_hub.constants"), "HF_HUB_CACHE", None)
-    named = loaded or os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    named = (
+        loaded or os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    )
     cache = Path(os.path.expandvars(os.fspath(cache_dir or named))).expanduser()
     return (cache / f"models--{name.replace('/', '--')}" / "snapshots").is_dir()
 

@@ -236,9 +236,7 @@ def prepared(
                 "pass what it returns)"
             )
         path = Path(path_of(src))
-        return original_model(
-            path if path.is_dir() else path.parent, device or "cpu", "auto", trust_remote_code
-        )[0]
+        return original_model(path if path.is_dir() else path.parent, device or "cpu", "auto", trust_remote_code)[0]
 
     found = statistics_of(load, calibrate, progress=progress)
     chooser = Chooser(weights, found, options, feedback=feedback, device=device)

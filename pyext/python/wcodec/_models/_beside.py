@@ -52,7 +52,15 @@ _MOST_IN_FOLDER, _DEEPEST = 500, 3
 # Of a tokenizer: another one saves its own.
 _TOKENIZER = (
     *("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.model", "*.spm", "*.bpe"),
-    *("*.tiktoken", "tekken.json", "bpe.codes", "dict.txt", "chat_template*", "additional_chat_templates/*", "*_vocab*"),
+    *(
+        "*.tiktoken",
+        "tekken.json",
+        "bpe.codes",
+        "dict.txt",
+        "chat_template*",
+        "additional_chat_templates/*",
+        "*_vocab*",
+    ),
 )
 # Configs that name code of their own.
 _NAMING_CODE = ("*config*.json", "modules.json")

@@ -26,7 +26,12 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def __init__(self, path: Path, rest: bool = False, files: Sequence[Path] | None = None) -> None:
         from safetensors import SafetensorError, safe_open
 
-        if files is None and path.is_dir() and not any(path.glob("*.safetensors")) and not any(path.glob("*.safetensors.index.json")):
+        if (
+            files is None
+            and path.is_dir()
+            and not any(path.glob("*.safetensors"))
+            and not any(path.glob("*.safetensors.index.json"))
+        ):
             raise FileMissingError(
                 f"{path}: there is no .wcodec and no .safetensors file in it "
                 "(name the folder of a model; convert .bin files to .safetensors first)",

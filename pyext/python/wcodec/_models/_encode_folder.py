@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .. import _api, _native
 from .._errors import FileMissingError, InputError, OutputExistsError
 from .._files import output
@@ -22,7 +24,7 @@ from . import _beside, _kinds, _load
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find
 from ._folder import quantization_of
-from ._names import Match, check, match
+from ._names import Match, check, match, shared_names
 from ._replace import nothing_to_compress
 from ._save import CONFIG, FILE, REST
 
@@ -91,6 +93,7 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
         model = _load.skeleton(config, _load.computing_dtype_of(config, source), trusted)
     found = match(model, checkpoint)
     check(model, found, checkpoint.shape, str(checkpoint.path))
+    twice = _twice(model, found, checkpoint)
     candidates, skipped = find(model, [], [], True)
     candidates = [c for c in candidates if all(n in found.whole or n in found.experts for n in c.parameters)]
     kept = [c for c in candidates if _is_wanted(found, c, wanted)]
@@ -99,7 +102,7 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     keys, stacks = _names(found, kept)
     transpose = [exactly(key) for c in kept if c.kind == "conv1d" for n in c.parameters for key in [found.whole[n]]]
     taken = {key for names in keys.values() for key in names}
-    rest = {name: (name,) for name in checkpoint if name not in taken}
+    rest = {name: (name,) for name in checkpoint if name not in taken | twice}
     metadata = {**(options.pop("metadata", None) or {}), **({_native.REST_KEY: REST} if rest else {})}
     options = {**options, "metadata": metadata, "transpose": transpose}
     if stacks or (source / _kinds.ADAPTER).is_file():
@@ -107,7 +110,7 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
         # of one file, which could not have both.
         report = _api.compress(Lazy(checkpoint, keys, stacks), new / FILE, **options)
     else:
-        skip = [*patterns("skip", options.pop("skip", ())), *map(exactly, rest)]
+        skip = [*patterns("skip", options.pop("skip", ())), *map(exactly, [*rest, *sorted(twice)])]
         report = _api.compress(source, new / FILE, skip=skip, **options)
     with output(new / REST) as out:
         out.write_tensors(tensor_source(Lazy(checkpoint, rest, {}), {"format": "pt"}))
@@ -120,6 +123,20 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
     return report
+
+
+def _twice(model: Any, found: Match, checkpoint: Checkpoint) -> set[str]:
+    """Tensors that are tied to another in the model and equal to it, which are stored once; the others are found for
+    their parameters."""
+    dropped = set()
+    for name, source in shared_names(model).items():
+        own, other = found.whole.get(name), found.whole.get(source)
+        if own is None or other is None or own == other or other in dropped:
+            continue
+        if checkpoint.shape(own) == checkpoint.shape(other) and torch.equal(checkpoint[own], checkpoint[other]):
+            found.whole[name] = other
+            dropped.add(own)
+    return dropped
 
 
 def _names(found: Match, kept: list[Candidate]) -> tuple[dict[str, tuple[str, ...]], dict[str, int]]:

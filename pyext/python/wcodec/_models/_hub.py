@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from .. import _places
@@ -185,7 +186,7 @@ def _fetch(name: str, options: Options, prefix: str, files: Iterable[str]) -> Pa
 
     # Names are patterns there.
     patterns = [re.sub(r"([*?[])", r"[\1]", prefix + file) for file in files]
-    given = {
+    given: dict[str, Any] = {
         "revision": options.revision, "token": options.token, "cache_dir": options.cache_dir,
         "force_download": options.force_download, "etag_timeout": _SECONDS, "allow_patterns": patterns,
     }  # fmt: skip
@@ -317,11 +318,14 @@ def _of_cache(folder: Path) -> tuple[str, Options] | None:
 
 
 def _as_called(options: Options) -> Options:
-    """The options with those that ``from_pretrained`` was called with and that are nowhere in what it gives a quantizer:
-    read from its frame."""
-    frame = sys._getframe(1)
+    """The options with those that ``from_pretrained`` was called with, which it gives no quantizer: they are read from
+    its frame."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "from_pretrained" and frame.f_globals.get("__name__") == "transformers.modeling_utils":
+        if (
+            frame.f_code.co_name == "from_pretrained"
+            and frame.f_globals.get("__name__") == "transformers.modeling_utils"
+        ):
             given = frame.f_locals
             return Options(
                 options.revision,

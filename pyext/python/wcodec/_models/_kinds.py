@@ -179,9 +179,7 @@ def _is_model(names: list[str]) -> bool:
     return _CONFIG in names or any(n.endswith(".wcodec") for n in names) or _has_weights(names)
 
 
-def _adapter(
-    place: str | os.PathLike[str], names: list[str], read: Callable[[str], dict[str, Any]]
-) -> InputError:
+def _adapter(place: str | os.PathLike[str], names: list[str], read: Callable[[str], dict[str, Any]]) -> InputError:
     record = read(ADAPTER)
     kind, base = record.get("peft_type") or "peft", record.get("base_model_name_or_path")
     if _is_model(names):

@@ -12,7 +12,7 @@ import torch
 
 from .. import _api, _decodable, _devices, _places
 from .._container import Container, TensorEntry
-from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
+from .._errors import FormatError, InputError, UnsupportedError
 from .._foreign import by_transformers, class_of, config_of
 from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback

@@ -71,7 +71,7 @@ def save_pretrained(
     target = Path(folder)
     _keep_original(target)
     rest = _rest(model)
-    check_own(model, rest)
+    check_own(model)
     with tempfile.TemporaryDirectory(prefix="wcodec-save-") as place, ExitStack() as stack:
         small = _small_files(model, layers[0], tokenizer, Path(place))
         for name, path in _beside.of_model(model, target, tokenizer is None).items():

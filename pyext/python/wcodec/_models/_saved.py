@@ -42,8 +42,8 @@ def inner(model: Any) -> Any:
     for name, module in model.named_modules():
         if _is_pefts(module) and isinstance(getattr(module, "base_layer", None), torch.nn.Module):
             raise InputError(
-                f"'{name}' has an adapter of peft, which is saved by itself (save_pretrained of the PeftModel, or of the "
-                "model that it was loaded into; unload() it to save the model)"
+                f"'{name}' has an adapter of peft, which is saved by itself (save_pretrained of the PeftModel or of "
+                "the model that it was loaded into; unload() it to save the model)"
             )
     for name, tensor in model.named_parameters():
         if type(tensor.data).__name__ == "DTensor":
@@ -69,19 +69,18 @@ def _is_torchs(model: Any) -> bool:
     return type(model).__name__ in _AROUND and type(model).__module__.partition(".")[0] == "torch"
 
 
-def check_own(model: Any, rest: dict[str, torch.Tensor]) -> None:
-    """Whether a model's class makes every part that a model has: what was put beside them would be in the files, and
-    loading would refuse or leave it out.
+def check_own(model: Any) -> None:
+    """Whether a model's class makes every parameter that a model has: what was put beside them would be in the files,
+    and loading would refuse or leave it out.
 
-    :param rest: what is not compressed, by names.
     :raises InputError: if there is more; it is named.
     """
     made = _made_again(model)
     if made is None:
         return
     known = {n: tuple(p.shape) for n, p in made.named_parameters(remove_duplicate=False)}
-    known.update((n, tuple(b.shape)) for n, b in made.named_buffers(remove_duplicate=False))
     modules = {name for name, _ in made.named_modules(remove_duplicate=False)}
+    rest = {plain_name(n): tuple(p.shape) for n, p in model.named_parameters()}
     more = [n for n in rest if n not in known]
     more += [
         name
@@ -96,10 +95,14 @@ def check_own(model: Any, rest: dict[str, torch.Tensor]) -> None:
             "class that makes it in its __init__, or take it out and save it by itself)",
             tensor=more[0],
         )
-    for name, tensor in rest.items():
-        if tuple(tensor.shape) != known[name]:
+    for path, layer in model.named_modules():
+        weight = f"{plain_name(path)}.weight"
+        if isinstance(layer, CompressedLayer) and weight in known:
+            rest[weight] = tuple(layer.entry.shape)
+    for name, shape in rest.items():
+        if shape != known[name]:
             raise InputError(
-                f"'{name}' is {list(tensor.shape)}, and in a {kind} of this config {list(known[name])} (change the "
+                f"'{name}' is {list(shape)}, and in a {kind} of this config {list(known[name])} (change the "
                 "config as the model was changed)",
                 tensor=name,
             )
