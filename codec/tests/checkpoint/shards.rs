@@ -182,6 +182,9 @@ fn folders_whose_meaning_is_open() {
     assert!(e.kind() == ErrorKind::Input && text(&e).contains("no .safetensors file"), "{e}");
     let shards = folder(&good_map());
     std::fs::copy(shards.path().join(INDEX), shards.path().join("other.safetensors.index.json")).unwrap();
+    // One of them has the name that transformers looks for.
+    assert_eq!(Checkpoint::open(shards.path()).unwrap().tensors().len(), 3);
+    std::fs::rename(shards.path().join(INDEX), shards.path().join("another.safetensors.index.json")).unwrap();
     assert!(text(&refused(shards.path(), "two indexes")).contains("several indexes"));
     let e = refused(&empty.path().join("none"), "nothing there");
     assert!(e.kind() == ErrorKind::Io && text(&e).contains("none"), "{e}");

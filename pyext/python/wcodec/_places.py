@@ -65,6 +65,12 @@ def check(
         if offline() or local_files_only:
             if is_cached(name, cache_dir):
                 return
+            if near(name) is None:
+                raise FileMissingError(
+                    f"{name}: there is no such {what}, no repository of that name in the cache, and the Hub is not asked "
+                    "(check the path; or fetch the repository without HF_HUB_OFFLINE and local_files_only)",
+                    file=name,
+                )
         elif near(name) is None:
             return
     raise missing(name, what)

@@ -37,9 +37,12 @@ _OTHERS = (
     *("events.out.tfevents*", "zero_to_fp32.py", "latest"),
     *("*.part", "*.lock", "*.incomplete"),
 )
-# Of such files, only small ones belong to a processor or to a model's page.
-_DATA = (
+# Of a model's page; few and small ones are taken along.
+_PICTURES = (
     *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.webp", "*.svg", "*.pdf", "*.mp4", "*.mov", "*.wav", "*.mp3", "*.flac"),
+)
+# Of such files, only small ones belong to a processor.
+_DATA = (
     *("*.npz", "*.npy", "*.pkl", "*.pickle", "*.joblib", "*.csv", "*.tsv", "*.jsonl", "*.parquet", "*.arrow", "*.log"),
     *("*.zip", "*.tar", "*.tar.*", "*.tgz", "*.gz", "*.xz", "*.zst", "*.7z", "*.rar"),
 )
@@ -91,9 +94,14 @@ def belongs(name: str, size: int | None = None) -> bool:
         return False
     if not folders and base in _ADAPTER:
         return True
-    if size is not None and size > (_LARGEST_DATA if _any(base.lower(), _DATA) else _LARGEST):
+    if size is not None and size > (_LARGEST_DATA if _any(base.lower(), (*_PICTURES, *_DATA)) else _LARGEST):
         return False
     return not _any(base, (*_WEIGHTS, *_OTHERS)) and not (_any(base, _OURS) and (not folders or base != "config.json"))
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file is for people to look at or to hear."""
+    return _any(name.lower(), _PICTURES)
 
 
 def beside(folder: Path, read: Iterable[str] = ()) -> Beside:

@@ -113,7 +113,7 @@ def _is_read(name: str, size: int | None, code: bool) -> bool:
     base = name.rpartition("/")[2].lower()
     if base.endswith(".py"):
         return code
-    return not base.startswith(_UNREAD) and (_beside.belongs(name, size) or name == _CONFIG)
+    return not base.startswith(_UNREAD) and not _beside.is_picture(base) and (_beside.belongs(name, size) or name == _CONFIG)
 
 
 def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: str) -> list[str]:
