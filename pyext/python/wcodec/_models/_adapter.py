@@ -19,7 +19,7 @@ def apply(model: Any, folder: Path) -> None:
     path = folder / ADAPTER
     if not path.is_file():
         return
-    if importlib.util.find_spec("peft") is None or not hasattr(model, "load_adapter"):
+    if not _has_peft() or not hasattr(model, "load_adapter"):
         raise UnsupportedError(
             f"{path}: this adapter belongs to the model, and peft is not installed "
             "(pip install peft, or move the adapter's files to another folder)",
@@ -29,3 +29,7 @@ def apply(model: Any, folder: Path) -> None:
         model.load_adapter(str(folder))
     model.requires_grad_(False)
     model.eval()
+
+
+def _has_peft() -> bool:
+    return importlib.util.find_spec("peft") is not None
