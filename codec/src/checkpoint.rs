@@ -14,10 +14,12 @@ use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 mod config;
 mod gguf;
+mod shards;
 
 use config::{CONFIG, read_model};
 pub(crate) use config::{REST_FILE, container_in, container_of};
 pub use gguf::{Gguf, GgufTensor};
+use shards::{Shards, find_shards};
 
 /// A tensor that a [`Source`] has.
 #[derive(Clone, Debug, PartialEq)]
@@ -173,9 +175,21 @@ impl Checkpoint {
                     return Err(Error::missing("a shard of the checkpoint is missing", &file)
                         .advice("download it, or complete the copy of the checkpoint"));
                 }
-                // Tensors that the index does not mention are taken where they are.
-                checkpoint.add_file(&file, cut, |name| {
-                    wanted.as_ref().and_then(|w| w.get(name)).is_none_or(|place| *place == shard)
+                checkpoint.add_file(&file, cut, |name, taken| {
+                    // Tensors that the index does not mention are taken where they are.
+                    let Some(place) = wanted.as_ref().and_then(|w| w.get(name)).filter(|place| **place != shard) else {
+                        return Ok(true);
+                    };
+                    if taken.contains(name) {
+                        let what = format!(
+                            "it is in '{place}', as the index says, and in '{shard}', from which transformers reads it"
+                        );
+                        return Err(Error::format(what)
+                            .file(path)
+                            .tensor(name)
+                            .advice("download the checkpoint again"));
+                    }
+                    Ok(false)
                 })?;
             }
             if let Some((name, shard)) = wanted.iter().flatten().find(|(n, _)| !checkpoint.names.contains(*n)) {
@@ -186,7 +200,7 @@ impl Checkpoint {
             }
         } else {
             folder = folder_of(path);
-            checkpoint.add_file(path, cut, |_| true)?;
+            checkpoint.add_file(path, cut, |_, _| Ok(true))?;
         }
         if let Some((config, files)) = read_model(folder)? {
             checkpoint.others.push(folder.join(CONFIG));
@@ -236,11 +250,17 @@ impl Checkpoint {
         self.files[file].read(begin + offset, length, cancel).map_err(|e| e.tensor(name))
     }
 
-    fn add_file(&mut self, path: &Path, cut: bool, wanted: impl Fn(&str) -> bool) -> Result<()> {
+    /// `wanted` says of a tensor of the file, and of the names that other files have given, whether it is taken.
+    fn add_file(
+        &mut self,
+        path: &Path,
+        cut: bool,
+        wanted: impl Fn(&str, &HashSet<String>) -> Result<bool>,
+    ) -> Result<()> {
         let file = InputFile::open(path)?;
         let (start, header) = read_header(&file, cut).map_err(|e| e.file(path))?;
         for name in header.offset_keys() {
-            if !wanted(&name) {
+            if !wanted(&name, &self.names)? {
                 continue;
             }
             let info = header.info(&name).expect("the header names it");
@@ -248,7 +268,9 @@ impl Checkpoint {
                 .map_err(|e| e.file(path).tensor(&name).advice("convert the tensor to another dtype"))?;
             let (begin, end) = info.data_offsets;
             if !self.names.insert(name.clone()) {
-                return Err(Error::format("it is in two shards")
+                let at = self.tensors.iter().position(|t| t.name == name).expect("its name was taken");
+                let (first, second) = (own_name(self.file_of(at)), own_name(path));
+                return Err(Error::format(format!("it is in two shards, '{first}' and '{second}'"))
                     .file(path)
                     .tensor(&name)
                     .advice("download the checkpoint again"));
@@ -262,6 +284,11 @@ impl Checkpoint {
         self.files.push(file);
         Ok(())
     }
+}
+
+/// A file's own name, for messages.
+fn own_name(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
 }
 
 /// The header of a safetensors file, and where its data begins.
@@ -296,71 +323,6 @@ fn read_header(file: &InputFile, cut: bool) -> Result<(u64, safetensors::tensor:
             .advice("it was cut off or appended to: download it again"));
     }
     Ok((8 + length, metadata))
-}
-
-type WeightMap = BTreeMap<String, String>;
-
-/// The shards of a folder.
-struct Shards {
-    names: Vec<String>,
-    /// Their index, and which tensor it says is in which.
-    index: Option<PathBuf>,
-    wanted: Option<WeightMap>,
-}
-
-impl Shards {
-    fn single(name: &str) -> Self {
-        Self { names: vec![name.to_owned()], index: None, wanted: None }
-    }
-}
-
-fn find_shards(folder: &Path) -> Result<Shards> {
-    let entries = std::fs::read_dir(folder).map_err(|e| Error::io("list the folder", folder, e))?;
-    let mut names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
-    names.sort();
-    let with = |end: &str| names.iter().filter(|n| n.ends_with(end)).cloned().collect::<Vec<_>>();
-    let (indexes, files) = (with(".safetensors.index.json"), with(".safetensors"));
-    let standard = "model.safetensors";
-    if files.iter().any(|f| f == standard) && indexes.is_empty() {
-        return Ok(Shards::single(standard));
-    }
-    match (&indexes[..], &files[..]) {
-        ([index], _) => {
-            let path = folder.join(index);
-            let text = std::fs::read(&path).map_err(|e| Error::io("read", &path, e))?;
-            #[derive(serde::Deserialize)]
-            struct ShardIndex {
-                weight_map: WeightMap,
-            }
-            let parsed: ShardIndex = serde_json::from_slice(&text).map_err(|e| {
-                Error::format(format!("not an index of shards: {e}"))
-                    .file(&path)
-                    .advice("download the checkpoint again")
-            })?;
-            if parsed.weight_map.is_empty() {
-                return Err(Error::format("the index of the shards names no tensor")
-                    .file(&path)
-                    .advice("download the checkpoint again"));
-            }
-            let mut shards: Vec<String> = parsed.weight_map.values().cloned().collect();
-            shards.sort();
-            shards.dedup();
-            if let Some(bad) = shards.iter().find(|s| Path::new(s).file_name() != Some(s.as_ref())) {
-                return Err(Error::format(format!("a shard named '{bad}' is not in the folder"))
-                    .file(&path)
-                    .advice("put the shards beside the index, and plain names into it"));
-            }
-            Ok(Shards { names: shards, index: Some(path), wanted: Some(parsed.weight_map) })
-        }
-        ([], [file]) => Ok(Shards::single(file)),
-        ([], []) => Err(Error::input("no .safetensors file in the folder")
-            .file(folder)
-            .advice("name the folder of a Hugging Face checkpoint, or convert it to .safetensors")),
-        ([], _) => Err(Error::input("several .safetensors files and no index of them")
-            .file(folder)
-            .advice("name one of the files, or add model.safetensors.index.json")),
-        _ => Err(Error::input("several indexes of shards in the folder").file(folder).advice("name one of the files")),
-    }
 }
 
 /// Refuses a checkpoint that is the rest of a model: most of the model would be left out silently.

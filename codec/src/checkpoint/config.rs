@@ -53,6 +53,11 @@ pub fn container_of(folder: &Path) -> Option<String> {
     Some(Path::new(named).file_name()?.to_string_lossy().into_owned())
 }
 
+/// The file that `config.json` says the weights are in (`transformers_weights`), as transformers reads it.
+pub fn weights_named_in(folder: &Path) -> Option<String> {
+    Some(config_of(folder)?.get("transformers_weights")?.as_str()?.to_owned())
+}
+
 /// The container in the folder of a compressed model: the one that its `config.json` names, or the only one.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from . import _dtypes, _torch
 from ._container import Container, TensorEntry
 from ._errors import InputError
+from ._models import _folder_kinds
 from ._options import path_of, shown, text_of
 
 if TYPE_CHECKING:
@@ -25,7 +27,12 @@ Source = str | os.PathLike[str] | Tensors
 
 def native_source(source: Source) -> _Source:
     """The source in the form that the native module takes."""
-    return tensor_source(source) if isinstance(source, Mapping) else path_of(source)
+    if isinstance(source, Mapping):
+        return tensor_source(source)
+    path = path_of(source)
+    if os.path.isdir(path):
+        _folder_kinds.check_weights(Path(path))
+    return path
 
 
 def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) -> _TensorSource:

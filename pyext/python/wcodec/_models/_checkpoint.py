@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,19 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     :param path: a folder, or a file.
     :param rest: whether the folder may have only what is not compressed of a model.
+    :param files: of the folder, those to read, as transformers chose them; of a tensor that several have, the last
+        counts, as for transformers.
     """
 
-    def __init__(self, path: Path, rest: bool = False) -> None:
+    def __init__(self, path: Path, rest: bool = False, files: Sequence[Path] | None = None) -> None:
         from safetensors import SafetensorError, safe_open
 
-        if path.is_dir() and not any(path.glob("*.safetensors")) and not any(path.glob("*.safetensors.index.json")):
+        if (
+            files is None
+            and path.is_dir()
+            and not any(path.glob("*.safetensors"))
+            and not any(path.glob("*.safetensors.index.json"))
+        ):
             raise FileMissingError(
                 f"{path}: there is no .wcodec and no .safetensors file in it "
                 "(name the folder of a model; convert .bin files to .safetensors first)",
@@ -35,7 +42,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self.path = path
         self._files: dict[str, Any] = {}
         opened: dict[str, Any] = {}
-        for name, place in _native.checkpoint(path, rest)[0]:
+        found = (pair for one in files or [path] for pair in _native.checkpoint(one, rest)[0])
+        for name, place in found:
             file = str(place)
             if file not in opened:
                 try:
@@ -45,6 +53,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                         f"{file}: not a safetensors file: {error} (download it again)", file=file
                     ) from None
             self._files[name] = opened[file]
+        self.files = [Path(file).name for file in opened]
+        """Names of the files that are read."""
 
     def __getitem__(self, key: str) -> torch.Tensor:
         found: torch.Tensor = self._files[key].get_tensor(key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,11 @@ from typing import Any
 from .. import _api, _native
 from .._errors import FileMissingError, InputError, OutputExistsError
 from .._files import output
-from .._foreign import config_of, read_json
+from .._foreign import by_transformers, config_of, read_json
 from .._options import exactly, patterns
 from .._reports import CompressionReport
 from .._sources import tensor_source
-from . import _load
+from . import _beside, _folder_kinds, _load
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find
 from ._folder import quantization_of
@@ -28,10 +27,6 @@ from ._reads import Part, layer_reads, tensor, whole
 from ._replace import nothing_to_compress
 from ._save import CONFIG, FILE, REST
 from ._ties import settle
-
-# What else is in the folder of a model and goes with it: tokenizer, processors, settings for generation.
-_BESIDE = ("*.json", "*.jinja", "*.model", "vocab.txt", "merges.txt")
-_NOT_BESIDE = (CONFIG, "*.safetensors.index.json", "*.bin.index.json")
 
 
 def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionReport:
@@ -48,6 +43,7 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionR
             "a folder is written of the folder of a model (name that, or an output that ends with .wcodec)"
         )
     source, target = Path(src), Path(dst)
+    _folder_kinds.check(source)
     overwrite = bool(options.pop("overwrite", False))
     _check_target(target, overwrite)
     wanted = patterns("include", options.pop("include", ())), patterns("exclude", options.pop("exclude", ()))
@@ -90,11 +86,14 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 
 def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options: dict[str, Any]) -> CompressionReport:
-    config = config_of(source)
+    trusted = bool(options.get("trust_remote_code"))
+    config = config_of(source, trust_remote_code=trusted)
     checkpoint = Checkpoint(source)
     with as_ever():
-        model = _load.skeleton(config, _load.computing_dtype_of(config, source))
+        with by_transformers(source, "makes no model of its config"):
+            model = _load.skeleton(config, _load.computing_dtype_of(config, source), trusted)
         found = match(model, checkpoint, checkpoint.shape)
+        matched = set(found.whole.values())
         settle(model, found, checkpoint.same)
         check(model, found, checkpoint.shape, str(checkpoint.path))
         candidates, skipped = find(model, [], [], True)
@@ -105,10 +104,14 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     encoded = _encoded(found, kept, checkpoint)
     encoded.update(_unused(found, checkpoint, wanted))
     transpose = [exactly(key) for c in kept if c.transposed for n in c.parameters for key in _keys_of(found, c, n)]
-    rest = _rest(found, checkpoint, encoded)
+    # Tensors that are tied to an equal one are stored once.
+    twice = matched - set(found.whole.values())
+    rest = {key: part for key, part in _rest(found, checkpoint, encoded).items() if key not in twice}
     metadata = {**(options.pop("metadata", None) or {}), **({_native.REST_KEY: REST} if rest else {})}
     options = {**options, "metadata": metadata, "transpose": transpose}
-    if all(part.keys == (name,) for name, part in encoded.items()):
+    as_they_are = all(part.keys == (name,) for name, part in encoded.items())
+    # A folder with an adapter is no source of one file, which could not have both.
+    if as_they_are and not (source / _folder_kinds.ADAPTER).is_file():
         skip = [*patterns("skip", options.pop("skip", ())), *(exactly(key) for key in checkpoint if key not in encoded)]
         report = _api.compress(source, new / FILE, skip=skip, **options)
     else:
@@ -117,11 +120,10 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     with output(new / REST) as out:
         out.write_tensors(tensor_source(_lazy(rest), {"format": "pt"}))
         out.finish()
-    for path in sorted(source.iterdir()):
-        beside = any(fnmatch.fnmatchcase(path.name, p) for p in _BESIDE)
-        if beside and path.is_file() and not any(fnmatch.fnmatchcase(path.name, p) for p in _NOT_BESIDE):
-            shutil.copyfile(path, new / path.name)
+    _beside.copy(source, new, checkpoint.files).tell(source)
     record = read_json(source / CONFIG)
+    # It names weights that are not in this folder.
+    record.pop("transformers_weights", None)
     way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": options.get("coder", "rans")}
     record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")

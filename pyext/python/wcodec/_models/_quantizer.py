@@ -23,6 +23,7 @@ from . import _load
 from ._checkpoint import Checkpoint, Stored
 from ._device_map import check_map, single, weigh
 from ._find import find, groups, routed
+from ._hub import container_beside
 from ._names import Match, check, match
 from ._plain import Filling, as_ever
 from ._precision import keep_float32
@@ -38,10 +39,10 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     if not files:
         raise InputError("there is no model.safetensors beside the .wcodec file (save it with wcodec.save_pretrained)")
     device, dtype = _place(model, options)
-    path = Path(files[0]).parent / Path(config.file).name
+    path = container_beside(files, config.file)
     with as_ever():
         container = Container.open(path)
-        rest = Checkpoint(_source(files), rest=True)
+        rest = Checkpoint(_source(files), rest=True, files=[Path(file) for file in files])
         stored = Stored(container, rest)
         keep_float32(model, dtype)
         found = match(model, stored, stored.shape)
@@ -105,7 +106,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     device, dtype = _place(model, options)
     with as_ever():
         # A repository's files are links to where the Hub's cache has them, named as they should be.
-        checkpoint = Checkpoint(_source(files))
+        checkpoint = Checkpoint(_source(files), files=files)
         keep_float32(model, dtype)
         names = match(model, checkpoint, checkpoint.shape)
         settle(model, names, checkpoint.same)
