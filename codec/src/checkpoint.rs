@@ -7,18 +7,20 @@ use std::path::{Path, PathBuf};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::{InputFile, folder_of};
-use crate::foreign;
 use crate::pool::Pool;
 use crate::scheme::Levels;
 use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 mod config;
 mod gguf;
+mod header;
 mod shards;
 
 use config::{CONFIG, read_model};
 pub(crate) use config::{REST_FILE, container_in, container_of};
 pub use gguf::{Gguf, GgufTensor};
+pub use header::Opaque;
+use header::read_header;
 use shards::{Shards, find_shards};
 
 /// A tensor that a [`Source`] has.
@@ -32,6 +34,8 @@ pub struct SourceTensor {
     pub shape: Vec<usize>,
     /// Name of the tensor that holds the data, where this one is tied to it.
     pub alias_of: Option<String>,
+    /// What the source says, where it is of a dtype that this crate knows nothing of: then it is a list of bytes.
+    pub opaque: Option<Opaque>,
 }
 
 /// Bytes of a tensor, borrowed from the source or read for the caller.
@@ -118,9 +122,6 @@ struct Place {
     offset: u64,
     length: usize,
 }
-
-/// Largest header that is read: safetensors' own limit.
-const MAX_HEADER: u64 = 100_000_000;
 
 impl Checkpoint {
     /// Opens a file or a folder.
@@ -259,13 +260,13 @@ impl Checkpoint {
     ) -> Result<()> {
         let file = InputFile::open(path)?;
         let (start, header) = read_header(&file, cut).map_err(|e| e.file(path))?;
+        let header::Header { known: header, mut opaque } = header;
         for name in header.offset_keys() {
             if !wanted(&name, &self.names)? {
                 continue;
             }
             let info = header.info(&name).expect("the header names it");
-            let dtype = Dtype::from_name(&format!("{:?}", info.dtype))
-                .map_err(|e| e.file(path).tensor(&name).advice("convert the tensor to another dtype"))?;
+            let dtype = Dtype::from_name(&format!("{:?}", info.dtype)).map_err(|e| e.file(path).tensor(&name))?;
             let (begin, end) = info.data_offsets;
             if !self.names.insert(name.clone()) {
                 let at = self.tensors.iter().position(|t| t.name == name).expect("its name was taken");
@@ -276,7 +277,8 @@ impl Checkpoint {
                     .advice("download the checkpoint again"));
             }
             self.places.push(Place { file: self.files.len(), offset: start + begin as u64, length: end - begin });
-            self.tensors.push(SourceTensor { name, dtype, shape: info.shape.clone(), alias_of: None });
+            let opaque = opaque.remove(&name);
+            self.tensors.push(SourceTensor { name, dtype, shape: info.shape.clone(), alias_of: None, opaque });
         }
         for (key, value) in header.metadata().iter().flatten() {
             self.metadata.insert(key.clone(), value.clone());
@@ -289,40 +291,6 @@ impl Checkpoint {
 /// A file's own name, for messages.
 fn own_name(path: &Path) -> Cow<'_, str> {
     path.file_name().unwrap_or_default().to_string_lossy()
-}
-
-/// The header of a safetensors file, and where its data begins.
-fn read_header(file: &InputFile, cut: bool) -> Result<(u64, safetensors::tensor::Metadata)> {
-    let advice = "check the path, or download the file again";
-    let go = Cancel::new();
-    let head = file.read(0, file.length().min(foreign::HEAD_BYTES as u64) as usize, &go)?;
-    let length = head.first_chunk().map_or(u64::MAX, |&b| u64::from_le_bytes(b));
-    let fits = length <= MAX_HEADER && length <= file.length().saturating_sub(8);
-    if (!fits || head.get(8) != Some(&b'{'))
-        && let Some(found) = foreign::known(&head, file.length())
-    {
-        return Err(Error::format(format!("this is {}, not a .safetensors file", found.what)).advice(found.advice));
-    }
-    if file.length() < 8 {
-        return Err(
-            Error::format(format!("a file of {} bytes is not a safetensors file", file.length())).advice(advice)
-        );
-    }
-    if !fits {
-        return Err(Error::format(format!("a safetensors header of {length} bytes does not fit the file"))
-            .offset(0)
-            .advice(advice));
-    }
-    let header = file.read(8, length as usize, &go)?;
-    let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
-        .map_err(|e| Error::format(format!("the safetensors header is damaged: {e}")).offset(8).advice(advice))?;
-    let want = (8 + length).saturating_add(metadata.data_len() as u64);
-    if want != file.length() && !(cut && file.length() < want) {
-        return Err(Error::corrupt(format!("the file has {} bytes, and its header says {want}", file.length()))
-            .offset(want.min(file.length()))
-            .advice("it was cut off or appended to: download it again"));
-    }
-    Ok((8 + length, metadata))
 }
 
 /// Refuses a checkpoint that is the rest of a model: most of the model would be left out silently.
@@ -396,7 +364,7 @@ impl<'a> MemorySource<'a> {
     /// The name is empty or taken, or the bytes do not fit the shape.
     pub fn push(&mut self, name: String, dtype: Dtype, shape: Vec<usize>, data: Cow<'a, [u8]>) -> Result<()> {
         TensorView::new(dtype, &shape, &data).map_err(|e| e.tensor(&name))?;
-        self.add(SourceTensor { name, dtype, shape, alias_of: None }, data)
+        self.add(SourceTensor { name, dtype, shape, alias_of: None, opaque: None }, data)
     }
 
     /// Adds another name for a tensor that was added before.
@@ -406,7 +374,7 @@ impl<'a> MemorySource<'a> {
         };
         let SourceTensor { dtype, shape, alias_of, .. } = self.tensors[at].clone();
         let alias_of = Some(alias_of.unwrap_or(target));
-        self.add(SourceTensor { name, dtype, shape, alias_of }, Cow::Borrowed(&[]))
+        self.add(SourceTensor { name, dtype, shape, alias_of, opaque: None }, Cow::Borrowed(&[]))
     }
 
     /// Sets the text that belongs to the whole.

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::coder::TILE_ROWS;
-use crate::container::{Hash, Index, PlaneEntry, Segment, TensorEntry};
+use crate::container::{Hash, Index, OPAQUE, PlaneEntry, Segment, TensorEntry};
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::SchemeKind;
@@ -240,7 +240,7 @@ impl TensorInfos {
         let segments = t.segments().chain(self.charged(place, t).map(|s| ("table", s)));
         let segments: Vec<_> =
             segments.map(|(role, s)| SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash }).collect();
-        let scheme = SchemeKind::from_name(&t.scheme).ok();
+        let scheme = if t.scheme == OPAQUE { Some(SchemeKind::Raw) } else { SchemeKind::from_name(&t.scheme).ok() };
         let whole = scheme.map(|scheme| vec![[0, scheme.bits(dtype)]]);
         let plane = |p: &PlaneEntry| PlaneInfo {
             bits: match &p.fields {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::config::{CONFIG, REST_FILE, weights_named_in};
+use super::config::{CONFIG, MOST_TEXT, REST_FILE, weights_named_in};
 use crate::error::{Error, Result};
+use crate::file::read_small;
 
 const ENDING: &str = ".safetensors";
 const INDEX_ENDING: &str = ".safetensors.index.json";
@@ -114,7 +115,7 @@ fn indexed(folder: &Path, index: &str) -> Result<Shards> {
         weight_map: WeightMap,
     }
     let path = folder.join(index);
-    let text = std::fs::read(&path).map_err(|e| Error::io("read", &path, e))?;
+    let text = read_small(&path, MOST_TEXT)?;
     let parsed: ShardIndex = serde_json::from_slice(&text).map_err(|e| {
         Error::format(format!("not an index of shards: {e}")).file(&path).advice("download the checkpoint again")
     })?;

@@ -13,6 +13,7 @@ from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
 from ._container import Container
 from ._decodable import CONVERTIBLE
 from ._errors import InputError
+from ._files import check_output
 from ._models import _folder
 from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options, path_of
 from ._progress import ProgressCallback, reporter
@@ -133,6 +134,7 @@ def compress(
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
     everything = {name: value for name, value in locals().items() if name not in ("src", "dst")}
+    check_output(dst, calibrate, text)
     if _folder.is_meant(path_of(dst)):
         _torch.require()
         from ._models._encode_folder import compress_folder

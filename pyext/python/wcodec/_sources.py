@@ -57,7 +57,16 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
         metadata = source.metadata if isinstance(source, Container) else {}
 
     def read(index: int, device: bool) -> npt.NDArray[np.uint8] | _OnDevice:
-        return _bytes_of(names[index], source[names[index]], device)
+        name = names[index]
+        value = source[name]
+        said, found = declared[index][1:3], _describe(name, value)[:2]
+        if found != said:
+            raise InputError(
+                f"tensor '{name}': it changed while it was read, from {said[0]} of shape {said[1]} to {found[0]} of "
+                f"shape {found[1]} (pass arrays that stay as they are until the work is done)",
+                tensor=name,
+            )
+        return _bytes_of(name, value, device)
 
     return declared, read, dict(metadata), list(files)
 
@@ -71,6 +80,10 @@ def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...]
         return value.dtype, list(value.shape), (id(value._container), value._stored_name)
     if isinstance(value, np.generic):
         return _dtypes.name_of(value.dtype, name), [], None
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            f"tensor '{name}': a masked array, whose mask would be lost (fill it first: .filled(0))", tensor=name
+        )
     if isinstance(value, np.ndarray):
         return _dtypes.name_of(value.dtype, name), list(value.shape), _identity(value)
     kind = type(value).__name__

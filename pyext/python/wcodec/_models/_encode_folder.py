@@ -5,13 +5,12 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .. import _api, _native
-from .._errors import FileMissingError, InputError, OutputExistsError
+from .._errors import InputError
 from .._files import output
 from .._foreign import by_transformers, config_of, read_json
 from .._options import exactly, patterns
@@ -20,9 +19,9 @@ from .._sources import tensor_source
 from . import _beside, _folder_kinds, _load
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find
-from ._folder import quantization_of
 from ._names import Match, check, match
 from ._plain import as_ever
+from ._put_folder import new_folder
 from ._reads import Part, layer_reads, tensor, whole
 from ._replace import nothing_to_compress
 from ._save import CONFIG, FILE, REST
@@ -45,44 +44,12 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionR
     source, target = Path(src), Path(dst)
     _folder_kinds.check(source)
     overwrite = bool(options.pop("overwrite", False))
-    _check_target(target, overwrite)
     wanted = patterns("include", options.pop("include", ())), patterns("exclude", options.pop("exclude", ()))
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as place:
-        new = Path(place) / target.name
-        new.mkdir()
+    inputs = [p for p in map(options.get, ("calibrate", "text")) if isinstance(p, str | os.PathLike)]
+    with new_folder(dst, source, inputs, overwrite) as (new, folder):
         report = _fill(source, new, wanted, options)
-        _put_in_place(new, target, Path(place) / "old")
+        folder.finish()
     return replace(report, path=os.fspath(target / FILE))
-
-
-def _put_in_place(new: Path, target: Path, old: Path) -> None:
-    """Renames, so that either model is there, whatever interrupts it."""
-    try:
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
-    except BaseException:
-        if old.exists() and not target.exists():
-            old.rename(target)
-        raise
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    if not target.parent.is_dir():
-        raise FileMissingError(f"{target.parent}: there is no such folder (make it first)", file=target.parent)
-    if not os.path.lexists(target):
-        return
-    if target.is_symlink() or not target.is_dir():
-        raise InputError(f"{target}: there is something else than a folder (choose another name)", file=target)
-    if not quantization_of(target):
-        if any(target.iterdir()):
-            raise InputError(
-                f"{target}: there is something else than a compressed model, which is not replaced "
-                "(choose another name, or empty the folder)",
-                file=target,
-            )
-    elif not overwrite:
-        raise OutputExistsError(f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target)
 
 
 def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options: dict[str, Any]) -> CompressionReport:
