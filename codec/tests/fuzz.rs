@@ -1,12 +1,14 @@
 //! The fuzz bodies over some thousand deterministic mutations of their seeds each.
 
+#[path = "common/allocator.rs"]
+mod allocator;
 mod common;
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use allocator::{Limited, assert_modest, held};
 use common::Rng;
-use common::allocator::{Limited, assert_modest, held};
 use common::campaign::{self, Campaign};
 use common::fuzz::{self, TARGETS, Target};
 use wcodec::Pool;

@@ -3,7 +3,6 @@
 // Every test binary compiles all of this and uses a part of it.
 #![allow(dead_code)]
 
-pub mod allocator;
 pub mod campaign;
 pub mod fuzz;
 pub mod gpu;
