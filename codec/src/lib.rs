@@ -35,9 +35,16 @@
 //! Files are taken for hostile: whatever their bytes are, the result is an [`Error`] that says what is wrong, where, and
 //! what to do, or the right tensor.
 
+// What tests share calls the crate by its name.
+#[cfg(test)]
+extern crate self as wcodec;
+
 mod cancel;
 mod checkpoint;
 pub mod coder;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 pub mod container;
 mod decode;
 mod encode;

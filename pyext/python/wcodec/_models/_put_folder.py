@@ -12,10 +12,14 @@ from .. import _native
 from .._errors import OutputExistsError
 from .._files import files_of
 from .._options import path_of
-from ._save import _TOKENIZER, CONFIG, FILE, REST
+from ._save import CONFIG, FILE, REST
 
 # What is replaced with a model if it is in its folder. Whatever else is there stays.
-_OURS = (FILE, REST, CONFIG, *_TOKENIZER, "generation_config.json", "preprocessor_config.json", "processor_config.json")
+_OURS = (
+    *(FILE, REST, CONFIG, "generation_config.json", "preprocessor_config.json", "processor_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json"),
+)
 
 
 @contextmanager
