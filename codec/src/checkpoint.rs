@@ -14,10 +14,12 @@ use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 mod config;
 mod gguf;
+mod quantized;
 
 use config::{CONFIG, read_model};
 pub(crate) use config::{REST_FILE, container_in, container_of};
 pub use gguf::{Gguf, GgufTensor};
+pub use quantized::{Dequantized, Quantization, QuantizedTensor};
 
 /// A tensor that a [`Source`] has.
 #[derive(Clone, Debug, PartialEq)]

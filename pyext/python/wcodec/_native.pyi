@@ -15,6 +15,7 @@ __all__ = [
     "DeviceSizes",
     "Facts",
     "Output",
+    "QUANTIZED_KEY",
     "REST_KEY",
     "Reads",
     "RowLookup",
@@ -43,6 +44,8 @@ __all__ = [
     "legacy_encode",
     "matching",
     "nvcomp_info",
+    "quantized_checkpoint",
+    "quantized_container",
     "rate_bits",
     "rate_tile",
     "reads_direct",
@@ -52,6 +55,7 @@ __all__ = [
     "tui_main",
     "verify_on_gpu",
 ]
+QUANTIZED_KEY: str
 REST_KEY: str
 __version__: str
 
@@ -262,6 +266,8 @@ def reads_direct(path: _Path) -> bool: ...
 def rate_tile(rows: int, cols: int) -> int: ...
 def encoding_facts() -> _EncodingFacts: ...
 def checkpoint(path: _Path, rest: bool) -> tuple[list[tuple[str, Any]], list[Any]]: ...
+def quantized_checkpoint(path: _Path, rest: bool) -> str | None: ...
+def quantized_container(container: Container) -> str | None: ...
 def compare(a: Container, b: Container) -> Comparison: ...
 def matching(filter: str, names: list[str]) -> list[int]: ...
 def layer_encode(symbols: npt.NDArray[np.int8], rows: int, cols: int, options: _EncodeOptions) -> bytes: ...

@@ -26,6 +26,7 @@ from ._folder import quantization_of
 from ._names import Match, check, match
 from ._replace import nothing_to_compress
 from ._save import CONFIG, FILE, REST
+from ._stored import as_stored, forget_quantization, is_exact
 
 # What else is in the folder of a model and goes with it: tokenizer, processors, settings for generation.
 _BESIDE = ("*.json", "*.jinja", "*.model", "vocab.txt", "merges.txt")
@@ -106,7 +107,8 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     options = {**options, "metadata": metadata, "transpose": transpose}
     if stacks:
         # Of stacks of experts, which are in one tensor, each is stored by itself.
-        report = _api.compress(Lazy(checkpoint, keys, stacks), new / FILE, **options)
+        weights = Lazy(checkpoint, keys, stacks)
+        report = _api.compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
     else:
         skip = [*patterns("skip", options.pop("skip", ())), *map(exactly, rest)]
         report = _api.compress(source, new / FILE, skip=skip, **options)
@@ -117,7 +119,7 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
         beside = any(fnmatch.fnmatchcase(path.name, p) for p in _BESIDE)
         if beside and path.is_file() and not any(fnmatch.fnmatchcase(path.name, p) for p in _NOT_BESIDE):
             shutil.copyfile(path, new / path.name)
-    record = read_json(source / CONFIG)
+    record = forget_quantization(read_json(source / CONFIG))
     way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": options.get("coder", "rans")}
     record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")

@@ -18,6 +18,7 @@ from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings, refuse_disk
+from ..nn._scaled import Scaled
 from ..nn._store import Store
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate, find, groups, routed
@@ -25,6 +26,8 @@ from ._folder import container_of, quantization_of
 from ._names import Match, check, match, shared_names, tie
 from ._original import original_model
 from ._replace import nothing_to_compress, replace
+from ._stored import as_stored, is_exact
+from ._values import Values
 
 # What a repository must have for a model; weights in other forms are left where they are.
 _WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -176,11 +179,12 @@ def fill(
     settings: Settings,
 ) -> None:
     """Gives a model without weights those of a container, and of a checkpoint for what the container has not."""
-    keys = list(dict.fromkeys([*container, *(rest or ())]))
+    values = Values(container)
+    keys = list(dict.fromkeys([*values, *(rest or ())]))
     found = match(model, keys)
 
     def shape_of(key: str) -> tuple[int, ...]:
-        return container[key].shape if key in container or rest is None else rest.shape(key)
+        return values.shape(key) if key in values or rest is None else rest.shape(key)
 
     check(model, found, shape_of, container.path)
     candidates = stored_candidates(model, found, container, dtype)
@@ -188,10 +192,7 @@ def fill(
     replace(model, candidates, store, dtype=dtype, device=device)
 
     def read(key: str) -> torch.Tensor:
-        if key in container or rest is None:
-            entry = container[key]
-            return entry.torch()
-        return rest[key]
+        return values[key] if key in values or rest is None else rest[key]
 
     set_parameters(model, found, read, device)
     store.prepare()
@@ -200,9 +201,12 @@ def fill(
 def stored_candidates(model: Any, found: Match, container: Container, dtype: torch.dtype) -> list[Candidate]:
     """The layers of a model whose weights a container has in a form to run from."""
     out = []
+    scaled = Scaled(container)
     for candidate in find(model, [], [], True)[0]:
         names = _stored_names(candidate, found)
-        if names is None or not all(n in container and _runs(container[n], dtype) for one in names for n in one):
+        # Rows of tables are looked up as they are stored.
+        codes = () if candidate.kind == "embedding" else scaled
+        if names is None or not all(n in container and _runs(container[n], dtype, codes) for one in names for n in one):
             continue
         parts = (len(names[0]) - 1, 1) if candidate.kind == "experts" else (1, 1)
         out.append(changed(candidate, stored=tuple(names), parts=parts))
@@ -224,8 +228,10 @@ def _stored_names(candidate: Candidate, found: Match) -> list[tuple[str, ...]] |
     return [tuple(name for names in expert for name in names) for expert in zip(*stacks, strict=True)]
 
 
-def _runs(entry: TensorEntry, dtype: torch.dtype) -> bool:
+def _runs(entry: TensorEntry, dtype: torch.dtype, scaled: Scaled | tuple[()]) -> bool:
     """Whether a layer can run from a stored tensor, and saves memory by that."""
+    if (entry.alias_of or entry.name) in scaled:
+        return True
     if len(entry.shape) != 2 or entry.count != 1:
         return False
     if entry.makes_symbols:
@@ -265,7 +271,8 @@ def compress_layers(
 ) -> Store:
     """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
     transpose = [exactly(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
-    container = _api.compress_in_memory(weights, transpose=transpose, **encoding)
+    source = as_stored(weights, kept) if is_exact(encoding) else weights
+    container = _api.compress_in_memory(source, transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
     replace(model, kept, store, dtype=dtype, device=device)
     return store

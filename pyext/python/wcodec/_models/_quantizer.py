@@ -19,12 +19,13 @@ from ..nn import CompressedLayer
 from ..nn._layer import computing_dtype
 from ..nn._placement import checked_settings, refuse_disk
 from ..nn._store import Store
-from . import _load
+from . import _load, _stored
 from ._checkpoint import Checkpoint
 from ._device_map import check_map, single, weigh
 from ._find import find, groups, routed
 from ._names import Match, check, match, tie
 from ._replace import replace
+from ._values import Values
 
 _ADVICE = "put the config.json and the .wcodec file of one model together"
 
@@ -38,12 +39,13 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     path = Path(files[0]).parent / Path(config.file).name
     container = Container.open(path)
     tie(model)
-    found = match(model, container)
+    values = Values(container)
+    found = match(model, values)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, key in found.whole.items():
-        if name in parameters and container[key].shape != tuple(parameters[name].shape):
+        if name in parameters and values.shape(key) != tuple(parameters[name].shape):
             raise InputError(
-                f"the container is not that of this model: {name} is {list(container[key].shape)}, not "
+                f"the container is not that of this model: {name} is {list(values.shape(key))}, not "
                 f"{list(parameters[name].shape)} ({_ADVICE})",
                 file=str(path),
                 tensor=key,
@@ -90,6 +92,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         chosen = (patterns("include", config.include), patterns("exclude", config.exclude), config.embeddings)
         _check_shapes(model, checkpoint, names, {name for c in find(model, *chosen)[0] for name in c.parameters})
         kept, weights = _load.layer_weights(model, checkpoint, names, chosen)
+        _stored.check_all_taken(checkpoint, weights)
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
         refuse_disk(settings)
         chosen_encoding = {"progress": False, **config.encoding()}
@@ -99,8 +102,9 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
             runs_on = device
         chosen_encoding = _load.calibrated(chosen_encoding, folder, runs_on, False, False)
         _load.compress_layers(model, kept, weights, chosen_encoding, device, dtype, settings)
-    # transformers would name what has become layers as unexpected.
+    # transformers would name what has become layers as unexpected, and scales.
     taken = {key for keys in weights.keys_of.values() for key in keys} | {n for c in kept for n in c.parameters}
+    taken |= checkpoint.quantized.hidden
     ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None)
     # Of a model it is a set, or in the first versions a list or nothing.
     kind = set if isinstance(ignored, set) else list

@@ -18,6 +18,7 @@ from .._sources import tensor_source
 from ..nn import CompressedLayer
 from ._folder import quantization_of
 from ._parallel import check_whole
+from ._stored import forget_quantization
 
 FILE = "model.wcodec"
 REST = "model.safetensors"
@@ -91,6 +92,7 @@ def save_pretrained(
 
         outputs = [begin(FILE), begin(REST)]
         names = list(dict.fromkeys(name for layer in layers for name in layer.tensors))
+        names = layers[0]._store.catalogue.stored_with(names)
         outputs[0].write_extract(layers[0]._store.container._open, names, {_native.REST_KEY: REST})
         outputs[1].write_tensors(tensor_source(_rest(model), {"format": "pt"}))
         # The config comes last: without it a folder is no model.
@@ -163,7 +165,7 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
         if quantization is not None:
             model.config.quantization_config = quantization
     path = target / CONFIG
-    config = json.loads(path.read_text())
+    config = forget_quantization(json.loads(path.read_text()))
     # What is saved may be a part of the model that the config was of.
     config["architectures"] = [type(model).__name__]
     config["dtype"] = str(layer.dtype).removeprefix("torch.")
