@@ -192,7 +192,7 @@ fn of_tensor(tensor: &SourceTensor, names: &HashMap<&str, &SourceTensor>) -> Opt
             found("compressed-tensors (nvfp4-pack-quantized)", COMPRESSED_TOOL)
         }
         "weight_packed" if has("weight_scale") => found("compressed-tensors (pack-quantized)", COMPRESSED_TOOL),
-        "weight_scale_2" if has("weight_scale") => found("NVFP4", ITS_TOOL),
+        "weight" if has("weight_scale_2") => found("NVFP4", ITS_TOOL),
         "SCB" if has("weight") => found("bitsandbytes (int8)", TRANSFORMERS),
         "absmax" if names.contains_key(base) => found("bitsandbytes (4 bits)", TRANSFORMERS),
         "_data" if has("_scale") => found("quanto", "optimum-quanto"),

@@ -81,15 +81,31 @@ impl Grid {
 
 /// Why codes have no values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    what: String,
-    advice: &'static str,
+pub enum Fault {
+    /// The scales of this name are not there.
+    Missing(String),
+    /// The scales of this name do not fit; what they are, and what they would have to fit.
+    Misfit { scales: String, are: String, of: String },
+    /// There are zero points.
+    ZeroPoints,
 }
 
 impl Fault {
     /// The error of whoever wants the values.
     pub fn error(&self, tensor: &str) -> Error {
-        Error::format(self.what.clone()).tensor(tensor).advice(self.advice)
+        let e = match self {
+            Fault::Missing(scales) => {
+                Error::format(format!("it is quantized, and its scales '{scales}' are not there"))
+                    .advice("complete the checkpoint, or download it again")
+            }
+            Fault::Misfit { scales, are, of } => {
+                Error::format(format!("its scales '{scales}' are {are}, which does not fit {of}"))
+                    .advice("download the checkpoint again, or use the config.json that belongs to it")
+            }
+            Fault::ZeroPoints => Error::format("its FP8 codes have zero points, which are not known of FP8")
+                .advice("use the original checkpoint"),
+        };
+        e.tensor(tensor)
     }
 }
 
@@ -145,25 +161,20 @@ fn pair(tensors: &[SourceTensor], codes: usize, places: &HashMap<&str, usize>, k
     };
     let zeros = places.get(format!("{name}_zero_point").as_str());
     let scales = match zeros {
-        Some(_) => Err(Fault {
-            what: "its FP8 codes have zero points, which are not known of FP8".to_owned(),
-            advice: "use the original checkpoint",
-        }),
+        Some(_) => Err(Fault::ZeroPoints),
         None => scales,
     };
     Some(Pair { name: name.to_owned(), shape: tensor.shape.clone(), codes, scales })
 }
 
 fn missing(scales: &str) -> Fault {
-    let what = format!("it is quantized, and its scales '{scales}' are not there");
-    Fault { what, advice: "complete the checkpoint, or download it again" }
+    Fault::Missing(scales.to_owned())
 }
 
 fn misfit(codes: &SourceTensor, scales: &SourceTensor, block: Option<(usize, usize)>) -> Fault {
-    let (name, shape, of) = (&scales.name, &scales.shape, &codes.shape);
     let blocks = block.map_or_else(String::new, |(rows, cols)| format!(" in blocks of {rows} x {cols}"));
-    let what = format!("its scales '{name}' are {} {shape:?}, which does not fit {of:?}{blocks}", scales.dtype);
-    Fault { what, advice: "download the checkpoint again, or use the config.json that belongs to it" }
+    let (are, of) = (format!("{} {:?}", scales.dtype, scales.shape), format!("{:?}{blocks}", codes.shape));
+    Fault::Misfit { scales: scales.name.clone(), are, of }
 }
 
 fn fp8(codes: &SourceTensor, scales: &SourceTensor, block: Option<(usize, usize)>) -> std::result::Result<Form, Fault> {
@@ -196,7 +207,7 @@ fn fp8(codes: &SourceTensor, scales: &SourceTensor, block: Option<(usize, usize)
         [of @ .., high, wide] if of == lead => {
             let (high, wide) = (*high, *wide);
             let sizes = block_of(rows, cols, high, wide, block, exponents).ok_or_else(fault)?;
-            Grid { block: sizes, scale_cols: wide, scales: high * wide, ..whole }
+            Grid { block: sizes, scale_cols: wide, scales: high.saturating_mul(wide), ..whole }
         }
         _ => return Err(fault()),
     };

@@ -47,15 +47,13 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                         f"{file}: not a safetensors file: {error} (download it again)", file=file
                     ) from None
             self._files[name] = opened[file]
-        self._names = dict.fromkeys(self.quantized.names(list(self._files)))
+        self._names = {name: name for name in self.quantized.names(list(self._files))}
 
     def __getitem__(self, key: str) -> torch.Tensor:
         quantized = self.quantized.tensors.get(key)
         if quantized is not None:
             return quantized.values(self.stored(quantized.codes), self.stored(quantized.scales), self._dtype)
-        if key not in self._names:
-            raise KeyError(key)
-        return self.stored(key)
+        return self.stored(self._names[key])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

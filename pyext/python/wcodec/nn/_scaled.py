@@ -109,17 +109,22 @@ class ScaledDecoder:
         found: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.no_lookup(name)
         return found
 
-    def decode(self, name: str, dtype: torch.dtype, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The tensor, in a new one or in ``out``."""
+    def decode(
+        self,
+        name: str,
+        dtype: torch.dtype | None = None,
+        out: torch.Tensor | None = None,
+        rows: tuple[int, int] | None = None,
+    ) -> torch.Tensor:
+        """The tensor, or some rows of it, in a new one or in ``out``, as that of the decoder."""
         found: torch.Tensor
         if name not in self._scaled:
-            found = self.unscaled.decode(name, dtype, out)
+            found = self.unscaled.decode(name, dtype, out, rows)
             return found
-        info = self.unscaled.info(name)
         if out is None:
-            out = torch.empty(info.shape, dtype=dtype, device=self.unscaled.device)
-        batch = self.prepare([(name, out)])
-        batch.launch()
+            info = self.unscaled.info(name)
+            out = torch.empty(shape_of(info, rows), dtype=dtype or torch.bfloat16, device=self.unscaled.device)
+        self.prepare([(name, out) if rows is None else (name, out, rows)]).launch()
         return out
 
     def prepare(self, targets: Sequence[Any] | Mapping[str, torch.Tensor]) -> ScaledBatch:
@@ -154,8 +159,8 @@ class ScaledBatch:
     def launch(self) -> None:
         """Puts decoding and products into torch's current stream."""
         self._batch.launch()
-        with torch.no_grad():
-            for name, codes, out, rows in self._tensors:
+        for name, codes, out, rows in self._tensors:
+            with torch.inference_mode(out.is_inference()), torch.no_grad():
                 self._of.values(name, codes, out.dtype, rows, out)
 
 
