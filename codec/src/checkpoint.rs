@@ -14,6 +14,7 @@ use crate::tensor::{AlignedBytes, Dtype, TensorView};
 mod config;
 mod gguf;
 mod header;
+mod quantized;
 mod shards;
 
 use config::{CONFIG, read_model};
@@ -21,6 +22,7 @@ pub(crate) use config::{REST_FILE, container_in, container_of};
 pub use gguf::{Gguf, GgufTensor};
 pub use header::Opaque;
 use header::read_header;
+pub use quantized::{Dequantized, Quantization, QuantizedTensor};
 use shards::{Shards, find_shards};
 
 /// A tensor that a [`Source`] has.

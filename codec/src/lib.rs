@@ -70,10 +70,13 @@ mod trust;
 mod verify;
 
 pub use cancel::Cancel;
-pub use checkpoint::{Checkpoint, Gguf, GgufTensor, MemorySource, Opaque, Source, SourceBytes, SourceTensor};
+pub use checkpoint::{
+    Checkpoint, Dequantized, Gguf, GgufTensor, MemorySource, Opaque, Quantization, QuantizedTensor, Source,
+    SourceBytes, SourceTensor,
+};
 pub use coder::{Coder, Filter, Isa, Layout};
 pub use container::AheadFacts;
-pub use container::metadata::{PLAN_KEY, QUALITY_KEY, REST_KEY};
+pub use container::metadata::{PLAN_KEY, QUALITY_KEY, QUANTIZED_KEY, REST_KEY};
 pub use decode::{AheadOptions, ChunkInfo, ChunkSize, Container, DecodeOptions, Reads, decode, write_safetensors};
 pub use encode::{EncodeOptions, EncodeReport, Rule, encode, encode_to_container, encode_to_vec, rate_bits};
 pub use error::{Error, ErrorKind, Result};

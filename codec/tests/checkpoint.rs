@@ -10,6 +10,8 @@ mod input;
 mod output;
 #[path = "checkpoint/places.rs"]
 mod places;
+#[path = "checkpoint/quantized.rs"]
+mod quantized;
 #[path = "checkpoint/rest.rs"]
 mod rest;
 #[path = "checkpoint/shards.rs"]

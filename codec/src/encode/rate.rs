@@ -277,7 +277,7 @@ impl Search<'_> {
         let tensors = self.source.tensors();
         let relative = self.relative_steps();
         let (mut tables, mut sum) = (Tables::default(), Sum::default());
-        for (i, tensor) in tensors.iter().enumerate().filter(|(_, t)| !self.choices.skip.is_match(&t.name)) {
+        for (i, tensor) in tensors.iter().enumerate().filter(|(_, t)| !self.choices.skips(&t.name)) {
             self.cancel.check()?;
             let (scheme, coder) = self.choices.way(&tensor.name);
             if !matches!(scheme, Scheme::Rate(_))

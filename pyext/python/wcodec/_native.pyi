@@ -16,6 +16,7 @@ __all__ = [
     "Facts",
     "Folder",
     "Output",
+    "QUANTIZED_KEY",
     "REST_KEY",
     "Reads",
     "RowLookup",
@@ -45,6 +46,8 @@ __all__ = [
     "legacy_encode",
     "matching",
     "nvcomp_info",
+    "quantized_checkpoint",
+    "quantized_container",
     "rate_bits",
     "rate_tile",
     "reads_direct",
@@ -54,6 +57,7 @@ __all__ = [
     "tui_main",
     "verify_on_gpu",
 ]
+QUANTIZED_KEY: str
 REST_KEY: str
 __version__: str
 
@@ -273,6 +277,8 @@ def rate_tile(rows: int, cols: int) -> int: ...
 def encoding_facts() -> _EncodingFacts: ...
 def check_output(path: _Path, inputs: list[str]) -> None: ...
 def checkpoint(path: _Path, rest: bool) -> tuple[list[tuple[str, Any]], list[Any]]: ...
+def quantized_checkpoint(path: _Path, rest: bool) -> str | None: ...
+def quantized_container(container: Container) -> str | None: ...
 def compare(a: Container, b: Container) -> Comparison: ...
 def matching(filter: str, names: list[str]) -> list[int]: ...
 def layer_encode(symbols: npt.NDArray[np.int8], rows: int, cols: int, options: _EncodeOptions) -> bytes: ...

@@ -25,6 +25,12 @@ Tensors = Mapping[str, Any]
 Source = str | os.PathLike[str] | Tensors
 
 
+class Described(Mapping[str, Any]):
+    """Tensors, and text that belongs to the whole."""
+
+    metadata: Mapping[str, str]
+
+
 def native_source(source: Source) -> _Source:
     """The source in the form that the native module takes."""
     if isinstance(source, Mapping):
@@ -36,7 +42,7 @@ def native_source(source: Source) -> _Source:
 
 
 def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) -> _TensorSource:
-    """A mapping of tensors likewise; of a container, its metadata is taken if no other is given."""
+    """A mapping of tensors likewise; of one that has metadata, as a container, that is taken if no other is given."""
     names = list(source)
     files: dict[str, None] = {}
     declared: list[_Declared] = []
@@ -54,7 +60,7 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
         alias_of = None if identity is None else first_of.setdefault(identity, name)
         declared.append((name, dtype, shape, None if alias_of == name else alias_of))
     if metadata is None:
-        metadata = source.metadata if isinstance(source, Container) else {}
+        metadata = source.metadata if isinstance(source, Container | Described) else {}
 
     def read(index: int, device: bool) -> npt.NDArray[np.uint8] | _OnDevice:
         name = names[index]

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .. import _native
+from .. import _native, _quantized, _torch
 from .._container import Container
 from .._errors import FileMissingError, FormatError
 from ..nn._layer import contents
+from ._values import Values
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
     """The tensors of safetensors files, one file or shards, each read when it is asked for. Opening reads headers only.
 
     Which file has which tensor, and whether that fits together, is for the native module to say, as for every encoding.
+    Weights that are quantized already, as FP8 or MXFP4, are read as values, without their scales.
 
     :param path: a folder, or a file.
     :param rest: whether the folder may have only what is not compressed of a model.
     :param files: of the folder, those to read, as transformers chose them; of a tensor that several have, the last
         counts, as for transformers.
+    :raises UnsupportedError: if weights are quantized in another way.
     """
 
     def __init__(self, path: Path, rest: bool = False, files: Sequence[Path] | None = None) -> None:
@@ -40,6 +44,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                 file=path,
             )
         self.path = path
+        self.quantized = _quantized.of_checkpoint(path, rest)
+        self._dtype = _torch.dtype_of(self.quantized.dtype)
         self._files: dict[str, Any] = {}
         opened: dict[str, Any] = {}
         found = (pair for one in files or [path] for pair in _native.checkpoint(one, rest)[0])
@@ -55,24 +61,28 @@ class Checkpoint(Mapping[str, torch.Tensor]):
             self._files[name] = opened[file]
         self.files = [Path(file).name for file in opened]
         """Names of the files that are read."""
+        self._names = {name: name for name in self.quantized.names(list(self._files))}
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        found: torch.Tensor = self._files[key].get_tensor(key)
-        return found
+        quantized = self.quantized.tensors.get(key)
+        if quantized is not None:
+            return quantized.values(self.stored(quantized.codes), self.stored(quantized.scales), self._dtype)
+        return self.stored(self._names[key])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._names)
 
     def shape(self, key: str) -> tuple[int, ...]:
         """A tensor's shape, without reading it."""
-        return tuple(self._files[key].get_slice(key).get_shape())
+        quantized = self.quantized.tensors.get(key)
+        return quantized.shape if quantized else tuple(self._files[key].get_slice(key).get_shape())
 
     def is_float(self, key: str) -> bool:
         """Whether a tensor has elements that are rounded when it is encoded: of 16 or 32 bits."""
-        return self._files[key].get_slice(key).get_dtype() in ("F32", "F16", "BF16")
+        return key in self.quantized.tensors or self._files[key].get_slice(key).get_dtype() in ("F32", "F16", "BF16")
 
     def same(self, key: str, other: str) -> bool:
         """Whether two tensors have the same values."""
@@ -80,7 +90,17 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def of_stack(self, key: str, index: int) -> torch.Tensor:
         """One matrix of a stack, read without the others."""
-        return self._files[key].get_slice(key)[index].contiguous()
+        quantized = self.quantized.tensors.get(key)
+        return self.stored(key, index) if quantized is None else quantized.matrix(index, self.stored, self._dtype)
+
+    def stored(self, name: str, index: int | None = None) -> torch.Tensor:
+        """A tensor as the files have it, codes and scales among them; of its first dimension one entry."""
+        found: torch.Tensor
+        if index is None:
+            found = self._files[name].get_tensor(name)
+        else:
+            found = self._files[name].get_slice(name)[index].contiguous()
+        return found
 
     def rows(self, keys: tuple[str, ...]) -> torch.Tensor:
         """Tensors one below the other."""
@@ -96,12 +116,12 @@ class Stored(Mapping[str, torch.Tensor]):
 
     def __init__(self, container: Container, rest: Checkpoint | None) -> None:
         self.container, self._rest = container, rest
-        self._names = list(dict.fromkeys([*container, *(rest or ())]))
+        self.decoded = Values(container)
+        """The container's tensors as models have them."""
+        self._names = list(dict.fromkeys([*self.decoded, *(rest or ())]))
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        if key in self.container or self._rest is None:
-            return self.container[key].torch()
-        return self._rest[key]
+        return self.decoded[key] if key in self.decoded or self._rest is None else self._rest[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -111,9 +131,7 @@ class Stored(Mapping[str, torch.Tensor]):
 
     def shape(self, key: str) -> tuple[int, ...]:
         """A tensor's shape, without decoding it."""
-        if key in self.container or self._rest is None:
-            return self.container[key].shape
-        return self._rest.shape(key)
+        return self.decoded.shape(key) if key in self.decoded or self._rest is None else self._rest.shape(key)
 
     def same(self, key: str, other: str) -> bool:
         """Whether two tensors have the same values: decoded only if they are not stored alike."""
@@ -124,22 +142,35 @@ class Stored(Mapping[str, torch.Tensor]):
         return self.shape(key) == self.shape(other) and torch.equal(self[key], self[other])
 
 
+@dataclass(frozen=True)
+class Part:
+    """A tensor that is compressed by itself."""
+
+    read: Callable[[], torch.Tensor]
+    keys: tuple[str, ...]
+    """The tensors of the checkpoint that it is made of."""
+    index: int | None = None
+    """Its place in a stack, where it is a matrix of one."""
+    joined: bool = True
+    """Whether it is these tensors, or matrices of them, one below the other."""
+
+
 class Lazy(Mapping[str, torch.Tensor]):
-    """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once.
+    """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once."""
 
-    :param reads: by name, what reads a tensor.
-    :param keys_of: by name, the tensors of the checkpoint that it is made of.
-    """
+    def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> None:
+        self.checkpoint, self.parts = checkpoint, parts
 
-    def __init__(self, reads: Mapping[str, Callable[[], torch.Tensor]], keys_of: Mapping[str, tuple[str, ...]]) -> None:
-        self._reads = reads
-        self.keys_of = keys_of
+    @property
+    def keys_used(self) -> set[str]:
+        """The tensors of the checkpoint that something is made of."""
+        return {key for part in self.parts.values() for key in part.keys}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return self._reads[name]()
+        return self.parts[name].read()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._reads)
+        return iter(self.parts)
 
     def __len__(self) -> int:
-        return len(self._reads)
+        return len(self.parts)

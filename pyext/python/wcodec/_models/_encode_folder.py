@@ -17,14 +17,15 @@ from .._options import exactly, patterns
 from .._reports import CompressionReport
 from .._sources import tensor_source
 from . import _beside, _folder_kinds, _load
-from ._checkpoint import Checkpoint, Lazy
+from ._checkpoint import Checkpoint, Lazy, Part
 from ._find import Candidate, find
 from ._names import Match, check, match
 from ._plain import as_ever
 from ._put_folder import new_folder
-from ._reads import Part, layer_reads, tensor, whole
+from ._reads import layer_reads, tensor, whole
 from ._replace import nothing_to_compress
 from ._save import CONFIG, FILE, REST
+from ._stored import as_stored, forget_quantization, is_exact
 from ._ties import settle
 
 
@@ -83,12 +84,13 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
         report = _api.compress(source, new / FILE, skip=skip, **options)
     else:
         # Of stacks of experts, which are in one tensor, each is stored by itself; others are made of several.
-        report = _api.compress(_lazy(encoded), new / FILE, **options)
+        weights = Lazy(checkpoint, encoded)
+        report = _api.compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
     with output(new / REST) as out:
-        out.write_tensors(tensor_source(_lazy(rest), {"format": "pt"}))
+        out.write_tensors(tensor_source(Lazy(checkpoint, rest), {"format": "pt"}))
         out.finish()
     _beside.copy(source, new, checkpoint.files).tell(source)
-    record = read_json(source / CONFIG)
+    record = forget_quantization(read_json(source / CONFIG))
     # It names weights that are not in this folder.
     record.pop("transformers_weights", None)
     way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": options.get("coder", "rans")}
@@ -139,10 +141,6 @@ def _rest(found: Match, checkpoint: Checkpoint, encoded: dict[str, Part]) -> dic
             for key in conversion.keys:
                 rest.pop(key, None)
     return rest
-
-
-def _lazy(parts: dict[str, Part]) -> Lazy:
-    return Lazy({name: part.read for name, part in parts.items()}, {name: part.keys for name, part in parts.items()})
 
 
 def _keys_of(found: Match, candidate: Candidate, name: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings, refuse_disk
+from ..nn._scaled import Scaled
 from ..nn._store import Store
 from ._adapter import apply as apply_adapter
-from ._checkpoint import Checkpoint, Lazy, Stored
+from ._checkpoint import Checkpoint, Lazy, Part, Stored
 from ._find import Candidate, find, groups, routed
 from ._folder import container_of, quantization_of
 from ._folder_kinds import check as check_kind
@@ -31,6 +32,7 @@ from ._plain import as_ever, check_written, make_buffers, set_parameters
 from ._precision import keep_float32
 from ._reads import layer_reads
 from ._replace import nothing_to_compress, replace
+from ._stored import as_stored, is_exact
 from ._ties import settle
 
 
@@ -201,11 +203,14 @@ def fill(model: Any, container: Container, rest: Checkpoint | None, device: torc
 def stored_candidates(model: Any, found: Match, container: Container) -> list[Candidate]:
     """The layers of a model whose weights a container has in a form to run from."""
     out = []
+    scaled = Scaled(container)
     for candidate in find(model, [], [], True)[0]:
         names = _stored(candidate, found)
         dtype = next(iter(candidate.parameters.values())).dtype
+        # Rows of tables are looked up as they are stored.
+        codes = () if candidate.kind == "embedding" else scaled
         if names is None or not all(
-            n in container and _runs(container[n], dtype) for one in names.tensors for n in one
+            n in container and _runs(container[n], dtype, codes) for one in names.tensors for n in one
         ):
             continue
         out.append(names)
@@ -227,8 +232,10 @@ def _stored(candidate: Candidate, found: Match) -> Candidate | None:
     return candidate.of_stacks([found.stack(name) for name in parameters])
 
 
-def _runs(entry: TensorEntry, dtype: torch.dtype) -> bool:
+def _runs(entry: TensorEntry, dtype: torch.dtype, scaled: Scaled | tuple[()]) -> bool:
     """Whether a layer can run from a stored tensor, and saves memory by that."""
+    if (entry.alias_of or entry.name) in scaled:
+        return True
     if len(entry.shape) < 2:
         return False
     if entry.makes_symbols:
@@ -246,7 +253,8 @@ def compress_layers(
 ) -> Store:
     """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
     transpose = [exactly(name) for c in kept for name in c.transposed_tensors]
-    container = _api.compress_in_memory(weights, transpose=transpose, **encoding)
+    source = as_stored(weights, kept) if is_exact(encoding) else weights
+    container = _api.compress_in_memory(source, transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
     replace(model, kept, store, device=device)
     return store
@@ -264,21 +272,19 @@ def layer_weights(
     candidates = [c for c in candidates if all(found.has(n) for n in c.parameters)]
     if not candidates:
         raise nothing_to_compress(str(checkpoint.path), model, skipped)
-    reads: dict[str, Callable[[], torch.Tensor]] = {}
-    keys: dict[str, tuple[str, ...]] = {}
+    weights: dict[str, Part] = {}
     kept: list[Candidate] = []
     shared = shared_names(model)
     for candidate in candidates:
         parts = layer_reads(candidate, found, checkpoint)
         if candidate.kind != "experts":
             # A tied weight is stored once, under the first name that it has in the model.
-            stored = tuple(shared[name] if shared[name] in reads else name for name in parts)
+            stored = tuple(shared[name] if shared[name] in weights else name for name in parts)
             parts = dict(zip(stored, parts.values(), strict=True))
             candidate = changed(candidate, stored=(stored,))
-        reads.update({name: part.read for name, part in parts.items()})
-        keys.update({name: part.keys for name, part in parts.items()})
+        weights.update(parts)
         kept.append(candidate)
-    return kept, Lazy(reads, keys)
+    return kept, Lazy(checkpoint, weights)
 
 
 # Where things are

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from ._checkpoint import Checkpoint
+from ._checkpoint import Checkpoint, Part
 from ._find import Candidate
 
 if TYPE_CHECKING:
     from ._names import Match
-
-
-@dataclass(frozen=True)
-class Part:
-    """A tensor that is compressed by itself."""
-
-    read: Callable[[], torch.Tensor]
-    keys: tuple[str, ...]
-    """The tensors of the checkpoint that it is made of."""
 
 
 def layer_reads(candidate: Candidate, found: Match, checkpoint: Checkpoint) -> dict[str, Part]:
@@ -38,7 +28,8 @@ def layer_reads(candidate: Candidate, found: Match, checkpoint: Checkpoint) -> d
 
 def whole(name: str, found: Match, checkpoint: Checkpoint) -> Part:
     """A whole parameter of a model."""
-    return Part(partial(found.value, name, checkpoint.__getitem__), found.keys(name))
+    joined = name in found.whole
+    return Part(partial(found.value, name, checkpoint.__getitem__), found.keys(name), joined=joined)
 
 
 def tensor(key: str, checkpoint: Checkpoint) -> Part:
@@ -51,12 +42,12 @@ def _matrices(name: str, parameter: torch.Tensor, found: Match, checkpoint: Chec
     count = int(parameter.shape[0])
     if name in found.whole:
         key = found.whole[name]
-        return [Part(partial(checkpoint.of_stack, key, i), (key,)) for i in range(count)]
+        return [Part(partial(checkpoint.of_stack, key, i), (key,), i) for i in range(count)]
     if name in found.experts:
         stack = found.experts[name]
         return [Part(partial(checkpoint.rows, stack[i]), stack[i]) for i in range(count)]
     held = _Held(partial(found.value, name, checkpoint.__getitem__), count)
-    return [Part(partial(held.matrix, i), found.keys(name)) for i in range(count)]
+    return [Part(partial(held.matrix, i), found.keys(name), joined=False) for i in range(count)]
 
 
 class _Held:

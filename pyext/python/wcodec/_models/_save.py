@@ -21,6 +21,7 @@ from . import _beside
 from ._folder import quantization_of
 from ._parallel import check_whole
 from ._saved import check_own, inner, once, plain_name, save_settings
+from ._stored import forget_quantization
 
 FILE = "model.wcodec"
 REST = "model.safetensors"
@@ -94,6 +95,7 @@ def save_pretrained(
 
         outputs = [begin(FILE), begin(REST)]
         names = list(dict.fromkeys(name for layer in layers for name in layer.tensors))
+        names = layers[0]._store.catalogue.stored_with(names)
         outputs[0].write_extract(layers[0]._store.container._open, names, {_native.REST_KEY: REST})
         outputs[1].write_tensors(tensor_source(once(model, rest), {"format": "pt"}))
         # The config comes last: without it a folder is no model.
@@ -167,7 +169,7 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
         if quantization is not None:
             model.config.quantization_config = quantization
     path = target / CONFIG
-    config = json.loads(path.read_text())
+    config = forget_quantization(json.loads(path.read_text()))
     # What is saved may be a part of the model that the config was of.
     config["architectures"] = [type(model).__name__]
     config["dtype"] = str(_main_dtype(model)).removeprefix("torch.")
