@@ -67,8 +67,8 @@ def check(
                 return
             if near(name) is None:
                 raise FileMissingError(
-                    f"{name}: there is no such {what}, no repository of that name in the cache, and the Hub is not asked "
-                    "(check the path; or fetch the repository without HF_HUB_OFFLINE and local_files_only)",
+                    f"{name}: there is no such {what}, no repository of that name in the cache, and the Hub is not "
+                    "asked (check the path; or fetch the repository without HF_HUB_OFFLINE and local_files_only)",
                     file=name,
                 )
         elif near(name) is None:
