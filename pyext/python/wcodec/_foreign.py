@@ -121,6 +121,12 @@ def _check_type(record: dict[str, Any], place: str | os.PathLike[str]) -> None:
         raise InputError(f"{place}: the model is code that comes with it ({_ADVICE})", file=place)
     import transformers
 
+    if name is None:
+        raise UnsupportedError(
+            f"{place}: its config names no model_type, as those of transformers do (put the model's own config.json "
+            "beside the weights; of another library's model, compress the .safetensors file)",
+            file=place,
+        )
     raise UnsupportedError(
         f"{place}: transformers {transformers.__version__} has no model of type {shown(name)} "
         "(upgrade transformers, or check the config)",

@@ -163,7 +163,8 @@ def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: st
 def _shards(index: dict[str, Any], place: str) -> list[str]:
     places = index.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(p, str) for p in places.values()):
-        raise FormatError(f"{place}: not an index of shards (download the checkpoint again)", file=place)
+        problem = "it has no weight_map from names to files"
+        raise FormatError(f"{place}: not an index of shards: {problem} (download the checkpoint again)", file=place)
     return sorted(set(places.values()))
 
 
