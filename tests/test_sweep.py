@@ -153,6 +153,18 @@ def test_uses_of_parameters_are_found() -> None:
     assert "visual_projection.weight" in kinds[operands.PRODUCT]
 
 
+def test_a_model_that_changes_its_inputs_is_given_copies() -> None:
+    class Changes(torch.nn.Module):
+        config = transformers.PreTrainedConfig(dtype=torch.float32)
+
+        def forward(self, input_ids: Any) -> Any:
+            input_ids[0] += 1
+            return input_ids * 1
+
+    ids = torch.zeros(2, dtype=torch.long)
+    assert checks.same(models.forward(Changes(), {"input_ids": ids}), [torch.tensor([1, 0])]) and not ids.any()
+
+
 def test_differences() -> None:
     a = {"w": torch.ones(2, 2), "b": torch.tensor([1.0, float("nan")])}
     assert checks.differences(a, {name: t.clone() for name, t in a.items()}) == []

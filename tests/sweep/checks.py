@@ -124,6 +124,7 @@ class Sweep:
     def _generate(self, model: Any) -> torch.Tensor:
         dtype = self.dtype
         given = generate_inputs(self.inputs or {})
+        given = {k: v.clone() if torch.is_tensor(v) else v for k, v in given.items()}
         given = {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in given.items()}
         torch.manual_seed(models.SEED)
         with torch.inference_mode():

@@ -102,7 +102,9 @@ def shake(model: Any) -> None:
 def forward(model: Any, inputs: dict[str, Any]) -> list[torch.Tensor]:
     """All tensors that a model computes of some inputs."""
     dtype = model.config.dtype or torch.float32
-    given = {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in inputs.items()}
+    # Some change what they are given.
+    given = {k: v.clone() if torch.is_tensor(v) else v for k, v in inputs.items()}
+    given = {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in given.items()}
     # Some draw random numbers while they run, such as masks.
     torch.manual_seed(SEED)
     with torch.inference_mode():
