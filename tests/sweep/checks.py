@@ -19,7 +19,7 @@ from .inputs import generate_inputs
 from .report import SHARE
 
 SCHEMES = ("int8", "lossless")
-# Of int8 with a scale for each row, root mean square relative to the weights': twice what even weights have.
+# int8 with a scale for each row is off by about half of it, as root mean square relative to the weights'.
 NEAR_WEIGHTS = 0.03
 NEAR_OUTPUTS = 0.5
 _MOST = 4
@@ -56,7 +56,7 @@ class Sweep:
         self.dtype: torch.dtype = torch.bfloat16
         self.compressed: Any = None
 
-    # What transformers does by itself
+    # transformers by itself
 
     def prepare(self) -> bool:
         """Builds a model, saves and loads it with transformers alone; whether that is whole."""
@@ -130,7 +130,7 @@ class Sweep:
         with torch.inference_mode():
             return next(models.tensors_in(model.generate(**given, max_new_tokens=3, do_sample=False)))
 
-    # What wcodec does
+    # wcodec beside it
 
     def run(self) -> None:
         """All checks."""
@@ -229,7 +229,7 @@ class Sweep:
         self.record["left"] = reasons
         self.record["untold"] = untold
         if self.outputs is None:
-            # Where nothing runs, nobody knows what is a matrix.
+            # A model that does not run does not say which of them are matrices.
             return []
         wrong = [n for use in (operands.PRODUCT, operands.TABLE) for n in untold.get(use, [])]
         share = sum(sizes[n] for n in wrong) / total if total else 0.0
@@ -398,7 +398,7 @@ def distance(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
     for x, y in zip(a, b, strict=True):
         if not y.is_floating_point() or not y.numel() or same([x], [y]):
             continue
-        # What is not finite in both says nothing of how near the rest is.
+        # Values that neither has as finite numbers say nothing of how near the rest is.
         both = x.isfinite() | y.isfinite()
         x, y = x[both].double(), y[both].double()
         size = float(y.square().mean().sqrt())
@@ -415,6 +415,6 @@ def listed(faults: Iterable[str]) -> str:
 
 
 def _place_of(error: BaseException) -> str:
-    """Where in wcodec an error came from, for whoever mends it."""
+    """The last line of wcodec that an error went through."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/wcodec/" in f.filename]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "not in wcodec"

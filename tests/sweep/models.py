@@ -72,7 +72,7 @@ def described(error: BaseException) -> str:
 
 
 def _model(auto: Any, config: Any, dtype: torch.dtype) -> Any:
-    # Where an Auto class has several classes, this chooses the first one.
+    # An Auto class that has several classes for a configuration takes the first one of this.
     config.architectures = config.architectures or []
     # Some hold numbers of layers or widths that the rules do not know: their size is found out before they are made.
     with torch.device("meta"):

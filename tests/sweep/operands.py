@@ -43,7 +43,7 @@ class _Watch(TorchDispatchMode):
         use = _USES.get(name)
         if use is None and name not in _COPIES:
             return out
-        # What is added to a product comes first.
+        # A summand comes before the factors.
         for tensor in _tensors(args[1:] if name in _WITH_SUMMAND else args):
             parameter = self.of.get(_place(tensor))
             if parameter is None:
