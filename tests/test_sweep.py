@@ -17,8 +17,8 @@ transformers = pytest.importorskip("transformers")
 
 from sweep import checks, command, configs, models, operands, report, worker  # noqa: E402
 
-# Models of different kinds: dense, tied, convolutions of GPT-2, experts, state space, latent attention, encoders and decoders,
-# images, sounds, and modules that stay in float32.
+# Models of different kinds: dense, tied, convolutions of GPT-2, experts, state space, latent attention, encoders and
+# decoders, images, sounds, and modules that stay in float32.
 SAMPLE = [
     ("AutoModelForCausalLM", "qwen2"),
     ("AutoModelForCausalLM", "gpt2"),
