@@ -17,8 +17,8 @@ transformers = pytest.importorskip("transformers")
 
 from sweep import checks, command, configs, models, operands, report, worker  # noqa: E402
 
-# Of different kinds: dense, tied, convolutions of GPT-2, experts, state space, latent attention, encoders and decoders,
-# images, sounds, and modules that stay in float32.
+# Models of different kinds: dense, tied, convolutions of GPT-2, experts, state space, latent attention, encoders and
+# decoders, images, sounds, and modules that stay in float32.
 SAMPLE = [
     ("AutoModelForCausalLM", "qwen2"),
     ("AutoModelForCausalLM", "gpt2"),
@@ -151,6 +151,18 @@ def test_uses_of_parameters_are_found() -> None:
     assert "text_model.embeddings.token_embedding.weight" in kinds[operands.TABLE]
     assert "vision_model.embeddings.patch_embedding.weight" in kinds[operands.CONVOLUTION]
     assert "visual_projection.weight" in kinds[operands.PRODUCT]
+
+
+def test_a_model_that_changes_its_inputs_is_given_copies() -> None:
+    class Changes(torch.nn.Module):
+        config = transformers.PreTrainedConfig(dtype=torch.float32)
+
+        def forward(self, input_ids: Any) -> Any:
+            input_ids[0] += 1
+            return input_ids * 1
+
+    ids = torch.zeros(2, dtype=torch.long)
+    assert checks.same(models.forward(Changes(), {"input_ids": ids}), [torch.tensor([1, 0])]) and not ids.any()
 
 
 def test_differences() -> None:

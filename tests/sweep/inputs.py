@@ -74,7 +74,7 @@ def _generator() -> torch.Generator:
 
 
 def noise(*shape: int) -> torch.Tensor:
-    """The same numbers in each process."""
+    """Random numbers that are equal in each process."""
     return torch.randn(*shape, generator=_generator())
 
 

@@ -72,7 +72,7 @@ def described(error: BaseException) -> str:
 
 
 def _model(auto: Any, config: Any, dtype: torch.dtype) -> Any:
-    # Where an Auto class has several classes, this chooses the first one.
+    # An Auto class that has several classes for a configuration takes the first one of this.
     config.architectures = config.architectures or []
     # Some hold numbers of layers or widths that the rules do not know: their size is found out before they are made.
     with torch.device("meta"):
@@ -102,7 +102,9 @@ def shake(model: Any) -> None:
 def forward(model: Any, inputs: dict[str, Any]) -> list[torch.Tensor]:
     """All tensors that a model computes of some inputs."""
     dtype = model.config.dtype or torch.float32
-    given = {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in inputs.items()}
+    # Some change what they are given.
+    given = {k: v.clone() if torch.is_tensor(v) else v for k, v in inputs.items()}
+    given = {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in given.items()}
     # Some draw random numbers while they run, such as masks.
     torch.manual_seed(SEED)
     with torch.inference_mode():

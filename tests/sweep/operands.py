@@ -25,6 +25,7 @@ _USES = {
         PRODUCT,
     ),
 }
+_WITH_SUMMAND = {"addmm", "baddbmm", "addmv"}
 # Their results hold values of one operand, in another order or dtype.
 _COPIES = {"_to_copy", "clone", "copy_", "cat", "stack", "contiguous", "index", "index_select", "to"}
 
@@ -42,7 +43,8 @@ class _Watch(TorchDispatchMode):
         use = _USES.get(name)
         if use is None and name not in _COPIES:
             return out
-        for tensor in _tensors(args):
+        # A summand comes before the factors.
+        for tensor in _tensors(args[1:] if name in _WITH_SUMMAND else args):
             parameter = self.of.get(_place(tensor))
             if parameter is None:
                 continue
