@@ -39,8 +39,10 @@ pub(crate) fn is_big_endian_gguf(head: &[u8]) -> bool {
 /// Whether a name is that of a part of a split file: `NAME-00001-of-00003.gguf`.
 fn is_part(path: &Path) -> bool {
     let number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
-    let stem = path.extension().filter(|e| e.eq_ignore_ascii_case("gguf")).and(path.file_stem()).and_then(|s| s.to_str());
-    let parts = stem.and_then(|stem| stem.rsplit_once("-of-")).and_then(|(rest, all)| Some((rest.rsplit_once('-')?.1, all)));
+    let stem =
+        path.extension().filter(|e| e.eq_ignore_ascii_case("gguf")).and(path.file_stem()).and_then(|s| s.to_str());
+    let parts =
+        stem.and_then(|stem| stem.rsplit_once("-of-")).and_then(|(rest, all)| Some((rest.rsplit_once('-')?.1, all)));
     parts.is_some_and(|(this, all)| number(this) && number(all))
 }
 
@@ -233,7 +235,10 @@ mod tests {
             assert_eq!(of(whole, little), Some("a GGUF file"), "{whole}");
         }
         for version in 1..4 {
-            assert_eq!(of("m-00001-of-00003.gguf", &[b'G', b'G', b'U', b'F', 0, 0, 0, version]), Some("a big-endian GGUF file"));
+            assert_eq!(
+                of("m-00001-of-00003.gguf", &[b'G', b'G', b'U', b'F', 0, 0, 0, version]),
+                Some("a big-endian GGUF file")
+            );
         }
         assert_eq!(of("m.gguf", b"GGUF"), Some("a GGUF file"));
     }

@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use wcodec::{
-    Checkpoint, DecodeOptions, Error, OutputFile, OutputFolder, OutputKind, Result, Source, extract_to, write_safetensors,
+    Checkpoint, DecodeOptions, Error, OutputFile, OutputFolder, OutputKind, Result, Source, extract_to,
+    write_safetensors,
 };
 
 use crate::container::Container;
@@ -127,13 +128,7 @@ impl Folder {
 impl Folder {
     /// Begins a folder beside `path`. `ours` are names of files that a model's folder may have and that are replaced with it.
     #[new]
-    fn new(
-        py: Python<'_>,
-        path: PathBuf,
-        inputs: Vec<PathBuf>,
-        ours: Vec<String>,
-        overwrite: bool,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, path: PathBuf, inputs: Vec<PathBuf>, ours: Vec<String>, overwrite: bool) -> PyResult<Self> {
         let folder = detached(py, || OutputFolder::create(&path, inputs, ours, overwrite))?;
         Ok(Self { path: folder.path(), folder: Mutex::new(Some(folder)) })
     }

@@ -101,7 +101,12 @@ impl Source for PySource {
         let bytes = self.bytes(index, pool, cancel).map_err(|e| e.tensor(&tensor.name))?;
         // Whoever made the array says what it is, and the array may be another one now.
         if TensorView::new(tensor.dtype, &tensor.shape, &bytes).is_err() {
-            let what = format!("it changed while it was read: {} bytes are no {} of shape {:?}", bytes.len(), tensor.dtype, tensor.shape);
+            let what = format!(
+                "it changed while it was read: {} bytes are no {} of shape {:?}",
+                bytes.len(),
+                tensor.dtype,
+                tensor.shape
+            );
             return Err(Error::input(what).tensor(&tensor.name).advice(STAY));
         }
         Ok(SourceBytes::Owned(bytes))

@@ -29,7 +29,8 @@ impl Opaque {
     pub(crate) fn check(self) -> Result<Self> {
         let known = Dtype::from_name(&self.dtype).is_ok();
         if known || self.dtype.is_empty() {
-            return Err(Error::format(format!("'{}' is no other dtype", self.dtype)));
+            return Err(Error::format(format!("'{}' is no other dtype", self.dtype))
+                .advice("encode the model again, or get the file again"));
         }
         Ok(self)
     }

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 
 use super::hash::Hash;
 use super::header::{LATER_VERSION, LATEST_VERSION, NEWEST_VERSION, VERSION};
-use crate::checkpoint::Opaque;
 use super::segment::Segment;
+use crate::checkpoint::Opaque;
 use crate::coder::table::LEAST_BITS;
 use crate::error::{Error, Result};
 use crate::scheme::SchemeKind;

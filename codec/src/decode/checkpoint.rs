@@ -141,7 +141,13 @@ fn header_of(metadata: &Metadata, tensors: &[Stored<'_>]) -> serde_json::Result<
 
 fn stored(source: &dyn Source) -> impl Iterator<Item = Stored<'_>> {
     let tensors = source.tensors().iter().enumerate();
-    tensors.map(|(i, t)| Stored { name: &t.name, dtype: t.dtype, shape: &t.shape, of_rest: Some(i), opaque: t.opaque.clone() })
+    tensors.map(|(i, t)| Stored {
+        name: &t.name,
+        dtype: t.dtype,
+        shape: &t.shape,
+        of_rest: Some(i),
+        opaque: t.opaque.clone(),
+    })
 }
 
 /// Writes header and tensors.

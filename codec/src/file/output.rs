@@ -185,9 +185,8 @@ impl OutputFile {
             }
         };
         if let Some(refused) = refused {
-            let advice = temporary::keep(refused.file).map(|kept| {
-                format!("it is complete, as '{}': give it the name yourself", kept.display())
-            });
+            let advice = temporary::keep(refused.file)
+                .map(|kept| format!("it is complete, as '{}': give it the name yourself", kept.display()));
             let e = Error::io("rename the finished file", &path, refused.error);
             return Err(match advice {
                 Some(advice) => e.instead(advice),

@@ -89,6 +89,14 @@ pub(super) fn keep(made: NamedTempFile) -> Option<std::path::PathBuf> {
     Some(path)
 }
 
+/// Whether a folder has a file that was [kept](keep).
+pub(super) fn has_kept(folder: &Path) -> bool {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
+        let readonly = entry.metadata().is_ok_and(|m| m.is_file() && m.permissions().readonly());
+        readonly && owner_of(&entry.file_name(), SUFFIX).is_some()
+    })
+}
+
 fn remove_abandoned(name: &Path) {
     // Asked before opening, which would wait for a writer if this were a pipe.
     if !std::fs::symlink_metadata(name).is_ok_and(|m| m.is_file() && !m.permissions().readonly()) {
