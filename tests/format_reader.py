@@ -432,7 +432,7 @@ class FormatReader:
         return entry, tuple(shape), (count, rows, cols, axis)
 
     def _check_source(self, name: str, entry: Json, shape: list[int]) -> None:
-        """What a tensor of scheme `opaque` was, checked against its bytes."""
+        """Checks what is said of the source of a tensor of scheme `opaque` against its bytes."""
         require(len(shape) == 1, f"{name}: opaque is a list of bytes")
         said = entry.get("source")
         require(isinstance(said, dict), f"{name}: opaque without source")

@@ -481,7 +481,7 @@ def test_tensors_of_other_dtypes_are_kept_and_the_rest_is_readable(tmp_path: Pat
                 with pytest.raises(FormatReaderError, match="unknown scheme"):
                     older.values(name)
         older.values("w")
-    # Of a size that the dtype does not have.
+    # A size that the dtype does not have.
     broken = _safetensors(tmp_path / "broken.safetensors", {"f4": ("F4", [2, 8], bytes(9))})
     assert run("encode", broken, "-o", tmp_path / "x.wcodec", "-q")[0] == 2
 

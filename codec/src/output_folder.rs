@@ -24,7 +24,7 @@ pub struct OutputFolder {
     place: Place,
 }
 
-/// What is there already.
+/// The things that may have the name already.
 enum Found {
     /// Nothing, or an empty folder.
     Nothing,
@@ -110,7 +110,7 @@ impl OutputFolder {
                 continue;
             }
             let (from, to) = (self.target.join(&name), new.join(&name));
-            // Where there are no links, as a copy.
+            // As a copy on file systems without links.
             let linked = std::fs::hard_link(&from, &to).or_else(|_| {
                 std::fs::copy(&from, &to)?;
                 std::fs::File::open(&to)?.sync_all()
@@ -141,7 +141,7 @@ fn absolute(target: &Path) -> Result<PathBuf> {
     }
 }
 
-/// What is there, if a finished folder may take its name.
+/// Tells what has the name, if a finished folder may take it.
 fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
     if !is_there(target) {
         return Ok(Found::Nothing);
@@ -389,7 +389,7 @@ mod tests {
         drop(create(&other, &[], false).unwrap());
         assert!(target.join("late").exists());
         assert_eq!(std::fs::read_to_string(place.join("old/NOTES.md")).unwrap(), "mine, later");
-        // What another machine began, and what runs.
+        // Another machine's, and one of a process that runs.
         let running = begun();
         let foreign = dir.path().join(".wcodec-0123456789abcdef-1-1-aB3dE6.folder");
         std::fs::create_dir(&foreign).unwrap();

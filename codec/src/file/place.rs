@@ -59,7 +59,7 @@ impl Place {
         let path = tempfile::Builder::new().prefix(&prefix).suffix(SUFFIX).tempdir_in(parent)?.keep();
         let made = || -> Result<File> {
             let lock = File::options().read(true).write(true).create_new(true).open(path.join(LOCK))?;
-            // Where there are no locks, the name says enough.
+            // The name says enough on file systems without locks.
             lock.try_lock().ok();
             let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
             std::fs::write(path.join(NAME), name.as_encoded_bytes())?;
@@ -205,7 +205,7 @@ fn number(folder: &Path) -> Result<u64> {
     Ok(std::fs::symlink_metadata(folder)?.ino())
 }
 
-/// Where folders are not exchanged, it is always the same one.
+/// It is always the same one on systems that do not exchange folders.
 #[cfg(not(unix))]
 fn number(folder: &Path) -> Result<u64> {
     std::fs::symlink_metadata(folder).map(|_| 0)

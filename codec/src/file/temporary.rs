@@ -38,7 +38,7 @@ pub(super) fn create(folder: &Path) -> Result<NamedTempFile> {
     Ok(made)
 }
 
-/// What the names of all temporary things of this process begin with.
+/// The beginning of the names of all temporary things of this process.
 pub(super) fn prefix() -> String {
     format!("{PREFIX}{}-", Owner::own())
 }
