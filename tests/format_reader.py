@@ -36,14 +36,20 @@ SCHEMES[1] = SCHEMES[0] | {
     "rate": ("F32", "F16", "BF16"),
 }
 SCHEMES[2] = SCHEMES[1]
+SCHEMES[3] = SCHEMES[2] | {"opaque": ("U8",)}
 #: minor version -> coder -> the fewest bits of its tables, and the most
 TABLES = {0: {"rans": (11, 12), "huffman": (11, 12)}, 1: {"rans": (11, 12), "huffman": (8, 12)}}
 TABLES[2] = TABLES[1]
+TABLES[3] = TABLES[2]
 #: the keys of a plane that depend on its coder; those of another coder are ignored
 CHUNK_KEYS, TILE_KEYS, SIDE_KEYS = {"chunks", "offsets", "max_chunk"}, {"layout", "tile", "table"}, {"shift", "side"}
 TILED = ("rans", "huffman")
 #: layout -> coded symbols of a lane in a block, and the bytes of one
 CODED = {"byte": (32, 1), "split": (32, 1), "pair": (16, 1), "quad": (8, 2)}
+#: dtypes of scheme `opaque` of which the bits of an element are known
+OPAQUE_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+#: schemes that store bytes as they are
+BYTES = ("raw", "opaque")
 #: schemes whose plane is of symbols, which scales make values of
 SYMBOLS = ("int8", "rate")
 
@@ -315,7 +321,7 @@ class FormatReader:
     With `minor` 0 it is a reader of version 1.0, which knows nothing of what the page marks 1.1 and 1.2, and so on.
     """
 
-    def __init__(self, path_or_bytes: str | Path | bytes, *, minor: int = 2) -> None:
+    def __init__(self, path_or_bytes: str | Path | bytes, *, minor: int = 3) -> None:
         self._schemes, self._table_bits, self._quads = SCHEMES[minor], TABLES[minor], minor >= 2
         self._file = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).read_bytes()
         index_offset = self._read_header()
@@ -405,23 +411,42 @@ class FormatReader:
         require(isinstance(scheme, str) and scheme in self._schemes, f"{name}: unknown scheme {scheme!r}")
         known = isinstance(dtype, str) and dtype in self._schemes[scheme]
         require(known, f"{name}: dtype {dtype!r} is unknown or not for {scheme}")
-        require(elements or scheme == "raw", f"{name}: an empty tensor is raw")
+        require(elements or scheme in BYTES, f"{name}: an empty tensor is raw")
+        if scheme == "opaque":
+            self._check_source(name, entry, shape)
         planes = entry.get("planes")
         require(isinstance(planes, list) and planes and all(isinstance(p, dict) for p in planes), f"{name}: no planes")
         require(len(planes) == 1 or scheme == "lossless", f"{name}: not one plane")
         if matrix is None:
-            require(scheme == "raw", f"{name}: {scheme} needs a matrix")
+            require(scheme in BYTES, f"{name}: {scheme} needs a matrix")
             return entry, tuple(shape), None
         good = isinstance(matrix, list) and len(matrix) == 4 and all(map(is_size, matrix)) and matrix[3] < 2
         require(good, f"{name}: bad matrix {matrix!r}")
         count, rows, cols, axis = matrix
         require(math.prod(max(n, 1) for n in matrix[:3]) < 2**63, f"{name}: matrix {matrix} is too large")
         require(count * rows * cols == elements, f"{name}: matrix {matrix} contradicts shape {shape}")
-        fits = axis == 0 or (scheme != "raw" and count == 1 and shape == [cols, rows])
+        fits = axis == 0 or (scheme not in BYTES and count == 1 and shape == [cols, rows])
         require(fits, f"{name}: row_axis 1 does not fit scheme {scheme} and shape {shape}")
-        narrow = scheme != "raw" or np.dtype(DTYPES[dtype]).itemsize == 1
+        narrow = scheme not in BYTES or np.dtype(DTYPES[dtype]).itemsize == 1
         require(narrow, f"{name}: a matrix of raw elements of more than 8 bits")
         return entry, tuple(shape), (count, rows, cols, axis)
+
+    def _check_source(self, name: str, entry: Json, shape: list[int]) -> None:
+        """Checks what is said of the source of a tensor of scheme `opaque` against its bytes."""
+        require(len(shape) == 1, f"{name}: opaque is a list of bytes")
+        said = entry.get("source")
+        require(isinstance(said, dict), f"{name}: opaque without source")
+        dtype, dimensions = said.get("dtype"), said.get("shape")
+        require(isinstance(dtype, str) and dtype and dtype not in DTYPES, f"{name}: source dtype {dtype!r}")
+        require(isinstance(dimensions, list) and all(map(is_size, dimensions)), f"{name}: source shape {dimensions!r}")
+        bits = OPAQUE_BITS.get(dtype)
+        require(bits is None or math.prod(dimensions) * bits == 8 * shape[0], f"{name}: source of another size")
+
+    def source(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Dtype and shape of a tensor as its source has them."""
+        entry, shape, _ = self._checked(name)
+        said = entry["source"] if entry["scheme"] == "opaque" else {"dtype": entry["dtype"], "shape": shape}
+        return said["dtype"], tuple(said["shape"])
 
     def symbols(self, name: str) -> Array:
         """Decoded plane of a tensor.
@@ -522,7 +547,7 @@ class FormatReader:
         """The tensor in its shape and dtype; bfloat16 and the 8-bit floats as unsigned bit patterns."""
         entry, shape, view = self._checked(name)
         dtype = entry["dtype"]
-        if entry["scheme"] == "raw":
+        if entry["scheme"] in BYTES:
             return self.symbols(name).view(DTYPES[dtype]).reshape(shape)
         if entry["scheme"] == "lossless":
             return self._join(name).view(DTYPES[dtype]).reshape(shape)

@@ -24,7 +24,7 @@ pub struct OutputFolder {
     place: Place,
 }
 
-/// What is there already.
+/// The things that may have the name already.
 enum Found {
     /// Nothing, or an empty folder.
     Nothing,
@@ -110,7 +110,7 @@ impl OutputFolder {
                 continue;
             }
             let (from, to) = (self.target.join(&name), new.join(&name));
-            // Where there are no links, as a copy.
+            // As a copy on file systems without links.
             let linked = std::fs::hard_link(&from, &to).or_else(|_| {
                 std::fs::copy(&from, &to)?;
                 std::fs::File::open(&to)?.sync_all()
@@ -141,7 +141,7 @@ fn absolute(target: &Path) -> Result<PathBuf> {
     }
 }
 
-/// What is there, if a finished folder may take its name.
+/// Tells what has the name, if a finished folder may take it.
 fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
     if !is_there(target) {
         return Ok(Found::Nothing);
@@ -212,4 +212,188 @@ fn held<'a>(folder: &Path, inputs: &'a [PathBuf]) -> Option<&'a Path> {
 fn entries(folder: &Path) -> Result<Vec<std::ffi::OsString>> {
     let list = |e| Error::io("list the folder", folder, e);
     std::fs::read_dir(folder).map_err(list)?.map(|entry| entry.map(|e| e.file_name()).map_err(list)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"{"quantization_config": {"quant_method": "wcodec", "file": "m.wcodec"}}"#;
+
+    fn create(target: &Path, inputs: &[&Path], overwrite: bool) -> Result<OutputFolder> {
+        let inputs = inputs.iter().map(|p| p.to_path_buf()).collect();
+        OutputFolder::create(target, inputs, ["config.json", "old.txt"].map(str::to_owned), overwrite)
+    }
+
+    fn fill(folder: &OutputFolder, text: &str) {
+        std::fs::write(folder.path().join("m.wcodec"), text).unwrap();
+        std::fs::write(folder.path().join("config.json"), CONFIG).unwrap();
+    }
+
+    fn put(target: &Path, text: &str, overwrite: bool) {
+        let folder = create(target, &[], overwrite).unwrap();
+        fill(&folder, text);
+        assert!(!target.join("m.wcodec").exists() || overwrite);
+        folder.finish().unwrap();
+        assert_eq!(std::fs::read_to_string(target.join("m.wcodec")).unwrap(), text);
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> = entries(folder).unwrap().into_iter().map(|n| n.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// The place of a process that was killed, which is told by its name.
+    fn abandoned(folder: OutputFolder) -> PathBuf {
+        let place = folder.path().parent().unwrap().to_owned();
+        std::mem::forget(folder);
+        let name = place.file_name().unwrap().to_str().unwrap().to_owned();
+        let parts: Vec<&str> = name.split('-').collect();
+        let begin = (parts[3].parse::<u64>().unwrap() + 1).to_string();
+        let ended = place.with_file_name(name.replace(&format!("-{}-", parts[3]), &format!("-{begin}-")));
+        std::fs::rename(&place, &ended).unwrap();
+        // Its lock went with it.
+        let lock = std::fs::read(ended.join("lock")).unwrap();
+        std::fs::remove_file(ended.join("lock")).unwrap();
+        std::fs::write(ended.join("lock"), lock).unwrap();
+        ended
+    }
+
+    #[test]
+    fn a_model_is_replaced_and_what_is_not_of_it_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        put(&target, "first", false);
+        std::fs::write(target.join("NOTES.md"), "mine").unwrap();
+        std::fs::write(target.join("old.txt"), "of the first").unwrap();
+        assert_eq!(create(&target, &[], false).unwrap_err().kind(), crate::ErrorKind::Io);
+        put(&target, "second", true);
+        assert_eq!(names(&target), ["NOTES.md", "config.json", "m.wcodec"]);
+        assert_eq!(std::fs::read_to_string(target.join("NOTES.md")).unwrap(), "mine");
+        // Without finishing, nothing happens.
+        let folder = create(&target, &[], true).unwrap();
+        fill(&folder, "third");
+        drop(folder);
+        assert_eq!(std::fs::read_to_string(target.join("m.wcodec")).unwrap(), "second");
+        assert_eq!(names(dir.path()), ["out"]);
+        // An empty folder is like none.
+        std::fs::create_dir(dir.path().join("empty")).unwrap();
+        put(&dir.path().join("empty"), "first", false);
+    }
+
+    #[test]
+    fn what_is_not_a_model_or_holds_an_input_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        let refused = |target: &Path, inputs: &[&Path]| create(target, inputs, true).unwrap_err().to_string();
+        put(&target, "first", false);
+        let (input, source) = (dir.path().join("input"), dir.path().join("source"));
+        std::fs::write(&input, "weights").unwrap();
+        std::fs::create_dir_all(target.join("a/b")).unwrap();
+        std::fs::write(target.join("a/b/weights"), "weights").unwrap();
+        let held = "what is read, which would be lost";
+        for name in ["a", "a/b", "a/b/weights", "m.wcodec", "."] {
+            assert!(refused(&target, &[&target.join(name)]).contains(held), "{name}");
+        }
+        assert!(refused(&target, &[&input]).contains("'a', which is no file of a compressed model"));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(target.join("a/b"), &source).unwrap();
+            assert!(refused(&target, &[&source.join("weights")]).contains(held));
+            assert!(refused(&source, &[]).contains("something else than a folder"));
+        }
+        std::fs::remove_dir_all(target.join("a")).unwrap();
+        std::fs::hard_link(&input, target.join("weights")).unwrap();
+        assert!(refused(&target, &[&input]).contains(held));
+        std::fs::remove_file(target.join("weights")).unwrap();
+        assert!(create(&target, &[&input], true).is_ok());
+        // A folder of somebody, a file, no folder around it.
+        std::fs::remove_file(target.join("config.json")).unwrap();
+        assert!(refused(&target, &[]).contains("something else than a compressed model, which is not replaced"));
+        assert!(refused(&input, &[]).contains("something else than a folder"));
+        assert!(refused(&dir.path().join("no/out"), &[]).contains("no such folder"));
+        assert!(create(Path::new("."), &[], true).is_err());
+    }
+
+    #[test]
+    fn what_appears_meanwhile_is_not_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("out");
+        let folder = create(&target, &[], false).unwrap();
+        fill(&folder, "first");
+        std::fs::create_dir(&target).unwrap();
+        std::fs::write(target.join("precious"), "days of work").unwrap();
+        assert!(folder.finish().unwrap_err().to_string().contains("something else"));
+        assert_eq!((names(&target), names(dir.path())), (vec!["precious".to_owned()], vec!["out".to_owned()]));
+        std::fs::remove_dir_all(&target).unwrap();
+        // A model of another process, too.
+        let folder = create(&target, &[], false).unwrap();
+        fill(&folder, "second");
+        put(&target, "first", false);
+        assert_eq!(folder.finish().unwrap_err().kind(), crate::ErrorKind::Io);
+        assert_eq!(std::fs::read_to_string(target.join("m.wcodec")).unwrap(), "first");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_next_writer_ends_what_a_killed_one_began() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, other) = (dir.path().join("out"), dir.path().join("other"));
+        let text = || std::fs::read_to_string(target.join("m.wcodec")).unwrap();
+        put(&target, "first", false);
+        std::fs::write(target.join("NOTES.md"), "mine").unwrap();
+        let begun = || {
+            let folder = create(&target, &[], true).unwrap();
+            fill(&folder, "second");
+            folder
+        };
+        let recover = |place: &Path| {
+            drop(create(&other, &[], false).unwrap());
+            assert!(!place.exists(), "{:?}", names(place));
+            assert_eq!((names(dir.path()), names(&target).len()), (vec!["out".to_owned()], 3));
+        };
+        // While it was filled.
+        recover(&abandoned(begun()));
+        assert_eq!(text(), "first");
+        // Between two renames, on a file system without an exchange.
+        let place = abandoned(begun());
+        std::fs::rename(&target, place.join("old")).unwrap();
+        recover(&place);
+        assert_eq!(text(), "first");
+        // Before the exchange and after it.
+        for exchanged in [false, true] {
+            let folder = begun();
+            let names = folder.carry("m.wcodec".to_owned()).unwrap();
+            folder.place.record(names).unwrap();
+            let place = abandoned(folder);
+            if exchanged {
+                let spare = dir.path().join("spare");
+                std::fs::rename(&target, &spare).unwrap();
+                std::fs::rename(place.join("new"), &target).unwrap();
+                std::fs::rename(spare, place.join("new")).unwrap();
+            }
+            recover(&place);
+            assert_eq!(text(), if exchanged { "second" } else { "first" });
+        }
+        // A file that nobody expected goes back, and one whose name is taken stays where it is.
+        let folder = begun();
+        folder
+            .place
+            .record(Names::new(["m.wcodec", "config.json"].map(str::to_owned).into(), BTreeSet::new()))
+            .unwrap();
+        let place = abandoned(folder);
+        std::fs::rename(place.join("new"), place.join("old")).unwrap();
+        std::fs::write(place.join("old/late"), "mine").unwrap();
+        std::fs::write(place.join("old/NOTES.md"), "mine, later").unwrap();
+        drop(create(&other, &[], false).unwrap());
+        assert!(target.join("late").exists());
+        assert_eq!(std::fs::read_to_string(place.join("old/NOTES.md")).unwrap(), "mine, later");
+        // Another machine's, and one of a process that runs.
+        let running = begun();
+        let foreign = dir.path().join(".wcodec-0123456789abcdef-1-1-aB3dE6.folder");
+        std::fs::create_dir(&foreign).unwrap();
+        drop(create(&other, &[], false).unwrap());
+        assert!(foreign.exists() && running.path().join("m.wcodec").exists());
+    }
 }

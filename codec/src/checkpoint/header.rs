@@ -14,7 +14,7 @@ use crate::tensor::Dtype;
 /// Largest header that is read: safetensors' own limit.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// What a source says of a tensor whose dtype this crate knows nothing of: its elements may have fewer bits than a byte.
+/// A tensor of a dtype that this crate knows nothing of, as the source describes it: its elements may have fewer bits than a byte.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Opaque {
     /// The dtype, as the source calls it.
@@ -29,7 +29,8 @@ impl Opaque {
     pub(crate) fn check(self) -> Result<Self> {
         let known = Dtype::from_name(&self.dtype).is_ok();
         if known || self.dtype.is_empty() {
-            return Err(Error::format(format!("'{}' is no other dtype", self.dtype)));
+            return Err(Error::format(format!("'{}' is no other dtype", self.dtype))
+                .advice("encode the model again, or get the file again"));
         }
         Ok(self)
     }
@@ -43,11 +44,11 @@ impl Opaque {
     }
 }
 
-/// What a header says.
+/// A header that was read.
 pub(super) struct Header {
     /// All tensors; those of other dtypes as lists of bytes.
     pub(super) known: Metadata,
-    /// What it says of these.
+    /// The tensors of other dtypes, as it describes them.
     pub(super) opaque: HashMap<String, Opaque>,
 }
 
@@ -105,7 +106,7 @@ fn parse(text: &[u8]) -> serde_json::Result<Header> {
     Ok(Header { known: serde_json::from_value(Value::Object(all))?, opaque })
 }
 
-/// What an entry says of a tensor of another dtype, and its bytes.
+/// The tensor of another dtype that an entry describes, and its bytes.
 fn other(entry: &Value) -> Option<(Opaque, u64)> {
     let said = Opaque {
         dtype: entry.get("dtype")?.as_str()?.to_owned(),

@@ -353,7 +353,8 @@ impl Encoded<'_> {
         let planes = self.planes.into_iter().map(|plane| plane.write(writer, tables)).collect::<Result<_>>()?;
         let opaque = self.tensor.opaque.as_ref();
         let source = opaque.map(serde_json::value::to_raw_value).transpose();
-        let source = source.map_err(|e| Error::input(format!("its dtype cannot be written: {e}")))?;
+        let source = source
+            .map_err(|e| Error::input(format!("its dtype cannot be written: {e}")).advice("give it another name"))?;
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),

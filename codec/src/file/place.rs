@@ -59,7 +59,7 @@ impl Place {
         let path = tempfile::Builder::new().prefix(&prefix).suffix(SUFFIX).tempdir_in(parent)?.keep();
         let made = || -> Result<File> {
             let lock = File::options().read(true).write(true).create_new(true).open(path.join(LOCK))?;
-            // Where there are no locks, the name says enough.
+            // The name says enough on file systems without locks.
             lock.try_lock().ok();
             let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
             std::fs::write(path.join(NAME), name.as_encoded_bytes())?;
@@ -90,14 +90,8 @@ impl Place {
 
     /// Puts the new folder in the place of the one that has the name, and removes the files of that that are replaced. The names of what is left
     /// of it here, because something of that name is in the new folder.
-    pub(crate) fn exchange(&self, mut names: Names) -> Result<Vec<OsString>> {
-        names.number = number(&self.new_folder())?;
-        let record = serde_json::to_vec(&names).map_err(Error::other)?;
-        let mut file = File::create(self.path.join(NAMES))?;
-        file.write_all(&record)?;
-        file.sync_all()?;
-        sync(&self.new_folder());
-        sync(&self.path);
+    pub(crate) fn exchange(&self, names: Names) -> Result<Vec<OsString>> {
+        let names = self.record(names)?;
         let (new, old) = (self.new_folder(), self.path.join(OLD));
         let replaced = if exchange(&new, &self.target).is_ok() {
             new
@@ -114,6 +108,18 @@ impl Place {
         Ok(clear(&replaced, &self.target, &names))
     }
 
+    /// Writes down what may be removed of the folder that is replaced.
+    pub(crate) fn record(&self, mut names: Names) -> Result<Names> {
+        names.number = number(&self.new_folder())?;
+        let record = serde_json::to_vec(&names).map_err(Error::other)?;
+        let mut file = File::create(self.path.join(NAMES))?;
+        file.write_all(&record)?;
+        file.sync_all()?;
+        sync(&self.new_folder());
+        sync(&self.path);
+        Ok(names)
+    }
+
     /// Leaves everything as it is; says where.
     pub(crate) fn keep(&mut self) -> &Path {
         self.stays = true;
@@ -124,6 +130,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        // A finished file in it that could not even get its own name is somebody's work.
+        if !self.stays && temporary::has_kept(&self.new_folder()) {
+            self.keep();
+        }
         if !self.stays {
             end(&self.path, &self.target);
         }
@@ -195,7 +205,7 @@ fn number(folder: &Path) -> Result<u64> {
     Ok(std::fs::symlink_metadata(folder)?.ino())
 }
 
-/// Where folders are not exchanged, it is always the same one.
+/// It is always the same one on systems that do not exchange folders.
 #[cfg(not(unix))]
 fn number(folder: &Path) -> Result<u64> {
     std::fs::symlink_metadata(folder).map(|_| 0)

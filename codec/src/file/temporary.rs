@@ -38,7 +38,7 @@ pub(super) fn create(folder: &Path) -> Result<NamedTempFile> {
     Ok(made)
 }
 
-/// What the names of all temporary things of this process begin with.
+/// The beginning of the names of all temporary things of this process.
 pub(super) fn prefix() -> String {
     format!("{PREFIX}{}-", Owner::own())
 }
@@ -87,6 +87,14 @@ pub(super) fn keep(made: NamedTempFile) -> Option<std::path::PathBuf> {
     permissions.set_readonly(true);
     file.set_permissions(permissions).ok();
     Some(path)
+}
+
+/// Whether a folder has a file that was [kept](keep).
+pub(super) fn has_kept(folder: &Path) -> bool {
+    std::fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
+        let readonly = entry.metadata().is_ok_and(|m| m.is_file() && m.permissions().readonly());
+        readonly && owner_of(&entry.file_name(), SUFFIX).is_some()
+    })
 }
 
 fn remove_abandoned(name: &Path) {

@@ -14,7 +14,7 @@ from .._files import files_of
 from .._options import path_of
 from ._save import CONFIG, FILE, REST
 
-# What is replaced with a model if it is in its folder. Whatever else is there stays.
+# Files that are replaced with a model. All others in its folder stay.
 _OURS = (
     *(FILE, REST, CONFIG, "generation_config.json", "preprocessor_config.json", "processor_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
