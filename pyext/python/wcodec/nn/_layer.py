@@ -346,8 +346,9 @@ class _OfLayer:
     def frozen(self) -> Frozen:
         return FrozenMatrix(self._layer, self.value)
 
-    def refused(self, what: str, advice: str) -> InputError:
-        return self._layer._refuse(what, advice)
+    @property
+    def layer(self) -> CompressedLayer:
+        return self._layer
 
 
 class FrozenMatrix:

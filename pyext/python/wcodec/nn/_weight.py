@@ -48,8 +48,9 @@ class Source(Protocol):
     def same_as(self, layer: Any) -> bool:
         """Whether this is the weight of that layer."""
 
-    def refused(self, what: str, advice: str) -> InputError:
-        """The error for what the weight cannot be used for."""
+    @property
+    def layer(self) -> Any:
+        """The compressed layer whose weight it is; none where that is not known."""
 
 
 class _Given:
@@ -76,8 +77,9 @@ class _Given:
     def same_as(self, layer: Any) -> bool:
         return False
 
-    def refused(self, what: str, advice: str) -> InputError:
-        return InputError(f"{what} ({advice})")
+    @property
+    def layer(self) -> None:
+        return None
 
 
 class CompressedWeight(torch.Tensor):  # type: ignore[misc]
@@ -202,10 +204,14 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
         return found
 
     def _unwritable(self) -> InputError:
-        return self._source.refused(
+        layer = self._source.layer
+        if layer is None:
+            return InputError("a compressed weight cannot be written to (take weight.clone())")
+        refused: InputError = layer._refuse(
             "its weight is compressed and cannot be written to",
             "take weight.clone(), or wcodec.decompress_ the layer first",
         )
+        return refused
 
     # torch's side
 

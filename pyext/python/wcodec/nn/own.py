@@ -245,8 +245,9 @@ class _OfModule:
         one = len(shape) == 2 if self._index is None else len(shape) == 3
         return FrozenMatrix(self._module, self.value) if one else None
 
-    def refused(self, what: str, advice: str) -> InputError:
-        return self._module._refuse(what, advice)
+    @property
+    def layer(self) -> CompressedModule:
+        return self._module
 
 
 class _Below:
@@ -291,8 +292,9 @@ class _Below:
     def frozen(self) -> Frozen | None:
         return None if self._index is None else FrozenMatrix(self._module, self.value)
 
-    def refused(self, what: str, advice: str) -> InputError:
-        return self._module._refuse(what, advice)
+    @property
+    def layer(self) -> CompressedModule:
+        return self._module
 
 
 def _by_expert(held: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
