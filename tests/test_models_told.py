@@ -311,5 +311,5 @@ def test_data_parallel_is_refused_with_advice() -> None:
     wcodec.compress_(model, progress=False)
     with pytest.raises(wcodec.InputError, match=r"DataParallel.*DistributedDataParallel"):
         model[0]._replicate_for_data_parallel()
-    # Where there is nothing to copy, it runs.
+    # With nothing to copy it runs.
     assert torch.nn.DataParallel(model)(torch.ones(2, 64)).shape == (2, 64)

@@ -80,7 +80,7 @@ class Candidate:
         for i, names in enumerate(self.tensors):
             at = 0
             for key, count in zip(self.keys, self.parts, strict=True):
-                # Of some stacks there may be fewer.
+                # Some stacks may have fewer.
                 if self.kind != "experts" or i < self.module._parameters[key].shape[0]:
                     found[key].append(names[at : at + count])
                     at += count
@@ -205,7 +205,7 @@ def _read_by_others(model: torch.nn.Module) -> dict[torch.nn.Module, torch.nn.Mo
 
 
 def _beside(chosen: list[Candidate]) -> list[SkippedLayer]:
-    """What stays of layers that are compressed: other parameters of theirs that are matrices."""
+    """Other matrices of layers that are compressed, which stay."""
     found = []
     for candidate in chosen:
         keys = set(candidate.keys)

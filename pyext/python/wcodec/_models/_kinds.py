@@ -17,13 +17,13 @@ _LEAST = 8
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Parameters of the kinds that are known, beside the matrix.
 _OWN = {"linear": {"weight", "bias"}, "conv1d": {"weight", "bias"}, "embedding": {"weight"}}
-# Where a module may set its parameters: it is not running then.
+# Functions that may set a module's parameters: it is not running then.
 _MAKING = ("__init__", "reset_parameters", "_reset_parameters", "_init_weights", "init_weights")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a module is."""
+    """The kind of a module."""
 
     name: str | None = None
     """That of a :class:`Candidate`; none if it is none."""
@@ -34,7 +34,7 @@ class Kind:
 
 
 def kind_of(module: torch.nn.Module, least: int) -> Kind:
-    """What a module is.
+    """Says how a module can be compressed.
 
     :param least: elements of matrices that are worth the while, in modules of which nothing is known.
     """

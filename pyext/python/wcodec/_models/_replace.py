@@ -45,8 +45,8 @@ def compress_(
     progress: bool | ProgressCallback = True,
     **options: Any,
 ) -> ReplaceReport:
-    """Replaces a model's layers by compressed ones, in place: ``nn.Linear``, the ``Conv1D`` of GPT-2, ``nn.Embedding``
-    and the experts of mixtures.
+    """Replaces a model's layers by compressed ones, in place: linear layers, embeddings, the experts of mixtures, and
+    other modules with large matrices that they multiply with. The report names what stays.
 
     >>> import torch, wcodec
     >>> model = torch.nn.Sequential(torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))

@@ -19,7 +19,7 @@ _NAMES = {"weight", "bias", "T", "t", "mT", "linear", "matmul", "functional"}
 _MODULES: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": F}
 # Instructions by which code would do another thing for other inputs, or keep something.
 _BRANCHES = ("COMPARE", "CONTAINS", "FOR_ITER", "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "YIELD", "SEND", "IMPORT")
-# What a class may define beside its forward, for nobody but itself.
+# Members of a class, beside its forward, that are for nobody but itself.
 _OF_CLASSES = {
     *("__module__", "__qualname__", "__doc__", "__init__", "__annotations__", "__constants__", "__parameters__"),
     *("__firstlineno__", "__static_attributes__", "__dict__", "__weakref__", "__annotate__", "__annotate_func__"),
@@ -37,7 +37,7 @@ _FORMS: dict[Form, Callable[..., torch.Tensor]] = {"linear": F.linear, "sum": su
 
 
 def form_of(kind: type[Any]) -> Form | None:
-    """How layers of a class that derives from ``torch.nn.Linear`` compute: as that does, or the same with a bias that
+    """Says how layers of a class that derives from ``torch.nn.Linear`` compute: as that does, or the same with a bias that
     is added to a rounded product; none where nothing proves either.
 
     >>> class Own(torch.nn.Linear):
@@ -57,7 +57,7 @@ def form_of(kind: type[Any]) -> Form | None:
 
 @functools.lru_cache(maxsize=256)
 def _tried(forward: Any) -> Form | None:
-    """What a forward computes, if its code can be followed and a few inputs show it."""
+    """Finds what a forward computes, if its code can be followed and a few inputs show it."""
     if not _can_be_followed(forward):
         return None
     left = dict(_FORMS)

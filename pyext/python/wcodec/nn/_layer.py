@@ -318,7 +318,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
 
 class _OfLayer:
-    """Where a :class:`CompressedWeight` of a layer has its values; as the layer was when it was read."""
+    """The values of a :class:`CompressedWeight` of a layer; as the layer was when it was read."""
 
     def __init__(self, layer: CompressedLayer) -> None:
         self._layer, self._store, self._tensor = layer, layer._store, layer.tensor

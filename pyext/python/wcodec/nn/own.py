@@ -23,7 +23,7 @@ from .embedding import CompressedEmbedding
 from .experts import _computing, _here
 
 _is_compiling = torch.compiler.is_compiling
-# Where transformers has the forward that chooses.
+# The module of transformers that has the forward that chooses.
 _CHOOSES = "transformers.integrations.moe"
 Names = Mapping[str, Sequence[Sequence[str]]]
 
@@ -199,7 +199,7 @@ class CompressedTable(CompressedModule):
 
 
 class _OfModule:
-    """Where a parameter of a module, or one matrix of it, has its values; as the module was when it was read."""
+    """The values of a module's parameter, or of one matrix of it; as the module was when it was read."""
 
     def __init__(self, module: CompressedModule, key: str, index: int | None = None) -> None:
         self._module, self._key, self._index = module, key, index
@@ -251,7 +251,7 @@ class _OfModule:
 
 
 class _Below:
-    """Where a matrix has its values that is viewed as a stack of matrices of so many rows; or one of these."""
+    """The values of a matrix that is viewed as a stack of matrices of so many rows; or of one of these."""
 
     def __init__(self, of: _OfModule, rows: int, index: int | None = None) -> None:
         self._of, self._rows, self._index = of, rows, index
@@ -308,7 +308,7 @@ _alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 class _Decoded:
-    """What a decoded weight was made of; it lives as long as the tensor."""
+    """Says what a decoded weight was made of; it lives as long as the tensor."""
 
     def __init__(self, source: _OfModule | _Below, bytes: int) -> None:
         self.source, self.bytes = source, bytes
@@ -322,7 +322,7 @@ def _remember(tensor: torch.Tensor, source: _OfModule | _Below) -> None:
 
 
 def _kept(tensor: torch.Tensor) -> Any:
-    """What autograd keeps of a tensor: of decoded weights, and views of them, how to decode them again."""
+    """Gives autograd what it keeps of a tensor: for decoded weights, and views of them, how to decode them again."""
     if not _alive or tensor.layout is not torch.strided or isinstance(tensor, CompressedWeight):
         return tensor
     note = _alive.get(tensor.untyped_storage().data_ptr())
