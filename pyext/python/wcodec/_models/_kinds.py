@@ -48,7 +48,9 @@ def kind_of(module: torch.nn.Module, least: int) -> Kind:
         return _others(module, least)
     if (why := _no_weight(module, plain)) is not None:
         return Kind(why=why)
-    if plain == "linear" and form_of(type(module)) is None or plain == "embedding" and not _is_table(module):
+    if plain == "linear" and form_of(type(module), module.bias is not None) is None:
+        plain = "own"
+    elif plain == "embedding" and not _is_table(module):
         plain = "own"
     why = _not_own(module, ("weight",)) if plain == "own" else _beside(module, plain)
     return Kind(why=why) if why is not None else Kind(plain, ("weight",))

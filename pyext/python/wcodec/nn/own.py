@@ -41,6 +41,10 @@ class CompressedModule(CompressedLayer):
     _held: dict[str, tuple[tuple[str, ...], ...]]
     _shapes: dict[str, tuple[int, ...]]
     _order: tuple[str, ...]
+    # Whether all are compressed as a whole; and their names. The compiler looks at these, which are alike in blocks
+    # that are.
+    _wholes: bool
+    _keys: tuple[str, ...]
     _of: type[Any]
 
     @property
@@ -51,7 +55,7 @@ class CompressedModule(CompressedLayer):
     @property
     def keys(self) -> tuple[str, ...]:
         """Names of the parameters that are compressed, in the module."""
-        return tuple(self._held)
+        return self._keys
 
     @property
     def stored_bytes(self) -> int:
@@ -66,28 +70,28 @@ class CompressedModule(CompressedLayer):
     @property
     def weight(self) -> Any:
         """The weight, if it has one of that name."""
-        if "weight" in self._held:
+        if "weight" in self._keys:
             return self._read("weight")
         return self.__getattr__("weight")
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("_held", ()):
+        if name in self.__dict__.get("_keys", ()):
             return self._read(name)
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__.get("_held", ()):
+        if name in self.__dict__.get("_keys", ()):
             self._take(value)
         else:
             torch.nn.Module.__setattr__(self, name, value)
 
     def _read(self, key: str) -> torch.Tensor:
         if _is_compiling():
-            return _ops.weight(self._handle, list(self._held).index(key), self._shapes[key], self._dtype)
+            return _ops.weight(self._handle, self._keys.index(key), self._shapes[key], self._dtype)
         return CompressedWeight(_OfModule(self, key), self._shapes[key], self._dtype, self._device)
 
     def _own_weight(self, dtype: torch.dtype | None = None, place: int = 0) -> torch.Tensor:
-        return self._whole(list(self._held)[place], dtype)
+        return self._whole(self._keys[place], dtype)
 
     def _whole(self, key: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A parameter, decoded, in a tensor of its own."""
@@ -343,7 +347,7 @@ def _found(kept: Any) -> torch.Tensor:
 
 
 _MINE = (
-    *("_held", "_shapes", "_order", "_of", "_store", "tensor", "_plan", "_handle", "_dtype", "_device", "_kind"),
+    *("_held", "_shapes", "_order", "_wholes", "_keys", "_of", "_store", "tensor", "_plan", "_handle", "_dtype", "_device", "_kind"),
     *("_served", "_part", "training", "_bare", "_finder"),
 )
 
@@ -358,6 +362,7 @@ def compressed_module(module: torch.nn.Module, store: Store, names: Names, dtype
     held = {key: tuple(tuple(parts) for parts in of) for key, of in names.items()}
     first = next(iter(held.values()))[0][0]
     made.__dict__.update(_held=held, _shapes=shapes, _order=tuple(module._parameters), _of=type(module))
+    made.__dict__.update(_keys=tuple(held), _wholes=all(len(matrices) == 1 for matrices in held.values()))
     CompressedLayer.__init__(made, store, first, store.entry(first).shape, dtype, device)
     made._expect_all(store)
     mine = set(made.__dict__)
@@ -376,7 +381,7 @@ def _kind_of(kind: type[Any]) -> Any:
     base = CompressedTable if issubclass(kind, torch.nn.Embedding) else CompressedModule
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling() and not all(self._is_whole(key) for key in self._held):
+        if _is_compiling() and not self._wholes:
             from ._uncompiled import compute
 
             return compute(self, args, kwargs)
