@@ -60,6 +60,8 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "cell": lambda: nn.LSTMCell(64, 64),
     "convolution": lambda: nn.Conv2d(8, 8, 3),
     "transposed convolution": lambda: nn.ConvTranspose1d(8, 8, 3),
+    "convolution with a norm": lambda: parametrizations.weight_norm(nn.Conv1d(8, 8, 3)),
+    "convolution with an old norm": lambda: nn.utils.weight_norm(nn.Conv1d(8, 8, 3)),
     "bilinear": lambda: nn.Bilinear(16, 16, 16),
     "bag": lambda: nn.EmbeddingBag(100, 16),
     "bare": Bare,
@@ -67,6 +69,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_module_with_matrices_is_named(name: str) -> None:
     model = nn.Sequential(OTHERS[name](), nn.Linear(64, 64), nn.LayerNorm(64))

@@ -57,6 +57,9 @@ def kind_of(module: torch.nn.Module, least: int) -> Kind:
 
 
 def _others(module: torch.nn.Module, least: int) -> Kind:
+    if hasattr(module, "parametrizations"):
+        why = "its weight is computed from others"
+        return Kind(why=why)
     matrices = [p for p in module._parameters.values() if p is not None and (is_unmade(p) or is_matrix(p))]
     if not matrices:
         return Kind()

@@ -243,7 +243,11 @@ def compressed(candidate: Candidate, store: Store, **place: Any) -> CompressedLa
 def _linear_kind(candidate: Candidate) -> type[CompressedLinear]:
     if candidate.kind == "conv1d":
         return CompressedConv1D
-    return CompressedSumLinear if form_of(type(candidate.module), candidate.module.bias is not None) == "sum" else CompressedLinear
+    return (
+        CompressedSumLinear
+        if form_of(type(candidate.module), candidate.module.bias is not None) == "sum"
+        else CompressedLinear
+    )
 
 
 def _keep_hooks(module: torch.nn.Module, other: torch.nn.Module) -> None:

@@ -347,7 +347,21 @@ def _found(kept: Any) -> torch.Tensor:
 
 
 _MINE = (
-    *("_held", "_shapes", "_order", "_wholes", "_keys", "_of", "_store", "tensor", "_plan", "_handle", "_dtype", "_device", "_kind"),
+    *(
+        "_held",
+        "_shapes",
+        "_order",
+        "_wholes",
+        "_keys",
+        "_of",
+        "_store",
+        "tensor",
+        "_plan",
+        "_handle",
+        "_dtype",
+        "_device",
+        "_kind",
+    ),
     *("_served", "_part", "training", "_bare", "_finder"),
 )
 
