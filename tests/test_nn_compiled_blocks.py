@@ -1,4 +1,4 @@
-"""Regional compilation: blocks that are alike share a program, whatever layers they have, and compute with their own."""
+"""Regional compilation: blocks that are alike share a program, whatever layers they have, and use their own weights."""
 
 from __future__ import annotations
 
