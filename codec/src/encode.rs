@@ -9,7 +9,7 @@ use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cancel::Cancel;
-use crate::checkpoint::{Source, SourceBytes, SourceTensor};
+use crate::checkpoint::{Dequantized, Quantization, Source, SourceBytes, SourceTensor};
 use crate::coder::plane::{Filters, PlaneOptions};
 use crate::coder::{Coder, Layout, zstd};
 use crate::container::{Index, MemoryFile, Reader, Sink, Writer};
@@ -255,7 +255,7 @@ pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap
     }
     let tensors = source.tensors();
     check_source(tensors)?;
-    let choices = Choices::new(options, tensors)?;
+    let choices = Choices::new(options, tensors.iter().map(|t| t.name.as_str()))?;
     let pool = Pool::new(options.threads)?.unless_inside()?;
     let reading = Pool::on_demand(pool.threads()?.min(READERS));
     let cancel = options.cancel.part();
@@ -334,9 +334,9 @@ fn not_valid(pattern: &str, why: &str) -> Error {
 }
 
 /// What to do about a pattern that matches none of the tensors.
-fn advice_on(pattern: &str, tensors: &[SourceTensor]) -> String {
+fn advice_on(pattern: &str, names: &[&str]) -> String {
     let text = pattern.trim_matches('*');
-    let close = |text: &str| near(text, tensors.iter().map(|t| t.name.as_str()));
+    let close = |text: &str| near(text, names.iter().copied());
     let meant = if text.is_empty() { None } else { close(text).or_else(|| close(&format!("{text}.weight"))) };
     let asked = meant.map_or_else(String::new, |name| format!("did you mean '{name}'? "));
     format!("{asked}patterns match whole names: '*' stands for any text, as in 'model.layers.*.weight'")
@@ -351,10 +351,13 @@ struct Choices {
     /// With the scheme and the coder for what matches.
     rules: Vec<(GlobSet, (Scheme, Coder))>,
     otherwise: (Scheme, Coder),
+    /// By the names of codes that are kept and of their scales, the name that says for both what is done.
+    owners: HashMap<String, String>,
 }
 
 impl Choices {
-    fn new(options: &EncodeOptions, tensors: &[SourceTensor]) -> Result<Self> {
+    fn new<'a>(options: &EncodeOptions, names: impl IntoIterator<Item = &'a str>) -> Result<Self> {
+        let names: Vec<&str> = names.into_iter().collect();
         let compile = |patterns: &[String]| -> Result<GlobSet> {
             let mut set = GlobSetBuilder::new();
             for p in patterns {
@@ -362,9 +365,9 @@ impl Choices {
                 // A set of one, since that says where a pattern is too large, and a matcher panics.
                 let alone =
                     GlobSetBuilder::new().add(glob.clone()).build().map_err(|e| not_valid(p, &e.to_string()))?;
-                if !tensors.iter().any(|t| alone.is_match(&t.name)) {
+                if !names.iter().any(|name| alone.is_match(name)) {
                     return Err(
-                        Error::input(format!("the pattern '{p}' matches no tensor")).advice(advice_on(p, tensors))
+                        Error::input(format!("the pattern '{p}' matches no tensor")).advice(advice_on(p, &names))
                     );
                 }
                 set.add(glob);
@@ -384,11 +387,13 @@ impl Choices {
                 .map(|rule| Ok((compile(std::slice::from_ref(&rule.pattern))?, (rule.scheme, rule.coder))))
                 .collect::<Result<_>>()?,
             otherwise: (options.scheme, options.coder),
+            owners: HashMap::new(),
         })
     }
 
     /// The scheme and the coder for a tensor.
     fn way(&self, name: &str) -> (Scheme, Coder) {
+        let name = self.owners.get(name).map_or(name, String::as_str);
         if !self.is_encoded(name) {
             return (Scheme::Raw, Coder::Raw);
         }
@@ -397,6 +402,11 @@ impl Choices {
 
     fn is_encoded(&self, name: &str) -> bool {
         self.include.as_ref().is_none_or(|i| i.is_match(name)) && !self.exclude.is_match(name)
+    }
+
+    /// Whether a tensor is left out.
+    fn skips(&self, name: &str) -> bool {
+        self.skip.is_match(name) || self.owners.get(name).is_some_and(|owner| self.skip.is_match(owner))
     }
 
     /// Whether two tensors are to be stored in the same way, so that one can stand for the other.
@@ -421,10 +431,11 @@ fn encode_into<W: Sink + Send>(
             zstd::check_level(options.zstd_level)?;
         }
     }
+    let (dequantized, choices) = dequantized(source, options)?;
+    let source: &dyn Source = dequantized.as_ref().map_or(source, |made| made);
     let tensors = source.tensors();
     check_source(tensors)?;
-    let choices = Choices::new(options, tensors)?;
-    let kept: Vec<usize> = (0..tensors.len()).filter(|&i| !choices.skip.is_match(&tensors[i].name)).collect();
+    let kept: Vec<usize> = (0..tensors.len()).filter(|&i| !choices.skips(&tensors[i].name)).collect();
     let total = kept.iter().fold(0u64, |sum, &i| sum.saturating_add(bytes_of(&tensors[i])));
     let largest = kept.iter().map(|&i| bytes_of(&tensors[i])).max().unwrap_or(0);
     let pool = Pool::new(options.threads)?.unless_inside()?;
@@ -526,6 +537,34 @@ fn encode_into<W: Sink + Send>(
     Ok((report, out))
 }
 
+/// Of a source that is quantized already, the values that are to be encoded in other ways than bit for bit; and the choices, by the names
+/// that there are then.
+fn dequantized<'a>(source: &'a dyn Source, options: &EncodeOptions) -> Result<(Option<Dequantized<'a>>, Choices)> {
+    let all = source.tensors();
+    let names = all.iter().map(|t| t.name.as_str());
+    let Some(found) = Quantization::of(source) else { return Ok((None, Choices::new(options, names)?)) };
+    let mut choices = Choices::new(options, names.chain(found.names()))?;
+    let exact = |name: &str| matches!(choices.way(name).0, Scheme::Lossless | Scheme::Raw);
+    let changes = |t: &SourceTensor| {
+        !choices.skips(&t.name) && !exact(&t.name) && choices.way(&t.name).0.takes(t.dtype, &t.shape)
+    };
+    if all.iter().any(changes) {
+        found.check(true).map_err(|e| match source.path() {
+            Some(path) => e.file(path),
+            None => e,
+        })?;
+    }
+    let skips = |name: &str, codes: &SourceTensor| choices.skip.is_match(name) || choices.skip.is_match(&codes.name);
+    let keeps = |name: &str, codes: &SourceTensor| exact(name) || choices.exclude.is_match(&codes.name);
+    let made = Dequantized::new(source, &found, &skips, &keeps)?;
+    choices.owners = made.owners().clone();
+    if let Some((name, owner)) = choices.owners.iter().find(|(name, _)| choices.skip.is_match(name)) {
+        let what = format!("it belongs to '{owner}', which is not skipped");
+        return Err(Error::input(what).tensor(name).advice("skip both or none"));
+    }
+    Ok((Some(made), choices))
+}
+
 fn bytes_of(tensor: &SourceTensor) -> u64 {
     (crate::tensor::element_count(&tensor.shape).unwrap_or(0) as u64).saturating_mul(tensor.dtype.size() as u64)
 }
@@ -533,7 +572,7 @@ fn bytes_of(tensor: &SourceTensor) -> u64 {
 /// The name that an alias stands for, where both are to be stored in the same way; else it is stored by itself.
 fn tied_to(tensor: &SourceTensor, choices: &Choices) -> Result<Option<String>> {
     match &tensor.alias_of {
-        Some(target) if choices.skip.is_match(target) => {
+        Some(target) if choices.skips(target) => {
             Err(Error::input(format!("it is tied to '{target}', which is skipped")).advice("skip both or none"))
         }
         Some(target) if choices.treats_alike(&tensor.name, target) => Ok(Some(target.clone())),
@@ -616,10 +655,8 @@ mod tests {
     use crate::{Dtype, ErrorKind, MemorySource};
 
     fn excluded(pattern: &str) -> Result<bool> {
-        let mut source = MemorySource::new();
-        source.push("a.{b}.weight".into(), Dtype::U8, vec![1], vec![0].into())?;
         let options = EncodeOptions { exclude: vec![pattern.to_owned()], ..Default::default() };
-        Choices::new(&options, source.tensors()).map(|choices| !choices.is_encoded("a.{b}.weight"))
+        Choices::new(&options, ["a.{b}.weight"]).map(|choices| !choices.is_encoded("a.{b}.weight"))
     }
 
     #[test]

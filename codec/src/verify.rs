@@ -1,13 +1,13 @@
 //! Verifying a container: against its own hashes, and against what it was made from.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use half::{bf16, f16};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::checkpoint::Source;
+use crate::checkpoint::{Dequantized, Quantization, Source, SourceTensor};
 use crate::decode::{Container, DecodeOptions, Pass};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
@@ -86,6 +86,16 @@ pub fn verify(
     let options = DecodeOptions { verify: true, ..options.clone() };
     let infos = container.infos()?;
     let total = infos.iter().fold(0u64, |sum, t| sum.saturating_add(t.original_bytes));
+    let codes: HashSet<(&str, Dtype)> = infos.iter().map(|t| (t.name.as_str(), t.dtype)).collect();
+    let values = match against.and_then(|source| Some((source, Quantization::of(source)?))) {
+        // Codes that the container has are compared as they are, others by the values that were encoded.
+        Some((source, found)) => {
+            let keeps = |_: &str, tensor: &SourceTensor| codes.contains(&(tensor.name.as_str(), tensor.dtype));
+            Some(Dequantized::new(source, &found, &|_, _| false, &keeps)?)
+        }
+        None => None,
+    };
+    let against = values.as_ref().map(|values| values as &dyn Source).or(against);
     let places: Option<HashMap<&str, usize>> =
         against.map(|s| s.tensors().iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect());
     let pool = container.pool(options.threads)?;

@@ -1,5 +1,7 @@
 //! Input that is not what it should be, and output that cannot be written: a clear error, and nothing left behind.
 
+#[path = "common/allocator.rs"]
+mod allocator;
 mod common;
 
 #[path = "checkpoint/input.rs"]
@@ -8,13 +10,15 @@ mod input;
 mod output;
 #[path = "checkpoint/places.rs"]
 mod places;
+#[path = "checkpoint/quantized.rs"]
+mod quantized;
 #[path = "checkpoint/rest.rs"]
 mod rest;
 #[path = "checkpoint/shards.rs"]
 mod shards;
 
 #[global_allocator]
-static ALLOCATOR: common::allocator::Limited = common::allocator::Limited;
+static ALLOCATOR: allocator::Limited = allocator::Limited;
 
 use std::collections::BTreeMap;
 use std::path::Path;

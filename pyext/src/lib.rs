@@ -16,6 +16,7 @@ mod layers;
 mod levels;
 mod options;
 mod progress;
+mod quantized;
 mod source;
 mod text;
 mod tui;
@@ -28,7 +29,7 @@ mod _native {
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes, encode_to_container, rate_bits};
     #[pymodule_export]
-    use crate::files::{Output, checkpoint, reads_direct};
+    use crate::files::{Folder, Output, check_output, checkpoint, reads_direct};
     #[pymodule_export]
     use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, RowLookup, TensorDecoder};
     #[pymodule_export]
@@ -41,10 +42,14 @@ mod _native {
     #[pymodule_export]
     use crate::options::{encoding_facts, rate_tile};
     #[pymodule_export]
+    use crate::quantized::{quantized_checkpoint, quantized_container};
+    #[pymodule_export]
     use crate::text::{ascii_json, safe, safe_lines};
     #[pymodule_export]
     use crate::tui::tui_main;
 
+    #[pymodule_export]
+    const QUANTIZED_KEY: &str = wcodec::QUANTIZED_KEY;
     #[pymodule_export]
     const REST_KEY: &str = wcodec::REST_KEY;
     #[pymodule_export]

@@ -69,6 +69,16 @@ pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) ->
     if wanted.is_empty() {
         return Ok(HashMap::new());
     }
+    // What is sampled are weights by themselves: the config's quantization is of others.
+    let mut model = model;
+    if let Some(config) = model.as_mut().and_then(|m| m.get_mut("config")).and_then(|c| c.as_object_mut()) {
+        for key in ["quantization_config", "compression_config"] {
+            config.remove(key);
+            if let Some(inner) = config.get_mut("text_config").and_then(|c| c.as_object_mut()) {
+                inner.remove(key);
+            }
+        }
+    }
     let source = Samples { tensors: source, model };
     let mut found = Vec::new();
     let ways =

@@ -6,6 +6,8 @@ pub const REST_KEY: &str = "wcodec.rest";
 pub const PLAN_KEY: &str = "wcodec.plan";
 /// Key of a container's metadata: what was measured of the file, as JSON text.
 pub const QUALITY_KEY: &str = "wcodec.quality";
+/// Key of a container's metadata: what is to be known of codes that it has with the scales beside them, as JSON text.
+pub const QUANTIZED_KEY: &str = "wcodec.quantized";
 
-/// All of them.
+/// Those that what has some of the tensors goes without.
 pub const OF_THE_WHOLE: [&str; 3] = [REST_KEY, PLAN_KEY, QUALITY_KEY];

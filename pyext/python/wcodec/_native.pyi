@@ -14,13 +14,16 @@ __all__ = [
     "DeviceMemory",
     "DeviceSizes",
     "Facts",
+    "Folder",
     "Output",
+    "QUANTIZED_KEY",
     "REST_KEY",
     "Reads",
     "RowLookup",
     "TensorDecoder",
     "__version__",
     "ascii_json",
+    "check_output",
     "checkpoint",
     "compare",
     "encode",
@@ -43,6 +46,8 @@ __all__ = [
     "legacy_encode",
     "matching",
     "nvcomp_info",
+    "quantized_checkpoint",
+    "quantized_container",
     "rate_bits",
     "rate_tile",
     "reads_direct",
@@ -52,6 +57,7 @@ __all__ = [
     "tui_main",
     "verify_on_gpu",
 ]
+QUANTIZED_KEY: str
 REST_KEY: str
 __version__: str
 
@@ -166,6 +172,14 @@ class Output:
     def discard(self) -> None: ...
 
 @final
+class Folder:
+    def __new__(cls, path: _Path, inputs: list[str], ours: list[str], overwrite: bool) -> Folder: ...
+    @property
+    def path(self) -> PathLike[str]: ...
+    def finish(self) -> None: ...
+    def discard(self) -> None: ...
+
+@final
 class Facts:
     def names(self) -> list[str]: ...
     def totals(self) -> tuple[int, int, int, int]: ...
@@ -261,7 +275,10 @@ def rate_bits(
 def reads_direct(path: _Path) -> bool: ...
 def rate_tile(rows: int, cols: int) -> int: ...
 def encoding_facts() -> _EncodingFacts: ...
+def check_output(path: _Path, inputs: list[str]) -> None: ...
 def checkpoint(path: _Path, rest: bool) -> tuple[list[tuple[str, Any]], list[Any]]: ...
+def quantized_checkpoint(path: _Path, rest: bool) -> str | None: ...
+def quantized_container(container: Container) -> str | None: ...
 def compare(a: Container, b: Container) -> Comparison: ...
 def matching(filter: str, names: list[str]) -> list[int]: ...
 def layer_encode(symbols: npt.NDArray[np.int8], rows: int, cols: int, options: _EncodeOptions) -> bytes: ...

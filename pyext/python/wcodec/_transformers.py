@@ -8,6 +8,7 @@ later; transformers itself is never imported for that.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -114,6 +115,7 @@ def register() -> None:
             """What of it JSON can hold, without what was left out."""
             options = {k: v for k, v in self.options.items() if isinstance(v, str | int | float | bool | dict | list)}
             found = {**{k: v for k, v in self.__dict__.items() if k != "options"}, **options}
+            found.pop("of_quantized", None)
             return {k: v for k, v in found.items() if v not in (None, []) and (k, v) != ("embeddings", True)}
 
     class WCodecQuantizer(HfQuantizer):  # type: ignore[misc]
@@ -121,6 +123,12 @@ def register() -> None:
 
         requires_calibration = False
         _device_map: Any = None
+
+        def __init__(self, quantization_config: Any, **kwargs: Any) -> None:
+            super().__init__(quantization_config, **kwargs)
+            # What the checkpoint's own config says of codes is not of compressed weights.
+            if getattr(quantization_config, "of_quantized", False):
+                self.pre_quantized = False
 
         def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
             from ._models import _parallel, _quantizer
@@ -208,6 +216,24 @@ def register() -> None:
         globals()[made.__name__] = made
     auto.register_quantization_config(METHOD)(WCodecConfig)
     auto.register_quantizer(METHOD)(WCodecQuantizer)
+    _take_quantized(auto.AutoHfQuantizer, WCodecConfig)
+
+
+def _take_quantized(kind: Any, config: type[Any]) -> None:
+    """Has transformers take a :class:`WCodecConfig` for a checkpoint that is quantized already, whose config says how:
+    it refuses a config of another class, and what can be dequantized and what cannot is for the reader to say."""
+    merge = kind.merge_quantization_configs
+
+    def merged(cls: Any, quantization_config: Any, quantization_config_from_args: Any) -> Any:
+        said = quantization_config
+        method = said.get("quant_method") if isinstance(said, dict) else getattr(said, "quant_method", None)
+        if isinstance(quantization_config_from_args, config) and method != METHOD:
+            made = copy.copy(quantization_config_from_args)
+            made.of_quantized = True
+            return made
+        return merge(quantization_config, quantization_config_from_args)
+
+    kind.merge_quantization_configs = classmethod(merged)
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:

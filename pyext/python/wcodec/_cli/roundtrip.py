@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _api, _native
+from .. import _api, _native, _quantized
 from .. import _format as fmt
 from .._container import Container, TensorEntry
-from .._errors import CorruptError, FormatError, InputError
+from .._errors import CorruptError, FormatError, InputError, UnsupportedError
 from .._files import output
 from .._native import safe
 from .._options import DEFAULT_BLOCK, DEFAULT_LEVEL, SCALES, SCHEMES
@@ -63,12 +63,24 @@ def run(arguments: argparse.Namespace) -> int:
         return _run(arguments, report)
 
 
+def _refuse_values(path: str, ways: list[_Way]) -> None:
+    """Refuses a checkpoint of which other values are encoded than its file has: there is no reference of these."""
+    if all(way.scheme in ("lossless", "raw") for way in ways) or not _quantized.of_checkpoint(path).tensors:
+        return
+    raise UnsupportedError(
+        f"{path}: its weights are quantized, and scheme {ways[0].scheme} encodes the values that they stand for, with "
+        "which roundtrip has nothing to compare (use --scheme lossless, or encode it and run wcodec verify --against)",
+        file=path,
+    )
+
+
 def _run(arguments: argparse.Namespace, report: _native.Output | None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="wcodec-roundtrip-"))
     try:
         # References that one granularity has for all coders are computed once, and remembered as digests.
         known: dict[str, dict[str, dict[str, bytes]]] = {}
         ways = _ways(arguments)
+        _refuse_values(arguments.src, ways)
         results = [_combination(arguments, way, folder, known.setdefault(way.scale, {})) for way in ways]
     finally:
         if arguments.keep:

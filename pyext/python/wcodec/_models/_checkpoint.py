@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .. import _native
+from .. import _native, _quantized, _torch
+from .._container import Container
 from .._errors import FileMissingError, FormatError
+from ..nn._layer import contents
+from ._values import Values
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
     """The tensors of safetensors files, one file or shards, each read when it is asked for. Opening reads headers only.
 
     Which file has which tensor, and whether that fits together, is for the native module to say, as for every encoding.
+    Weights that are quantized already, as FP8 or MXFP4, are read as values, without their scales.
 
     :param path: a folder, or a file.
     :param rest: whether the folder may have only what is not compressed of a model.
+    :param files: of the folder, those to read, as transformers chose them; of a tensor that several have, the last
+        counts, as for transformers.
+    :raises UnsupportedError: if weights are quantized in another way.
     """
 
-    def __init__(self, path: Path, rest: bool = False) -> None:
+    def __init__(self, path: Path, rest: bool = False, files: Sequence[Path] | None = None) -> None:
         from safetensors import SafetensorError, safe_open
 
-        if path.is_dir() and not any(path.glob("*.safetensors")) and not any(path.glob("*.safetensors.index.json")):
+        if (
+            files is None
+            and path.is_dir()
+            and not any(path.glob("*.safetensors"))
+            and not any(path.glob("*.safetensors.index.json"))
+        ):
             raise FileMissingError(
                 f"{path}: there is no .wcodec and no .safetensors file in it "
                 "(name the folder of a model; convert .bin files to .safetensors first)",
                 file=path,
             )
         self.path = path
+        self.quantized = _quantized.of_checkpoint(path, rest)
+        self._dtype = _torch.dtype_of(self.quantized.dtype)
         self._files: dict[str, Any] = {}
         opened: dict[str, Any] = {}
-        for name, place in _native.checkpoint(path, rest)[0]:
+        found = (pair for one in files or [path] for pair in _native.checkpoint(one, rest)[0])
+        for name, place in found:
             file = str(place)
             if file not in opened:
                 try:
@@ -43,24 +59,48 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                         f"{file}: not a safetensors file: {error} (download it again)", file=file
                     ) from None
             self._files[name] = opened[file]
+        self.files = [Path(file).name for file in opened]
+        """Names of the files that are read."""
+        self._names = {name: name for name in self.quantized.names(list(self._files))}
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        found: torch.Tensor = self._files[key].get_tensor(key)
-        return found
+        quantized = self.quantized.tensors.get(key)
+        if quantized is not None:
+            return quantized.values(self.stored(quantized.codes), self.stored(quantized.scales), self._dtype)
+        return self.stored(self._names[key])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._names)
 
     def shape(self, key: str) -> tuple[int, ...]:
         """A tensor's shape, without reading it."""
-        return tuple(self._files[key].get_slice(key).get_shape())
+        quantized = self.quantized.tensors.get(key)
+        return quantized.shape if quantized else tuple(self._files[key].get_slice(key).get_shape())
+
+    def is_float(self, key: str) -> bool:
+        """Whether a tensor has elements that are rounded when it is encoded: of 16 or 32 bits."""
+        return key in self.quantized.tensors or self._files[key].get_slice(key).get_dtype() in ("F32", "F16", "BF16")
+
+    def same(self, key: str, other: str) -> bool:
+        """Whether two tensors have the same values."""
+        return self.shape(key) == self.shape(other) and torch.equal(self[key], self[other])
 
     def of_stack(self, key: str, index: int) -> torch.Tensor:
         """One matrix of a stack, read without the others."""
-        return self._files[key].get_slice(key)[index].contiguous()
+        quantized = self.quantized.tensors.get(key)
+        return self.stored(key, index) if quantized is None else quantized.matrix(index, self.stored, self._dtype)
+
+    def stored(self, name: str, index: int | None = None) -> torch.Tensor:
+        """A tensor as the files have it, codes and scales among them; of its first dimension one entry."""
+        found: torch.Tensor
+        if index is None:
+            found = self._files[name].get_tensor(name)
+        else:
+            found = self._files[name].get_slice(name)[index].contiguous()
+        return found
 
     def rows(self, keys: tuple[str, ...]) -> torch.Tensor:
         """Tensors one below the other."""
@@ -68,21 +108,69 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+class Stored(Mapping[str, torch.Tensor]):
+    """The tensors of a compressed model: those of its container, decoded, and those of a checkpoint that has the rest.
+
+    Where both have one, it is the container's.
+    """
+
+    def __init__(self, container: Container, rest: Checkpoint | None) -> None:
+        self.container, self._rest = container, rest
+        self.decoded = Values(container)
+        """The container's tensors as models have them."""
+        self._names = list(dict.fromkeys([*self.decoded, *(rest or ())]))
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        return self.decoded[key] if key in self.decoded or self._rest is None else self._rest[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """A tensor's shape, without decoding it."""
+        return self.decoded.shape(key) if key in self.decoded or self._rest is None else self._rest.shape(key)
+
+    def same(self, key: str, other: str) -> bool:
+        """Whether two tensors have the same values: decoded only if they are not stored alike."""
+        if key in self.container and other in self.container:
+            one, two = self.container[key], self.container[other]
+            if one.name == two.name or contents(one) == contents(two):
+                return True
+        return self.shape(key) == self.shape(other) and torch.equal(self[key], self[other])
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor that is compressed by itself."""
+
+    read: Callable[[], torch.Tensor]
+    keys: tuple[str, ...]
+    """The tensors of the checkpoint that it is made of."""
+    index: int | None = None
+    """Its place in a stack, where it is a matrix of one."""
+    joined: bool = True
+    """Whether it is these tensors, or matrices of them, one below the other."""
+
+
 class Lazy(Mapping[str, torch.Tensor]):
     """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once."""
 
-    def __init__(self, checkpoint: Checkpoint, keys: Mapping[str, tuple[str, ...]], stacks: Mapping[str, int]) -> None:
-        self._checkpoint, self._stacks = checkpoint, stacks
-        self.keys_of = keys
-        """By name, the tensors of the checkpoint that one is made of."""
+    def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> None:
+        self.checkpoint, self.parts = checkpoint, parts
+
+    @property
+    def keys_used(self) -> set[str]:
+        """The tensors of the checkpoint that something is made of."""
+        return {key for part in self.parts.values() for key in part.keys}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if name in self._stacks:
-            return self._checkpoint.of_stack(self.keys_of[name][0], self._stacks[name])
-        return self._checkpoint.rows(self.keys_of[name])
+        return self.parts[name].read()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.keys_of)
+        return iter(self.parts)
 
     def __len__(self) -> int:
-        return len(self.keys_of)
+        return len(self.parts)

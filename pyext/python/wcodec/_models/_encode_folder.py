@@ -5,31 +5,28 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .. import _api, _native
-from .._errors import FileMissingError, InputError, OutputExistsError
+from .._errors import InputError
 from .._files import output
-from .._foreign import config_of, read_json
+from .._foreign import by_transformers, config_of, read_json
 from .._options import exactly, patterns
 from .._reports import CompressionReport
 from .._sources import tensor_source
-from . import _load
-from ._checkpoint import Checkpoint, Lazy
+from . import _beside, _folder_kinds, _load
+from ._checkpoint import Checkpoint, Lazy, Part
 from ._find import Candidate, find
-from ._folder import quantization_of
 from ._names import Match, check, match
+from ._plain import as_ever
+from ._put_folder import new_folder
+from ._reads import layer_reads, tensor, whole
 from ._replace import nothing_to_compress
 from ._save import CONFIG, FILE, REST
-
-# What else is in the folder of a model and goes with it: tokenizer, processors, settings for generation.
-_BESIDE = ("*.json", "*.jinja", "*.model", "vocab.txt", "merges.txt")
-_NOT_BESIDE = (CONFIG, "*.safetensors.index.json", "*.bin.index.json")
+from ._stored import as_stored, forget_quantization, is_exact
+from ._ties import settle
 
 
 def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionReport:
@@ -46,122 +43,125 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionR
             "a folder is written of the folder of a model (name that, or an output that ends with .wcodec)"
         )
     source, target = Path(src), Path(dst)
+    _folder_kinds.check(source)
     overwrite = bool(options.pop("overwrite", False))
-    _check_target(target, overwrite)
     wanted = patterns("include", options.pop("include", ())), patterns("exclude", options.pop("exclude", ()))
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as place:
-        new = Path(place) / target.name
-        new.mkdir()
+    inputs = [p for p in map(options.get, ("calibrate", "text")) if isinstance(p, str | os.PathLike)]
+    with new_folder(dst, source, inputs, overwrite) as (new, folder):
         report = _fill(source, new, wanted, options)
-        _put_in_place(new, target, Path(place) / "old")
+        folder.finish()
     return replace(report, path=os.fspath(target / FILE))
 
 
-def _put_in_place(new: Path, target: Path, old: Path) -> None:
-    """Renames, so that either model is there, whatever interrupts it."""
-    try:
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
-    except BaseException:
-        if old.exists() and not target.exists():
-            old.rename(target)
-        raise
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    if not target.parent.is_dir():
-        raise FileMissingError(f"{target.parent}: there is no such folder (make it first)", file=target.parent)
-    if not os.path.lexists(target):
-        return
-    if target.is_symlink() or not target.is_dir():
-        raise InputError(f"{target}: there is something else than a folder (choose another name)", file=target)
-    if not quantization_of(target):
-        if any(target.iterdir()):
-            raise InputError(
-                f"{target}: there is something else than a compressed model, which is not replaced "
-                "(choose another name, or empty the folder)",
-                file=target,
-            )
-    elif not overwrite:
-        raise OutputExistsError(f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target)
-
-
 def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options: dict[str, Any]) -> CompressionReport:
-    config = config_of(source)
+    trusted = bool(options.get("trust_remote_code"))
+    config = config_of(source, trust_remote_code=trusted)
     checkpoint = Checkpoint(source)
-    model = _load.skeleton(config, _load.computing_dtype_of(config, source))
-    found = match(model, checkpoint)
-    check(model, found, checkpoint.shape, str(checkpoint.path))
-    candidates, skipped = find(model, [], [], True)
-    candidates = [c for c in candidates if all(n in found.whole or n in found.experts for n in c.parameters)]
+    with as_ever():
+        with by_transformers(source, "makes no model of its config"):
+            model = _load.skeleton(config, _load.computing_dtype_of(config, source), trusted)
+        found = match(model, checkpoint, checkpoint.shape)
+        matched = set(found.whole.values())
+        settle(model, found, checkpoint.same)
+        check(model, found, checkpoint.shape, str(checkpoint.path))
+        candidates, skipped = find(model, [], [], True)
+    candidates = [c for c in candidates if all(found.has(n) for n in c.parameters)]
     kept = [c for c in candidates if _is_wanted(found, c, wanted)]
     if not kept:
         raise nothing_to_compress(str(source), model, skipped)
-    keys, stacks = _names(found, kept)
+    encoded = _encoded(found, kept, checkpoint)
+    encoded.update(_unused(found, checkpoint, wanted))
     transpose = [exactly(key) for c in kept if c.transposed for n in c.parameters for key in _keys_of(found, c, n)]
-    taken = {key for names in keys.values() for key in names}
-    rest = {name: (name,) for name in checkpoint if name not in taken}
+    # Tensors that are tied to an equal one are stored once.
+    twice = matched - set(found.whole.values())
+    rest = {key: part for key, part in _rest(found, checkpoint, encoded).items() if key not in twice}
     metadata = {**(options.pop("metadata", None) or {}), **({_native.REST_KEY: REST} if rest else {})}
     options = {**options, "metadata": metadata, "transpose": transpose}
-    if stacks:
-        # Of stacks of experts, which are in one tensor, each is stored by itself.
-        report = _api.compress(Lazy(checkpoint, keys, stacks), new / FILE, **options)
-    else:
-        skip = [*patterns("skip", options.pop("skip", ())), *map(exactly, rest)]
+    as_they_are = all(part.keys == (name,) for name, part in encoded.items())
+    # A folder with an adapter is no source of one file, which could not have both.
+    if as_they_are and not (source / _folder_kinds.ADAPTER).is_file():
+        skip = [*patterns("skip", options.pop("skip", ())), *(exactly(key) for key in checkpoint if key not in encoded)]
         report = _api.compress(source, new / FILE, skip=skip, **options)
+    else:
+        # Of stacks of experts, which are in one tensor, each is stored by itself; others are made of several.
+        weights = Lazy(checkpoint, encoded)
+        report = _api.compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
     with output(new / REST) as out:
-        out.write_tensors(tensor_source(Lazy(checkpoint, rest, {}), {"format": "pt"}))
+        out.write_tensors(tensor_source(Lazy(checkpoint, rest), {"format": "pt"}))
         out.finish()
-    for path in sorted(source.iterdir()):
-        beside = any(fnmatch.fnmatchcase(path.name, p) for p in _BESIDE)
-        if beside and path.is_file() and not any(fnmatch.fnmatchcase(path.name, p) for p in _NOT_BESIDE):
-            shutil.copyfile(path, new / path.name)
-    record = read_json(source / CONFIG)
+    _beside.copy(source, new, checkpoint.files).tell(source)
+    record = forget_quantization(read_json(source / CONFIG))
+    # It names weights that are not in this folder.
+    record.pop("transformers_weights", None)
     way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": options.get("coder", "rans")}
     record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
     return report
 
 
-def _names(found: Match, kept: list[Candidate]) -> tuple[dict[str, tuple[str, ...]], dict[str, int]]:
-    """What is encoded, by the names in the container, which are the checkpoint's: the tensor that it is, or that has it
-    as a matrix of a stack."""
-    keys: dict[str, tuple[str, ...]] = {}
-    stacks: dict[str, int] = {}
+def _name(found: Match, parameter: str) -> str:
+    """The name that a layer's weight is stored under: the checkpoint's, where it is one tensor there."""
+    return found.whole.get(parameter, parameter)
+
+
+def _encoded(found: Match, kept: list[Candidate], checkpoint: Checkpoint) -> dict[str, Part]:
+    """Weights of layers, by the names in the container: those of the checkpoint's tensors where there are such, or
+    those of the model's parameters where transformers makes them of others."""
+    out: dict[str, Part] = {}
     for candidate in kept:
-        for name, parameter in candidate.parameters.items():
-            if candidate.kind != "experts":
-                keys[found.whole[name]] = (found.whole[name],)
-            elif name in found.whole:
-                for i in range(parameter.shape[0]):
-                    keys[f"{name}.{i}"], stacks[f"{name}.{i}"] = (found.whole[name],), i
+        parts = layer_reads(candidate, found, checkpoint)
+        for name in candidate.parameters:
+            if name in found.experts:
+                out.update((key, tensor(key, checkpoint)) for key in _keys_of(found, candidate, name))
+            elif candidate.kind == "experts":
+                out.update((key, parts[key]) for key in _keys_of(found, candidate, name))
             else:
-                keys.update({key: (key,) for expert in found.stack(name) for key in expert})
-    return keys, stacks
+                out[_name(found, name)] = parts[name]
+    return out
+
+
+def _unused(found: Match, checkpoint: Checkpoint, wanted: tuple[list[str], list[str]]) -> dict[str, Part]:
+    """Matrices that the model's class has no use for, and others may, such as heads that predict more tokens."""
+    return {
+        key: tensor(key, checkpoint)
+        for key in found.ignored
+        if len(checkpoint.shape(key)) == 2 and checkpoint.is_float(key) and _matches(key, wanted)
+    }
+
+
+def _rest(found: Match, checkpoint: Checkpoint, encoded: dict[str, Part]) -> dict[str, Part]:
+    """Everything that is not encoded, by its name in the checkpoint; and by its name in the model where transformers
+    makes it of tensors of which others are encoded."""
+    taken = {key for part in encoded.values() for key in part.keys}
+    rest = {key: tensor(key, checkpoint) for key in checkpoint if key not in taken}
+    for parameter, (conversion, _) in found.made.items():
+        stored = parameter in encoded or any(n.rpartition(".")[0] == parameter for n in encoded)
+        if not stored and not taken.isdisjoint(conversion.keys):
+            rest[parameter] = whole(parameter, found, checkpoint)
+            for key in conversion.keys:
+                rest.pop(key, None)
+    return rest
 
 
 def _keys_of(found: Match, candidate: Candidate, name: str) -> list[str]:
     """Names in the container for a parameter's tensors."""
     if candidate.kind != "experts":
-        return [found.whole[name]]
-    if name in found.whole:
-        return [f"{name}.{i}" for i in range(candidate.parameters[name].shape[0])]
-    return [key for expert in found.stack(name) for key in expert]
+        return [_name(found, name)]
+    if name in found.experts:
+        return list(found.keys(name))
+    return [f"{name}.{i}" for i in range(candidate.parameters[name].shape[0])]
 
 
 def _is_wanted(found: Match, candidate: Candidate, wanted: tuple[list[str], list[str]]) -> bool:
     """Whether all tensors of a layer are among those that are to be encoded."""
-    keys: Iterable[str] = (
-        key
-        for name in candidate.parameters
-        for key in ([found.whole[name]] if name in found.whole else [k for e in found.stack(name) for k in e])
-    )
+    keys = {key for name in candidate.parameters for key in found.keys(name)}
+    return all(_matches(key, wanted) for key in keys)
+
+
+def _matches(key: str, wanted: tuple[list[str], list[str]]) -> bool:
     include, exclude = wanted
-    return all(
-        (not include or any(fnmatch.fnmatchcase(key, p) for p in include))
-        and not any(fnmatch.fnmatchcase(key, p) for p in exclude)
-        for key in keys
+    return (not include or any(fnmatch.fnmatchcase(key, p) for p in include)) and not any(
+        fnmatch.fnmatchcase(key, p) for p in exclude
     )
 
 

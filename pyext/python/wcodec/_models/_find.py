@@ -123,7 +123,9 @@ def groups(candidates: list[Candidate]) -> list[list[str]]:
         else:
             # Tables are looked up, not decoded with a block; who computes in its own way decodes for itself.
             block = candidate.name if candidate.kind in ("embedding", "own") else group_of(candidate.name)
-            found.setdefault(block, []).extend(name for names in candidate.tensors for name in names)
+            # A layer that computes in another dtype would have all others decoded to that, too.
+            dtype = next(iter(candidate.parameters.values())).dtype
+            found.setdefault(f"{block}:{dtype}", []).extend(name for names in candidate.tensors for name in names)
     return list(found.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
@@ -12,26 +12,28 @@ import torch
 
 from .. import _api, _decodable, _devices, _places
 from .._container import Container, TensorEntry
-from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
-from .._foreign import by_transformers, class_of, config_of, said
+from .._errors import FormatError, InputError, UnsupportedError
+from .._foreign import by_transformers, class_of, config_of
 from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings, refuse_disk
+from ..nn._scaled import Scaled
 from ..nn._store import Store
-from ._checkpoint import Checkpoint, Lazy
+from ._adapter import apply as apply_adapter
+from ._checkpoint import Checkpoint, Lazy, Part, Stored
 from ._find import Candidate, find, groups, routed
 from ._folder import container_of, quantization_of
-from ._names import Match, check, match, shared_names, tie
+from ._folder_kinds import check as check_kind
+from ._hub import Options, downloaded
+from ._names import Match, check, match, shared_names
 from ._original import original_model
+from ._plain import as_ever, check_written, make_buffers, set_parameters
+from ._precision import keep_float32
+from ._reads import layer_reads
 from ._replace import nothing_to_compress, replace
-
-# What a repository must have for a model; weights in other forms are left where they are.
-_WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-# And for models that are code of their own, where that is trusted.
-_CODE = ["*.py"]
-# For the first answer of the Hub.
-_HUB_SECONDS = 5.0
+from ._stored import as_stored, is_exact
+from ._ties import settle
 
 
 def load_model(
@@ -50,6 +52,12 @@ def load_model(
     embeddings: bool = True,
     trusted: bool = False,
     trust_remote_code: bool = False,
+    revision: str | None = None,
+    subfolder: str = "",
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    force_download: bool = False,
     progress: bool | ProgressCallback = False,
     **options: Any,
 ) -> Any:
@@ -85,6 +93,12 @@ def load_model(
     :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
     :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
         kernels of the Hub), may be fetched and run. Without it, such a model is refused.
+    :param revision: of a repository, the branch, tag or commit, as for transformers' ``from_pretrained``.
+    :param subfolder: where in the repository, or in the folder, the model is.
+    :param token: for private repositories; that of ``hf auth login`` if left out.
+    :param cache_dir: where repositories are kept; the Hub's cache if left out.
+    :param local_files_only: whether only what was fetched before is taken, as with ``HF_HUB_OFFLINE=1``.
+    :param force_download: whether files are fetched again that are there.
     :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
     :raises InputError: if the weights are not those of the model: what is missing, extra or of another shape is named;
         if the budget is too small; if the model needs code that is not trusted.
@@ -96,7 +110,8 @@ def load_model(
     path = path_of(path)
     checked_settings(residency or "auto", vram_budget, cache, ram_budget)
     where = _devices.place(device or "cpu")
-    folder, file = _located(path, trust_remote_code)
+    hub = Options(revision, subfolder, token, cache_dir, local_files_only, force_download)
+    folder, file = _located(path, trust_remote_code, hub)
     settings = _settings(folder, residency, vram_budget, cache, ram_budget)
     if file is None:
         refuse_disk(settings)
@@ -107,27 +122,31 @@ def load_model(
     has_rest = folder is not None and (file is None or _has_rest(folder))
     rest = Checkpoint(folder, rest=file is not None) if folder is not None and has_rest else None
     _check_layers(config, len({*(container or ()), *(rest or ())}), place)
-    with by_transformers(place, "makes no model of its config"):
-        model = skeleton(config, compute, trust_remote_code)
-    if container is not None:
-        fill(model, container, rest, where, compute, settings)
-    else:
-        assert rest is not None
-        chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
-        # While the model that is made here has no weights yet.
-        options = calibrated(options, rest.path, where, trust_remote_code, progress is True)
-        encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
-        found = match(model, rest)
-        check(model, found, rest.shape, str(rest.path))
-        kept, weights = layer_weights(model, rest, found, chosen)
-        store = compress_layers(model, kept, weights, encoding, where, compute, settings)
-        set_parameters(model, found, rest.__getitem__, where)
-        store.prepare()
-    model.to(where)
-    model.requires_grad_(False)
-    model.eval()
-    if folder is not None:
-        _finish(model, folder)
+    with as_ever():
+        with by_transformers(place, "makes no model of its config"):
+            model = skeleton(config, compute, trust_remote_code)
+        if container is not None:
+            fill(model, container, rest, where, settings)
+        else:
+            assert rest is not None
+            chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
+            # While the model that is made here has no weights yet.
+            options = calibrated(options, rest.path, where, trust_remote_code, progress is True)
+            encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
+            found = match(model, rest, rest.shape)
+            settle(model, found, rest.same)
+            check(model, found, rest.shape, str(rest.path))
+            kept, weights = layer_weights(model, rest, found, chosen)
+            store = compress_layers(model, kept, weights, encoding, where, settings)
+            set_parameters(model, found, rest.__getitem__, where)
+            store.prepare()
+        check_written(model, str(place))
+        model.to(where)
+        model.requires_grad_(False)
+        model.eval()
+        if folder is not None:
+            _finish(model, folder)
+            apply_adapter(model, folder)
     return model
 
 
@@ -146,7 +165,7 @@ def calibrated(
 
 
 def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -> Any:
-    """The model of a config without weights; tied parameters are one."""
+    """The model of a config without weights, whose parameters have the dtypes that transformers loads them in."""
     try:
         from accelerate import init_empty_weights
         from transformers import AutoModelForCausalLM
@@ -163,47 +182,35 @@ def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
         else:
             model = named._from_config(config, dtype=dtype)
-    tie(model)
+    keep_float32(model, dtype)
+    make_buffers(model)
     return model
 
 
-def fill(
-    model: Any,
-    container: Container,
-    rest: Checkpoint | None,
-    device: torch.device,
-    dtype: torch.dtype,
-    settings: Settings,
-) -> None:
+def fill(model: Any, container: Container, rest: Checkpoint | None, device: torch.device, settings: Settings) -> None:
     """Gives a model without weights those of a container, and of a checkpoint for what the container has not."""
-    keys = list(dict.fromkeys([*container, *(rest or ())]))
-    found = match(model, keys)
-
-    def shape_of(key: str) -> tuple[int, ...]:
-        return container[key].shape if key in container or rest is None else rest.shape(key)
-
-    check(model, found, shape_of, container.path)
-    candidates = stored_candidates(model, found, container, dtype)
+    stored = Stored(container, rest)
+    found = match(model, stored, stored.shape)
+    settle(model, found, stored.same)
+    check(model, found, stored.shape, container.path)
+    candidates = stored_candidates(model, found, container)
     store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
-    replace(model, candidates, store, dtype=dtype, device=device)
-
-    def read(key: str) -> torch.Tensor:
-        if key in container or rest is None:
-            entry = container[key]
-            return entry.torch()
-        return rest[key]
-
-    set_parameters(model, found, read, device)
+    replace(model, candidates, store, device=device)
+    set_parameters(model, found, stored.__getitem__, device)
     store.prepare()
 
 
-def stored_candidates(model: Any, found: Match, container: Container, dtype: torch.dtype) -> list[Candidate]:
+def stored_candidates(model: Any, found: Match, container: Container) -> list[Candidate]:
     """The layers of a model whose weights a container has in a form to run from."""
     out = []
+    scaled = Scaled(container)
     for candidate in find(model, [], [], True)[0]:
         names = _stored(candidate, found)
+        dtype = next(iter(candidate.parameters.values())).dtype
+        # Rows of tables are looked up as they are stored.
+        codes = () if candidate.kind == "embedding" else scaled
         if names is None or not all(
-            n in container and _runs(container[n], dtype) for one in names.tensors for n in one
+            n in container and _runs(container[n], dtype, codes) for one in names.tensors for n in one
         ):
             continue
         out.append(names)
@@ -225,34 +232,15 @@ def _stored(candidate: Candidate, found: Match) -> Candidate | None:
     return candidate.of_stacks([found.stack(name) for name in parameters])
 
 
-def _runs(entry: TensorEntry, dtype: torch.dtype) -> bool:
+def _runs(entry: TensorEntry, dtype: torch.dtype, scaled: Scaled | tuple[()]) -> bool:
     """Whether a layer can run from a stored tensor, and saves memory by that."""
+    if (entry.alias_of or entry.name) in scaled:
+        return True
     if len(entry.shape) < 2:
         return False
     if entry.makes_symbols:
         return True
     return entry.coder != "raw" and _decodable.wanted_dtype(entry, dtype) == entry.dtype
-
-
-def set_parameters(model: Any, found: Match, read: Callable[[str], torch.Tensor], device: torch.device) -> None:
-    """Reads what has no weights yet, one tensor at a time; tied parameters stay tied."""
-    made: dict[int, torch.nn.Parameter] = {}
-    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-        if parameter.device.type != "meta":
-            continue
-        if id(parameter) not in made:
-            if name in found.whole:
-                value = read(found.whole[name])
-            else:
-                experts = ([read(n) for n in names] for names in found.stack(name))
-                value = torch.stack([parts[0] if len(parts) == 1 else torch.cat(parts) for parts in experts])
-            value = value.to(device=device, dtype=parameter.dtype)
-            made[id(parameter)] = torch.nn.Parameter(value, requires_grad=False)
-        path, _, leaf = name.rpartition(".")
-        model.get_submodule(path)._parameters[leaf] = made[id(parameter)]
-    for name, buffer in model.named_buffers():
-        if name in found.whole:
-            buffer.copy_(read(found.whole[name]))
 
 
 def compress_layers(
@@ -261,14 +249,14 @@ def compress_layers(
     weights: Lazy,
     encoding: dict[str, Any],
     device: torch.device,
-    dtype: torch.dtype,
     settings: Settings,
 ) -> Store:
     """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
     transpose = [exactly(name) for c in kept for name in c.transposed_tensors]
-    container = _api.compress_in_memory(weights, transpose=transpose, **encoding)
+    source = as_stored(weights, kept) if is_exact(encoding) else weights
+    container = _api.compress_in_memory(source, transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
-    replace(model, kept, store, dtype=dtype, device=device)
+    replace(model, kept, store, device=device)
     return store
 
 
@@ -281,57 +269,40 @@ def layer_weights(
     :raises InputError: if there are none.
     """
     candidates, skipped = find(model, *chosen)
-    candidates = [c for c in candidates if all(n in found.whole or n in found.experts for n in c.parameters)]
+    candidates = [c for c in candidates if all(found.has(n) for n in c.parameters)]
     if not candidates:
         raise nothing_to_compress(str(checkpoint.path), model, skipped)
-    keys: dict[str, tuple[str, ...]] = {}
-    stacks: dict[str, int] = {}
+    weights: dict[str, Part] = {}
     kept: list[Candidate] = []
     shared = shared_names(model)
     for candidate in candidates:
-        if candidate.kind == "experts":
-            for stack in candidate.parameters:
-                for i in range(candidate.parameters[stack].shape[0]):
-                    name = f"{stack}.{i}"
-                    if stack in found.whole:
-                        keys[name], stacks[name] = (found.whole[stack],), i
-                    else:
-                        keys[name] = found.experts[stack][i]
-            kept.append(candidate)
-            continue
-        # A tied weight is stored once, under the first name that it has in the model.
-        stored = tuple(shared[name] if shared[name] in keys else name for name in candidate.parameters)
-        keys.update((key, (found.whole[name],)) for key, name in zip(stored, candidate.parameters, strict=True))
-        kept.append(changed(candidate, stored=(stored,)))
-    return kept, Lazy(checkpoint, keys, stacks)
+        parts = layer_reads(candidate, found, checkpoint)
+        if candidate.kind != "experts":
+            # A tied weight is stored once, under the first name that it has in the model.
+            stored = tuple(shared[name] if shared[name] in weights else name for name in parts)
+            parts = dict(zip(stored, parts.values(), strict=True))
+            candidate = changed(candidate, stored=(stored,))
+        weights.update(parts)
+        kept.append(candidate)
+    return kept, Lazy(checkpoint, weights)
 
 
 # Where things are
 
 
-def _located(path: str, trust_remote_code: bool) -> tuple[Path | None, Path | None]:
+def _located(path: str, trust_remote_code: bool, hub: Options | None = None) -> tuple[Path | None, Path | None]:
     """The folder of a model and its ``.wcodec`` file, of which one may be missing."""
+    hub = hub or Options()
     given = Path(path)
+    if given.is_dir():
+        given /= hub.subfolder
+        if not given.is_dir():
+            raise _places.missing(str(given), "folder")
     if given.is_file():
         return (given.parent if (given.parent / "config.json").is_file() else None), given
-    folder = given if given.is_dir() else _downloaded(path, [*_WANTED, *(_CODE if trust_remote_code else ())])
+    folder = given if given.is_dir() else downloaded(path, hub, trust_remote_code)
+    check_kind(folder)
     return folder, container_of(folder)
-
-
-def _downloaded(name: str, wanted: list[str]) -> Path:
-    """The folder of a repository, from the Hub or from what was fetched from there before."""
-    _places.check(name, hub=True)
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise _places.missing(name) from None
-    try:
-        # Names that are nowhere are told soon where there is no network, and a slow one has time.
-        return Path(snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS))
-    except Exception as error:
-        raise FileMissingError(
-            f"{name}: no such folder or file, and no repository that can be reached ({said(error)})", file=name
-        ) from None
 
 
 def _config(folder: Path | None, file: Path | None, trusted: bool, trust_remote_code: bool) -> Any:

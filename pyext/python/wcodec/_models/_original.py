@@ -13,6 +13,7 @@ from .._errors import InputError
 from .._foreign import by_transformers, config_of
 from .._measure import _models
 from .._options import path_of, shown
+from ._dequantized import dequantized_model, is_quantized
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,9 @@ def original_model(
     where = _devices.place(device)
     if dtype is None:
         dtype = torch.float32 if where.type == "cpu" else (getattr(config, "dtype", None) or torch.bfloat16)
+    if is_quantized(config):
+        with by_transformers(folder, "does not load it"):
+            return dequantized_model(config, folder, dtype, trust_remote_code).to(where), folder
     with _without_bars(transformers), by_transformers(folder, "does not load it"):
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, trust_remote_code=trust_remote_code

@@ -141,6 +141,11 @@ def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[S
         raise UnsupportedError(
             "what each rank has of a model is kept in memory, not on disk (load it with residency 'device' or 'host')"
         )
+    if store.catalogue.scaled:
+        raise UnsupportedError(
+            "layers that run from codes of FP8 with scales are not shared by ranks (encode the checkpoint with another "
+            "scheme than lossless or raw)"
+        )
     names: dict[Shard, str] = {}
     others: dict[str, list[str]] = {}
     for shard in (shard for _, parts in layers for shard in parts):

@@ -186,7 +186,7 @@ def decompress_(
 
 
 def replace(model: torch.nn.Module, candidates: list[Candidate], store: Store, **place: Any) -> list[ReplacedLayer]:
-    """Puts layers of a store in the candidates' places; ``place`` has dtype and device where they are not theirs."""
+    """Puts layers of a store in the candidates' places; ``place`` has the device where it is not theirs."""
     made: dict[int, torch.nn.Module] = {}
     replaced: list[ReplacedLayer] = []
     first: dict[str, str] = {}

@@ -11,9 +11,10 @@ import torch
 
 from .. import _dtypes, _torch
 from .._container import Container, TensorEntry
-from .._errors import FileMissingError, InputError
+from .._errors import FileMissingError, InputError, UnsupportedError
 from .._models._checkpoint import Checkpoint
 from .._models._folder import container_of
+from .._quantized import kept_in
 from ._deferred import Region, Source
 
 # An expert of a stack, as compress_ names it.
@@ -39,6 +40,12 @@ class Weights:
             )
         self.file = file
         self.container = Container.open(file)
+        if kept_in(self.container).tensors:
+            raise UnsupportedError(
+                f"{file}: it has codes of FP8 with scales as its checkpoint had them, which vLLM does not get "
+                "(encode the checkpoint with another scheme than lossless or raw, or give vLLM the checkpoint itself)",
+                file=file,
+            )
         self._rest = Checkpoint(folder, rest=True) if any(folder.glob("*.safetensors")) else None
         self._sources: dict[str, Source] = {}
         # For each source, the tensors that are its matrices.

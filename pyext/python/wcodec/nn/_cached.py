@@ -121,7 +121,7 @@ def decode_apart(
     while they are decoded."""
     if device.type != "cuda":
         return tuple(store.rows(name, dtype, None).to(device) for name in names)
-    decoder = _gpu_decoder.GpuDecoder(store.container, list(names), device)
+    decoder = store.catalogue.scaled.decoder(_gpu_decoder.GpuDecoder(store.container, list(names), device))
     places = outs or [None] * len(names)
     weights = tuple(decoder.decode(name, dtype, out) for name, out in zip(names, places, strict=True))
     # Waits, so that every stream finds them decoded.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .. import _native
 from .._container import Container, TensorEntry
+from ._scaled import Scaled
 
 
 class Catalogue:
@@ -23,6 +24,7 @@ class Catalogue:
         self.routed = dict(routed) if isinstance(routed, Mapping) else dict.fromkeys(routed, 1.0)
         self._group_of = {name: group for group in self.groups for name in group}
         self._entries: dict[str, TensorEntry] = {}
+        self.scaled = Scaled(container)
 
     def entry(self, name: str) -> TensorEntry:
         """The stored tensor of that name, a tied one resolved."""
@@ -33,6 +35,11 @@ class Catalogue:
                 found = self.container[found.alias_of]
             self._entries[name] = found
         return found
+
+    def stored_with(self, names: Iterable[str]) -> list[str]:
+        """These names, and those of scales without which tensors among them say nothing."""
+        found = list(names)
+        return list(dict.fromkeys([*found, *self.scaled.scales_of(self.entry(name).name for name in found)]))
 
     def group_of(self, stored: str) -> tuple[str, ...]:
         """What is decoded together with a stored tensor, itself among it."""

@@ -130,12 +130,12 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     @property
     def stored_bytes(self) -> int:
         """Bytes that the weight takes in the container, everything counted."""
-        return self.entry.stored_bytes
+        return self.entry.stored_bytes + self._store.catalogue.scaled.bytes_of(self.entry.name)[0]
 
     @property
     def original_bytes(self) -> int:
         """Bytes of the weight before it was compressed."""
-        return self.entry.original_bytes
+        return self.entry.original_bytes + self._store.catalogue.scaled.bytes_of(self.entry.name)[1]
 
     @property
     def elements(self) -> int:
@@ -306,12 +306,13 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     def _replace(self, store: Store) -> None:
         """Takes the weight of another container, unless it is the same: then layers stay decoded together."""
-        stored = store.container.stored
+        scales = set(store.catalogue.scaled.scales_of(store.container))
+        stored = [entry for entry in store.container.stored if entry.name not in scales]
         if len(stored) != 1:
             raise InputError(f"a layer has one compressed tensor, not {len(stored)} (load the state of this layer)")
         mine = self.entry
         self._expect(stored[0], mine.shape)
-        if contents(stored[0]) == contents(mine):
+        if _all_contents(store, stored[0]) == _all_contents(self._store, mine):
             return
         self._store, self.tensor, self._plan = store, stored[0].name, None
         store.register(self)
@@ -371,6 +372,11 @@ class FrozenMatrix:
 
     def _replaced(self) -> InputError:
         return self._layer._replaced()
+
+
+def _all_contents(store: Store, entry: TensorEntry) -> list[tuple[Any, ...]]:
+    """As :func:`contents`, with the scales beside it."""
+    return [contents(store.entry(name)) for name in store.catalogue.stored_with([entry.name])]
 
 
 def contents(entry: TensorEntry) -> tuple[Any, ...]:

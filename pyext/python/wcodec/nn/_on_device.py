@@ -84,16 +84,16 @@ class OnDevice:
         wanted = [n for n in (name, *names) if n not in has and (n == name or n not in placed.cached)]
         resident = [n for n in dict.fromkeys(wanted) if n not in placed.streamed]
         streamed = [n for n in dict.fromkeys(wanted) if n in placed.streamed]
-        container, device = self._catalogue.container, self._device
+        container, device, scaled = self._catalogue.container, self._device, self._catalogue.scaled
         if resident:
-            self.decoders.append(_gpu_decoder.GpuDecoder(container, resident, device))
+            self.decoders.append(scaled.decoder(_gpu_decoder.GpuDecoder(container, resident, device)))
         if streamed:
             options: dict[str, Any] = {"ring": ring_of(self._catalogue, streamed)}
             if disk := [n for n in streamed if n in placed.disk]:
                 options |= {"from_disk": disk, "direct": pays_directly(self._catalogue, disk)}
                 # Experts take slots of the ring, too.
                 self.chain.depth = _AHEAD if self._catalogue.routed else _AHEAD_OF_DISK
-            self.decoders.append(_host.HostDecoder(container, streamed, device, **options))
+            self.decoders.append(scaled.decoder(_host.HostDecoder(container, streamed, device, **options)))
         return next(decoder for decoder in self.decoders if name in decoder.names)
 
     def read_ahead(self, placed: Placement) -> None:

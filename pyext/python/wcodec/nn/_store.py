@@ -97,7 +97,7 @@ class Store:
 
     def bytes_of(self, names: Iterable[str]) -> bytes:
         """A container with only these tensors, compressed as they are."""
-        return self.container.extract(list(names))
+        return self.container.extract(self.catalogue.stored_with(names))
 
     # Who uses it
 
@@ -231,6 +231,8 @@ class Store:
     def rows(self, name: str, dtype: torch.dtype, rows: tuple[int, int] | None) -> torch.Tensor:
         """The tensor, or a slice of its rows, decoded by the CPU."""
         entry = self.entry(name)
+        if entry.name in self.catalogue.scaled:
+            return self.catalogue.scaled.rows(entry, dtype, rows)
         return entry.torch(dtype) if rows is None else entry.torch_rows(*rows, dtype)
 
     def plan(self, name: str, device: torch.device, dtype: torch.dtype, cut: bool = True) -> tuple[Plan, int]:
@@ -361,7 +363,7 @@ class Store:
         with self.lock:
             here = self._devices.get(device)
             decoders = [] if here is None else list(here.decoders)
-        return sum(d.device_bytes for d in decoders if isinstance(d, _host.HostDecoder))
+        return sum(d.device_bytes for d in decoders if isinstance(getattr(d, "unscaled", d), _host.HostDecoder))
 
     def is_cached(self, names: Iterable[str], device: torch.device) -> bool:
         """Whether weights of a layer stay decoded, or will once they are."""

@@ -1,0 +1,45 @@
+"""Models of checkpoints that are quantized already, as values: whatever transformers needs to run them as they are, a
+GPU or another package, is not needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def is_quantized(config: Any) -> bool:
+    """Whether a config says that the weights are quantized, by this package or another."""
+    parts = (config, config.get_text_config() if hasattr(config, "get_text_config") else config)
+    found = (getattr(part, key, None) for part in parts for key in ("quantization_config", "compression_config"))
+    records = [record if isinstance(record, dict) else vars(record) for record in found if record]
+    return any(record.get("quant_method") != "wcodec" for record in records)
+
+
+def dequantized_model(config: Any, folder: Path, dtype: Any, trust_remote_code: bool = False) -> Any:
+    """The model of a folder, on the CPU.
+
+    :param dtype: what it computes in; ``"auto"`` for what the config says.
+    :raises UnsupportedError: if its weights are of a method that is not dequantized.
+    """
+    from . import _load
+    from ._checkpoint import Checkpoint
+    from ._names import check, match
+    from ._plain import as_ever, check_written, set_parameters
+    from ._ties import settle
+
+    checkpoint = Checkpoint(folder)
+    compute = _load.computing_dtype_of(config, folder, None if dtype == "auto" else dtype)
+    with as_ever():
+        model = _load.skeleton(config, compute, trust_remote_code)
+        found = match(model, checkpoint, checkpoint.shape)
+        settle(model, found, checkpoint.same)
+        check(model, found, checkpoint.shape, str(checkpoint.path))
+        set_parameters(model, found, checkpoint.__getitem__, torch.device("cpu"))
+        check_written(model, str(folder))
+        _load._finish(model, folder)
+    return model.eval()
+
+
+__all__ = ["dequantized_model", "is_quantized"]
