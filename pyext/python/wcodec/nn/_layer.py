@@ -77,6 +77,11 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         return ("weight",)
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of these parameters."""
+        return {"weight": self.entry.shape}
+
+    @property
     def device(self) -> torch.device:
         """The device that decodes and computes."""
         return self._device

@@ -105,6 +105,8 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
     _owned: bool
     # transformers leaves alone what says so, where it draws weights at random.
     _is_hf_initialized = True
+    # Who reads its elements gets them, though they are in another tensor.
+    _gives_elements = True
 
     @staticmethod
     def __new__(

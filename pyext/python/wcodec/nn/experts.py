@@ -197,6 +197,11 @@ class CompressedExperts(CompressedLayer):
         return STACKS
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of these parameters."""
+        return self._stacks
+
+    @property
     def stored_bytes(self) -> int:
         """Bytes that the experts take in the container, everything counted."""
         return sum(self._store.entry(name).stored_bytes for name in self.tensors)

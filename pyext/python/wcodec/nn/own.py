@@ -58,6 +58,11 @@ class CompressedModule(CompressedLayer):
         return self._keys
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of these parameters."""
+        return self._shapes
+
+    @property
     def stored_bytes(self) -> int:
         """Bytes that its weights take in the container, everything counted."""
         return sum(self._store.entry(name).stored_bytes for name in self.tensors)
