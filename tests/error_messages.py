@@ -60,7 +60,8 @@ HELPERS = ("refuse", "_refuse")
 
 # Functions that say in their results why something is not done; messages and reports quote them.
 REASONS = {
-    "pyext/python/wcodec/_models/_find.py": ("_not_chosen", "_why_not", "_tied_together"),
+    "pyext/python/wcodec/_models/_find.py": ("_not_chosen", "_tied_together", "_beside", "_of_model", "_vectors"),
+    "pyext/python/wcodec/_models/_kinds.py": ("_others", "_no_weight", "_not_values", "_beside", "_not_own"),
     "pyext/python/wcodec/_models/_replace.py": ("_reasons",),
     "codec/src/gpu/nvcomp/family.rs": ("decide", "check_driver"),
 }

@@ -245,3 +245,23 @@ def test_without_transformers(folder: Path, tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "pip install" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_inspect_tells_what_is_beside(tmp_path: Path, run: Cli) -> None:
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=128, num_local_experts=4, num_experts_per_tok=2,
+    )  # fmt: skip
+    model = transformers.MixtralForCausalLM(config)
+    wcodec.compress_(model, progress=False)
+    model.save_pretrained(tmp_path / "m")
+    rest = "beside it, in model.safetensors: 7 tensors as they were, 3.25 KiB"
+    for place in (tmp_path / "m", tmp_path / "m/model.wcodec"):
+        out = " ".join(run("inspect", place)[1].split())
+        assert f"{rest}; matrices among them: model.layers.*.mlp.gate.weight (2.00 KiB)" in out
+    (tmp_path / "m/model.safetensors").write_bytes(b"nothing")
+    assert "model.safetensors beside it, which is missing or cannot be read" in run("inspect", tmp_path / "m")[1]
+    # A container of all there is has nothing beside it.
+    wcodec.compress({"a": torch.ones(4, 4)}, tmp_path / "a.wcodec", progress=False)
+    assert "beside" not in run("inspect", tmp_path / "a.wcodec")[1]

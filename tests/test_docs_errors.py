@@ -76,7 +76,8 @@ def test_every_place_that_raises_is_read() -> None:
 def test_every_class_that_is_raised_is_known() -> None:
     # Functions that return errors, which are read where they make them.
     functions = {"_missing", "_no_such_gpu", "_replaced", "_fetched", "no_such_shape", "nothing_to_compress",
-                 "missing", "_nothing", "_adapter", "_not_there", "_unreachable"}  # fmt: skip
+                 "missing", "_nothing", "_adapter", "_not_there", "_unreachable", "_unwritable", "unwritten",
+                 "refused"}  # fmt: skip
     # A signal is no error: the command catches it.
     known = {*CLASSES, *error_messages.HELPERS, *functions, "NotImplementedError", "Terminated"}
     for path in (ROOT / "pyext/python/wcodec").rglob("*.py"):

@@ -175,3 +175,16 @@ def test_the_dtype_is_that_of_the_first_weight() -> None:
     assert model.dtype is model.model.dtype is torch.bfloat16
     wcodec.decompress_(model)
     assert model.dtype is torch.bfloat16 and not any(isinstance(m, CompressedEmbedding) for m in model.modules())
+
+
+def test_lora_on_all_linear_layers_leaves_those_that_compute_otherwise() -> None:
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    options = {"intermediate_size_mlp": 96, "num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}
+    model = transformers.Llama4ForCausalLM(transformers.Llama4TextConfig(**SMALL, **options))
+    wcodec.compress_(model, progress=False)
+    trained = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules="all-linear"))
+    names = trained.peft_config["default"].target_modules
+    assert any("q_proj" in name for name in names) and not any("router" in name for name in names)
+    trained(input_ids=IDS, labels=IDS).loss.backward()
+    assert all(p.grad is not None for n, p in trained.named_parameters() if "lora_" in n and "q_proj" in n)

@@ -33,9 +33,10 @@ def register() -> None:
         wanted = getattr(config, "target_modules", None)
         config = expand(config, model)
         if isinstance(wanted, str) and wanted.lower() == "all-linear" and "wcodec.nn" in sys.modules:
-            from ._peft_layers import all_linear
+            from ._peft_layers import all_linear, in_their_own_way
 
-            config.target_modules = {*config.target_modules, *all_linear(config, model)}
+            found = {*config.target_modules, *all_linear(config, model)}
+            config.target_modules = found - in_their_own_way(model)
         return config
 
     @functools.wraps(create)

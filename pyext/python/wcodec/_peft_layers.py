@@ -162,6 +162,13 @@ def all_linear(config: Any, model: torch.nn.Module) -> set[str]:
     }
 
 
+def in_their_own_way(model: torch.nn.Module) -> set[str]:
+    """Names of compressed layers that derive from torch's linear layer and compute otherwise, such as routers: LoRA
+    does not attach to them."""
+    layers = ((name, m) for name, m in model.named_modules() if isinstance(m, CompressedLayer))
+    return {name for name, layer in layers if not isinstance(layer, CompressedLinear)}
+
+
 def check_tokens(module: Any) -> None:
     """:raises InputError: for a table or a head some of whose rows are to be trained, if it is compressed."""
     if isinstance(module, CompressedLayer):

@@ -73,6 +73,9 @@ def _refuse_wrapper(tensor: torch.Tensor, name: str) -> None:
     """Refuses tensors that have their elements in other tensors, of which none is at an address of their own."""
     torch = require()
     kind = type(tensor)
+    if getattr(kind, "_gives_elements", False):
+        # A compressed weight, which decodes for whoever reads it.
+        return
     if hasattr(tensor, "full_tensor"):
         advice = "gather it on every rank first: .full_tensor()"
     elif tensor.is_nested:

@@ -16,6 +16,7 @@ from .._options import is_unicode
 from .._reports import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT, table_row
 from .._roles import role_rows, role_table, without_empty
 from .._terminal import columns, has_colors, table
+from . import rest
 from .output import document, prose, put, save_plot, say, show, show_table
 
 # Tensors of a document that are written at once: so few that memory is used again.
@@ -53,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
             prose(f"{fmt.plural(len(shown), 'tensor')} of {count:,} shown; totals are of the whole file")
         for line in _totals(container, facts):
             prose(line)
+        if (beside := rest.line(container)) is not None:
+            prose(beside)
     return 0
 
 

@@ -80,7 +80,7 @@ class Candidate:
         for i, names in enumerate(self.tensors):
             at = 0
             for key, count in zip(self.keys, self.parts, strict=True):
-                # Of some stacks there may be fewer.
+                # Some stacks may have fewer.
                 if self.kind != "experts" or i < self.module._parameters[key].shape[0]:
                     found[key].append(names[at : at + count])
                     at += count
@@ -175,18 +175,20 @@ def find(
 def _vectors(model: torch.nn.Module, counted: set[Any], skipped: list[SkippedLayer]) -> list[SkippedLayer]:
     """The modules that have vectors and numbers only, and are counted with no other."""
     named = {s.name for s in skipped}
+    why = "it has no matrix"
     found = []
     for name, module in model.named_modules():
         told = not name or name in named or module in counted or isinstance(module, CompressedLayer)
         if not told and _bytes(module):
-            found.append(SkippedLayer(name, "it has no matrix", _bytes(module), vectors=True))
+            found.append(SkippedLayer(name, why, _bytes(module), vectors=True))
     return found
 
 
 def _of_model(model: torch.nn.Module) -> list[SkippedLayer]:
     """Matrices of the model itself, which has no name."""
+    why = "a parameter of the model itself"
     return [
-        SkippedLayer(key, "a parameter of the model itself", _size(p))
+        SkippedLayer(key, why, _size(p))
         for key, p in model._parameters.items()
         if p is not None and not is_unmade(p) and is_matrix(p)
     ]
@@ -205,7 +207,7 @@ def _read_by_others(model: torch.nn.Module) -> dict[torch.nn.Module, torch.nn.Mo
 
 
 def _beside(chosen: list[Candidate]) -> list[SkippedLayer]:
-    """What stays of layers that are compressed: other parameters of theirs that are matrices."""
+    """Other matrices of layers that are compressed, which stay."""
     found = []
     for candidate in chosen:
         keys = set(candidate.keys)

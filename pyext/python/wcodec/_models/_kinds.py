@@ -17,13 +17,13 @@ _LEAST = 8
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Parameters of the kinds that are known, beside the matrix.
 _OWN = {"linear": {"weight", "bias"}, "conv1d": {"weight", "bias"}, "embedding": {"weight"}}
-# Where a module may set its parameters: it is not running then.
+# Functions that may set a module's parameters: it is not running then.
 _MAKING = ("__init__", "reset_parameters", "_reset_parameters", "_init_weights", "init_weights")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a module is."""
+    """The kind of a module."""
 
     name: str | None = None
     """That of a :class:`Candidate`; none if it is none."""
@@ -34,7 +34,7 @@ class Kind:
 
 
 def kind_of(module: torch.nn.Module, least: int) -> Kind:
-    """What a module is.
+    """Says how a module can be compressed.
 
     :param least: elements of matrices that are worth the while, in modules of which nothing is known.
     """
@@ -48,40 +48,54 @@ def kind_of(module: torch.nn.Module, least: int) -> Kind:
         return _others(module, least)
     if (why := _no_weight(module, plain)) is not None:
         return Kind(why=why)
-    if plain == "linear" and form_of(type(module)) is None or plain == "embedding" and not _is_table(module):
+    if plain == "linear" and form_of(type(module), module.bias is not None) is None:
+        plain = "own"
+    elif plain == "embedding" and not _is_table(module):
         plain = "own"
     why = _not_own(module, ("weight",)) if plain == "own" else _beside(module, plain)
     return Kind(why=why) if why is not None else Kind(plain, ("weight",))
 
 
 def _others(module: torch.nn.Module, least: int) -> Kind:
+    if hasattr(module, "parametrizations"):
+        why = "its weight is computed from others"
+        return Kind(why=why)
     matrices = [p for p in module._parameters.values() if p is not None and (is_unmade(p) or is_matrix(p))]
     if not matrices:
         return Kind()
-    if any(c.__module__.startswith("torch.") and c is not torch.nn.Module for c in type(module).__mro__):
-        # torch has code of its own for them, and for classes that derive from them.
-        return Kind(why=f"a {type(module).__name__}")
     of: Any = type(module)
+    if any(c.__module__.startswith("torch.") and c is not torch.nn.Module for c in of.__mro__):
+        # torch has code of its own for them, and for classes that derive from them.
+        why = f"a {of.__name__}, which torch computes by code of its own"
+        return Kind(why=why)
     keys, kind = stacks_of(module), "experts"
     if not keys:
         large = {
             k: p for k, p in module._parameters.items() if p is not None and not is_unmade(p) and _is_large(p, least)
         }
         kind = "own"
-        keys = tuple(key for key in large if multiplied(of, key) is not False)
+        keys = tuple(key for key, p in large.items() if _is_factor(of, key, p))
         if large and not keys:
-            return Kind(why=f"a {type(module).__name__}, which does not multiply with {', '.join(large)}")
+            why = f"a {of.__name__}, which does not multiply with {', '.join(large)}"
+            return Kind(why=why)
     if not keys:
-        return Kind(why=f"a {type(module).__name__}, whose matrices are small")
-    why = _not_values(module, keys)
-    if why is None and not is_known(module):
-        why = _not_own(module, keys)
-    return Kind(why=why) if why is not None else Kind(kind, keys)
+        why = f"a {of.__name__}, whose matrices are small"
+        return Kind(why=why)
+    against = _not_values(module, keys)
+    if against is None and not is_known(module):
+        against = _not_own(module, keys)
+    return Kind(why=against) if against is not None else Kind(kind, keys)
+
+
+def _is_factor(of: Any, key: str, parameter: torch.Tensor) -> bool:
+    """Whether a parameter is multiplied with. One of a single row, as positions are, must be known to be."""
+    found = multiplied(of, key)
+    return bool(found) if 1 in parameter.shape else found is not False
 
 
 def _is_large(parameter: torch.Tensor, least: int) -> bool:
-    extents = list(parameter.shape)
-    return len(extents) > 1 and min(extents) > 1 and parameter.numel() >= max(least, _LEAST * max(extents))
+    extents = [extent for extent in parameter.shape if extent > 1]
+    return len(extents) > 1 and parameter.numel() >= max(least, _LEAST * max(extents))
 
 
 def stacks_of(module: torch.nn.Module) -> tuple[str, ...]:
@@ -170,7 +184,7 @@ def _not_own(module: torch.nn.Module, keys: tuple[str, ...]) -> str | None:
     for function in functions_of(type(module), _MAKING):
         for instruction in dis.get_instructions(function):
             if instruction.opname == "STORE_ATTR" and instruction.argval in keys:
-                return f"{type(module).__name__}.{function.__name__} replaces its {instruction.argval}"
+                return f"its {function.__name__} replaces the {instruction.argval}"
     return None
 
 

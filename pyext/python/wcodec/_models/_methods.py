@@ -202,7 +202,7 @@ def _dtype(model: Any) -> torch.dtype:
 
 
 def _weights(model: torch.nn.Module) -> Iterator[Any]:
-    """What has the device and dtype of each weight, in the order of the model."""
+    """Yields what has the device and dtype of each weight, in the order of the model."""
     for module in model.modules():
         if isinstance(module, CompressedLayer):
             yield module

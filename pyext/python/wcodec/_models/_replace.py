@@ -45,8 +45,8 @@ def compress_(
     progress: bool | ProgressCallback = True,
     **options: Any,
 ) -> ReplaceReport:
-    """Replaces a model's layers by compressed ones, in place: ``nn.Linear``, the ``Conv1D`` of GPT-2, ``nn.Embedding``
-    and the experts of mixtures.
+    """Replaces a model's layers by compressed ones, in place: linear layers, embeddings, the experts of mixtures, and
+    other modules with large matrices that they multiply with. The report names what stays.
 
     >>> import torch, wcodec
     >>> model = torch.nn.Sequential(torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
@@ -243,7 +243,11 @@ def compressed(candidate: Candidate, store: Store, **place: Any) -> CompressedLa
 def _linear_kind(candidate: Candidate) -> type[CompressedLinear]:
     if candidate.kind == "conv1d":
         return CompressedConv1D
-    return CompressedSumLinear if form_of(type(candidate.module)) == "sum" else CompressedLinear
+    return (
+        CompressedSumLinear
+        if form_of(type(candidate.module), candidate.module.bias is not None) == "sum"
+        else CompressedLinear
+    )
 
 
 def _keep_hooks(module: torch.nn.Module, other: torch.nn.Module) -> None:

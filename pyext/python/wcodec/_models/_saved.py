@@ -96,9 +96,9 @@ def check_own(model: Any) -> None:
             tensor=more[0],
         )
     for path, layer in model.named_modules():
-        weight = f"{plain_name(path)}.weight"
-        if isinstance(layer, CompressedLayer) and weight in known:
-            rest[weight] = tuple(layer.entry.shape)
+        if isinstance(layer, CompressedLayer):
+            shapes = {f"{plain_name(path)}.{key}": shape for key, shape in layer.shapes.items()}
+            rest.update((name, shape) for name, shape in shapes.items() if name in known)
     for name, shape in rest.items():
         if shape != known[name]:
             raise InputError(

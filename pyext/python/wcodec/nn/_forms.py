@@ -19,7 +19,7 @@ _NAMES = {"weight", "bias", "T", "t", "mT", "linear", "matmul", "functional"}
 _MODULES: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": F}
 # Instructions by which code would do another thing for other inputs, or keep something.
 _BRANCHES = ("COMPARE", "CONTAINS", "FOR_ITER", "STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "YIELD", "SEND", "IMPORT")
-# What a class may define beside its forward, for nobody but itself.
+# Members of a class, beside its forward, that are for nobody but itself.
 _OF_CLASSES = {
     *("__module__", "__qualname__", "__doc__", "__init__", "__annotations__", "__constants__", "__parameters__"),
     *("__firstlineno__", "__static_attributes__", "__dict__", "__weakref__", "__annotate__", "__annotate_func__"),
@@ -36,9 +36,11 @@ def summed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 _FORMS: dict[Form, Callable[..., torch.Tensor]] = {"linear": F.linear, "sum": summed}
 
 
-def form_of(kind: type[Any]) -> Form | None:
-    """How layers of a class that derives from ``torch.nn.Linear`` compute: as that does, or the same with a bias that
-    is added to a rounded product; none where nothing proves either.
+def form_of(kind: type[Any], bias: bool = True) -> Form | None:
+    """Says how layers of a class that derives from ``torch.nn.Linear`` compute: as that does, or the same with a bias
+    that is added to a rounded product; none where nothing proves either.
+
+    :param bias: whether they have one.
 
     >>> class Own(torch.nn.Linear):
     ...     def forward(self, x):
@@ -52,12 +54,12 @@ def form_of(kind: type[Any]) -> Form | None:
     others = [c for c in kind.__mro__ if c not in between and c not in torch.nn.Linear.__mro__]
     if others or any(set(vars(c)) - _OF_CLASSES for c in between):
         return None
-    return "linear" if kind.forward is torch.nn.Linear.forward else _tried(kind.forward)
+    return "linear" if kind.forward is torch.nn.Linear.forward else _tried(kind.forward, bias)
 
 
 @functools.lru_cache(maxsize=256)
-def _tried(forward: Any) -> Form | None:
-    """What a forward computes, if its code can be followed and a few inputs show it."""
+def _tried(forward: Any, has_bias: bool) -> Form | None:
+    """Finds what a forward computes, if its code can be followed and a few inputs show it."""
     if not _can_be_followed(forward):
         return None
     left = dict(_FORMS)
@@ -67,15 +69,15 @@ def _tried(forward: Any) -> Form | None:
         weight, bias, x = (torch.randn(n, generator=generator).to(dtype) for n in (19 * 37, 19, 2 * 3 * 37))
         weight, x = weight.view(19, 37), x.view(2, 3, 37)
         for given in (x, x[0], x[0, 0]):
-            for added in (bias, None):
-                try:
-                    with torch.no_grad(), torch.device("cpu"):
-                        found = forward(types.SimpleNamespace(weight=weight, bias=added), given)
-                except Exception:
-                    return None
-                if not isinstance(found, torch.Tensor):
-                    return None
-                left = {form: f for form, f in left.items() if _same(found, f(given, weight, added))}
+            added = bias if has_bias else None
+            try:
+                with torch.no_grad(), torch.device("cpu"):
+                    found = forward(types.SimpleNamespace(weight=weight, bias=added), given)
+            except Exception:
+                return None
+            if not isinstance(found, torch.Tensor):
+                return None
+            left = {form: f for form, f in left.items() if _same(found, f(given, weight, added))}
     return next(iter(left), None)
 
 

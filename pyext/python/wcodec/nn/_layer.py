@@ -77,6 +77,11 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         return ("weight",)
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of these parameters."""
+        return {"weight": self.entry.shape}
+
+    @property
     def device(self) -> torch.device:
         """The device that decodes and computes."""
         return self._device
@@ -319,7 +324,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
 
 class _OfLayer:
-    """Where a :class:`CompressedWeight` of a layer has its values; as the layer was when it was read."""
+    """The values of a :class:`CompressedWeight` of a layer; as the layer was when it was read."""
 
     def __init__(self, layer: CompressedLayer) -> None:
         self._layer, self._store, self._tensor = layer, layer._store, layer.tensor
@@ -347,8 +352,9 @@ class _OfLayer:
     def frozen(self) -> Frozen:
         return FrozenMatrix(self._layer, self.value)
 
-    def refused(self, what: str, advice: str) -> InputError:
-        return self._layer._refuse(what, advice)
+    @property
+    def layer(self) -> CompressedLayer:
+        return self._layer
 
 
 class FrozenMatrix:

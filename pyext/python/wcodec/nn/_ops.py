@@ -23,7 +23,7 @@ _layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def register(layer: Any, device: Any = "cpu") -> torch.Tensor:
-    """What operators know the layer by, as long as it lives; on the device where they run."""
+    """Gives operators what they know the layer by, as long as it lives; on the device where they run."""
     number = next(_numbers)
     _layers[number] = layer
     return torch.empty((0, number), device=device)

@@ -17,7 +17,7 @@ from ._gradients import Frozen, Through, any_wanted
 T = TypeVar("T")
 _AS_IT_IS = torch._C.DisableTorchFunctionSubclass
 _READ_ROWS = (torch.ops.aten.embedding.default,)
-# What shares the memory of its argument, and is no other tensor for whoever only asks for its shape.
+# Operators whose result is their argument, for whoever only asks for its shape.
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 # Functions of tensors that are not operators of torch: they read memory, or make something of the object.
 _OF_MEMORY = {
@@ -28,7 +28,7 @@ _OF_MEMORY = {
 
 
 class Source(Protocol):
-    """Where the values of a compressed weight are."""
+    """Knows where the values of a compressed weight are."""
 
     def value(self) -> torch.Tensor:
         """All of them, in a tensor of their own."""
@@ -37,19 +37,20 @@ class Source(Protocol):
         """The rows of these ids, if they can be had without the others."""
 
     def part(self, index: int) -> CompressedWeight | None:
-        """What stands for one matrix of a stack, if this is a stack of matrices that are compressed one by one."""
+        """A weight for one matrix of a stack, if this is a stack of matrices that are compressed one by one."""
 
     def cut(self, count: int) -> Source | None:
         """A matrix as a stack of so many that lie one below the other, if these can be decoded one by one."""
 
     def frozen(self) -> Frozen | None:
-        """Who multiplies with the weight where gradients pass through, without keeping it decoded."""
+        """An object that multiplies with the weight where gradients pass through, without keeping it decoded."""
 
     def same_as(self, layer: Any) -> bool:
         """Whether this is the weight of that layer."""
 
-    def refused(self, what: str, advice: str) -> InputError:
-        """The error for what the weight cannot be used for."""
+    @property
+    def layer(self) -> Any:
+        """The compressed layer whose weight it is; none where that is not known."""
 
 
 class _Given:
@@ -76,8 +77,9 @@ class _Given:
     def same_as(self, layer: Any) -> bool:
         return False
 
-    def refused(self, what: str, advice: str) -> InputError:
-        return InputError(f"{what} ({advice})")
+    @property
+    def layer(self) -> None:
+        return None
 
 
 class CompressedWeight(torch.Tensor):  # type: ignore[misc]
@@ -103,6 +105,8 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
     _owned: bool
     # transformers leaves alone what says so, where it draws weights at random.
     _is_hf_initialized = True
+    # Who reads its elements gets them, though they are in another tensor.
+    _gives_elements = True
 
     @staticmethod
     def __new__(
@@ -202,10 +206,14 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
         return found
 
     def _unwritable(self) -> InputError:
-        return self._source.refused(
+        layer = self._source.layer
+        if layer is None:
+            return InputError("a compressed weight cannot be written to (take weight.clone())")
+        refused: InputError = layer._refuse(
             "its weight is compressed and cannot be written to",
             "take weight.clone(), or wcodec.decompress_ the layer first",
         )
+        return refused
 
     # torch's side
 
@@ -242,7 +250,7 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
 
 
 def plain(values: T) -> T:
-    """The same values, whatever holds them, with decoded tensors for compressed ones."""
+    """These values, whatever holds them, with decoded tensors for compressed ones."""
     if isinstance(values, CompressedWeight):
         return values._decoded
     if type(values) is torch.Tensor or type(values) is torch.nn.Parameter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,33 @@ class ExpertStack:
     def device(self) -> torch.device:
         """The device that decodes."""
         return self._owner.device
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self._shape)
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether it is on the meta device."""
+        return self.device.type == "meta"
+
+    @property
+    def requires_grad(self) -> bool:
+        """Never: compressed weights are frozen."""
+        return False
+
+    def size(self, dim: int | None = None) -> Any:
+        """As of a tensor."""
+        return self.shape if dim is None else self._shape[dim]
+
+    def dim(self) -> int:
+        """As of a tensor."""
+        return len(self._shape)
+
+    def numel(self) -> int:
+        """As of a tensor."""
+        return math.prod(self._shape)
 
     def __len__(self) -> int:
         return self._shape[0]
@@ -167,6 +195,11 @@ class CompressedExperts(CompressedLayer):
     def keys(self) -> tuple[str, ...]:
         """Names of the parameters that are compressed, in the module."""
         return STACKS
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of these parameters."""
+        return self._stacks
 
     @property
     def stored_bytes(self) -> int:

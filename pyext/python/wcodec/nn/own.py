@@ -23,7 +23,7 @@ from .embedding import CompressedEmbedding
 from .experts import _computing, _here
 
 _is_compiling = torch.compiler.is_compiling
-# Where transformers has the forward that chooses.
+# The module of transformers that has the forward that chooses.
 _CHOOSES = "transformers.integrations.moe"
 Names = Mapping[str, Sequence[Sequence[str]]]
 
@@ -41,6 +41,10 @@ class CompressedModule(CompressedLayer):
     _held: dict[str, tuple[tuple[str, ...], ...]]
     _shapes: dict[str, tuple[int, ...]]
     _order: tuple[str, ...]
+    # Whether all are compressed as a whole; and their names. The compiler looks at these, which are alike in blocks
+    # that are.
+    _wholes: bool
+    _keys: tuple[str, ...]
     _of: type[Any]
 
     @property
@@ -51,7 +55,12 @@ class CompressedModule(CompressedLayer):
     @property
     def keys(self) -> tuple[str, ...]:
         """Names of the parameters that are compressed, in the module."""
-        return tuple(self._held)
+        return self._keys
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of these parameters."""
+        return self._shapes
 
     @property
     def stored_bytes(self) -> int:
@@ -66,28 +75,28 @@ class CompressedModule(CompressedLayer):
     @property
     def weight(self) -> Any:
         """The weight, if it has one of that name."""
-        if "weight" in self._held:
+        if "weight" in self._keys:
             return self._read("weight")
         return self.__getattr__("weight")
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("_held", ()):
+        if name in self.__dict__.get("_keys", ()):
             return self._read(name)
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__.get("_held", ()):
+        if name in self.__dict__.get("_keys", ()):
             self._take(value)
         else:
             torch.nn.Module.__setattr__(self, name, value)
 
     def _read(self, key: str) -> torch.Tensor:
         if _is_compiling():
-            return _ops.weight(self._handle, list(self._held).index(key), self._shapes[key], self._dtype)
+            return _ops.weight(self._handle, self._keys.index(key), self._shapes[key], self._dtype)
         return CompressedWeight(_OfModule(self, key), self._shapes[key], self._dtype, self._device)
 
     def _own_weight(self, dtype: torch.dtype | None = None, place: int = 0) -> torch.Tensor:
-        return self._whole(list(self._held)[place], dtype)
+        return self._whole(self._keys[place], dtype)
 
     def _whole(self, key: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A parameter, decoded, in a tensor of its own."""
@@ -199,7 +208,7 @@ class CompressedTable(CompressedModule):
 
 
 class _OfModule:
-    """Where a parameter of a module, or one matrix of it, has its values; as the module was when it was read."""
+    """The values of a module's parameter, or of one matrix of it; as the module was when it was read."""
 
     def __init__(self, module: CompressedModule, key: str, index: int | None = None) -> None:
         self._module, self._key, self._index = module, key, index
@@ -245,12 +254,13 @@ class _OfModule:
         one = len(shape) == 2 if self._index is None else len(shape) == 3
         return FrozenMatrix(self._module, self.value) if one else None
 
-    def refused(self, what: str, advice: str) -> InputError:
-        return self._module._refuse(what, advice)
+    @property
+    def layer(self) -> CompressedModule:
+        return self._module
 
 
 class _Below:
-    """Where a matrix has its values that is viewed as a stack of matrices of so many rows; or one of these."""
+    """The values of a matrix that is viewed as a stack of matrices of so many rows; or of one of these."""
 
     def __init__(self, of: _OfModule, rows: int, index: int | None = None) -> None:
         self._of, self._rows, self._index = of, rows, index
@@ -291,8 +301,9 @@ class _Below:
     def frozen(self) -> Frozen | None:
         return None if self._index is None else FrozenMatrix(self._module, self.value)
 
-    def refused(self, what: str, advice: str) -> InputError:
-        return self._module._refuse(what, advice)
+    @property
+    def layer(self) -> CompressedModule:
+        return self._module
 
 
 def _by_expert(held: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
@@ -306,7 +317,7 @@ _alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 class _Decoded:
-    """What a decoded weight was made of; it lives as long as the tensor."""
+    """Says what a decoded weight was made of; it lives as long as the tensor."""
 
     def __init__(self, source: _OfModule | _Below, bytes: int) -> None:
         self.source, self.bytes = source, bytes
@@ -320,7 +331,7 @@ def _remember(tensor: torch.Tensor, source: _OfModule | _Below) -> None:
 
 
 def _kept(tensor: torch.Tensor) -> Any:
-    """What autograd keeps of a tensor: of decoded weights, and views of them, how to decode them again."""
+    """Gives autograd what it keeps of a tensor: for decoded weights, and views of them, how to decode them again."""
     if not _alive or tensor.layout is not torch.strided or isinstance(tensor, CompressedWeight):
         return tensor
     note = _alive.get(tensor.untyped_storage().data_ptr())
@@ -341,7 +352,21 @@ def _found(kept: Any) -> torch.Tensor:
 
 
 _MINE = (
-    *("_held", "_shapes", "_order", "_of", "_store", "tensor", "_plan", "_handle", "_dtype", "_device", "_kind"),
+    *(
+        "_held",
+        "_shapes",
+        "_order",
+        "_wholes",
+        "_keys",
+        "_of",
+        "_store",
+        "tensor",
+        "_plan",
+        "_handle",
+        "_dtype",
+        "_device",
+        "_kind",
+    ),
     *("_served", "_part", "training", "_bare", "_finder"),
 )
 
@@ -356,6 +381,7 @@ def compressed_module(module: torch.nn.Module, store: Store, names: Names, dtype
     held = {key: tuple(tuple(parts) for parts in of) for key, of in names.items()}
     first = next(iter(held.values()))[0][0]
     made.__dict__.update(_held=held, _shapes=shapes, _order=tuple(module._parameters), _of=type(module))
+    made.__dict__.update(_keys=tuple(held), _wholes=all(len(matrices) == 1 for matrices in held.values()))
     CompressedLayer.__init__(made, store, first, store.entry(first).shape, dtype, device)
     made._expect_all(store)
     mine = set(made.__dict__)
@@ -374,7 +400,7 @@ def _kind_of(kind: type[Any]) -> Any:
     base = CompressedTable if issubclass(kind, torch.nn.Embedding) else CompressedModule
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling() and not all(self._is_whole(key) for key in self._held):
+        if _is_compiling() and not self._wholes:
             from ._uncompiled import compute
 
             return compute(self, args, kwargs)
