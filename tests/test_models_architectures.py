@@ -90,7 +90,8 @@ def test_logits_are_those_of_the_decoded_weights(name: str, dtype: torch.dtype, 
     # A tied weight is quantized once, and the copies with it.
     reference = dequantized(model) if not model.config.tie_word_embeddings else None
     report = wcodec.compress_(model, progress=False)
-    assert report.replaced and not report.skipped
+    left = [s.name for s in report.skipped if not s.vectors]
+    assert report.replaced and left == ([f"model.layers.{i}.mlp.gate" for i in range(2)] if name == "mixtral" else [])
     if reference is None:
         reference = copy.deepcopy(model)
         wcodec.decompress_(reference)

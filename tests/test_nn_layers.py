@@ -265,7 +265,7 @@ def test_embedding(coder: str, dtype: torch.dtype) -> None:
 
 def test_an_embedding_decodes_only_the_strips_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = CompressedEmbedding.from_embedding(torch.nn.Embedding(1000, 64))
-    wanted = layer.weight
+    wanted = layer.weight.clone()
     asked: list[Any] = []
     rows = Store.rows
     monkeypatch.setattr(
@@ -279,7 +279,7 @@ def test_an_embedding_decodes_only_the_strips_it_needs(monkeypatch: pytest.Monke
 def test_how_a_gpu_gets_at_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a launch that looks them up, or by strips of few rows and slices of the whole; played by the CPU."""
     layer = CompressedEmbedding.from_embedding(torch.nn.Embedding(1003, 96))
-    table = layer.weight
+    table = layer.weight.clone()
     asked: list[Any] = []
     state = SimpleNamespace(capturing=False)
 

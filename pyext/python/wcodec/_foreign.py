@@ -141,11 +141,22 @@ def _class_named(record: dict[str, Any], config: type) -> Any:
     names = record.get("architectures")
     for name in names if isinstance(names, list) else ():
         found: Any = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
-        # Of another kind of config it could not be made.
         is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
-        if is_model and getattr(found, "config_class", None) is config:
+        # It could not be made of another kind of config.
+        if is_model and (getattr(found, "config_class", None) is config or _is_for(name, config)):
             return found
     return None
+
+
+def _is_for(name: str, config: type) -> bool:
+    """Whether one of transformers' Auto classes makes a model of this class for a kind of config: some kinds have the
+    classes of others."""
+    from transformers.models.auto import modeling_auto
+
+    kind = getattr(config, "model_type", None)
+    tables = (table for key, table in vars(modeling_auto).items() if key.endswith("_MAPPING_NAMES"))
+    listed = (table.get(kind) for table in tables if isinstance(table, dict))
+    return any(name in ((names,) if isinstance(names, str) else names) for names in listed if names)
 
 
 def _items(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -164,7 +175,8 @@ def _items(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _refuse_layers(record: dict[str, Any], place: str | os.PathLike[str]) -> None:
     """Refuses numbers of layers that no model has, of which configs make lists that fill the memory."""
     for key, value in _items(record):
-        if "layer" in key and isinstance(value, int) and value > MOST_LAYERS:
+        counts = key.rpartition("_")[2] in ("layer", "layers")
+        if counts and isinstance(value, int) and value > MOST_LAYERS:
             raise InputError(
                 f"{place}: '{key}' of the config is {shown(value)} (use the config that belongs to the weights)",
                 file=place,

@@ -64,11 +64,33 @@ def register() -> None:
             check_trained(self.original_module)
         return update(self, *args, **kwargs)
 
+    _refuse_tokens()
     replace_module._wcodec = True  # type: ignore[attr-defined]
     kind._create_new_module = staticmethod(create_new_module)
     kind._replace_module = replace_module
     ModulesToSaveWrapper.update = update_saved
     tuners_utils._maybe_include_all_linear_layers = expand_all_linear
+
+
+def _refuse_tokens() -> None:
+    """Has PEFT refuse to train some rows of a compressed table when the layer for that is made: it would fail later, in
+    words that help nobody."""
+    try:
+        from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
+    except ImportError:
+        # A PEFT without such layers.
+        return
+    make = TrainableTokensLayer.__init__
+
+    @functools.wraps(make)
+    def init(self: Any, base_layer: Any, *args: Any, **kwargs: Any) -> None:
+        if _is_compressed(base_layer):
+            from ._peft_layers import check_tokens
+
+            check_tokens(base_layer)
+        make(self, base_layer, *args, **kwargs)
+
+    TrainableTokensLayer.__init__ = init
 
 
 def _is_compressed(module: Any) -> bool:

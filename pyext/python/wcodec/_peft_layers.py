@@ -162,6 +162,16 @@ def all_linear(config: Any, model: torch.nn.Module) -> set[str]:
     }
 
 
+def check_tokens(module: Any) -> None:
+    """:raises InputError: for a table or a head some of whose rows are to be trained, if it is compressed."""
+    if isinstance(module, CompressedLayer):
+        raise InputError(
+            f"tensor '{module.tensor}': trainable_token_indices train rows of the weight, which is compressed (leave "
+            "the layer as it is with compress_(exclude=...), or wcodec.decompress_ it first)",
+            tensor=module.tensor,
+        )
+
+
 def check_trained(module: torch.nn.Module) -> None:
     """:raises InputError: for a module that is to be trained as a whole and has compressed weights."""
     for layer in module.modules():

@@ -58,7 +58,7 @@ class Layout:
 
 def layout(model: Any) -> Layout:
     """The products of a model whose weights can be compressed."""
-    candidates = [c for c in find(model, [], [], True)[0] if c.kind != "embedding"]
+    candidates = [c for c in find(model, [], [], True)[0] if c.known and c.kind != "embedding"]
     first = shared_names(model)
     out = Layout()
     stored = _stored_names(model)

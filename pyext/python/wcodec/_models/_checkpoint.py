@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import _native, _quantized, _torch
+from .._container import Container
 from .._errors import FileMissingError, FormatError
+from ..nn._layer import contents
+from ._values import Values
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
@@ -66,6 +69,16 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         quantized = self.quantized.tensors.get(key)
         return quantized.shape if quantized else tuple(self._files[key].get_slice(key).get_shape())
 
+    def is_float(self, key: str) -> bool:
+        """Whether a tensor has elements that are rounded when it is encoded: of 16 or 32 bits."""
+        if key in self.quantized.tensors:
+            return True
+        return self._files[key].get_slice(key).get_dtype() in ("F32", "F16", "BF16")
+
+    def same(self, key: str, other: str) -> bool:
+        """Whether two tensors have the same values."""
+        return self.shape(key) == self.shape(other) and torch.equal(self[key], self[other])
+
     def of_stack(self, key: str, index: int) -> torch.Tensor:
         """One matrix of a stack, read without the others."""
         quantized = self.quantized.tensors.get(key)
@@ -86,22 +99,65 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-class Lazy(Mapping[str, torch.Tensor]):
-    """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once."""
+class Stored(Mapping[str, torch.Tensor]):
+    """The tensors of a compressed model: those of its container, decoded, and those of a checkpoint that has the rest.
 
-    def __init__(self, checkpoint: Checkpoint, keys: Mapping[str, tuple[str, ...]], stacks: Mapping[str, int]) -> None:
-        self.checkpoint, self.stacks = checkpoint, stacks
-        """Where they are read from; by name, which matrix of a stack one is."""
-        self.keys_of = keys
-        """By name, the tensors of the checkpoint that one is made of."""
+    Where both have one, it is the container's.
+    """
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        if name in self.stacks:
-            return self.checkpoint.of_stack(self.keys_of[name][0], self.stacks[name])
-        return self.checkpoint.rows(self.keys_of[name])
+    def __init__(self, container: Container, rest: Checkpoint | None) -> None:
+        self.container, self._rest = container, rest
+        self._values = Values(container)
+        self._names = list(dict.fromkeys([*self._values, *(rest or ())]))
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        if key in self._values or self._rest is None:
+            return self._values[key]
+        return self._rest[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.keys_of)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self.keys_of)
+        return len(self._names)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """A tensor's shape, without decoding it."""
+        if key in self._values or self._rest is None:
+            return self._values.shape(key)
+        return self._rest.shape(key)
+
+    def same(self, key: str, other: str) -> bool:
+        """Whether two tensors have the same values: decoded only if they are not stored alike."""
+        if key in self.container and other in self.container:
+            one, two = self.container[key], self.container[other]
+            if one.name == two.name or (contents(one) == contents(two) and not self._values.has_scales(key, other)):
+                return True
+        return self.shape(key) == self.shape(other) and torch.equal(self[key], self[other])
+
+
+class Lazy(Mapping[str, torch.Tensor]):
+    """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once.
+
+    :param reads: by name, what reads a tensor.
+    :param keys_of: by name, the tensors of the checkpoint that it is made of.
+    :param stacks: of those that are these tensors, one below the other, by name: which matrix of a stack, or all.
+    """
+
+    def __init__(
+        self,
+        reads: Mapping[str, Callable[[], torch.Tensor]],
+        keys_of: Mapping[str, tuple[str, ...]],
+        stacks: Mapping[str, int | None],
+    ) -> None:
+        self._reads = reads
+        self.keys_of, self.stacks = keys_of, stacks
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._reads[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reads)
+
+    def __len__(self) -> int:
+        return len(self._reads)

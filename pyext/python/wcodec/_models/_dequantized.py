@@ -26,14 +26,19 @@ def dequantized_model(config: Any, folder: Path, dtype: Any, trust_remote_code: 
     from . import _load
     from ._checkpoint import Checkpoint
     from ._names import check, match
+    from ._plain import as_ever, check_written, set_parameters
+    from ._ties import settle
 
     checkpoint = Checkpoint(folder)
     compute = _load.computing_dtype_of(config, folder, None if dtype == "auto" else dtype)
-    model = _load.skeleton(config, compute, trust_remote_code)
-    found = match(model, checkpoint)
-    check(model, found, checkpoint.shape, str(checkpoint.path))
-    _load.set_parameters(model, found, checkpoint.__getitem__, torch.device("cpu"))
-    _load._finish(model, folder)
+    with as_ever():
+        model = _load.skeleton(config, compute, trust_remote_code)
+        found = match(model, checkpoint, checkpoint.shape)
+        settle(model, found, checkpoint.same)
+        check(model, found, checkpoint.shape, str(checkpoint.path))
+        set_parameters(model, found, checkpoint.__getitem__, torch.device("cpu"))
+        check_written(model, str(folder))
+        _load._finish(model, folder)
     return model.eval()
 
 

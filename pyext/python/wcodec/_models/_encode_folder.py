@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,16 @@ from .._options import exactly, patterns
 from .._reports import CompressionReport
 from .._sources import tensor_source
 from . import _load
-from ._checkpoint import Checkpoint, Lazy
+from ._checkpoint import Checkpoint
 from ._find import Candidate, find
 from ._folder import quantization_of
 from ._names import Match, check, match
+from ._plain import as_ever
+from ._reads import Part, layer_reads, lazy, tensor, whole
 from ._replace import nothing_to_compress
 from ._save import CONFIG, FILE, REST
 from ._stored import as_stored, forget_quantization, is_exact
+from ._ties import settle
 
 # What else is in the folder of a model and goes with it: tokenizer, processors, settings for generation.
 _BESIDE = ("*.json", "*.jinja", "*.model", "vocab.txt", "merges.txt")
@@ -91,29 +93,34 @@ def _check_target(target: Path, overwrite: bool) -> None:
 def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options: dict[str, Any]) -> CompressionReport:
     config = config_of(source)
     checkpoint = Checkpoint(source)
-    model = _load.skeleton(config, _load.computing_dtype_of(config, source))
-    found = match(model, checkpoint)
-    check(model, found, checkpoint.shape, str(checkpoint.path))
-    candidates, skipped = find(model, [], [], True)
-    candidates = [c for c in candidates if all(n in found.whole or n in found.experts for n in c.parameters)]
+    with as_ever():
+        model = _load.skeleton(config, _load.computing_dtype_of(config, source))
+        found = match(model, checkpoint, checkpoint.shape)
+        settle(model, found, checkpoint.same)
+        check(model, found, checkpoint.shape, str(checkpoint.path))
+        candidates, skipped = find(model, [], [], True)
+    candidates = [c for c in candidates if all(found.has(n) for n in c.parameters)]
     kept = [c for c in candidates if _is_wanted(found, c, wanted)]
     if not kept:
         raise nothing_to_compress(str(source), model, skipped)
-    keys, stacks = _names(found, kept)
-    transpose = [exactly(key) for c in kept if c.kind == "conv1d" for n in c.parameters for key in [found.whole[n]]]
-    taken = {key for names in keys.values() for key in names}
-    rest = {name: (name,) for name in checkpoint if name not in taken}
+    encoded = _encoded(found, kept, checkpoint)
+    encoded.update(_unused(found, checkpoint, wanted))
+    transpose = [exactly(key) for c in kept if c.transposed for n in c.parameters for key in _keys_of(found, c, n)]
+    rest = _rest(found, checkpoint, encoded)
     metadata = {**(options.pop("metadata", None) or {}), **({_native.REST_KEY: REST} if rest else {})}
     options = {**options, "metadata": metadata, "transpose": transpose}
-    if stacks:
-        # Of stacks of experts, which are in one tensor, each is stored by itself.
-        weights = Lazy(checkpoint, keys, stacks)
-        report = _api.compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
-    else:
-        skip = [*patterns("skip", options.pop("skip", ())), *map(exactly, rest)]
+    if all(part.keys == (name,) for name, part in encoded.items()):
+        skip = [*patterns("skip", options.pop("skip", ())), *(exactly(key) for key in checkpoint if key not in encoded)]
         report = _api.compress(source, new / FILE, skip=skip, **options)
+    else:
+        # Of stacks of experts, which are in one tensor, each is stored by itself; others are made of several.
+        weights: Any = lazy(encoded)
+        if is_exact(options):
+            looked_up = {k for c in kept if c.kind == "embedding" for n in c.parameters for k in _keys_of(found, c, n)}
+            weights = as_stored(weights, checkpoint, looked_up)
+        report = _api.compress(weights, new / FILE, **options)
     with output(new / REST) as out:
-        out.write_tensors(tensor_source(Lazy(checkpoint, rest, {}), {"format": "pt"}))
+        out.write_tensors(tensor_source(lazy(rest), {"format": "pt"}))
         out.finish()
     for path in sorted(source.iterdir()):
         beside = any(fnmatch.fnmatchcase(path.name, p) for p in _BESIDE)
@@ -126,35 +133,69 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     return report
 
 
-def _names(found: Match, kept: list[Candidate]) -> tuple[dict[str, tuple[str, ...]], dict[str, int]]:
-    """What is encoded, by the names in the container, which are the checkpoint's: the tensor that it is, or that has it
-    as a matrix of a stack."""
-    keys: dict[str, tuple[str, ...]] = {}
-    stacks: dict[str, int] = {}
+def _name(found: Match, parameter: str) -> str:
+    """The name that a layer's weight is stored under: the checkpoint's, where it is one tensor there."""
+    return found.whole.get(parameter, parameter)
+
+
+def _encoded(found: Match, kept: list[Candidate], checkpoint: Checkpoint) -> dict[str, Part]:
+    """Weights of layers, by the names in the container: those of the checkpoint's tensors where there are such, or
+    those of the model's parameters where transformers makes them of others."""
+    out: dict[str, Part] = {}
     for candidate in kept:
-        for name, parameter in candidate.parameters.items():
-            if candidate.kind != "experts":
-                keys[found.whole[name]] = (found.whole[name],)
-            elif name in found.whole:
-                for i in range(parameter.shape[0]):
-                    keys[f"{name}.{i}"], stacks[f"{name}.{i}"] = (found.whole[name],), i
+        parts = layer_reads(candidate, found, checkpoint)
+        for name in candidate.parameters:
+            if name in found.experts:
+                out.update((key, tensor(key, checkpoint)) for key in _keys_of(found, candidate, name))
+            elif candidate.kind == "experts":
+                out.update((key, parts[key]) for key in _keys_of(found, candidate, name))
             else:
-                keys.update({key: (key,) for expert in found.stack(name) for key in expert})
-    return keys, stacks
+                out[_name(found, name)] = parts[name]
+    return out
+
+
+def _unused(found: Match, checkpoint: Checkpoint, wanted: tuple[list[str], list[str]]) -> dict[str, Part]:
+    """Matrices that the model's class has no use for, and others may, such as heads that predict more tokens."""
+    return {
+        key: tensor(key, checkpoint)
+        for key in found.ignored
+        if len(checkpoint.shape(key)) == 2 and checkpoint.is_float(key) and _matches(key, wanted)
+    }
+
+
+def _rest(found: Match, checkpoint: Checkpoint, encoded: dict[str, Part]) -> dict[str, Part]:
+    """Everything that is not encoded, by its name in the checkpoint; and by its name in the model where transformers
+    makes it of tensors of which others are encoded."""
+    taken = {key for part in encoded.values() for key in part.keys}
+    rest = {key: tensor(key, checkpoint) for key in checkpoint if key not in taken}
+    for parameter, (conversion, _) in found.made.items():
+        stored = parameter in encoded or any(n.rpartition(".")[0] == parameter for n in encoded)
+        if not stored and not taken.isdisjoint(conversion.keys):
+            rest[parameter] = whole(parameter, found, checkpoint)
+            for key in conversion.keys:
+                rest.pop(key, None)
+    return rest
+
+
+def _keys_of(found: Match, candidate: Candidate, name: str) -> list[str]:
+    """Names in the container for a parameter's tensors."""
+    if candidate.kind != "experts":
+        return [_name(found, name)]
+    if name in found.experts:
+        return list(found.keys(name))
+    return [f"{name}.{i}" for i in range(candidate.parameters[name].shape[0])]
 
 
 def _is_wanted(found: Match, candidate: Candidate, wanted: tuple[list[str], list[str]]) -> bool:
     """Whether all tensors of a layer are among those that are to be encoded."""
-    keys: Iterable[str] = (
-        key
-        for name in candidate.parameters
-        for key in ([found.whole[name]] if name in found.whole else [k for e in found.stack(name) for k in e])
-    )
+    keys = {key for name in candidate.parameters for key in found.keys(name)}
+    return all(_matches(key, wanted) for key in keys)
+
+
+def _matches(key: str, wanted: tuple[list[str], list[str]]) -> bool:
     include, exclude = wanted
-    return all(
-        (not include or any(fnmatch.fnmatchcase(key, p) for p in include))
-        and not any(fnmatch.fnmatchcase(key, p) for p in exclude)
-        for key in keys
+    return (not include or any(fnmatch.fnmatchcase(key, p) for p in include)) and not any(
+        fnmatch.fnmatchcase(key, p) for p in exclude
     )
 
 

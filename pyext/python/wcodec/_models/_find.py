@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from .. import _torch
 from ..nn import CompressedLayer
-from ..nn.experts import STACKS, eager_forward
+from ._kinds import is_known, is_matrix, is_unmade, kind_of
 from ._report import SkippedLayer
 
 # What configs call the number of experts that a token is routed to.
 _ROUTED_TO = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k", "top_k_experts")
+
+
+# A matrix of a module that is of no known kind is worth the while if it is not less than one of so many parts of a
+# model.
+_SMALL = 200
 
 
 @dataclass(frozen=True)
@@ -25,32 +30,72 @@ class Candidate:
     name: str
     module: Any
     kind: str
-    """``linear``, ``conv1d``, ``embedding`` or ``experts``."""
+    """``linear``, ``conv1d``, ``embedding``, ``experts`` (stacks of matrices, which are compressed one by one), or
+    ``own``: a module whose class computes in its own way, with matrices that are compressed each as a whole."""
+    keys: tuple[str, ...] = ("weight",)
+    """Names of the parameters that are compressed, in the module."""
     stored: tuple[tuple[str, ...], ...] | None = None
     """Names of its tensors in a container, where they are not those of its parameters."""
-    parts: tuple[int, ...] = (1, 1)
-    """For experts, how many tensors are a matrix of each stack."""
+    parts: tuple[int, ...] = ()
+    """For experts, how many tensors are a matrix of each stack; one if left out."""
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            object.__setattr__(self, "parts", (1,) * len(self.keys))
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that are compressed, by their names in the model."""
-        keys = STACKS if self.kind == "experts" else ("weight",)
-        return {joined(self.name, key): self.module._parameters[key] for key in keys}
+        return {joined(self.name, key): self.module._parameters[key] for key in self.keys}
 
     @property
     def bytes(self) -> int:
         """Bytes of these parameters."""
-        return sum(int(p.nbytes) for p in self.parameters.values())
+        return sum(_size(p) for p in self.parameters.values())
+
+    @property
+    def transposed(self) -> bool:
+        """Whether its matrices are ``[in, out]``."""
+        return self.kind == "conv1d" or self.kind == "experts" and bool(getattr(self.module, "is_transposed", False))
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known which products its forward computes: of experts, those with the stacks of most."""
+        return self.kind != "own" and (self.kind != "experts" or is_known(self.module))
 
     @property
     def tensors(self) -> list[tuple[str, ...]]:
-        """Names of the stored tensors: one, or those of each expert."""
+        """Names of the stored tensors: together, or those of each expert."""
         if self.stored is not None:
             return list(self.stored)
         if self.kind != "experts":
             return [tuple(self.parameters)]
-        experts = self.module._parameters[STACKS[0]].shape[0]
-        return [tuple(f"{name}.{i}" for name in self.parameters) for i in range(experts)]
+        counts = {name: p.shape[0] for name, p in self.parameters.items()}
+        return [tuple(f"{n}.{i}" for n, count in counts.items() if i < count) for i in range(max(counts.values()))]
+
+    @property
+    def by_key(self) -> dict[str, list[tuple[str, ...]]]:
+        """For each parameter, its stored tensors: of its matrix, or of each expert."""
+        found: dict[str, list[tuple[str, ...]]] = {key: [] for key in self.keys}
+        for i, names in enumerate(self.tensors):
+            at = 0
+            for key, count in zip(self.keys, self.parts, strict=True):
+                # Of some stacks there may be fewer.
+                if self.kind != "experts" or i < self.module._parameters[key].shape[0]:
+                    found[key].append(names[at : at + count])
+                    at += count
+        return found
+
+    def of_stacks(self, stacks: Sequence[Sequence[tuple[str, ...]]]) -> Candidate:
+        """The experts with these tensors: for each stack, those of each expert."""
+        most = max(len(stack) for stack in stacks)
+        stored = tuple(tuple(n for stack in stacks if i < len(stack) for n in stack[i]) for i in range(most))
+        return replace(self, stored=stored, parts=tuple(len(stack[0]) for stack in stacks))
+
+    @property
+    def transposed_tensors(self) -> list[str]:
+        """Its stored tensors that are ``[in, out]``."""
+        return [name for names in self.tensors for name in names] if self.transposed else []
 
 
 def joined(prefix: str, name: str) -> str:
@@ -76,9 +121,11 @@ def groups(candidates: list[Candidate]) -> list[list[str]]:
         if candidate.kind == "experts":
             found.update((f"{candidate.name}#{i}", list(names)) for i, names in enumerate(candidate.tensors))
         else:
-            # Tables are looked up, not decoded with a block.
-            block = candidate.name if candidate.kind == "embedding" else group_of(candidate.name)
-            found.setdefault(block, []).extend(name for names in candidate.tensors for name in names)
+            # Tables are looked up, not decoded with a block; who computes in its own way decodes for itself.
+            block = candidate.name if candidate.kind in ("embedding", "own") else group_of(candidate.name)
+            # A layer that computes in another dtype would have all others decoded to that, too.
+            dtype = next(iter(candidate.parameters.values())).dtype
+            found.setdefault(f"{block}:{dtype}", []).extend(name for names in candidate.tensors for name in names)
     return list(found.values())
 
 
@@ -98,32 +145,80 @@ def routed(model: torch.nn.Module, candidates: list[Candidate]) -> dict[str, flo
 def find(
     model: torch.nn.Module, include: list[str], exclude: list[str], embeddings: bool
 ) -> tuple[list[Candidate], list[SkippedLayer]]:
-    """The layers to compress, in the model's order, and why others are not."""
+    """The layers to compress, in the model's order, and why others are not: every module is named that keeps a matrix
+    or more."""
     chosen: list[Candidate] = []
     skipped: list[SkippedLayer] = []
-    for name, module, kind in _layers(model):
-        candidate = Candidate(name, module, kind)
-        left_out = _not_chosen(candidate, include, exclude, embeddings)
-        why = left_out or _why_not(candidate)
-        if why is None:
-            chosen.append(candidate)
-        else:
-            skipped.append(SkippedLayer(name, why, _bytes(module), by_choice=left_out is not None))
-    return _tied_together(model, chosen, skipped)
-
-
-def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    inside = _read_by_others(model)
+    least = sum(p.numel() for p in model.parameters() if not is_unmade(p)) // _SMALL
     for name, module in model.named_modules():
-        if not name or isinstance(module, CompressedLayer):
+        if isinstance(module, CompressedLayer) or module in inside:
             continue
-        if isinstance(module, torch.nn.Linear):
-            yield name, module, "linear"
-        elif isinstance(module, torch.nn.Embedding):
-            yield name, module, "embedding"
-        elif type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
-            yield name, module, "conv1d"
-        elif all(module._parameters.get(stack) is not None for stack in STACKS):
-            yield name, module, "experts"
+        kind = kind_of(module, least)
+        if kind.name is not None and name:
+            found = Candidate(name, module, kind.name, kind.keys)
+            left_out = _not_chosen(found, include, exclude, embeddings)
+            if left_out is None:
+                chosen.append(found)
+            else:
+                skipped.append(SkippedLayer(name, left_out, _bytes(module), by_choice=True))
+        elif name and kind.why is not None:
+            beside = sum(_bytes(m) for m, owner in inside.items() if owner is module)
+            skipped.append(SkippedLayer(name, kind.why, _bytes(module) + beside))
+        elif not name:
+            skipped += _of_model(module)
+    chosen, skipped = _tied_together(model, chosen, skipped)
+    skipped += _beside(chosen)
+    return chosen, [*skipped, *_vectors(model, {c.module for c in chosen}, skipped)]
+
+
+def _vectors(model: torch.nn.Module, chosen: set[Any], skipped: list[SkippedLayer]) -> list[SkippedLayer]:
+    """The modules that have vectors and numbers only, and are in no other that is named."""
+    named = {s.name for s in skipped}
+    found = []
+    for name, module in model.named_modules():
+        parts = name.split(".")
+        inside = any(".".join(parts[:count]) in named for count in range(1, len(parts) + 1))
+        if name and not inside and module not in chosen and not isinstance(module, CompressedLayer) and _bytes(module):
+            found.append(SkippedLayer(name, "it has no matrix", _bytes(module), vectors=True))
+    return found
+
+
+def _of_model(model: torch.nn.Module) -> list[SkippedLayer]:
+    """Matrices of the model itself, which has no name."""
+    return [
+        SkippedLayer(key, "a parameter of the model itself", _size(p))
+        for key, p in model._parameters.items()
+        if p is not None and not is_unmade(p) and is_matrix(p)
+    ]
+
+
+def _read_by_others(model: torch.nn.Module) -> dict[torch.nn.Module, torch.nn.Module]:
+    """Layers whose weights a module around them reads by itself, with code that knows nothing of compressed ones; and
+    that module."""
+    found: dict[torch.nn.Module, torch.nn.Module] = {}
+    for module in model.modules():
+        if isinstance(module, torch.nn.MultiheadAttention):
+            found.update((child, module) for child in module.children())
+        elif hasattr(module, "parametrizations"):
+            found.update((part, module) for part in module.parametrizations.modules())
+    return found
+
+
+def _beside(chosen: list[Candidate]) -> list[SkippedLayer]:
+    """What stays of layers that are compressed: other parameters of theirs that are matrices."""
+    found = []
+    for candidate in chosen:
+        keys = set(candidate.keys)
+        for key, parameter in candidate.module._parameters.items():
+            if parameter is not None and key not in keys and is_matrix(parameter) and not _is_bias(key):
+                why = "beside others of its module that are compressed"
+                found.append(SkippedLayer(joined(candidate.name, key), why, _size(parameter)))
+    return found
+
+
+def _is_bias(key: str) -> bool:
+    return key.endswith("bias")
 
 
 def _not_chosen(candidate: Candidate, include: list[str], exclude: list[str], embeddings: bool) -> str | None:
@@ -137,39 +232,17 @@ def _not_chosen(candidate: Candidate, include: list[str], exclude: list[str], em
         return "not among include"
     if matches(exclude):
         return "among exclude"
-    if candidate.kind == "embedding" and not embeddings:
+    if isinstance(candidate.module, torch.nn.Embedding) and not embeddings:
         return "an embedding (embeddings=True compresses it)"
     return None
 
 
-def _why_not(candidate: Candidate) -> str | None:
-    """Why a layer cannot be compressed, if it cannot."""
-    module = candidate.module
-    plain = {"linear": torch.nn.Linear, "embedding": torch.nn.Embedding}.get(candidate.kind)
-    if plain is not None and type(module) is not plain and not is_scaled(module):
-        return f"of class {type(module).__name__}, which may compute something else"
-    if candidate.kind == "embedding" and module.max_norm is not None:
-        return "max_norm changes the table while the model runs"
-    if candidate.kind == "experts" and eager_forward(module) is None:
-        return f"{type(module).__name__} does not compute expert by expert"
-    for parameter in candidate.parameters.values():
-        if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            return f"its dtype is {parameter.dtype}"
-        if parameter.numel() == 0:
-            return "it is empty"
-    if hasattr(module, "parametrizations") or module._forward_pre_hooks and hasattr(module, "weight_g"):
-        return "its weight is computed from others"
-    return None
-
-
-def is_scaled(module: torch.nn.Module) -> bool:
-    """Whether this is an embedding of transformers that multiplies its rows by a scale, as Gemma's."""
-    named = type(module).__name__.endswith("TextScaledWordEmbedding") and isinstance(module, torch.nn.Embedding)
-    return named and hasattr(module, "embed_scale") and hasattr(module, "scalar_embed_scale")
-
-
 def _bytes(module: torch.nn.Module) -> int:
-    return sum(int(p.nbytes) for p in module.parameters(recurse=False))
+    return sum(_size(p) for p in module.parameters(recurse=False))
+
+
+def _size(parameter: torch.Tensor) -> int:
+    return 0 if is_unmade(parameter) else int(parameter.nbytes)
 
 
 def _tied_together(
@@ -204,6 +277,6 @@ def _same_module(model: torch.nn.Module, candidate: Candidate, parameter: str) -
 
 def key_of(parameter: torch.Tensor) -> Any:
     """Equal for parameters that share their data."""
-    if parameter.device.type == "meta":
+    if is_unmade(parameter) or parameter.device.type == "meta":
         return id(parameter)
     return _torch.identity(parameter) or id(parameter)

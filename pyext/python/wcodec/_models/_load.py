@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,17 @@ from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings, refuse_disk
 from ..nn._scaled import Scaled
 from ..nn._store import Store
-from ._checkpoint import Checkpoint, Lazy
+from ._checkpoint import Checkpoint, Lazy, Stored
 from ._find import Candidate, find, groups, routed
 from ._folder import container_of, quantization_of
-from ._names import Match, check, match, shared_names, tie
+from ._names import Match, check, match, shared_names
 from ._original import original_model
+from ._plain import as_ever, check_written, make_buffers, set_parameters
+from ._precision import keep_float32
+from ._reads import Part, layer_reads, lazy
 from ._replace import nothing_to_compress, replace
-from ._stored import as_stored, is_exact
-from ._values import Values
+from ._stored import AsStored, stored_of
+from ._ties import settle
 
 # What a repository must have for a model; weights in other forms are left where they are.
 _WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -110,27 +113,31 @@ def load_model(
     has_rest = folder is not None and (file is None or _has_rest(folder))
     rest = Checkpoint(folder, rest=file is not None) if folder is not None and has_rest else None
     _check_layers(config, len({*(container or ()), *(rest or ())}), place)
-    with by_transformers(place, "makes no model of its config"):
-        model = skeleton(config, compute, trust_remote_code)
-    if container is not None:
-        fill(model, container, rest, where, compute, settings)
-    else:
-        assert rest is not None
-        chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
-        # While the model that is made here has no weights yet.
-        options = calibrated(options, rest.path, where, trust_remote_code, progress is True)
-        encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
-        found = match(model, rest)
-        check(model, found, rest.shape, str(rest.path))
-        kept, weights = layer_weights(model, rest, found, chosen)
-        store = compress_layers(model, kept, weights, encoding, where, compute, settings)
-        set_parameters(model, found, rest.__getitem__, where)
-        store.prepare()
-    model.to(where)
-    model.requires_grad_(False)
-    model.eval()
-    if folder is not None:
-        _finish(model, folder)
+    with as_ever():
+        with by_transformers(place, "makes no model of its config"):
+            model = skeleton(config, compute, trust_remote_code)
+        if container is not None:
+            fill(model, container, rest, where, settings)
+        else:
+            assert rest is not None
+            chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
+            # While the model that is made here has no weights yet.
+            options = calibrated(options, rest.path, where, trust_remote_code, progress is True)
+            encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
+            found = match(model, rest, rest.shape)
+            settle(model, found, rest.same)
+            check(model, found, rest.shape, str(rest.path))
+            kept, weights = layer_weights(model, rest, found, chosen)
+            source = stored_of(weights, rest, kept, encoding)
+            store = compress_layers(model, kept, source, encoding, where, settings)
+            set_parameters(model, found, rest.__getitem__, where)
+            store.prepare()
+        check_written(model, str(place))
+        model.to(where)
+        model.requires_grad_(False)
+        model.eval()
+        if folder is not None:
+            _finish(model, folder)
     return model
 
 
@@ -149,7 +156,7 @@ def calibrated(
 
 
 def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -> Any:
-    """The model of a config without weights; tied parameters are one."""
+    """The model of a config without weights, whose parameters have the dtypes that transformers loads them in."""
     try:
         from accelerate import init_empty_weights
         from transformers import AutoModelForCausalLM
@@ -166,50 +173,38 @@ def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust_remote_code)
         else:
             model = named._from_config(config, dtype=dtype)
-    tie(model)
+    keep_float32(model, dtype)
+    make_buffers(model)
     return model
 
 
-def fill(
-    model: Any,
-    container: Container,
-    rest: Checkpoint | None,
-    device: torch.device,
-    dtype: torch.dtype,
-    settings: Settings,
-) -> None:
+def fill(model: Any, container: Container, rest: Checkpoint | None, device: torch.device, settings: Settings) -> None:
     """Gives a model without weights those of a container, and of a checkpoint for what the container has not."""
-    values = Values(container)
-    keys = list(dict.fromkeys([*values, *(rest or ())]))
-    found = match(model, keys)
-
-    def shape_of(key: str) -> tuple[int, ...]:
-        return values.shape(key) if key in values or rest is None else rest.shape(key)
-
-    check(model, found, shape_of, container.path)
-    candidates = stored_candidates(model, found, container, dtype)
+    stored = Stored(container, rest)
+    found = match(model, stored, stored.shape)
+    settle(model, found, stored.same)
+    check(model, found, stored.shape, container.path)
+    candidates = stored_candidates(model, found, container)
     store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
-    replace(model, candidates, store, dtype=dtype, device=device)
-
-    def read(key: str) -> torch.Tensor:
-        return values[key] if key in values or rest is None else rest[key]
-
-    set_parameters(model, found, read, device)
+    replace(model, candidates, store, device=device)
+    set_parameters(model, found, stored.__getitem__, device)
     store.prepare()
 
 
-def stored_candidates(model: Any, found: Match, container: Container, dtype: torch.dtype) -> list[Candidate]:
+def stored_candidates(model: Any, found: Match, container: Container) -> list[Candidate]:
     """The layers of a model whose weights a container has in a form to run from."""
     out = []
     scaled = Scaled(container)
     for candidate in find(model, [], [], True)[0]:
-        names = _stored_names(candidate, found)
+        names = _stored(candidate, found)
+        dtype = next(iter(candidate.parameters.values())).dtype
         # Rows of tables are looked up as they are stored.
         codes = () if candidate.kind == "embedding" else scaled
-        if names is None or not all(n in container and _runs(container[n], dtype, codes) for one in names for n in one):
+        if names is None or not all(
+            n in container and _runs(container[n], dtype, codes) for one in names.tensors for n in one
+        ):
             continue
-        parts = (len(names[0]) - 1, 1) if candidate.kind == "experts" else (1, 1)
-        out.append(changed(candidate, stored=tuple(names), parts=parts))
+        out.append(names)
     # Layers that share a weight run from it together or not at all.
     kept = {name for c in out for name in c.parameters}
     shared = shared_names(model)
@@ -217,64 +212,41 @@ def stored_candidates(model: Any, found: Match, container: Container, dtype: tor
     return [c for c in out if not any(shared.get(n) in plain for n in c.parameters)]
 
 
-def _stored_names(candidate: Candidate, found: Match) -> list[tuple[str, ...]] | None:
+def _stored(candidate: Candidate, found: Match) -> Candidate | None:
+    """The candidate with the names that a file has for its tensors, if it has them all."""
     parameters = list(candidate.parameters)
     if candidate.kind != "experts":
-        key = found.whole.get(parameters[0])
-        return None if key is None else [(key,)]
+        keys = [found.whole[name] for name in parameters if name in found.whole]
+        return changed(candidate, stored=(tuple(keys),)) if len(keys) == len(parameters) else None
     if any(name not in found.experts for name in parameters):
         return None
-    stacks = [found.stack(name) for name in parameters]
-    return [tuple(name for names in expert for name in names) for expert in zip(*stacks, strict=True)]
+    return candidate.of_stacks([found.stack(name) for name in parameters])
 
 
 def _runs(entry: TensorEntry, dtype: torch.dtype, scaled: Scaled | tuple[()]) -> bool:
     """Whether a layer can run from a stored tensor, and saves memory by that."""
     if (entry.alias_of or entry.name) in scaled:
         return True
-    if len(entry.shape) != 2 or entry.count != 1:
+    if len(entry.shape) < 2:
         return False
     if entry.makes_symbols:
         return True
     return entry.coder != "raw" and _decodable.wanted_dtype(entry, dtype) == entry.dtype
 
 
-def set_parameters(model: Any, found: Match, read: Callable[[str], torch.Tensor], device: torch.device) -> None:
-    """Reads what has no weights yet, one tensor at a time; tied parameters stay tied."""
-    made: dict[int, torch.nn.Parameter] = {}
-    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
-        if parameter.device.type != "meta":
-            continue
-        if id(parameter) not in made:
-            if name in found.whole:
-                value = read(found.whole[name])
-            else:
-                experts = ([read(n) for n in names] for names in found.stack(name))
-                value = torch.stack([parts[0] if len(parts) == 1 else torch.cat(parts) for parts in experts])
-            value = value.to(device=device, dtype=parameter.dtype)
-            made[id(parameter)] = torch.nn.Parameter(value, requires_grad=False)
-        path, _, leaf = name.rpartition(".")
-        model.get_submodule(path)._parameters[leaf] = made[id(parameter)]
-    for name, buffer in model.named_buffers():
-        if name in found.whole:
-            buffer.copy_(read(found.whole[name]))
-
-
 def compress_layers(
     model: Any,
     kept: list[Candidate],
-    weights: Lazy,
+    weights: Lazy | AsStored,
     encoding: dict[str, Any],
     device: torch.device,
-    dtype: torch.dtype,
     settings: Settings,
 ) -> Store:
     """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
-    transpose = [exactly(n) for c in kept if c.kind == "conv1d" for n in c.parameters]
-    source = as_stored(weights, kept) if is_exact(encoding) else weights
-    container = _api.compress_in_memory(source, transpose=transpose, **encoding)
+    transpose = [exactly(name) for c in kept for name in c.transposed_tensors]
+    container = _api.compress_in_memory(weights, transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
-    replace(model, kept, store, dtype=dtype, device=device)
+    replace(model, kept, store, device=device)
     return store
 
 
@@ -287,30 +259,22 @@ def layer_weights(
     :raises InputError: if there are none.
     """
     candidates, skipped = find(model, *chosen)
-    candidates = [c for c in candidates if all(n in found.whole or n in found.experts for n in c.parameters)]
+    candidates = [c for c in candidates if all(found.has(n) for n in c.parameters)]
     if not candidates:
         raise nothing_to_compress(str(checkpoint.path), model, skipped)
-    keys: dict[str, tuple[str, ...]] = {}
-    stacks: dict[str, int] = {}
+    reads: dict[str, Part] = {}
     kept: list[Candidate] = []
     shared = shared_names(model)
     for candidate in candidates:
-        if candidate.kind == "experts":
-            for stack in candidate.parameters:
-                for i in range(candidate.parameters[stack].shape[0]):
-                    name = f"{stack}.{i}"
-                    if stack in found.whole:
-                        keys[name], stacks[name] = (found.whole[stack],), i
-                    else:
-                        keys[name] = found.experts[stack][i]
-            kept.append(candidate)
-            continue
-        # A tied weight is stored once, under the first name that it has in the model.
-        name = next(iter(candidate.parameters))
-        stored = shared[name] if shared[name] in keys else name
-        keys[stored] = (found.whole[name],)
-        kept.append(changed(candidate, stored=((stored,),)))
-    return kept, Lazy(checkpoint, keys, stacks)
+        parts = layer_reads(candidate, found, checkpoint)
+        if candidate.kind != "experts":
+            # A tied weight is stored once, under the first name that it has in the model.
+            stored = tuple(shared[name] if shared[name] in reads else name for name in parts)
+            parts = dict(zip(stored, parts.values(), strict=True))
+            candidate = changed(candidate, stored=(stored,))
+        reads.update(parts)
+        kept.append(candidate)
+    return kept, lazy(reads)
 
 
 # Where things are

@@ -93,7 +93,7 @@ def _count(model: Any, only_trainable: bool = False, exclude_embeddings: bool = 
     outside = set()
     if exclude_embeddings:
         outside = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
-    parameters = (p for p in model.parameters() if id(p) not in outside)
+    parameters = (p for _, p in model.named_parameters() if id(p) not in outside)
     count = sum(p.numel() for p in parameters if p.requires_grad or not only_trainable)
     if only_trainable:
         return int(count)
@@ -112,12 +112,109 @@ def _stored(model: Any) -> Iterator[CompressedLayer]:
             seen.add(key)
 
 
+def _tie(model: Any, *args: Any, **kwargs: Any) -> None:
+    """``tie_weights``: compressed layers that are tied share a stored tensor already; other parameters are tied as
+    transformers does it."""
+    before = model.__dict__.get("all_tied_weights_keys")
+    try:
+        if before is not None:
+            model.all_tied_weights_keys = _left(model, before)
+        model._plain_class.tie_weights(model, *args, **kwargs)
+    finally:
+        if before is not None:
+            model.all_tied_weights_keys = before
+
+
+def _tied_keys(model: Any, *args: Any, **kwargs: Any) -> dict[str, str]:
+    """``get_expanded_tied_weights_keys``: of parameters that there are. transformers counts which of its patterns match
+    some, so while it looks something stands for compressed weights."""
+    places = [(m, key) for m in model.modules() if isinstance(m, CompressedLayer) for key in m.keys]
+    try:
+        for layer, key in places:
+            layer._parameters[key] = torch.nn.Parameter(torch.empty(0, device="meta"), requires_grad=False)
+        found = model._plain_class.get_expanded_tied_weights_keys(model, *args, **kwargs)
+    finally:
+        for layer, key in places:
+            layer._parameters.pop(key, None)
+    return _left(model, found)
+
+
+def _left(model: Any, tied: Any) -> dict[str, str]:
+    """Tied names of which neither is a compressed weight."""
+    layers = {f"{name}." for name, m in model.named_modules() if isinstance(m, CompressedLayer)}
+    there = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+
+    def is_left(name: str) -> bool:
+        return name in there or f"{name.rpartition('.')[0]}." not in layers
+
+    return {target: source for target, source in tied.items() if is_left(target) and is_left(source)}
+
+
+def _resize(model: Any, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, **others: Any) -> Any:
+    """``resize_token_embeddings``, where it changes nothing, or the table and the head are not compressed.
+
+    :raises InputError: otherwise.
+    """
+    found = {"the embedding": model.get_input_embeddings(), "the head": model.get_output_embeddings()}
+    layers = {what: layer for what, layer in found.items() if isinstance(layer, CompressedLayer)}
+    resize = model._plain_class.resize_token_embeddings
+    if not layers:
+        return resize(model, new_num_tokens, pad_to_multiple_of, **others)
+    table = model.get_input_embeddings()
+    rows = int(table.weight.shape[0])
+    wanted = rows if new_num_tokens is None else int(new_num_tokens)
+    if pad_to_multiple_of is not None:
+        wanted = -(-wanted // pad_to_multiple_of) * pad_to_multiple_of
+    if wanted == rows:
+        return table
+    names = [name for name, module in model.named_modules() if any(module is layer for layer in layers.values())]
+    raise InputError(
+        f"{' and '.join(layers)} of this {type(model).__name__} {'is' if len(layers) == 1 else 'are'} compressed and "
+        f"cannot be resized (resize before compress_, or call wcodec.decompress_(model, include={names}) first)"
+    )
+
+
+def _parameters(model: Any, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
+    """``parameters``: those that there are. Where all are compressed, one without elements stands for them, for who
+    asks the first one for its device and dtype."""
+    found = iter(model._plain_class.parameters(model, recurse))
+    first = next(found, None)
+    if first is None and recurse:
+        first = torch.nn.Parameter(torch.empty(0, dtype=_dtype(model), device=_device(model)), requires_grad=False)
+    if first is not None:
+        yield first
+    yield from found
+
+
+def _device(model: Any) -> torch.device:
+    """``device``: that of the first weight, compressed or not."""
+    return next(tensor.device for tensor in _weights(model))
+
+
+def _dtype(model: Any) -> torch.dtype:
+    """``dtype``: that of the first weight, compressed or not, that is a floating point number."""
+    return next(tensor.dtype for tensor in _weights(model) if tensor.dtype.is_floating_point)
+
+
+def _weights(model: torch.nn.Module) -> Iterator[Any]:
+    """What has the device and dtype of each weight, in the order of the model."""
+    for module in model.modules():
+        if isinstance(module, CompressedLayer):
+            yield module
+        yield from (p for p in module._parameters.values() if p is not None)
+
+
 _METHODS: dict[str, Callable[..., Any]] = {
     "save_pretrained": _save,
     "push_to_hub": _push,
     "get_memory_footprint": _footprint,
     "num_parameters": _count,
+    "tie_weights": _tie,
+    "get_expanded_tied_weights_keys": _tied_keys,
+    "resize_token_embeddings": _resize,
+    "parameters": _parameters,
 }
+_PROPERTIES: dict[str, Callable[..., Any]] = {"device": _device, "dtype": _dtype}
 
 
 def mark(model: torch.nn.Module) -> None:
@@ -141,6 +238,9 @@ def _with_methods(kind: Any) -> Any:
     for name, ours in _METHODS.items():
         if hasattr(kind, name):
             methods[name] = _method(name, ours)
+    for name, ours in _PROPERTIES.items():
+        if isinstance(getattr(kind, name, None), property):
+            methods[name] = property(ours)
     return derived(kind, {**methods, "_plain_class": kind}, _with_methods, kind)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,16 @@ from ..nn import CompressedLayer
 from ..nn._layer import computing_dtype
 from ..nn._placement import checked_settings, refuse_disk
 from ..nn._store import Store
-from . import _load, _stored
-from ._checkpoint import Checkpoint
+from . import _load
+from ._checkpoint import Checkpoint, Stored
 from ._device_map import check_map, single, weigh
 from ._find import find, groups, routed
-from ._names import Match, check, match, tie
+from ._names import Match, check, match
+from ._plain import Filling, as_ever
+from ._precision import keep_float32
 from ._replace import replace
-from ._values import Values
+from ._stored import check_all_taken, stored_of
+from ._ties import settle
 
 _ADVICE = "put the config.json and the .wcodec file of one model together"
 
@@ -37,37 +40,56 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         raise InputError("there is no model.safetensors beside the .wcodec file (save it with wcodec.save_pretrained)")
     device, dtype = _place(model, options)
     path = Path(files[0]).parent / Path(config.file).name
-    container = Container.open(path)
-    tie(model)
-    values = Values(container)
-    found = match(model, values)
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    for name, key in found.whole.items():
-        if name in parameters and values.shape(key) != tuple(parameters[name].shape):
-            raise InputError(
-                f"the container is not that of this model: {name} is {list(values.shape(key))}, not "
-                f"{list(parameters[name].shape)} ({_ADVICE})",
-                file=str(path),
-                tensor=key,
-            )
-    candidates = _load.stored_candidates(model, found, container, dtype)
-    _check_extra(model, found, bool(candidates), path)
-    settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
-    store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
-    replace(model, candidates, store, dtype=dtype, device=device)
+    with as_ever():
+        container = Container.open(path)
+        rest = Checkpoint(_source(files), rest=True)
+        stored = Stored(container, rest)
+        keep_float32(model, dtype)
+        found = match(model, stored, stored.shape)
+        settle(model, found, stored.same)
+        _check_stored_shapes(model, found, stored, path)
+        candidates = _load.stored_candidates(model, found, container)
+        _check_extra(model, found, container, path)
+        settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
+        store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
+        # Before layers are there, whose weights are no parameters.
+        complete = type(model).__name__ in (getattr(model.config, "architectures", None) or ())
+        Filling(model, found, stored.__getitem__, complete, str(path))
+        replace(model, candidates, store, device=device)
+    _ignore(model, [key for key in rest if key not in found.extra])
     _leave_the_rest(model)
 
 
-def _check_extra(model: Any, found: Match, some: bool, path: Path) -> None:
+def _source(files: list[Any]) -> Path:
+    """The checkpoint that transformers is about to read: a file, or the folder of several."""
+    return Path(files[0]) if len(files) == 1 else Path(files[0]).parent
+
+
+def _check_stored_shapes(model: Any, found: Match, stored: Stored, path: Path) -> None:
+    """Raises weights of another shape than the model's. Shapes of what is not compressed are for transformers to
+    compare, which can be told to ignore them."""
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        key = found.whole.get(name, "")
+        if key in stored.container and stored.shape(key) != tuple(parameter.shape):
+            raise InputError(
+                f"the container is not that of this model: {name} is {list(stored.shape(key))}, not "
+                f"{list(parameter.shape)} ({_ADVICE})",
+                file=str(path),
+                tensor=key,
+            )
+
+
+def _check_extra(model: Any, found: Match, container: Container, path: Path) -> None:
     """What a container has beside the layers of a model: an error if it is to be that of this very class, and as with
     transformers a warning if the model is another head, or none, on the same layers."""
     kind = type(model).__name__
-    if some and found.extra and kind not in (getattr(model.config, "architectures", None) or [kind]):
-        warnings.warn(
-            f"{path}: a {kind} has no use for {', '.join(found.extra[:5])}, which stay in the file", stacklevel=2
-        )
-    elif found.extra or not some:
-        what = f"it has {', '.join(found.extra[:5])}" if found.extra else "it has none of its layers"
+    extra = [key for key in found.extra if key in container]
+    names = (name for name, _ in model.named_parameters(remove_duplicate=False))
+    some = any(key in container for name in names if found.has(name) for key in found.keys(name))
+    if some and extra and kind not in (getattr(model.config, "architectures", None) or [kind]):
+        warnings.warn(f"{path}: a {kind} has no use for {', '.join(extra[:5])}, which stay in the file", stacklevel=2)
+    elif extra or not some:
+        what = f"it has {', '.join(extra[:5])}" if extra else "it has none of its layers"
         raise InputError(f"the container is not that of this {kind}: {what} ({_ADVICE})", file=str(path))
 
 
@@ -82,17 +104,17 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
             "safe_serialization first, or load it and call wcodec.compress_)"
         )
     device, dtype = _place(model, options)
-    # A repository's files are links to where the Hub's cache has them, named as they should be.
-    folder = files[0].parent
-    with _as_ever():
-        checkpoint = Checkpoint(folder if len(files) > 1 else files[0])
-        tie(model)
-        names = match(model, checkpoint)
-        # What is missing or too much of the rest is for transformers to say, as it does of any checkpoint.
+    with as_ever():
+        # A repository's files are links to where the Hub's cache has them, named as they should be.
+        checkpoint = Checkpoint(_source(files))
+        keep_float32(model, dtype)
+        names = match(model, checkpoint, checkpoint.shape)
+        settle(model, names, checkpoint.same)
+        # Anything else that is missing or too much is for transformers to say, as it does of any checkpoint.
         chosen = (patterns("include", config.include), patterns("exclude", config.exclude), config.embeddings)
         _check_shapes(model, checkpoint, names, {name for c in find(model, *chosen)[0] for name in c.parameters})
         kept, weights = _load.layer_weights(model, checkpoint, names, chosen)
-        _stored.check_all_taken(checkpoint, weights)
+        check_all_taken(checkpoint, weights)
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
         refuse_disk(settings)
         chosen_encoding = {"progress": False, **config.encoding()}
@@ -100,36 +122,27 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
             runs_on = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         else:
             runs_on = device
-        chosen_encoding = _load.calibrated(chosen_encoding, folder, runs_on, False, False)
-        _load.compress_layers(model, kept, weights, chosen_encoding, device, dtype, settings)
-    # transformers would name what has become layers as unexpected, and scales.
+        chosen_encoding = _load.calibrated(chosen_encoding, files[0].parent, runs_on, False, False)
+        Filling(model, names, checkpoint.__getitem__, False, str(checkpoint.path))
+        source = stored_of(weights, checkpoint, kept, chosen_encoding)
+        _load.compress_layers(model, kept, source, chosen_encoding, device, settings)
     taken = {key for keys in weights.keys_of.values() for key in keys} | {n for c in kept for n in c.parameters}
-    taken |= checkpoint.quantized.hidden
-    ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None)
-    # Of a model it is a set, or in the first versions a list or nothing.
-    kind = set if isinstance(ignored, set) else list
-    model._keys_to_ignore_on_load_unexpected = kind([*(ignored or ()), *(f"^{re.escape(key)}$" for key in taken)])
+    _ignore(model, taken | checkpoint.quantized.hidden)
     _leave_the_rest(model)
 
 
-@contextmanager
-def _as_ever() -> Iterator[None]:
-    """Without what transformers builds a model under: the meta device, and the model's dtype for all tensors."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"):
-            yield
-    finally:
-        torch.set_default_dtype(before)
+def _ignore(model: Any, keys: Iterable[str]) -> None:
+    """Keeps transformers from naming tensors as unexpected that have become layers, or are read by us."""
+    ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None)
+    # Of a model it is a set, or in the first versions a list or nothing.
+    kind = set if isinstance(ignored, set) else list
+    model._keys_to_ignore_on_load_unexpected = kind([*(ignored or ()), *(f"^{re.escape(key)}$" for key in keys)])
 
 
 def _check_shapes(model: Any, checkpoint: Checkpoint, found: Match, names: set[str]) -> None:
     """Raises weights of another shape than the model's, and experts that are missing, before any is encoded."""
-    there = {name for name in names if name in found.whole or name in found.experts}
-    some = Match(
-        {n: key for n, key in found.whole.items() if n in there}, {n: e for n, e in found.experts.items() if n in there}
-    )
+    there = {name for name in names if found.has(name)}
+    some = replaced(found, extra=[])
 
     class Layers(torch.nn.Module):  # type: ignore[misc]
         """Of a model, the parameters of the layers that are compressed."""
@@ -147,7 +160,10 @@ def _place(model: Any, options: dict[str, Any]) -> tuple[torch.device, torch.dty
     device_map = options.get("device_map")
     check_map(device_map)
     device = single(device_map) or torch.device("meta")
-    return device, computing_dtype(next(p.dtype for p in model.parameters() if p.is_floating_point()))
+    dtype = options.get("dtype")
+    if not isinstance(dtype, torch.dtype):
+        dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    return device, computing_dtype(dtype)
 
 
 def _leave_the_rest(model: Any) -> None:

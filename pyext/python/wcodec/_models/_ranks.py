@@ -18,10 +18,12 @@ from .._errors import InputError, UnsupportedError
 from .._options import path_of, patterns
 from .._shards import Shard, even, narrow
 from ..nn._parts import Rank, part_of, parts_of_experts
+from ._checkpoint import Stored
 from ._find import Candidate, find
 from ._load import _config, _located, computing_dtype_of, skeleton, stored_candidates
-from ._names import Match, match, shared_names
+from ._names import Match, match, shared_names, tie
 from ._parallel import check_heads, styles_of
+from ._ties import settle
 
 if TYPE_CHECKING:
     from .._plot.reports import RanksPlots
@@ -140,10 +142,12 @@ def plan_ranks(
         raise InputError(f"{type(made).__name__} has no tp_plan (ranks cannot share it in this transformers)")
     if file is not None:
         container = Container.open(file)
-        found = match(made, container)
-        candidates = stored_candidates(made, found, container, compute)
+        found = match(made, container, lambda key: container[key].shape)
+        settle(made, found, Stored(container, None).same)
+        candidates = stored_candidates(made, found, container)
         weigh = _by_file(container)
     else:
+        tie(made)
         candidates, _ = find(made, patterns("include", include), patterns("exclude", exclude), embeddings)
         found, weigh = Match({}, {}), _by_samples(options)
     rows: list[RankBytes] = []
@@ -220,7 +224,7 @@ def _parts(
 
 
 def _of_stack(names: tuple[str, ...], parts: tuple[int, ...], place: int) -> tuple[str, ...]:
-    return names[: parts[0]] if place == 0 else names[parts[0] :]
+    return names[sum(parts[:place]) : sum(parts[: place + 1])]
 
 
 def _shard(name: str, shape: tuple[int, ...], axis: int | None, pieces: int, rank: Rank) -> Shard:

@@ -13,12 +13,21 @@ from .._errors import InputError
 from .._options import exactly, patterns
 from .._progress import ProgressCallback
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
+from ..nn._forms import form_of
 from ..nn._placement import checked_settings, refuse_disk
 from ..nn._store import Store
+from ..nn.linear import CompressedSumLinear
+from ..nn.own import CompressedModule, compressed_module
 from . import _methods
-from ._find import Candidate, find, groups, is_scaled, key_of, routed
+from ._find import Candidate, find, groups, key_of, routed
+from ._kinds import is_scaled, is_unmade
 from ._parallel import check_whole
 from ._report import ReplacedLayer, ReplaceReport, SkippedLayer
+
+_HOOKS = (
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks"),
+    *("_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook"),
+)
 
 
 def compress_(
@@ -93,7 +102,7 @@ def compress_(
     if options.get("calibrate") is not None:
         options["model"] = model
     tensors = _tensors(candidates)
-    transpose = [exactly(name) for c in candidates if c.kind == "conv1d" for name in c.parameters]
+    transpose = [exactly(name) for c in candidates for name in c.transposed_tensors]
     container = _api.compress_in_memory(
         tensors, scheme=scheme, coder=coder, transpose=transpose, progress=progress, **options
     )
@@ -108,7 +117,9 @@ def compress_(
         raise
     # The original weights go before compressed ones come.
     del candidates
-    model.requires_grad_(False)
+    for parameter in model.parameters():
+        if not is_unmade(parameter):
+            parameter.requires_grad_(False)
     store.prepare()
     after = _parameter_bytes(model) + sum(r.stored_bytes for r in replaced if r.tied_to is None)
     return ReplaceReport(tuple(replaced), tuple(skipped), before, after, time.perf_counter() - begin)
@@ -161,7 +172,10 @@ def decompress_(
     plain: dict[int, torch.nn.Module] = {}
     for module in found.values():
         new = _plain(module)
-        if not isinstance(module, CompressedExperts):
+        _keep_hooks(module, new)
+        if isinstance(module, CompressedLinear | CompressedEmbedding):
+            _keep_attributes(module, new)
+        if not isinstance(module, CompressedExperts) and len(module.tensors) == 1:
             key = (id(module._store), module.entry.name, module.dtype, module.device)
             new.weight = shared.setdefault(key, new.weight)
         plain[id(module)] = new
@@ -172,7 +186,7 @@ def decompress_(
 
 
 def replace(model: torch.nn.Module, candidates: list[Candidate], store: Store, **place: Any) -> list[ReplacedLayer]:
-    """Puts layers of a store in the candidates' places; ``place`` has dtype and device where they are not theirs."""
+    """Puts layers of a store in the candidates' places; ``place`` has the device where it is not theirs."""
     made: dict[int, torch.nn.Module] = {}
     replaced: list[ReplacedLayer] = []
     first: dict[str, str] = {}
@@ -205,22 +219,54 @@ def compressed(candidate: Candidate, store: Store, **place: Any) -> CompressedLa
     where = {"dtype": parameter.dtype, "device": parameter.device, **place}
     name = candidate.tensors[0][0]
     layer: CompressedLayer
-    if candidate.kind == "experts":
+    if candidate.kind == "experts" and candidate.known:
         layer = CompressedExperts(store, candidate.tensors, module, parts=candidate.parts, **where)
+    elif candidate.kind in ("experts", "own"):
+        layer = compressed_module(module, store, candidate.by_key, **where)
     elif candidate.kind == "embedding":
         size = (module.num_embeddings, module.embedding_dim)
         scaled = module if is_scaled(module) else None
         layer = CompressedEmbedding(store, name, *size, module.padding_idx, scaled=scaled, **where)
     else:
-        kind = CompressedConv1D if candidate.kind == "conv1d" else CompressedLinear
         shape = tuple(parameter.shape)
         inputs, outputs = shape if candidate.kind == "conv1d" else shape[::-1]
-        layer = kind(store, name, inputs, outputs, module.bias, **where)
+        layer = _linear_kind(candidate)(store, name, inputs, outputs, module.bias, **where)
+        if candidate.kind == "linear":
+            layer._of = type(module)
+    _keep_hooks(module, layer)
+    if candidate.kind not in ("experts", "own"):
+        _keep_attributes(module, layer)
     layer.train(module.training)
     return layer
 
 
+def _linear_kind(candidate: Candidate) -> type[CompressedLinear]:
+    if candidate.kind == "conv1d":
+        return CompressedConv1D
+    return CompressedSumLinear if form_of(type(candidate.module)) == "sum" else CompressedLinear
+
+
+def _keep_hooks(module: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Gives a module the hooks of the one whose place it takes: the same, so that who put them there can take them
+    away."""
+    for name in _HOOKS:
+        if getattr(module, name, None):
+            other.__dict__[name] = getattr(module, name)
+
+
+def _keep_attributes(module: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Gives it what code around a module has written to it, or its class, if that is one of its own."""
+    if hasattr(module, "_hf_hook"):
+        return
+    for key, value in module.__dict__.items():
+        known = key.startswith("_") or key in other.__dict__ or hasattr(type(other), key)
+        if not known and key not in ("forward", "training", "tensor"):
+            other.__dict__[key] = value
+
+
 def _plain(layer: CompressedLayer) -> torch.nn.Module:
+    if isinstance(layer, CompressedModule):
+        return layer.to_module()
     if isinstance(layer, CompressedExperts):
         return layer.to_experts()
     if isinstance(layer, CompressedEmbedding):
@@ -254,13 +300,13 @@ def _tensors(candidates: list[Candidate]) -> dict[str, torch.Tensor]:
     for candidate in candidates:
         parameters = [p.detach() for p in candidate.parameters.values()]
         for i, names in enumerate(candidate.tensors):
-            stacks = [p[i] for p in parameters] if candidate.kind == "experts" else parameters
+            stacks = [p[i] for p in parameters if i < len(p)] if candidate.kind == "experts" else parameters
             out.update(zip(names, stacks, strict=True))
     return out
 
 
 def _parameter_bytes(model: torch.nn.Module) -> int:
-    return sum({key_of(p): int(p.nbytes) for p in model.parameters()}.values())
+    return sum({key_of(p): int(p.nbytes) for p in model.parameters() if not is_unmade(p)}.values())
 
 
 def nothing_to_compress(where: str, model: torch.nn.Module, skipped: list[SkippedLayer]) -> InputError:
@@ -268,12 +314,13 @@ def nothing_to_compress(where: str, model: torch.nn.Module, skipped: list[Skippe
     return InputError(f"nothing to compress in {where}: {_reasons(model, skipped)} ({_advice(model, skipped)})")
 
 
-def _is_compressed(model: torch.nn.Module) -> bool:
-    return any(isinstance(m, CompressedLayer) for m in model.modules())
+def _is_compressed(model: torch.nn.Module, skipped: list[SkippedLayer]) -> bool:
+    """Whether nothing is left of a model that could be compressed, since it is."""
+    return not any(s.by_choice for s in skipped) and any(isinstance(m, CompressedLayer) for m in model.modules())
 
 
 def _advice(model: torch.nn.Module, skipped: list[SkippedLayer]) -> str:
-    if not skipped and _is_compressed(model):
+    if _is_compressed(model, skipped):
         return "decompress_ it first"
     if any(s.by_choice for s in skipped):
         return "change include, exclude or embeddings"
@@ -281,9 +328,10 @@ def _advice(model: torch.nn.Module, skipped: list[SkippedLayer]) -> str:
 
 
 def _reasons(model: torch.nn.Module, skipped: list[SkippedLayer]) -> str:
-    if not skipped and _is_compressed(model):
+    if _is_compressed(model, skipped):
         return "its layers are compressed already"
-    if not skipped:
+    if all(s.vectors for s in skipped):
         return "it has no linear layers, embeddings or experts"
+    skipped = [s for s in skipped if not s.vectors] or skipped
     shown = "; ".join(f"{s.name}: {s.why}" for s in skipped[:5])
     return shown + (f"; and {len(skipped) - 5} more" if len(skipped) > 5 else "")

@@ -41,6 +41,8 @@ class SkippedLayer:
     bytes: int
     by_choice: bool = False
     """Whether ``include``, ``exclude`` or ``embeddings`` leave it out."""
+    vectors: bool = False
+    """Whether it has no matrix at all: norms and the like, which stay in every model."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,11 +51,17 @@ class ReplaceReport:
 
     replaced: tuple[ReplacedLayer, ...]
     skipped: tuple[SkippedLayer, ...]
+    """All other modules that have parameters: those with matrices first, then those without (``vectors``)."""
     bytes_before: int
     """Bytes of all the model's parameters before."""
     bytes_after: int
     """Bytes of the compressed weights and of the parameters that are left."""
     seconds: float
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes of the parameters that stayed as they were: those of ``skipped``, and biases of replaced layers."""
+        return self.bytes_after - self.stored_bytes
 
     @property
     def original_bytes(self) -> int:
@@ -90,13 +98,17 @@ class ReplaceReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         by_dtype = {k: list(v) for k, v in self.bytes_by_dtype.items()}
-        return {**asdict(self), "ratio": self.ratio, "bytes_by_dtype": by_dtype}
+        return {**asdict(self), "ratio": self.ratio, "left_bytes": self.left_bytes, "bytes_by_dtype": by_dtype}
 
     def _facts(self) -> list[tuple[str, str]]:
         kinds = Counter(layer.kind for layer in self.replaced)
         facts = [
             ("replaced", ", ".join(f"{n:,} {kind}" for kind, n in kinds.items())),
-            ("skipped", f"{len(self.skipped):,}"),
+            ("skipped", f"{sum(not s.vectors for s in self.skipped):,}"),
+            (
+                "left",
+                f"{fmt.size(self.left_bytes)} ({fmt.number(100 * self.left_bytes / max(self.bytes_before, 1))} %)",
+            ),
             ("model", f"{fmt.size(self.bytes_before)} -> {fmt.size(self.bytes_after)}"),
         ]
         facts += [(k, f"{fmt.size(a)} -> {fmt.size(b)}") for k, (a, b) in self.bytes_by_dtype.items()]
@@ -104,7 +116,10 @@ class ReplaceReport:
 
     def __repr__(self) -> str:
         text = f"ReplaceReport({fmt.facts(self._facts())})"
-        return "\n".join([text, *(safe(f"  skipped {s.name}: {s.why}") for s in self.skipped)])
+        lines = [safe(f"  skipped {s.name} ({fmt.size(s.bytes)}): {s.why}") for s in self.skipped if not s.vectors]
+        if vectors := [s.bytes for s in self.skipped if s.vectors]:
+            lines.append(f"  {fmt.plural(len(vectors), 'module')} without a matrix ({fmt.size(sum(vectors))})")
+        return "\n".join([text, *lines])
 
     def _repr_html_(self) -> str:
         rows = [

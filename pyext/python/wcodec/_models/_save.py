@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,16 @@ def _rest(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return out
 
 
+def _main_dtype(model: Any) -> torch.dtype:
+    """The dtype that most of a model computes in: classes keep some layers in another one."""
+    counts: Counter[torch.dtype] = Counter()
+    for module in model.modules():
+        if isinstance(module, CompressedLayer):
+            counts[module.dtype] += module.elements
+    found: torch.dtype = counts.most_common(1)[0][0]
+    return found
+
+
 def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
     quantization = getattr(model.config, "quantization_config", None)
     try:
@@ -168,7 +179,7 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
     config = forget_quantization(json.loads(path.read_text()))
     # What is saved may be a part of the model that the config was of.
     config["architectures"] = [type(model).__name__]
-    config["dtype"] = str(layer.dtype).removeprefix("torch.")
+    config["dtype"] = str(_main_dtype(model)).removeprefix("torch.")
     config["quantization_config"] = {
         "quant_method": "wcodec",
         "file": FILE,

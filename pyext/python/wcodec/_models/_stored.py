@@ -3,7 +3,7 @@ keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import torch
@@ -24,18 +24,26 @@ def is_exact(encoding: Mapping[str, Any]) -> bool:
     return encoding.get("scheme") in ("lossless", "raw") and encoding.get("calibrate") is None
 
 
-def as_stored(weights: Lazy, kept: list[Candidate]) -> Lazy | AsStored:
+def stored_of(
+    weights: Lazy, checkpoint: Checkpoint, kept: list[Candidate], encoding: Mapping[str, Any]
+) -> Lazy | AsStored:
+    """What is compressed of a model's layers: codes and scales where they are kept, else values."""
+    if not is_exact(encoding):
+        return weights
+    return as_stored(weights, checkpoint, {n for c in kept if c.kind == "embedding" for ns in c.tensors for n in ns})
+
+
+def as_stored(weights: Lazy, checkpoint: Checkpoint, looked_up: Set[str]) -> Lazy | AsStored:
     """The weights of layers as codes and scales, of those layers that can run from them.
 
-    :param kept: the layers; those whose rows are looked up have values.
+    :param looked_up: names of tables, of which rows are looked up as they are stored: they have values.
     """
-    looked_up = {name for c in kept if c.kind == "embedding" for names in c.tensors for name in names}
     found: dict[str, list[tuple[QuantizedTensor, int | None]]] = {}
-    for name, keys in weights.keys_of.items():
-        parts = [weights.checkpoint.quantized.tensors.get(key) for key in keys]
-        if name not in looked_up and (pairs := _pairs(parts, weights.stacks.get(name))) is not None:
+    for name, index in weights.stacks.items():
+        parts = [checkpoint.quantized.tensors.get(key) for key in weights.keys_of[name]]
+        if name not in looked_up and (pairs := _pairs(parts, index)) is not None:
             found[name] = pairs
-    return AsStored(weights, found) if found else weights
+    return AsStored(weights, checkpoint, found) if found else weights
 
 
 def _pairs(parts: list[QuantizedTensor | None], index: int | None) -> list[tuple[QuantizedTensor, int | None]] | None:
@@ -57,14 +65,12 @@ def _pairs(parts: list[QuantizedTensor | None], index: int | None) -> list[tuple
 class AsStored(Described):
     """Tensors to compress, some of them codes with their scales beside them, read when they are needed."""
 
-    def __init__(self, weights: Lazy, pairs: Mapping[str, list[tuple[QuantizedTensor, int | None]]]) -> None:
-        self._weights, self._pairs = weights, pairs
+    def __init__(
+        self, weights: Lazy, checkpoint: Checkpoint, pairs: Mapping[str, list[tuple[QuantizedTensor, int | None]]]
+    ) -> None:
+        self._weights, self._checkpoint, self._pairs = weights, checkpoint, pairs
         self._scales = {name + _SCALES: name for name in pairs}
-        self.metadata = {_native.QUANTIZED_KEY: weights.checkpoint.quantized.record}
-
-    @property
-    def _checkpoint(self) -> Checkpoint:
-        return self._weights.checkpoint
+        self.metadata = {_native.QUANTIZED_KEY: checkpoint.quantized.record}
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name in self._scales:
@@ -112,7 +118,8 @@ def check_all_taken(checkpoint: Checkpoint, weights: Lazy) -> None:
     :raises InputError: if there are such.
     """
     taken = {key for keys in weights.keys_of.values() for key in keys}
-    left = [name for name in checkpoint if name in checkpoint.quantized.tensors and name not in taken]
+    quantized = checkpoint.quantized.tensors
+    left = [name for name in checkpoint if name in quantized and quantized[name].codes == name and name not in taken]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise InputError(
@@ -132,4 +139,4 @@ def forget_quantization(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-__all__ = ["AsStored", "as_stored", "check_all_taken", "forget_quantization", "is_exact"]
+__all__ = ["AsStored", "as_stored", "check_all_taken", "forget_quantization", "is_exact", "stored_of"]

@@ -52,7 +52,7 @@ class Matrices:
         self.model = model
         candidates, skipped = find(model, [], [], True)
         _need_weights(candidates)
-        chosen = [c for c in candidates if c.kind != "embedding"]
+        chosen = [c for c in candidates if not isinstance(c.module, torch.nn.Embedding)]
         if not chosen:
             raise nothing_to_compress(type(model).__name__, model, skipped)
         own = [name for c in chosen for names in c.tensors for name in names]

@@ -8,7 +8,11 @@
 They are made by :func:`wcodec.compress_` and :func:`wcodec.load_model` for whole models, or by ``from_linear``,
 ``from_conv1d`` and ``from_embedding`` one by one. The layers of one block are decoded together, by one launch on a GPU,
 into memory that all blocks of all models on that device share; so the weight that a layer computes with is valid only
-while it computes. ``layer.weight`` decodes to a tensor of its own.
+while it computes. ``layer.weight`` is a :class:`CompressedWeight`: it knows its shape, dtype and device, and decodes,
+to a tensor of its own, when its values are used.
+
+Layers of other classes, and mixtures and modules of any kind with large matrices, keep their class's own forward, which
+reads such weights (:class:`CompressedModule`).
 
 Gradients pass through the layers to their inputs and biases; weights are frozen, and decoded again in the backward
 pass. So adapters beside them can be trained: PEFT's LoRA attaches to :class:`CompressedLinear` and
@@ -22,9 +26,11 @@ keep its bytes on the device: layers that are streamed (residency ``host``, and 
 
 from ._fuse import fuse_
 from ._layer import CompressedLayer
+from ._weight import CompressedWeight
 from .embedding import CompressedEmbedding
 from .experts import CompressedExperts, ExpertStack
-from .linear import CompressedConv1D, CompressedLinear
+from .linear import CompressedConv1D, CompressedLinear, CompressedSumLinear
+from .own import CompressedModule, CompressedTable
 
 __all__ = [
     "CompressedConv1D",
@@ -32,6 +38,10 @@ __all__ = [
     "CompressedExperts",
     "CompressedLayer",
     "CompressedLinear",
+    "CompressedModule",
+    "CompressedSumLinear",
+    "CompressedTable",
+    "CompressedWeight",
     "ExpertStack",
     "fuse_",
 ]

@@ -116,7 +116,7 @@ class Block:
         return [layer for ready in (*self.first.values(), *self.last.values()) for layer in ready.layers]
 
     def _register(self) -> None:
-        self._handle = _ops.register(self)
+        self._handle = _ops.register(self, next((layer.device for layer in self.layers), "cpu"))
 
     def _half(self, half: Half, module: Any, names: tuple[str, ...], last: str, gated: bool) -> None:
         layers = [module._modules.get(name) for name in (*names, last)]
@@ -196,6 +196,7 @@ class Block:
 
     def prepare(self) -> None:
         """Makes the launches."""
+        self._handle = _ops.moved(self._handle, next(iter(self.first.values())).layers[0]._device)
         for half in self.first:
             self._launches(half)
 

@@ -32,7 +32,7 @@ class Group:
         self.limit = ProductBatch.MOST * layers[0].in_features
         self.sizes = [layer.out_features for layer in layers]
         self._ready = Ready(layers)
-        self._handle = _ops.register(self)
+        self._handle = _ops.register(self, layers[0].device)
 
     def takes(self, x: Any) -> bool:
         """Whether the layers are computed together for this input."""
@@ -53,6 +53,7 @@ class Group:
 
     def prepare(self) -> None:
         """Makes the launch. What is compiled asks for one that was made before."""
+        self._handle = _ops.moved(self._handle, self.layers[0]._device)
         self._ready.get()
 
     def results(self, x: torch.Tensor) -> list[torch.Tensor]:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 
 from .. import _format as fmt
 from .._container import TensorEntry
 from .._errors import InputError
 from . import _ops
+from ._gradients import Frozen, Layout, back
 from ._plans import Plan
 from ._served import Serve
 from ._store import Store
+from ._weight import CompressedWeight
 
 # The key of a layer's compressed weight in a state dict, behind the layer's name.
 STATE_KEY = "wcodec"
+_is_compiling = torch.compiler.is_compiling
 
 
 class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
@@ -31,17 +35,22 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     # Whether the weight is looked up by rows.
     looked_up: ClassVar[bool] = False
+    # Whether it is decoded with others of its block, ahead of its turn.
+    planned: ClassVar[bool] = True
     # Whether the weight's dimension 0 is that of the outputs, so that a large one can be cut into slices of it.
     cut: ClassVar[bool] = True
     # Set while transformers loads a model: what it finds in a state dict it wants to read from its own files.
     _bare = False
+    # transformers leaves alone what says so, where it draws weights at random.
+    _is_hf_initialized = True
     # Where ranks share each layer, transformers hands over this rank's tensors, and takes its part of the result.
     _hf_quantized_needs_local_tp: ClassVar[bool] = True
     # Which of how many ranks the layer's weight is a part for, if it is one.
     _part: tuple[int, int] | None = None
 
     def __init__(self, store: Store, tensor: str, shape: tuple[int, ...], dtype: Any, device: Any) -> None:
-        super().__init__()
+        # Not those of other classes that a layer may be of.
+        torch.nn.Module.__init__(self)
         self.tensor = tensor
         self._store = store
         self._plan: tuple[Plan, int] | None = None
@@ -50,9 +59,9 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         # An empty tensor that goes where the layer goes: it says which device and dtype are wanted.
         marker = torch.empty(0, dtype=computing_dtype(dtype), device=device)
         self.register_buffer("_marker", marker, persistent=False)
+        self._handle = _ops.register(self, marker.device)
         self._settle()
         self._expect(store.entry(tensor), shape)
-        self._handle = _ops.register(self)
         store.register(self)
 
     # What it is
@@ -61,6 +70,11 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     def tensors(self) -> tuple[str, ...]:
         """Names of the tensors that the layer needs, in its container."""
         return (self.tensor,)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the parameters that are compressed, in the module."""
+        return ("weight",)
 
     @property
     def device(self) -> torch.device:
@@ -74,8 +88,17 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight, decoded anew at each read, in a tensor of its own."""
-        return self._store.decoded(self.tensor, self._device, self._dtype)
+        """The weight: a :class:`CompressedWeight`, which is decoded when its values are used, anew for each read."""
+        if _is_compiling():
+            return _ops.weight(self._handle, 0, self.entry.shape, self._dtype)
+        return CompressedWeight(_OfLayer(self), self.entry.shape, self._dtype, self._device)
+
+    def _own_weight(self, dtype: torch.dtype | None = None, place: int = 0) -> torch.Tensor:
+        """The decoded weight, in a tensor of its own.
+
+        :param place: which of several.
+        """
+        return self._store.decoded(self.tensor, self._device, dtype or self._dtype)
 
     @property
     def entry(self) -> TensorEntry:
@@ -160,6 +183,10 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
                 self._plan = found
             return found
 
+    def _rows_of(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """Rows of the weight, if they can be decoded without the others."""
+        return None
+
     def _refuse(self, what: str, advice: str) -> InputError:
         return InputError(f"layer of tensor '{self.tensor}': {what} ({advice})", tensor=self.tensor)
 
@@ -189,6 +216,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         self._dtype: torch.dtype = marker.dtype
         self._device: torch.device = marker.device
         self._kind: str = marker.device.type
+        self._handle = _ops.moved(self._handle, marker.device)
         self._plan = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -204,6 +232,31 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
             self._store.moved(before, self._device)
         return self
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":
+            self._take(value)
+        else:
+            super().__setattr__(name, value)
+
+    def _take(self, value: Any) -> None:
+        """Takes a weight that somebody sets: tying sets the one that is there already.
+
+        :raises InputError: for any other.
+        """
+        if isinstance(value, CompressedWeight) and not value._owned and value._source.same_as(self):
+            return
+        raise self._refuse(
+            "its weight is compressed and cannot be replaced",
+            "wcodec.decompress_ the layer first, or keep it as it is with compress_(exclude=...)",
+        )
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise self._refuse(
+            "torch.nn.DataParallel copies layers for each batch, and this one is compressed",
+            "run one process for each GPU, as torch.nn.parallel.DistributedDataParallel does, or load the model with "
+            "device_map",
+        )
+
     # Copies and files
 
     def __getstate__(self) -> dict[str, Any]:
@@ -215,8 +268,8 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._handle = _ops.register(self, self._marker.device)
         self._settle()
-        self._handle = _ops.register(self)
         self._store.register(self)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -268,6 +321,61 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 def _all_contents(store: Store, entry: TensorEntry) -> list[tuple[Any, ...]]:
     """As :func:`contents`, with the scales beside it."""
     return [contents(store.entry(name)) for name in store.catalogue.stored_with([entry.name])]
+
+
+class _OfLayer:
+    """Where a :class:`CompressedWeight` of a layer has its values; as the layer was when it was read."""
+
+    def __init__(self, layer: CompressedLayer) -> None:
+        self._layer, self._store, self._tensor = layer, layer._store, layer.tensor
+        self._device, self._dtype = layer._device, layer._dtype
+
+    def same_as(self, layer: CompressedLayer) -> bool:
+        """Whether this is the weight of that layer, too."""
+        return self._store is layer._store and self._store.entry(self._tensor).name == layer.entry.name
+
+    def value(self) -> torch.Tensor:
+        return self._store.decoded(self._tensor, self._device, self._dtype)
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor | None:
+        layer = self._layer
+        if layer._store is not self._store or (layer._device, layer._dtype) != (self._device, self._dtype):
+            return None
+        return layer._rows_of(ids)
+
+    def part(self, index: int) -> CompressedWeight | None:
+        return None
+
+    def cut(self, count: int) -> None:
+        return None
+
+    def frozen(self) -> Frozen:
+        return FrozenMatrix(self._layer, self.value)
+
+    def refused(self, what: str, advice: str) -> InputError:
+        return self._layer._refuse(what, advice)
+
+
+class FrozenMatrix:
+    """A compressed matrix that something multiplies with, where gradients pass through: it is decoded for the product,
+    and again for the gradient."""
+
+    def __init__(self, layer: CompressedLayer, value: Callable[[], torch.Tensor]) -> None:
+        self._layer, self._value = layer, value
+
+    def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return F.linear(
+            x, self._value().to(x.dtype) if torch.is_autocast_enabled(x.device.type) else self._value(), bias
+        )
+
+    def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+        return back(grad, self._value().to(grad.dtype).t(), layout)
+
+    def _source(self) -> Any:
+        return self._layer._source()
+
+    def _replaced(self) -> InputError:
+        return self._layer._replaced()
 
 
 def contents(entry: TensorEntry) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from ._store import Store
 from .embedding import CompressedEmbedding
 from .experts import CompressedExperts
 from .linear import CompressedConv1D, CompressedLinear
+from .own import CompressedModule
 
 # The dimension of a weight [out, in] that a style cuts, and of how many pieces that was put together.
 _LINEAR: dict[str, tuple[int | None, int]] = {
@@ -47,6 +48,8 @@ def shards(layer: CompressedLayer, name: str, styles: Mapping[str, str], rank: R
     :raises InputError: if nothing is left for a rank.
     """
     container = layer._store.container
+    if isinstance(layer, CompressedModule) and not _WHOLE.issuperset(styles.values()):
+        _stop(name, ", ".join(styles.values()))
     if isinstance(layer, CompressedExperts) and styles:
         found = []
         (rows, pieces), (columns, _) = parts_of_experts(name, styles)
@@ -111,6 +114,8 @@ def take(layer: CompressedLayer, store: Store, parts: list[Shard], names: list[s
             layer._stacks[stack] = (len(layer._names), rows, store.entry(here[0]).shape[1])
         layer._attach()
         layer._expect_all(store)
+    elif isinstance(layer, CompressedModule):
+        layer.rename(dict(zip(layer.tensors, names, strict=True)))
     elif isinstance(layer, CompressedEmbedding):
         layer._width = store.entry(names[0]).shape[1]
         if parts[0].axis == 0:

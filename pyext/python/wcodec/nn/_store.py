@@ -260,7 +260,7 @@ class Store:
         here.foreseen = True
         wanted: dict[str, Any] = {}
         for layer in self._layers_on(device):
-            if not layer.looked_up:
+            if layer.planned and not layer.looked_up:
                 wanted.update((self.entry(n).name, layer) for n in layer.tensors if n not in self.catalogue.routed)
         for name in self.catalogue.in_order(wanted):
             layer = wanted[name]
@@ -321,7 +321,7 @@ class Store:
         with self.lock:
             layers = list(self._users)
         for layer in layers:
-            if layer.device.type == "cuda" and not layer.looked_up:
+            if layer.device.type == "cuda" and layer.planned and not layer.looked_up:
                 for name in layer.tensors:
                     users.setdefault(self.entry(name).name, set()).add((layer.device, layer.dtype, layer.cut))
         for name in self.catalogue.in_order(users):

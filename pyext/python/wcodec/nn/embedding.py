@@ -102,7 +102,7 @@ class CompressedEmbedding(CompressedLayer):
             with torch.device("meta"):
                 out = kind(*sizes, scale)
             out.embed_scale = torch.tensor(scale, dtype=dtype, device=self._device)
-        out.weight = torch.nn.Parameter(self.weight, requires_grad=False)
+        out.weight = torch.nn.Parameter(self._own_weight(), requires_grad=False)
         return out.train(self.training)
 
     def _scale(self, dtype: torch.dtype) -> float:
@@ -130,6 +130,9 @@ class CompressedEmbedding(CompressedLayer):
         others = ((ids >= 0) & (ids < first)) | ((ids >= last) & (ids < self.num_embeddings))
         rows = self._found(torch.where(others, 0, ids - first))
         return rows.masked_fill(others.unsqueeze(-1), 0)
+
+    def _rows_of(self, ids: torch.Tensor) -> torch.Tensor | None:
+        return self._look_up(ids)
 
     def _found(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that count from the first row that is here."""

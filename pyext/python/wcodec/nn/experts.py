@@ -31,9 +31,9 @@ _here = threading.local()
 
 
 @contextmanager
-def _computing(experts: CompressedExperts, recording: bool) -> Iterator[None]:
+def _computing(experts: CompressedLayer, recording: bool) -> Iterator[None]:
     """While this lasts, the experts compute in this thread, and torch records gradients or not."""
-    before: dict[CompressedExperts, bool] = getattr(_here, "computing", {})
+    before: dict[CompressedLayer, bool] = getattr(_here, "computing", {})
     _here.computing = {**before, experts: recording}
     try:
         yield
@@ -162,6 +162,11 @@ class CompressedExperts(CompressedLayer):
     def tensors(self) -> tuple[str, ...]:
         """Names of all tensors of all experts."""
         return tuple(name for expert in self._names for name in expert)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the parameters that are compressed, in the module."""
+        return STACKS
 
     @property
     def stored_bytes(self) -> int:

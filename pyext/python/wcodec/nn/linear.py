@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from .._api import compress_in_memory
 from . import _ops
+from ._forms import summed
 from ._gradients import Layout, Through, any_wanted, back
 from ._layer import CompressedLayer
 from ._plans import Product
@@ -52,6 +53,8 @@ class CompressedLinear(CompressedLayer):
     """
 
     _product_of: ClassVar[Product] = staticmethod(F.linear)
+    # The class of the layer that it stands for.
+    _of: type[Any] = torch.nn.Linear
 
     def __init__(
         self,
@@ -85,9 +88,11 @@ class CompressedLinear(CompressedLayer):
         return cls(Store(container), "weight", linear.in_features, linear.out_features, linear.bias, **place)
 
     def to_linear(self) -> torch.nn.Module:
-        """An uncompressed ``torch.nn.Linear`` with the decoded weight."""
+        """An uncompressed ``torch.nn.Linear`` with the decoded weight; of the class that it was, if that derives from
+        it."""
         out = torch.nn.Linear(*self._here, self.bias is not None, device="meta")
-        out.weight = torch.nn.Parameter(self.weight, requires_grad=False)
+        out.__class__ = self._of
+        out.weight = torch.nn.Parameter(self._own_weight(), requires_grad=False)
         if self.bias is not None:
             out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
         return out.train(self.training)
@@ -171,6 +176,13 @@ class CompressedLinear(CompressedLayer):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
+class CompressedSumLinear(CompressedLinear):
+    """A linear layer of a class of its own that adds its bias to a rounded product, as Falcon's: for half precisions
+    that is another number than torch's."""
+
+    _product_of: ClassVar[Product] = staticmethod(summed)
+
+
 class CompressedConv1D(CompressedLinear):
     """The ``Conv1D`` of transformers (GPT-2) with a compressed weight: a linear layer whose weight is ``[in, out]``."""
 
@@ -201,14 +213,14 @@ class CompressedConv1D(CompressedLinear):
 
         with torch.device("meta"):
             out = Conv1D(*self._here[::-1])
-        out.weight = torch.nn.Parameter(self.weight, requires_grad=False)
+        out.weight = torch.nn.Parameter(self._own_weight(), requires_grad=False)
         out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
         return out.train(self.training)
 
     def to_linear(self) -> torch.nn.Module:
         """An uncompressed ``torch.nn.Linear`` with the decoded weight, transposed."""
         out = torch.nn.Linear(*self._here, self.bias is not None, device="meta")
-        out.weight = torch.nn.Parameter(self.weight.t().contiguous(), requires_grad=False)
+        out.weight = torch.nn.Parameter(self._own_weight().t().contiguous(), requires_grad=False)
         if self.bias is not None:
             out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
         return out.train(self.training)
@@ -224,4 +236,4 @@ def _frozen(tensor: torch.Tensor, dtype: Any, device: Any) -> torch.nn.Parameter
     return torch.nn.Parameter(tensor.detach().to(device=device, dtype=dtype), requires_grad=False)
 
 
-__all__ = ["CompressedConv1D", "CompressedLinear"]
+__all__ = ["CompressedConv1D", "CompressedLinear", "CompressedSumLinear"]

@@ -1,0 +1,39 @@
+"""The dtype of each parameter of a model, as transformers' own loading gives it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+
+def keep_float32(model: Any, dtype: torch.dtype) -> None:
+    """Makes float32 of those parameters of a model without weights that its class keeps so, whatever is computed in.
+
+    All others have the dtype that they were made in: that of the model, or another one that their module asked for.
+    """
+    patterns = _patterns(model, dtype)
+    if not patterns:
+        return
+    wanted = re.compile("|".join(f"(?:{pattern.replace('*', '.*')})" for pattern in patterns))
+    made: dict[int, torch.nn.Parameter] = {}
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if parameter.device.type != "meta" or not parameter.is_floating_point() or not wanted.search(name):
+            continue
+        if id(parameter) not in made:
+            made[id(parameter)] = torch.nn.Parameter(parameter.detach().to(torch.float32), requires_grad=False)
+        path, _, leaf = name.rpartition(".")
+        model.get_submodule(path)._parameters[leaf] = made[id(parameter)]
+
+
+def _patterns(model: Any, dtype: torch.dtype) -> list[str]:
+    plan = getattr(model, "_get_dtype_plan", None)
+    if callable(plan):
+        return [pattern for pattern, kept in plan(dtype).items() if kept is torch.float32]
+    found: list[str] = []
+    if dtype is torch.float16:
+        found += getattr(model, "_keep_in_fp32_modules", None) or ()
+    if dtype in (torch.float16, torch.bfloat16):
+        found += getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    return found
