@@ -53,11 +53,12 @@ def test_from_a_checkpoint_to_text(kind: str, scheme: str | None, tmp_path: Path
     model = wcodec.load_model(out)
     assert len(layers(model)) > 8
     assert not [name for name in safetensors_torch.load_file(out / "model.safetensors") if "scale" in name]
-    others = [transformers.AutoModelForCausalLM.from_pretrained(out), wcodec.load_model(source, scheme=scheme)]
-    if kind != "gpt-oss":
-        # Whose experts transformers would read itself.
-        given = wcodec.WCodecConfig(scheme=scheme)
-        others.append(transformers.AutoModelForCausalLM.from_pretrained(source, quantization_config=given))
+    given = wcodec.WCodecConfig(scheme=scheme)
+    others = [
+        transformers.AutoModelForCausalLM.from_pretrained(out),
+        wcodec.load_model(source, scheme=scheme),
+        transformers.AutoModelForCausalLM.from_pretrained(source, quantization_config=given),
+    ]
     for other in others:
         assert torch.equal(logits(other), logits(model))
     theirs = small.dequantized(source)
