@@ -30,7 +30,7 @@ RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcod
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz miri wheel clean docs notebooks notebooks-outputs lab
+.PHONY: help demo test sweep test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz miri wheel clean docs notebooks notebooks-outputs lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -126,6 +126,14 @@ test-kernels: nvrtc
 test test-python: export OMP_NUM_THREADS ?= 1
 test-python: build $(VENV)/test-tools
 	$(PYTEST)
+
+# Records stay in target/sweep: a sweep that was interrupted goes on. SWEEP= has more arguments: SWEEP='--auto AutoModelForCausalLM --only llama'.
+SWEEP ?=
+SWEEP_OUT ?= target/sweep/records.jsonl
+sweep: export OMP_NUM_THREADS ?= 1
+sweep: build $(VENV)/test-tools ## Every architecture of transformers, small, through all that is done with models; writes docs/architectures.md
+	@mkdir -p $(dir $(SWEEP_OUT))
+	$(BIN)/python tests/sweep --jobs 2 --out $(SWEEP_OUT) $(if $(SWEEP),$(SWEEP),--table docs/architectures.md)
 
 # What is skipped has not been tested: without a GPU, nvCOMP or torch with CUDA these tests fail.
 test-gpu: export WCODEC_REQUIRE_GPU := 1

@@ -34,7 +34,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_folder(saved: Path) -> None:
     names = {path.name for path in saved.iterdir()}
-    assert names == {"model.wcodec", "model.safetensors", "config.json", "generation_config.json", "tokenizer.json"}
+    own = {"model.wcodec", "model.safetensors", "config.json", "generation_config.json", "tokenizer.json"}
+    # And what else is beside the weights of the original.
+    assert names == own | {"README.md", "heldout.txt"}
     # Norms only.
     assert (saved / "model.safetensors").stat().st_size < 10_000
     config = json.loads((saved / "config.json").read_text())

@@ -33,6 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
 def test_everything_takes_the_folder(folder: Path, model: Path, tmp_path: Path, run: Cli) -> None:
     assert {p.name for p in folder.iterdir()} == {
         "config.json", "generation_config.json", "model.safetensors", "model.wcodec", "tokenizer.json",
+        # By their names these could be a tokenizer's, too.
+        "README.md", "heldout.txt",
     }  # fmt: skip
     for command in (["inspect", folder], ["verify", folder], ["verify", folder, "--against", model],
                     ["compare", folder, folder / "model.wcodec"],

@@ -427,7 +427,7 @@ def write_shards(folder: Path, model: Path, split: int = 20) -> dict[str, str]:
 
 
 def write_index(folder: Path, places: Any) -> None:
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
 
 
 def test_shards_are_read_as_the_encoder_reads_them(model: Path, tmp_path: Path) -> None:
@@ -454,20 +454,27 @@ def test_shards_are_read_as_the_encoder_reads_them(model: Path, tmp_path: Path) 
                 read(folder)
 
 
-def test_a_tensor_in_two_shards_is_where_the_index_says(model: Path, tmp_path: Path, run: Cli) -> None:
+def test_a_tensor_in_two_shards_is_read_as_transformers_reads_it(model: Path, tmp_path: Path, run: Cli) -> None:
     from safetensors.torch import save_file
 
     folder = tmp_path / "sharded"
     places = write_shards(folder, model)
-    second = tensors_of(folder / "2.safetensors")
-    name = next(n for n, shard in places.items() if shard == "1.safetensors" and n.endswith("proj.weight"))
-    second[name] = torch.zeros_like(tensors_of(model / "model.safetensors")[name])
-    save_file(second, folder / "2.safetensors")
+    first, second = (tensors_of(folder / f"{n}.safetensors") for n in (1, 2))
+    name = next(n for n, shard in places.items() if shard == "2.safetensors" and n.endswith("proj.weight"))
+    save_file({**first, name: torch.zeros_like(second[name])}, folder / "1.safetensors")
     write_index(folder, places)
+    # The last shard counts, and the index says that one.
+    transformers = pytest.importorskip("transformers")
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert torch.equal(tensors_of(model / "model.safetensors")[name], plain.state_dict()[name])
     assert torch.equal(logits(wcodec.load_model(folder)), logits(wcodec.load_model(model)))
     assert run("roundtrip", folder, "--coder", "raw", "--scale", "row", "-q")[:2] == (0, "")
+    # Here it says another one, and transformers would read zeros.
+    write_index(folder, {**places, name: "1.safetensors"})
+    with pytest.raises(wcodec.FormatError, match=r"in '1.safetensors', as the index says, and in '2.safetensors'"):
+        wcodec.load_model(folder)
     write_index(folder, {n: shard for n, shard in places.items() if n != name})
-    with pytest.raises(wcodec.FormatError, match="it is in two shards"):
+    with pytest.raises(wcodec.FormatError, match="it is in two shards, '1.safetensors' and '2.safetensors'"):
         wcodec.load_model(folder)
 
 

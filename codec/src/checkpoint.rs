@@ -7,19 +7,23 @@ use std::path::{Path, PathBuf};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::{InputFile, folder_of};
-use crate::foreign;
 use crate::pool::Pool;
 use crate::scheme::Levels;
 use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 mod config;
 mod gguf;
+mod header;
 mod quantized;
+mod shards;
 
 use config::{CONFIG, read_model};
 pub(crate) use config::{REST_FILE, container_in, container_of};
 pub use gguf::{Gguf, GgufTensor};
+pub use header::Opaque;
+use header::read_header;
 pub use quantized::{Dequantized, Quantization, QuantizedTensor};
+use shards::{Shards, find_shards};
 
 /// A tensor that a [`Source`] has.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +36,8 @@ pub struct SourceTensor {
     pub shape: Vec<usize>,
     /// Name of the tensor that holds the data, where this one is tied to it.
     pub alias_of: Option<String>,
+    /// What the source says, where it is of a dtype that this crate knows nothing of: then it is a list of bytes.
+    pub opaque: Option<Opaque>,
 }
 
 /// Bytes of a tensor, borrowed from the source or read for the caller.
@@ -119,9 +125,6 @@ struct Place {
     length: usize,
 }
 
-/// Largest header that is read: safetensors' own limit.
-const MAX_HEADER: u64 = 100_000_000;
-
 impl Checkpoint {
     /// Opens a file or a folder.
     ///
@@ -175,9 +178,21 @@ impl Checkpoint {
                     return Err(Error::missing("a shard of the checkpoint is missing", &file)
                         .advice("download it, or complete the copy of the checkpoint"));
                 }
-                // Tensors that the index does not mention are taken where they are.
-                checkpoint.add_file(&file, cut, |name| {
-                    wanted.as_ref().and_then(|w| w.get(name)).is_none_or(|place| *place == shard)
+                checkpoint.add_file(&file, cut, |name, taken| {
+                    // Tensors that the index does not mention are taken where they are.
+                    let Some(place) = wanted.as_ref().and_then(|w| w.get(name)).filter(|place| **place != shard) else {
+                        return Ok(true);
+                    };
+                    if taken.contains(name) {
+                        let what = format!(
+                            "it is in '{place}', as the index says, and in '{shard}', from which transformers reads it"
+                        );
+                        return Err(Error::format(what)
+                            .file(path)
+                            .tensor(name)
+                            .advice("download the checkpoint again"));
+                    }
+                    Ok(false)
                 })?;
             }
             if let Some((name, shard)) = wanted.iter().flatten().find(|(n, _)| !checkpoint.names.contains(*n)) {
@@ -188,7 +203,7 @@ impl Checkpoint {
             }
         } else {
             folder = folder_of(path);
-            checkpoint.add_file(path, cut, |_| true)?;
+            checkpoint.add_file(path, cut, |_, _| Ok(true))?;
         }
         if let Some((config, files)) = read_model(folder)? {
             checkpoint.others.push(folder.join(CONFIG));
@@ -238,25 +253,34 @@ impl Checkpoint {
         self.files[file].read(begin + offset, length, cancel).map_err(|e| e.tensor(name))
     }
 
-    fn add_file(&mut self, path: &Path, cut: bool, wanted: impl Fn(&str) -> bool) -> Result<()> {
+    /// `wanted` says of a tensor of the file, and of the names that other files have given, whether it is taken.
+    fn add_file(
+        &mut self,
+        path: &Path,
+        cut: bool,
+        wanted: impl Fn(&str, &HashSet<String>) -> Result<bool>,
+    ) -> Result<()> {
         let file = InputFile::open(path)?;
         let (start, header) = read_header(&file, cut).map_err(|e| e.file(path))?;
+        let header::Header { known: header, mut opaque } = header;
         for name in header.offset_keys() {
-            if !wanted(&name) {
+            if !wanted(&name, &self.names)? {
                 continue;
             }
             let info = header.info(&name).expect("the header names it");
-            let dtype = Dtype::from_name(&format!("{:?}", info.dtype))
-                .map_err(|e| e.file(path).tensor(&name).advice("convert the tensor to another dtype"))?;
+            let dtype = Dtype::from_name(&format!("{:?}", info.dtype)).map_err(|e| e.file(path).tensor(&name))?;
             let (begin, end) = info.data_offsets;
             if !self.names.insert(name.clone()) {
-                return Err(Error::format("it is in two shards")
+                let at = self.tensors.iter().position(|t| t.name == name).expect("its name was taken");
+                let (first, second) = (own_name(self.file_of(at)), own_name(path));
+                return Err(Error::format(format!("it is in two shards, '{first}' and '{second}'"))
                     .file(path)
                     .tensor(&name)
                     .advice("download the checkpoint again"));
             }
             self.places.push(Place { file: self.files.len(), offset: start + begin as u64, length: end - begin });
-            self.tensors.push(SourceTensor { name, dtype, shape: info.shape.clone(), alias_of: None });
+            let opaque = opaque.remove(&name);
+            self.tensors.push(SourceTensor { name, dtype, shape: info.shape.clone(), alias_of: None, opaque });
         }
         for (key, value) in header.metadata().iter().flatten() {
             self.metadata.insert(key.clone(), value.clone());
@@ -266,103 +290,9 @@ impl Checkpoint {
     }
 }
 
-/// The header of a safetensors file, and where its data begins.
-fn read_header(file: &InputFile, cut: bool) -> Result<(u64, safetensors::tensor::Metadata)> {
-    let advice = "check the path, or download the file again";
-    let go = Cancel::new();
-    let head = file.read(0, file.length().min(foreign::HEAD_BYTES as u64) as usize, &go)?;
-    let length = head.first_chunk().map_or(u64::MAX, |&b| u64::from_le_bytes(b));
-    let fits = length <= MAX_HEADER && length <= file.length().saturating_sub(8);
-    if (!fits || head.get(8) != Some(&b'{'))
-        && let Some(found) = foreign::known(&head, file.length())
-    {
-        return Err(Error::format(format!("this is {}, not a .safetensors file", found.what)).advice(found.advice));
-    }
-    if file.length() < 8 {
-        return Err(
-            Error::format(format!("a file of {} bytes is not a safetensors file", file.length())).advice(advice)
-        );
-    }
-    if !fits {
-        return Err(Error::format(format!("a safetensors header of {length} bytes does not fit the file"))
-            .offset(0)
-            .advice(advice));
-    }
-    let header = file.read(8, length as usize, &go)?;
-    let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
-        .map_err(|e| Error::format(format!("the safetensors header is damaged: {e}")).offset(8).advice(advice))?;
-    let want = (8 + length).saturating_add(metadata.data_len() as u64);
-    if want != file.length() && !(cut && file.length() < want) {
-        return Err(Error::corrupt(format!("the file has {} bytes, and its header says {want}", file.length()))
-            .offset(want.min(file.length()))
-            .advice("it was cut off or appended to: download it again"));
-    }
-    Ok((8 + length, metadata))
-}
-
-type WeightMap = BTreeMap<String, String>;
-
-/// The shards of a folder.
-struct Shards {
-    names: Vec<String>,
-    /// Their index, and which tensor it says is in which.
-    index: Option<PathBuf>,
-    wanted: Option<WeightMap>,
-}
-
-impl Shards {
-    fn single(name: &str) -> Self {
-        Self { names: vec![name.to_owned()], index: None, wanted: None }
-    }
-}
-
-fn find_shards(folder: &Path) -> Result<Shards> {
-    let entries = std::fs::read_dir(folder).map_err(|e| Error::io("list the folder", folder, e))?;
-    let mut names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
-    names.sort();
-    let with = |end: &str| names.iter().filter(|n| n.ends_with(end)).cloned().collect::<Vec<_>>();
-    let (indexes, files) = (with(".safetensors.index.json"), with(".safetensors"));
-    let standard = "model.safetensors";
-    if files.iter().any(|f| f == standard) && indexes.is_empty() {
-        return Ok(Shards::single(standard));
-    }
-    match (&indexes[..], &files[..]) {
-        ([index], _) => {
-            let path = folder.join(index);
-            let text = std::fs::read(&path).map_err(|e| Error::io("read", &path, e))?;
-            #[derive(serde::Deserialize)]
-            struct ShardIndex {
-                weight_map: WeightMap,
-            }
-            let parsed: ShardIndex = serde_json::from_slice(&text).map_err(|e| {
-                Error::format(format!("not an index of shards: {e}"))
-                    .file(&path)
-                    .advice("download the checkpoint again")
-            })?;
-            if parsed.weight_map.is_empty() {
-                return Err(Error::format("the index of the shards names no tensor")
-                    .file(&path)
-                    .advice("download the checkpoint again"));
-            }
-            let mut shards: Vec<String> = parsed.weight_map.values().cloned().collect();
-            shards.sort();
-            shards.dedup();
-            if let Some(bad) = shards.iter().find(|s| Path::new(s).file_name() != Some(s.as_ref())) {
-                return Err(Error::format(format!("a shard named '{bad}' is not in the folder"))
-                    .file(&path)
-                    .advice("put the shards beside the index, and plain names into it"));
-            }
-            Ok(Shards { names: shards, index: Some(path), wanted: Some(parsed.weight_map) })
-        }
-        ([], [file]) => Ok(Shards::single(file)),
-        ([], []) => Err(Error::input("no .safetensors file in the folder")
-            .file(folder)
-            .advice("name the folder of a Hugging Face checkpoint, or convert it to .safetensors")),
-        ([], _) => Err(Error::input("several .safetensors files and no index of them")
-            .file(folder)
-            .advice("name one of the files, or add model.safetensors.index.json")),
-        _ => Err(Error::input("several indexes of shards in the folder").file(folder).advice("name one of the files")),
-    }
+/// A file's own name, for messages.
+fn own_name(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
 }
 
 /// Refuses a checkpoint that is the rest of a model: most of the model would be left out silently.
@@ -436,7 +366,7 @@ impl<'a> MemorySource<'a> {
     /// The name is empty or taken, or the bytes do not fit the shape.
     pub fn push(&mut self, name: String, dtype: Dtype, shape: Vec<usize>, data: Cow<'a, [u8]>) -> Result<()> {
         TensorView::new(dtype, &shape, &data).map_err(|e| e.tensor(&name))?;
-        self.add(SourceTensor { name, dtype, shape, alias_of: None }, data)
+        self.add(SourceTensor { name, dtype, shape, alias_of: None, opaque: None }, data)
     }
 
     /// Adds another name for a tensor that was added before.
@@ -446,7 +376,7 @@ impl<'a> MemorySource<'a> {
         };
         let SourceTensor { dtype, shape, alias_of, .. } = self.tensors[at].clone();
         let alias_of = Some(alias_of.unwrap_or(target));
-        self.add(SourceTensor { name, dtype, shape, alias_of }, Cow::Borrowed(&[]))
+        self.add(SourceTensor { name, dtype, shape, alias_of, opaque: None }, Cow::Borrowed(&[]))
     }
 
     /// Sets the text that belongs to the whole.

@@ -19,6 +19,7 @@ pub(crate) use ahead::{ReadAhead, Span};
 pub(crate) use hash::Hasher;
 pub use hash::{Hash, hash};
 pub use header::{HEADER_BYTES, Header, LATER_VERSION, MAGIC, VERSION};
+pub(crate) use index::OPAQUE;
 pub use index::{Index, MatrixEntry, PlaneEntry, Quality, ScalesEntry, TableEntry, TensorEntry};
 pub(crate) use memory::{Bytes, MemoryFile, Sink};
 pub use reader::Reader;

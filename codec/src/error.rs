@@ -154,6 +154,12 @@ impl Error {
         self
     }
 
+    /// Says what to do about it, in the place of what was said.
+    pub(crate) fn instead(mut self, advice: impl Into<String>) -> Self {
+        self.0.advice = Some(advice.into());
+        self
+    }
+
     /// Who has to act.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -1,5 +1,7 @@
 //! Files that are something else than what was asked for: what they are, and what helps.
 
+use std::path::Path;
+
 use crate::container::MAGIC;
 
 /// Bytes from the begin of a file that are enough to know it by.
@@ -19,9 +21,30 @@ const CONTAINER: Foreign = Foreign {
 };
 const SAFETENSORS: Foreign =
     Foreign { what: "a .safetensors file", advice: "encode it first: wcodec encode FILE -o OUT.wcodec" };
+const GGUF: &str = "a GGUF file";
 const PICKLE: &str = "convert it in Python: safetensors.torch.save_file(torch.load(FILE, weights_only=True), OUT), or \
                       with transformers' from_pretrained and save_pretrained; then encode that";
 const UNPACK_TAR: &str = "unpack it first: tar -xf FILE";
+
+/// What helps where GGUF's numbers are the other way round.
+pub(crate) const LITTLE_ENDIAN: &str =
+    "take a little-endian one, or convert it: gguf_convert_endian.py of llama.cpp, with the order 'little'";
+
+/// Whether a file begins as GGUF files of big-endian machines do.
+pub(crate) fn is_big_endian_gguf(head: &[u8]) -> bool {
+    // A version, none of which is beyond 65,535.
+    matches!(head, [b'G', b'G', b'U', b'F', 0, 0, a, b, ..] if (*a, *b) != (0, 0))
+}
+
+/// Whether a name is that of a part of a split file: `NAME-00001-of-00003.gguf`.
+fn is_part(path: &Path) -> bool {
+    let number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+    let stem =
+        path.extension().filter(|e| e.eq_ignore_ascii_case("gguf")).and(path.file_stem()).and_then(|s| s.to_str());
+    let parts =
+        stem.and_then(|stem| stem.rsplit_once("-of-")).and_then(|(rest, all)| Some((rest.rsplit_once('-')?.1, all)));
+    parts.is_some_and(|(this, all)| number(this) && number(all))
+}
 
 /// Files that begin with bytes of their own.
 const MAGICS: [(&[u8], Foreign); 15] = [
@@ -29,7 +52,7 @@ const MAGICS: [(&[u8], Foreign); 15] = [
     (
         b"GGUF",
         Foreign {
-            what: "a GGUF file",
+            what: GGUF,
             advice: "encode the .safetensors checkpoint that it was made from, or one that transformers makes of it: \
                      from_pretrained(FOLDER, gguf_file=FILE), then save_pretrained",
         },
@@ -67,10 +90,27 @@ const MAGICS: [(&[u8], Foreign); 15] = [
     (b"\x80\x05", Foreign { what: "a Python pickle", advice: PICKLE }),
 ];
 
+/// As [`known`], for a file of this name.
+pub(crate) fn known_as(path: &Path, head: &[u8], length: u64) -> Option<Foreign> {
+    let found = known(head, length)?;
+    if found.what == GGUF && is_part(path) {
+        return Some(Foreign {
+            what: "a part of a split GGUF file",
+            advice: "encode the .safetensors checkpoint that it was made from; or put the parts together \
+                     (llama-gguf-split --merge), and have transformers make a checkpoint of that: \
+                     from_pretrained(FOLDER, gguf_file=FILE), then save_pretrained",
+        });
+    }
+    Some(found)
+}
+
 /// What a file is that begins with these bytes, at most [`HEAD_BYTES`], if it is something that users have.
 pub(crate) fn known(head: &[u8], length: u64) -> Option<Foreign> {
     if is_safetensors(head, length) {
         return Some(SAFETENSORS);
+    }
+    if is_big_endian_gguf(head) {
+        return Some(Foreign { what: "a big-endian GGUF file", advice: LITTLE_ENDIAN });
     }
     let found = MAGICS.iter().find(|(magic, _)| head.starts_with(magic)).map(|&(_, foreign)| foreign);
     found.or_else(|| archive(head)).or_else(|| onnx(head)).or_else(|| text(head))
@@ -183,6 +223,24 @@ mod tests {
             assert!(what(head).is_some_and(|w| w.contains(expected)), "{expected}: {:?}", what(head));
         }
         assert_eq!(known(&MAGIC, 64), Some(CONTAINER));
+    }
+
+    #[test]
+    fn kinds_of_gguf_files_are_told_apart() {
+        let of = |name: &str, head: &[u8]| known_as(Path::new(name), head, 1 << 20).map(|f| f.what);
+        let little = b"GGUF\x03\0\0\0\0\0\0\0";
+        assert_eq!(of("m.gguf", little), Some("a GGUF file"));
+        assert_eq!(of("m-00001-of-00003.gguf", little), Some("a part of a split GGUF file"));
+        for whole in ["m-1-of-3.gguf", "m-00001-of-00003.bin", "00001-of-00003.gguf", "m-of-00003.gguf"] {
+            assert_eq!(of(whole, little), Some("a GGUF file"), "{whole}");
+        }
+        for version in 1..4 {
+            assert_eq!(
+                of("m-00001-of-00003.gguf", &[b'G', b'G', b'U', b'F', 0, 0, 0, version]),
+                Some("a big-endian GGUF file")
+            );
+        }
+        assert_eq!(of("m.gguf", b"GGUF"), Some("a GGUF file"));
     }
 
     #[test]

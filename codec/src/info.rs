@@ -6,8 +6,8 @@ use compact_str::{CompactString, ToCompactString};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::coder::TILE_ROWS;
-use crate::container::{Hash, Index, PlaneEntry, Segment, TensorEntry};
+use crate::coder::{Coder, TILE_ROWS};
+use crate::container::{Hash, Index, OPAQUE, PlaneEntry, Segment, TensorEntry};
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::SchemeKind;
@@ -109,7 +109,7 @@ impl TensorInfo {
 
     /// Chunks of all planes.
     pub fn chunks(&self) -> usize {
-        self.planes.iter().map(|p| p.chunks).sum()
+        self.planes.iter().fold(0, |n, p| n.saturating_add(p.chunks))
     }
 
     /// Whether there are symbols to be had: those of the scheme, or elements of 8 bits.
@@ -125,6 +125,25 @@ impl TensorInfo {
     /// 8 x stored bytes / elements.
     pub fn bits_per_weight(&self) -> f64 {
         if self.elements == 0 { 0.0 } else { 8.0 * self.stored_bytes as f64 / self.elements as f64 }
+    }
+}
+
+/// What only some coders look at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Tiles,
+    Frames,
+    Filter,
+    Chunks,
+}
+
+/// Whether the plane's coder looks at these keys: an index may have others, which say nothing. Of a coder that is not known, all may matter.
+fn uses(plane: &PlaneEntry, keys: Use) -> bool {
+    match Coder::from_name(&plane.coder) {
+        Ok(Coder::Raw) => false,
+        Ok(Coder::Zstd) => keys != Use::Tiles,
+        Ok(Coder::Rans | Coder::Huffman) => keys != Use::Frames,
+        Err(_) => true,
     }
 }
 
@@ -240,7 +259,7 @@ impl TensorInfos {
         let segments = t.segments().chain(self.charged(place, t).map(|s| ("table", s)));
         let segments: Vec<_> =
             segments.map(|(role, s)| SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash }).collect();
-        let scheme = SchemeKind::from_name(&t.scheme).ok();
+        let scheme = if t.scheme == OPAQUE { Some(SchemeKind::Raw) } else { SchemeKind::from_name(&t.scheme).ok() };
         let whole = scheme.map(|scheme| vec![[0, scheme.bits(dtype)]]);
         let plane = |p: &PlaneEntry| PlaneInfo {
             bits: match &p.fields {
@@ -250,12 +269,12 @@ impl TensorInfos {
                 }
             },
             coder: p.coder.clone(),
-            layout: p.layout.clone(),
-            shift: p.shift,
-            filter: p.filter.clone().unwrap_or(CompactString::const_new("none")),
-            tile: p.tile,
-            frame: p.chunk,
-            chunks: p.chunks.unwrap_or(1),
+            layout: p.layout.clone().filter(|_| uses(p, Use::Tiles)),
+            shift: p.shift.filter(|_| uses(p, Use::Tiles)),
+            filter: p.filter.clone().filter(|_| uses(p, Use::Filter)).unwrap_or(CompactString::const_new("none")),
+            tile: p.tile.filter(|_| uses(p, Use::Tiles)),
+            frame: p.chunk.filter(|_| uses(p, Use::Frames)),
+            chunks: p.chunks.filter(|_| uses(p, Use::Chunks)).unwrap_or(1),
         };
         let matrix = t.matrix;
         Ok(TensorInfo {

@@ -25,7 +25,7 @@
 //! - [`Checkpoint`], [`MemorySource`]: what is encoded.
 //! - [`encode`](encode()), [`Container`], [`decode`](decode()), [`extract`](extract()), [`verify`](verify()),
 //!   [`compare`](compare()): the jobs.
-//! - [`OutputFile`]: what they write to.
+//! - [`OutputFile`], [`OutputFolder`]: what they write to.
 //! - [`scheme`]: how weights become symbols. [`coder`]: how symbols become bytes. [`container`]: where bytes lie.
 //!   These three do not know each other.
 //! - [`layer`], [`legacy`]: single matrices without a file.
@@ -35,9 +35,16 @@
 //! Files are taken for hostile: whatever their bytes are, the result is an [`Error`] that says what is wrong, where, and
 //! what to do, or the right tensor.
 
+// What tests share calls the crate by its name.
+#[cfg(test)]
+extern crate self as wcodec;
+
 mod cancel;
 mod checkpoint;
 pub mod coder;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
 pub mod container;
 mod decode;
 mod encode;
@@ -52,6 +59,7 @@ pub mod legacy;
 mod named;
 pub mod names;
 mod narrow;
+mod output_folder;
 mod pool;
 mod progress;
 pub mod scheme;
@@ -63,8 +71,8 @@ mod verify;
 
 pub use cancel::Cancel;
 pub use checkpoint::{
-    Checkpoint, Dequantized, Gguf, GgufTensor, MemorySource, Quantization, QuantizedTensor, Source, SourceBytes,
-    SourceTensor,
+    Checkpoint, Dequantized, Gguf, GgufTensor, MemorySource, Opaque, Quantization, QuantizedTensor, Source,
+    SourceBytes, SourceTensor,
 };
 pub use coder::{Coder, Filter, Isa, Layout};
 pub use container::AheadFacts;
@@ -73,9 +81,10 @@ pub use decode::{AheadOptions, ChunkInfo, ChunkSize, Container, DecodeOptions, R
 pub use encode::{EncodeOptions, EncodeReport, Rule, encode, encode_to_container, encode_to_vec, rate_bits};
 pub use error::{Error, ErrorKind, Result};
 pub use extract::{extract, extract_to};
-pub use file::{OutputFile, OutputKind, reads_direct};
+pub use file::{OutputFile, OutputKind, read_small, reads_direct};
 pub use info::{PlaneInfo, SegmentInfo, TensorInfo, TensorInfos};
 pub use narrow::{Cut, narrow};
+pub use output_folder::OutputFolder;
 pub use pool::Pool;
 pub use progress::{Progress, ProgressEvent};
 pub use scheme::int8::Granularity;

@@ -138,6 +138,7 @@ impl Narrowing<'_> {
             planes,
             // What was measured is about the whole.
             quality: None,
+            source: None,
         });
         Ok(())
     }
@@ -252,7 +253,8 @@ impl Narrowing<'_> {
         plane.tile = None;
         let transposed = tensor.matrix.is_some_and(|m| m.row_axis == 1);
         let scheme = if tensor.scheme == SchemeKind::Lossless { Scheme::Lossless } else { Scheme::Raw };
-        let source = SourceTensor { name: cut.name.to_owned(), dtype: tensor.dtype, shape, alias_of: None };
+        let source =
+            SourceTensor { name: cut.name.to_owned(), dtype: tensor.dtype, shape, alias_of: None, opaque: None };
         let pool = self.container.pool(self.options.threads)?;
         let workers = Workers { pool: &pool, cancel: &self.options.cancel };
         let task = TensorTask { tensor: &source, scheme, rate: RateTask::default(), transposed, plane };

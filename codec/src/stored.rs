@@ -75,8 +75,12 @@ impl StoredTensor {
     pub fn new(entry: &TensorEntry) -> Result<Self> {
         let dtype = Dtype::from_name(&entry.dtype)?;
         let elements = element_count(&entry.shape)?;
-        let scheme =
-            SchemeKind::from_name(&entry.scheme).map_err(|_| upgrade(format!("unknown scheme '{}'", entry.scheme)))?;
+        let scheme = match entry.opaque()? {
+            // Its bytes are stored as those of any other tensor.
+            Some(_) => SchemeKind::Raw,
+            None => SchemeKind::from_name(&entry.scheme)
+                .map_err(|_| upgrade(format!("unknown scheme '{}'", entry.scheme)))?,
+        };
         let split = scheme == SchemeKind::Lossless && entry.planes.len() > 1;
         let (n, most) = (entry.planes.len(), if split { dtype.size() } else { 1 });
         if n == 0 || n > most {

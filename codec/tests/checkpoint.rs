@@ -1,5 +1,7 @@
 //! Input that is not what it should be, and output that cannot be written: a clear error, and nothing left behind.
 
+#[path = "common/allocator.rs"]
+mod allocator;
 mod common;
 
 #[path = "checkpoint/input.rs"]
@@ -16,7 +18,7 @@ mod rest;
 mod shards;
 
 #[global_allocator]
-static ALLOCATOR: common::allocator::Limited = common::allocator::Limited;
+static ALLOCATOR: allocator::Limited = allocator::Limited;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -4,6 +4,8 @@
 //! while the code that made them changes; `cargo test --test corrupt -- --ignored` writes those of new rows too. Files whose names
 //! begin with `found-` are not made by code here: with them defects were found.
 
+#[path = "common/allocator.rs"]
+mod allocator;
 mod common;
 
 use std::path::PathBuf;
@@ -19,7 +21,7 @@ use wcodec::{
 };
 
 #[global_allocator]
-static ALLOCATOR: common::allocator::Limited = common::allocator::Limited;
+static ALLOCATOR: allocator::Limited = allocator::Limited;
 
 /// Where the error comes up.
 #[derive(Clone, Copy, Debug, PartialEq)]

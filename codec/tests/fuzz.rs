@@ -1,10 +1,17 @@
 //! The fuzz bodies over some thousand deterministic mutations of their seeds each.
 
+#[path = "common/allocator.rs"]
+mod allocator;
 mod common;
 
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use allocator::{Limited, assert_modest, held};
 use common::Rng;
-use common::allocator::{Limited, assert_modest};
+use common::campaign::{self, Campaign};
 use common::fuzz::{self, TARGETS, Target};
+use wcodec::Pool;
 
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
@@ -55,6 +62,11 @@ fn gguf_headers() {
 }
 
 #[test]
+fn files() {
+    smoke(&fuzz::file::TARGET, 3000);
+}
+
+#[test]
 fn legacy_blobs() {
     smoke(&fuzz::legacy::TARGET, 6000);
 }
@@ -89,6 +101,30 @@ fn rates_are_encoded() {
     }
     assert!(seeds_taken >= seeds.len() / 2, "{seeds_taken} of {} seeds", seeds.len());
     assert!(taken >= seeds.len(), "{taken} of {} mutations", seeds.len() * 4);
+}
+
+/// Where bodies run, so that calls of the library stay on one thread.
+static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(None).unwrap());
+
+#[test]
+#[ignore = "takes long: see CONTRIBUTING.md"]
+fn campaign() {
+    fn body(input: &[u8]) -> Vec<&'static str> {
+        let (events, most) = POOL
+            .run(|| {
+                held();
+                let events = fuzz::file::exercise(input);
+                assert_modest(&"a file");
+                (events, held())
+            })
+            .unwrap();
+        MOST.store(most, Ordering::Relaxed);
+        events
+    }
+    static MOST: AtomicUsize = AtomicUsize::new(0);
+    let command = "cargo test --package wcodec --test fuzz -- --ignored --nocapture campaign";
+    let held = || MOST.load(Ordering::Relaxed);
+    campaign::run(&Campaign { test: "campaign", command, every: 1, body, held });
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Memory for hostile files: a small multiple of an index's text, and a few pieces of a tensor that is decoded piece by piece.
 
+#[path = "common/allocator.rs"]
+mod allocator;
 mod common;
 
 use std::fmt::Write as _;
 
-use common::allocator::{Counting, peak_of, turn};
+use allocator::{Counting, peak_of, turn};
 use common::image::Image;
 use common::{samples, text, trusting};
 use half::f16;

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use wcodec::{Checkpoint, DecodeOptions, Error, OutputFile, OutputKind, Result, Source, extract_to, write_safetensors};
+use wcodec::{
+    Checkpoint, DecodeOptions, Error, OutputFile, OutputFolder, OutputKind, Result, Source, extract_to,
+    write_safetensors,
+};
 
 use crate::container::Container;
 use crate::encode::Input;
@@ -31,6 +34,12 @@ pub fn checkpoint(py: Python<'_>, path: PathBuf, rest: bool) -> PyResult<(Places
 #[pyfunction]
 pub fn reads_direct(py: Python<'_>, path: PathBuf) -> PyResult<bool> {
     detached(py, || wcodec::reads_direct(&path))
+}
+
+/// Refuses an output that is one of the files that are read, under whatever name.
+#[pyfunction]
+pub fn check_output(py: Python<'_>, path: PathBuf, inputs: Vec<PathBuf>) -> PyResult<()> {
+    detached(py, || OutputKind::Other.check(&path, &inputs))
 }
 
 /// A file that appears under its name when it is finished, or not at all.
@@ -94,6 +103,46 @@ impl Output {
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.take().ok_or_else(|| to_py(py, &closed()))?;
         detached(py, || file.finish())
+    }
+
+    /// Removes what was written, unless it is finished.
+    fn discard(&self, py: Python<'_>) {
+        py.detach(|| drop(self.take()));
+    }
+}
+
+/// The folder of a compressed model that appears under its name when it is finished, or not at all.
+#[pyclass(frozen, module = "wcodec._native")]
+pub struct Folder {
+    folder: Mutex<Option<OutputFolder>>,
+    path: PathBuf,
+}
+
+impl Folder {
+    fn take(&self) -> Option<OutputFolder> {
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[pymethods]
+impl Folder {
+    /// Begins a folder beside `path`. `ours` are names of files that a model's folder may have and that are replaced with it.
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, inputs: Vec<PathBuf>, ours: Vec<String>, overwrite: bool) -> PyResult<Self> {
+        let folder = detached(py, || OutputFolder::create(&path, inputs, ours, overwrite))?;
+        Ok(Self { path: folder.path(), folder: Mutex::new(Some(folder)) })
+    }
+
+    /// The folder that is to be filled.
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// Gives the folder its name.
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let folder = self.take().ok_or_else(|| to_py(py, &closed()))?;
+        detached(py, || folder.finish())
     }
 
     /// Removes what was written, unless it is finished.

@@ -29,7 +29,7 @@ mod _native {
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes, encode_to_container, rate_bits};
     #[pymodule_export]
-    use crate::files::{Output, checkpoint, reads_direct};
+    use crate::files::{Folder, Output, check_output, checkpoint, reads_direct};
     #[pymodule_export]
     use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, RowLookup, TensorDecoder};
     #[pymodule_export]

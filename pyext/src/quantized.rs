@@ -49,7 +49,7 @@ pub fn quantized_container(py: Python<'_>, container: &Bound<'_, Container>) -> 
         let mut tensors: Vec<SourceTensor> = Vec::with_capacity(infos.len());
         for info in infos {
             let (name, dtype, shape) = (info.name.clone(), info.dtype, info.shape.clone());
-            tensors.push(SourceTensor { name, dtype, shape, alias_of: None });
+            tensors.push(SourceTensor { name, dtype, shape, alias_of: None, opaque: None });
         }
         let places: HashMap<String, usize> = tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
         for (name, target) in container.aliases() {

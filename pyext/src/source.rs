@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use wcodec::{AlignedBytes, Cancel, Dtype, Pool, Result, Source, SourceBytes, SourceTensor};
+use wcodec::{AlignedBytes, Cancel, Dtype, Error, Pool, Result, Source, SourceBytes, SourceTensor, TensorView};
 
 use crate::arrays::Array;
 use crate::gpu::{Fetchers, OnDevice};
@@ -28,6 +28,9 @@ pub struct PySource {
     fetchers: Fetchers,
 }
 
+/// What to do about arrays that become others.
+const STAY: &str = "pass arrays that stay as they are until the work is done";
+
 /// What the callable returns.
 #[derive(FromPyObject)]
 enum Found {
@@ -48,7 +51,7 @@ impl PySource {
             .into_iter()
             .map(|(name, dtype, shape, alias_of)| {
                 let dtype = Dtype::from_name(&dtype).map_err(|e| e.tensor(&name))?;
-                Ok(SourceTensor { name, dtype, shape, alias_of })
+                Ok(SourceTensor { name, dtype, shape, alias_of, opaque: None })
             })
             .collect::<Result<_>>()?;
         Ok(Self { tensors, read: Arc::new(read), metadata, files, link, fetchers: Fetchers::default() })
@@ -94,7 +97,18 @@ impl Source for PySource {
     }
 
     fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
-        let bytes = self.bytes(index, pool, cancel).map_err(|e| e.tensor(&self.tensors[index].name))?;
+        let tensor = &self.tensors[index];
+        let bytes = self.bytes(index, pool, cancel).map_err(|e| e.tensor(&tensor.name))?;
+        // Whoever made the array says what it is, and the array may be another one now.
+        if TensorView::new(tensor.dtype, &tensor.shape, &bytes).is_err() {
+            let what = format!(
+                "it changed while it was read: {} bytes are no {} of shape {:?}",
+                bytes.len(),
+                tensor.dtype,
+                tensor.shape
+            );
+            return Err(Error::input(what).tensor(&tensor.name).advice(STAY));
+        }
         Ok(SourceBytes::Owned(bytes))
     }
 

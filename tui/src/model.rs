@@ -205,7 +205,9 @@ impl FileModel {
 /// The header of a container that is shorter than it says, and how long it is.
 fn cut_header(path: &Path) -> Option<(Header, u64)> {
     let mut bytes = [0; HEADER_BYTES];
-    let mut file = std::fs::File::open(path).ok().filter(|f| f.metadata().is_ok_and(|m| m.is_file()))?;
+    // Asked before opening, which would wait for a writer if this were a pipe.
+    std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let mut file = std::fs::File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
     file.read_exact(&mut bytes).ok()?;
     // Where its own length stands.

@@ -11,6 +11,7 @@ use crate::draw::text;
 use crate::draw::theme::Look;
 use crate::estimate::Would;
 use crate::model::FileModel;
+use crate::model::original::Original;
 use crate::model::rates::Rates;
 use crate::model::statements::lines;
 use crate::state::timing::LaneState;
@@ -143,7 +144,7 @@ fn totals(file: &FileModel, look: Look) -> String {
     let part = |a: u64, b: u64| if b == 0 { "-".to_owned() } else { format!("{:.3}", a as f64 / b as f64) };
     let written = match file.container() {
         Ok(c) => format!("format {}.{}, written by {}", c.version().0, c.version().1, text::clean(look, c.writer())),
-        Err(_) => file.original().map_or("", |o| o.kind()).to_owned(),
+        Err(_) => file.original().map_or(String::new(), Original::described),
     };
     format!(
         "{}{tied}, {} weights: {} -> {}, ratio {}, {} bits/weight\nindex, header and padding: {}; {written}\n",

@@ -141,8 +141,14 @@ fn inspect(options: &Options) -> Result<u8, String> {
     let log = options.log.as_deref();
     if let Some(log) = log {
         let mut inputs = reference.as_ref().map(Source::files).unwrap_or_default();
-        inputs.extend([Some(path), options.other.as_deref()].into_iter().flatten().map(Path::to_owned));
+        let named = [Some(path), options.other.as_deref(), options.keys.as_deref()];
+        for path in named.into_iter().flatten() {
+            inputs.push(path.to_owned());
+            // Of a folder any file may be read.
+            inputs.extend(std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()));
+        }
         OutputKind::Log.check(log, &inputs).map_err(|e| e.to_string())?;
+        check_log(log)?;
     }
     let mut log = Log::open(log).map_err(|e| format!("{}: {e}", safe_path(log.unwrap_or(path))))?;
     let mut look = look(options, |name| std::env::var(name).ok());
@@ -189,6 +195,27 @@ fn inspect(options: &Options) -> Result<u8, String> {
     let done = session.show(screen, options, &sender, &receiver, &mut effects);
     log.line(format_args!("end: {done:?}"));
     done.map_err(|e| format!("terminal: {e}"))
+}
+
+/// Refuses to wait: a pipe opens when somebody reads it.
+fn check_log(log: &Path) -> Result<(), String> {
+    match std::fs::metadata(log).map(|m| m.file_type()) {
+        Ok(kind) if !kind.is_file() && !is_device(kind) => {
+            Err(format!("{}: the log is none that lines can be added to (name a file)", safe_path(log)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Such as a terminal, or one that swallows everything.
+#[cfg(unix)]
+fn is_device(kind: std::fs::FileType) -> bool {
+    std::os::unix::fs::FileTypeExt::is_char_device(&kind)
+}
+
+#[cfg(not(unix))]
+fn is_device(_: std::fs::FileType) -> bool {
+    false
 }
 
 /// Keys and colours: of the file that is named, or of the one in the folder of settings, where keys are pressed.

@@ -1,5 +1,7 @@
 //! The terminal: taken, and given back whatever happens.
 
+mod sized;
+
 use std::io::{self, BufWriter, Stdout, Write};
 use std::panic::{self, PanicHookInfo};
 use std::sync::Arc;
@@ -14,6 +16,8 @@ use crossterm::{execute, queue};
 use ratatui::backend::CrosstermBackend;
 use ratatui::{Frame, Terminal};
 
+pub use self::sized::{Sized, USUAL, usual};
+
 /// Whether the terminal is ours: there is one only.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
@@ -23,7 +27,7 @@ const FRAME_BYTES: usize = 1 << 16;
 /// A terminal in raw mode that shows its alternate screen, until this is dropped.
 #[derive(Debug)]
 pub struct Screen {
-    terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+    terminal: Terminal<Sized<CrosstermBackend<BufWriter<Stdout>>>>,
     mouse: bool,
 }
 
@@ -35,13 +39,13 @@ impl Screen {
     pub fn take(mouse: bool) -> io::Result<Self> {
         enter(mouse)?;
         let out = BufWriter::with_capacity(FRAME_BYTES, io::stdout());
-        let terminal = Terminal::new(CrosstermBackend::new(out)).inspect_err(|_| restore())?;
+        let terminal = Terminal::new(Sized(CrosstermBackend::new(out))).inspect_err(|_| restore())?;
         Ok(Self { terminal, mouse })
     }
 
     /// Columns and rows.
     pub fn size(&self) -> (u16, u16) {
-        self.terminal.size().map_or((80, 24), |s| (s.width, s.height))
+        self.terminal.size().map_or(USUAL, |s| (s.width, s.height))
     }
 
     /// Shows a frame.
@@ -65,7 +69,7 @@ impl Screen {
     /// # Errors
     /// The terminal is gone.
     pub fn copy(&mut self, text: &str) -> io::Result<()> {
-        execute!(self.terminal.backend_mut(), CopyToClipboard::to_clipboard_from(text))
+        execute!(self.terminal.backend_mut().0, CopyToClipboard::to_clipboard_from(text))
     }
 
     /// Gives the terminal back, runs `f`, and takes it again.

@@ -3,16 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::file::read_small;
 
 /// A model's configuration.
 pub const CONFIG: &str = "config.json";
+
+/// Bytes of a description at most: those of real ones are a thousandth of it.
+pub const MOST_TEXT: u64 = 1 << 28;
 
 /// What the file is called that has what is not compressed of a model, in the folder of one.
 pub const REST_FILE: &str = "model.safetensors";
 
 /// What `config.json` says; its text, where that is no JSON. None where there is no such file.
 fn config_of(folder: &Path) -> Option<serde_json::Value> {
-    let text = std::fs::read(folder.join(CONFIG)).ok()?;
+    let text = read_small(&folder.join(CONFIG), MOST_TEXT).ok()?;
     // Python writes Infinity and NaN, which are no JSON: such a configuration is kept as text.
     let as_text = |_| serde_json::Value::String(String::from_utf8_lossy(&text).into_owned());
     Some(serde_json::from_slice(&text).unwrap_or_else(as_text))
@@ -51,6 +55,11 @@ pub fn container_of(folder: &Path) -> Option<String> {
     }
     let named = quantization.get("file").and_then(|f| f.as_str()).unwrap_or("model.wcodec");
     Some(Path::new(named).file_name()?.to_string_lossy().into_owned())
+}
+
+/// The file that `config.json` says the weights are in (`transformers_weights`), as transformers reads it.
+pub fn weights_named_in(folder: &Path) -> Option<String> {
+    Some(config_of(folder)?.get("transformers_weights")?.as_str()?.to_owned())
 }
 
 /// The container in the folder of a compressed model: the one that its `config.json` names, or the only one.

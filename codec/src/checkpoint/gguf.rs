@@ -12,6 +12,7 @@ use gguf_rs_lib::format::{
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::file::InputFile;
+use crate::foreign;
 use crate::tensor::{AlignedBytes, Dtype};
 
 /// A tensor in a GGUF file.
@@ -80,6 +81,10 @@ impl Gguf {
     }
 
     fn read(file: InputFile) -> Result<Self> {
+        let head = file.read(0, file.length().min(8) as usize, &Cancel::new())?;
+        if foreign::is_big_endian_gguf(&head) {
+            return Err(Error::unsupported("this is a big-endian GGUF file").advice(foreign::LITTLE_ENDIAN));
+        }
         let mut header = Header { file: &file, at: 0, end: file.length().min(MOST), failed: None };
         let parsed = parse(&mut BufReader::with_capacity(PIECE, &mut header));
         if let Some(e) = header.failed {
@@ -113,6 +118,13 @@ impl Gguf {
     /// What the file says of itself, each value as a short text.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
+    }
+
+    /// Which part of a split file it is, from 1 on, and of how many.
+    pub fn part(&self) -> Option<(u64, u64)> {
+        let number = |key: &str| self.metadata.get(key)?.parse::<u64>().ok();
+        let count = number("split.count").filter(|&count| count > 1)?;
+        Some((number("split.no").unwrap_or(0).saturating_add(1), count))
     }
 
     /// Where the data begin, bytes from the start of the file.

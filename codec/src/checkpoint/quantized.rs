@@ -227,7 +227,7 @@ impl<'a> Dequantized<'a> {
             if let Some(&(pair, scales, form)) = made.get(&i) {
                 let tied = tensor.alias_of.as_deref().and_then(|target| tied_to(target, scales, all, &made));
                 let (name, shape) = (pair.name.clone(), pair.shape.clone());
-                tensors.push(SourceTensor { name, dtype: found.dtype, shape, alias_of: tied });
+                tensors.push(SourceTensor { name, dtype: found.dtype, shape, alias_of: tied, opaque: None });
                 places.push(Place::Value { codes: i, scales, form });
             } else if !taken[i] && (made.is_empty() || !owners.is_empty() || !found.beside[i]) {
                 tensors.push(tensor.clone());

@@ -14,6 +14,9 @@ pub const LATER_VERSION: (u16, u16) = (1, 1);
 /// The version of files that have planes of layout `quad`.
 pub const LATEST_VERSION: (u16, u16) = (1, 2);
 
+/// The version of files that have tensors of scheme `opaque`.
+pub const NEWEST_VERSION: (u16, u16) = (1, 3);
+
 /// The header of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

@@ -9,17 +9,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::hash::Hash;
-use super::header::{LATER_VERSION, LATEST_VERSION, VERSION};
+use super::header::{LATER_VERSION, LATEST_VERSION, NEWEST_VERSION, VERSION};
 use super::segment::Segment;
+use crate::checkpoint::Opaque;
 use crate::coder::table::LEAST_BITS;
 use crate::error::{Error, Result};
 use crate::scheme::SchemeKind;
+use crate::tensor::Dtype;
 
 /// Value of `format`.
 const FORMAT: &str = "wcodec";
 /// The feature that files name which development versions wrote while format 1.1 could still change.
 const DRAFT: &str = "draft-1.1";
-/// Features that this crate knows. Versions 1.0 to 1.2 define none.
+/// The scheme of tensors whose dtype is another than those of this crate: bytes as in scheme `raw`, and what the source says of them.
+pub(crate) const OPAQUE: &str = "opaque";
+/// Features that this crate knows. Versions 1.0 to 1.3 define none.
 const KNOWN_FEATURES: &[&str] = &[];
 
 /// Reads a type from a JSON object alone. What serde derives takes a list of the values as well, in the order of the fields, which
@@ -191,6 +195,9 @@ pub struct TensorEntry {
     pub planes: Vec<PlaneEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<Quality>,
+    /// Looked at in scheme `opaque` only: whatever it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Box<RawValue>>,
 }
 
 /// Measured figures. Others that the file has remain in the index as stored.
@@ -294,6 +301,24 @@ impl PlaneEntry {
 }
 
 impl TensorEntry {
+    /// What the source said of a tensor of scheme `opaque`; nothing of others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): it is not said, or contradicts the entry.
+    pub(crate) fn opaque(&self) -> Result<Option<Opaque>> {
+        if self.scheme != OPAQUE {
+            return Ok(None);
+        }
+        let said = self.source.as_ref().filter(|text| text.get().starts_with('{'));
+        let said = said.and_then(|text| serde_json::from_str::<Opaque>(text.get()).ok());
+        let said = said.ok_or_else(|| Error::format("scheme opaque needs 'source'"))?.check()?;
+        match self.shape[..] {
+            [bytes] if self.dtype == Dtype::U8.name() && said.fits(bytes as u64) => {}
+            _ => return Err(Error::format("scheme opaque is a list of U8, as long as its source")),
+        }
+        Ok(Some(said))
+    }
+
     /// Its segments and what they hold, tables excluded.
     pub fn segments(&self) -> impl Iterator<Item = (&'static str, &Segment)> {
         self.scales.iter().map(|s| ("scales", &s.data)).chain(self.planes.iter().flat_map(PlaneEntry::segments))
@@ -321,6 +346,9 @@ impl Index {
         let schemes = self.tensors.iter().any(|t| later.contains(&t.scheme.as_str()));
         let tables = self.tables.iter().any(|t| t.bits < LEAST_BITS);
         let quads = self.tables.iter().any(|t| t.layout.is_some());
+        if self.tensors.iter().any(|t| t.scheme == OPAQUE) {
+            return NEWEST_VERSION;
+        }
         match (quads, schemes || tables) {
             (true, _) => LATEST_VERSION,
             (_, true) => LATER_VERSION,

@@ -117,7 +117,8 @@ impl Reader {
     fn checked(storage: Storage, options: &OpenOptions) -> Result<Self> {
         let length = storage.length();
         let head = storage.read(0, length.min(foreign::HEAD_BYTES as u64), false, &options.cancel)?;
-        if let Some(found) = foreign::known(&head, length).filter(|_| !head.starts_with(&MAGIC)) {
+        let path = if let Storage::File(file) = &storage { file.path() } else { Path::new("") };
+        if let Some(found) = foreign::known_as(path, &head, length).filter(|_| !head.starts_with(&MAGIC)) {
             return Err(Error::format(format!("this is {}, not a wcodec container", found.what)).advice(found.advice));
         }
         let header = Header::from_bytes(&head[..head.len().min(HEADER_BYTES)], length)?;

@@ -10,7 +10,7 @@ use super::container::Container;
 use super::options::DecodeOptions;
 use super::whole::Bytes;
 use crate::cancel::Cancel;
-use crate::checkpoint::Source;
+use crate::checkpoint::{Opaque, Source};
 use crate::container::metadata::REST_KEY;
 use crate::error::{Error, Result};
 use crate::file::{NamedWriter, OutputFile, OutputKind};
@@ -63,8 +63,12 @@ pub fn decode(
     names.extend(container.aliases().iter().map(|(alias, target)| (alias.as_str(), by_name[target.as_str()])));
     let mut tensors: Vec<Stored<'_>> = names
         .into_iter()
-        .map(|(name, i)| Stored { name, dtype: infos[i].dtype, shape: &infos[i].shape, of_rest: None })
-        .collect();
+        .map(|(name, i)| {
+            let entry = &container.reader().index().tensors[i];
+            let opaque = entry.opaque().map_err(|e| container.reader().name(e.tensor(name)))?;
+            Ok(Stored { name, dtype: infos[i].dtype, shape: &infos[i].shape, of_rest: None, opaque })
+        })
+        .collect::<Result<_>>()?;
     if let Some(rest) = rest {
         for tensor in stored(rest) {
             if container.reader().find(tensor.name).is_some() {
@@ -116,11 +120,34 @@ struct Stored<'a> {
     shape: &'a [usize],
     /// Its place in the source that the container's tensors are completed by.
     of_rest: Option<usize>,
+    /// What it was before it was bytes.
+    opaque: Option<Opaque>,
+}
+
+/// The text of a header, in which tensors of other dtypes are as their source called them.
+fn header_of(metadata: &Metadata, tensors: &[Stored<'_>]) -> serde_json::Result<Vec<u8>> {
+    if tensors.iter().all(|t| t.opaque.is_none()) {
+        return serde_json::to_vec(metadata);
+    }
+    let mut all = serde_json::to_value(metadata)?;
+    for tensor in tensors {
+        if let Some(said) = &tensor.opaque {
+            all[tensor.name]["dtype"] = said.dtype.as_str().into();
+            all[tensor.name]["shape"] = serde_json::to_value(&said.shape)?;
+        }
+    }
+    serde_json::to_vec(&all)
 }
 
 fn stored(source: &dyn Source) -> impl Iterator<Item = Stored<'_>> {
     let tensors = source.tensors().iter().enumerate();
-    tensors.map(|(i, t)| Stored { name: &t.name, dtype: t.dtype, shape: &t.shape, of_rest: Some(i) })
+    tensors.map(|(i, t)| Stored {
+        name: &t.name,
+        dtype: t.dtype,
+        shape: &t.shape,
+        of_rest: Some(i),
+        opaque: t.opaque.clone(),
+    })
 }
 
 /// Writes header and tensors.
@@ -159,7 +186,7 @@ fn write(
     let text: HashMap<String, String> = metadata.into_iter().collect();
     let bad = |e: String| Error::format(format!("the safetensors header cannot be written: {e}"));
     let metadata = Metadata::new((!text.is_empty()).then_some(text), entries).map_err(|e| bad(e.to_string()))?;
-    let mut header = serde_json::to_vec(&metadata).map_err(|e| bad(e.to_string()))?;
+    let mut header = header_of(&metadata, &tensors).map_err(|e| bad(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
 
     let mut writer = NamedWriter::new(out.writer()?, out.path());

@@ -20,7 +20,7 @@ use crate::pool::Pool;
 use crate::scheme::Scheme;
 use crate::scheme::lossless::columns;
 use crate::scheme::rate::Rate;
-use crate::tensor::AlignedBytes;
+use crate::tensor::{AlignedBytes, TensorView};
 
 /// Weights that are encoded to count bits: enough for a few thousandths of a bit.
 const SAMPLE: usize = 1 << 20;
@@ -288,6 +288,7 @@ impl Search<'_> {
             }
             let name = |e| self.naming.of(&tensor.name, e);
             let bytes = self.source.read_with(i, self.reading, self.cancel).map_err(name)?;
+            TensorView::new(tensor.dtype, &tensor.shape, &bytes).map_err(name)?;
             let levels = self.source.levels_with(i, self.reading, self.cancel).map_err(name)?;
             let share = shares.get(&tensor.name).copied().unwrap_or(1.0);
             let transposed = self.choices.transpose.is_match(&tensor.name);
@@ -327,6 +328,7 @@ impl Search<'_> {
             }
             debt -= wanted as f64;
             let bytes = self.source.read_with(i, self.reading, self.cancel).map_err(name)?;
+            TensorView::new(tensor.dtype, &tensor.shape, &bytes).map_err(name)?;
             // The middles of as many equal parts.
             let strip = |n: usize| (2 * n + 1) * strips / (2 * wanted);
             let ranges: Vec<_> =

@@ -14,14 +14,16 @@ use crate::coder::plane::{Coding, Draft, EncodedPlane, Filters, PlaneOptions, Ta
 use crate::coder::table::Table;
 use crate::coder::tile::wide_tile;
 use crate::coder::{Coder, Layout};
-use crate::container::{Bytes, Hash, MatrixEntry, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash};
+use crate::container::{
+    Bytes, Hash, MatrixEntry, OPAQUE, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash,
+};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::scheme::int8::{self, Granularity};
 use crate::scheme::rate::{self, Rate, Steps};
 use crate::scheme::{Fields, Levels, Scheme, SchemeKind, SymbolPlanes, Weights};
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
-use crate::tensor::{Dtype, try_vec};
+use crate::tensor::{Dtype, TensorView, try_vec};
 
 /// A tensor and what to do with it.
 pub struct TensorTask<'a> {
@@ -135,6 +137,8 @@ pub struct Tables(HashMap<usize, usize>);
 impl<'a> TensorTask<'a> {
     /// Quantizes and counts.
     pub fn prepare(mut self, bytes: SourceBytes<'a>, workers: Workers<'_>) -> Result<Prepared<'a>> {
+        // A source may give others than it said.
+        TensorView::new(self.tensor.dtype, &self.tensor.shape, &bytes)?;
         // Stored without a matrix view, whatever the other dimensions.
         let nothing = MatrixEntry { count: 1, rows: 0, cols: 0, row_axis: 0 };
         let mut matrix = if bytes.is_empty() { nothing } else { matrix_of(&self.tensor.shape, self.transposed)? };
@@ -347,15 +351,19 @@ impl Encoded<'_> {
             }
         };
         let planes = self.planes.into_iter().map(|plane| plane.write(writer, tables)).collect::<Result<_>>()?;
+        let opaque = self.tensor.opaque.as_ref();
+        let source = opaque.map(serde_json::value::to_raw_value).transpose();
+        let source = source.map_err(|e| Error::input(format!("its dtype cannot be written: {e}")))?;
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),
             shape: self.tensor.shape.clone(),
-            scheme: self.scheme.name().into(),
+            scheme: opaque.map_or(self.scheme.name(), |_| OPAQUE).into(),
             matrix: self.matrix,
             scales,
             planes,
             quality: self.quality,
+            source,
         });
         Ok(())
     }

@@ -181,6 +181,20 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> std::io:
     Ok(())
 }
 
+/// All of a file that is small by nature, of so many bytes at most.
+///
+/// # Errors
+/// It is none that can be read to its end: a pipe would wait, and a device would never end. Or it is larger.
+pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let file = InputFile::open(path)?;
+    if file.length > most {
+        return Err(Error::input(format!("a file of {} bytes is no such text", file.length))
+            .file(path)
+            .advice("check the path"));
+    }
+    Ok(file.read(0, file.length as usize, &Cancel::new())?.to_vec())
+}
+
 /// Whether a file can be read beside the system's page cache, as [`AheadOptions::direct`](crate::AheadOptions::direct) wants.
 ///
 /// # Errors

@@ -88,8 +88,8 @@ impl OutputKind {
     }
 }
 
-/// Whether two paths lead to one file. What cannot be opened is none that was read.
-fn is_same_file(a: &Path, b: &Path) -> bool {
+/// Whether two paths lead to one file or folder. What cannot be opened is none that was read.
+pub fn is_same_file(a: &Path, b: &Path) -> bool {
     same_file::is_same_file(a, b).unwrap_or(false)
 }
 
@@ -171,15 +171,27 @@ impl OutputFile {
     pub fn finish(self) -> Result<()> {
         let Self { temporary, path, overwrite } = self;
         temporary.as_file().sync_all().map_err(|e| Error::io("write", &path, e))?;
-        if overwrite {
+        let refused = if overwrite {
             // Once more, since others may have been at work meanwhile.
             check_place(&path)?;
-            temporary.persist(&path).map_err(|e| Error::io("rename the finished file", &path, e.error))?;
+            temporary.persist(&path).err()
         } else {
-            temporary.persist_noclobber(&path).map_err(|e| match e.error.kind() {
-                ErrorKind::AlreadyExists => exists(&path),
-                _ => Error::io("rename the finished file", &path, e.error),
-            })?;
+            match temporary.persist_noclobber(&path) {
+                Ok(_) => None,
+                Err(e) if e.error.kind() == ErrorKind::AlreadyExists => return Err(exists(&path)),
+                // Some file systems can neither rename without replacing nor link. Then a look has to do.
+                Err(_) if check_place(&path)? => return Err(exists(&path)),
+                Err(e) => e.file.persist(&path).err(),
+            }
+        };
+        if let Some(refused) = refused {
+            let advice = temporary::keep(refused.file)
+                .map(|kept| format!("it is complete, as '{}': give it the name yourself", kept.display()));
+            let e = Error::io("rename the finished file", &path, refused.error);
+            return Err(match advice {
+                Some(advice) => e.instead(advice),
+                None => e,
+            });
         }
         // The rename is durable once its folder is. Where folders cannot be opened, there is nothing to do.
         if let Ok(folder) = File::open(folder_of(&path)) {

@@ -1,11 +1,11 @@
-//! Temporary files: locked by who writes them, removed by the next writer where nobody has them locked any more.
+//! Temporary files: of whom they are is in their names, they are locked by who writes them, and removed by the next writer where their
+//! process has ended and nobody has them locked.
 //!
-//! A process that is killed leaves its temporary file behind, and its lock goes with it. So whoever gets the lock of such a file knows
-//! that nobody writes to it. Two races are left. A file that was just created may be found before it is locked: its writer then sees
-//! that its name is gone, and takes another one. And what was locked may not be what has the name now: a remover looks again.
-//!
-//! On file systems without locks nothing is removed. On those of a network that lock for one machine only, machines should not
-//! write to one folder at the same time.
+//! A process that is killed leaves its temporary file behind. Its lock goes with it, and so does the process itself: only where both are
+//! gone nobody writes to the file. A lock alone would not tell on file systems of networks that lock for one machine only, and what
+//! another machine or another container wrote is never removed. Two races are left. A file that was just created may be found before
+//! it is locked: its writer then sees that its name is gone, and takes another one. And what was locked may not be what has the name now:
+//! a remover looks again.
 
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
@@ -14,9 +14,12 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
+use super::owner::Owner;
+use super::place;
+
 const PREFIX: &str = ".wcodec-";
 const SUFFIX: &str = ".part";
-/// Letters and digits between them.
+/// Letters and digits behind the owner.
 const RANDOM: usize = 6;
 /// How often a name is taken anew.
 const ATTEMPTS: usize = 16;
@@ -35,9 +38,15 @@ pub(super) fn create(folder: &Path) -> Result<NamedTempFile> {
     Ok(made)
 }
 
+/// What the names of all temporary things of this process begin with.
+pub(super) fn prefix() -> String {
+    format!("{PREFIX}{}-", Owner::own())
+}
+
 fn make(folder: &Path) -> Result<NamedTempFile> {
+    let prefix = prefix();
     let mut builder = tempfile::Builder::new();
-    builder.prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM);
+    builder.prefix(&prefix).suffix(SUFFIX).rand_bytes(RANDOM);
     // Opened here: the process's umask decides who may read it, and errors do not name a file that nobody knows.
     builder.make_in(folder, |part| File::options().read(true).write(true).create_new(true).open(part))
 }
@@ -51,23 +60,38 @@ fn claim(file: &File, name: &Path) -> bool {
     }
 }
 
-/// Removes the temporary files of a folder that nobody has locked. What cannot be removed stays: it is in nobody's way.
-fn sweep(folder: &Path) {
+/// Removes the temporary files of a folder that nobody writes any more, and ends what was begun with its folders. What cannot be removed
+/// stays: it is in nobody's way.
+pub(super) fn sweep(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        if is_temporary(&entry.file_name()) {
+        let name = entry.file_name();
+        if owner_of(&name, SUFFIX).is_some_and(|owner| owner.has_ended()) {
             remove_abandoned(&entry.path());
+        } else if owner_of(&name, place::SUFFIX).is_some_and(|owner| owner.has_ended()) {
+            place::recover(&entry.path());
         }
     }
 }
 
-fn is_temporary(name: &OsStr) -> bool {
-    let middle = name.to_str().and_then(|n| n.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
-    middle.is_some_and(|m| m.len() == RANDOM && m.bytes().all(|b| b.is_ascii_alphanumeric()))
+/// Whose a temporary file or folder of this name is; nothing where it is none.
+pub(super) fn owner_of(name: &OsStr, suffix: &str) -> Option<Owner> {
+    let (owner, random) = name.to_str()?.strip_prefix(PREFIX)?.strip_suffix(suffix)?.rsplit_once('-')?;
+    let is_random = random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_alphanumeric());
+    Owner::parse(owner).filter(|_| is_random)
+}
+
+/// Keeps a finished file that could not be given its name: one that cannot be written to is not swept.
+pub(super) fn keep(made: NamedTempFile) -> Option<std::path::PathBuf> {
+    let (file, path) = made.keep().ok()?;
+    let mut permissions = file.metadata().ok()?.permissions();
+    permissions.set_readonly(true);
+    file.set_permissions(permissions).ok();
+    Some(path)
 }
 
 fn remove_abandoned(name: &Path) {
     // Asked before opening, which would wait for a writer if this were a pipe.
-    if !std::fs::symlink_metadata(name).is_ok_and(|m| m.is_file()) {
+    if !std::fs::symlink_metadata(name).is_ok_and(|m| m.is_file() && !m.permissions().readonly()) {
         return;
     }
     // For writing, too: some file systems of networks lock nothing else.
@@ -93,30 +117,58 @@ mod tests {
         std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect()
     }
 
+    /// The name of a file of a process of this machine that has ended.
+    fn left() -> String {
+        let own = Owner::own().to_string();
+        let (process, begin) = own.rsplit_once('-').unwrap();
+        format!("{PREFIX}{process}-{}-aB3dE6{SUFFIX}", begin.parse::<u64>().unwrap() + 1)
+    }
+
     #[test]
     fn only_what_nobody_writes_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let written = create(dir.path()).unwrap();
-        // As a killed process leaves it, and what only looks so.
-        std::fs::write(dir.path().join(".wcodec-aB3dE6.part"), b"lost").unwrap();
-        let others =
-            [".wcodec-notes-of-mine.part", ".wcodec-aB3dE6", "wcodec-aB3dE6.part", ".wcodec-aB-dE6.part", "a.part"];
-        for other in others {
+        // As a killed process leaves it, and what only looks so: of other machines, of a process that runs, and of nobody known.
+        std::fs::write(dir.path().join(left()), b"lost").unwrap();
+        let others = [
+            ".wcodec-0123456789abcdef-1-1-aB3dE6.part".to_owned(),
+            ".wcodec-0000000000000000-1-1-aB3dE6.part".to_owned(),
+            format!("{}aB3dE6.part", prefix()),
+            ".wcodec-notes-of-mine.part".to_owned(),
+            ".wcodec-aB3dE6.part".to_owned(),
+            left().replace("aB3dE6", "aB-dE6"),
+            left().replace(".part", ""),
+            left().replacen('.', "", 1),
+            "a.part".to_owned(),
+        ];
+        for other in &others {
             std::fs::write(dir.path().join(other), b"mine").unwrap();
         }
+        let (linked, held) = (left().replace("aB3dE6", "linked"), left().replace("aB3dE6", "locked"));
         #[cfg(unix)]
-        std::os::unix::fs::symlink("a.part", dir.path().join(".wcodec-linked.part")).unwrap();
+        std::os::unix::fs::symlink("a.part", dir.path().join(&linked)).unwrap();
+        let held = File::create_new(dir.path().join(held)).unwrap();
+        held.lock().unwrap();
         let second = create(dir.path()).unwrap();
-        let left = names(dir.path());
-        assert!(!left.contains(&".wcodec-aB3dE6.part".into()), "{left:?}");
-        for other in others {
-            assert!(left.contains(&other.into()), "{other} is gone");
+        let there = names(dir.path());
+        assert!(!there.contains(&left().into()), "{there:?}");
+        for other in &others {
+            assert!(there.contains(&other.into()), "{other} is gone");
         }
-        assert!(dir.path().join("a.part").exists());
-        assert!(!cfg!(unix) || left.contains(&".wcodec-linked.part".into()));
+        assert!(!cfg!(unix) || there.contains(&linked.into()));
         assert!(written.path().exists() && second.path().exists());
         drop((written, second));
-        assert_eq!(names(dir.path()).len(), others.len() + usize::from(cfg!(unix)));
+        assert_eq!(names(dir.path()).len(), others.len() + 1 + usize::from(cfg!(unix)));
+    }
+
+    #[test]
+    fn files_that_got_no_name_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = keep(make(dir.path()).unwrap()).unwrap();
+        let old = dir.path().join(left());
+        std::fs::rename(kept, &old).unwrap();
+        sweep(dir.path());
+        assert!(old.exists());
     }
 
     #[test]
@@ -124,7 +176,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         // Removed before it is locked.
         let made = make(dir.path()).unwrap();
-        sweep(dir.path());
+        remove_abandoned(made.path());
         assert!(!made.path().exists() && !claim(made.as_file(), made.path()));
         // Found by a remover that has not come to removing it yet.
         let made = make(dir.path()).unwrap();
@@ -138,7 +190,7 @@ mod tests {
         assert!(!claim(made.as_file(), made.path()));
         let made = make(dir.path()).unwrap();
         assert!(claim(made.as_file(), made.path()));
-        sweep(dir.path());
+        remove_abandoned(made.path());
         assert!(made.path().exists());
     }
 

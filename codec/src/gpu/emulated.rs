@@ -17,6 +17,7 @@ use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
 
 mod disk;
+mod files;
 mod lookup;
 mod lossless;
 mod product;
@@ -262,7 +263,11 @@ fn run_all(tensors: &mut [Loaded], kind: OutputKind) -> Vec<Decoded> {
 
 /// Symbols in the order of the tensor's elements, which is not that of the matrix where it is transposed.
 fn symbols_as_stored(container: &Container, plan: &TensorPlan) -> Vec<u8> {
-    let symbols = container.symbols(plan.name(), &oracle()).unwrap();
+    symbols_as_stored_by(container, plan, &oracle())
+}
+
+fn symbols_as_stored_by(container: &Container, plan: &TensorPlan, options: &DecodeOptions) -> Vec<u8> {
+    let symbols = container.symbols(plan.name(), options).unwrap();
     let symbols: Vec<u8> = symbols.into_iter().map(|q| q as u8).collect();
     let (_, rows, cols) = plan.matrix;
     if !plan.tensor.transposed() {

@@ -10,7 +10,7 @@ use wcodec::{
     Scheme, Source, SourceBytes, SourceTensor, encode, encode_to_vec,
 };
 
-use crate::common::allocator::assert_modest;
+use crate::allocator::assert_modest;
 use crate::common::image::flipped;
 use crate::common::safetensors::{file, valid};
 use crate::common::{checked, samples, text};

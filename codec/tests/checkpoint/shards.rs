@@ -10,7 +10,7 @@ use crate::common::text;
 
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A folder of two shards: `a` and `b` in the first, `c` in the second.
+/// A folder of two shards: `a` and `b` in the first, `c` and another `a` in the second.
 pub fn folder(map: &Value) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let tensor = |v: u8| vec![v; 8];
@@ -22,7 +22,7 @@ pub fn folder(map: &Value) -> tempfile::TempDir {
 }
 
 pub fn good_map() -> Value {
-    json!({ "a": "1.safetensors", "b": "1.safetensors", "c": "2.safetensors" })
+    json!({ "a": "2.safetensors", "b": "1.safetensors", "c": "2.safetensors" })
 }
 
 fn refused(folder: &Path, what: &str) -> Error {
@@ -30,15 +30,72 @@ fn refused(folder: &Path, what: &str) -> Error {
 }
 
 #[test]
-fn the_index_decides_where_a_tensor_is_that_two_shards_have() {
-    for (shard, byte) in [("1.safetensors", 1), ("2.safetensors", 4)] {
-        let mut map = good_map();
-        map["a"] = json!(shard);
-        let folder = folder(&map);
-        let checkpoint = Checkpoint::open(folder.path()).unwrap();
-        assert_eq!(checkpoint.tensors().len(), 3);
-        let at = checkpoint.tensors().iter().position(|t| t.name == "a").unwrap();
-        assert_eq!(checkpoint.read(at).unwrap()[..], [byte; 8]);
+fn a_tensor_of_two_shards_is_in_the_last_one_or_refused() {
+    let mut map = good_map();
+    let two = folder(&map);
+    let checkpoint = Checkpoint::open(two.path()).unwrap();
+    assert_eq!(checkpoint.tensors().len(), 3);
+    let at = checkpoint.tensors().iter().position(|t| t.name == "a").unwrap();
+    assert_eq!(checkpoint.read(at).unwrap()[..], [4; 8]);
+    // transformers reads the last one, whatever the index says.
+    map["a"] = json!("1.safetensors");
+    let e = refused(folder(&map).path(), "the first");
+    assert!(e.kind() == ErrorKind::Format && e.tensor_name() == Some("a"), "{e}");
+    assert!(text(&e).contains("'1.safetensors'") && text(&e).contains("'2.safetensors'"), "{e}");
+    map.as_object_mut().unwrap().remove("a");
+    let e = refused(folder(&map).path(), "in neither");
+    assert!(text(&e).contains("in two shards, '1.safetensors' and '2.safetensors'"), "{e}");
+}
+
+/// Which files of a folder are read, beside others that could be meant.
+#[test]
+fn the_files_that_transformers_reads() {
+    let file = |folder: &Path, name: &str, value: u8| {
+        std::fs::write(folder.join(name), valid(&[("w", "F32", &[2], vec![value; 8])])).unwrap();
+    };
+    let index = |folder: &Path, name: &str, shard: &str| {
+        std::fs::write(folder.join(name), json!({ "weight_map": { "w": shard } }).to_string()).unwrap();
+    };
+    let value = |folder: &Path| Checkpoint::open(folder).unwrap().read(0).unwrap()[0];
+    let place = tempfile::tempdir().unwrap();
+    let at = place.path();
+    // From the least to the most wanted; all that was there before stays.
+    file(at, "adapter_model.safetensors", 9);
+    assert_eq!(value(at), 9);
+    file(at, "consolidated.safetensors", 1);
+    assert_eq!(value(at), 1);
+    file(at, "model.fp16.safetensors", 2);
+    assert!(text(&refused(at, "two files")).contains("'consolidated.safetensors', 'model.fp16.safetensors'"));
+    index(at, "model.fp16.safetensors.index.json", "consolidated.safetensors");
+    assert_eq!(value(at), 2, "a whole file comes before its index");
+    std::fs::remove_file(at.join("model.fp16.safetensors")).unwrap();
+    assert_eq!(value(at), 1);
+    index(at, "other.safetensors.index.json", "consolidated.safetensors");
+    let e = refused(at, "two indexes");
+    assert!(text(&e).contains("'model.fp16.safetensors.index.json', 'other.safetensors.index.json'"), "{e}");
+    std::fs::remove_file(at.join("other.safetensors.index.json")).unwrap();
+    // transformers does not look for such names, but for this one.
+    std::fs::write(at.join("pytorch_model.bin"), b"torch's").unwrap();
+    let e = refused(at, "pickled weights");
+    assert!(
+        text(&e).contains("'pytorch_model.bin'") && text(&e).contains("'model.fp16.safetensors.index.json'"),
+        "{e}"
+    );
+    file(at, "shard.safetensors", 3);
+    index(at, INDEX, "shard.safetensors");
+    assert_eq!(value(at), 3);
+    file(at, "model.safetensors", 4);
+    assert_eq!(value(at), 4);
+    std::fs::write(at.join(INDEX), "{}").unwrap();
+    assert_eq!(value(at), 4, "nobody reads that index");
+    file(at, "named.safetensors", 5);
+    std::fs::write(at.join("config.json"), r#"{"transformers_weights": "named.safetensors"}"#).unwrap();
+    assert_eq!(value(at), 5);
+    for bad in ["../w.safetensors", "/w.safetensors", "w.bin", "missing.safetensors", "missing.safetensors.index.json"]
+    {
+        std::fs::write(at.join("config.json"), json!({ "transformers_weights": bad }).to_string()).unwrap();
+        let e = refused(at, bad);
+        assert!(e.kind() == ErrorKind::Format && text(&e).contains(bad) && text(&e).contains("config.json"), "{e}");
     }
 }
 
@@ -125,6 +182,9 @@ fn folders_whose_meaning_is_open() {
     assert!(e.kind() == ErrorKind::Input && text(&e).contains("no .safetensors file"), "{e}");
     let shards = folder(&good_map());
     std::fs::copy(shards.path().join(INDEX), shards.path().join("other.safetensors.index.json")).unwrap();
+    // One of them has the name that transformers looks for.
+    assert_eq!(Checkpoint::open(shards.path()).unwrap().tensors().len(), 3);
+    std::fs::rename(shards.path().join(INDEX), shards.path().join("another.safetensors.index.json")).unwrap();
     assert!(text(&refused(shards.path(), "two indexes")).contains("several indexes"));
     let e = refused(&empty.path().join("none"), "nothing there");
     assert!(e.kind() == ErrorKind::Io && text(&e).contains("none"), "{e}");

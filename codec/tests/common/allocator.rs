@@ -3,6 +3,9 @@
 //! A count in a hostile index must not become gigabytes of memory. A test binary that installs [`Limited`] finds out:
 //! fallible requests become the library's out-of-memory error and are remembered, infallible ones abort.
 
+// Every test binary uses a part of it. It is no part of `common`, which crates without unsafe code have, too.
+#![allow(dead_code)]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +17,24 @@ pub const LIMIT: usize = 64 << 20;
 thread_local! {
     // By thread, since tests run side by side. Without a destructor, so that the allocator may use it at any time.
     static LARGEST_REFUSED: Cell<usize> = const { Cell::new(0) };
+    // Of this thread alone: what another one frees stays counted.
+    static OWN: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+}
+
+/// Bytes that this thread has held at most since the last call, beyond those that it held then.
+pub fn held() -> usize {
+    OWN.with(|own| {
+        let (_, most) = own.get();
+        own.set((0, 0));
+        most.unsigned_abs()
+    })
+}
+
+fn own(bytes: isize) {
+    OWN.with(|own| {
+        let (now, most) = own.get();
+        own.set((now + bytes, most.max(now + bytes)));
+    });
 }
 
 /// The system's allocator up to [`LIMIT`].
@@ -26,11 +47,13 @@ unsafe impl GlobalAlloc for Limited {
             LARGEST_REFUSED.with(|n| n.set(n.get().max(layout.size())));
             return std::ptr::null_mut();
         }
+        own(layout.size() as isize);
         // SAFETY: the caller's promises are those that the system's allocator asks for.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        own(-(layout.size() as isize));
         // SAFETY: `ptr` came from the system's allocator with this layout.
         unsafe { System.dealloc(ptr, layout) }
     }

@@ -8,6 +8,7 @@ use super::Rng;
 
 pub mod chunks;
 pub mod container;
+pub mod file;
 pub mod gguf;
 pub mod legacy;
 mod mutate;
@@ -33,8 +34,16 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 7] =
-    [container::TARGET, chunks::TARGET, rate::TARGET, zstd::TARGET, safetensors::TARGET, gguf::TARGET, legacy::TARGET];
+pub const TARGETS: [Target; 8] = [
+    container::TARGET,
+    chunks::TARGET,
+    rate::TARGET,
+    zstd::TARGET,
+    safetensors::TARGET,
+    gguf::TARGET,
+    legacy::TARGET,
+    file::TARGET,
+];
 
 /// The files in a folder of `tests/data`, in the order of their names.
 fn files(folder: &str) -> Vec<Vec<u8>> {

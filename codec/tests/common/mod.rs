@@ -3,15 +3,17 @@
 // Every test binary compiles all of this and uses a part of it.
 #![allow(dead_code)]
 
-pub mod allocator;
+pub mod campaign;
 pub mod fuzz;
 pub mod gpu;
 pub mod image;
 pub mod newer;
+mod rng;
 pub mod safetensors;
 pub mod samples;
 pub mod zstd_frame;
 
+pub use rng::Rng;
 use wcodec::{Container, DecodeOptions, Error, Isa, OpenOptions, Result};
 
 /// Options that decode with `isa`.
@@ -49,31 +51,6 @@ pub fn read_everywhere(container: &Container, name: &str, verify: bool) -> Resul
         }
     }
     reference
-}
-
-/// A small generator whose numbers stay the same for ever, as golden files need: SplitMix64.
-#[derive(Clone)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// A bell curve within -1 to 1, from integers, so that every machine gets the same.
-    pub fn bell(&mut self) -> f32 {
-        let n = self.next();
-        let sum = (n & 0xFFFF) + (n >> 16 & 0xFFFF) + (n >> 32 & 0xFFFF) + (n >> 48);
-        (sum as f32 - 131_070.0) / 131_072.0
-    }
 }
 
 /// An error as people see it, which must say something.

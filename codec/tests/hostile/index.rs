@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use wcodec::{Container, ErrorKind};
 
-use crate::common::allocator::assert_modest;
+use crate::allocator::assert_modest;
 use crate::common::image::Image;
 use crate::common::{checked, fuzz, read_everywhere, samples, text, trusting};
 

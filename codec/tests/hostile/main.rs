@@ -1,5 +1,7 @@
 //! Containers that are not what they should be: whatever the bytes are, an error or the right tensor.
 
+#[path = "../common/allocator.rs"]
+mod allocator;
 #[path = "../common/mod.rs"]
 mod common;
 
@@ -13,7 +15,7 @@ mod tables;
 mod truncation;
 
 #[global_allocator]
-static ALLOCATOR: common::allocator::Limited = common::allocator::Limited;
+static ALLOCATOR: allocator::Limited = allocator::Limited;
 
 /// The samples must have what the tests want to damage.
 #[test]

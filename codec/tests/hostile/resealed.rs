@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wcodec::{Container, Dtype, ErrorKind, MemorySource, VerifyStatus};
 
-use crate::common::allocator::assert_modest;
+use crate::allocator::assert_modest;
 use crate::common::image::{Image, flipped};
 use crate::common::{Rng, checked, fuzz, options, read_everywhere, samples, text, values};
 

@@ -13,6 +13,7 @@ from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
 from ._container import Container
 from ._decodable import CONVERTIBLE
 from ._errors import InputError
+from ._files import check_output
 from ._models import _folder
 from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options, path_of
 from ._progress import ProgressCallback, reporter
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _Path = str | os.PathLike[str]
 FRAMEWORKS = ("numpy", "torch")
+# What :func:`_chosen` takes by name beside the encoder's options.
+_OF_CALIBRATION = ("calibrate", "feedback", "device", "model", "trust_remote_code")
 
 
 def compress(
@@ -58,6 +61,7 @@ def compress(
     threads: int | None = None,
     overwrite: bool = False,
     metadata: Mapping[str, str] | None = None,
+    trust_remote_code: bool = False,
     progress: bool | ProgressCallback = True,
 ) -> CompressionReport:
     """Encodes a checkpoint into one ``.wcodec`` file.
@@ -120,6 +124,8 @@ def compress(
     :param threads: threads to use; all cores if left out.
     :param overwrite: whether an existing ``dst`` may be replaced.
     :param metadata: text to add to the checkpoint's metadata.
+    :param trust_remote_code: whether code that comes with the model of a folder may be run, where a model is built: for
+        an output that is a folder, a ``budget``, a ``quality`` or ``calibrate``.
     :param progress: a bar, nothing, or a callback ``(tensor, done_bytes, total_bytes)``. What a callback raises stops
         the work, as Ctrl-C does, and is passed on.
     :raises InputError: for NaN or infinity in a tensor to quantize, if there are no tensors, if ``dst`` is one of the
@@ -128,6 +134,7 @@ def compress(
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
     everything = {name: value for name, value in locals().items() if name not in ("src", "dst")}
+    check_output(dst, calibrate, text)
     if _folder.is_meant(path_of(dst)):
         _torch.require()
         from ._models._encode_folder import compress_folder
@@ -139,7 +146,7 @@ def compress(
             "budget": budget, "quality": quality, "text": text, "calibrate": calibrate, "feedback": feedback,
             "device": device or "cpu", "layout": layout, "level": level, "tile": tile,
             "table_bits": table_bits, "include": include, "exclude": exclude, "skip": skip, "transpose": transpose,
-            "threads": threads, "overwrite": overwrite, "metadata": metadata,
+            "threads": threads, "overwrite": overwrite, "metadata": metadata, "trust_remote_code": trust_remote_code,
         })  # fmt: skip
     if text is not None:
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
@@ -151,9 +158,10 @@ def compress(
     }  # fmt: skip
     target = path_of(dst)
     with (
-        _chosen(src, given, calibrate, feedback, device, progress) as (options, levels),
+        _chosen(src, given, calibrate, feedback, device, progress, trust_remote_code=trust_remote_code) as chosen,
         reporter(progress, "encode") as callback,
     ):
+        options, levels = chosen
         text = _native.encode(native_source(src), target, options, callback, levels)
     return CompressionReport._from_native(target, text)
 
@@ -174,6 +182,7 @@ def _chosen(
     device: Any = None,
     progress: bool | ProgressCallback = False,
     model: Any = None,
+    trust_remote_code: bool = False,
 ) -> Iterator[tuple[_EncodeOptions, _ChooseLevels | None]]:
     """What the native encoder takes: options, and what chooses levels where scheme ``rate`` is calibrated."""
     if calibrate is None:
@@ -184,7 +193,7 @@ def _chosen(
 
     if options.get("scheme") is None and options.get("bits") is None and options.get("trellis") is None:
         options = {**options, "scheme": "rate"}
-    place = {"feedback": feedback, "device": device, "model": model}
+    place = {"feedback": feedback, "device": device, "model": model, "trust_remote_code": trust_remote_code}
     with prepared(src, calibrate, options, **place, progress=progress is True) as chosen:
         yield chosen
 
@@ -214,7 +223,7 @@ def _calibrated(
     src: Source, options: dict[str, Any], progress: bool | ProgressCallback
 ) -> AbstractContextManager[tuple[_EncodeOptions, _ChooseLevels | None]]:
     """As :func:`_chosen`, of all that was given by name."""
-    known = {key: options.pop(key) for key in ("calibrate", "feedback", "device", "model") if key in options}
+    known = {key: options.pop(key) for key in _OF_CALIBRATION if key in options}
     return _chosen(src, options, progress=progress, **known)
 
 

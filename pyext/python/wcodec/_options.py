@@ -156,9 +156,31 @@ def path_of(value: str | os.PathLike[str]) -> str:
     return path
 
 
+# Under which a file of statistics describes them, and where it does.
+STATISTICS_KEY = "wcodec.statistics"
+_LONGEST_HEADER = 100_000_000
+_DESCRIPTION = 1 << 16
+
+
 def is_statistics_file(value: Any) -> bool:
-    """Whether ``calibrate`` names a file of statistics, and not a text to collect them on."""
-    return isinstance(value, str | os.PathLike) and str(value).endswith(".safetensors")
+    """Whether ``calibrate`` names a file of statistics, and not a text to collect them on: by its ending, or by what
+    the file says of itself."""
+    if not isinstance(value, str | os.PathLike):
+        return False
+    return str(value).endswith(".safetensors") or has_statistics(value)
+
+
+def has_statistics(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says of itself that it has statistics."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            # The description comes first in the header, in quotes that are quoted.
+            return length < _LONGEST_HEADER and STATISTICS_KEY.encode() in file.read(min(length, _DESCRIPTION))
+    except (OSError, ValueError):
+        return False
 
 
 def _way(

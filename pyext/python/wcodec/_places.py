@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 from pathlib import Path
 
 from ._errors import FileMissingError
@@ -26,17 +27,52 @@ def is_path(name: str) -> bool:
     return not first or "/" in rest or ":" in first or (bool(slash) and Path(first).exists())
 
 
-def check(name: str, what: str = "folder or file", hub: bool = False) -> None:
+def offline() -> bool:
+    """Whether the environment says that the Hub is not to be asked."""
+    return any(os.environ.get(key, "").upper() in ("1", "ON", "YES", "TRUE") for key in _OFFLINE)
+
+
+def is_cached(name: str, cache_dir: str | os.PathLike[str] | None = None) -> bool:
+    """Whether something of a repository was fetched before, without importing what fetches it."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
+    loaded = getattr(sys.modules.get("huggingface_hub.constants"), "HF_HUB_CACHE", None)
+    named = (
+        loaded or os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    )
+    cache = Path(os.path.expandvars(os.fspath(cache_dir or named))).expanduser()
+    return (cache / f"models--{name.replace('/', '--')}" / "snapshots").is_dir()
+
+
+def check(
+    name: str,
+    what: str = "folder or file",
+    hub: bool = False,
+    *,
+    local_files_only: bool = False,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> None:
     """Refuses a path that is not there.
 
     :param hub: whether it may be the name of a repository on the Hugging Face Hub instead.
+    :param local_files_only: whether such a repository must have been fetched before, as if the environment says so.
+    :param cache_dir: where it was fetched to, if not where the environment says.
     :raises FileMissingError: if it is not.
     """
     if os.path.exists(name):
         return
-    offline = any(os.environ.get(key, "").upper() in ("1", "ON", "YES", "TRUE") for key in _OFFLINE)
-    if hub and not is_path(name) and not offline and near(name) is None:
-        return
+    if hub and not is_path(name):
+        if offline() or local_files_only:
+            if is_cached(name, cache_dir):
+                return
+            if near(name) is None:
+                raise FileMissingError(
+                    f"{name}: there is no such {what}, no repository of that name in the cache, and the Hub is not "
+                    "asked (check the path; or fetch the repository without HF_HUB_OFFLINE and local_files_only)",
+                    file=name,
+                )
+        elif near(name) is None:
+            return
     raise missing(name, what)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from . import _dtypes, _torch
 from ._container import Container, TensorEntry
 from ._errors import InputError
+from ._models import _folder_kinds
 from ._options import path_of, shown, text_of
 
 if TYPE_CHECKING:
@@ -31,7 +33,12 @@ class Described(Mapping[str, Any]):
 
 def native_source(source: Source) -> _Source:
     """The source in the form that the native module takes."""
-    return tensor_source(source) if isinstance(source, Mapping) else path_of(source)
+    if isinstance(source, Mapping):
+        return tensor_source(source)
+    path = path_of(source)
+    if os.path.isdir(path):
+        _folder_kinds.check_weights(Path(path))
+    return path
 
 
 def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) -> _TensorSource:
@@ -56,7 +63,16 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
         metadata = source.metadata if isinstance(source, Container | Described) else {}
 
     def read(index: int, device: bool) -> npt.NDArray[np.uint8] | _OnDevice:
-        return _bytes_of(names[index], source[names[index]], device)
+        name = names[index]
+        value = source[name]
+        said, found = declared[index][1:3], _describe(name, value)[:2]
+        if found != said:
+            raise InputError(
+                f"tensor '{name}': it changed while it was read, from {said[0]} of shape {said[1]} to {found[0]} of "
+                f"shape {found[1]} (pass arrays that stay as they are until the work is done)",
+                tensor=name,
+            )
+        return _bytes_of(name, value, device)
 
     return declared, read, dict(metadata), list(files)
 
@@ -70,6 +86,10 @@ def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...]
         return value.dtype, list(value.shape), (id(value._container), value._stored_name)
     if isinstance(value, np.generic):
         return _dtypes.name_of(value.dtype, name), [], None
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            f"tensor '{name}': a masked array, whose mask would be lost (fill it first: .filled(0))", tensor=name
+        )
     if isinstance(value, np.ndarray):
         return _dtypes.name_of(value.dtype, name), list(value.shape), _identity(value)
     kind = type(value).__name__

@@ -58,6 +58,7 @@ def is_tensor(value: object) -> bool:
 
 def name_of(tensor: torch.Tensor, name: str) -> str:
     """The safetensors name of a tensor's dtype; refuses what has no plain bytes."""
+    _refuse_wrapper(tensor, name)
     dtype = _FROM_TORCH.get(str(tensor.dtype))
     if dtype is None:
         raise InputError(f"tensor '{name}': dtype {tensor.dtype} cannot be stored (convert it)", tensor=name)
@@ -68,11 +69,41 @@ def name_of(tensor: torch.Tensor, name: str) -> str:
     return dtype
 
 
+def _refuse_wrapper(tensor: torch.Tensor, name: str) -> None:
+    """Refuses tensors that have their elements in other tensors, of which none is at an address of their own."""
+    torch = require()
+    kind = type(tensor)
+    if hasattr(tensor, "full_tensor"):
+        advice = "gather it on every rank first: .full_tensor()"
+    elif tensor.is_nested:
+        advice = "pad it first: torch.nested.to_padded_tensor, or store its parts: .unbind()"
+    elif isinstance(tensor, getattr(torch.nn.parameter, "UninitializedTensorMixin", ())):
+        advice = "run the model once, which gives it a shape"
+    elif kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        advice = "make a plain tensor of it first, as .dequantize() does where there is one"
+    elif _is_transformed(torch, tensor):
+        advice = "store the tensor that torch.func was called with"
+    else:
+        return
+    what = "a nested tensor" if kind.__name__ in ("Tensor", "Parameter") and tensor.is_nested else f"a {kind.__name__}"
+    raise InputError(f"tensor '{name}': {what} has its elements in other tensors ({advice})", tensor=name)
+
+
+def _is_transformed(torch: Any, tensor: torch.Tensor) -> bool:
+    """Whether it is of a transformation of functions that is going on."""
+    functorch = getattr(torch._C, "_functorch", None)
+    asked = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    return asked is not None and bool(asked(tensor))
+
+
 def identity(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    """Equal for two tensors that are the same elements of one storage; none for an empty one."""
-    if tensor.numel() == 0:
+    """Equal for two tensors that are the same elements of one storage, seen in the same way; none where there are no
+    elements, or none in memory."""
+    if tensor.numel() == 0 or tensor.data_ptr() == 0:
         return None
-    return (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype))
+    # What is to be done with the elements before they are the tensor's.
+    seen = tensor.is_conj(), tensor.is_neg()
+    return (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype), *seen)
 
 
 def on_device(tensor: torch.Tensor, name: str) -> _OnDevice | None:
@@ -100,10 +131,20 @@ def bytes_of(tensor: torch.Tensor, name: str) -> npt.NDArray[np.uint8]:
     torch = require()
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         _must_be_there(tensor, name)
-    plain = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous().reshape(-1)
-    if plain.is_complex():
-        plain = torch.view_as_real(plain).reshape(-1)
-    data: npt.NDArray[np.uint8] = plain.view(torch.uint8).numpy()
+    try:
+        plain = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous().reshape(-1)
+        if plain.is_complex():
+            plain = torch.view_as_real(plain).reshape(-1)
+        data: npt.NDArray[np.uint8] = plain.view(torch.uint8).numpy()
+    except (TypeError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, getattr(torch, "OutOfMemoryError", ())) or type(tensor) is torch.Tensor:
+            raise
+        # Classes of others may refuse whatever they like.
+        raise InputError(
+            f"tensor '{name}': a {type(tensor).__name__} does not give its elements: {error} "
+            "(make a plain tensor of it first)",
+            tensor=name,
+        ) from None
     return data
 
 

@@ -48,11 +48,8 @@ pub fn default_path(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
 /// It cannot be read, or says what cannot be understood: the message names the file, the line and what is wrong with it.
 pub fn read(path: &Path) -> Result<Settings, String> {
     let whole = safe_path(path);
-    let length = std::fs::metadata(path).map_err(|e| format!("{whole}: {e}"))?.len();
-    if length > MOST {
-        return Err(format!("{whole}: a file of keys has no {length} bytes"));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{whole}: {e}"))?;
+    let bytes = wcodec::read_small(path, MOST).map_err(|e| e.to_string())?;
+    let text = String::from_utf8(bytes).map_err(|_| format!("{whole}: not UTF-8"))?;
     parse(&text).map_err(|(line, why)| format!("{whole}:{line}: {why}"))
 }
 

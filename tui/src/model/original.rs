@@ -47,6 +47,15 @@ impl Original {
         }
     }
 
+    /// What it is, and which part of it where it was split.
+    pub fn described(&self) -> String {
+        let part = if let Self::Gguf(file) = self { file.part() } else { None };
+        match part {
+            Some((part, count)) => format!("{}, part {part} of {count}: other tensors are in the others", self.kind()),
+            None => self.kind().to_owned(),
+        }
+    }
+
     /// Bytes of its files.
     pub fn file_bytes(&self) -> u64 {
         match self {

@@ -13,6 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
 use crate::action::Action;
+use crate::terminal::usual;
 
 /// How long the thread waits for a key before it looks whether it is still wanted.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -48,7 +49,10 @@ impl Input {
                     Ok(Event::Key(key)) => Action::Key(key),
                     Ok(Event::Mouse(mouse)) => Action::Mouse(mouse),
                     Ok(Event::Paste(text)) => Action::Paste(text),
-                    Ok(Event::Resize(columns, rows)) => Action::Resize(columns, rows),
+                    Ok(Event::Resize(columns, rows)) => {
+                        let (columns, rows) = usual(columns, rows);
+                        Action::Resize(columns, rows)
+                    }
                     Ok(Event::FocusGained | Event::FocusLost) => continue,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                     Err(_) => {

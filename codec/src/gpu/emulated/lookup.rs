@@ -152,6 +152,35 @@ fn rows_are_those_of_the_whole() {
     assert!(joined.contains(&1) && joined.last() > Some(&1), "planes of joined tensors: {joined:?}");
 }
 
+/// Looks up rows of a tensor that may be damaged, and compares them with what decoding each strip gives; whether all were sound.
+pub fn sound_or_nan(t: &mut Loaded, kind: OutputKind, ids: &[i64], seed: u64, what: &str) -> bool {
+    // Each strip by itself: what is decoded of it, and whether it is sound.
+    let mut whole = Vec::new();
+    let mut sound = Vec::new();
+    for strip in 0..t.plan.strips() {
+        let part = run(std::slice::from_mut(t), kind, &|_| strip..strip + 1, seed).remove(0);
+        whole.extend(part.bytes);
+        sound.push(part.status.is_none());
+    }
+    let got = look_up(t, kind, ids, true, seed, 0);
+    let all_sound = ids.iter().all(|&id| sound[id as usize / 16]);
+    assert_eq!(got.status.is_none(), all_sound, "{what}: {ids:?} of {sound:?}");
+    let row = t.plan.matrix.2 * kind.bytes();
+    for (i, &id) in ids.iter().enumerate() {
+        let (is, is_whole) = (&got.bytes[i * row..(i + 1) * row], &whole[id as usize * row..][..row]);
+        if sound[id as usize / 16] {
+            assert!(is == is_whole, "{what}: row {id}");
+            continue;
+        }
+        // The chunk is NaN; other chunks of the strip are as they are.
+        let elements = is.chunks_exact(kind.bytes()).zip(is_whole.chunks_exact(kind.bytes()));
+        let nans = elements.clone().filter(|(e, _)| files::is_nan(kind, e)).count();
+        assert!(nans > 0, "{what}: row {id} is not NaN anywhere");
+        assert!(elements.clone().all(|(e, w)| files::is_nan(kind, e) || e == w), "{what}: row {id}");
+    }
+    all_sound
+}
+
 /// What decoding all of a damaged tensor gives, and NaN where it reports; what is not looked up is not reported.
 #[test]
 fn damaged_chunks_give_nan_in_the_rows_that_want_them() {
@@ -181,38 +210,9 @@ fn damaged_chunks_give_nan_in_the_rows_that_want_them() {
         let what = format!("case {case}: {}", t.plan.name());
         let all_kinds = kinds(&t.plan);
         let kind = all_kinds[rng.random_range(0..all_kinds.len())];
-        let (rows, cols) = (t.plan.matrix.1, t.plan.matrix.2);
-        // Each strip by itself: what is decoded of it, and whether it is sound.
-        let mut whole = Vec::new();
-        let mut sound = Vec::new();
-        for strip in 0..t.plan.strips() {
-            let part = run(std::slice::from_mut(&mut t), kind, &|_| strip..strip + 1, case as u64).remove(0);
-            whole.extend(part.bytes);
-            sound.push(part.status.is_none());
-        }
-        let ids: Vec<i64> = (0..rng.random_range(1..6)).map(|_| rng.random_range(0..rows as i64)).collect();
-        let got = look_up(&mut t, kind, &ids, true, case as u64, 0);
-        let all_sound = ids.iter().all(|&id| sound[id as usize / 16]);
-        assert_eq!(got.status.is_none(), all_sound, "{what}: {ids:?} of {sound:?}");
-        let row = cols * kind.bytes();
-        for (i, &id) in ids.iter().enumerate() {
-            let (is, is_whole) = (&got.bytes[i * row..(i + 1) * row], &whole[id as usize * row..][..row]);
-            if sound[id as usize / 16] {
-                assert!(is == is_whole, "{what}: row {id}");
-                continue;
-            }
-            // The chunk is NaN; other chunks of the strip are as they are.
-            let is_nan = |e: &[u8]| match kind {
-                OutputKind::F16 => half::f16::from_le_bytes(e.try_into().unwrap()).is_nan(),
-                OutputKind::BF16 => half::bf16::from_le_bytes(e.try_into().unwrap()).is_nan(),
-                _ => f32::from_le_bytes(e.try_into().unwrap()).is_nan(),
-            };
-            let elements = is.chunks_exact(kind.bytes()).zip(is_whole.chunks_exact(kind.bytes()));
-            let nans = elements.clone().filter(|(e, _)| is_nan(e)).count();
-            assert!(nans > 0, "{what}: row {id} is not NaN anywhere");
-            assert!(elements.clone().all(|(e, w)| is_nan(e) || e == w), "{what}: row {id}");
-        }
-        if all_sound { missed += 1 } else { reported += 1 }
+        let rows = t.plan.matrix.1 as i64;
+        let ids: Vec<i64> = (0..rng.random_range(1..6)).map(|_| rng.random_range(0..rows)).collect();
+        if sound_or_nan(&mut t, kind, &ids, case as u64, &what) { missed += 1 } else { reported += 1 }
     }
     assert!(reported > cases / 8 && missed > cases / 8, "{reported} reported, {missed} not");
 }

@@ -372,6 +372,24 @@ fn damaged(mut t: Loaded, inputs: &Inputs, limits: Limits, seed: u64, what: &str
     Some((found, unseen))
 }
 
+/// Largest weight of those that sums of f16 are exact enough for.
+const ORDINARY: f32 = 100.0;
+
+/// Multiplies with a tensor that may be damaged: the results are those of what is decoded, where that is ordinary numbers.
+pub fn like_decoded(mut t: Loaded, rng: &mut StdRng, what: &str) {
+    let kind = [OutputKind::F16, OutputKind::BF16][rng.random_range(0..2)];
+    let count = [1, 3][rng.random_range(0..2)];
+    let inputs = Inputs::new(rng, kind, count, t.plan.matrix.2, 2.0);
+    let (limits, seed) = ([SMALL, LARGE][rng.random_range(0..2)], rng.random());
+    let decoded = run_all(std::slice::from_mut(&mut t), OutputKind::F32).remove(0);
+    let weights = decoded.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
+    if weights.into_iter().all(|w| w.abs() <= ORDINARY) {
+        damaged(t, &inputs, limits, seed, what);
+    } else {
+        multiply(std::slice::from_mut(&mut t), &inputs, None, &|s| 0..s, limits, seed);
+    }
+}
+
 /// What of a damaged plane decodes is multiplied with as it is; what does not makes its rows NaN, and is told.
 #[test]
 fn damage_shows_where_it_is() {

@@ -217,6 +217,7 @@ def prepared(
     feedback: bool = True,
     model: Any = None,
     device: torch.device | str | None = None,
+    trust_remote_code: bool = False,
     progress: bool = False,
 ) -> Iterator[tuple[_EncodeOptions, Callable[[str], _Chosen | None]]]:
     """Options for the native encoder and the function that chooses levels, for a source and what it is calibrated by.
@@ -235,7 +236,7 @@ def prepared(
                 "pass what it returns)"
             )
         path = Path(path_of(src))
-        return original_model(path if path.is_dir() else path.parent, device or "cpu", "auto")[0]
+        return original_model(path if path.is_dir() else path.parent, device or "cpu", "auto", trust_remote_code)[0]
 
     found = statistics_of(load, calibrate, progress=progress)
     chooser = Chooser(weights, found, options, feedback=feedback, device=device)

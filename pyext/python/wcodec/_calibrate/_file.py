@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import _files
-from .._errors import FileMissingError, FormatError, UnsupportedError
-from .._options import path_of
+from .._errors import FormatError, InputError, UnsupportedError
+from .._options import STATISTICS_KEY, has_statistics, path_of
 from ._moments import Packed, packed_elements
 from ._statistics import SiteRecord, Statistics, UnitRecord, moments_of
 
-_KEY = "wcodec.statistics"
 _VERSION = 1
 # More inputs than any layer has.
 _WIDEST = 1 << 24
@@ -24,11 +24,16 @@ _WIDEST = 1 << 24
 _PIECE = 1 << 26
 # What Python raises of a description that has something else somewhere.
 _CONTRADICTIONS = (AttributeError, KeyError, IndexError, OverflowError, RecursionError, TypeError, ValueError)
+# Of second moments, whose sums are float32.
+_LARGEST = 1e37
+# The bits of 1.01 as float16.
+_MOST = 0x3C0A
 _DTYPES = {torch.float32: "F32", torch.float16: "F16"}
 
 
 def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Writes the file, whole or not at all."""
+    """Writes the file, whole or not at all. Of other files it replaces none, which may be the model's."""
+    check_place(path, overwrite)
     description = {
         "version": _VERSION,
         "source": statistics.source,
@@ -43,7 +48,7 @@ def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) 
         "names": {name: list(parts) for name, parts in statistics.names.items()},
     }
     tensors: list[torch.Tensor] = []
-    header: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(description)}}
+    header: dict[str, Any] = {"__metadata__": {STATISTICS_KEY: json.dumps(description)}}
     at = 0
     for place, site in enumerate(statistics.sites):
         for number, block in enumerate(moments_of(statistics, site)):
@@ -67,6 +72,20 @@ def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) 
         out.finish()
 
 
+def check_place(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable[str] = ()) -> None:
+    """Whether statistics can be written there: before they are collected, which takes minutes.
+
+    :param inputs: the files that are read for it.
+    """
+    place = path_of(path)
+    with _files.output(place, inputs=inputs, overwrite=overwrite):
+        pass
+    if os.path.isfile(place) and os.path.getsize(place) and not has_statistics(place):
+        raise InputError(
+            f"{place}: there is something else than statistics, which is not replaced (choose another name)", file=place
+        )
+
+
 def _name(site: int, block: int, what: str) -> str:
     return f"{site}.{block}.{what}"
 
@@ -78,11 +97,10 @@ def load(path: str | os.PathLike[str]) -> Statistics:
     except ImportError:
         raise UnsupportedError("safetensors is not installed (pip install safetensors)") from None
     place = path_of(path)
-    if not Path(place).is_file():
-        raise FileMissingError(f"{place}: there is no such file (check the path)", file=place)
+    _files.regular(Path(place))
     try:
         opened: Any = safe_open(place, framework="pt")
-        text = (opened.metadata() or {}).get(_KEY)
+        text = (opened.metadata() or {}).get(STATISTICS_KEY)
         keys = set(opened.keys())
     except (SafetensorError, OSError, ValueError) as error:
         raise FormatError(f"{place}: not a file of statistics: {error} (collect them again)", file=place) from None
@@ -135,7 +153,9 @@ def _checked(said: Any, opened: Any, keys: set[str]) -> Statistics:
                 found[what] = opened.get_tensor(key)
             diagonal = found["diagonal"]
             fine = bool(torch.isfinite(diagonal).all()) and not bool((diagonal < 0).any())
+            fine = fine and float(diagonal.sum(dtype=torch.float64)) < _LARGEST
             _must(fine, f"second moments of {name!r} are negative or not finite")
+            _must(_are_correlations(found["correlations"]), f"correlations of {name!r} are beyond 1")
             moments[name].append(Packed(diagonal, found["correlations"]))
     _must(not left, f"{len(left)} tensors belong to nothing")
     return Statistics(
@@ -148,6 +168,13 @@ def _checked(said: Any, opened: Any, keys: set[str]) -> Statistics:
         text_hash=_text(said["text_hash"]),
         model_hash=_text(said["model_hash"]),
     )
+
+
+def _are_correlations(strips: torch.Tensor) -> bool:
+    """Whether all are from -1 to 1, with what float16 and sums of many inputs make of 1; NaN is not."""
+    # As whole numbers, which magnitudes of floats can be compared as: nothing is computed with what may be anything.
+    bits = strips.reshape(-1).view(torch.int16)
+    return all(int((piece & 0x7FFF).max()) <= _MOST for piece in bits.split(_PIECE))
 
 
 def _text(value: Any) -> str:
@@ -165,16 +192,17 @@ def _whole(value: Any, least: int = 0, most: int = 2**62) -> int:
     return int(value)
 
 
-def _real(value: Any) -> float:
+def _real(value: Any, most: float = math.inf) -> float:
     number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     _must(math.isfinite(number) and number >= 0, "a number that is negative or not finite")
+    _must(number <= most, "a part that is more than the whole")
     return number
 
 
 def _site(value: Any) -> SiteRecord:
     cols, width, tokens, left = value
     cols = _whole(cols, 1, _WIDEST)
-    return SiteRecord(cols, _whole(width, 1, cols), _whole(tokens), _real(left))
+    return SiteRecord(cols, _whole(width, 1, cols), _whole(tokens), _real(left, 1.01))
 
 
 def _unit(value: Any, sites: dict[str, SiteRecord]) -> UnitRecord:

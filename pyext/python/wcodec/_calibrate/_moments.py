@@ -73,7 +73,8 @@ def pack(moments: torch.Tensor) -> Packed:
     strips = []
     for begin in range(0, len(moments), _STRIP):
         strip = moments[begin : begin + _STRIP, begin:] * scale[begin:] * scale[begin : begin + _STRIP, None]
-        strips.append(strip.to("cpu", torch.float16).reshape(-1))
+        # Of inputs next to nothing, rounding may leave more than 1.
+        strips.append(strip.clamp_(-1, 1).to("cpu", torch.float16).reshape(-1))
     return Packed(diagonal.to("cpu"), torch.cat(strips))
 
 

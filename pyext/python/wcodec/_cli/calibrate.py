@@ -8,8 +8,9 @@ from pathlib import Path
 
 from .. import _format as fmt
 from .._errors import OutputExistsError
-from .._files import output
+from .._files import files_of
 from .._native import safe
+from .._options import has_statistics
 from .output import document, put, say, show_progress
 
 
@@ -39,17 +40,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """``wcodec calibrate``"""
-    from .. import _calibrate, _torch
+    from .. import _torch
     from .._models._original import original_model
 
     a = arguments
     _torch.require()
+    from .. import _calibrate
+    from .._calibrate._file import check_place
+
     if os.path.exists(a.output) and not a.overwrite:
         # Before the model runs for minutes.
         raise OutputExistsError(f"{a.output}: the file exists (pass --overwrite to replace it)", file=a.output)
-    with output(a.output, overwrite=a.overwrite):
-        # Whether it can be written, likewise.
-        pass
+    read = [name for name in files_of(a.model) if not has_statistics(name)]
+    check_place(a.output, a.overwrite, [*read, *([] if a.text is None else [a.text])])
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)
     statistics = _calibrate.collect_statistics(
         model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, seed=a.seed,

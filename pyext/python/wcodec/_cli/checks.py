@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from .. import _places
-from .._errors import InputError
+from .._errors import FormatError, InputError
+from .._files import regular
+from .._options import is_statistics_file
 from .output import check_plot
 
 _TILED = ("rans", "huffman")
@@ -31,6 +34,10 @@ def _useless(a: argparse.Namespace, names: Iterable[str], useless: bool, why: st
 
 def encode(a: argparse.Namespace) -> None:
     """``wcodec encode``: options of coders and schemes that nothing uses."""
+    _statistics(a)
+    if _given(a, "text"):
+        _places.check(a.text, "file")
+        regular(Path(a.text))
     rules = [rule for _, rule in a.rule]
     coders = {a.coder or "rans", *(rule.get("coder") for rule in rules)}
     schemes = {rule.get("scheme") or ("rate" if "bits" in rule else None) for rule in rules}
@@ -80,6 +87,18 @@ def _there(a: argparse.Namespace, *, hub: bool) -> None:
     for name in ("text", "statistics"):
         if _given(a, name):
             _places.check(getattr(a, name), "file")
+            regular(Path(getattr(a, name)))
+    _statistics(a)
+
+
+def _statistics(a: argparse.Namespace) -> None:
+    """Whether a file of statistics is one: a text would be taken for what to collect them on."""
+    if _given(a, "statistics"):
+        _places.check(a.statistics, "file")
+        if not is_statistics_file(regular(Path(a.statistics))):
+            raise FormatError(
+                f"{a.statistics}: not a file of statistics (name what wcodec calibrate wrote)", file=a.statistics
+            )
 
 
 def running(a: argparse.Namespace) -> None:

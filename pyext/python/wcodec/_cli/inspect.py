@@ -8,6 +8,7 @@ from typing import Any
 from .. import _format as fmt
 from .._container import Container
 from .._errors import InputError
+from .._files import files_of
 from .._metadata import lines as plan_facts
 from .._metadata import plan_of, quality_of
 from .._native import Facts, matching, safe
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
             shown = facts.sorted(shown, a.sort or "name")
         shown = shown[: a.top]
         if a.plot is not None:
-            save_plot(lambda: container.plot.heatmap(a.by or "bits"), a.plot)
+            save_plot(lambda: container.plot.heatmap(a.by or "bits"), a.plot, files_of(a.file))
         if a.json:
             parts = (part for i in range(0, len(shown), _PART) for part in facts.json(shown[i : i + _PART]))
             put(document("inspect", _record(container, facts)), parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .._errors import FileError, InputError, UnsupportedError
+from .._files import output
 from .._metadata import finite
 from .._native import safe, safe_lines
 from .._terminal import Table, columns, has_colors, is_terminal, paint, pairs, table, wrapped
@@ -183,13 +185,16 @@ def check_plot(path: str) -> None:
         raise FileError(f"{path}: the picture cannot be written: there is no such folder (choose another place)")
 
 
-def save_plot(draw: Callable[[], Any], path: str) -> None:
-    """Writes a picture; what its ending is called decides what it is."""
-    ax = draw()
-    try:
-        ax.figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise FileError(f"{path}: the picture cannot be written: {error.strerror} (choose another place)") from None
+def save_plot(draw: Callable[[], Any], path: str, inputs: Iterable[str]) -> None:
+    """Writes a picture, whole or not at all; what its ending is called decides what it is.
+
+    :param inputs: the files that are read for it.
+    """
+    with output(path, inputs=inputs, overwrite=True) as out:
+        drawn = io.BytesIO()
+        draw().figure.savefig(drawn, dpi=150, format=Path(path).suffix.removeprefix(".").lower())
+        out.write(drawn.getvalue())
+        out.finish()
 
 
 def reserve() -> None:

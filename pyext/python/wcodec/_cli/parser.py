@@ -258,6 +258,9 @@ def _encode(parser: argparse.ArgumentParser) -> None:
     )
     _tuning(parser)
     _patterns(parser)
+    parser.add_argument("--trust-remote-code", action="store_true",
+                        help="run code that comes with the model of a folder, where a model is built: for OUT/, "
+                             "--budget, --quality")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     _common(parser)
 

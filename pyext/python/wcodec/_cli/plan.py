@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import _plan
 from .._errors import InputError
+from .._files import files_of
 from .models import _quiet_loading, _running
 from .output import document, figures, put, save_plot, say, show_progress, tabulate
 
@@ -25,7 +26,7 @@ def frontier(arguments: argparse.Namespace) -> int:
             **_measuring(a),
         )  # fmt: skip
     if a.plot:
-        save_plot(report.plot.kl, a.plot)
+        save_plot(report.plot.kl, a.plot, [*files_of(a.model), a.text, *([a.statistics] if a.statistics else [])])
     if a.json:
         put(document("frontier", {"text": a.text, **report.to_dict()}))
     elif a.csv:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _progress, _torch
-from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
+from .._errors import FormatError, InputError, UnsupportedError
+from .._files import regular
 from .._foreign import by_transformers
 
 if TYPE_CHECKING:
@@ -126,13 +127,11 @@ def tokenizer_for(model: Any, tokenizer: Any = None, trust_remote_code: bool = F
 def _file_of(text: Any) -> Path | None:
     """The file that is meant, if a path is."""
     if isinstance(text, os.PathLike):
-        path = Path(text)
-        if not path.is_file():
-            raise FileMissingError(f"{path}: there is no such file (check the path)", file=path)
-        return path
+        return regular(Path(text))
     if isinstance(text, str) and 0 < len(text) < _LONGEST_PATH and "\n" not in text and "\0" not in text:
         try:
-            return Path(text) if Path(text).is_file() else None
+            # The name of a pipe or of a device is no text to measure on, either.
+            return regular(Path(text)) if os.path.exists(text) and not os.path.isdir(text) else None
         except OSError:
             return None
     return None

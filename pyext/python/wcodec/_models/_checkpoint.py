@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,20 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     :param path: a folder, or a file.
     :param rest: whether the folder may have only what is not compressed of a model.
+    :param files: of the folder, those to read, as transformers chose them; of a tensor that several have, the last
+        counts, as for transformers.
     :raises UnsupportedError: if weights are quantized in another way.
     """
 
-    def __init__(self, path: Path, rest: bool = False) -> None:
+    def __init__(self, path: Path, rest: bool = False, files: Sequence[Path] | None = None) -> None:
         from safetensors import SafetensorError, safe_open
 
-        if path.is_dir() and not any(path.glob("*.safetensors")) and not any(path.glob("*.safetensors.index.json")):
+        if (
+            files is None
+            and path.is_dir()
+            and not any(path.glob("*.safetensors"))
+            and not any(path.glob("*.safetensors.index.json"))
+        ):
             raise FileMissingError(
                 f"{path}: there is no .wcodec and no .safetensors file in it "
                 "(name the folder of a model; convert .bin files to .safetensors first)",
@@ -40,7 +48,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self._dtype = _torch.dtype_of(self.quantized.dtype)
         self._files: dict[str, Any] = {}
         opened: dict[str, Any] = {}
-        for name, place in _native.checkpoint(path, rest)[0]:
+        found = (pair for one in files or [path] for pair in _native.checkpoint(one, rest)[0])
+        for name, place in found:
             file = str(place)
             if file not in opened:
                 try:
@@ -50,6 +59,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                         f"{file}: not a safetensors file: {error} (download it again)", file=file
                     ) from None
             self._files[name] = opened[file]
+        self.files = [Path(file).name for file in opened]
+        """Names of the files that are read."""
         self._names = {name: name for name in self.quantized.names(list(self._files))}
 
     def __getitem__(self, key: str) -> torch.Tensor:
@@ -71,9 +82,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def is_float(self, key: str) -> bool:
         """Whether a tensor has elements that are rounded when it is encoded: of 16 or 32 bits."""
-        if key in self.quantized.tensors:
-            return True
-        return self._files[key].get_slice(key).get_dtype() in ("F32", "F16", "BF16")
+        return key in self.quantized.tensors or self._files[key].get_slice(key).get_dtype() in ("F32", "F16", "BF16")
 
     def same(self, key: str, other: str) -> bool:
         """Whether two tensors have the same values."""
@@ -107,13 +116,12 @@ class Stored(Mapping[str, torch.Tensor]):
 
     def __init__(self, container: Container, rest: Checkpoint | None) -> None:
         self.container, self._rest = container, rest
-        self._values = Values(container)
-        self._names = list(dict.fromkeys([*self._values, *(rest or ())]))
+        self.decoded = Values(container)
+        """The container's tensors as models have them."""
+        self._names = list(dict.fromkeys([*self.decoded, *(rest or ())]))
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        if key in self._values or self._rest is None:
-            return self._values[key]
-        return self._rest[key]
+        return self.decoded[key] if key in self.decoded or self._rest is None else self._rest[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -123,9 +131,7 @@ class Stored(Mapping[str, torch.Tensor]):
 
     def shape(self, key: str) -> tuple[int, ...]:
         """A tensor's shape, without decoding it."""
-        if key in self._values or self._rest is None:
-            return self._values.shape(key)
-        return self._rest.shape(key)
+        return self.decoded.shape(key) if key in self.decoded or self._rest is None else self._rest.shape(key)
 
     def same(self, key: str, other: str) -> bool:
         """Whether two tensors have the same values: decoded only if they are not stored alike."""
@@ -136,28 +142,35 @@ class Stored(Mapping[str, torch.Tensor]):
         return self.shape(key) == self.shape(other) and torch.equal(self[key], self[other])
 
 
+@dataclass(frozen=True)
+class Part:
+    """A tensor that is compressed by itself."""
+
+    read: Callable[[], torch.Tensor]
+    keys: tuple[str, ...]
+    """The tensors of the checkpoint that it is made of."""
+    index: int | None = None
+    """Its place in a stack, where it is a matrix of one."""
+    joined: bool = True
+    """Whether it is these tensors, or matrices of them, one below the other."""
+
+
 class Lazy(Mapping[str, torch.Tensor]):
-    """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once.
+    """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once."""
 
-    :param reads: by name, what reads a tensor.
-    :param keys_of: by name, the tensors of the checkpoint that it is made of.
-    :param stacks: of those that are these tensors, one below the other, by name: which matrix of a stack, or all.
-    """
+    def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> None:
+        self.checkpoint, self.parts = checkpoint, parts
 
-    def __init__(
-        self,
-        reads: Mapping[str, Callable[[], torch.Tensor]],
-        keys_of: Mapping[str, tuple[str, ...]],
-        stacks: Mapping[str, int | None],
-    ) -> None:
-        self._reads = reads
-        self.keys_of, self.stacks = keys_of, stacks
+    @property
+    def keys_used(self) -> set[str]:
+        """The tensors of the checkpoint that something is made of."""
+        return {key for part in self.parts.values() for key in part.keys}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return self._reads[name]()
+        return self.parts[name].read()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._reads)
+        return iter(self.parts)
 
     def __len__(self) -> int:
-        return len(self._reads)
+        return len(self.parts)

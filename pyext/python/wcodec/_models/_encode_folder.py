@@ -5,34 +5,28 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .. import _api, _native
-from .._errors import FileMissingError, InputError, OutputExistsError
+from .._errors import InputError
 from .._files import output
-from .._foreign import config_of, read_json
+from .._foreign import by_transformers, config_of, read_json
 from .._options import exactly, patterns
 from .._reports import CompressionReport
 from .._sources import tensor_source
-from . import _load
-from ._checkpoint import Checkpoint
+from . import _beside, _folder_kinds, _load
+from ._checkpoint import Checkpoint, Lazy, Part
 from ._find import Candidate, find
-from ._folder import quantization_of
 from ._names import Match, check, match
 from ._plain import as_ever
-from ._reads import Part, layer_reads, lazy, tensor, whole
+from ._put_folder import new_folder
+from ._reads import layer_reads, tensor, whole
 from ._replace import nothing_to_compress
 from ._save import CONFIG, FILE, REST
 from ._stored import as_stored, forget_quantization, is_exact
 from ._ties import settle
-
-# What else is in the folder of a model and goes with it: tokenizer, processors, settings for generation.
-_BESIDE = ("*.json", "*.jinja", "*.model", "vocab.txt", "merges.txt")
-_NOT_BESIDE = (CONFIG, "*.safetensors.index.json", "*.bin.index.json")
 
 
 def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionReport:
@@ -49,53 +43,25 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionR
             "a folder is written of the folder of a model (name that, or an output that ends with .wcodec)"
         )
     source, target = Path(src), Path(dst)
+    _folder_kinds.check(source)
     overwrite = bool(options.pop("overwrite", False))
-    _check_target(target, overwrite)
     wanted = patterns("include", options.pop("include", ())), patterns("exclude", options.pop("exclude", ()))
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as place:
-        new = Path(place) / target.name
-        new.mkdir()
+    inputs = [p for p in map(options.get, ("calibrate", "text")) if isinstance(p, str | os.PathLike)]
+    with new_folder(dst, source, inputs, overwrite) as (new, folder):
         report = _fill(source, new, wanted, options)
-        _put_in_place(new, target, Path(place) / "old")
+        folder.finish()
     return replace(report, path=os.fspath(target / FILE))
 
 
-def _put_in_place(new: Path, target: Path, old: Path) -> None:
-    """Renames, so that either model is there, whatever interrupts it."""
-    try:
-        if target.exists():
-            target.rename(old)
-        new.rename(target)
-    except BaseException:
-        if old.exists() and not target.exists():
-            old.rename(target)
-        raise
-
-
-def _check_target(target: Path, overwrite: bool) -> None:
-    if not target.parent.is_dir():
-        raise FileMissingError(f"{target.parent}: there is no such folder (make it first)", file=target.parent)
-    if not os.path.lexists(target):
-        return
-    if target.is_symlink() or not target.is_dir():
-        raise InputError(f"{target}: there is something else than a folder (choose another name)", file=target)
-    if not quantization_of(target):
-        if any(target.iterdir()):
-            raise InputError(
-                f"{target}: there is something else than a compressed model, which is not replaced "
-                "(choose another name, or empty the folder)",
-                file=target,
-            )
-    elif not overwrite:
-        raise OutputExistsError(f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target)
-
-
 def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options: dict[str, Any]) -> CompressionReport:
-    config = config_of(source)
+    trusted = bool(options.get("trust_remote_code"))
+    config = config_of(source, trust_remote_code=trusted)
     checkpoint = Checkpoint(source)
     with as_ever():
-        model = _load.skeleton(config, _load.computing_dtype_of(config, source))
+        with by_transformers(source, "makes no model of its config"):
+            model = _load.skeleton(config, _load.computing_dtype_of(config, source), trusted)
         found = match(model, checkpoint, checkpoint.shape)
+        matched = set(found.whole.values())
         settle(model, found, checkpoint.same)
         check(model, found, checkpoint.shape, str(checkpoint.path))
         candidates, skipped = find(model, [], [], True)
@@ -106,27 +72,27 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     encoded = _encoded(found, kept, checkpoint)
     encoded.update(_unused(found, checkpoint, wanted))
     transpose = [exactly(key) for c in kept if c.transposed for n in c.parameters for key in _keys_of(found, c, n)]
-    rest = _rest(found, checkpoint, encoded)
+    # Tensors that are tied to an equal one are stored once.
+    twice = matched - set(found.whole.values())
+    rest = {key: part for key, part in _rest(found, checkpoint, encoded).items() if key not in twice}
     metadata = {**(options.pop("metadata", None) or {}), **({_native.REST_KEY: REST} if rest else {})}
     options = {**options, "metadata": metadata, "transpose": transpose}
-    if all(part.keys == (name,) for name, part in encoded.items()):
+    as_they_are = all(part.keys == (name,) for name, part in encoded.items())
+    # A folder with an adapter is no source of one file, which could not have both.
+    if as_they_are and not (source / _folder_kinds.ADAPTER).is_file():
         skip = [*patterns("skip", options.pop("skip", ())), *(exactly(key) for key in checkpoint if key not in encoded)]
         report = _api.compress(source, new / FILE, skip=skip, **options)
     else:
         # Of stacks of experts, which are in one tensor, each is stored by itself; others are made of several.
-        weights: Any = lazy(encoded)
-        if is_exact(options):
-            looked_up = {k for c in kept if c.kind == "embedding" for n in c.parameters for k in _keys_of(found, c, n)}
-            weights = as_stored(weights, checkpoint, looked_up)
-        report = _api.compress(weights, new / FILE, **options)
+        weights = Lazy(checkpoint, encoded)
+        report = _api.compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
     with output(new / REST) as out:
-        out.write_tensors(tensor_source(lazy(rest), {"format": "pt"}))
+        out.write_tensors(tensor_source(Lazy(checkpoint, rest), {"format": "pt"}))
         out.finish()
-    for path in sorted(source.iterdir()):
-        beside = any(fnmatch.fnmatchcase(path.name, p) for p in _BESIDE)
-        if beside and path.is_file() and not any(fnmatch.fnmatchcase(path.name, p) for p in _NOT_BESIDE):
-            shutil.copyfile(path, new / path.name)
+    _beside.copy(source, new, checkpoint.files).tell(source)
     record = forget_quantization(read_json(source / CONFIG))
+    # It names weights that are not in this folder.
+    record.pop("transformers_weights", None)
     way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": options.get("coder", "rans")}
     record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")

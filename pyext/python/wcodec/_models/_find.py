@@ -169,17 +169,16 @@ def find(
             skipped += _of_model(module)
     chosen, skipped = _tied_together(model, chosen, skipped)
     skipped += _beside(chosen)
-    return chosen, [*skipped, *_vectors(model, {c.module for c in chosen}, skipped)]
+    return chosen, [*skipped, *_vectors(model, {c.module for c in chosen} | set(inside), skipped)]
 
 
-def _vectors(model: torch.nn.Module, chosen: set[Any], skipped: list[SkippedLayer]) -> list[SkippedLayer]:
-    """The modules that have vectors and numbers only, and are in no other that is named."""
+def _vectors(model: torch.nn.Module, counted: set[Any], skipped: list[SkippedLayer]) -> list[SkippedLayer]:
+    """The modules that have vectors and numbers only, and are counted with no other."""
     named = {s.name for s in skipped}
     found = []
     for name, module in model.named_modules():
-        parts = name.split(".")
-        inside = any(".".join(parts[:count]) in named for count in range(1, len(parts) + 1))
-        if name and not inside and module not in chosen and not isinstance(module, CompressedLayer) and _bytes(module):
+        told = not name or name in named or module in counted or isinstance(module, CompressedLayer)
+        if not told and _bytes(module):
             found.append(SkippedLayer(name, "it has no matrix", _bytes(module), vectors=True))
     return found
 

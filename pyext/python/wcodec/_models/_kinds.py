@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dis
-import types
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 
 from ..nn._forms import form_of
 from ..nn.experts import STACKS, eager_forward
+from ._uses import functions_of, multiplied
 
 # Matrices of a stack that are smaller, or so many for their size, are no matrices of experts.
 _LEAST = 8
@@ -62,12 +61,16 @@ def _others(module: torch.nn.Module, least: int) -> Kind:
     if any(c.__module__.startswith("torch.") and c is not torch.nn.Module for c in type(module).__mro__):
         # torch has code of its own for them, and for classes that derive from them.
         return Kind(why=f"a {type(module).__name__}")
+    of: Any = type(module)
     keys, kind = stacks_of(module), "experts"
     if not keys:
         large = {
             k: p for k, p in module._parameters.items() if p is not None and not is_unmade(p) and _is_large(p, least)
         }
-        keys, kind = tuple(large), "own"
+        kind = "own"
+        keys = tuple(key for key in large if multiplied(of, key) is not False)
+        if large and not keys:
+            return Kind(why=f"a {type(module).__name__}, which does not multiply with {', '.join(large)}")
     if not keys:
         return Kind(why=f"a {type(module).__name__}, whose matrices are small")
     why = _not_values(module, keys)
@@ -164,22 +167,11 @@ def _not_own(module: torch.nn.Module, keys: tuple[str, ...]) -> str | None:
     """Why a module cannot compute in its own way with weights that are decoded when they are read, if it cannot."""
     if "forward" in module.__dict__:
         return "its forward was replaced"
-    for function in _functions(type(module)):
+    for function in functions_of(type(module), _MAKING):
         for instruction in dis.get_instructions(function):
             if instruction.opname == "STORE_ATTR" and instruction.argval in keys:
-                return f"{type(module).__name__}.{function.co_name} replaces its {instruction.argval}"
+                return f"{type(module).__name__}.{function.__name__} replaces its {instruction.argval}"
     return None
-
-
-def _functions(kind: type[Any]) -> Iterator[types.CodeType]:
-    """The code that runs when a module of a class does, torch's own classes left out."""
-    for owner in kind.__mro__:
-        if owner.__module__.startswith("torch."):
-            continue
-        for name, value in vars(owner).items():
-            value = getattr(value, "__func__", value)
-            if isinstance(value, types.FunctionType) and name not in _MAKING:
-                yield value.__code__
 
 
 def is_unmade(parameter: torch.Tensor) -> bool:

@@ -12,32 +12,28 @@ import torch
 
 from .. import _api, _decodable, _devices, _places
 from .._container import Container, TensorEntry
-from .._errors import FileMissingError, FormatError, InputError, UnsupportedError
-from .._foreign import by_transformers, class_of, config_of, said
+from .._errors import FormatError, InputError, UnsupportedError
+from .._foreign import by_transformers, class_of, config_of
 from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings, refuse_disk
 from ..nn._scaled import Scaled
 from ..nn._store import Store
-from ._checkpoint import Checkpoint, Lazy, Stored
+from ._adapter import apply as apply_adapter
+from ._checkpoint import Checkpoint, Lazy, Part, Stored
 from ._find import Candidate, find, groups, routed
 from ._folder import container_of, quantization_of
+from ._folder_kinds import check as check_kind
+from ._hub import Options, downloaded
 from ._names import Match, check, match, shared_names
 from ._original import original_model
 from ._plain import as_ever, check_written, make_buffers, set_parameters
 from ._precision import keep_float32
 from ._reads import Part, layer_reads, lazy
 from ._replace import nothing_to_compress, replace
-from ._stored import AsStored, stored_of
+from ._stored import as_stored, is_exact
 from ._ties import settle
-
-# What a repository must have for a model; weights in other forms are left where they are.
-_WANTED = ["*.json", "*.wcodec", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-# And for models that are code of their own, where that is trusted.
-_CODE = ["*.py"]
-# For the first answer of the Hub.
-_HUB_SECONDS = 5.0
 
 
 def load_model(
@@ -56,6 +52,12 @@ def load_model(
     embeddings: bool = True,
     trusted: bool = False,
     trust_remote_code: bool = False,
+    revision: str | None = None,
+    subfolder: str = "",
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    force_download: bool = False,
     progress: bool | ProgressCallback = False,
     **options: Any,
 ) -> Any:
@@ -91,6 +93,12 @@ def load_model(
     :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
     :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
         kernels of the Hub), may be fetched and run. Without it, such a model is refused.
+    :param revision: of a repository, the branch, tag or commit, as for transformers' ``from_pretrained``.
+    :param subfolder: where in the repository, or in the folder, the model is.
+    :param token: for private repositories; that of ``hf auth login`` if left out.
+    :param cache_dir: where repositories are kept; the Hub's cache if left out.
+    :param local_files_only: whether only what was fetched before is taken, as with ``HF_HUB_OFFLINE=1``.
+    :param force_download: whether files are fetched again that are there.
     :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
     :raises InputError: if the weights are not those of the model: what is missing, extra or of another shape is named;
         if the budget is too small; if the model needs code that is not trusted.
@@ -102,7 +110,8 @@ def load_model(
     path = path_of(path)
     checked_settings(residency or "auto", vram_budget, cache, ram_budget)
     where = _devices.place(device or "cpu")
-    folder, file = _located(path, trust_remote_code)
+    hub = Options(revision, subfolder, token, cache_dir, local_files_only, force_download)
+    folder, file = _located(path, trust_remote_code, hub)
     settings = _settings(folder, residency, vram_budget, cache, ram_budget)
     if file is None:
         refuse_disk(settings)
@@ -138,6 +147,7 @@ def load_model(
         model.eval()
         if folder is not None:
             _finish(model, folder)
+            apply_adapter(model, folder)
     return model
 
 
@@ -244,7 +254,8 @@ def compress_layers(
 ) -> Store:
     """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
     transpose = [exactly(name) for c in kept for name in c.transposed_tensors]
-    container = _api.compress_in_memory(weights, transpose=transpose, **encoding)
+    source = as_stored(weights, kept) if is_exact(encoding) else weights
+    container = _api.compress_in_memory(source, transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
     replace(model, kept, store, device=device)
     return store
@@ -262,47 +273,37 @@ def layer_weights(
     candidates = [c for c in candidates if all(found.has(n) for n in c.parameters)]
     if not candidates:
         raise nothing_to_compress(str(checkpoint.path), model, skipped)
-    reads: dict[str, Part] = {}
+    weights: dict[str, Part] = {}
     kept: list[Candidate] = []
     shared = shared_names(model)
     for candidate in candidates:
         parts = layer_reads(candidate, found, checkpoint)
         if candidate.kind != "experts":
             # A tied weight is stored once, under the first name that it has in the model.
-            stored = tuple(shared[name] if shared[name] in reads else name for name in parts)
+            stored = tuple(shared[name] if shared[name] in weights else name for name in parts)
             parts = dict(zip(stored, parts.values(), strict=True))
             candidate = changed(candidate, stored=(stored,))
-        reads.update(parts)
+        weights.update(parts)
         kept.append(candidate)
-    return kept, lazy(reads)
+    return kept, Lazy(checkpoint, weights)
 
 
 # Where things are
 
 
-def _located(path: str, trust_remote_code: bool) -> tuple[Path | None, Path | None]:
+def _located(path: str, trust_remote_code: bool, hub: Options | None = None) -> tuple[Path | None, Path | None]:
     """The folder of a model and its ``.wcodec`` file, of which one may be missing."""
+    hub = hub or Options()
     given = Path(path)
+    if given.is_dir():
+        given /= hub.subfolder
+        if not given.is_dir():
+            raise _places.missing(str(given), "folder")
     if given.is_file():
         return (given.parent if (given.parent / "config.json").is_file() else None), given
-    folder = given if given.is_dir() else _downloaded(path, [*_WANTED, *(_CODE if trust_remote_code else ())])
+    folder = given if given.is_dir() else downloaded(path, hub, trust_remote_code)
+    check_kind(folder)
     return folder, container_of(folder)
-
-
-def _downloaded(name: str, wanted: list[str]) -> Path:
-    """The folder of a repository, from the Hub or from what was fetched from there before."""
-    _places.check(name, hub=True)
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise _places.missing(name) from None
-    try:
-        # Names that are nowhere are told soon where there is no network, and a slow one has time.
-        return Path(snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS))
-    except Exception as error:
-        raise FileMissingError(
-            f"{name}: no such folder or file, and no repository that can be reached ({said(error)})", file=name
-        ) from None
 
 
 def _config(folder: Path | None, file: Path | None, trusted: bool, trust_remote_code: bool) -> Any:

@@ -45,6 +45,11 @@ def _save(
         raise InputError(f"save_pretrained of a model with compressed layers does not take {names} (leave it out)")
     if not is_main_process:
         return
+    if getattr(model, "_hf_peft_config_loaded", False):
+        # As transformers has it: of a model with adapters, its method saves these alone.
+        plain = type(model)._plain_class.save_pretrained
+        plain(model, save_directory, push_to_hub=push_to_hub, **options)
+        return
     save_pretrained(model, save_directory, overwrite=True)
     if push_to_hub:
         name = options.get("repo_id") or str(save_directory).rstrip("/\\").replace("\\", "/").rpartition("/")[2]

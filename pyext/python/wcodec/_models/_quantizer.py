@@ -19,16 +19,17 @@ from ..nn import CompressedLayer
 from ..nn._layer import computing_dtype
 from ..nn._placement import checked_settings, refuse_disk
 from ..nn._store import Store
-from . import _load
+from . import _load, _stored
 from ._checkpoint import Checkpoint, Stored
 from ._device_map import check_map, single, weigh
 from ._find import find, groups, routed
+from ._hub import container_beside
 from ._names import Match, check, match
 from ._plain import Filling, as_ever
 from ._precision import keep_float32
 from ._replace import replace
-from ._stored import check_all_taken, stored_of
 from ._ties import settle
+from ._values import Values
 
 _ADVICE = "put the config.json and the .wcodec file of one model together"
 
@@ -39,17 +40,17 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     if not files:
         raise InputError("there is no model.safetensors beside the .wcodec file (save it with wcodec.save_pretrained)")
     device, dtype = _place(model, options)
-    path = Path(files[0]).parent / Path(config.file).name
+    path = container_beside(files, config.file)
     with as_ever():
         container = Container.open(path)
-        rest = Checkpoint(_source(files), rest=True)
+        rest = Checkpoint(_source(files), rest=True, files=[Path(file) for file in files])
         stored = Stored(container, rest)
         keep_float32(model, dtype)
         found = match(model, stored, stored.shape)
         settle(model, found, stored.same)
         _check_stored_shapes(model, found, stored, path)
         candidates = _load.stored_candidates(model, found, container)
-        _check_extra(model, found, container, path)
+        _check_extra(model, found, stored.decoded, path)
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
         store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
         # Before layers are there, whose weights are no parameters.
@@ -70,7 +71,7 @@ def _check_stored_shapes(model: Any, found: Match, stored: Stored, path: Path) -
     compare, which can be told to ignore them."""
     for name, parameter in model.named_parameters(remove_duplicate=False):
         key = found.whole.get(name, "")
-        if key in stored.container and stored.shape(key) != tuple(parameter.shape):
+        if key in stored.decoded and stored.shape(key) != tuple(parameter.shape):
             raise InputError(
                 f"the container is not that of this model: {name} is {list(stored.shape(key))}, not "
                 f"{list(parameter.shape)} ({_ADVICE})",
@@ -79,13 +80,13 @@ def _check_stored_shapes(model: Any, found: Match, stored: Stored, path: Path) -
             )
 
 
-def _check_extra(model: Any, found: Match, container: Container, path: Path) -> None:
+def _check_extra(model: Any, found: Match, values: Values, path: Path) -> None:
     """What a container has beside the layers of a model: an error if it is to be that of this very class, and as with
     transformers a warning if the model is another head, or none, on the same layers."""
     kind = type(model).__name__
-    extra = [key for key in found.extra if key in container]
+    extra = [key for key in found.extra if key in values]
     names = (name for name, _ in model.named_parameters(remove_duplicate=False))
-    some = any(key in container for name in names if found.has(name) for key in found.keys(name))
+    some = any(key in values for name in names if found.has(name) for key in found.keys(name))
     if some and extra and kind not in (getattr(model.config, "architectures", None) or [kind]):
         warnings.warn(f"{path}: a {kind} has no use for {', '.join(extra[:5])}, which stay in the file", stacklevel=2)
     elif extra or not some:
@@ -106,7 +107,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     device, dtype = _place(model, options)
     with as_ever():
         # A repository's files are links to where the Hub's cache has them, named as they should be.
-        checkpoint = Checkpoint(_source(files))
+        checkpoint = Checkpoint(_source(files), files=files)
         keep_float32(model, dtype)
         names = match(model, checkpoint, checkpoint.shape)
         settle(model, names, checkpoint.same)
@@ -124,9 +125,8 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
             runs_on = device
         chosen_encoding = _load.calibrated(chosen_encoding, files[0].parent, runs_on, False, False)
         Filling(model, names, checkpoint.__getitem__, False, str(checkpoint.path))
-        source = stored_of(weights, checkpoint, kept, chosen_encoding)
-        _load.compress_layers(model, kept, source, chosen_encoding, device, settings)
-    taken = {key for keys in weights.keys_of.values() for key in keys} | {n for c in kept for n in c.parameters}
+        _load.compress_layers(model, kept, weights, chosen_encoding, device, settings)
+    taken = weights.keys_used | {n for c in kept for n in c.parameters}
     _ignore(model, taken | checkpoint.quantized.hidden)
     _leave_the_rest(model)
 

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from ._checkpoint import Checkpoint, Lazy
+from ._checkpoint import Checkpoint, Part
 from ._find import Candidate
 
 if TYPE_CHECKING:
     from ._names import Match
-
-
-@dataclass(frozen=True)
-class Part:
-    """A tensor that is compressed by itself."""
-
-    read: Callable[[], torch.Tensor]
-    keys: tuple[str, ...]
-    """The tensors of the checkpoint that it is made of."""
-    index: int | None = None
-    """Of a stack, which matrix it is."""
-    made: bool = False
-    """Whether it is anything else than these, one below the other."""
 
 
 def layer_reads(candidate: Candidate, found: Match, checkpoint: Checkpoint) -> dict[str, Part]:
@@ -42,8 +28,8 @@ def layer_reads(candidate: Candidate, found: Match, checkpoint: Checkpoint) -> d
 
 def whole(name: str, found: Match, checkpoint: Checkpoint) -> Part:
     """A whole parameter of a model."""
-    read = partial(found.value, name, checkpoint.__getitem__)
-    return Part(read, found.keys(name), made=name not in found.whole)
+    joined = name in found.whole
+    return Part(partial(found.value, name, checkpoint.__getitem__), found.keys(name), joined=joined)
 
 
 def tensor(key: str, checkpoint: Checkpoint) -> Part:
@@ -61,16 +47,7 @@ def _matrices(name: str, parameter: torch.Tensor, found: Match, checkpoint: Chec
         stack = found.experts[name]
         return [Part(partial(checkpoint.rows, stack[i]), stack[i]) for i in range(count)]
     held = _Held(partial(found.value, name, checkpoint.__getitem__), count)
-    return [Part(partial(held.matrix, i), found.keys(name), made=True) for i in range(count)]
-
-
-def lazy(parts: Mapping[str, Part]) -> Lazy:
-    """Parts as tensors to compress."""
-    return Lazy(
-        {name: part.read for name, part in parts.items()},
-        {name: part.keys for name, part in parts.items()},
-        {name: part.index for name, part in parts.items() if not part.made},
-    )
+    return [Part(partial(held.matrix, i), found.keys(name), joined=False) for i in range(count)]
 
 
 class _Held:

@@ -176,8 +176,8 @@ def decompress_(
         if isinstance(module, CompressedLinear | CompressedEmbedding):
             _keep_attributes(module, new)
         if not isinstance(module, CompressedExperts) and len(module.tensors) == 1:
-            key = (id(module._store), module.entry.name, module.dtype, module.device)
-            new.weight = shared.setdefault(key, new.weight)
+            key, (leaf,) = (id(module._store), module.entry.name, module.dtype, module.device), module.keys
+            new._parameters[leaf] = shared.setdefault(key, new._parameters[leaf])
         plain[id(module)] = new
     _swap(model, plain)
     _share_biases(model, {module: plain[id(module)] for module in found.values()})
@@ -279,7 +279,8 @@ def _plain(layer: CompressedLayer) -> torch.nn.Module:
 
 def _swap(model: torch.nn.Module, new: Mapping[int, torch.nn.Module]) -> None:
     """Puts modules in the places of others, wherever these are."""
-    for parent in list(model.modules()):
+    # Modules that are replaced may have others in them, which their new ones have, too.
+    for parent in dict.fromkeys([*model.modules(), *new.values()]):
         for name, child in list(parent._modules.items()):
             if id(child) in new:
                 parent._modules[name] = new[id(child)]

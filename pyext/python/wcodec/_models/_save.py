@@ -17,18 +17,15 @@ from .._errors import InputError, OutputExistsError
 from .._files import output
 from .._sources import tensor_source
 from ..nn import CompressedLayer
+from . import _beside
 from ._folder import quantization_of
 from ._parallel import check_whole
+from ._saved import check_own, inner, once, plain_name, save_settings
 from ._stored import forget_quantization
 
 FILE = "model.wcodec"
 REST = "model.safetensors"
 CONFIG = "config.json"
-# Files of a tokenizer, which belong to a model's folder.
-_TOKENIZER = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
-    *("merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json"),
-)
 # Weights that are not compressed, as transformers names them.
 _ORIGINALS = (REST, "*.safetensors.index.json", "model-*-of-*.safetensors", "pytorch_model*.bin*")
 
@@ -48,13 +45,17 @@ def save_pretrained(
     that are not compressed (norms, biases); ``config.json``, and files of the tokenizer. All of them are written under
     other names first: if something fails or is interrupted, the folder stays as it was.
 
-    :param tokenizer: saved with the model; if left out, its files are copied from where the model was loaded from, if
-        that was a folder.
+    :param tokenizer: saved with the model; if left out, its files are copied from where the model was loaded from, as
+        are, in any case, other files beside the weights there: of processors, chat templates, code, licences.
     :param overwrite: whether a compressed model in the folder may be replaced; one that is not compressed never is.
+    Of a model that ``torch.compile`` or ``DataParallel`` is around, the model itself is saved.
+
     :raises InputError: if no layer is compressed, layers come from several containers or are parts that ranks have, or
-        were compressed as those of a larger module; or the folder has a model that is not compressed.
+        were compressed as those of a larger module; if the model has adapters of peft, or parts that its class does not
+        make and loading would not find; or the folder has a model that is not compressed.
     :raises OutputExistsError: if the folder has a model and ``overwrite`` was not asked for.
     """
+    model = inner(model)
     layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
     if not layers:
         raise InputError(f"no layer of this {type(model).__name__} is compressed (call wcodec.compress_ first)")
@@ -71,13 +72,14 @@ def save_pretrained(
         )
     target = Path(folder)
     _keep_original(target)
+    rest = _rest(model)
+    check_own(model)
     with tempfile.TemporaryDirectory(prefix="wcodec-save-") as place, ExitStack() as stack:
         small = _small_files(model, layers[0], tokenizer, Path(place))
-        if tokenizer is None:
-            for name, path in _loaded_tokenizer(model, target).items():
-                # Nobody asked for these: those that are there stay.
-                if overwrite or not os.path.lexists(target / name):
-                    small.setdefault(name, path)
+        for name, path in _beside.of_model(model, target, tokenizer is None).items():
+            # Nobody asked for these: those that are there stay.
+            if overwrite or not os.path.lexists(target / name):
+                small.setdefault(name, path)
         if not overwrite:
             for name in (FILE, REST, *small):
                 if os.path.lexists(target / name):
@@ -95,7 +97,7 @@ def save_pretrained(
         names = list(dict.fromkeys(name for layer in layers for name in layer.tensors))
         names = layers[0]._store.catalogue.stored_with(names)
         outputs[0].write_extract(layers[0]._store.container._open, names, {_native.REST_KEY: REST})
-        outputs[1].write_tensors(tensor_source(_rest(model), {"format": "pt"}))
+        outputs[1].write_tensors(tensor_source(once(model, rest), {"format": "pt"}))
         # The config comes last: without it a folder is no model.
         for name in sorted(small, key=lambda n: n == CONFIG):
             outputs.append(begin(name))
@@ -137,22 +139,13 @@ def _small_files(model: Any, layer: CompressedLayer, tokenizer: Any, place: Path
     return {path.relative_to(place).as_posix(): path for path in sorted(place.rglob("*")) if path.is_file()}
 
 
-def _loaded_tokenizer(model: Any, target: Path) -> dict[str, Path]:
-    """Files of the tokenizer where the model was loaded from, by their names, unless that is where it is saved."""
-    loaded_from = str(getattr(model.config, "_name_or_path", ""))
-    source = Path(loaded_from)
-    if not loaded_from or not source.is_dir() or source.resolve() == target.resolve():
-        return {}
-    return {name: source / name for name in _TOKENIZER if (source / name).is_file()}
-
-
 def _rest(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers that are not compressed, tied ones once."""
-    out = {name: p.detach() for name, p in model.named_parameters()}
+    """Parameters and buffers that are not compressed, those that are one object once."""
+    out = {plain_name(name): p.detach() for name, p in model.named_parameters()}
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set:
-                out[f"{path}.{name}" if path else name] = buffer.detach()
+                out[plain_name(f"{path}.{name}" if path else name)] = buffer.detach()
     return out
 
 
@@ -171,7 +164,7 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
     try:
         if quantization is not None:
             del model.config.quantization_config
-        model.config.save_pretrained(target)
+        save_settings(model, target)
     finally:
         if quantization is not None:
             model.config.quantization_config = quantization
@@ -188,5 +181,3 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
         **layer._store.saved_settings(),
     }
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    if getattr(model, "generation_config", None) is not None:
-        model.generation_config.save_pretrained(target)

@@ -39,9 +39,11 @@ def as_stored(weights: Lazy, checkpoint: Checkpoint, looked_up: Set[str]) -> Laz
     :param looked_up: names of tables, of which rows are looked up as they are stored: they have values.
     """
     found: dict[str, list[tuple[QuantizedTensor, int | None]]] = {}
-    for name, index in weights.stacks.items():
-        parts = [checkpoint.quantized.tensors.get(key) for key in weights.keys_of[name]]
-        if name not in looked_up and (pairs := _pairs(parts, index)) is not None:
+    for name, part in weights.parts.items():
+        if name in looked_up or not part.joined:
+            continue
+        codes = [weights.checkpoint.quantized.tensors.get(key) for key in part.keys]
+        if (pairs := _pairs(codes, part.index)) is not None:
             found[name] = pairs
     return AsStored(weights, checkpoint, found) if found else weights
 
@@ -117,9 +119,8 @@ def check_all_taken(checkpoint: Checkpoint, weights: Lazy) -> None:
 
     :raises InputError: if there are such.
     """
-    taken = {key for keys in weights.keys_of.values() for key in keys}
-    quantized = checkpoint.quantized.tensors
-    left = [name for name in checkpoint if name in quantized and quantized[name].codes == name and name not in taken]
+    taken = weights.keys_used
+    left = [name for name in checkpoint if name in checkpoint.quantized.tensors and name not in taken]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise InputError(

@@ -318,11 +318,6 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         store.register(self)
 
 
-def _all_contents(store: Store, entry: TensorEntry) -> list[tuple[Any, ...]]:
-    """As :func:`contents`, with the scales beside it."""
-    return [contents(store.entry(name)) for name in store.catalogue.stored_with([entry.name])]
-
-
 class _OfLayer:
     """Where a :class:`CompressedWeight` of a layer has its values; as the layer was when it was read."""
 
@@ -376,6 +371,11 @@ class FrozenMatrix:
 
     def _replaced(self) -> InputError:
         return self._layer._replaced()
+
+
+def _all_contents(store: Store, entry: TensorEntry) -> list[tuple[Any, ...]]:
+    """As :func:`contents`, with the scales beside it."""
+    return [contents(store.entry(name)) for name in store.catalogue.stored_with([entry.name])]
 
 
 def contents(entry: TensorEntry) -> tuple[Any, ...]:

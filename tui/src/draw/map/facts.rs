@@ -72,7 +72,7 @@ fn lines(state: &State, rows: usize) -> Vec<Line> {
     let (file, map) = (&state.file, state.map.map(&state.file));
     let fact = |key: &str, value: String| Line::Fact(key.to_owned(), value);
     let format = match (&file.content, file.container()) {
-        (Content::Original(original), _) => original.kind().to_owned(),
+        (Content::Original(original), _) => original.described(),
         (Content::Cut(header, _), _) => format!("{}.{}, cut off", header.version.0, header.version.1),
         (_, Ok(c)) => format!("{}.{}, by {}", c.version().0, c.version().1, c.writer()),
         _ => String::new(),

@@ -1,0 +1,158 @@
+//! Headers of `.safetensors` files.
+
+use std::collections::HashMap;
+
+use safetensors::tensor::Metadata;
+use serde_json::{Map, Value, json};
+
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::file::InputFile;
+use crate::foreign;
+use crate::tensor::Dtype;
+
+/// Largest header that is read: safetensors' own limit.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// What a source says of a tensor whose dtype this crate knows nothing of: its elements may have fewer bits than a byte.
+#[derive(Clone, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
+pub struct Opaque {
+    /// The dtype, as the source calls it.
+    pub dtype: String,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+}
+
+impl Opaque {
+    /// # Errors
+    /// It is a dtype that needs no such description.
+    pub(crate) fn check(self) -> Result<Self> {
+        let known = Dtype::from_name(&self.dtype).is_ok();
+        if known || self.dtype.is_empty() {
+            return Err(Error::format(format!("'{}' is no other dtype", self.dtype)));
+        }
+        Ok(self)
+    }
+
+    /// Whether it may have so many bytes: where nothing is known of the dtype, it may have any.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        bits(&self.dtype).is_none_or(|bits| {
+            let elements = self.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+            elements.and_then(|n| n.checked_mul(bits)).is_some_and(|n| Some(n) == bytes.checked_mul(8))
+        })
+    }
+}
+
+/// What a header says.
+pub(super) struct Header {
+    /// All tensors; those of other dtypes as lists of bytes.
+    pub(super) known: Metadata,
+    /// What it says of these.
+    pub(super) opaque: HashMap<String, Opaque>,
+}
+
+/// The header of a safetensors file, and where its data begins.
+pub(super) fn read_header(file: &InputFile, cut: bool) -> Result<(u64, Header)> {
+    let advice = "check the path, or download the file again";
+    let go = Cancel::new();
+    let head = file.read(0, file.length().min(foreign::HEAD_BYTES as u64) as usize, &go)?;
+    let length = head.first_chunk().map_or(u64::MAX, |&b| u64::from_le_bytes(b));
+    let fits = length <= MAX_HEADER && length <= file.length().saturating_sub(8);
+    if (!fits || head.get(8) != Some(&b'{'))
+        && let Some(found) = foreign::known_as(file.path(), &head, file.length())
+    {
+        return Err(Error::format(format!("this is {}, not a .safetensors file", found.what)).advice(found.advice));
+    }
+    if file.length() < 8 {
+        return Err(
+            Error::format(format!("a file of {} bytes is not a safetensors file", file.length())).advice(advice)
+        );
+    }
+    if !fits {
+        return Err(Error::format(format!("a safetensors header of {length} bytes does not fit the file"))
+            .offset(0)
+            .advice(advice));
+    }
+    let header = file.read(8, length as usize, &go)?;
+    let header = parse(&header)
+        .map_err(|e| Error::format(format!("the safetensors header is damaged: {e}")).offset(8).advice(advice))?;
+    let want = (8 + length).saturating_add(header.known.data_len() as u64);
+    if want != file.length() && !(cut && file.length() < want) {
+        return Err(Error::corrupt(format!("the file has {} bytes, and its header says {want}", file.length()))
+            .offset(want.min(file.length()))
+            .advice("it was cut off or appended to: download it again"));
+    }
+    Ok((8 + length, header))
+}
+
+fn parse(text: &[u8]) -> serde_json::Result<Header> {
+    // As a rule there are none of other dtypes, and no text but the library's own is needed.
+    if let Ok(known) = serde_json::from_slice::<Metadata>(text)
+        && known.tensors().values().all(|info| Dtype::from_name(&format!("{:?}", info.dtype)).is_ok())
+    {
+        return Ok(Header { known, opaque: HashMap::new() });
+    }
+    let mut all: Map<String, Value> = serde_json::from_slice(text)?;
+    let mut opaque = HashMap::new();
+    for (name, entry) in all.iter_mut().filter(|(name, _)| *name != "__metadata__") {
+        if let Some((said, bytes)) = other(entry) {
+            entry["dtype"] = json!(Dtype::U8.name());
+            entry["shape"] = json!([bytes]);
+            opaque.insert(name.clone(), said);
+        }
+    }
+    // Offsets, and everything about the others, are the library's to check.
+    Ok(Header { known: serde_json::from_value(Value::Object(all))?, opaque })
+}
+
+/// What an entry says of a tensor of another dtype, and its bytes.
+fn other(entry: &Value) -> Option<(Opaque, u64)> {
+    let said = Opaque {
+        dtype: entry.get("dtype")?.as_str()?.to_owned(),
+        shape: serde_json::from_value(entry.get("shape")?.clone()).ok()?,
+    };
+    let (begin, end): (u64, u64) = serde_json::from_value(entry.get("data_offsets")?.clone()).ok()?;
+    let bytes = end.checked_sub(begin)?;
+    Some((said.check().ok().filter(|said| said.fits(bytes))?, bytes))
+}
+
+/// Bits of an element of a dtype whose elements have fewer than a byte.
+fn bits(dtype: &str) -> Option<u64> {
+    match dtype {
+        "F4" => Some(4),
+        "F6_E2M3" | "F6_E3M2" => Some(6),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_dtypes_are_bytes() {
+        let text = r#"{"a": {"dtype": "F4", "shape": [2, 8], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [1],
+            "data_offsets": [8, 12]}, "c": {"dtype": "Q3", "shape": [7], "data_offsets": [12, 15]}, "__metadata__": {"x": "y"}}"#;
+        let header = parse(text.as_bytes()).unwrap();
+        let kinds = ["a", "b", "c"].map(|name| {
+            let info = header.known.info(name).unwrap();
+            (format!("{:?}", info.dtype), info.shape.clone(), header.opaque.get(name).cloned())
+        });
+        let opaque = |dtype: &str, shape: &[usize]| Some(Opaque { dtype: dtype.to_owned(), shape: shape.to_vec() });
+        assert_eq!(kinds[0], ("U8".to_owned(), vec![8], opaque("F4", &[2, 8])));
+        assert_eq!(kinds[1], ("F32".to_owned(), vec![1], None));
+        assert_eq!(kinds[2], ("U8".to_owned(), vec![3], opaque("Q3", &[7])));
+        assert_eq!(header.known.metadata().as_ref().unwrap()["x"], "y");
+        for wrong in [
+            // Too few bytes, none at all, a hole, a shape that is none.
+            r#"{"a": {"dtype": "F4", "shape": [2, 8], "data_offsets": [0, 7]}}"#,
+            r#"{"a": {"dtype": "Q3", "shape": [2, 8], "data_offsets": [7, 0]}}"#,
+            r#"{"a": {"dtype": "Q3", "shape": [2, 8], "data_offsets": [1, 2]}}"#,
+            r#"{"a": {"dtype": "Q3", "shape": [-2], "data_offsets": [0, 2]}}"#,
+            r#"{"a": {"dtype": 3, "shape": [2], "data_offsets": [0, 2]}}"#,
+            r#"{"a": {"dtype": "", "shape": [2], "data_offsets": [0, 2]}}"#,
+        ] {
+            assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+}

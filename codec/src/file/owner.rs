@@ -1,0 +1,171 @@
+//! Whose a temporary file is: it is in its name, which every file system and every machine that shares it can read.
+//!
+//! A lock alone does not tell: on some file systems of networks, and on those that only pretend, the locks of one machine mean nothing
+//! to the others.
+
+use std::fmt;
+
+/// A process, of all machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// Machine, its start and the space that numbers of processes are of; 0 where the system does not say.
+    node: u64,
+    process: u32,
+    /// When it began, in ticks of the machine: numbers of processes are given again.
+    begin: u64,
+}
+
+impl Owner {
+    /// This process.
+    pub(super) fn own() -> Self {
+        let process = std::process::id();
+        Self { node: system::node(), process, begin: system::begin(process).unwrap_or(0) }
+    }
+
+    /// Reads what [`Display`](fmt::Display) wrote.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('-');
+        let node = parts.next().filter(|n| n.len() == 16)?;
+        let found = Self {
+            node: u64::from_str_radix(node, 16).ok()?,
+            process: parts.next()?.parse().ok()?,
+            begin: parts.next()?.parse().ok()?,
+        };
+        // In no other writing, so that nothing else is taken for one.
+        (parts.next().is_none() && found.to_string() == text).then_some(found)
+    }
+
+    /// Whether it is known to have ended. Of a process of another machine, or of another container, nobody here knows.
+    pub(super) fn has_ended(&self) -> bool {
+        let node = system::node();
+        if self.node != node || (node == 0 && system::COUNTS) {
+            return false;
+        }
+        match system::begin(self.process) {
+            Some(begin) => begin != self.begin,
+            None => !system::exists(self.process),
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{}-{}", self.node, self.process, self.begin)
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::sync::OnceLock;
+
+    pub(super) const COUNTS: bool = true;
+
+    pub(super) fn node() -> u64 {
+        static NODE: OnceLock<u64> = OnceLock::new();
+        *NODE.get_or_init(|| read().unwrap_or(0))
+    }
+
+    /// Containers of one machine may have the same name, and machines that were copied the same start.
+    fn read() -> Option<u64> {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+        let space = std::fs::read_link("/proc/self/ns/pid").ok()?;
+        let name = rustix::system::uname().nodename().to_bytes().to_vec();
+        let all = [&boot[..], space.as_os_str().as_encoded_bytes(), &name].join(&0);
+        Some(xxhash_rust::xxh3::xxh3_64(&all).max(1))
+    }
+
+    /// When a process began; nothing if there is none, or if it is dead and only waits to be asked how it ended.
+    pub(super) fn begin(process: u32) -> Option<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // Its name is in parentheses, and may hold any.
+        let mut rest = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
+        match rest.next()? {
+            "Z" | "X" => None,
+            _ => rest.nth(18)?.parse().ok(),
+        }
+    }
+
+    /// Whether there is one that says nothing of itself: `/proc` may hide those of other users.
+    pub(super) fn exists(process: u32) -> bool {
+        let id = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
+        id.is_some_and(|id| rustix::process::test_kill_process(id) == Err(rustix::io::Errno::PERM))
+    }
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+mod system {
+    pub(super) const COUNTS: bool = true;
+
+    pub(super) fn node() -> u64 {
+        xxhash_rust::xxh3::xxh3_64(rustix::system::uname().nodename().to_bytes()).max(1)
+    }
+
+    pub(super) fn begin(_: u32) -> Option<u64> {
+        None
+    }
+
+    pub(super) fn exists(process: u32) -> bool {
+        let id = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
+        id.is_some_and(|id| rustix::process::test_kill_process(id) != Err(rustix::io::Errno::SRCH))
+    }
+}
+
+/// Locks reach everybody there, and say it alone.
+#[cfg(not(unix))]
+mod system {
+    pub(super) const COUNTS: bool = false;
+
+    pub(super) fn node() -> u64 {
+        0
+    }
+
+    pub(super) fn begin(_: u32) -> Option<u64> {
+        None
+    }
+
+    pub(super) fn exists(_: u32) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_read_as_they_are_written() {
+        let own = Owner::own();
+        assert_eq!(Owner::parse(&own.to_string()), Some(own));
+        let text = "0123456789abcdef-17-2";
+        let parsed = Owner { node: 0x0123_4567_89ab_cdef, process: 17, begin: 2 };
+        assert_eq!((Owner::parse(text), parsed.to_string().as_str()), (Some(parsed), text));
+        for other in ["", "1-2-3", "0123456789abcdef-17", "0123456789abcdef-017-2", "0123456789ABCDEF-17-2"] {
+            assert_eq!(Owner::parse(other), None, "{other}");
+        }
+        assert_eq!(Owner::parse("0123456789abcdef-17-2-1"), None);
+        assert_eq!(Owner::parse("0123456789abcdef--17-2"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn only_processes_of_this_machine_are_known_to_have_ended() {
+        let own = Owner::own();
+        assert!(own.node != 0 && own.begin != 0 && !own.has_ended());
+        // The number was given again.
+        assert!(Owner { begin: own.begin + 1, ..own }.has_ended());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let other = Owner { process: child.id(), begin: system::begin(child.id()).unwrap(), ..own };
+        assert!(!other.has_ended());
+        child.kill().unwrap();
+        // Dead, though nobody has asked how it ended.
+        while system::begin(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(other.has_ended());
+        child.wait().unwrap();
+        assert!(other.has_ended());
+        // Elsewhere there may be such a process.
+        assert!(!Owner { node: own.node ^ 1, ..other }.has_ended());
+        assert!(!Owner { node: 0, ..other }.has_ended());
+    }
+}
