@@ -18,6 +18,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import quantized_checkpoints as small  # noqa: E402
 from wcodec import _quantized  # noqa: E402
+from wcodec._models._checkpoint import Stored  # noqa: E402
 from wcodec.nn._scaled import Scaled, ScaledDecoder  # noqa: E402
 from wcodec.nn._store import Store  # noqa: E402
 
@@ -242,3 +243,27 @@ def test_ranks_and_engines_are_told(tmp_path: Path) -> None:
 
     with pytest.raises(wcodec.UnsupportedError, match="which vLLM does not get"):
         Weights(tmp_path / "out")
+
+
+def test_codes_alone_do_not_make_weights_the_same() -> None:
+    codes, scales = small.blocked(torch.randn(64, 64, generator=torch.Generator().manual_seed(8)), 32)
+    given = {"a.weight": codes, "a.weight_scale_inv": scales}
+    for name, factor in (("b", 2), ("c", 1)):
+        given |= {f"{name}.weight": codes.clone(), f"{name}.weight_scale_inv": scales * factor}
+    stored = Stored(wcodec.open(wcodec.compress_to_bytes(given, scheme="lossless")[0]), None)
+    assert list(stored) == ["a.weight", "b.weight", "c.weight"]
+    assert not stored.same("a.weight", "b.weight") and stored.same("a.weight", "c.weight")
+
+
+def test_what_is_no_layer_is_filled_in_or_refused(tmp_path: Path) -> None:
+    made = MODELS["gpt-oss"](tmp_path / "source")
+    assert any(name.endswith("_blocks") for name in made)
+    given = wcodec.WCodecConfig(exclude="*experts*")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "source", quantization_config=given)
+    theirs = small.dequantized(tmp_path / "source")
+    experts, others = (m.model.layers[0].mlp.experts for m in (model, theirs))
+    assert torch.equal(experts.gate_up_proj, others.gate_up_proj)
+    MODELS["llama"](tmp_path / "fp8")
+    with pytest.raises(wcodec.InputError, match="up_proj.weight'.* is quantized, and is no layer that is compressed"):
+        given = wcodec.WCodecConfig(exclude="*up_proj*")
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "fp8", quantization_config=given)

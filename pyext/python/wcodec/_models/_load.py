@@ -30,7 +30,7 @@ from ._names import Match, check, match, shared_names
 from ._original import original_model
 from ._plain import as_ever, check_written, make_buffers, set_parameters
 from ._precision import keep_float32
-from ._reads import Part, layer_reads, lazy
+from ._reads import layer_reads
 from ._replace import nothing_to_compress, replace
 from ._stored import as_stored, is_exact
 from ._ties import settle
@@ -137,8 +137,7 @@ def load_model(
             settle(model, found, rest.same)
             check(model, found, rest.shape, str(rest.path))
             kept, weights = layer_weights(model, rest, found, chosen)
-            source = stored_of(weights, rest, kept, encoding)
-            store = compress_layers(model, kept, source, encoding, where, settings)
+            store = compress_layers(model, kept, weights, encoding, where, settings)
             set_parameters(model, found, rest.__getitem__, where)
             store.prepare()
         check_written(model, str(place))
@@ -247,7 +246,7 @@ def _runs(entry: TensorEntry, dtype: torch.dtype, scaled: Scaled | tuple[()]) ->
 def compress_layers(
     model: Any,
     kept: list[Candidate],
-    weights: Lazy | AsStored,
+    weights: Lazy,
     encoding: dict[str, Any],
     device: torch.device,
     settings: Settings,

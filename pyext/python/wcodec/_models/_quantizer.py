@@ -115,7 +115,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         chosen = (patterns("include", config.include), patterns("exclude", config.exclude), config.embeddings)
         _check_shapes(model, checkpoint, names, {name for c in find(model, *chosen)[0] for name in c.parameters})
         kept, weights = _load.layer_weights(model, checkpoint, names, chosen)
-        check_all_taken(checkpoint, weights)
+        _stored.check_all_taken(checkpoint, weights)
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
         refuse_disk(settings)
         chosen_encoding = {"progress": False, **config.encoding()}

@@ -3,7 +3,7 @@ keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,20 +24,12 @@ def is_exact(encoding: Mapping[str, Any]) -> bool:
     return encoding.get("scheme") in ("lossless", "raw") and encoding.get("calibrate") is None
 
 
-def stored_of(
-    weights: Lazy, checkpoint: Checkpoint, kept: list[Candidate], encoding: Mapping[str, Any]
-) -> Lazy | AsStored:
-    """What is compressed of a model's layers: codes and scales where they are kept, else values."""
-    if not is_exact(encoding):
-        return weights
-    return as_stored(weights, checkpoint, {n for c in kept if c.kind == "embedding" for ns in c.tensors for n in ns})
-
-
-def as_stored(weights: Lazy, checkpoint: Checkpoint, looked_up: Set[str]) -> Lazy | AsStored:
+def as_stored(weights: Lazy, kept: list[Candidate]) -> Lazy | AsStored:
     """The weights of layers as codes and scales, of those layers that can run from them.
 
-    :param looked_up: names of tables, of which rows are looked up as they are stored: they have values.
+    :param kept: the layers; those whose rows are looked up have values.
     """
+    looked_up = {name for c in kept if c.kind == "embedding" for names in c.tensors for name in names}
     found: dict[str, list[tuple[QuantizedTensor, int | None]]] = {}
     for name, part in weights.parts.items():
         if name in looked_up or not part.joined:
@@ -45,7 +37,7 @@ def as_stored(weights: Lazy, checkpoint: Checkpoint, looked_up: Set[str]) -> Laz
         codes = [weights.checkpoint.quantized.tensors.get(key) for key in part.keys]
         if (pairs := _pairs(codes, part.index)) is not None:
             found[name] = pairs
-    return AsStored(weights, checkpoint, found) if found else weights
+    return AsStored(weights, found) if found else weights
 
 
 def _pairs(parts: list[QuantizedTensor | None], index: int | None) -> list[tuple[QuantizedTensor, int | None]] | None:
@@ -67,12 +59,14 @@ def _pairs(parts: list[QuantizedTensor | None], index: int | None) -> list[tuple
 class AsStored(Described):
     """Tensors to compress, some of them codes with their scales beside them, read when they are needed."""
 
-    def __init__(
-        self, weights: Lazy, checkpoint: Checkpoint, pairs: Mapping[str, list[tuple[QuantizedTensor, int | None]]]
-    ) -> None:
-        self._weights, self._checkpoint, self._pairs = weights, checkpoint, pairs
+    def __init__(self, weights: Lazy, pairs: Mapping[str, list[tuple[QuantizedTensor, int | None]]]) -> None:
+        self._weights, self._pairs = weights, pairs
         self._scales = {name + _SCALES: name for name in pairs}
-        self.metadata = {_native.QUANTIZED_KEY: checkpoint.quantized.record}
+        self.metadata = {_native.QUANTIZED_KEY: weights.checkpoint.quantized.record}
+
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        return self._weights.checkpoint
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name in self._scales:
@@ -115,12 +109,14 @@ def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def check_all_taken(checkpoint: Checkpoint, weights: Lazy) -> None:
-    """Refuses codes that no layer is made of: transformers would read them as if they were values.
+    """Refuses codes that no layer is made of: transformers would read them as if they were values. It does not find
+    those whose values have another name, and they are filled in.
 
     :raises InputError: if there are such.
     """
     taken = weights.keys_used
-    left = [name for name in checkpoint if name in checkpoint.quantized.tensors and name not in taken]
+    quantized = checkpoint.quantized.tensors
+    left = [name for name in checkpoint if name in quantized and quantized[name].codes == name and name not in taken]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise InputError(
@@ -140,4 +136,4 @@ def forget_quantization(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-__all__ = ["AsStored", "as_stored", "check_all_taken", "forget_quantization", "is_exact", "stored_of"]
+__all__ = ["AsStored", "as_stored", "check_all_taken", "forget_quantization", "is_exact"]
