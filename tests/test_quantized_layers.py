@@ -19,6 +19,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 import quantized_checkpoints as small  # noqa: E402
 from wcodec import _quantized  # noqa: E402
 from wcodec._models._checkpoint import Stored  # noqa: E402
+from wcodec.nn._layer import contents  # noqa: E402
 from wcodec.nn._scaled import Scaled, ScaledDecoder  # noqa: E402
 from wcodec.nn._store import Store  # noqa: E402
 
@@ -248,11 +249,14 @@ def test_ranks_and_engines_are_told(tmp_path: Path) -> None:
 def test_codes_alone_do_not_make_weights_the_same() -> None:
     codes, scales = small.blocked(torch.randn(64, 64, generator=torch.Generator().manual_seed(8)), 32)
     given = {"a.weight": codes, "a.weight_scale_inv": scales}
-    for name, factor in (("b", 2), ("c", 1)):
+    for name, factor in (("b", 2), ("c", 1), ("d", 3)):
         given |= {f"{name}.weight": codes.clone(), f"{name}.weight_scale_inv": scales * factor}
-    stored = Stored(wcodec.open(wcodec.compress_to_bytes(given, scheme="lossless")[0]), None)
-    assert list(stored) == ["a.weight", "b.weight", "c.weight"]
-    assert not stored.same("a.weight", "b.weight") and stored.same("a.weight", "c.weight")
+    container = wcodec.open(wcodec.compress_to_bytes(given, scheme="lossless")[0])
+    stored = Stored(container, None)
+    assert list(stored) == ["a.weight", "b.weight", "c.weight", "d.weight"]
+    assert contents(container["b.weight"]) == contents(container["d.weight"])
+    assert not stored.same("b.weight", "d.weight") and not stored.same("a.weight", "b.weight")
+    assert stored.same("a.weight", "c.weight")
 
 
 def test_what_is_no_layer_is_filled_in_or_refused(tmp_path: Path) -> None:
