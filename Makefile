@@ -143,7 +143,7 @@ test-gpu: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) $(SELFTEST)/made ## 
 	cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
 	WCODEC_KERNELS=ptx cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
 	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/test_gpu_vllm.py tests/test_gpu_torch.py tests/test_gpu_host.py tests/test_gpu_disk.py \
-		tests/test_gpu_models.py tests/test_gpu_embeddings.py tests/test_gpu_threads.py tests/test_gpu_encode.py tests/test_gpu_lossless.py tests/test_gpu_rate.py \
+		tests/test_gpu_models.py tests/test_gpu_embeddings.py tests/test_gpu_threads.py tests/test_gpu_encode.py tests/test_gpu_lossless.py tests/test_gpu_quantized.py tests/test_gpu_rate.py \
 		tests/test_gpu_products.py tests/test_gpu_experts.py tests/test_gpu_random.py tests/test_gpu_blocks.py tests/test_gpu_calibrate.py tests/test_gpu_gradients.py \
 		tests/test_gpu_parallel.py tests/test_nn_plans_gpu.py
 	@grep -q 'skipped="0"' target/test-gpu.xml || { echo "tests were skipped: see above"; exit 1; }

@@ -18,6 +18,8 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import quantized_checkpoints as small  # noqa: E402
 from wcodec import _quantized  # noqa: E402
+from wcodec._models._checkpoint import Stored  # noqa: E402
+from wcodec.nn._layer import contents  # noqa: E402
 from wcodec.nn._scaled import Scaled, ScaledDecoder  # noqa: E402
 from wcodec.nn._store import Store  # noqa: E402
 
@@ -53,11 +55,12 @@ def test_from_a_checkpoint_to_text(kind: str, scheme: str | None, tmp_path: Path
     model = wcodec.load_model(out)
     assert len(layers(model)) > 8
     assert not [name for name in safetensors_torch.load_file(out / "model.safetensors") if "scale" in name]
-    others = [transformers.AutoModelForCausalLM.from_pretrained(out), wcodec.load_model(source, scheme=scheme)]
-    if kind != "gpt-oss":
-        # Whose experts transformers would read itself.
-        given = wcodec.WCodecConfig(scheme=scheme)
-        others.append(transformers.AutoModelForCausalLM.from_pretrained(source, quantization_config=given))
+    given = wcodec.WCodecConfig(scheme=scheme)
+    others = [
+        transformers.AutoModelForCausalLM.from_pretrained(out),
+        wcodec.load_model(source, scheme=scheme),
+        transformers.AutoModelForCausalLM.from_pretrained(source, quantization_config=given),
+    ]
     for other in others:
         assert torch.equal(logits(other), logits(model))
     theirs = small.dequantized(source)
@@ -241,3 +244,30 @@ def test_ranks_and_engines_are_told(tmp_path: Path) -> None:
 
     with pytest.raises(wcodec.UnsupportedError, match="which vLLM does not get"):
         Weights(tmp_path / "out")
+
+
+def test_codes_alone_do_not_make_weights_the_same() -> None:
+    codes, scales = small.blocked(torch.randn(64, 64, generator=torch.Generator().manual_seed(8)), 32)
+    given = {"a.weight": codes, "a.weight_scale_inv": scales}
+    for name, factor in (("b", 2), ("c", 1), ("d", 3)):
+        given |= {f"{name}.weight": codes.clone(), f"{name}.weight_scale_inv": scales * factor}
+    container = wcodec.open(wcodec.compress_to_bytes(given, scheme="lossless")[0])
+    stored = Stored(container, None)
+    assert list(stored) == ["a.weight", "b.weight", "c.weight", "d.weight"]
+    assert contents(container["b.weight"]) == contents(container["d.weight"])
+    assert not stored.same("b.weight", "d.weight") and not stored.same("a.weight", "b.weight")
+    assert stored.same("a.weight", "c.weight")
+
+
+def test_what_is_no_layer_is_filled_in_or_refused(tmp_path: Path) -> None:
+    made = MODELS["gpt-oss"](tmp_path / "source")
+    assert any(name.endswith("_blocks") for name in made)
+    given = wcodec.WCodecConfig(exclude="*experts*")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "source", quantization_config=given)
+    theirs = small.dequantized(tmp_path / "source")
+    experts, others = (m.model.layers[0].mlp.experts for m in (model, theirs))
+    assert torch.equal(experts.gate_up_proj, others.gate_up_proj)
+    MODELS["llama"](tmp_path / "fp8")
+    with pytest.raises(wcodec.InputError, match="up_proj.weight'.* is quantized, and is no layer that is compressed"):
+        given = wcodec.WCodecConfig(exclude="*up_proj*")
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "fp8", quantization_config=given)

@@ -240,7 +240,13 @@ mod tests {
     fn seen(tensors: &[(&str, Dtype)]) -> Option<String> {
         let made: Vec<SourceTensor> = tensors
             .iter()
-            .map(|&(name, dtype)| SourceTensor { name: name.into(), dtype, shape: vec![32, 32], alias_of: None })
+            .map(|&(name, dtype)| SourceTensor {
+                name: name.into(),
+                dtype,
+                shape: vec![32, 32],
+                alias_of: None,
+                opaque: None,
+            })
             .collect();
         of_tensors(&made.iter().map(|t| (t.name.as_str(), t)).collect()).map(|f| f.what)
     }

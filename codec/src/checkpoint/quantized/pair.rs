@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     fn tensor(name: &str, dtype: Dtype, shape: &[usize]) -> SourceTensor {
-        SourceTensor { name: name.into(), dtype, shape: shape.into(), alias_of: None }
+        SourceTensor { name: name.into(), dtype, shape: shape.into(), alias_of: None, opaque: None }
     }
 
     fn grid(

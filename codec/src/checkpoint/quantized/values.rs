@@ -181,9 +181,9 @@ mod tests {
         assert_eq!(nan(Dtype::F8_E4M3FNUZ), [0x80]);
         assert_eq!(nan(Dtype::F8_E5M2FNUZ), [0x80]);
         assert!(fp8(Dtype::F8_E4M3, 0x80).is_sign_negative() && fp8(Dtype::F8_E5M2, 0x7c) == f32::INFINITY);
-        assert_eq!(fp8(Dtype::F8_E4M3, 0b0_0111_100), 1.5);
-        assert_eq!(fp8(Dtype::F8_E4M3FNUZ, 0b1_1000_010), -1.25);
-        assert_eq!(fp8(Dtype::F8_E5M2FNUZ, 0b0_10001_01), 2.5);
+        assert_eq!(fp8(Dtype::F8_E4M3, 0x3c), 1.5);
+        assert_eq!(fp8(Dtype::F8_E4M3FNUZ, 0xc2), -1.25);
+        assert_eq!(fp8(Dtype::F8_E5M2FNUZ, 0x45), 2.5);
     }
 
     #[test]

@@ -109,12 +109,14 @@ def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def check_all_taken(checkpoint: Checkpoint, weights: Lazy) -> None:
-    """Refuses codes that no layer is made of: transformers would read them as if they were values.
+    """Refuses codes that no layer is made of: transformers would read them as if they were values. It does not find
+    those whose values have another name, and they are filled in.
 
     :raises InputError: if there are such.
     """
     taken = weights.keys_used
-    left = [name for name in checkpoint if name in checkpoint.quantized.tensors and name not in taken]
+    quantized = checkpoint.quantized.tensors
+    left = [name for name in checkpoint if name in quantized and quantized[name].codes == name and name not in taken]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise InputError(

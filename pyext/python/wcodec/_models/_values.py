@@ -32,6 +32,10 @@ class Values(Mapping[str, torch.Tensor]):
     def __contains__(self, key: object) -> bool:
         return key in self._names
 
+    def has_scales(self, *keys: str) -> bool:
+        """Whether any of these says nothing by itself."""
+        return any(key in self._quantized.tensors for key in keys)
+
     def shape(self, key: str) -> tuple[int, ...]:
         """A tensor's shape, without decoding it."""
         quantized = self._quantized.tensors.get(key)
