@@ -204,7 +204,7 @@ fn draw(state: &State) {
     terminal.draw(|frame| wcodec_tui::draw::draw(frame, state)).unwrap();
     for cell in terminal.backend().buffer().content() {
         assert!(!cell.symbol().contains(steers), "{:?}", cell.symbol());
-        assert!(!state.look.ascii || cell.symbol().is_ascii(), "{:?}", cell.symbol());
+        assert!(!state.look.ascii || cell.symbol().is_ascii(), "{:?} in\n{}", cell.symbol(), terminal.backend());
     }
 }
 
