@@ -97,9 +97,10 @@ def shown(container: wcodec.Container) -> None:
     ]  # fmt: skip
     for name, entry in list(container.items())[:3]:
         asked += [
-            lambda entry=entry: repr(entry), lambda entry=entry: entry._repr_html_(), lambda entry=entry: entry.scales(),
-            lambda entry=entry: entry.symbols(), lambda entry=entry: entry.numpy_rows(0, 1),
-            lambda entry=entry: entry.torch(), lambda name=name: container.extract([name]),
+            lambda entry=entry: repr(entry), lambda entry=entry: entry._repr_html_(),
+            lambda entry=entry: entry.scales(), lambda entry=entry: entry.symbols(),
+            lambda entry=entry: entry.numpy_rows(0, 1), lambda entry=entry: entry.torch(),
+            lambda name=name: container.extract([name]),
         ]  # fmt: skip
     for ask in asked:
         with only_ours():

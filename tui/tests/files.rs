@@ -156,7 +156,7 @@ fn on_screen(file: &Arc<FileModel>, turn: u64) {
     let size = SIZES[(turn % SIZES.len() as u64) as usize];
     let other = turn.is_multiple_of(3).then(|| OTHER.clone());
     let mut state = State::new(file.clone(), other, Look::default(), size);
-    state.look.ascii = turn.is_multiple_of(5);
+    state.look.ascii = (turn / SIZES.len() as u64).is_multiple_of(2);
     draw(&state);
     for keys in KEYS {
         for c in keys.chars() {
@@ -215,6 +215,22 @@ fn mutated_files_are_shown_or_refused() {
     let count = |word: &str| events.iter().filter(|e| **e == word).count();
     for (word, least) in [("opened", 100), ("shown", 100), ("refused", 20), ("not opened", 20)] {
         assert!(count(word) >= least, "{word}: {}", count(word));
+    }
+}
+
+/// Names of schemes, coders and layouts are any text where this version does not know them.
+#[test]
+fn names_that_nobody_knows_are_shown_in_ascii() {
+    for (key, pointer) in
+        [("scheme", ""), ("coder", "/planes/0"), ("layout", "/planes/0"), ("filter", "/planes/0"), ("per", "/scales")]
+    {
+        let mut draft = SEEDS[0].draft.clone();
+        draft.index.pointer_mut(&format!("/tensors/0{pointer}")).unwrap()[key] = "a\u{de4f8}\u{202e}b".into();
+        let file = Arc::new(model("names.wcodec", &draft.seal()).unwrap());
+        // In ASCII and not, at two sizes.
+        [0, 1, 6, 7].iter().for_each(|&turn| on_screen(&file, turn));
+        on_paper(&file);
+        std::fs::remove_file(&file.path).unwrap();
     }
 }
 

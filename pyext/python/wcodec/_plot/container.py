@@ -138,8 +138,8 @@ class ContainerPlots:
     def scales(self, name: str, ax: Any = None, *, bins: int = _BINS) -> Any:
         """Histogram of a tensor's scales (scheme ``int8``): the weight that a symbol of 1 stands for.
 
-        The axis is logarithmic where the scales lie far apart. Scales of 0, which rows of zeros have, are left out, and so are those
-        that are not finite, as of a damaged file; the title says how many.
+        The axis is logarithmic where the scales lie far apart. Scales of 0, which rows of zeros have, are left out, and
+        so are those that are not finite, as of a damaged file; the title says how many.
         """
         parts = count("bins", bins) or _BINS
         entry = self._container[name]
