@@ -34,7 +34,7 @@ use common::fuzz::file::seeds::SEEDS;
 use common::fuzz::file::{file_of, random, turn_of};
 
 const SIZES: [(u16, u16); 6] = [(80, 24), (120, 40), (200, 60), (20, 5), (1, 1), (47, 13)];
-/// What is pressed on each of them, before it is drawn.
+/// Keys that are pressed; the screen is drawn behind each.
 const KEYS: [&str; 16] = ["1", "z", "s", "j", "G", "2", "v", "j", "\n", "4", "5", "d", "6", "G", "/w\n", "?"];
 /// Bytes of the largest tensor that is decoded here.
 const MOST: u64 = 256 << 10;
@@ -117,7 +117,7 @@ fn verdict(file: &FileModel, tensor: usize) -> wcodec::Result<Verdict> {
     verify(file, tensor, &mut Control::new(&AtomicBool::new(false), &mut |_| ()))
 }
 
-/// What is computed of a tensor is what its symbols say, and the verdict is the codec's.
+/// Figures of a tensor are those of its symbols, and the verdict is the codec's.
 fn figures(file: &FileModel, tensor: usize) -> &'static str {
     let info = &file.tensors[tensor];
     if info.original_bytes > MOST {

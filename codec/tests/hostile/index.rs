@@ -336,7 +336,7 @@ fn unsupported_things_concern_one_tensor_and_wrong_ones_the_file() {
     }
 }
 
-/// What a plane's coder does not look at is not told of it, and numbers of chunks that nothing supports are counted without overflow.
+/// Keys that a plane's coder does not look at are not told of it, and numbers of chunks that nothing supports are counted without overflow.
 #[test]
 fn keys_that_a_coder_does_not_use_say_nothing() {
     let with = |name: &str, keys: &[(&str, Value)]| {
