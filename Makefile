@@ -30,7 +30,7 @@ RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcod
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sweep test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz miri wheel clean docs notebooks notebooks-outputs lab
+.PHONY: help demo test sweep test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz campaign miri wheel clean docs notebooks notebooks-outputs lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -245,6 +245,16 @@ fuzz: export TARGETS ?=
 fuzz: export JOBS ?= 1
 fuzz: ## Fuzzes with AddressSanitizer, 7 targets for SECONDS=60 each, adds a row for each to codec/fuzz/runs.md (needs nightly)
 	@$(PYTHON) codec/fuzz/run.py
+
+# Dev builds check additions for overflow. One after the other: each has a process for each core.
+INPUTS ?= 100000
+SEED ?= 1
+campaign: export WCODEC_INPUTS := $(INPUTS)
+campaign: export WCODEC_SEED := $(SEED)
+campaign: ## Takes very many mutated files through every reader; see CONTRIBUTING.md
+	cargo test --quiet --package wcodec --test fuzz -- --ignored --nocapture campaign
+	cargo test --quiet --package wcodec-tui --test files -- --ignored --nocapture campaign
+	cargo test --quiet --package wcodec --lib -- --ignored --nocapture gpu::emulated::files::campaign
 
 miri: ## Runs the safe core's tests under Miri (needs a nightly toolchain with the component miri)
 	@cargo +nightly miri --version >/dev/null 2>&1 || { echo "Miri is missing: rustup +nightly component add miri"; exit 1; }

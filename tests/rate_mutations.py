@@ -142,8 +142,9 @@ def mutated_index(file: bytes, rng: random.Random) -> bytes:
         elif way < 0.8 and isinstance(node[key], int):
             node[key] += rng.choice((-64, -16, -4, -1, 1, 4, 16, 64))
         elif way < 0.9:
-            holder = rng.choice([child for parent, k, _ in found if isinstance(child := parent[k], dict)])
-            more = rng.choice([*VALUES])
+            # what was changed before may have left no object
+            holders = [child for parent, k, _ in found if isinstance(child := parent[k], dict)] or [index]
+            holder, more = rng.choice(holders), rng.choice([*VALUES])
             holder[more] = copy.deepcopy(rng.choice(VALUES[more]))
         else:
             node[key] = copy.deepcopy(rng.choice(ANY))

@@ -102,6 +102,19 @@ def test_scales_of_a_transposed_tensor(plt: Any) -> None:
     assert ax.get_ylabel() == "columns" and sum(bar.get_height() for bar in ax.patches) == 256
 
 
+def test_scales_that_no_logarithm_has(plt: Any) -> None:
+    weight = np.random.default_rng(1).standard_normal((16, 64)).astype(np.float32) * np.logspace(-4, 4, 16)[
+        :, None
+    ].astype("f4")
+    weight[3] = 0
+    zeros = np.zeros_like(weight)
+    data, _ = wcodec.compress_to_bytes({"w": weight, "zeros": zeros}, scheme="rate", bits=8)
+    some, none = (wcodec.open(data).plot.scales(name) for name in ("w", "zeros"))
+    assert some.get_xscale() == "log" and sum(bar.get_height() for bar in some.patches) == 15
+    assert "16 scales, 1 zero or not finite left out" in some.get_title(loc="left")
+    assert none.get_xscale() == "linear" and sum(bar.get_height() for bar in none.patches) == 16
+
+
 def test_symbols(plt: Any, container: wcodec.Container) -> None:
     ax = container.plot.symbols("embed.weight")
     symbols = container["embed.weight"].symbols()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-TARGETS = ("container", "chunks", "rate", "zstd", "safetensors", "gguf", "legacy")
+TARGETS = ("container", "chunks", "rate", "zstd", "safetensors", "gguf", "legacy", "file")
 # Inputs are small, so that many are tried: all that targets do with larger ones is the same again.
 LIBFUZZER = ("-max_len=4096", "-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=20", "-print_final_stats=1")
 # Comparisons in the decoders' inner loops are not traced: that took a third of the time.

@@ -4,6 +4,7 @@
 mod allocator;
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +12,7 @@ use allocator::{Limited, assert_modest, held};
 use common::Rng;
 use common::campaign::{self, Campaign};
 use common::fuzz::{self, TARGETS, Target};
-use wcodec::Pool;
+use wcodec::{Container, Pool};
 
 #[global_allocator]
 static ALLOCATOR: Limited = Limited;
@@ -88,6 +89,59 @@ fn seeds_are_valid_and_mutations_of_them_meet_decoders() {
         assert!(good >= seeds.len() / 2, "{}: {good} of {} seeds", target.name, seeds.len());
         assert!(met >= seeds.len() * 10, "{}: {met} of {} mutations", target.name, seeds.len() * 20);
     }
+}
+
+/// Files that are mutated are in order, and have everything that the format has; most mutations still open.
+#[test]
+fn files_begin_with_all_that_the_format_has() {
+    let mut seen = BTreeSet::new();
+    for seed in fuzz::file::seeds::SEEDS.iter() {
+        let container = Container::from_bytes(seed.draft.seal()).unwrap();
+        let report = wcodec::verify(&container, None, &common::checked(true), &mut |_| Ok(())).unwrap();
+        assert!(report.ok(), "{}", seed.name);
+        for t in container.infos().unwrap() {
+            let layout = t.layout().unwrap_or_default();
+            seen.insert(format!("{} {} {layout} {}", t.scheme, t.coder(), t.planes[0].filter));
+            seen.extend(t.segments.iter().map(|s| s.role.to_owned()));
+            seen.insert(format!("{} planes, axis {}, {} matrices", t.planes.len(), t.row_axis, t.count));
+        }
+    }
+    let mut want = vec!["table", "offsets", "data", "side", "scales", "1 planes, axis 1, 1 matrices", "raw raw  none"];
+    want.extend(["1 planes, axis 0, 2 matrices", "2 planes, axis 1, 1 matrices", "4 planes, axis 0, 1 matrices"]);
+    want.extend(["int8 rans pair none", "int8 rans byte none", "int8 huffman pair none", "int8 huffman byte none"]);
+    want.extend([
+        "int8 huffman quad none",
+        "int8 zstd  none",
+        "int8 raw  none",
+        "rate rans pair none",
+        "rate rans pair trellis",
+    ]);
+    want.extend([
+        "rate rans byte trellis",
+        "rate huffman pair none",
+        "rate huffman pair trellis",
+        "rate huffman byte trellis",
+    ]);
+    want.extend(["rate huffman quad none", "rate huffman quad trellis", "rate zstd  none", "rate raw  none"]);
+    want.extend([
+        "lossless rans split none",
+        "lossless huffman split none",
+        "lossless rans byte none",
+        "lossless zstd  none",
+    ]);
+    want.extend([
+        "raw rans byte left",
+        "raw rans byte up",
+        "raw huffman pair none",
+        "raw huffman quad none",
+        "raw zstd  left",
+    ]);
+    want.retain(|w| !seen.contains(*w));
+    assert!(want.is_empty(), "no file has {want:?}; there are {seen:?}");
+
+    let mut rng = Rng(7);
+    let opened = (0..300).filter(|_| Container::from_bytes(fuzz::file::file_of(&fuzz::file::random(&mut rng))).is_ok());
+    assert!(opened.count() > 150);
 }
 
 /// Most inputs of scheme `rate` get through the encoder.

@@ -28,7 +28,7 @@ const LINE: Duration = Duration::from_secs(10);
 /// Different findings after which a process ends.
 const ENOUGH: usize = 20;
 
-/// What is done with inputs.
+/// A campaign: the work that is done with inputs.
 pub struct Campaign {
     /// The test that runs it, as it is called in its binary, and the command that runs that.
     pub test: &'static str,
@@ -74,7 +74,7 @@ fn from_hex(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hexadecimal digits")).collect()
 }
 
-/// What the last panic said: bodies may work on another thread.
+/// The last panic's words: bodies may work on another thread.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 /// A process of a campaign: `part` is its number, the number of all, and the file that says which input it is at.
@@ -84,7 +84,9 @@ fn work(campaign: &Campaign, part: &str) {
     let at = File::options().write(true).open(at).unwrap();
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
-        let said = info.payload_as_str().unwrap_or_default().replace(['\n', '\t'], " ");
+        let payload = info.payload();
+        let said = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+        let said = said.unwrap_or_default().replace(['\n', '\t'], " ");
         *SAID.lock().unwrap_or_else(PoisonError::into_inner) = format!("{place}\t{said}");
     }));
     let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
@@ -144,7 +146,7 @@ fn resident() -> usize {
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok()).map_or(0, |kb| kb << 10)
 }
 
-/// What a process has said.
+/// Everything that a process has said.
 #[derive(Default)]
 struct Heard {
     figures: BTreeMap<String, (u64, u64)>,
@@ -219,7 +221,7 @@ impl Part {
 fn watch(campaign: &Campaign) {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let (all, inputs) = (setting("WCODEC_THREADS", cores).max(1), setting("WCODEC_INPUTS", 100_000));
-    // Where files are in memory, nothing waits for a disk.
+    // Nothing waits for a disk if files are in memory.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let (begun, mut line) = (Instant::now(), Instant::now());
@@ -232,10 +234,10 @@ fn watch(campaign: &Campaign) {
             let heard = std::mem::take(&mut part.heard.lock().unwrap().findings);
             for (n, said) in heard.into_iter().chain(wrong.map(|wrong| (part.seen.0, wrong))) {
                 let place = said.split(": ").next().unwrap_or_default().to_owned();
-                if !findings.contains_key(&place) {
+                findings.entry(place).or_insert_with(|| {
                     found(campaign, n, &said);
-                    findings.insert(place, n);
-                }
+                    n
+                });
             }
         }
         let over = parts.iter().all(|part| part.over);
@@ -247,7 +249,7 @@ fn watch(campaign: &Campaign) {
             break;
         }
     }
-    // What was said last is read by now, or a moment later.
+    // The last words are read by now, or a moment later.
     std::thread::sleep(Duration::from_millis(200));
     report(&parts, inputs.div_ceil(campaign.every), begun.elapsed(), true);
     let most = figure(&parts, "resident", u64::max).0.max(figure(&parts, "most", u64::max).0);

@@ -5,7 +5,7 @@ use wcodec::{Container, ErrorKind};
 
 use crate::allocator::assert_modest;
 use crate::common::image::Image;
-use crate::common::{checked, fuzz, read_everywhere, samples, text, trusting};
+use crate::common::{checked, fuzz, newer, read_everywhere, samples, text, trusting};
 
 /// What every value of the index is replaced by.
 fn hostile_values() -> Vec<Value> {
@@ -334,6 +334,38 @@ fn unsupported_things_concern_one_tensor_and_wrong_ones_the_file() {
         let e = e.expect_err(pointer);
         assert!(matches!(e.kind(), ErrorKind::Format | ErrorKind::Unsupported), "{pointer} = {value}: {e}");
     }
+}
+
+/// Keys that a plane's coder does not look at are not told of it, and numbers of chunks that nothing supports are counted without overflow.
+#[test]
+fn keys_that_a_coder_does_not_use_say_nothing() {
+    let with = |name: &str, keys: &[(&str, Value)]| {
+        let image = Image::new(&samples::mini(name));
+        let set = |image: Image, (key, value): &(&str, Value)| {
+            image.set(&format!("/tensors/0/planes/0/{key}"), value.clone())
+        };
+        let container = Container::from_bytes(keys.iter().fold(image, set).seal()).unwrap();
+        assert!(container.read("w", &checked(true)).is_ok(), "{name}");
+        container.info("w").unwrap().planes.remove(0)
+    };
+    let tiles = [("tile", json!(64)), ("layout", json!("pair")), ("shift", json!(2)), ("table", json!(null))];
+    let zstd = with("zstd block", &tiles);
+    assert_eq!((zstd.tile, zstd.layout, zstd.shift, zstd.frame), (None, None, None, Some(1920)));
+    let others = [("chunks", json!(u64::MAX)), ("chunk", json!(5)), ("filter", json!("left"))];
+    let raw = with("raw row", &[&tiles[..], &others].concat());
+    assert_eq!((raw.chunks, raw.filter.as_str(), raw.frame, raw.tile), (1, "none", None, None));
+    let rans = with("rans pair row", &[("chunk", json!(7))]);
+    assert_eq!((rans.tile, rans.frame), (Some(64), None));
+
+    let lossless = newer::all().into_iter().find(|s| s.name == "lossless zstd").unwrap();
+    let image = Image::new(&lossless.bytes);
+    let at = image.index["tensors"].as_array().unwrap().iter().position(|t| t["planes"][1].is_object()).unwrap();
+    let most = |image: Image, plane: usize| {
+        let pointer = format!("/tensors/{at}/planes/{plane}");
+        image.set(&format!("{pointer}/coder"), json!("zstd")).set(&format!("{pointer}/chunks"), json!(u64::MAX))
+    };
+    let container = Container::from_bytes(most(most(image, 0), 1).seal()).unwrap();
+    assert_eq!(container.infos().unwrap()[at].chunks(), usize::MAX);
 }
 
 /// Everything is asked of containers with strange but possible values.

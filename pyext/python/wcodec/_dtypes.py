@@ -28,6 +28,8 @@ _ML_DTYPES = {
     "F8_E5M2": "float8_e5m2",
     "F8_E4M3": "float8_e4m3fn",
     "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
 # Only these can be asked for when an int8 tensor is decoded; the scale arithmetic is defined for them.
 FLOATS = ("F32", "F16", "BF16")

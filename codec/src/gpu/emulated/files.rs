@@ -37,7 +37,7 @@ fn tensor(container: &Container, info: &TensorInfo, rng: &mut StdRng) -> &'stati
     let name = &info.name;
     let cpu = container.read(name, &unchecked());
     let planned = container.bytes_of(name, &unchecked());
-    // What reads coded bytes when they are wanted refuses the same before.
+    // A decoder that reads coded bytes when they are wanted refuses the same before.
     let structure = container.structure_of(name, &unchecked());
     assert_eq!(planned.is_ok(), structure.is_ok(), "'{name}': {:?} {:?}", planned.err(), structure.err());
     let parts = match planned {
@@ -90,7 +90,7 @@ fn tensor(container: &Container, info: &TensorInfo, rng: &mut StdRng) -> &'stati
     if cpu.is_ok() { "decoded" } else { "reported" }
 }
 
-/// What the CPU makes of it.
+/// The tensor as the CPU decodes it.
 fn wanted(container: &Container, plan: &TensorPlan, kind: OutputKind) -> Vec<u8> {
     let read = |dtype| container.read_as(plan.name(), dtype, &unchecked()).unwrap().to_vec();
     match kind {

@@ -14,7 +14,7 @@ mod stored;
 
 pub const TARGET: Target = Target { name: "file", body, seeds, mutate: mutate_input };
 
-/// What an input that is a file begins with; all others drive a mutation.
+/// The first byte of an input that is a file; all others drive a mutation.
 const PLAIN: u8 = 0xFF;
 
 fn body(input: &[u8]) {
@@ -34,7 +34,7 @@ pub fn file_of(input: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What an input that is no file of its own has to do with others: which readers have their turn.
+/// A number that follows from an input: it says which readers have their turn.
 pub fn turn_of(input: &[u8]) -> u64 {
     choices::Choices::new(input).then.0 >> 8
 }

@@ -138,21 +138,24 @@ class ContainerPlots:
     def scales(self, name: str, ax: Any = None, *, bins: int = _BINS) -> Any:
         """Histogram of a tensor's scales (scheme ``int8``): the weight that a symbol of 1 stands for.
 
-        The axis is logarithmic where the scales lie far apart.
+        The axis is logarithmic where the scales lie far apart. Scales of 0, which rows of zeros have, are left out, and
+        so are those that are not finite, as of a damaged file; the title says how many.
         """
         parts = count("bins", bins) or _BINS
         entry = self._container[name]
-        scales = entry.scales().reshape(-1).astype(np.float64)
+        all_scales = entry.scales().reshape(-1).astype(np.float64)
+        finite = all_scales[np.isfinite(all_scales)]
+        scales = finite[finite != 0] if finite.any() else finite
         if not scales.size:
             raise InputError(f"tensor '{name}' has no scales to draw (choose one that is not empty)", tensor=name)
         ax = axes(ax)
         low, high = float(scales.min()), float(scales.max())
-        if high > _WIDE * low:
+        if low > 0 and high > _WIDE * low:
             edges = np.geomspace(low, high * 1.0001, parts + 1)
             ax.set_xscale("log")
         else:
             # Equal scales still get a bar.
-            middle, half = (low + high) / 2, max((high - low) / 2, 0.01 * high)
+            middle, half = (low + high) / 2, max((high - low) / 2, 0.01 * max(abs(low), abs(high))) or 1.0
             edges = np.linspace(middle - half * 1.0001, middle + half * 1.0001, parts + 1)
         ax.hist(scales, bins=edges, color=_color(entry))
         median = float(np.median(scales))
@@ -161,7 +164,9 @@ class ContainerPlots:
         per = (entry.scale or "").split(" ")[0]
         rows = "columns" if entry.row_axis == 1 else "rows"
         ax.set_ylabel({"row": rows, "tensor": "tensors", "block": "blocks"}.get(per, "scales"))
-        ax.set_title(f"{caption(name)}: {fmt.plural(scales.size, 'scale')}", fontsize="medium", loc="left")
+        left_out = all_scales.size - scales.size
+        more = f", {left_out} zero or not finite left out" if left_out else ""
+        ax.set_title(f"{caption(name)}: {fmt.plural(all_scales.size, 'scale')}{more}", fontsize="medium", loc="left")
         ax.legend(frameon=False)
         return quiet(ax)
 

@@ -15,14 +15,16 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
     let look = page.look;
     let (plain, strong) = (look.text(), look.bar());
     let fact = |label, value| Fact { label, value, style: plain };
+    // Names that this version does not know may be any text.
+    let named = |label, name: String| fact(label, text::clean(look, &name).into_owned());
     page.heading("Encoding", "", look.dim());
     let mut facts = vec![
         fact("shape", shape(t)),
         fact("elements", text::count(t.elements)),
         fact("dtype", t.dtype.name().to_owned()),
-        fact("scheme", scheme(t)),
-        fact("coder", coder(t)),
-        fact("filter", filter(t)),
+        named("scheme", scheme(t)),
+        named("coder", coder(t)),
+        named("filter", filter(t)),
         fact("chunks", chunks(t)),
     ];
     if t.count > 1 || t.row_axis == 1 {

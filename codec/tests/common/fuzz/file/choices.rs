@@ -1,4 +1,4 @@
-//! What drives mutations: the bytes of an input, and random numbers that follow from them where they end.
+//! Mutations are driven by these: the bytes of an input, and random numbers that follow from them where they end.
 
 use super::super::Rng;
 

@@ -7,7 +7,7 @@ use wcodec::container::{HEADER_BYTES, Header, hash};
 
 use crate::common::image::Image;
 
-/// What stands in the index in place of a segment: this, and its number.
+/// A segment's stand-in in the index begins with this; its number follows.
 const MARK: char = '@';
 
 /// An index and its segments.
@@ -45,7 +45,7 @@ impl Draft {
         Some(&self.segments.get(number_of(value)?)?[..])
     }
 
-    /// The same, to be changed. Whatever else stands for this segment changes with it.
+    /// These bytes, to be changed. Whatever else stands for this segment changes with it.
     pub fn bytes_mut(&mut self, value: &Value) -> Option<&mut Vec<u8>> {
         Some(Arc::make_mut(self.segments.get_mut(number_of(value)?)?))
     }
@@ -107,7 +107,7 @@ pub fn number_of(value: &Value) -> Option<usize> {
     value.as_str()?.strip_prefix(MARK)?.parse().ok()
 }
 
-/// Where a valid index has segments.
+/// Visits the places at which a valid index has segments.
 fn each_segment(index: &mut Value, visit: &mut dyn FnMut(&mut Value)) {
     let mut of = |entry: &mut Map<String, Value>, keys: &[&str]| {
         keys.iter().for_each(|key| {

@@ -312,7 +312,7 @@ fn keys(all: &mut Map<String, Value>, c: &mut Choices<'_>) {
     }
 }
 
-/// What the index says of the whole file for people: plans, figures, models, names.
+/// Changes that which people read of the whole file: plans, figures, models, names.
 pub fn statements(draft: &mut Draft, c: &mut Choices<'_>) {
     let key = *c.one(&["wcodec.plan", "wcodec.quality", "wcodec.rest", "format"]);
     if c.once_in(3) {

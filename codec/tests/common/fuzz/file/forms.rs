@@ -129,7 +129,7 @@ fn fields(tensor: &mut Value, c: &mut Choices<'_>) {
     }
 }
 
-/// How a plane is coded: what goes with another coding goes with it.
+/// Codes a plane in another way: what goes with that goes with it.
 fn plane(tensor: &mut Value, c: &mut Choices<'_>) {
     let Some(planes) = tensor["planes"].as_array_mut().filter(|p| !p.is_empty()) else { return };
     let i = c.below(planes.len());

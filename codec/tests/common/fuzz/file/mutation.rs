@@ -131,7 +131,7 @@ fn rehash(draft: &mut Draft) {
     }
 }
 
-/// What one of several planes decodes to: chunk by chunk, of a file in which the tensor has no other.
+/// One of several planes, decoded: chunk by chunk, of a file in which the tensor has no other.
 fn plane_alone(draft: &Draft, tensor: usize, plane: usize) -> Option<Vec<u8>> {
     let mut alone = draft.clone();
     let mut entry = alone.index["tensors"][tensor].clone();

@@ -9,12 +9,12 @@ use wcodec::{
 use super::super::{LARGEST, container};
 use crate::common::{checked, text};
 
-/// What came of a file, in words that are counted.
+/// A file's outcome, in words that are counted.
 pub type Events = Vec<&'static str>;
 
-/// Of so many inputs one is asked everything that takes long: what needs a file on disk, and every instruction set.
+/// One of so many inputs is asked everything that takes long: on disk, and with every instruction set.
 pub const RARELY: u64 = 32;
-/// Of so many inputs one is cut into parts, and taken out of its file.
+/// One of so many inputs is cut into parts.
 pub const SOMETIMES: u64 = 4;
 
 /// Opens `bytes` and asks for everything, some of it in some turns only.
@@ -90,14 +90,14 @@ fn verified(container: &Container, infos: &[TensorInfo], events: &mut Events) {
                 events.push("verified: damaged");
             }
             (VerifyStatus::Unsupported, Err(e)) if e.kind() == ErrorKind::Unsupported => {
-                events.push("verified: unsupported")
+                events.push("verified: unsupported");
             }
             (status, check) => panic!("'{}' is {status:?} ({}), and a check says {check:?}", info.name, found.detail),
         }
     }
 }
 
-/// What is too large for much is asked for once: refused, or there, in bounded memory.
+/// Asks once for a tensor that is too large for more: it is refused, or there, in bounded memory.
 fn large(container: &Container, info: &TensorInfo) {
     if let Ok(bytes) = container.read(&info.name, &checked(true)) {
         assert_eq!(bytes.len() as u64, info.original_bytes);
@@ -229,14 +229,14 @@ fn chunks(container: &Container, info: &TensorInfo) {
 /// Parts by themselves are those of the whole, and their file is as good as any.
 fn narrowed(container: &Container, info: &TensorInfo, turn: u64) {
     let Ok(whole) = container.read(&info.name, &checked(false)) else {
-        let cut = Cut { tensor: &info.name, name: "part", axis: 0, ranges: vec![0..1] };
+        let cut = Cut { tensor: &info.name, name: "part", axis: 0, ranges: alone(0..1) };
         narrow(container, &[cut], &checked(turn.is_multiple_of(2 * SOMETIMES))).ok();
         return;
     };
     let sound = container.read(&info.name, &checked(true)).is_ok();
     for (axis, &length) in info.shape.iter().enumerate() {
         let border = [16, 64, 5][(turn / SOMETIMES % 3) as usize].min(length);
-        let ranges = [vec![0..border], vec![border..length], vec![border / 2..length, 0..border]];
+        let ranges = [alone(0..border), alone(border..length), vec![border / 2..length, 0..border]];
         for ranges in ranges {
             if ranges.iter().any(|r| r.is_empty()) {
                 continue;
@@ -244,7 +244,7 @@ fn narrowed(container: &Container, info: &TensorInfo, turn: u64) {
             let cut = Cut { tensor: &info.name, name: "part", axis, ranges: ranges.clone() };
             let part = match narrow(container, &[cut], &checked(false)) {
                 Ok(part) => part,
-                // Of scales per block, and tensors that have no rows.
+                // Scales per block, and tensors that have no rows.
                 Err(e) if e.kind() == ErrorKind::Input => continue,
                 // Tables that are copied are compared with their hashes.
                 Err(e) if e.kind() == ErrorKind::Corrupt && !sound => continue,
@@ -254,6 +254,10 @@ fn narrowed(container: &Container, info: &TensorInfo, turn: u64) {
             assert!(got[..] == cut_of(info, &whole, axis, &ranges)[..], "{ranges:?} of axis {axis} of '{}'", info.name);
         }
     }
+}
+
+fn alone(range: std::ops::Range<usize>) -> Vec<std::ops::Range<usize>> {
+    std::iter::once(range).collect()
 }
 
 fn cut_of(info: &TensorInfo, whole: &[u8], axis: usize, ranges: &[std::ops::Range<usize>]) -> Vec<u8> {
@@ -266,7 +270,7 @@ fn cut_of(info: &TensorInfo, whole: &[u8], axis: usize, ranges: &[std::ops::Rang
     outer.flat_map(|run| ranges.iter().flat_map(|r| &run[r.start * inner..r.end * inner])).copied().collect()
 }
 
-/// What needs a file: opening one, reading ahead, decoding into another file.
+/// Readers that need a file: opening one, reading ahead, decoding into another file.
 fn on_disk(bytes: &[u8], memory: &Container, infos: &[TensorInfo]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.wcodec");

@@ -1,4 +1,4 @@
-//! What files are mutated: small containers that between them have everything the format has, and the golden ones.
+//! The files that are mutated: small containers that between them have everything the format has, and the golden ones.
 
 use std::sync::LazyLock;
 
@@ -28,7 +28,7 @@ pub static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(|| {
     small.chain(golden.map(seed)).collect()
 });
 
-/// How many of [`SEEDS`] are made here.
+/// The number of [`SEEDS`] that are made here.
 pub static SMALL: LazyLock<usize> = LazyLock::new(|| SEEDS.iter().filter(|s| !s.name.starts_with("golden")).count());
 
 /// Two matrices that share a table, one of them transposed or a stack; a tensor as it is; a tied name.

@@ -128,7 +128,7 @@ fn table(draft: &mut Draft, c: &mut Choices<'_>) {
             bytes[b..b + 2].copy_from_slice(&more.to_le_bytes());
         }
         3 if counts > 2 => {
-            // How many codes have which length: one becomes two that are longer by a bit.
+            // One code becomes two that are longer by a bit.
             let at = 2 * c.below(counts / 2 - 1);
             let get = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
             let (fewer, more) = (get(bytes, at).wrapping_sub(1), get(bytes, at + 2).wrapping_add(2));
@@ -228,7 +228,7 @@ fn has_patches(plane: &Value) -> bool {
     plane["layout"] == "quad" || (plane["layout"] == "pair" && plane["shift"].as_u64().is_some_and(|s| s < 3))
 }
 
-/// Where the body of a chunk begins.
+/// The place at which the body of a chunk begins.
 fn body_at(chunk: &[u8], plane: &Value) -> usize {
     let count = chunk.first_chunk().map_or(0, |b| u32::from_le_bytes(*b) as usize);
     if has_patches(plane) { (4 + 4 * count.min(1 << 16)).min(chunk.len()) } else { 0 }

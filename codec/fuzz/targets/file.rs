@@ -1,0 +1,12 @@
+//! Files as a whole: changes of valid ones, sealed again, through every reader.
+
+#![no_main]
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use wcodec_fuzz::common::fuzz::file::TARGET;
+use wcodec_fuzz::{mutate, run};
+
+fuzz_target!(|data: &[u8]| run(&TARGET, data));
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    mutate(&TARGET, data, size, max_size, seed)
+});
