@@ -14,7 +14,7 @@ import torch
 
 from .._classes import derived
 from .._errors import InputError
-from ..nn import CompressedEmbedding, CompressedLayer
+from ..nn import CompressedLayer
 from ._save import save_pretrained
 
 # What transformers' method takes, and what has no meaning here but does no harm.
@@ -97,12 +97,13 @@ def _count(model: Any, only_trainable: bool = False, exclude_embeddings: bool = 
     """``num_parameters``: weights of the model, compressed ones among them, which are not trainable; tied ones once."""
     outside = set()
     if exclude_embeddings:
-        outside = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+        tables = (m for m in model.modules() if isinstance(m, torch.nn.Embedding))
+        outside = {id(m.weight) for m in tables if not isinstance(m, CompressedLayer)}
     parameters = (p for _, p in model.named_parameters() if id(p) not in outside)
     count = sum(p.numel() for p in parameters if p.requires_grad or not only_trainable)
     if only_trainable:
         return int(count)
-    layers = (la for la in _stored(model) if not (exclude_embeddings and isinstance(la, CompressedEmbedding)))
+    layers = (la for la in _stored(model) if not (exclude_embeddings and la.looked_up))
     return int(count) + sum(layer.elements for layer in layers)
 
 
