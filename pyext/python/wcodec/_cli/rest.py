@@ -10,7 +10,6 @@ from .._container import Container
 from .._errors import WcodecError
 from .._native import safe
 from .._roles import role_of
-from . import reference
 
 # Roles of matrices that are named.
 _SHOWN = 5
@@ -26,6 +25,9 @@ def line(container: Container) -> str | None:
         named = None
     if named is None:
         return None
+    # Only here: it imports NumPy.
+    from . import reference
+
     path = Path(named)
     name = safe(path.name)
     try:

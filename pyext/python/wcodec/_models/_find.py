@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -158,10 +159,12 @@ def find(
         if kind.name is not None and name:
             found = Candidate(name, module, kind.name, kind.keys)
             left_out = _not_chosen(found, include, exclude, embeddings)
-            if left_out is None:
-                chosen.append(found)
-            else:
+            if left_out is not None:
                 skipped.append(SkippedLayer(name, left_out, _bytes(module), by_choice=True))
+            elif isinstance(module, torch.nn.Embedding) and _is_made(model, found):
+                skipped.append(SkippedLayer(name, "its class makes it where files have none", _bytes(module)))
+            else:
+                chosen.append(found)
         elif name and kind.why is not None:
             beside = sum(_bytes(m) for m, owner in inside.items() if owner is module)
             skipped.append(SkippedLayer(name, kind.why, _bytes(module) + beside))
@@ -170,6 +173,18 @@ def find(
     chosen, skipped = _tied_together(model, chosen, skipped)
     skipped += _beside(chosen)
     return chosen, [*skipped, *_vectors(model, {c.module for c in chosen} | set(inside), skipped)]
+
+
+def _is_made(model: Any, candidate: Candidate) -> bool:
+    """Whether a table is one that the model's class makes by itself, as those of positions, and not a tied one."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    return all(may_be_missing(model, name) and name not in tied for name in candidate.parameters)
+
+
+def may_be_missing(model: Any, name: str) -> bool:
+    """Whether a model's class makes a parameter by itself where a checkpoint has none."""
+    patterns = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
+    return any(re.search(pattern, name) for pattern in patterns)
 
 
 def _vectors(model: torch.nn.Module, counted: set[Any], skipped: list[SkippedLayer]) -> list[SkippedLayer]:

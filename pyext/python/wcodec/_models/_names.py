@@ -11,6 +11,7 @@ import torch
 
 from .._errors import InputError
 from .._foreign import by_transformers, said
+from ._find import may_be_missing
 from ._rules import Conversion, Read, Rules
 from ._ties import Same, shared_names, tie
 
@@ -207,12 +208,6 @@ def _is_ignored(model: Any, name: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def may_be_missing(model: Any, name: str) -> bool:
-    """Whether a model's class makes a parameter by itself where a checkpoint has none."""
-    patterns = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
-    return any(re.search(pattern, name) for pattern in patterns)
-
-
 def check(model: torch.nn.Module, found: Match, shape_of: ShapeOf, file: str | None) -> None:
     """Raises what is missing, extra, or of another shape."""
     missing: list[str] = []
@@ -255,4 +250,4 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-__all__ = ["Match", "check", "match", "may_be_missing", "shared_names", "tie"]
+__all__ = ["Match", "check", "match", "shared_names", "tie"]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from .._errors import InputError
-from ._names import Match, may_be_missing
+from ._find import may_be_missing
+from ._names import Match
 from ._rules import Read
 
 _SHOWN = 5

@@ -19,7 +19,6 @@ from .._sources import tensor_source
 from ..nn import CompressedLayer
 from . import _beside
 from ._folder import quantization_of
-from ._parallel import check_whole
 from ._saved import check_own, inner, once, plain_name, save_settings
 from ._stored import forget_quantization
 
@@ -43,13 +42,12 @@ def save_pretrained(
     Loaded, the model has the ``residency``, ``vram_budget`` and ``cache`` that it has now, if no others are asked for.
     The folder has ``model.wcodec`` with the compressed weights, copied as they are; ``model.safetensors`` with the few
     that are not compressed (norms, biases); ``config.json``, and files of the tokenizer. All of them are written under
-    other names first: if something fails or is interrupted, the folder stays as it was.
+    other names first: if something fails or is interrupted, the folder stays as it was. A model that ``torch.compile``
+    or ``DataParallel`` is around is saved without that.
 
     :param tokenizer: saved with the model; if left out, its files are copied from where the model was loaded from, as
         are, in any case, other files beside the weights there: of processors, chat templates, code, licences.
     :param overwrite: whether a compressed model in the folder may be replaced; one that is not compressed never is.
-    Of a model that ``torch.compile`` or ``DataParallel`` is around, the model itself is saved.
-
     :raises InputError: if no layer is compressed, layers come from several containers or are parts that ranks have, or
         were compressed as those of a larger module; if the model has adapters of peft, or parts that its class does not
         make and loading would not find; or the folder has a model that is not compressed.
@@ -63,7 +61,6 @@ def save_pretrained(
         raise InputError(
             f"a {type(model).__name__} has no config to save (save its state_dict, or use a model of transformers)"
         )
-    check_whole(model, "saved")
     _check_names(model)
     containers = {id(layer._store.container) for layer in layers}
     if len(containers) > 1:

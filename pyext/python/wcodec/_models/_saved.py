@@ -11,6 +11,7 @@ import torch
 from .._errors import InputError, WcodecError
 from .._foreign import by_transformers
 from ..nn import CompressedLayer
+from ._parallel import check_whole
 
 # What torch.compile puts into the names of what it wraps.
 _COMPILED = re.compile(r"(?:^|(?<=\.))_orig_mod\.")
@@ -45,6 +46,7 @@ def inner(model: Any) -> Any:
                 f"'{name}' has an adapter of peft, which is saved by itself (save_pretrained of the PeftModel or of "
                 "the model that it was loaded into; unload() it to save the model)"
             )
+    check_whole(model, "saved")
     for name, tensor in model.named_parameters():
         if type(tensor.data).__name__ == "DTensor":
             raise InputError(
