@@ -56,6 +56,7 @@ fn large(path: &Path, count: usize, bytes: usize) -> Result<()> {
             dtype: "U8".into(),
             shape: vec![bytes],
             scheme: "raw".into(),
+            source: None,
             matrix: None,
             scales: None,
             planes: vec![plane],
