@@ -60,9 +60,8 @@ def put(model: Any, name: str, parameter: torch.nn.Parameter) -> None:
 def make_buffers(model: Any) -> None:
     """Has a model's class make its buffers anew, as transformers does when it has loaded one: in float32, and not in
     the dtype that the model was built in."""
-    custom = getattr(model, "is_custom_code", None)
     # Code of others may know nothing of marks, and write to parameters, too.
-    if custom is not None and not custom():
+    if type(model).__module__.partition(".")[0] == "transformers":
         _initialize(model, {name for name, _ in model.named_buffers(remove_duplicate=False)})
 
 

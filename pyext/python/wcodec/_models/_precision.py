@@ -29,11 +29,6 @@ def keep_float32(model: Any, dtype: torch.dtype) -> None:
 
 def _patterns(model: Any, dtype: torch.dtype) -> list[str]:
     plan = getattr(model, "_get_dtype_plan", None)
-    if callable(plan):
-        return [pattern for pattern, kept in plan(dtype).items() if kept is torch.float32]
-    found: list[str] = []
-    if dtype is torch.float16:
-        found += getattr(model, "_keep_in_fp32_modules", None) or ()
-    if dtype in (torch.float16, torch.bfloat16):
-        found += getattr(model, "_keep_in_fp32_modules_strict", None) or ()
-    return found
+    # Up to 5.0 a plan is for all dtypes.
+    found = plan(dtype) if callable(plan) else getattr(model, "dtype_plan", None) or {}
+    return [pattern for pattern, kept in found.items() if kept is torch.float32]
