@@ -333,3 +333,50 @@ def test_what_surrounds_a_load_does_not_matter(tmp_path: Path, around: Any) -> N
         model.model.norm.weight.requires_grad_(True)
         model(input_ids=IDS, labels=IDS).loss.backward()
         assert model.model.norm.weight.grad is not None
+
+
+# Modules of classes of their own
+
+
+def minicpm() -> Any:
+    config = transformers.MiniCPM3Config(
+        **SIZES, num_key_value_heads=4, scale_emb=12.0, pad_token_id=0, q_lora_rank=32, kv_lora_rank=32,
+        qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=32,
+    )  # fmt: skip
+    return fresh(transformers.MiniCPM3ForCausalLM, config)
+
+
+def zamba() -> Any:
+    config = transformers.ZambaConfig(
+        **{**SIZES, "num_hidden_layers": 5}, num_key_value_heads=4, attn_layer_period=2, attn_layer_offset=1,
+        n_mamba_heads=2, mamba_d_state=16, mamba_dt_rank=8, use_mamba_kernels=False, pad_token_id=0,
+    )  # fmt: skip
+    return fresh(transformers.ZambaForCausalLM, config)
+
+
+def rwkv() -> Any:
+    config = transformers.RwkvConfig(
+        vocab_size=128, hidden_size=64, num_hidden_layers=2, attention_hidden_size=64, intermediate_size=128,
+        context_length=64, rescale_every=1, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return fresh(transformers.RwkvForCausalLM, config)
+
+
+@pytest.mark.parametrize("make", [minicpm, zamba, rwkv])
+def test_buffers_dtypes_and_writes_of_other_modules(tmp_path: Path, make: Any) -> None:
+    """A buffer that the class makes beside a compressed table, a module of two dtypes, and weights that the model
+    changes when it first runs."""
+    make().save_pretrained(tmp_path)
+    want = CAUSAL.from_pretrained(tmp_path)
+    config = wcodec.WCodecConfig(scheme="lossless")
+    loaded = {
+        "load_model": wcodec.load_model(tmp_path, scheme="lossless"),
+        "config": CAUSAL.from_pretrained(tmp_path, quantization_config=config),
+    }
+    wcodec.compress(tmp_path, f"{tmp_path}/out/", scheme="lossless", progress=False)
+    loaded |= {f"folder, {way}": model for way, model in both_ways(tmp_path / "out", CAUSAL).items()}
+    for way, found in loaded.items():
+        assert differences(found, want) == [], way
+    for way, found in loaded.items():
+        torch.testing.assert_close(out_of(found), out_of(want), atol=1e-2, rtol=0)
+        assert differences(found, want) == [], way

@@ -14,6 +14,7 @@ from .. import _torch
 from ..nn import CompressedLayer
 from ._kinds import is_known, is_matrix, is_unmade, kind_of
 from ._report import SkippedLayer
+from ._uses import written
 
 # What configs call the number of experts that a token is routed to.
 _ROUTED_TO = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k", "top_k_experts")
@@ -151,6 +152,8 @@ def find(
     chosen: list[Candidate] = []
     skipped: list[SkippedLayer] = []
     inside = _read_by_others(model)
+    kinds: set[Any] = {type(m) for m in model.modules()}
+    changed = {end for kind in kinds for end in written(kind)}
     least = sum(p.numel() for p in model.parameters() if not is_unmade(p)) // _SMALL
     for name, module in model.named_modules():
         if isinstance(module, CompressedLayer) or module in inside:
@@ -161,6 +164,8 @@ def find(
             left_out = _not_chosen(found, include, exclude, embeddings)
             if left_out is not None:
                 skipped.append(SkippedLayer(name, left_out, _bytes(module), by_choice=True))
+            elif any(f".{name}".endswith(f".{end}") for end in changed):
+                skipped.append(SkippedLayer(name, "code of the model writes into its weight", _bytes(module)))
             elif isinstance(module, torch.nn.Embedding) and _is_made(model, found):
                 skipped.append(SkippedLayer(name, "its class makes it where files have none", _bytes(module)))
             else:

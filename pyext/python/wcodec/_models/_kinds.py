@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,10 +82,21 @@ def _others(module: torch.nn.Module, least: int) -> Kind:
     if not keys:
         why = f"a {of.__name__}, whose matrices are small"
         return Kind(why=why)
+    keys = _of_one_dtype(module, keys)
     against = _not_values(module, keys)
     if against is None and not is_known(module):
         against = _not_own(module, keys)
     return Kind(why=against) if against is not None else Kind(kind, keys)
+
+
+def _of_one_dtype(module: torch.nn.Module, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The parameters of the dtype that most of them have: a module decodes to one."""
+    held: dict[str, Any] = {key: module._parameters[key] for key in keys}
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in held.values():
+        sizes[parameter.dtype] += 1 if is_unmade(parameter) else parameter.numel()
+    most = sizes.most_common(1)[0][0]
+    return tuple(key for key, parameter in held.items() if parameter.dtype == most)
 
 
 def _is_factor(of: Any, key: str, parameter: torch.Tensor) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import textwrap
 import types
 from collections.abc import Iterator
@@ -44,6 +45,42 @@ def multiplied(kind: type[Any], key: str) -> bool | None:
             if isinstance(use.ctx, ast.Load):
                 found = _is_factor(use, tree, parents, set()) or bool(found)
     return found
+
+
+# Functions that run before a model does.
+_BEFORE = re.compile("init|reset|load|convert|resize|tie")
+_WRITES = {"mul_", "div_", "add_", "sub_", "copy_"}
+
+
+@functools.cache
+def written(kind: type[Any]) -> frozenset[str]:
+    """Ends of the names of layers into whose weights code of a class writes while it runs.
+
+    RWKV divides weights when it is first called for inference: ``block.attention.output.weight.div_(...)``.
+    """
+    found = set()
+    for function in functions_of(kind, ()):
+        tree = None if _BEFORE.search(function.__name__) else _tree(function)
+        for node in ast.walk(tree) if tree is not None else ():
+            target: ast.AST | None = None
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WRITES:
+                target = node.func.value
+            elif isinstance(node, ast.AugAssign):
+                target = node.target
+            if target is not None and (owner := _owner_of_weight(target)):
+                found.add(owner)
+    return frozenset(found)
+
+
+def _owner_of_weight(node: ast.AST) -> str:
+    """The attributes that lead to a layer, of an expression that is its weight; nothing of others."""
+    path: list[str] = []
+    while isinstance(node, ast.Attribute):
+        path.insert(0, node.attr)
+        node = node.value
+    if path[-1:] == ["data"]:
+        path.pop()
+    return ".".join(path[:-1]) if path[-1:] == ["weight"] else ""
 
 
 def functions_of(kind: type[Any], left_out: tuple[str, ...]) -> Iterator[types.FunctionType]:

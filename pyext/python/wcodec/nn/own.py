@@ -390,6 +390,8 @@ def compressed_module(module: torch.nn.Module, store: Store, names: Names, dtype
     made._modules.update(module._modules)
     made._buffers.update(module._buffers)
     made._non_persistent_buffers_set |= module._non_persistent_buffers_set
+    # transformers has the class make those that are without values yet, when it has loaded a model.
+    made._is_hf_initialized = not any(b is not None and b.device.type == "meta" for b in module._buffers.values())
     made.training = module.training
     return made
 
