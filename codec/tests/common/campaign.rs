@@ -3,6 +3,7 @@
 //! Input `n` of a seed is always the same. A process that ends, or is at one input for longer than [`PATIENCE`], is a finding, as is a panic.
 //!
 //! - `WCODEC_INPUTS` (100,000): how many inputs there are. Campaigns of slow readers take one of several.
+//! - `WCODEC_FIRST` (0): the first of them, so that a campaign that was stopped goes on.
 //! - `WCODEC_SEED` (1), `WCODEC_THREADS` (a process for each core).
 //! - `WCODEC_INPUT`, hexadecimal: only this one, without a net.
 
@@ -100,7 +101,7 @@ fn work(campaign: &Campaign, part: &str) {
         counts.iter().for_each(|(word, n)| writeln!(out, "={word}\t{n}").unwrap());
         out.flush().unwrap();
     };
-    let mut n = number * campaign.every;
+    let mut n = (first(campaign) + number) * campaign.every;
     while n < setting("WCODEC_INPUTS", 100_000) && found.len() < ENOUGH {
         write_at(&at, n);
         let input = input_of(n);
@@ -218,9 +219,15 @@ impl Part {
     }
 }
 
+/// The number of the first input among those that this campaign takes.
+fn first(campaign: &Campaign) -> u64 {
+    setting("WCODEC_FIRST", 0).div_ceil(campaign.every)
+}
+
 fn watch(campaign: &Campaign) {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let (all, inputs) = (setting("WCODEC_THREADS", cores).max(1), setting("WCODEC_INPUTS", 100_000));
+    let wanted = inputs.div_ceil(campaign.every).saturating_sub(first(campaign));
     // Nothing waits for a disk if files are in memory.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
@@ -243,7 +250,7 @@ fn watch(campaign: &Campaign) {
         let over = parts.iter().all(|part| part.over);
         if over || line.elapsed() >= LINE {
             line = Instant::now();
-            report(&parts, inputs.div_ceil(campaign.every), begun.elapsed(), over);
+            report(&parts, wanted, begun.elapsed(), over);
         }
         if over {
             break;
@@ -251,7 +258,7 @@ fn watch(campaign: &Campaign) {
     }
     // The last words are read by now, or a moment later.
     std::thread::sleep(Duration::from_millis(200));
-    report(&parts, inputs.div_ceil(campaign.every), begun.elapsed(), true);
+    report(&parts, wanted, begun.elapsed(), true);
     let most = figure(&parts, "resident", u64::max).0.max(figure(&parts, "most", u64::max).0);
     assert!(most < MEMORY as u64, "{most} bytes of memory");
     assert!(findings.is_empty(), "{} findings, of inputs {:?}", findings.len(), findings.values());
