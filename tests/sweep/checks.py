@@ -67,7 +67,7 @@ class Sweep:
             return False
         self.record["class"] = type(built.model).__name__
         self.record["parameters"] = sum(p.numel() for p in built.model.parameters())
-        self.inputs, self.dtype = built.inputs, built.model.config.dtype
+        self.inputs, self.dtype = built.inputs, built.model.config.dtype or built.model.dtype
         try:
             why = self._settle(built.model)
         except Exception as error:
@@ -217,7 +217,9 @@ class Sweep:
         reasons: dict[str, int] = {}
         untold: dict[str, list[str]] = {}
         for name in sorted(left & set(uses)):
-            reason = why.get(name) or why.get(name.rpartition(".")[0])
+            # A module is named with those inside it that it reads.
+            parts = name.split(".")
+            reason = next((r for n in range(len(parts), 0, -1) if (r := why.get(".".join(parts[:n])))), None)
             if reason is None:
                 untold.setdefault(uses[name], []).append(name)
             else:

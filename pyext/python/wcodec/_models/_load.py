@@ -176,6 +176,7 @@ def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -
     # The folder's file says so for transformers' own loading; here nothing of it is wanted.
     if getattr(config, "quantization_config", None) is not None:
         delattr(config, "quantization_config")
+    _set_dtype(config, dtype)
     named = class_of(config)
     with init_empty_weights(include_buffers=False):
         if named is None:
@@ -185,6 +186,16 @@ def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -
     keep_float32(model, dtype)
     make_buffers(model)
     return model
+
+
+def _set_dtype(config: Any, dtype: torch.dtype) -> None:
+    """Says in a config, and in those of its parts, what the model computes in, as transformers' own loading does it.
+
+    The first versions of transformers 5 make parts in the dtype of their own configs.
+    """
+    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
+        if part is not None:
+            part.dtype = dtype
 
 
 def fill(model: Any, container: Container, rest: Checkpoint | None, device: torch.device, settings: Settings) -> None:
@@ -390,4 +401,6 @@ def _finish(model: Any, folder: Path) -> None:
         from transformers import GenerationConfig
 
         with by_transformers(folder / "generation_config.json", "cannot read it"):
-            model.generation_config = GenerationConfig.from_pretrained(folder)
+            # Some models have more to say than others of how they generate.
+            kind = getattr(model, "generation_config_class", GenerationConfig)
+            model.generation_config = kind.from_pretrained(folder)

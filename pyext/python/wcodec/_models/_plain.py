@@ -11,6 +11,7 @@ from .._errors import InputError
 from ._find import may_be_missing
 from ._names import Match
 from ._rules import Read
+from ._ties import tied_pairs
 
 _SHOWN = 5
 
@@ -126,12 +127,16 @@ class Filling:
         parameters = dict(model.named_parameters(remove_duplicate=False))
         buffers = dict(model.named_buffers(remove_duplicate=False))
         made: dict[Any, torch.nn.Parameter] = {}
+        tied = dict(tied_pairs(model))
         for name in sorted(missing):
+            # What is the same tensor as another one is for transformers to tie, once that has its values.
             if not found.has(name):
+                continue
+            if name in tied and found.has(tied[name]) and _origin(found, name) == _origin(found, tied[name]):
                 continue
             if name in parameters:
                 parameter = parameters[name]
-                key = (found.keys(name), found.made.get(name, (None, name if name in found.made else ""))[1])
+                key = _origin(found, name)
                 if (key, parameter.dtype) not in made:
                     made[key, parameter.dtype] = _as(parameter, found.value(name, self._read))
                 put(model, name, made[key, parameter.dtype])
@@ -140,6 +145,11 @@ class Filling:
             else:
                 continue
             missing.discard(name)
+
+
+def _origin(found: Match, name: str) -> tuple[tuple[str, ...], str]:
+    """The tensors that a parameter is read from, and its name among those that transformers makes of them."""
+    return found.keys(name), found.made[name][1] if name in found.made else ""
 
 
 def _as(parameter: torch.nn.Parameter, value: torch.Tensor) -> torch.nn.Parameter:

@@ -1,4 +1,4 @@
-"""The dtype of each parameter of a model, as transformers' own loading gives it."""
+"""The dtype of each parameter and buffer of a model, as transformers' own loading gives it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 
 
 def keep_float32(model: Any, dtype: torch.dtype) -> None:
-    """Makes float32 of those parameters of a model without weights that its class keeps so, whatever is computed in.
+    """Makes float32 of those parameters of a model without weights, and of those buffers that files have, that its
+    class keeps so, whatever is computed in.
 
     All others have the dtype that they were made in: that of the model, or another one that their module asked for.
     """
@@ -25,6 +26,12 @@ def keep_float32(model: Any, dtype: torch.dtype) -> None:
             made[id(parameter)] = torch.nn.Parameter(parameter.detach().to(torch.float32), requires_grad=False)
         path, _, leaf = name.rpartition(".")
         model.get_submodule(path)._parameters[leaf] = made[id(parameter)]
+    for name, buffer in list(model.named_buffers(remove_duplicate=False)):
+        path, _, leaf = name.rpartition(".")
+        module = model.get_submodule(path)
+        kept = leaf not in module._non_persistent_buffers_set and wanted.search(name)
+        if kept and buffer.is_floating_point() and buffer.dtype != torch.float32:
+            module._buffers[leaf] = buffer.to(torch.float32)
 
 
 def _patterns(model: Any, dtype: torch.dtype) -> list[str]:

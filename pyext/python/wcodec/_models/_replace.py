@@ -167,7 +167,7 @@ def decompress_(
             "(compress_ it first, or change include and exclude)"
         )
     check_whole(model, "decompressed")
-    # Layers with one stored tensor get one parameter.
+    # Layers with the same stored tensors get the same parameters.
     shared: dict[Any, torch.nn.Parameter] = {}
     plain: dict[int, torch.nn.Module] = {}
     for module in found.values():
@@ -175,8 +175,10 @@ def decompress_(
         _keep_hooks(module, new)
         if isinstance(module, CompressedLinear | CompressedEmbedding):
             _keep_attributes(module, new)
-        if not isinstance(module, CompressedExperts) and len(module.tensors) == 1:
-            key, (leaf,) = (id(module._store), module.entry.name, module.dtype, module.device), module.keys
+        stored = tuple(module._store.entry(name).name for name in module.tensors)
+        for leaf in module.keys:
+            # One tensor is one matrix, whatever it is called; of several, each parameter has its own.
+            key = (id(module._store), stored, leaf if len(stored) > 1 else "", module.dtype, module.device)
             new._parameters[leaf] = shared.setdefault(key, new._parameters[leaf])
         plain[id(module)] = new
     _swap(model, plain)
@@ -294,9 +296,9 @@ def _share_biases(model: torch.nn.Module, made: Mapping[torch.nn.Module, torch.n
     """A bias that another module has, too, is one parameter still, after layers were made of others."""
     left = {id(p): p for p in model.parameters()}
     for before, layer in made.items():
-        bias = before._parameters.get("bias")
-        if bias is not None and id(bias) in left:
-            layer._parameters["bias"] = left[id(bias)]
+        bias, new = before._parameters.get("bias"), layer._parameters.get("bias")
+        if bias is not None and new is not None:
+            layer._parameters["bias"] = left.setdefault(id(bias), new)
 
 
 def _tensors(candidates: list[Candidate]) -> dict[str, torch.Tensor]:

@@ -105,6 +105,22 @@ class CompressedEmbedding(CompressedLayer):
         out.weight = torch.nn.Parameter(self._own_weight(), requires_grad=False)
         return out.train(self.training)
 
+    @property
+    def scalar_embed_scale(self) -> float:
+        """The factor of a scaled embedding, before it is rounded."""
+        return self._scale_of("scalar_embed_scale")[1]
+
+    @property
+    def embed_scale(self) -> torch.Tensor:
+        """The factor of a scaled embedding as its class has it, for models that read it."""
+        _, scale, dtype = self._scale_of("embed_scale")
+        return torch.full((), scale, dtype=dtype, device=self._device)
+
+    def _scale_of(self, name: str) -> tuple[Any, float, torch.dtype]:
+        if self._scaled_of is None:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return self._scaled_of
+
     def _scale(self, dtype: torch.dtype) -> float:
         if self._scaled_of is None:
             return 1.0

@@ -46,6 +46,9 @@ class ExpertStack:
     """Stands where a module of experts had a parameter ``[experts, out, in]``: ``stack[i]`` decodes expert ``i``, anew
     at each read."""
 
+    # Classes of transformers give each stack values unless it says that it has them.
+    _is_hf_initialized = True
+
     def __init__(self, owner: CompressedExperts, place: int, shape: tuple[int, ...]) -> None:
         self._owner, self._place, self._shape = owner, place, shape
 
