@@ -41,7 +41,7 @@ myst_links_external_new_tab = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_inherit_docstrings = False
-autodoc_type_aliases = {name: name for name in ("ProgressCallback", "Source", "Tensors")}
+autodoc_type_aliases = {name: name for name in ("Calibration", "ProgressCallback", "Rules", "Source", "Tensors")}
 autodoc_class_signature = "mixed"
 add_module_names = False
 python_use_unqualified_type_names = True
@@ -61,7 +61,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|npt|matplotlib|transformers|collections\.abc|os)\..*"),
     # As sources import them: from collections.abc, torch, matplotlib.
-    ("py:class", r"(Iterable|Iterator|Mapping|Sequence|Tensor|TorchDtype|Axes|Figure|PathLike)"),
+    ("py:class", r"(Iterable|Iterator|Mapping|Sequence|Tensor|TorchDtype|Axes|Figure|PathLike|Unpack)"),
 ]
 
 html_theme = "furo"

@@ -264,7 +264,7 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path) -> None:
     with torch.no_grad():
         broken.model.layers[1].mlp.up_proj.weight.fill_(torch.inf)
     cases: dict[str, Callable[[], Any]] = {
-        "must be a torch.nn.Module": lambda: collect("model"),
+        "must be a torch.nn.Module": lambda: collect(3),
         "no token ids to collect": lambda: collect(model, []),
         "there are no token ids": lambda: collect(model, [[1]]),
         "data must be 'self'": lambda: collect(model, 5),

@@ -199,8 +199,8 @@ def test_refusals(ids: list[int], tmp_path: Path) -> None:
         (lambda: evaluate(model, ids, stride=0), "stride must be whole"),
         (lambda: evaluate(model, ids, baseline=tiny(vocab_size=101)), "one vocabulary"),
         (lambda: evaluate(Diverging(97), ids), "model gives token 1 of the text"),
-        (lambda: evaluate("a/path", ids), "must be a torch.nn.Module, not str"),
-        (lambda: evaluate(model, ids, baseline="a/path"), "baseline must be"),
+        (lambda: evaluate(3, ids), "must be a torch.nn.Module, not int"),
+        (lambda: evaluate(model, ids, baseline=3), "baseline must be"),
         (lambda: evaluate(torch.nn.Identity(), ids), "forward|logits|unexpected"),
     ):
         with pytest.raises((wcodec.InputError, TypeError), match=message):

@@ -197,7 +197,7 @@ def test_what_is_not_there(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(wcodec.InputError, match="residency"):
         wcodec.load_model(saved, residency="tape")
     with pytest.raises(wcodec.InputError, match="vram_budget goes with residency 'auto', not with 'device'"):
-        wcodec.load_model(saved, vram_budget="3GB")
+        wcodec.load_model(saved, residency="device", vram_budget="3GB")
     with pytest.raises(wcodec.InputError, match="cache must be a size"):
         wcodec.load_model(tmp_path / "nothing", cache="3G")
     with pytest.raises(wcodec.InputError, match="compute in float32"):

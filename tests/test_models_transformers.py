@@ -232,13 +232,13 @@ def test_what_a_later_version_may_write_is_left_out(model: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"bit": 4}, "WCodecConfig has no bit"),
-        ({"skip": "*"}, "WCodecConfig has no skip"),
+        ({"bit": 4}, r"WCodecConfig has no keyword bit \(did you mean bits\?\)"),
+        ({"skip": "*"}, "WCodecConfig has no keyword skip"),
         ({"bits": 0.5}, "bits"),
         ({"scheme": "int9"}, "int9"),
         ({"coder": "lz4"}, "lz4"),
         ({"residency": "disc"}, "disc"),
-        ({"vram_budget": "1GB"}, "goes with residency 'auto'"),
+        ({"residency": "host", "vram_budget": "1GB"}, "goes with residency 'auto'"),
         ({"scale": "column"}, "column"),
     ],
 )

@@ -185,10 +185,13 @@ def test_settings_that_do_not_go_together() -> None:
         "residency": "auto", "vram_budget": 10**9, "ram_budget": None, "cache": 0
     }  # fmt: skip
     assert checked_settings("auto", ram_budget="2KiB")["ram_budget"] == 2048
+    # A budget says which residency is meant.
+    assert checked_settings(vram_budget="1GB") == checked_settings("auto", "1GB")
+    assert checked_settings(ram_budget="1GB")["residency"] == "auto" and checked_settings()["residency"] == "device"
     for settings, message in (
         ({"residency": "tape"}, "device, host, disk or auto"),
         ({"residency": "disk", "ram_budget": 5}, "ram_budget goes with residency 'auto', not with 'disk'"),
-        ({"vram_budget": "3GB"}, "goes with residency 'auto', not with 'device'"),
+        ({"residency": "device", "vram_budget": "3GB"}, "goes with residency 'auto', not with 'device'"),
         ({"residency": "host", "vram_budget": 5}, "not with 'host'"),
         ({"residency": "auto", "vram_budget": 0}, "at least 1 bytes"),
         ({"cache": "much"}, "cache must be a size"),

@@ -42,8 +42,11 @@ def test_checkpoint_round_trip(model: Path, tmp_path: Path) -> None:
 
 
 def test_aliases_of_functions() -> None:
-    assert wcodec.encode_safetensors_to_wcodec is wcodec.compress
-    assert wcodec.load_wcodec_checkpoint is wcodec.load_file
+    for former, name in (("encode_safetensors_to_wcodec", "compress"), ("load_wcodec_checkpoint", "load_file")):
+        with pytest.warns(DeprecationWarning, match=f"wcodec.{former} is wcodec.{name} now"):
+            assert getattr(wcodec, former) is getattr(wcodec, name)
+        assert former not in dir(wcodec) and former not in wcodec.__all__
+    assert wcodec.WCodecError is wcodec.WcodecError
 
 
 def test_sharded_folder(tmp_path: Path, weights: dict[str, np.ndarray], write_safetensors) -> None:

@@ -6,7 +6,8 @@
 >>> container["w"].symbols().shape, container["w"].scales().shape
 ((64, 256), (64, 1))
 
-Files: :func:`compress` and :func:`decompress`, :func:`open`, :func:`save_file` and :func:`load_file`, :func:`verify`
+Files: :func:`compress` and :func:`decompress` (or :func:`encode` and :func:`decode`, as the command calls them; other
+commands have functions of their names, too), :func:`open`, :func:`save_file` and :func:`load_file`, :func:`verify`
 and :func:`compare`. Single layers: :class:`Encoder` and :class:`Decoder`. On GPUs: ``load_file(path, device="cuda")``
 and :class:`GpuDecoder`; :func:`doctor` says what they need. Everything that goes wrong is a :class:`WcodecError`. The
 command ``wcodec`` does the same at a terminal.
@@ -29,16 +30,19 @@ if _TYPE_CHECKING:
         compare,
         compress,
         compress_to_bytes,
+        decode,
         decompress,
+        encode,
         instruction_sets,
         load_file,
         open,
         save_file,
         verify,
     )
-    from ._api import compress as encode_safetensors_to_wcodec
-    from ._api import load_file as load_wcodec_checkpoint
-    from ._calibrate import Statistics, StatisticsReport, collect_statistics
+    from ._api import compress as encode_safetensors_to_wcodec  # noqa: F401
+    from ._api import load_file as load_wcodec_checkpoint  # noqa: F401
+    from ._calibrate import Statistics, StatisticsReport, calibrate, collect_statistics
+    from ._coding import CodingOptions, FileOptions, PlanOptions, Rule
     from ._colors import COLORS
     from ._container import Container, TensorEntry
     from ._doctor import Check, DoctorReport, doctor
@@ -53,6 +57,7 @@ if _TYPE_CHECKING:
         OutputExistsError,
         TensorNotFoundError,
         UnsupportedError,
+        WCodecError,
         WcodecError,
     )
     from ._gpu_decoder import DecodeBatch, GpuDecoder, ProductBatch, RowLookup
@@ -66,6 +71,7 @@ if _TYPE_CHECKING:
         MemoryReport,
         bench,
         compare_kv_cache,
+        eval,  # noqa: F401
         evaluate,
         generate,
         measure_vram,
@@ -73,7 +79,7 @@ if _TYPE_CHECKING:
     )
     from ._models._load import load_model
     from ._models._model import WCodecModel
-    from ._models._ranks import RankBytes, RanksReport, plan_ranks
+    from ._models._ranks import RankBytes, RanksReport, plan_ranks, ranks
     from ._models._replace import compress_, decompress_
     from ._models._report import ReplaceReport
     from ._models._save import save_pretrained
@@ -99,14 +105,17 @@ _MODULES = {
         "compare",
         "compress",
         "compress_to_bytes",
+        "decode",
         "decompress",
+        "encode",
         "instruction_sets",
         "load_file",
         "open",
         "save_file",
         "verify",
     ),
-    "._calibrate": ("Statistics", "StatisticsReport", "collect_statistics"),
+    "._calibrate": ("Statistics", "StatisticsReport", "calibrate", "collect_statistics"),
+    "._coding": ("CodingOptions", "FileOptions", "PlanOptions", "Rule"),
     "._colors": ("COLORS",),
     "._container": ("Container", "TensorEntry"),
     "._doctor": ("Check", "DoctorReport", "doctor"),
@@ -121,6 +130,7 @@ _MODULES = {
         "OutputExistsError",
         "TensorNotFoundError",
         "UnsupportedError",
+        "WCodecError",
         "WcodecError",
     ),
     "._gpu_decoder": ("DecodeBatch", "GpuDecoder", "ProductBatch", "RowLookup"),
@@ -134,6 +144,7 @@ _MODULES = {
         "MemoryReport",
         "bench",
         "compare_kv_cache",
+        "eval",
         "evaluate",
         "generate",
         "measure_vram",
@@ -142,7 +153,7 @@ _MODULES = {
     "._models._load": ("load_model",),
     "._models._model": ("WCodecModel",),
     "._models._replace": ("compress_", "decompress_"),
-    "._models._ranks": ("RankBytes", "RanksReport", "plan_ranks"),
+    "._models._ranks": ("RankBytes", "RanksReport", "plan_ranks", "ranks"),
     "._models._report": ("ReplaceReport",),
     "._models._save": ("save_pretrained",),
     "._plan": ("FrontierReport", "FrontierRow", "PlanReport", "Recipe", "frontier", "plan"),
@@ -161,12 +172,18 @@ _MODULES = {
     "._transformers": ("WCodecConfig", "register"),
 }
 _FOUND = {name: (module, name) for module, names in _MODULES.items() for name in names}
-# Other names of the same functions.
-_FOUND["encode_safetensors_to_wcodec"] = _FOUND["compress"]
-_FOUND["load_wcodec_checkpoint"] = _FOUND["load_file"]
+# Names of earlier versions, which the next one has no more.
+_FORMER = {"encode_safetensors_to_wcodec": "compress", "load_wcodec_checkpoint": "load_file"}
 
 
 def __getattr__(name: str) -> _Any:
+    if name in _FORMER:
+        import warnings
+
+        new = _FORMER[name]
+        text = f"wcodec.{name} is wcodec.{new} now, and the next version has the old name no more"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(_import_module(__name__), new)
     try:
         if name == "nn":
             value = _import_module(".nn", __name__)
@@ -186,15 +203,19 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_UNLISTED})
 
 
 _install_hook()
+
+# Left out of ``from wcodec import *``, which would hide Python's own.
+_UNLISTED = ("eval",)
 
 __all__ = [
     "COLORS",
     "BenchReport",
     "Check",
+    "CodingOptions",
     "ComparedTensor",
     "Comparison",
     "CompressionReport",
@@ -208,6 +229,7 @@ __all__ = [
     "EvalReport",
     "FileError",
     "FileMissingError",
+    "FileOptions",
     "FilePermissionError",
     "FormatError",
     "FrontierReport",
@@ -220,6 +242,7 @@ __all__ = [
     "LayerStats",
     "MemoryReport",
     "OutputExistsError",
+    "PlanOptions",
     "PlanReport",
     "RankBytes",
     "RanksReport",
@@ -229,6 +252,7 @@ __all__ = [
     "RateSummary",
     "ReplaceReport",
     "RowLookup",
+    "Rule",
     "Segment",
     "Statistics",
     "StatisticsReport",
@@ -239,32 +263,35 @@ __all__ = [
     "VerifiedTensor",
     "VerifyReport",
     "WCodecConfig",
+    "WCodecError",
     "WCodecModel",
     "WcodecError",
     "__version__",
     "bench",
+    "calibrate",
     "collect_statistics",
     "compare",
     "compare_kv_cache",
     "compress",
     "compress_",
     "compress_to_bytes",
+    "decode",
     "decompress",
     "decompress_",
     "doctor",
-    "encode_safetensors_to_wcodec",
+    "encode",
     "evaluate",
     "frontier",
     "generate",
     "instruction_sets",
     "load_file",
     "load_model",
-    "load_wcodec_checkpoint",
     "measure_vram",
     "nn",
     "open",
     "plan",
     "plan_ranks",
+    "ranks",
     "register",
     "save_file",
     "save_pretrained",

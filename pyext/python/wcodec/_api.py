@@ -10,19 +10,23 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
+from ._coding import FileOptions
 from ._container import Container
 from ._decodable import CONVERTIBLE
 from ._errors import InputError
 from ._files import check_output
+from ._keywords import keywords, renamed
 from ._models import _folder
-from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options, path_of
+from ._options import choice, decode_options, encode_options, path_of, shown
 from ._progress import ProgressCallback, reporter
 from ._reports import Comparison, CompressionReport, VerifyReport
 from ._sources import Source, Tensors, native_source
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
+    from ._coding import Calibration, Rules
     from ._native import _ChooseLevels, _EncodeOptions
 
 _Path = str | os.PathLike[str]
@@ -31,40 +35,28 @@ FRAMEWORKS = ("numpy", "torch")
 _OF_CALIBRATION = ("calibrate", "feedback", "device", "model", "trust_remote_code")
 
 
+@keywords(FileOptions)
 def compress(
     src: Source,
     dst: _Path,
     *,
     scheme: str | None = None,
-    coder: str = "rans",
-    scale: str = "row",
-    block: int | None = None,
     bits: float | None = None,
+    calibrate: Calibration | None = None,
     trellis: bool | None = None,
-    bits_per_tensor: bool = False,
-    rules: Mapping[str, Any] | None = None,
-    steps: Mapping[str, float] | None = None,
+    rules: Rules | None = None,
+    coder: str = "rans",
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
     budget: int | str | None = None,
     quality: str | None = None,
     text: Any = None,
-    calibrate: Any = None,
-    feedback: bool = True,
-    device: Any = None,
-    layout: str = "pair",
-    level: int = DEFAULT_LEVEL,
-    tile: int | None = None,
-    table_bits: int | None = None,
-    include: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    skip: str | Iterable[str] = (),
-    transpose: str | Iterable[str] = (),
-    threads: int | None = None,
     overwrite: bool = False,
     metadata: Mapping[str, str] | None = None,
-    trust_remote_code: bool = False,
     progress: bool | ProgressCallback = True,
+    **options: Unpack[FileOptions],
 ) -> CompressionReport:
-    """Encodes a checkpoint into one ``.wcodec`` file.
+    """Encodes a checkpoint into one ``.wcodec`` file, or into the folder of a compressed model.
 
     >>> import pathlib, tempfile, numpy as np, wcodec
     >>> folder = tempfile.TemporaryDirectory()
@@ -88,89 +80,79 @@ def compress(
     :param scheme: ``int8`` quantizes float32, float16 and bfloat16 (the default); ``rate`` does, to ``bits`` bits per
         weight (the default where ``bits`` or ``trellis`` is given); ``lossless`` keeps every bit; ``raw`` keeps every
         tensor as it is.
-    :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``. Data that does not shrink is stored raw anyway.
-    :param scale: which elements share a scale: a ``row``, the whole ``tensor``, or a ``block`` of a row.
-    :param block: elements in a block, a multiple of 16, with ``scale="block"``; 128 if left out.
     :param bits: with scheme ``rate``, bits per weight from 1 to 8; 4 if left out. They are met by all tensors of the
         scheme together, and everything counts that is stored for them: symbols, signs, scales, tables, offsets.
+    :param calibrate: with scheme ``rate``, by what the model does: :class:`wcodec.Statistics`, a ``.safetensors`` file
+        of them, ``"self"`` (on text that the model writes), the path of a text, or token ids, which run the model of
+        the folder ``src``. Bits go where errors matter most, and levels make up for each other's errors. Needs torch;
+        minutes instead of seconds.
     :param trellis: with scheme ``rate``, whether levels are chosen by a trellis, which coders ``rans`` and ``huffman``
         can have, and have if nothing is said: less error at the same bits, a little slower to encode and to decode.
-    :param bits_per_tensor: whether every tensor is to have ``bits`` bits, and not all of them together.
     :param rules: how tensors whose names match a pattern are encoded instead, such as ``{"*.down_proj.*": {"bits": 5},
-        "lm_head.*": "lossless"}``: a scheme, or a dictionary of ``scheme``, ``bits``, ``trellis``, ``scale``, ``block``
-        and ``coder``. The first pattern counts that matches; tensors of rules with the same bits meet them together.
-    :param steps: with scheme ``rate``, by the name of a tensor what its steps are to be times those of others.
+        "lm_head.*": "lossless"}``: a scheme, or a dictionary with the keys of :class:`Rule`. The first pattern counts
+        that matches; tensors of rules with the same bits meet them together.
+    :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``. Data that does not shrink is stored raw anyway.
+    :param include: glob patterns of the tensors to quantize (all if left out); the others are stored raw.
+    :param exclude: glob patterns of tensors to store raw.
     :param budget: instead of bits, what they are chosen for: bytes of the whole file (``"600MB"``) or bits per weight
         of the tensors that are encoded (``"4.2 bits"``). See :func:`wcodec.plan`, which takes more options and can be
         looked at before anything is written; ``src`` may be a model, too.
     :param quality: instead of bits, a bound of the damage, such as ``"kl<=0.02"``, likewise.
     :param text: with ``budget`` or ``quality``, what damage is measured on: a path, text or token ids.
-    :param calibrate: with scheme ``rate``, by what the model does: :class:`wcodec.Statistics`, a ``.safetensors`` file
-        of them, ``"self"`` (on text that the model writes), the path of a text, or token ids, which run the model of
-        the folder ``src``. Bits go where errors matter most, and levels make up for each other's errors. Needs torch;
-        minutes instead of seconds.
-    :param feedback: ``False`` uses of these statistics only how much each tensor matters: seconds.
-    :param device: where calibration computes; the CPU if left out.
-    :param layout: how symbols are coded by ``rans`` and ``huffman``: ``pair`` (default), ``byte``, or ``quad``, for
-        products on a GPU (``huffman`` only).
-    :param level: level of ``zstd``, 1 to 19.
-    :param tile: columns of a tile, a multiple of 64; chosen by shape if left out.
-    :param table_bits: log2 of the slots of tables of symbols: 11 or 12, with coder ``huffman`` 8 to 12; 12 if left
-        out.
-    :param include: glob patterns of the tensors to quantize (all if left out); the others are stored raw.
-    :param exclude: glob patterns of tensors to store raw.
-    :param skip: glob patterns of tensors to leave out of the file.
-    :param transpose: glob patterns of 2-D tensors that are stored ``[in, out]``, so that their columns are the rows.
-    :param threads: threads to use; all cores if left out.
     :param overwrite: whether an existing ``dst`` may be replaced.
     :param metadata: text to add to the checkpoint's metadata.
-    :param trust_remote_code: whether code that comes with the model of a folder may be run, where a model is built: for
-        an output that is a folder, a ``budget``, a ``quality`` or ``calibrate``.
     :param progress: a bar, nothing, or a callback ``(tensor, done_bytes, total_bytes)``. What a callback raises stops
         the work, as Ctrl-C does, and is passed on.
+    :param options: what few need, by name: see :class:`FileOptions`.
     :raises InputError: for NaN or infinity in a tensor to quantize, if there are no tensors, if ``dst`` is one of the
         files that are read, something else than a file or named like one of another format, and for arguments that make
         no sense.
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
-    everything = {name: value for name, value in locals().items() if name not in ("src", "dst")}
+    encoding: dict[str, Any] = {
+        "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules, "coder": coder,
+        "include": include, "exclude": exclude, "overwrite": overwrite, "metadata": metadata, **options,
+    }  # fmt: skip
+    wanted = {"budget": budget, "quality": quality, "text": text}
     check_output(dst, calibrate, text)
     if _folder.is_meant(path_of(dst)):
         _torch.require()
         from ._models._encode_folder import compress_folder
 
-        return compress_folder(src, path_of(dst), everything)
+        return compress_folder(src, path_of(dst), {**encoding, **wanted, "progress": progress})
     if budget is not None or quality is not None:
-        return _planned(src, dst, progress, {
-            "scheme": scheme, "coder": coder, "bits": bits, "trellis": trellis, "rules": rules, "steps": steps,
-            "budget": budget, "quality": quality, "text": text, "calibrate": calibrate, "feedback": feedback,
-            "device": device or "cpu", "layout": layout, "level": level, "tile": tile,
-            "table_bits": table_bits, "include": include, "exclude": exclude, "skip": skip, "transpose": transpose,
-            "threads": threads, "overwrite": overwrite, "metadata": metadata, "trust_remote_code": trust_remote_code,
-        })  # fmt: skip
+        return _planned(src, dst, progress, {**_without_scales(encoding), **wanted})
     if text is not None:
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
-    given: dict[str, Any] = {
-        "scheme": scheme, "coder": coder, "scale": scale, "block": block, "bits": bits, "trellis": trellis,
-        "bits_per_tensor": bits_per_tensor, "rules": rules, "steps": steps, "layout": layout, "level": level,
-        "tile": tile, "table_bits": table_bits, "include": include, "exclude": exclude, "skip": skip,
-        "transpose": transpose, "threads": threads, "overwrite": overwrite, "metadata": metadata,
-    }  # fmt: skip
     target = path_of(dst)
-    with (
-        _chosen(src, given, calibrate, feedback, device, progress, trust_remote_code=trust_remote_code) as chosen,
-        reporter(progress, "encode") as callback,
-    ):
-        options, levels = chosen
-        text = _native.encode(native_source(src), target, options, callback, levels)
-    return CompressionReport._from_native(target, text)
+    with _calibrated(src, encoding, progress) as (chosen, levels), reporter(progress, "encode") as callback:
+        found = _native.encode(native_source(src), target, chosen, callback, levels)
+    return CompressionReport._from_native(target, found)
 
 
 def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: dict[str, Any]) -> CompressionReport:
     """Plans, encodes what was planned, and says so in the report."""
     from ._plan import compress_by_plan
 
-    return compress_by_plan(src, dst, progress, options)
+    return compress_by_plan(src, dst, progress, {**options, "device": options.get("device") or "cpu"})
+
+
+# Options that a plan has no use for, each with the value that asks for nothing.
+_NOT_PLANNED = {"scale": "row", "block": None, "bits_per_tensor": False, "frame": None}
+
+
+def _without_scales(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a plan, which has scheme ``rate``.
+
+    :raises InputError: for those of other schemes.
+    """
+    for name, nothing in _NOT_PLANNED.items():
+        if options.get(name, nothing) != nothing:
+            raise InputError(
+                f"{name}={shown(options[name])} does not go with a budget or a quality, for which scheme rate chooses "
+                f"the bits of all tensors (leave {name} out)"
+            )
+    return {name: value for name, value in options.items() if name not in _NOT_PLANNED}
 
 
 @contextmanager
@@ -198,17 +180,34 @@ def _chosen(
         yield chosen
 
 
+@keywords(FileOptions)
 def compress_to_bytes(
-    src: Source, *, progress: bool | ProgressCallback = False, **options: Any
+    src: Source,
+    *,
+    scheme: str | None = None,
+    bits: float | None = None,
+    calibrate: Calibration | None = None,
+    trellis: bool | None = None,
+    rules: Rules | None = None,
+    coder: str = "rans",
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    metadata: Mapping[str, str] | None = None,
+    progress: bool | ProgressCallback = False,
+    **options: Unpack[FileOptions],
 ) -> tuple[bytes, CompressionReport]:
-    """Encodes into memory instead of a file; the other arguments are those of :func:`compress`.
+    """Encodes into memory instead of a file; the arguments are those of :func:`compress`.
 
     >>> import numpy as np, wcodec
     >>> data, report = wcodec.compress_to_bytes({"w": np.eye(16, dtype=np.float32)})
     >>> list(wcodec.open(data))
     ['w']
     """
-    with _calibrated(src, options, progress) as (chosen, levels), reporter(progress, "encode") as callback:
+    encoding: dict[str, Any] = {
+        "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules, "coder": coder,
+        "include": include, "exclude": exclude, "metadata": metadata, **options,
+    }  # fmt: skip
+    with _calibrated(src, encoding, progress) as (chosen, levels), reporter(progress, "encode") as callback:
         data, text = _native.encode_to_bytes(native_source(src), chosen, callback, levels)
     return data, CompressionReport._from_native(None, text)
 
@@ -227,6 +226,7 @@ def _calibrated(
     return _chosen(src, options, progress=progress, **known)
 
 
+@keywords()
 def decompress(
     path: _Path,
     dst: _Path,
@@ -259,6 +259,7 @@ def decompress(
         container._open.decode(path_of(dst), bool(overwrite), bool(partial), options, callback)
 
 
+@keywords()
 def open(path: _Path | bytes | bytearray | memoryview, *, trusted: bool = False) -> Container:
     """Opens a container, from a file or from bytes, without reading more than header and index.
 
@@ -280,14 +281,23 @@ def open(path: _Path | bytes | bytearray | memoryview, *, trusted: bool = False)
     return Container.open(path, trusted=trusted)
 
 
+@keywords(FileOptions)
 def save_file(
     tensors: Tensors,
     path: _Path,
     metadata: Mapping[str, str] | None = None,
     *,
+    scheme: str | None = None,
+    bits: float | None = None,
+    calibrate: Calibration | None = None,
+    trellis: bool | None = None,
+    rules: Rules | None = None,
+    coder: str = "rans",
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
     overwrite: bool = True,
     progress: bool | ProgressCallback = False,
-    **options: Any,
+    **options: Unpack[FileOptions],
 ) -> CompressionReport:
     """Like ``safetensors.numpy.save_file`` and ``safetensors.torch.save_file``, with the options of :func:`compress`.
 
@@ -296,9 +306,13 @@ def save_file(
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
         raise InputError(f"save_file takes a mapping of tensors, not {kind} (for paths, use compress)")
-    return compress(tensors, path, metadata=metadata, overwrite=overwrite, progress=progress, **options)
+    return compress(
+        tensors, path, metadata=metadata, scheme=scheme, bits=bits, calibrate=calibrate, trellis=trellis, rules=rules,
+        coder=coder, include=include, exclude=exclude, overwrite=overwrite, progress=progress, **options,
+    )  # fmt: skip
 
 
+@keywords()
 def load_file(
     path: _Path,
     framework: str | None = None,
@@ -364,6 +378,7 @@ def load_file(
     return out
 
 
+@keywords()
 def verify(
     path: _Path,
     against: Source | None = None,
@@ -409,6 +424,7 @@ def verify(
         return report._with_gpu(f"cuda:{gpu}", json.loads(text))
 
 
+@keywords()
 def compare(a: _Path | Container, b: _Path | Container, *, trusted: bool = False) -> Comparison:
     """Whether two containers decode to the same tensors, and what each of them costs.
 
@@ -430,9 +446,15 @@ def compare(a: _Path | Container, b: _Path | Container, *, trusted: bool = False
                 container.close()
 
 
+@keywords()
 def instruction_sets() -> tuple[list[str], str]:
     """The instruction sets that this processor can decode with, and the one that is used.
 
     The environment variable ``WCODEC_ISA`` forces one of them.
     """
     return _native.instruction_sets()
+
+
+# The names of the commands.
+encode = renamed("encode", compress)
+decode = renamed("decode", decompress)

@@ -16,6 +16,7 @@ from . import _api, _devices, _gpu_decoder, _native, _torch
 from . import _format as fmt
 from ._container import Container
 from ._errors import DeviceError, WcodecError
+from ._keywords import keywords
 from ._native import safe
 from ._options import CODERS
 
@@ -76,7 +77,7 @@ class DoctorReport:
 
     @property
     def plot(self) -> DoctorPlots:
-        """Plots: ``report.plot.checks()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.checks()``."""
         from ._plot.reports import DoctorPlots
 
         return DoctorPlots(self)
@@ -124,6 +125,7 @@ def _or_problem(record: dict[str, Any], text: str) -> str:
     return f"NO: {record['problem']}" if record["problem"] else text.format_map(record)
 
 
+@keywords()
 def doctor() -> DoctorReport:
     """Looks at the processor, NVIDIA's driver, the GPUs, torch and nvCOMP, and tries what they are for.
 

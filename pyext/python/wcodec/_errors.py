@@ -43,6 +43,10 @@ class WcodecError(Exception):
         return _rebuild, (type(self), self.args, dict(self.__dict__), getattr(self, "errno", None))
 
 
+WCodecError = WcodecError
+"""Another name of :class:`WcodecError`, spelled as the other classes of the package."""
+
+
 class FormatError(WcodecError):
     """The file is not a wcodec container (or checkpoint), or contradicts itself: get the right file."""
 

@@ -16,6 +16,7 @@ from . import _format as fmt
 from ._container import Container
 from ._decodable import checked_rows, decoded_dtype, shape_of, wanted_dtype
 from ._errors import InputError, TensorNotFoundError
+from ._keywords import keywords
 from ._options import count, path_of
 from ._reports import TensorInfo
 
@@ -535,6 +536,7 @@ class GpuDecoder(Decoder):
 
     _on_host = False
 
+    @keywords(name="GpuDecoder")
     def __init__(
         self,
         container: Container | str | os.PathLike[str] | bytes,

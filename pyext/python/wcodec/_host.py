@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from . import _format as fmt
 from ._container import Container
 from ._gpu_decoder import Decoder, gpu_options
+from ._keywords import keywords
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +62,7 @@ class HostDecoder(Decoder):
 
     _on_host = True
 
+    @keywords(name="HostDecoder")
     def __init__(
         self,
         container: Container | str | os.PathLike[str] | bytes,

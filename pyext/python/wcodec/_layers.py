@@ -11,6 +11,7 @@ import numpy.typing as npt
 from . import _devices, _gpu_decoder, _native, _torch
 from ._container import Container
 from ._errors import InputError, UnsupportedError
+from ._keywords import keywords
 from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options
 from ._reports import LayerStats
 
@@ -36,6 +37,7 @@ class Encoder:
     :param format: ``container``, a whole ``.wcodec`` file as bytes, or ``legacy``, a 21-byte header and a zstd frame.
     """
 
+    @keywords(name="Encoder")
     def __init__(
         self,
         coder: str | None = None,
@@ -90,6 +92,7 @@ class Decoder:
     :raises DeviceError: if a GPU is asked for and it or its driver is missing.
     """
 
+    @keywords(name="Decoder")
     def __init__(
         self,
         *,

@@ -194,7 +194,7 @@ def _way(
     """How weights are encoded: scheme ``int8`` where nothing else is said, ``rate`` where bits are."""
     if scheme is None:
         scheme = "int8" if bits is None and trellis is None else "rate"
-    choice("scheme", scheme, SCHEMES)
+    choice("scheme", _no_number(scheme), SCHEMES)
     for name, value in (("bits", bits), ("trellis", trellis)):
         if value is not None and scheme != "rate":
             raise InputError(
@@ -217,6 +217,17 @@ def _way(
         "trellis": coder in TILED_CODERS if trellis is None else bool(trellis),
         "coder": choice("coder", coder, CODERS),
     }
+
+
+_BITS_AS_SCHEME = re.compile(r"\s*([1-8](?:\.[0-9]{1,9})?)[-_ ]?(?:b|bits?|bpw)?\s*", re.IGNORECASE)
+
+
+def _no_number(scheme: Any) -> Any:
+    """The scheme, if it is not meant to be the bits, which are another argument."""
+    found = None if isinstance(scheme, bool) else _BITS_AS_SCHEME.fullmatch(str(scheme))
+    if found is not None:
+        raise InputError(f"scheme={shown(scheme)} is a number of bits, and no scheme (pass bits={found[1]})")
+    return scheme
 
 
 def number(what: str, value: Any) -> float:

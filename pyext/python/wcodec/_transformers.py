@@ -11,15 +11,33 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ._coding import CodingOptions
 from ._errors import InputError, UnsupportedError
+from ._keywords import given, keywords
+
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import Unpack
+
+    from ._coding import Calibration, Rules
 
 METHOD = "wcodec"
-# Of compress_, what a config has no use for: a file says its own names.
-_NOT_OF_LAYERS = {"metadata", "overwrite", "skip", "step", "transpose", "frame"}
+# Options of it that are not the encoder's.
+_CALIBRATION = ("calibrate", "device", "feedback")
 
 
+class _ConfigOptions(CodingOptions, total=False):
+    """Keywords of a config beside those in its signature."""
+
+    device: str | torch.device | None
+    """The device that calibration computes on."""
+    quant_method: str
+    """``wcodec``, as files of configs say."""
+
+
+@keywords()
 def register() -> None:
     """Makes the quantization method ``wcodec`` known to transformers. Calling it again does nothing.
 
@@ -54,7 +72,11 @@ def register() -> None:
         :param scheme: as for :func:`wcodec.compress_`, as is all that follows; ``rate`` where ``bits`` are given.
         :param bits: with scheme ``rate``, bits per weight, 1 to 8.
         :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``.
-        :param residency: ``device``, ``host``, ``auto``, or for a folder that is compressed already ``disk``.
+        :param calibrate: with scheme ``rate``, statistics or what they are collected on.
+        :param trellis: with scheme ``rate``, whether levels are chosen by a trellis.
+        :param rules: how layers whose names match a pattern are encoded instead.
+        :param residency: ``device``, ``host``, ``auto``, or for a folder that is compressed already ``disk``. If left
+            out, ``auto`` with a budget, and otherwise as the folder says, or ``device``.
         :param vram_budget: for ``auto``, a size.
         :param ram_budget: for ``auto``, a size.
         :param cache: a size.
@@ -62,16 +84,20 @@ def register() -> None:
         :param exclude: glob patterns of layers to leave as they are.
         :param embeddings: whether embeddings are compressed.
         :param file: of a folder that was saved, its ``.wcodec`` file.
-        :param options: others of :func:`wcodec.compress_`, such as ``scale``, ``trellis``, ``rules``, ``calibrate``.
+        :param options: what few need, by name: see :class:`CodingOptions`; and ``device``, where calibration computes.
         :raises InputError: for options that there are not or that make no sense, before anything is read.
+
+        With a folder that is compressed already, ``residency``, ``vram_budget``, ``ram_budget`` and ``cache`` count
+        instead of what it says; asking for another encoding is an error.
         """
 
+        @keywords(_ConfigOptions, name="WCodecConfig")
         def __init__(
             self,
             scheme: str | None = None,
             bits: float | None = None,
             coder: str = "rans",
-            residency: str = "device",
+            residency: str | None = None,
             vram_budget: int | str | None = None,
             cache: int | str | None = None,
             include: str | Iterable[str] = (),
@@ -79,31 +105,37 @@ def register() -> None:
             embeddings: bool = True,
             file: str | None = None,
             ram_budget: int | str | None = None,
-            **options: Any,
+            *,
+            calibrate: Calibration | None = None,
+            trellis: bool | None = None,
+            rules: Rules | None = None,
+            **options: Unpack[_ConfigOptions],
         ) -> None:
             from ._options import patterns
 
             checked_settings(residency, vram_budget, cache, ram_budget)
             options.pop("quant_method", None)
+            others = given({"calibrate": calibrate, "trellis": trellis, "rules": rules})
             self.quant_method = METHOD
             self.scheme, self.bits, self.coder, self.residency = scheme, bits, coder, residency
             self.vram_budget, self.ram_budget, self.cache, self.file = vram_budget, ram_budget, cache, file
             self.include, self.exclude = patterns("include", include), patterns("exclude", exclude)
-            self.embeddings, self.options = bool(embeddings), options
+            self.embeddings, self.options = bool(embeddings), {**others, **options}
             _check(self)
 
         @classmethod
         def from_dict(cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any) -> Any:
             """A config of what ``config.json`` says. What a later version may have added is left out."""
             known = {*inspect.signature(cls.__init__).parameters, "options"} - {"self"}
-            given = {name: value for name, value in config_dict.items() if name in known}
-            given.update(given.pop("options", None) or {})
-            if not given.get("file"):
-                given["file"] = "model.wcodec"
+            said = {name: value for name, value in config_dict.items() if name in known}
+            said.update(said.pop("options", None) or {})
+            if not said.get("file"):
+                said["file"] = "model.wcodec"
             # It says how weights were encoded, which need not be how they could be.
-            made = cls(residency=given.get("residency", "device"), **_settings(given))
+            budgets = said.get("vram_budget") or said.get("ram_budget")
+            made = cls(residency=said.get("residency", "auto" if budgets else "device"), **_settings(said))
             for name in ("scheme", "bits", "coder", "file"):
-                setattr(made, name, given.get(name, getattr(made, name)))
+                setattr(made, name, said.get(name, getattr(made, name)))
             return (made, kwargs) if return_unused_kwargs else made
 
         def encoding(self) -> dict[str, Any]:
@@ -227,13 +259,44 @@ def _take_quantized(kind: Any, config: type[Any]) -> None:
     def merged(cls: Any, quantization_config: Any, quantization_config_from_args: Any) -> Any:
         said = quantization_config
         method = said.get("quant_method") if isinstance(said, dict) else getattr(said, "quant_method", None)
-        if isinstance(quantization_config_from_args, config) and method != METHOD:
+        if isinstance(quantization_config_from_args, config):
             made = copy.copy(quantization_config_from_args)
+            if method == METHOD:
+                return _settled(said, made)
             made.of_quantized = True
             return made
         return merge(quantization_config, quantization_config_from_args)
 
     kind.merge_quantization_configs = classmethod(merged)
+
+
+def _settled(said: Any, asked: Any) -> Any:
+    """A config of compressed weights, with what was asked for of where they are.
+
+    :raises InputError: if another encoding was asked for.
+    """
+    from ._models._already import is_left_out
+
+    found = copy.copy(said) if isinstance(said, type(asked)) else type(asked).from_dict(dict(said))
+    encoding = {"scheme": asked.scheme, "bits": asked.bits, "coder": asked.coder if asked.coder != "rans" else None}
+    more = {"include": asked.include, "exclude": asked.exclude, **asked.options}
+    other = [name for name, value in encoding.items() if value not in (None, getattr(found, name))]
+    other += [name for name, value in more.items() if not is_left_out(value)]
+    other += [] if asked.embeddings else ["embeddings"]
+    if other:
+        raise InputError(
+            f"WCodecConfig: the model is compressed already, so that {', '.join(f'{name}=' for name in other)} has no "
+            "meaning (leave it out, or encode the original again)"
+        )
+    residency = asked.residency
+    if residency is None and (asked.vram_budget is not None or asked.ram_budget is not None):
+        residency = "auto"
+    if residency is not None:
+        # Budgets of the folder go with its own residency.
+        found.residency, found.vram_budget, found.ram_budget = residency, asked.vram_budget, asked.ram_budget
+    if asked.cache is not None:
+        found.cache = asked.cache
+    return found
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
@@ -245,15 +308,9 @@ def _check(config: Any) -> None:
     """Raises what is wrong with a config, before a model is read."""
     from ._options import encode_options
 
-    known = set(inspect.signature(encode_options).parameters) - _NOT_OF_LAYERS
-    calibration = {"calibrate", "feedback"}
-    if unknown := set(config.options) - known - calibration:
-        own = set(inspect.signature(type(config).__init__).parameters) - {"self", "options"}
-        takes = ", ".join(sorted(own | known | calibration))
-        raise InputError(f"WCodecConfig has no {', '.join(sorted(unknown))} (it takes {takes})")
     if isinstance(config.bits, int | float) and not 1 <= config.bits <= 8:
         raise InputError(f"{config.bits} bits per weight (ask for 1 to 8)")
-    encode_options(**{name: value for name, value in config.encoding().items() if name not in calibration})
+    encode_options(**{name: value for name, value in config.encoding().items() if name not in _CALIBRATION})
 
 
 def __getattr__(name: str) -> Any:

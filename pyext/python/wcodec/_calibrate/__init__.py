@@ -14,7 +14,7 @@ Two parts, of which the first is cheap:
 Nothing here knows how symbols are coded or stored.
 """
 
-from ._collect import collect_statistics
+from ._collect import calibrate, collect_statistics
 from ._encode import prepared
 from ._factor import Feedback
 from ._quantize import Quantized, quantize
@@ -26,6 +26,7 @@ __all__ = [
     "Quantized",
     "Statistics",
     "StatisticsReport",
+    "calibrate",
     "collect_statistics",
     "feedback_for",
     "prepared",

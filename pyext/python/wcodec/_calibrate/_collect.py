@@ -14,7 +14,8 @@ import torch
 
 from .. import _devices, _options, _torch
 from .._errors import InputError
-from .._measure import _models
+from .._keywords import keywords, renamed
+from .._measure import _loading, _models
 from .._models._find import find
 from .._models._replace import _need_weights, nothing_to_compress
 from . import _factor, _hooks, _moments, _text
@@ -33,6 +34,7 @@ _FIRST = 8
 _NOT_HASHED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "quantization_config")
 
 
+@keywords()
 def collect_statistics(
     model: Any,
     tokenizer: Any = None,
@@ -44,6 +46,7 @@ def collect_statistics(
     device: torch.device | str | None = None,
     full: bool = True,
     memory: int | str = DEFAULT_MEMORY,
+    trust_remote_code: bool = False,
     progress: bool | _models.StepCallback | None = False,
 ) -> Statistics:
     """Measures on a causal language model what its quantization needs to know: how much each matrix matters (Fisher
@@ -59,7 +62,8 @@ def collect_statistics(
         print(statistics, statistics.report)
         statistics.save("statistics.safetensors")
 
-    :param model: a ``...ForCausalLM`` of transformers, with all weights in memory and none of them compressed.
+    :param model: a ``...ForCausalLM`` of transformers, with all weights in memory and none of them compressed; or the
+        path of one's folder, or the name of a repository.
     :param tokenizer: for text, where the model's own is not to be found.
     :param data: ``"self"``; the path of a text; or token ids: of one text, or of many, in which case each is cut into
         windows of its own, until there are enough.
@@ -68,6 +72,7 @@ def collect_statistics(
     :param seed: for what is drawn: text, and the predictions whose gradients are taken.
     :param device: where the model runs, and the statistics are summed up; where it is, if left out. Otherwise it is
         moved there, and back.
+    :param trust_remote_code: whether code that comes with a model of a path may be run.
     :param full: ``False`` leaves second moments out: for steps only, which takes one pass and hardly any memory.
     :param memory: what sums of second moments may take, and again what is kept of them, in bytes or as text. Inputs are
         looked at in several passes where that is not enough, and in narrower blocks if all of them are too large.
@@ -75,6 +80,8 @@ def collect_statistics(
     :raises InputError: if the model has no matrix to measure, data are too short or of another vocabulary, or
         predictions are not finite.
     """
+    if _loading.is_place(model):
+        model = _loading.original_of(model, device or "cpu", "auto", trust_remote_code)
     _models.check_model(model)
     (windows,) = _models.whole("windows", windows)
     length = _text.length_for(model, length)
@@ -102,6 +109,10 @@ def collect_statistics(
                 text = _text.sampled(model, windows, length, seed, place, work.advance)
         work.run(text, seed)
     return work.statistics(text, _source(data))
+
+
+# The name of the command.
+calibrate = renamed("calibrate", collect_statistics)
 
 
 def _source(data: Any) -> str:

@@ -104,6 +104,9 @@ def _statistics(a: argparse.Namespace) -> None:
 def running(a: argparse.Namespace) -> None:
     """Commands that run a model: on the CPU compressed bytes are in the page cache or read from disk, nowhere else."""
     _there(a, hub=True)
+    if a.residency is None and a.ram_budget is not None:
+        # As in Python, a budget says which residency is meant.
+        a.residency = "auto"
     if a.residency not in ("disk", "auto"):
         _useless(a, ("residency",), a.device == "cpu", "on the CPU", ", take disk, or add --device cuda")
     _useless(a, ("vram_budget",), a.device == "cpu", "on the CPU", ", or add --device cuda")

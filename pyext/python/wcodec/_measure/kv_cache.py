@@ -37,8 +37,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _torch
 from .._errors import InputError, UnsupportedError
+from .._keywords import keywords, names_of
 from .._options import DTYPES, choice
-from . import _models
+from . import _loading, _models
 from ._clock import clocked
 from ._reports import Generation, KvCacheReport, KvCacheResult
 from .quality import kl_divergence
@@ -66,6 +67,7 @@ def _typed_cache() -> Any:
     return module
 
 
+@keywords()
 @contextmanager
 def with_kv_cache(model: Any, dtype: str | torch.dtype = "float32", *, attention: str = "widest") -> Iterator[Any]:
     """A key/value cache of that dtype, to be used with the model inside the ``with`` block.
@@ -149,17 +151,27 @@ def generate(
     max_new_tokens: int = 64,
     kv_cache_dtype: str | torch.dtype | None = None,
     attention: str = "widest",
+    device: str | torch.device | None = None,
+    dtype: Any = None,
+    trust_remote_code: bool = False,
     **options: Any,
 ) -> Generation:
     """Continues a prompt with the model's own ``generate``, greedily unless the options say otherwise.
 
+    :param model: a causal language model; or a path or the name of a repository, which :func:`wcodec.load_model` loads.
     :param prompt: text, or token ids. An empty text begins anew, with the token that texts of the model begin with.
     :param tokenizer: a tokenizer, or where to find one; the model's own if left out.
     :param kv_cache_dtype: keeps keys and values in this dtype (see :func:`with_kv_cache`); the model's if left out.
+    :param device: where a model from a path runs, the CPU if left out; ``dtype`` and ``trust_remote_code`` likewise, as
+        for :func:`wcodec.load_model`.
     :param options: handed on to ``generate``, such as ``do_sample=True`` and ``temperature=0.8``.
+    :raises InputError: for options that ``generate`` does not have.
     """
     torch = _torch.require()
-    _models.check_model(model)
+    model = _loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    _loading.check_generation("generate", names_of(generate), model, options)
+    if trust_remote_code and isinstance(prompt, str):
+        tokenizer = _models.tokenizer_for(model, tokenizer, trust_remote_code)
     device = _models.device_of(model)
     (max_new_tokens,) = _models.whole("max_new_tokens", max_new_tokens)
     ids, own = _prompt(model, prompt, tokenizer)
@@ -220,6 +232,7 @@ class _Decoding:
         return int(self._cache.stored_bytes)
 
 
+@keywords()
 def compare_kv_cache(
     model: Any,
     prompt: str | Sequence[int] | torch.Tensor,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import _devices, _torch
+from .._keywords import keywords
 from . import _models
 from ._reports import LayerPlace, MemoryPart, MemoryReport
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@keywords()
 def measure_vram(
     model: Any = None, *, device: str | torch.device | None = None, reset_peak: bool = False
 ) -> MemoryReport:

@@ -12,7 +12,8 @@ import numpy as np
 
 from .. import _torch
 from .._errors import InputError
-from . import _models
+from .._keywords import keywords, renamed
+from . import _loading, _models
 from ._reports import EvalReport
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def windows(targets: int, window: int, stride: int) -> Iterator[tuple[int, int, 
             return
 
 
+@keywords()
 def evaluate(
     model: Any,
     text: str | os.PathLike[str] | Sequence[int] | torch.Tensor,
@@ -54,6 +56,9 @@ def evaluate(
     window: int | None = None,
     stride: int | None = None,
     max_tokens: int | None = None,
+    device: str | torch.device | None = None,
+    dtype: Any = None,
+    trust_remote_code: bool = False,
     progress: bool | _models.StepCallback = False,
 ) -> EvalReport:
     """Measures the quality of a causal language model on a text.
@@ -67,13 +72,15 @@ def evaluate(
 
     Example (needs transformers and a model)::
 
-        report = wcodec.evaluate(model, "heldout.txt", baseline=original)
+        report = wcodec.evaluate("compressed", "heldout.txt", baseline="path/to/original")
         print(report.perplexity, report.kl_mean, report.top1_agreement)
-        report.plot.kl()
+        report.plot()
 
-    :param model: a ``...ForCausalLM`` of transformers, with compressed layers or without.
+    :param model: a ``...ForCausalLM`` of transformers, with compressed layers or without; or a path or the name of a
+        repository, which :func:`wcodec.load_model` loads, and so compresses if it is not.
     :param text: the text; a path, or a ``str`` that names an existing file; or token ids in one dimension.
-    :param baseline: the model to compare with, of the same vocabulary. It may be on another device.
+    :param baseline: the model to compare with, of the same vocabulary, which may be on another device; or a path or a
+        name. An ordinary checkpoint is loaded as it is, on the model's device and in its dtype.
     :param tokenizer: a tokenizer, or where to find one; the model's own if left out. It adds its usual special tokens
         once, at the beginning of the text.
     :param window: tokens of context at most; 512 or what the model can take if left out. Not more than the model was
@@ -81,13 +88,17 @@ def evaluate(
     :param stride: tokens between the beginnings of windows, at most ``window``; half a window if left out. Smaller
         ones give each token more context, and take more time.
     :param max_tokens: only the first so many tokens of the text.
+    :param device: where a model from a path runs, the CPU if left out; ``dtype`` and ``trust_remote_code`` likewise, as
+        for :func:`wcodec.load_model`.
     :param progress: ``True`` for a bar, or a function that is called with (tokens done, tokens in all).
     :raises InputError: if the text is too short, the vocabularies differ, or logits are not finite.
     """
     torch = _torch.require()
-    _models.check_model(model)
+    model = _loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     if baseline is not None:
-        _models.check_model(baseline, "baseline")
+        baseline = _loading.baseline_of(baseline, model, trust_remote_code=trust_remote_code)
+    if trust_remote_code and isinstance(text, str | os.PathLike):
+        tokenizer = _models.tokenizer_for(model, tokenizer, trust_remote_code)
     window, stride = _sizes(window, stride, [m for m in (model, baseline) if m is not None])
     ids = _models.token_ids(text, model, tokenizer)
     if max_tokens is not None:
@@ -101,7 +112,7 @@ def evaluate(
     divergences = np.empty(targets, np.float32) if baseline is not None else None
     agreeing = 0
     started = time.perf_counter()
-    device = _models.device_of(model)
+    place = _models.device_of(model)
     models = (model,) if baseline is None else (model, baseline)
     with _models.evaluating(*models), _models.steps(progress, "evaluating", "token") as advance:
         for begin, end, first in windows(targets, window, stride):
@@ -115,11 +126,11 @@ def evaluate(
             rows = max(1, _SLICE_ELEMENTS // logits.shape[-1])
             for low in range(first, end, rows):
                 high = min(low + rows, end)
-                wanted = ids[low + 1 : high + 1].to(device)
+                wanted = ids[low + 1 : high + 1].to(place)
                 mine = torch.log_softmax(logits[low - first : high - first].float(), -1)
                 losses[low:high] = _loss(mine, wanted, low, "model")
                 if reference is not None and others is not None and divergences is not None:
-                    theirs = torch.log_softmax(reference[low - first : high - first].to(device).float(), -1)
+                    theirs = torch.log_softmax(reference[low - first : high - first].to(place).float(), -1)
                     others[low:high] = _loss(theirs, wanted, low, "baseline")
                     divergences[low:high] = kl_divergence(theirs, mine).cpu().numpy()
                     agreeing += int((theirs.argmax(-1) == mine.argmax(-1)).sum())
@@ -137,10 +148,14 @@ def evaluate(
         kl_max=None if divergences is None else float(divergences.max()),
         top1_agreement=None if divergences is None else agreeing / targets,
         seconds=time.perf_counter() - started,
-        device=str(device),
+        device=str(place),
         token_loss=losses,
         token_kl=divergences,
     )
+
+
+# The name of the command.
+eval = renamed("eval", evaluate)
 
 
 def kl_divergence(reference: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _torch
 from .._errors import DeviceError, InputError
-from . import _models, _profile
+from .._keywords import names_of
+from . import _loading, _models, _profile
 from ._reports import BenchReport, BenchRow, LayerTime, Span, Speed, TimeSplit
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ def bench(
     new_tokens: int = 64,
     repeats: int = 5,
     profile: bool = False,
+    device: str | torch.device | None = None,
+    dtype: Any = None,
+    trust_remote_code: bool = False,
     progress: bool | _models.StepCallback = False,
     **options: Any,
 ) -> BenchReport:
@@ -78,10 +82,14 @@ def bench(
 
     Example::
 
-        report = wcodec.bench(model, baseline=original, batch=(1, 8))
+        report = wcodec.bench("compressed", baseline="path/to/original", batch=(1, 8))
         print(report.ratio(1))  # decode speed at batch 1, as a multiple of the baseline's
-        report.plot.speed()
+        report.plot()
 
+    :param model: a causal language model of transformers; or a path or the name of a repository, which
+        :func:`wcodec.load_model` loads.
+    :param baseline: another one to measure beside it; or a path or a name. An ordinary checkpoint is loaded as it is,
+        on the model's device and in its dtype.
     :param batch: sequences at once; one or several numbers.
     :param prompt_tokens: tokens of each prompt.
     :param new_tokens: tokens to write after it, at least 2.
@@ -89,8 +97,11 @@ def bench(
         weights and matrix products by torch's profiler (``report.splits``, and for one token ``report.spans``), and
         every module by forward hooks (``report.layers``). These runs are slower, and do not count as speeds.
     :param progress: ``True`` for a bar, or a function that is called with (runs done, runs in all).
+    :param device: where a model from a path runs, the CPU if left out; ``dtype`` and ``trust_remote_code`` likewise, as
+        for :func:`wcodec.load_model`.
     :param options: handed on to ``generate``.
-    :raises InputError: if a model has no ``generate``, or the prompt and the new tokens do not fit it.
+    :raises InputError: if a model has no ``generate``, for options that it does not have, or if the prompt and the
+        new tokens do not fit it.
     :raises DeviceError: if the GPU's memory does not suffice.
     """
     torch = _torch.require()
@@ -100,16 +111,20 @@ def bench(
     (repeats,) = _models.whole("repeats", repeats)
     if new_tokens < 2:
         raise InputError("new_tokens must be at least 2: the first one belongs to the prompt's time")
-    models = {"model": model} if baseline is None else {"model": model, "baseline": baseline}
+    model = _loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    models = {"model": model}
+    if baseline is not None:
+        models["baseline"] = _loading.baseline_of(baseline, model, trust_remote_code=trust_remote_code)
     for what, candidate in models.items():
         _models.check_model(candidate, what)
         needed = max(new_tokens, _profile.positions(new_tokens)) if profile else new_tokens
         _check_fits(candidate, what, prompt_tokens + needed)
+    _loading.check_generation("bench", names_of(bench), model, options)
     devices = {what: _models.device_of(candidate) for what, candidate in models.items()}
     if len({str(device) for device in devices.values()}) > 1:
         places = " and ".join(f"the {what} on {device}" for what, device in devices.items())
         raise InputError(f"{places}: move both to one device, or their speeds say nothing about each other")
-    device = devices["model"]
+    place = devices["model"]
     vocabulary = min(_vocabulary(candidate) for candidate in models.values())
     generator = torch.Generator().manual_seed(_SEED)
     rows: list[BenchRow] = []
@@ -120,11 +135,11 @@ def bench(
     done = 0
     with _models.evaluating(*models.values()), _models.steps(progress, "measuring", "run") as advance:
         for size in batches:
-            prompt = torch.randint(vocabulary, (size, prompt_tokens), generator=generator).to(device)
+            prompt = torch.randint(vocabulary, (size, prompt_tokens), generator=generator).to(place)
             times: dict[str, list[tuple[float, float, int | None]]] = {what: [] for what in models}
             for repeat in range(repeats + 1):
                 for what, candidate in models.items():
-                    measured = _guarded(candidate, prompt, new_tokens, device, options)
+                    measured = _guarded(candidate, prompt, new_tokens, place, options)
                     if repeat:
                         times[what].append(measured)
                     done += 1
@@ -141,15 +156,15 @@ def bench(
                     )
                 )
         if profile:
-            prompt = torch.randint(vocabulary, (batches[0], prompt_tokens), generator=generator).to(device)
+            prompt = torch.randint(vocabulary, (batches[0], prompt_tokens), generator=generator).to(place)
             for what, candidate in models.items():
                 split, timeline = _profile.profiled(candidate, what, prompt, new_tokens)
                 splits.append(split)
                 spans.extend(timeline)
                 layers.extend(_profile.layers(candidate, what, prompt, new_tokens))
     return BenchReport(
-        device=str(device),
-        device_name=_name_of(device),
+        device=str(place),
+        device_name=_name_of(place),
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         repeats=repeats,

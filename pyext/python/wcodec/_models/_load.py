@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import _api, _decodable, _devices, _places
+from .._coding import CodingOptions
 from .._container import Container, TensorEntry
 from .._errors import FormatError, InputError, UnsupportedError
 from .._foreign import by_transformers, class_of, config_of
+from .._keywords import given, keywords
 from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
@@ -21,6 +23,7 @@ from ..nn._placement import Settings, checked_settings, refuse_disk
 from ..nn._scaled import Scaled
 from ..nn._store import Store
 from ._adapter import apply as apply_adapter
+from ._already import refuse_encoding
 from ._checkpoint import Checkpoint, Lazy, Part, Stored
 from ._find import Candidate, find, groups, routed
 from ._folder import container_of, quantization_of
@@ -35,7 +38,13 @@ from ._replace import nothing_to_compress, replace
 from ._stored import as_stored, is_exact
 from ._ties import settle
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+    from .._coding import Calibration, Rules
+
+
+@keywords(CodingOptions)
 def load_model(
     path: str | os.PathLike[str],
     device: Any = None,
@@ -46,7 +55,11 @@ def load_model(
     ram_budget: int | str | None = None,
     cache: int | str | None = None,
     scheme: str | None = None,
-    coder: str = "rans",
+    bits: float | None = None,
+    calibrate: Calibration | None = None,
+    trellis: bool | None = None,
+    rules: Rules | None = None,
+    coder: str | None = None,
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     embeddings: bool = True,
@@ -59,7 +72,7 @@ def load_model(
     local_files_only: bool = False,
     force_download: bool = False,
     progress: bool | ProgressCallback = False,
-    **options: Any,
+    **options: Unpack[CodingOptions],
 ) -> Any:
     """A model of transformers with compressed layers, ready to run: a language model, or whatever else its config names
     (``architectures``), such as a classifier, a translator, speech or vision.
@@ -78,7 +91,8 @@ def load_model(
         ``device``, ``host``, ``disk`` or ``auto``. With ``disk`` they stay in the ``.wcodec`` file and are read each
         time that they are decoded, ahead of that where it can be foreseen, on a GPU as on the CPU: the host holds no
         more of them than a ring of at most 96 MiB. ``auto`` fills the device's memory, then the host's, and has the
-        rest read from disk. If left out, as it was when the model was saved, or ``device``.
+        rest read from disk. If left out, ``auto`` with a budget, and otherwise as it was when the model was saved, or
+        ``device``.
     :param dtype: float32, float16 or bfloat16 to compute in; that of the config if left out.
     :param vram_budget: memory of the device that ``auto`` may take, as for :func:`wcodec.compress_`; if left out, as
         the model was saved.
@@ -87,9 +101,10 @@ def load_model(
         page cache holds what is not read from disk, likewise.
     :param cache: memory in which some blocks stay decoded, as for :func:`wcodec.compress_`; if left out, as the model
         was saved, or none.
-    :param scheme: for an ordinary checkpoint, as are all that follow: how it is compressed, as :func:`wcodec.compress_`
-        does it (``coder``, ``include``, ``exclude``, ``embeddings``, ``options``). ``calibrate`` runs the original
-        model before that, if it is not given statistics.
+    :param scheme: for an ordinary checkpoint, how it is compressed, as for :func:`wcodec.compress_`; so are ``bits``,
+        ``calibrate``, ``trellis``, ``rules``, ``coder``, ``include``, ``exclude``, ``embeddings`` and ``options`` (see
+        :class:`CodingOptions`). What is compressed already stays as it is, and asking for something else is an error.
+    :param calibrate: runs the original model before that, if it is not given statistics.
     :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
     :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
         kernels of the Hub), may be fetched and run. Without it, such a model is refused.
@@ -100,7 +115,8 @@ def load_model(
     :param local_files_only: whether only what was fetched before is taken, as with ``HF_HUB_OFFLINE=1``.
     :param force_download: whether files are fetched again that are there.
     :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
-    :raises InputError: if the weights are not those of the model: what is missing, extra or of another shape is named;
+    :raises InputError: for keywords that there are not, or that say how to compress what is compressed already; if the
+        weights are not those of the model: what is missing, extra or of another shape is named;
         if the budget is too small; if the model needs code that is not trusted.
     :raises FormatError: if transformers cannot make a model of the config.
     :raises FileError: if there is no such folder or file.
@@ -119,6 +135,10 @@ def load_model(
     place = folder or file or path
     compute = computing_dtype_of(config, place, dtype)
     container = None if file is None else Container.open(file, trusted=trusted)
+    encoding = {"scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
+                "coder": coder, **options}  # fmt: skip
+    if container is not None:
+        refuse_encoding(container, place, {**encoding, "include": include, "exclude": exclude}, embeddings)
     has_rest = folder is not None and (file is None or _has_rest(folder))
     rest = Checkpoint(folder, rest=file is not None) if folder is not None and has_rest else None
     _check_layers(config, len({*(container or ()), *(rest or ())}), place)
@@ -131,8 +151,8 @@ def load_model(
             assert rest is not None
             chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
             # While the model that is made here has no weights yet.
-            options = calibrated(options, rest.path, where, trust_remote_code, progress is True)
-            encoding = {"scheme": scheme, "coder": coder, "progress": progress, **options}
+            encoding = calibrated(encoding, rest.path, where, trust_remote_code, progress is True)
+            encoding = {**given(encoding), "progress": progress}
             found = match(model, rest, rest.shape)
             settle(model, found, rest.same)
             check(model, found, rest.shape, str(rest.path))
@@ -377,7 +397,8 @@ def _settings(
     saved = {} if folder is None else quantization_of(folder)
     if folder is not None:
         _check_saved(saved, folder / "config.json")
-    chosen = saved.get("residency", "device") if residency is None else residency
+    budgets = vram_budget is not None or ram_budget is not None
+    chosen = residency or ("auto" if budgets else saved.get("residency", "device"))
     if chosen == "auto":
         vram_budget = saved.get("vram_budget") if vram_budget is None else vram_budget
         ram_budget = saved.get("ram_budget") if ram_budget is None else ram_budget

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import _format as fmt
 from .._errors import InputError
+from .._keywords import keywords_of
 from ..nn import CompressedLayer
 from ._load import load_model
 from ._save import save_pretrained
@@ -29,6 +30,7 @@ class WCodecModel:
             raise InputError(f"no layer of this {type(model).__name__} is compressed (call wcodec.compress_ first)")
 
     @classmethod
+    @keywords_of(load_model, name="WCodecModel.from_pretrained")
     def from_pretrained(cls, path: str | os.PathLike[str], **options: Any) -> WCodecModel:
         """Loads a folder, a file or a repository: see :func:`wcodec.load_model`, which has the same options."""
         return cls(load_model(path, **options))

@@ -13,11 +13,14 @@ import torch
 
 from .. import _api
 from .. import _format as fmt
+from .._coding import CodingOptions
 from .._container import Container, TensorEntry
 from .._errors import InputError, UnsupportedError
+from .._keywords import given, keywords, renamed
 from .._options import path_of, patterns
 from .._shards import Shard, even, narrow
 from ..nn._parts import Rank, part_of, parts_of_experts
+from ._already import refuse_encoding
 from ._checkpoint import Stored
 from ._find import Candidate, find
 from ._load import _config, _located, computing_dtype_of, skeleton, stored_candidates
@@ -26,6 +29,8 @@ from ._parallel import check_heads, styles_of
 from ._ties import settle
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .._plot.reports import RanksPlots
 
 # Weights that are encoded to find out how many bytes one takes.
@@ -66,7 +71,7 @@ class RanksReport:
 
     @property
     def plot(self) -> RanksPlots:
-        """Plots (needs matplotlib): ``memory``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.memory()``."""
         from .._plot.reports import RanksPlots
 
         return RanksPlots(self)
@@ -102,16 +107,21 @@ class RanksReport:
         return f"RanksReport({self.model}, {self.parameters:,} parameters, {of})\n{self.table()}{told}"
 
 
+@keywords(CodingOptions)
 def plan_ranks(
     model: str | os.PathLike[str],
     ranks: Iterable[int] = (2, 4, 8),
     *,
+    scheme: str | None = None,
+    bits: float | None = None,
+    trellis: bool | None = None,
+    coder: str | None = None,
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     embeddings: bool = True,
     dtype: Any = None,
     trust_remote_code: bool = False,
-    **options: Any,
+    **options: Unpack[CodingOptions],
 ) -> RanksReport:
     """Bytes of weights that each rank would hold of a model under transformers' tensor parallelism, those among them
     that every rank has. No weights are needed, and none are read: the model is built on the meta device::
@@ -124,8 +134,8 @@ def plan_ranks(
     :param model: a folder that :func:`wcodec.save_pretrained` wrote, a ``.wcodec`` file with a ``config.json`` beside
         it, or any folder with a ``config.json``.
     :param ranks: how many ranks, once or several times.
-    :param include: for a model that is not compressed, as are all that follow: what is compressed and how, as for
-        :func:`wcodec.compress_`. ``options`` are ``scheme``, ``bits``, ``coder`` and others of it.
+    :param scheme: for a model that is not compressed, how it is to be, as for :func:`wcodec.compress_`; so are
+        ``bits``, ``trellis``, ``coder``, ``include``, ``exclude``, ``embeddings`` and ``options``.
     :param dtype: of what is not compressed; that of the config if left out.
     :raises InputError: if the model has no plan.
     """
@@ -140,8 +150,10 @@ def plan_ranks(
     plan = dict(getattr(made, "_tp_plan", None) or {})
     if not plan and counts[-1] > 1:
         raise InputError(f"{type(made).__name__} has no tp_plan (ranks cannot share it in this transformers)")
+    encoding: dict[str, Any] = {"scheme": scheme, "bits": bits, "trellis": trellis, "coder": coder, **options}
     if file is not None:
         container = Container.open(file)
+        refuse_encoding(container, file, {**encoding, "include": include, "exclude": exclude}, embeddings)
         found = match(made, container, lambda key: container[key].shape)
         settle(made, found, Stored(container, None).same)
         candidates = stored_candidates(made, found, container)
@@ -149,7 +161,7 @@ def plan_ranks(
     else:
         tie(made)
         candidates, _ = find(made, patterns("include", include), patterns("exclude", exclude), embeddings)
-        found, weigh = Match({}, {}), _by_samples(options)
+        found, weigh = Match({}, {}), _by_samples(given(encoding))
     rows: list[RankBytes] = []
     refused: list[tuple[int, str]] = []
     for count in counts:
@@ -286,4 +298,7 @@ def _tile(rows: int, cols: int) -> int | None:
     return -(-blocks // -(-blocks * 64 // 512)) * 64
 
 
-__all__ = ["RankBytes", "RanksReport", "plan_ranks"]
+# The name of the command.
+ranks = renamed("ranks", plan_ranks)
+
+__all__ = ["RankBytes", "RanksReport", "plan_ranks", "ranks"]

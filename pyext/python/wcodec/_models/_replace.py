@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import _api
+from .._coding import CodingOptions
 from .._errors import InputError
-from .._options import exactly, patterns
+from .._keywords import given, keywords
+from .._options import exactly, patterns, shown
 from .._progress import ProgressCallback
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
 from ..nn._forms import form_of
@@ -24,12 +27,18 @@ from ._kinds import is_scaled, is_unmade
 from ._parallel import check_whole
 from ._report import ReplacedLayer, ReplaceReport, SkippedLayer
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .._coding import Calibration, Rules
+
 _HOOKS = (
     *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks"),
     *("_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook"),
 )
 
 
+@keywords(CodingOptions)
 def compress_(
     model: torch.nn.Module,
     scheme: str | None = None,
@@ -37,13 +46,18 @@ def compress_(
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     *,
+    bits: float | None = None,
+    calibrate: Calibration | None = None,
+    trellis: bool | None = None,
+    rules: Rules | None = None,
     embeddings: bool = True,
-    residency: str = "device",
+    residency: str | None = None,
     vram_budget: int | str | None = None,
     ram_budget: int | str | None = None,
     cache: int | str | None = None,
+    device: str | torch.device | None = None,
     progress: bool | ProgressCallback = True,
-    **options: Any,
+    **options: Unpack[CodingOptions],
 ) -> ReplaceReport:
     """Replaces a model's layers by compressed ones, in place: linear layers, embeddings, the experts of mixtures, and
     other modules with large matrices that they multiply with. The report names what stays.
@@ -60,17 +74,19 @@ def compress_(
     ``push_to_hub`` write what :func:`wcodec.save_pretrained` does from then on, and ``get_memory_footprint`` and
     ``num_parameters`` count compressed weights.
 
-    :param scheme: as in :func:`wcodec.compress`; so are ``coder`` and ``options`` (``scale``, ``block``, ``layout``,
-        ``level``, ``tile``, ``threads``, ``bits``, ``trellis``, ``rules``, ``steps``, ``calibrate``, ``feedback``).
-        Scheme ``rate`` is calibrated on this model.
+    :param scheme: ``int8`` (the default), ``rate`` (the default with ``bits``), ``lossless`` or ``raw``, as for
+        :func:`wcodec.compress`; so are ``coder``, ``trellis`` and ``rules``.
+    :param bits: bits per weight from 1 to 8, with scheme ``rate``.
+    :param calibrate: for scheme ``rate``, :class:`wcodec.Statistics` or a file of them; ``"self"``, the path of a text
+        or token ids run this model: less error at the same bits, and minutes instead of seconds.
     :param include: glob patterns of layers (``*.mlp.*``) to replace; all if left out.
     :param exclude: glob patterns of layers to leave as they are.
     :param embeddings: whether ``nn.Embedding`` is replaced. Layers that are tied to one go with it.
     :param residency: where compressed bytes are once the model is on a GPU: ``device``, its memory; ``host``, pinned
         memory of the host from which they are sent while the model runs; or ``auto``: of as many blocks as fit into
         ``vram_budget`` in the device's memory, and of the rest, spread evenly over the model, in the host's. Embeddings
-        are always in the device's memory. (``disk`` is for models that are loaded from a compressed file:
-        :func:`wcodec.load_model`.)
+        are always in the device's memory. If left out, ``auto`` with a budget, and ``device`` without. (``disk`` is for
+        models that are loaded from a compressed file: :func:`wcodec.load_model`.)
     :param vram_budget: for ``auto``, memory of the device that the model may take, in bytes or as text (``"3GB"``,
         ``"512MiB"``); if left out, what is free when the first weight is decoded, less a tenth of the device's memory.
         Counted are all weights, compressed or not, tables, the ring that streamed bytes pass through, the memory that
@@ -79,13 +95,16 @@ def compress_(
         less a tenth of all. A model that is loaded from a file has the rest read from there.
     :param cache: memory, as for ``vram_budget``, in which some blocks stay decoded, on a GPU or the CPU: those that
         save most time for each byte. None if left out. Results are the same, bit for bit.
+    :param device: where calibration computes; it does not move the model.
     :param progress: as in :func:`wcodec.compress`.
+    :param options: what few need, by name: see :class:`CodingOptions`.
     :raises InputError: if there is nothing to replace, for adapters of peft (compress the model first, then attach
         them), for NaN or infinity in a weight, and for a ``vram_budget`` that
         is too small for a model on a GPU; the model stays as it was. For a model that is moved to a GPU later, it is
         raised there, when the first weight is decoded.
     """
     begin = time.perf_counter()
+    _check_model("compress_", model)
     if isinstance(model, torch.nn.Linear | torch.nn.Embedding | CompressedLayer):
         raise InputError(
             f"compress_ replaces layers of a model, and a {type(model).__name__} has none "
@@ -99,13 +118,13 @@ def compress_(
         raise nothing_to_compress(type(model).__name__, model, skipped)
     _need_weights(candidates)
     before = _parameter_bytes(model)
-    if options.get("calibrate") is not None:
-        options["model"] = model
+    encoding = given({
+        "scheme": scheme, "coder": coder, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
+        "device": device, "model": None if calibrate is None else model, **options,
+    })  # fmt: skip
     tensors = _tensors(candidates)
     transpose = [exactly(name) for c in candidates for name in c.transposed_tensors]
-    container = _api.compress_in_memory(
-        tensors, scheme=scheme, coder=coder, transpose=transpose, progress=progress, **options
-    )
+    container = _api.compress_in_memory(tensors, transpose=transpose, progress=progress, **encoding)
     del tensors
     store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
     replaced = replace(model, candidates, store)
@@ -125,6 +144,19 @@ def compress_(
     return ReplaceReport(tuple(replaced), tuple(skipped), before, after, time.perf_counter() - begin)
 
 
+def _check_model(function: str, model: Any) -> None:
+    """Refuses what is not a model of torch, with the function that takes it."""
+    if isinstance(model, torch.nn.Module):
+        return
+    if isinstance(model, str | os.PathLike):
+        found, advice = shown(str(model)), "wcodec.load_model loads folders and models of the Hub, compressed"
+    else:
+        found = f"a {type(model).__name__}"
+        stored = "wcodec.compress stores tensors in a file"
+        advice = stored if isinstance(model, Mapping) else "pass the model itself"
+    raise InputError(f"{function} takes a torch.nn.Module, not {found} ({advice})")
+
+
 def _need_weights(candidates: list[Candidate]) -> None:
     for candidate in candidates:
         for name, parameter in candidate.parameters.items():
@@ -135,6 +167,7 @@ def _need_weights(candidates: list[Candidate]) -> None:
                 )
 
 
+@keywords()
 def decompress_(
     model: torch.nn.Module, include: str | Iterable[str] = (), exclude: str | Iterable[str] = ()
 ) -> list[str]:
@@ -152,6 +185,7 @@ def decompress_(
     """
     import fnmatch
 
+    _check_model("decompress_", model)
     wanted, unwanted = patterns("include", include), patterns("exclude", exclude)
     found: dict[str, CompressedLayer] = {}
     for name, module in model.named_modules():

@@ -15,6 +15,7 @@ import torch
 from .. import _native
 from .._errors import InputError, OutputExistsError
 from .._files import output
+from .._keywords import keywords
 from .._sources import tensor_source
 from ..nn import CompressedLayer
 from . import _beside
@@ -29,6 +30,7 @@ CONFIG = "config.json"
 _ORIGINALS = (REST, "*.safetensors.index.json", "model-*-of-*.safetensors", "pytorch_model*.bin*")
 
 
+@keywords()
 def save_pretrained(
     model: Any, folder: str | os.PathLike[str], tokenizer: Any = None, *, overwrite: bool = False
 ) -> None:

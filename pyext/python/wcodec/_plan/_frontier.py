@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _api
+from .._keywords import keywords
 from .._measure import _models
 from .._models._original import original_model
 from .._options import CODERS, TILED_CODERS, choice, number
@@ -22,6 +23,7 @@ from ._steps import of_architecture
 if TYPE_CHECKING:
     import torch
 
+    from .._coding import Calibration
     from ._matrices import Matrices
     from ._score import Judge, Score
 
@@ -34,13 +36,14 @@ _HEADER_BYTES = 64
 _INDEX_LENGTH_AT = 24
 
 
+@keywords()
 def frontier(
     model: Any,
     text: str | os.PathLike[str] | Sequence[int] | torch.Tensor,
     *,
     bits: float | Iterable[float] = DEFAULT_BITS,
     coder: str | Iterable[str] = DEFAULT_CODERS,
-    calibrate: Any = None,
+    calibrate: Calibration | None = None,
     windows: int = DEFAULT_WINDOWS,
     tokenizer: Any = None,
     device: str | torch.device = "cpu",
@@ -62,7 +65,7 @@ def frontier(
 
         report = wcodec.frontier("path/to/model", "heldout.txt", bits=(4, 3))
         print(report.table())
-        report.plot.kl()
+        report.plot()
 
     :param model: the folder of a model of transformers, or such a model, not compressed.
     :param text: as for :func:`wcodec.evaluate`: text that neither the model nor a calibration has seen.

@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .._coding import PlanOptions
 from .._errors import InputError
+from .._keywords import keywords
 from .._measure import _models
 from .._models._original import is_model, original_model
 from .._options import TILED_CODERS, choice, encode_options, shown
@@ -25,25 +27,28 @@ from ._trials import Trial, Trials, role_of
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
+    from .._coding import Calibration, Rules
     from ._score import Judge
 
 # What the plan itself takes in the file, about: a budget in bytes counts it.
 _PLAN_BYTES = 2500
 
 
+@keywords(PlanOptions)
 def plan(
     src: Any,
     *,
     budget: int | str | None = None,
     quality: str | None = None,
     text: str | os.PathLike[str] | Sequence[int] | torch.Tensor | None = None,
-    calibrate: Any = None,
+    calibrate: Calibration | None = None,
     feedback: bool = True,
     trellis: bool | None = None,
     coder: str = "rans",
     scheme: str | None = None,
-    rules: Mapping[str, Any] | None = None,
+    rules: Rules | None = None,
     steps: Mapping[str, float] | None = None,
     windows: int = DEFAULT_WINDOWS,
     tokenizer: Any = None,
@@ -51,7 +56,7 @@ def plan(
     dtype: Any = None,
     trust_remote_code: bool = False,
     progress: bool | _models.StepCallback = False,
-    **options: Any,
+    **options: Unpack[PlanOptions],
 ) -> PlanReport:
     """Chooses how a model's tensors are encoded, so that a budget is met with the least damage, or a bound of damage
     with the fewest bytes.
@@ -87,7 +92,8 @@ def plan(
     :param tokenizer: as for :func:`wcodec.evaluate`; ``device``, ``dtype`` and ``trust_remote_code`` as for
         :func:`wcodec.frontier`.
     :param progress: ``True`` for a bar, or a function that is called with (windows done, windows in all, about).
-    :param options: further ones of :func:`wcodec.compress`, such as ``include``, ``exclude``, ``skip`` and ``threads``.
+    :param options: further ones of :func:`wcodec.compress`, such as ``include``, ``exclude``, ``skip`` and ``threads``:
+        see :class:`PlanOptions`.
     :raises InputError: if the target makes no sense or cannot be met, or if the model cannot be measured.
     """
     begin = time.perf_counter()
@@ -100,7 +106,7 @@ def plan(
     if wanted.kl is not None and text is None:
         raise InputError("a quality needs a text to measure it on (pass text='heldout.txt', or a budget)")
     own = Recipe(WEIGHTS_ALONE if steps is None else "steps as given", "rate", None, trellis is not False, coder, steps)
-    fixed = {**options, "rules": rules}
+    fixed: dict[str, Any] = {**options, "rules": rules}
     # What is collected, and what is measured, needs the model itself.
     original, folder = None, None
     if text is not None or is_model(src) or calibrate is not None and not _loading.is_given(calibrate):

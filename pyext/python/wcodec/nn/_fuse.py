@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 import torch
 
+from .._keywords import keywords
 from . import _blocks, _groups
 from .experts import CompressedExperts
 from .linear import CompressedLinear
 
 
+@keywords()
 def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
     """Lets the compressed linear layers and experts of a model multiply up to 16 tokens straight from their compressed
     weights, on a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no

@@ -34,23 +34,26 @@ class Settings(TypedDict):
 
 
 def checked_settings(
-    residency: str = "device",
+    residency: str | None = None,
     vram_budget: int | str | None = None,
     cache: int | str | None = None,
     ram_budget: int | str | None = None,
 ) -> Settings:
     """The settings in bytes, if they go together.
 
-    >>> checked_settings("auto", "3GB")
+    >>> checked_settings(vram_budget="3GB")
     {'residency': 'auto', 'vram_budget': 3000000000, 'ram_budget': None, 'cache': 0}
 
+    :param residency: if left out, ``auto`` where there is a budget, which no other has, and ``device`` where not.
     :raises InputError: for a residency that there is not, a size that is none, a budget without ``auto``.
     """
+    if residency is None:
+        residency = "device" if vram_budget is None and ram_budget is None else "auto"
     choice("residency", residency, RESIDENCIES)
     budget, ram = size("vram_budget", vram_budget, 1), size("ram_budget", ram_budget, 1)
     for name, value in (("vram_budget", budget), ("ram_budget", ram)):
         if value is not None and residency != "auto":
-            raise InputError(f"{name} goes with residency 'auto', not with {residency!r} (choose one of them)")
+            raise InputError(f"{name} goes with residency 'auto', not with {residency!r} (leave one of them out)")
     return {"residency": residency, "vram_budget": budget, "ram_budget": ram, "cache": size("cache", cache) or 0}
 
 

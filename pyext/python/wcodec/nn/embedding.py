@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 
 from .._api import compress_in_memory
+from .._coding import FileOptions
 from .._gpu_decoder import GpuDecoder
+from .._keywords import keywords
 from . import _ops, _plans
 from ._layer import CompressedLayer
 from ._plans import Plan, has_rows, slices, stacked
 from ._store import Store
 from ._workspace import is_capturing, workspace
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class _Rows(Plan):
@@ -79,15 +84,24 @@ class CompressedEmbedding(CompressedLayer):
         super().__init__(store, tensor, (num_embeddings, embedding_dim), dtype, device)
 
     @classmethod
+    @keywords(FileOptions, name="CompressedEmbedding.from_embedding")
     def from_embedding(
-        cls, embedding: torch.nn.Module, scheme: str | None = None, coder: str = "rans", **options: Any
+        cls,
+        embedding: torch.nn.Module,
+        scheme: str | None = None,
+        coder: str = "rans",
+        *,
+        bits: float | None = None,
+        trellis: bool | None = None,
+        **options: Unpack[FileOptions],
     ) -> CompressedEmbedding:
         """Compresses a ``torch.nn.Embedding``, which stays as it is.
 
-        :param options: others of :func:`wcodec.compress`.
+        :param options: as for :meth:`CompressedLinear.from_linear`.
         """
         weight = embedding.weight.detach()
-        container = compress_in_memory({"weight": weight}, scheme=scheme, coder=coder, **options)
+        encoding: dict[str, Any] = {"scheme": scheme, "coder": coder, "bits": bits, "trellis": trellis, **options}
+        container = compress_in_memory({"weight": weight}, **encoding)
         place = {"dtype": weight.dtype, "device": weight.device}
         count, width = weight.shape
         return cls(Store(container), "weight", count, width, embedding.padding_idx, **place)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from .._api import compress_in_memory
+from .._coding import FileOptions
+from .._keywords import keywords
 from . import _ops
 from ._forms import summed
 from ._gradients import Layout, Through, any_wanted, back
@@ -16,6 +18,9 @@ from ._layer import CompressedLayer
 from ._plans import Product
 from ._served import here
 from ._store import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _is_compiling = torch.compiler.is_compiling
 _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
@@ -75,15 +80,25 @@ class CompressedLinear(CompressedLayer):
         self.register_parameter("bias", None if bias is None else _frozen(bias, dtype, device))
 
     @classmethod
+    @keywords(FileOptions, name="CompressedLinear.from_linear")
     def from_linear(
-        cls, linear: torch.nn.Module, scheme: str | None = None, coder: str = "rans", **options: Any
+        cls,
+        linear: torch.nn.Module,
+        scheme: str | None = None,
+        coder: str = "rans",
+        *,
+        bits: float | None = None,
+        trellis: bool | None = None,
+        **options: Unpack[FileOptions],
     ) -> CompressedLinear:
         """Compresses a ``torch.nn.Linear``, which stays as it is.
 
-        :param options: others of :func:`wcodec.compress`, such as ``scale``, ``block`` and ``layout``.
+        :param options: see :class:`wcodec.FileOptions`; ``scheme``, ``coder``, ``bits`` and ``trellis`` as for
+            :func:`wcodec.compress`.
         """
         weight = linear.weight.detach()
-        container = compress_in_memory({"weight": weight}, scheme=scheme, coder=coder, **options)
+        encoding: dict[str, Any] = {"scheme": scheme, "coder": coder, "bits": bits, "trellis": trellis, **options}
+        container = compress_in_memory({"weight": weight}, **encoding)
         place = {"dtype": weight.dtype, "device": weight.device}
         return cls(Store(container), "weight", linear.in_features, linear.out_features, linear.bias, **place)
 
@@ -194,16 +209,25 @@ class CompressedConv1D(CompressedLinear):
         return weight
 
     @classmethod
+    @keywords(FileOptions, name="CompressedConv1D.from_conv1d")
     def from_conv1d(
-        cls, conv: torch.nn.Module, scheme: str | None = None, coder: str = "rans", **options: Any
+        cls,
+        conv: torch.nn.Module,
+        scheme: str | None = None,
+        coder: str = "rans",
+        *,
+        bits: float | None = None,
+        trellis: bool | None = None,
+        **options: Unpack[FileOptions],
     ) -> CompressedConv1D:
         """Compresses a ``transformers.pytorch_utils.Conv1D``, which stays as it is; scales are those of the outputs.
 
-        :param options: others of :func:`wcodec.compress`.
+        :param options: as for :meth:`CompressedLinear.from_linear`.
         """
         weight = conv.weight.detach()
-        options = {"transpose": "weight", **options}
-        container = compress_in_memory({"weight": weight}, scheme=scheme, coder=coder, **options)
+        encoding: dict[str, Any] = {"scheme": scheme, "coder": coder, "bits": bits, "trellis": trellis}
+        encoding = {"transpose": "weight", **encoding, **options}
+        container = compress_in_memory({"weight": weight}, **encoding)
         place = {"dtype": weight.dtype, "device": weight.device}
         return cls(Store(container), "weight", weight.shape[0], weight.shape[1], conv.bias, **place)
 
