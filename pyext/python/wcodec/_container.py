@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ._native import Facts
     from ._plot.container import ContainerPlots
+    from ._plot.entry import EntryPlots
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -223,6 +224,14 @@ class TensorEntry(TensorInfo):
                 f"tensor '{self.name}': its dtype {self.dtype} is no float to convert (leave dtype out)",
                 tensor=self.name,
             )
+
+    @property
+    def plot(self) -> EntryPlots:
+        """Plots: ``entry.plot()`` (its symbols, or its values where it has none), ``entry.plot.symbols()``,
+        ``entry.plot.scales()``, ``entry.plot.values()``."""
+        from ._plot.entry import EntryPlots
+
+        return EntryPlots(self)
 
     def _facts(self) -> list[tuple[str, str]]:
         cells = dict(zip(("shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight"),
@@ -437,8 +446,8 @@ class Container(Mapping[str, TensorEntry]):
 
     @property
     def plot(self) -> ContainerPlots:
-        """Plots: ``container.plot.heatmap()``, ``container.plot.ratio()``, ``container.plot.scales(name)``,
-        ``container.plot.symbols(name)``."""
+        """Plots: ``container.plot()``, the same as ``container.plot.heatmap()``, ``container.plot.ratio()``,
+        ``container.plot.scales(name)``, ``container.plot.symbols(name)``."""
         from ._plot.container import ContainerPlots
 
         return ContainerPlots(self)

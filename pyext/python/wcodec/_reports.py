@@ -282,7 +282,7 @@ class CompressionReport:
 
     @property
     def plot(self) -> CompressionPlots:
-        """Plots: ``report.plot.heatmap()`` and ``.sizes()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.heatmap()`` and ``.sizes()``."""
         from ._plot.reports import CompressionPlots
 
         return CompressionPlots(self)
@@ -372,7 +372,7 @@ class VerifyReport:
 
     @property
     def plot(self) -> VerifyPlots:
-        """Plots: ``report.plot.status()`` and, against an original, ``.error()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.status()`` and, against an original, ``.error()``."""
         from ._plot.reports import VerifyPlots
 
         return VerifyPlots(self)
@@ -446,7 +446,7 @@ class Comparison:
 
     @property
     def plot(self) -> ComparisonPlots:
-        """Plots: ``comparison.plot.status()`` and ``.sizes()``."""
+        """Plots: ``comparison.plot()``, the same as ``comparison.plot.status()`` and ``.sizes()``."""
         from ._plot.reports import ComparisonPlots
 
         return ComparisonPlots(self)

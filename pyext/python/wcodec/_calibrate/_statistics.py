@@ -72,7 +72,7 @@ class StatisticsReport:
 
     @property
     def plot(self) -> StatisticsReportPlots:
-        """Plots: ``report.plot.tokens()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.tokens()``."""
         from .._plot.reports import StatisticsReportPlots
 
         return StatisticsReportPlots(self)
@@ -116,7 +116,7 @@ class Statistics:
 
     @property
     def plot(self) -> StatisticsPlots:
-        """Plots: ``statistics.plot.factors()`` and ``.tokens()``."""
+        """Plots: ``statistics.plot()``, the same as ``statistics.plot.factors()`` and ``.tokens()``."""
         from .._plot.reports import StatisticsPlots
 
         return StatisticsPlots(self)

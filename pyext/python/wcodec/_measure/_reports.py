@@ -64,7 +64,8 @@ class EvalReport:
 
     @property
     def plot(self) -> EvalPlots:
-        """Plots: ``report.plot.kl()``, ``report.plot.perplexity()``."""
+        """Plots: ``report.plot()``, with a baseline the same as ``report.plot.kl()``, and otherwise as
+        ``report.plot.perplexity()``."""
         from .._plot.measure import EvalPlots
 
         return EvalPlots(self)
@@ -221,7 +222,8 @@ class BenchReport:
 
     @property
     def plot(self) -> BenchPlots:
-        """Plots: ``report.plot.speed()``, ``.memory()``, ``.split()``, ``.layers()`` and ``.timeline()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.speed()``, ``.memory()``, ``.split()``, ``.layers()``
+        and ``.timeline()``."""
         from .._plot.measure import BenchPlots
 
         return BenchPlots(self)
@@ -361,7 +363,7 @@ class MemoryReport:
 
     @property
     def plot(self) -> MemoryPlots:
-        """Plots: ``report.plot.parts()`` and ``.layers()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.parts()`` and ``.layers()``."""
         from .._plot.measure import MemoryPlots
 
         return MemoryPlots(self)
@@ -483,7 +485,7 @@ class KvCacheReport:
 
     @property
     def plot(self) -> KvCachePlots:
-        """Plots: ``report.plot.kl()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.kl()``."""
         from .._plot.measure import KvCachePlots
 
         return KvCachePlots(self)

@@ -90,7 +90,7 @@ class ReplaceReport:
 
     @property
     def plot(self) -> ReplacePlots:
-        """Plots: ``report.plot.memory()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.memory()``."""
         from .._plot.replace import ReplacePlots
 
         return ReplacePlots(self)

@@ -90,7 +90,7 @@ class FrontierReport:
 
     @property
     def plot(self) -> FrontierPlots:
-        """Plots: ``report.plot.kl()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.kl()``."""
         from .._plot.frontier import FrontierPlots
 
         return FrontierPlots(self)

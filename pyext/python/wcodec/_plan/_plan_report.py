@@ -126,7 +126,8 @@ class PlanReport:
 
     @property
     def plot(self) -> PlanPlots:
-        """Plots: ``report.plot.bits()`` and, where damage was measured, ``.candidates()``."""
+        """Plots: ``report.plot()``, the same as ``report.plot.bits()``, and, where damage was measured,
+        ``report.plot.candidates()``."""
         from .._plot.reports import PlanPlots
 
         return PlanPlots(self)

@@ -1,4 +1,6 @@
-"""Plots of containers and reports, with matplotlib: ``container.plot``, ``report.plot``.
+"""Plots of containers, their entries and reports, with matplotlib: ``container.plot()``, ``report.plot()``.
+
+A call draws the default picture, ``x.plot.kind()`` another, and ``x.plot`` shows which there are.
 
 Every function takes ``ax``, the axes to draw into, makes new ones if it is left out, and returns them. Text, ticks and
 background are matplotlib's: they follow its style, such as ``plt.style.use("dark_background")``. The colours of the
@@ -6,6 +8,7 @@ data are of middle lightness, and read well on light and on dark.
 """
 
 from .container import ContainerPlots
+from .entry import EntryPlots
 from .frontier import FrontierPlots
 from .measure import BenchPlots, EvalPlots, KvCachePlots, MemoryPlots
 from .replace import ReplacePlots
@@ -26,12 +29,13 @@ __all__ = [
     "CompressionPlots",
     "ContainerPlots",
     "DoctorPlots",
-    "RanksPlots",
+    "EntryPlots",
     "EvalPlots",
     "FrontierPlots",
     "KvCachePlots",
     "MemoryPlots",
     "PlanPlots",
+    "RanksPlots",
     "ReplacePlots",
     "StatisticsPlots",
     "StatisticsReportPlots",

@@ -13,6 +13,7 @@ from .._colors import COLORS as MEANINGS
 from .._errors import InputError
 from .._options import count
 from .._roles import role_of
+from ._accessor import Plots
 from ._draw import COLORS, GREY, above, axes, caption, ink, quiet
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _BARS = 32
 # Symbols that are counted at a time.
 _AT_ONCE = 1 << 22
-_BINS = 60
+BINS = 60
 # Scales that lie further apart than this are drawn on a logarithmic axis.
 _WIDE = 20.0
 
@@ -59,8 +60,10 @@ class _Bar:
         return 8 * self.original / bits if known and bits else None
 
 
-class ContainerPlots:
+class ContainerPlots(Plots):
     """Plots of a :class:`~wcodec.Container`."""
+
+    _default = "heatmap"
 
     def __init__(self, container: Container) -> None:
         self._container = container
@@ -135,13 +138,13 @@ class ContainerPlots:
         above(ax)
         return quiet(ax, "x")
 
-    def scales(self, name: str, ax: Any = None, *, bins: int = _BINS) -> Any:
+    def scales(self, name: str, ax: Any = None, *, bins: int = BINS) -> Any:
         """Histogram of a tensor's scales (scheme ``int8``): the weight that a symbol of 1 stands for.
 
         The axis is logarithmic where the scales lie far apart. Scales of 0, which rows of zeros have, are left out, and
         so are those that are not finite, as of a damaged file; the title says how many.
         """
-        parts = count("bins", bins) or _BINS
+        parts = count("bins", bins) or BINS
         entry = self._container[name]
         all_scales = entry.scales().reshape(-1).astype(np.float64)
         finite = all_scales[np.isfinite(all_scales)]
@@ -157,7 +160,7 @@ class ContainerPlots:
             # Equal scales still get a bar.
             middle, half = (low + high) / 2, max((high - low) / 2, 0.01 * max(abs(low), abs(high))) or 1.0
             edges = np.linspace(middle - half * 1.0001, middle + half * 1.0001, parts + 1)
-        ax.hist(scales, bins=edges, color=_color(entry))
+        ax.hist(scales, bins=edges, color=color_of(entry))
         median = float(np.median(scales))
         ax.axvline(median, color=COLORS[5], linewidth=1.5, label=f"median: {median:.3g}")
         ax.set_xlabel("scale, weight per step of a symbol")
@@ -185,7 +188,7 @@ class ContainerPlots:
         entropy = float(-(shares * np.log2(shares)).sum()) + 0.0
         ax = axes(ax)
         values = np.arange(-128, 128)
-        ax.bar(values, 100 * np.roll(counts, 128) / symbols.size, width=1.0, color=_color(entry))
+        ax.bar(values, 100 * np.roll(counts, 128) / symbols.size, width=1.0, color=color_of(entry))
         ax.set_xlim(-129, 129)
         ax.set_xlabel("symbol")
         ax.set_ylabel("share of all symbols, %")
@@ -195,7 +198,7 @@ class ContainerPlots:
         return quiet(ax)
 
 
-def _color(entry: TensorEntry) -> str:
+def color_of(entry: TensorEntry) -> str:
     """That of the tensor's scheme."""
     return MEANINGS.get(entry.scheme, MEANINGS["compressed"])
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._colors import COLORS
 from .._errors import InputError
+from ._accessor import Plots
 from ._draw import GREY, axes, quiet
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ _SMALLEST_KL = 1e-9
 _FAR = 1.5
 
 
-class FrontierPlots:
+class FrontierPlots(Plots):
     """Plots of a :class:`~wcodec.FrontierReport`."""
+
+    _default = "kl"
 
     def __init__(self, report: FrontierReport) -> None:
         self._report = report

@@ -12,6 +12,7 @@ from .._colors import ink_on
 from .._errors import InputError
 from .._options import choice
 from .._roles import place_of
+from ._accessor import Plots
 from ._draw import COLORS, MIB, above, axes, caption, ink, quiet, stacks
 
 if TYPE_CHECKING:
@@ -54,11 +55,16 @@ _WHERE = {
 _NARROW = 0.013
 
 
-class EvalPlots:
+class EvalPlots(Plots):
     """Plots of an :class:`~wcodec.EvalReport`."""
+
+    _default = "kl"
 
     def __init__(self, report: EvalReport) -> None:
         self._report = report
+
+    def _chosen(self) -> str:
+        return "perplexity" if self._report.token_kl is None else "kl"
 
     def kl(self, ax: Any = None, *, bins: int = 60, what: str = "compressed") -> Any:
         """Histogram of ``KL(baseline || model)`` over tokens, with mean and 99th percentile, on a logarithmic axis.
@@ -98,8 +104,10 @@ class EvalPlots:
         return quiet(ax)
 
 
-class BenchPlots:
+class BenchPlots(Plots):
     """Plots of a :class:`~wcodec.BenchReport`."""
+
+    _default = "speed"
 
     def __init__(self, report: BenchReport) -> None:
         self._report = report
@@ -211,8 +219,10 @@ class BenchPlots:
         return quiet(ax, "x")
 
 
-class MemoryPlots:
+class MemoryPlots(Plots):
     """Plots of a :class:`~wcodec._measure.MemoryReport`."""
+
+    _default = "parts"
 
     def __init__(self, report: MemoryReport) -> None:
         self._report = report
@@ -276,8 +286,10 @@ def _kind_of(layer: LayerPlace, device: str) -> str:
     return layer.residency if device.startswith("cuda") or layer.residency != "device" else "compressed"
 
 
-class KvCachePlots:
+class KvCachePlots(Plots):
     """Plots of a :class:`~wcodec._measure.KvCacheReport`."""
+
+    _default = "kl"
 
     def __init__(self, report: KvCacheReport) -> None:
         self._report = report

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _format as fmt
 from .._colors import COLORS as MEANINGS
+from ._accessor import Plots
 from ._draw import COLORS, MIB, axes, quiet, stacks
 
 if TYPE_CHECKING:
     from .._models._report import ReplaceReport
 
 
-class ReplacePlots:
+class ReplacePlots(Plots):
     """Plots of a :class:`~wcodec.ReplaceReport`."""
+
+    _default = "memory"
 
     def __init__(self, report: ReplaceReport) -> None:
         self._report = report

@@ -11,6 +11,7 @@ from .._colors import ATTENTION, BAD, GOOD, MEASURES, NEUTRAL
 from .._errors import InputError
 from .._options import choice
 from .._roles import figures_of, grid_of_figures, label, role_of
+from ._accessor import Plots
 from ._draw import COLORS, MIB, above, axes, caption, ink, quiet
 from .heatmap import draw, draw_kinds, of_grid
 
@@ -28,8 +29,10 @@ _SMALLEST_KL = 1e-9
 _REPORTED = tuple(measure for measure in MEASURES if measure != "speed")
 
 
-class CompressionPlots:
+class CompressionPlots(Plots):
     """Plots of a :class:`~wcodec.CompressionReport`."""
+
+    _default = "heatmap"
 
     def __init__(self, report: CompressionReport) -> None:
         self._report = report
@@ -50,8 +53,10 @@ class CompressionPlots:
         return _pairs(ax, [(tensors, before, "original"), (tensors, now, "stored")])
 
 
-class VerifyPlots:
+class VerifyPlots(Plots):
     """Plots of a :class:`~wcodec.VerifyReport`."""
+
+    _default = "status"
 
     def __init__(self, report: VerifyReport) -> None:
         self._report = report
@@ -70,8 +75,10 @@ class VerifyPlots:
         return draw(_grid(found), lambda cell: max(found[name] for name in cell.names), "rms", ax)
 
 
-class ComparisonPlots:
+class ComparisonPlots(Plots):
     """Plots of a :class:`~wcodec.Comparison`."""
+
+    _default = "status"
 
     def __init__(self, report: Comparison) -> None:
         self._report = report
@@ -89,8 +96,10 @@ class ComparisonPlots:
         )
 
 
-class PlanPlots:
+class PlanPlots(Plots):
     """Plots of a :class:`~wcodec.PlanReport`."""
+
+    _default = "bits"
 
     def __init__(self, report: PlanReport) -> None:
         self._report = report
@@ -134,8 +143,10 @@ class PlanPlots:
         return quiet(ax)
 
 
-class StatisticsPlots:
+class StatisticsPlots(Plots):
     """Plots of :class:`~wcodec.Statistics`."""
+
+    _default = "factors"
 
     def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
@@ -157,8 +168,10 @@ class StatisticsPlots:
         return StatisticsReportPlots(self._statistics.report).tokens(ax)
 
 
-class StatisticsReportPlots:
+class StatisticsReportPlots(Plots):
     """Plots of a :class:`~wcodec.StatisticsReport`."""
+
+    _default = "tokens"
 
     def __init__(self, report: StatisticsReport) -> None:
         self._report = report
@@ -172,8 +185,10 @@ class StatisticsReportPlots:
         return draw(_grid(found), lambda cell: float(min(found[name] for name in cell.names)), "tokens", ax)
 
 
-class RanksPlots:
+class RanksPlots(Plots):
     """Plots of a :class:`~wcodec.RanksReport`."""
+
+    _default = "memory"
 
     def __init__(self, report: RanksReport) -> None:
         self._report = report
@@ -196,8 +211,10 @@ class RanksPlots:
         return quiet(ax, "x")
 
 
-class DoctorPlots:
+class DoctorPlots(Plots):
     """Plots of a :class:`~wcodec.DoctorReport`."""
+
+    _default = "checks"
 
     def __init__(self, report: DoctorReport) -> None:
         self._report = report
