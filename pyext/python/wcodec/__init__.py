@@ -71,12 +71,12 @@ if _TYPE_CHECKING:
         MemoryReport,
         bench,
         compare_kv_cache,
-        eval,  # noqa: F401
         evaluate,
         generate,
         measure_vram,
         with_kv_cache,
     )
+    from ._measure.quality import eval  # noqa: F401
     from ._models._load import load_model
     from ._models._model import WCodecModel
     from ._models._ranks import RankBytes, RanksReport, plan_ranks, ranks
@@ -144,12 +144,12 @@ _MODULES = {
         "MemoryReport",
         "bench",
         "compare_kv_cache",
-        "eval",
         "evaluate",
         "generate",
         "measure_vram",
         "with_kv_cache",
     ),
+    "._measure.quality": ("eval",),
     "._models._load": ("load_model",),
     "._models._model": ("WCodecModel",),
     "._models._replace": ("compress_", "decompress_"),

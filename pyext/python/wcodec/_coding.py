@@ -74,8 +74,8 @@ class CodingOptions(StorageOptions, total=False):
 
 
 class FileOptions(CodingOptions, total=False):
-    """The further keywords of functions that encode checkpoints: :func:`compress`, :func:`compress_to_bytes` and
-    :func:`save_file`."""
+    """The further keywords of functions that encode checkpoints, :func:`compress`, :func:`compress_to_bytes` and
+    :func:`save_file`: those of :class:`CodingOptions`, and these."""
 
     skip: str | Iterable[str]
     """Glob patterns of tensors to leave out of the file."""
@@ -91,7 +91,7 @@ class FileOptions(CodingOptions, total=False):
 
 
 class PlanOptions(StorageOptions, total=False):
-    """The further keywords of :func:`plan`."""
+    """The further keywords of :func:`plan`: those of :class:`CodingOptions` from ``layout`` on, and these."""
 
     include: str | Iterable[str]
     """Glob patterns of the tensors to quantize; all if left out."""

@@ -17,7 +17,7 @@ from ._reports import (
 )
 from .kv_cache import compare_kv_cache, generate, with_kv_cache
 from .memory import measure_vram
-from .quality import eval, evaluate
+from .quality import evaluate
 from .speed import bench
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "TimeSplit",
     "bench",
     "compare_kv_cache",
-    "eval",
     "evaluate",
     "generate",
     "measure_vram",
