@@ -280,3 +280,21 @@ def test_what_measures_takes_places_too(model: Path, folder: Path) -> None:
     with pytest.raises(wcodec.InputError, match="device='meta' is|cannot decode to"):
         wcodec.evaluate(loaded, text, device="meta")
     assert wcodec.evaluate(loaded, text, device="cpu", dtype=torch.bfloat16).perplexity == report.perplexity
+
+
+def test_a_budget_implies_auto_in_vllm_and_in_the_command() -> None:
+    from types import SimpleNamespace
+
+    from wcodec._cli.checks import running
+    from wcodec._cli.parser import build_parser
+    from wcodec._vllm._arguments import engine_settings
+
+    def said(**settings: Any) -> Any:
+        return engine_settings(SimpleNamespace(additional_config={"wcodec": settings})).get("residency")
+
+    assert said(vram_budget="1GB") == "auto" and said() is None and said(residency="host") == "host"
+    place = str(Path(__file__).parent / "data/doc-llama-3m")
+    for options, residency in ((["--ram-budget", "1GB"], "auto"), ([], None)):
+        arguments = build_parser().parse_args(["bench", place, *options])
+        running(arguments)
+        assert arguments.residency == residency

@@ -69,6 +69,9 @@ def engine_settings(config: Any) -> dict[str, Any]:
         raise InputError(
             f"additional_config: 'wcodec' takes {', '.join(_SETTINGS)}, not {found} (change --additional-config)"
         )
+    if found.get("vram_budget") is not None and found.get("residency") is None:
+        # A budget says which residency is meant, whatever the folder has.
+        return {**found, "residency": "auto"}
     return found
 
 
