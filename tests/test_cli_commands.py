@@ -71,7 +71,7 @@ def test_decode(encoded: Path, tmp_path: Path, run: Cli) -> None:
 
 
 def test_inspect(encoded: Path, run: Cli) -> None:
-    status, out, _ = run("inspect", encoded)
+    status, out, _ = run("inspect", encoded, "--all")
     lines = out.splitlines()
     begin = lines.index("") + 1
     assert status == 0 and lines[begin].split()[:3] == ["tensor", "shape", "dtype"]
@@ -113,7 +113,7 @@ def test_inspect_shows_ties(tmp_path: Path, run: Cli) -> None:
 
 def test_verify(encoded: Path, model: Path, run: Cli) -> None:
     status, out, _ = run("verify", encoded, "--against", model)
-    assert status == 0 and "ok" in out and "largest error" in out
+    assert status == 0 and "ok: the file is undamaged" in out and "largest deviation" in out
     assert run("verify", encoded, "-q") == (0, "", "")
     report = document(run("verify", encoded, "--json")[1], "verify")
     assert report["ok"] and report["damage"] is None and {t["status"] for t in report["tensors"]} == {"ok"}
@@ -157,7 +157,8 @@ def test_compare(encoded: Path, model: Path, tmp_path: Path, run: Cli) -> None:
     run("encode", model, "-o", same, "-q", "--coder", "zstd")
     run("encode", model, "-o", other, "-q", "--scale", "tensor")
     status, out, _ = run("compare", encoded, same)
-    assert status == 0 and out.endswith("same\n")
+    assert status == 0 and out.endswith("same: 39 tensors\n") and "lm_head" not in out
+    assert "lm_head" in run("compare", encoded, same, "--all")[1]
     status, out, _ = run("compare", encoded, other)
     assert status == 1 and out.endswith("different\n")
     comparison = document(run("compare", encoded, other, "--json")[1], "compare")
@@ -184,7 +185,7 @@ def test_errors_exit_2(arguments: list[str], model: Path, tmp_path: Path, run: C
 @pytest.mark.parametrize("command", ["encode", "decode", "inspect", "verify", "compare", "roundtrip"])
 def test_help(command: str, run: Cli) -> None:
     status, out, _ = run(command, "--help")
-    assert status == 0 and f"wcodec {command}" in out and "example:" in out
+    assert status == 0 and f"wcodec {command}" in out and "Example:" in out
     assert run("--version")[:2] == (0, f"wcodec {wcodec.__version__}\n")
 
 

@@ -46,7 +46,7 @@ def test_output_that_cannot_be_written(options: str, unbuffered: str, file: Path
     full = "wcodec: error: [Errno 28] No space left on device\n"
     closed = "wcodec: error: standard output is closed (send it to a file, or to /dev/null)\n"
     for command in (
-        f"wcodec inspect FILE{options}",
+        f"wcodec inspect FILE{options or ' --all'}",
         f"wcodec verify FILE{options}",
         f"wcodec compare FILE FILE{options}",
     ):

@@ -6,8 +6,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from ._cli import beginning, failure
 from ._cli.output import complain, reserve, settle, tell
 from ._cli.parser import build_parser
+from ._cli.parsing import Refused
 from ._cli.signals import Terminated, unwinding
 from ._errors import WcodecError
 
@@ -24,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     2
     """
     reserve()
+    beginning.begin()
     try:
         with unwinding():
             status = _run(argv)
@@ -40,11 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         tell(f"wcodec: ended by {signal}")
         status = signal.status
     except (WcodecError, OSError, MemoryError) as error:
-        complain("error", str(error) or type(error).__name__)
+        text = failure.text_of(error)
+        complain("error", text)
+        failure.document_of(error, text, EXIT_ERROR, argv)
         status = EXIT_ERROR
     except Exception as error:
         # Never a traceback, which shows what a file says as it is.
         complain("internal error", f"{type(error).__name__}: {error} (report it, with the output of wcodec doctor)")
+        failure.document_of(error, f"internal error: {error}", EXIT_ERROR, argv)
         status = EXIT_ERROR
     settle()
     return status
@@ -54,12 +60,16 @@ def _run(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     try:
         arguments = parser.read(argv)
+    except Refused as refused:
+        text = refused.message if refused.tip is None else f"{refused.message} ({refused.tip})"
+        failure.document_of(refused, text, EXIT_ERROR, argv)
+        return EXIT_ERROR
     except SystemExit as stop:
-        # It has printed help, or what is wrong.
+        # It has printed help.
         return stop.code if isinstance(stop.code, int) else EXIT_ERROR
     if not hasattr(arguments, "run"):
         # Nothing was asked for: as elsewhere an error, that of a script whose variable is empty, but one that helps.
-        tell(parser.format_help().rstrip("\n"))
+        tell(parser.help_text(False).rstrip("\n"))
         return EXIT_ERROR
     if arguments.check is not None:
         arguments.check(arguments)

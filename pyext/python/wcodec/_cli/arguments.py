@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
+import re
 from collections.abc import Callable
+
+from .._errors import InputError
+from .._options import size
 
 
 def positive(text: str) -> int:
@@ -18,14 +23,48 @@ def positive(text: str) -> int:
     return value
 
 
-def bits(text: str) -> float:
-    """A number of bits that scheme ``rate`` has."""
+def whole(text: str) -> int:
+    """A whole number from 0 on."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on (such as 7)")
+    return value
+
+
+def fraction(text: str) -> float:
+    """A number from 0 on."""
     try:
         value = float(text)
     except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on (such as 0.7)")
+    return value
+
+
+_WITH_UNIT = re.compile(r"([0-9.]+)[ -]?bits?", re.IGNORECASE)
+
+
+def bits(text: str) -> float:
+    """A number of bits that scheme ``rate`` has; the unit may stand behind it.
+
+    >>> bits("3.5"), bits("4bit"), bits("4-bit")
+    (3.5, 4.0, 4.0)
+    """
+    unit = _WITH_UNIT.fullmatch(text)
+    try:
+        value = float(unit[1] if unit else text)
+    except ValueError:
         value = 0.0
+    if value == 16:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of bits from 1 to 8 (for exact 16-bit weights use --scheme lossless)"
+        )
     if not 1 <= value <= 8:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bits from 1 to 8")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bits from 1 to 8 (such as 4 or 3.5)")
     return value
 
 
@@ -52,3 +91,18 @@ def choices(known: tuple[str, ...]) -> Callable[[str], list[str]]:
         return list(dict.fromkeys(chosen))
 
     return parse
+
+
+def bytes_of(text: str) -> int | None:
+    """A size with its unit, in bytes."""
+    try:
+        return size("it", text)
+    except InputError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 3GB or 512MiB") from None
+
+
+def trust(parser: argparse.ArgumentParser) -> None:
+    """The option of commands that open ``.wcodec`` files."""
+    parser.add_argument("--trust", action="store_true",
+                        help="open .wcodec files without the size limits that protect against malicious files: for "
+                             "files whose origin you know")  # fmt: skip

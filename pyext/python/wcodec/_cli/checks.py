@@ -11,6 +11,7 @@ from .. import _places
 from .._errors import FormatError, InputError
 from .._files import regular
 from .._options import is_statistics_file
+from .beginning import output_of
 from .output import check_plot
 
 _TILED = ("rans", "huffman")
@@ -34,6 +35,7 @@ def _useless(a: argparse.Namespace, names: Iterable[str], useless: bool, why: st
 
 def encode(a: argparse.Namespace) -> None:
     """``wcodec encode``: options of coders and schemes that nothing uses."""
+    a.output = output_of(a)
     _statistics(a)
     if _given(a, "text"):
         _places.check(a.text, "file")
@@ -72,8 +74,8 @@ def inspect(a: argparse.Namespace) -> None:
     if a.plot is not None:
         check_plot(a.plot)
     _useless(a, ("by",), a.plot is None, "without --plot", ", or name a picture with --plot")
-    _useless(a, ("summary",), a.json, "with --json, which has everything", ", or leave out --json")
-    _useless(a, ("sort", "top"), a.summary, "with --summary, which shows no tensors", ", or leave out --summary")
+    _useless(a, ("summary", "all"), a.json, "with --json, which has everything", ", or leave out --json")
+    _useless(a, ("sort", "top", "all"), a.summary, "with --summary, which shows no tensors", ", or leave out --summary")
 
 
 def _there(a: argparse.Namespace, *, hub: bool) -> None:
@@ -84,7 +86,10 @@ def _there(a: argparse.Namespace, *, hub: bool) -> None:
     for name in ("model", "baseline", "tokenizer"):
         if _given(a, name):
             _places.check(getattr(a, name), hub=hub or name == "tokenizer")
-    for name in ("text", "statistics"):
+    for name in ("text", "statistics", "prompts"):
+        if name == "text" and "prompts" in a:
+            # Of generate it is a prompt.
+            continue
         if _given(a, name):
             _places.check(getattr(a, name), "file")
             regular(Path(getattr(a, name)))
@@ -113,6 +118,39 @@ def running(a: argparse.Namespace) -> None:
     _useless(a, ("fused", "no_fused"), a.device == "cpu", "on the CPU, which decodes weights first",
             ", or add --device cuda")  # fmt: skip
     _useless(a, ("ram_budget",), a.residency != "auto", "without --residency auto", ", or add that")
+    _useless(a, ("scheme", "bits", "exclude"), _is_compressed(a.model), "on a model that is compressed already",
+            ", or name the original")  # fmt: skip
+
+
+def _is_compressed(model: str) -> bool:
+    path = Path(model)
+    return path.suffix == ".wcodec" or (path.is_dir() and any(path.glob("*.wcodec")))
+
+
+def generate(a: argparse.Namespace) -> None:
+    """``wcodec generate``: prompts from one place."""
+    ways = [a.text is not None, a.prompt is not None, a.prompts is not None]
+    if not any(ways):
+        a.parser.error(f'no prompt was given (such as: wcodec generate {a.model} "Once upon a time")')
+    if sum(ways) > 1:
+        a.parser.error("prompts come from one place (give one of PROMPT, --prompt and --prompts)")
+    _useless(a, ("top_p", "top_k"), a.temperature == 0, "with --temperature 0, which takes the likeliest token",
+            ", or take another temperature")  # fmt: skip
+    running(a)
+
+
+def chat(a: argparse.Namespace) -> None:
+    """``wcodec chat``"""
+    _useless(a, ("top_p", "top_k"), a.temperature == 0, "with --temperature 0, which takes the likeliest token",
+            ", or take another temperature")  # fmt: skip
+    running(a)
+
+
+def serve(a: argparse.Namespace) -> None:
+    """``wcodec serve``"""
+    _places.check(a.model, hub=True)
+    _useless(a, ("device",), a.engine == "vllm", "on vLLM, which runs on the GPUs that it sees",
+            " and set CUDA_VISIBLE_DEVICES")  # fmt: skip
 
 
 def calibrate(a: argparse.Namespace) -> None:
@@ -139,7 +177,9 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "encode": encode,
     "roundtrip": roundtrip,
     "inspect": inspect,
-    "generate": running,
+    "chat": chat,
+    "generate": generate,
+    "serve": serve,
     "eval": running,
     "bench": running,
     "calibrate": calibrate,

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from pathlib import Path
 
-from .. import _api, _doctor, _native
+from .. import _api
 from .. import _format as fmt
 from .._container import Container
 from .._errors import CorruptError
 from .._metadata import lines as plan_facts
 from .._options import DEFAULT_LEVEL
-from .._reports import COMPARISON_HEADINGS, ComparedTensor, TensorInfo, comparison_row
-from .._roles import role_of
-from .._terminal import columns, has_colors, paint, pairs
-from .output import document, prose, put, say, show, show_progress, tabulate
+from .._reports import VerifyReport, error_of
+from .beginning import announce, duration, next_command, seconds
+from .output import document, prose, put, show_progress
 
 
 def encode(arguments: argparse.Namespace) -> int:
     """``wcodec encode``"""
     a = arguments
+    announce(a.src, a.quiet)
     planned = {"budget": a.budget, "quality": a.quality, "text": None if a.text is None else Path(a.text),
                "calibrate": a.statistics}  # fmt: skip
     report = _api.compress(
@@ -32,19 +31,20 @@ def encode(arguments: argparse.Namespace) -> int:
         progress=show_progress(a.quiet),
     )  # fmt: skip
     if a.json:
-        put(document("encode", report.to_dict()))
+        put(document("encode", {**report.to_dict(), "seconds": seconds()}))
     elif not a.quiet:
+        # What counted towards the bits that were asked for, beside the whole file.
+        alone = "" if report.rate is None else f" (quantized weights alone: {fmt.number(report.rate.bits_per_weight)})"
         prose(
             f"{a.output}: {fmt.size(report.original_bytes)} -> {fmt.size(report.stored_bytes)}, "
-            f"ratio {fmt.number(report.ratio)}, {fmt.number(report.bits_per_weight)} bits/weight, "
-            f"{fmt.plural(len(report.tensors), 'tensor')}, {report.seconds:.1f} s"
+            f"ratio {fmt.number(report.ratio)}, {fmt.number(report.bits_per_weight)} bits/weight{alone}, "
+            f"{fmt.plural(len(report.tensors), 'tensor')}, {duration()}"
         )
-        if report.rate is not None:
-            # What counted towards the bits that were asked for.
-            prose(f"scheme rate: {report.rate}")
         if report.plan is not None:
             for name, fact in plan_facts(report.plan.metadata()):
                 prose(f"{name}: {fact}")
+        if (command := next_command(a.output)) is not None:
+            prose(f"next: {command}")
     return 0
 
 
@@ -83,106 +83,31 @@ def verify(arguments: argparse.Namespace) -> int:
     if report.damage:
         prose(f"damaged: {report.damage}", "bad")
     if not a.quiet:
-        errors = [t.max_error for t in report.tensors if t.max_error is not None]
-        largest = f", largest error {max(errors):.3g}" if errors else ""
-        verdict = "ok" if report else fmt.plural(len(report.problems) + bool(report.damage), "problem")
-        where = "" if report.device == "cpu" else f", {report.device} and CPU compared"
+        problems = len(report.problems) + bool(report.damage)
+        verdict = _in_order(report, a.file, a.trust) if report else fmt.plural(problems, "problem")
+        where = "" if report.device == "cpu" else f"; {report.device} and CPU give the same"
         prose(
-            f"{a.file}: {fmt.plural(len(report.tensors), 'tensor')}, {verdict}{largest}{where}",
+            f"{a.file}: {verdict}{where if report else ''} ({fmt.plural(len(report.tensors), 'tensor')})",
             "good" if report else "bad",
         )
     return 0 if report else 1
 
 
-def compare(arguments: argparse.Namespace) -> int:
-    """``wcodec compare``"""
-    a = arguments
-    with Container.open(a.a, trusted=a.trust) as first, Container.open(a.b, trusted=a.trust) as second:
-        comparison = _native.compare(first._open, second._open)
-        facts = first._open.facts(), second._open.facts()
-    if a.json:
-        put(document("compare", {"a": a.a, "b": a.b, "same": comparison.same()}), comparison.json())
-        return 0 if comparison.same() else 1
-    _compared(comparison, facts)
-    prose("same" if comparison.same() else "different", "good" if comparison.same() else "bad")
-    return 0 if comparison.same() else 1
-
-
-def _compared(comparison: _native.Comparison, facts: tuple[_native.Facts, _native.Facts]) -> None:
-    """Sums by role, then a line for each tensor."""
-    found = comparison.rows()
-    sums: dict[str, _Side] = {}
-    for name, status, _, *places in found:
-        side = sums.setdefault(role_of(name), _Side())
-        side.statuses[status] += 1
-        for i, place in enumerate(places):
-            if place is not None:
-                side.places[i].append(place)
-    if len(sums) < len(found):
-        tabulate(_ROLE_HEADINGS, [(role, *side.cells(facts)) for role, side in sums.items()], 2, _ROLE_DISPENSABLE)
-        say()
-    most, colors = columns(), has_colors()
-    if most is None and not colors:
-        show(comparison.table().rstrip("\n"))
-        return
-    rows = []
-    for name, status, detail, *places in found:
-        a, b = (None if p is None else TensorInfo._at(f, p) for f, p in zip(facts, places, strict=True))
-        rows.append(ComparedTensor(name, status, a, b, detail))
-    tabulate(COMPARISON_HEADINGS, map(comparison_row, rows), 2, ("bits/weight a", "bits/weight b", "stored a"))
-    # Of all layers mostly the same.
-    alike: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        if row.detail:
-            alike.setdefault((role_of(row.name), row.detail), []).append(row.name)
-    for (role, detail), names in alike.items():
-        prose(f"{names[0] if len(names) == 1 else f'{role} ({len(names):,})'}: {detail}")
-
-
-_ROLE_HEADINGS = ("role", "status", "tensors", "stored a", "stored b", "bits/weight a", "bits/weight b")
-_ROLE_DISPENSABLE = ("bits/weight a", "stored a", "tensors")
-
-
-class _Side:
-    """Tensors of one role in two files."""
-
-    def __init__(self) -> None:
-        self.statuses: Counter[str] = Counter()
-        self.places: tuple[list[int], list[int]] = ([], [])
-
-    def cells(self, facts: tuple[_native.Facts, _native.Facts]) -> tuple[str, ...]:
-        """Their status, how many there are, and what they take."""
-        stored, bits = [], []
-        for side, places in zip(facts, self.places, strict=True):
-            figures = side.figures(places)
-            total = sum(figure[3] for figure in figures)
-            stored.append(fmt.size(total) if figures else "-")
-            bits.append(fmt.number(fmt.bits(total, sum(figure[1] for figure in figures))))
-        alike = len(self.statuses) == 1
-        status = next(iter(self.statuses)) if alike else ", ".join(f"{n:,} {s}" for s, n in self.statuses.items())
-        return status, f"{self.statuses.total():,}", *stored, *bits
-
-
-def doctor(arguments: argparse.Namespace) -> int:
-    """``wcodec doctor``"""
-    report = _doctor.doctor()
-    if arguments.json:
-        put(document("doctor", report.to_dict()))
+def _in_order(report: VerifyReport, file: str, trusted: bool) -> str:
+    """What it means that nothing is wrong: of quantized weights, too, which differ from their original by intent."""
+    if report.against is None:
+        return "ok: the file is undamaged"
+    made = "ok: the file is undamaged and was made from this checkpoint"
+    compared = {t.name: t for t in report.tensors if t.max_error}
+    largest = max((t.max_error or 0.0 for t in compared.values()), default=0.0)
+    if not compared:
+        return f"{made} (bit for bit)"
+    with Container.open(file, trusted=trusted) as container:
+        entries = [entry for entry in container.stored if entry.name in compared]
+    stated = error_of(entries) if all(entry.error is not None for entry in entries) else None
+    if stated is not None:
+        error = f"relative RMS error {stated:.2g}"
     else:
-        show(_doctored(report))
-    return 0 if report else 1
-
-
-def _doctored(report: _doctor.DoctorReport) -> str:
-    """What ``str(report)`` has, in lines that fit; what works is green, and what does not is red."""
-    most, colors = columns(), has_colors()
-    checks = [(c.name, "works" if c.ok else f"NO: {c.detail}") for c in report.checks]
-    facts = report._facts()
-    least = max(len(name) for name, _ in [*facts, *checks])
-    lines = [*pairs(facts, most, least=least).split("\n"), "", *pairs(checks, most, least=least).split("\n")]
-    styled = []
-    for line in lines:
-        name, gap, said = line.partition("  ")
-        style = "bad" if "  NO: " in line else "good" if said.strip() == "works" else None
-        styled.append(line if style is None else name + gap + paint(said, style, colors))
-    return "\n".join(styled)
+        squares = sum((compared[e.name].rms_error or 0.0) ** 2 * e.elements for e in entries)
+        error = f"RMS error {(squares / max(sum(e.elements for e in entries), 1)) ** 0.5:.2g}"
+    return f"{made} (quantized: {error}, largest deviation {largest:.2g})"

@@ -21,6 +21,11 @@ from .output import document, prose, put, save_plot, say, show, show_table
 
 # Tensors of a document that are written at once: so few that memory is used again.
 _PART = 4096
+# So many tensors are all shown; of more, so many of the largest and of the worst.
+_FEW = 12
+_TELLING = 5
+# Errors that differ by less are called the same.
+_ALIKE = 0.05
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         if a.filter is not None and not shown:
             raise _nothing(container, a.filter, names)
-        _tables(container, facts, shown, names, a.summary, a.top is None)
+        _tables(container, facts, shown, names, a)
         aliases = [] if a.top else list(container.aliases.items())
         for i in range(len(aliases)) if a.filter is None else _matching(a.filter, [alias for alias, _ in aliases]):
             say(f"{safe(aliases[i][0])} is tied to {safe(aliases[i][1])}")
@@ -59,14 +64,42 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(container: Container, facts: Facts, shown: list[int], names: list[str], summary: bool, roles: bool) -> None:
+def _tables(container: Container, facts: Facts, shown: list[int], names: list[str], a: argparse.Namespace) -> None:
+    """Sums by role; then the tensors that were asked for or, of many where nothing was, the telling ones."""
     most, colors = columns(), has_colors()
     rows = role_rows(facts, shown, container.stored_bytes)
-    if summary or (roles and len(rows) < len(shown)):
+    if a.summary or (a.top is None and len(rows) < len(shown)):
         show_table(role_table(rows, most, colors))
-        if summary:
+        if a.summary:
             return
         say()
+    if a.all or len(shown) <= _FEW or any(given is not None for given in (a.filter, a.sort, a.top)):
+        _listed(container, facts, shown, names)
+        return
+    prose("the largest", "heading")
+    _listed(container, facts, facts.sorted(shown, "stored")[:_TELLING], names)
+    say()
+    _worst(container, facts, shown, names)
+    prose(f"--all lists {fmt.plural(len(shown), 'tensor')}")
+
+
+def _worst(container: Container, facts: Facts, shown: list[int], names: list[str]) -> None:
+    """Tensors with the largest error, where errors are stated and differ: at the same bits they are the same."""
+    order = facts.sorted(shown, "error")
+    errors = [error for *_, error in facts.figures(order) if error is not None]
+    if not errors:
+        return
+    if errors[0] <= errors[len(errors) // 2] * (1 + _ALIKE):
+        prose(f"relative RMS error: {fmt.number(errors[0], 4)} at most, and about the same in most tensors")
+        return
+    prose("the largest relative RMS error (calibrated files have it where it matters least)", "heading")
+    _listed(container, facts, order[: min(_TELLING, len(errors))], names)
+    say()
+
+
+def _listed(container: Container, facts: Facts, shown: list[int], names: list[str]) -> None:
+    """A line for each tensor."""
+    most, colors = columns(), has_colors()
     if most is None and not colors:
         show(facts.table(shown).rstrip("\n"))
         return

@@ -1,10 +1,9 @@
-"""Subcommands that run models: ``wcodec generate``, ``wcodec eval`` and ``wcodec bench``."""
+"""Subcommands that measure models, ``wcodec eval`` and ``wcodec bench``, and loading for all that run some."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,65 +15,8 @@ from .._errors import InputError, WcodecError
 from .._foreign import by_transformers, config_of, said
 from .._measure import _models
 from .._native import safe
-from .._terminal import columns, is_terminal, wrapped
-from .output import document, figures, prose, put, say, show_progress, tabulate, tell
-from .signals import Terminated
-
-
-def generate(arguments: argparse.Namespace) -> int:
-    """``wcodec generate``"""
-    a = arguments
-    prompt = sys.stdin.read() if a.prompt == "-" else a.prompt
-    if a.baseline and Path(a.baseline).is_dir():
-        # What is refused of it is refused before any text is written.
-        config_of(a.baseline, trust_remote_code=a.trust_remote_code)
-    model = _load(a)
-    tokenizer = _tokenizer(a, model)
-    found = _write(a, model, tokenizer, prompt, f"compressed: {a.model}", a.model)
-    other = None
-    if a.baseline:
-        baseline = _load_baseline(a, model)
-        other = _write(a, baseline, tokenizer, prompt, f"original: {a.baseline}", a.baseline)
-    if a.json:
-        body = {"model": a.model, "baseline": a.baseline, "device": str(_models.device_of(model)),
-                "fused": _fuses(a, _models.device_of(model)), "kv_cache_dtype": a.kv_cache_dtype,
-                **found.to_dict()}  # fmt: skip
-        if other is not None:
-            body["baseline_generation"] = other.to_dict()
-            body["same_tokens"] = _same(found, other)
-        put(document("generate", body))
-        return 0
-    if other is not None:
-        say(f"--- the first {_same(found, other):,} of {fmt.plural(len(found.tokens), 'new token')} are the same")
-    if not a.quiet:
-        # Beside the text, not in it: the text may go into a file.
-        tell(wrapped(f"{found.speed}; {_memory(model)}", columns(sys.stderr)))
-    return 0
-
-
-def _write(
-    a: argparse.Namespace, model: Any, tokenizer: Any, prompt: str, title: str, name: str
-) -> _measure.Generation:
-    """Continues the prompt, and prints it: in a terminal token by token, elsewhere when it is complete. What was
-    written before an interruption is kept."""
-    options: dict[str, Any] = {"max_new_tokens": a.max_new_tokens, "kv_cache_dtype": a.kv_cache_dtype}
-    if a.json:
-        with _running(name):
-            return _measure.generate(model, prompt, tokenizer, **options)
-    from .stream import Stream
-
-    head = f"--- {safe(title)}\n{prompt}" if a.baseline else prompt
-    stream = Stream(tokenizer, head, live=is_terminal(sys.stdout))
-    try:
-        with _running(name):
-            found = _measure.generate(model, prompt, tokenizer, streamer=stream, **options)
-    except (KeyboardInterrupt, Terminated):
-        stream.finish()
-        if not a.quiet:
-            tell(f"{fmt.plural(stream.tokens, 'token')} until it was interrupted")
-        raise
-    stream.finish(found.text)
-    return found
+from .beginning import announce
+from .output import document, figures, prose, put, say, show_progress, tabulate
 
 
 def _memory(model: Any) -> str:
@@ -82,12 +24,10 @@ def _memory(model: Any) -> str:
     report = _measure.measure_vram(model)
     weights = fmt.size(sum(part.bytes for part in report.parts if not part.name.startswith("decoded")))
     peak = report.peak_allocated if report.peak_allocated is not None else report.peak_used
-    most = "" if peak is None else f", {fmt.size(peak)} at most {_where(report.device)}"
-    return f"memory: weights {weights}{most}"
-
-
-def _where(device: str) -> str:
-    return "in this process" if device == "cpu" else f"by torch on {device}"
+    if report.device == "cpu":
+        # The rest of the process is torch's, mostly, and no matter of the model.
+        return f"memory: weights {weights}"
+    return f"memory: weights {weights}" + ("" if peak is None else f", {fmt.size(peak)} at most on {report.device}")
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -136,12 +76,6 @@ def bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _same(found: _measure.Generation, other: _measure.Generation) -> int:
-    """How many tokens are the same, from the first on."""
-    pairs = zip(found.tokens, other.tokens, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(found.tokens), len(other.tokens)))
-
-
 @contextmanager
 def _running(model: str) -> Iterator[None]:
     """What torch and transformers raise while a model runs comes of its files, and says little without their names."""
@@ -174,10 +108,12 @@ def _load(a: argparse.Namespace) -> Any:
     """The model that was asked for, with compressed layers."""
     from .._models import _load as loading
 
+    announce(a.model, a.quiet)
     _quiet_loading(a.quiet)
+    encoding = {"scheme": a.scheme, "bits": a.bits, "exclude": a.exclude}
     model = loading.load_model(
         a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget,
-        ram_budget=a.ram_budget, cache=a.cache,
+        ram_budget=a.ram_budget, cache=a.cache, **{name: value for name, value in encoding.items() if value},
         trusted=a.trust, trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
     )  # fmt: skip
     return _fused(a, model)
@@ -220,7 +156,7 @@ def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
 
 def _tokenizer(a: argparse.Namespace, model: Any) -> Any:
     """The tokenizer that was named, the model's own, or the baseline's."""
-    places = [a.tokenizer] if a.tokenizer else [None, a.baseline]
+    places = [a.tokenizer] if a.tokenizer else [None, getattr(a, "baseline", None)]
     for place in places[:-1]:
         try:
             return _models.tokenizer_for(model, place, a.trust_remote_code)

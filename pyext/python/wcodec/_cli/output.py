@@ -16,6 +16,7 @@ from .._files import output
 from .._metadata import finite
 from .._native import safe, safe_lines
 from .._terminal import Table, columns, has_colors, is_terminal, paint, pairs, table, wrapped
+from .hints import advice_of
 
 SCHEMA_VERSION = 2
 """Version of the JSON documents; it grows when a key changes its meaning or goes away, not when one is added."""
@@ -136,18 +137,41 @@ def tell(text: str) -> None:
             _drop(sys.stderr)
 
 
-def complain(kind: str, text: str, program: str = "wcodec") -> None:
-    """Tells what went wrong."""
-    head = f"{program}: {kind}:"
-    line = f"{head} {safe(' '.join(text.split()))}"
+def complain(kind: str, text: str) -> None:
+    """Tells what went wrong: programs in one line, people with the advice in a line of its own."""
+    said = safe(" ".join(text.split()))
     if sys.stderr is None:
         return
     try:
-        # In one line for programs, in lines that fit for people.
-        line = wrapped(line, columns(sys.stderr) if is_terminal(sys.stderr) else None, "  ")
-        _write(paint(head, "bad", has_colors(sys.stderr)) + line[len(head) :], sys.stderr)
+        if is_terminal(sys.stderr):
+            _told(kind, *advice_of(said))
+            return
+        head = f"wcodec: {kind}:"
+        _write(f"{paint(head, 'bad', has_colors(sys.stderr))} {said}", sys.stderr)
     except OSError:
         _drop(sys.stderr)
+
+
+def refuse(text: str, tip: str | None, more: str) -> None:
+    """Tells which argument is wrong, what helps, and the command that says more."""
+    if sys.stderr is None:
+        return
+    try:
+        _told("error", *(said and safe(" ".join(said.split())) for said in (text, tip)))
+        _write(f"\nFor more information, try '{more}'.", sys.stderr)
+    except OSError:
+        _drop(sys.stderr)
+
+
+def _told(kind: str, text: str | None, tip: str | None) -> None:
+    """Both, in lines that fit a terminal."""
+    out = sys.stderr
+    most = columns(out) if is_terminal(out) else None
+    for indent, head, said, style in (("", f"{kind}:", text, "bad"), ("  ", "tip:", tip, "good")):
+        if said:
+            line = wrapped(f"{head} {said}", most and most - len(indent), f"  {indent}")
+            body = line[len(head) :].replace("\n", f"\n{indent}")
+            _write(indent + paint(head, style, has_colors(out)) + body, out)
 
 
 def _stdout() -> TextIO:

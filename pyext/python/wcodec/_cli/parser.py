@@ -8,43 +8,22 @@ from importlib import import_module
 
 from .. import __version__
 from .._colors import MEASURES
-from .._errors import InputError
-from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, DTYPES, LAYOUTS, SCALES, SCHEMES, size
+from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, SCALES, SCHEMES
+from . import more, running
 from .arguments import bits as _bits
 from .arguments import choices as _choices
-from .arguments import counts as _counts
 from .arguments import positive as _positive
 from .arguments import rates as _rates
+from .arguments import trust
 from .calibrate import add_options as calibrate_arguments
 from .checks import CHECKS
+from .hints import sort_column
 from .parsing import Parser
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
 from .ranks import arguments as ranks_arguments
 from .shell import add_shell_options
 
-_DESCRIPTION = "Entropy-coded weights for large language models."
-_EPILOG = """\
-examples:
-  wcodec encode model.safetensors -o model.wcodec       quantize and compress
-  wcodec encode path/to/model -o model/ --bits 4        to 4 bits, as a folder
-  wcodec inspect model.wcodec                           what is in it, its cost
-  wcodec verify model.wcodec --against model.safetensors
-  wcodec decode model.wcodec -o restored.safetensors
-  wcodec generate path/to/model --prompt 'Once'         run it, compressed
-  wcodec eval path/to/model --text held-out.txt --baseline path/to/model
-  wcodec bench path/to/model --baseline path/to/model   its speed
-  wcodec frontier path/to/model --text held-out.txt     what fewer bits cost
-  wcodec ranks path/to/model --ranks 2,4                on several GPUs
-  wcodec doctor                                         what works here
-
-SRC is a .safetensors file or the folder of a checkpoint. MODEL is a .wcodec
-file or folder, or the folder of a checkpoint, which is compressed in memory;
-running models needs torch, transformers and accelerate. Ratios are original /
-stored bytes (larger is better), and bits/weight counts all that is stored.
-
-exit status: 0 equal or done, 1 difference or damage, 2 error,
-130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP
-"""
+_DESCRIPTION = "Smaller LLMs that run from their compressed weights."
 
 # As wcodec-tui has them, and the order of the file.
 _SORTS = (
@@ -55,82 +34,92 @@ _SORTS = (
 
 def build_parser() -> Parser:
     """The parser; ``run(arguments)`` of what it reads runs what was asked for."""
-    parser = Parser(
-        prog="wcodec", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="wcodec", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"wcodec {__version__}")
     # Nothing of these is a command, and none is needed for them.
     add_shell_options(parser)
-    subparsers = parser.add_subparsers(metavar="COMMAND")
+    subparsers = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
 
-    def add(name: str, run: str, summary: str, example: str) -> argparse.ArgumentParser:
-        sub = subparsers.add_parser(
+    def add(name: str, run: str, summary: str, example: str) -> Parser:
+        sub: Parser = subparsers.add_parser(
             name,
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
-            epilog=f"example:\n  {example}",
+            epilog=f"Example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         sub.set_defaults(run=_command(run), check=CHECKS.get(name), parser=sub)
         return sub
 
     _encode(add(
-        "encode", "commands.encode", "compress a checkpoint into one .wcodec file",
-        "wcodec encode path/to/model -o model.wcodec --scale block --exclude '*embed*'",
+        "encode", "commands.encode", "compress a model: a folder, or a .safetensors file",
+        "wcodec encode path/to/model small/ --bits 4",
     ))  # fmt: skip
     _decode(add(
-        "decode", "commands.decode", "decode a .wcodec file into .safetensors",
+        "decode", "commands.decode", "turn a .wcodec file back into .safetensors",
         "wcodec decode model.wcodec -o model.safetensors",
     ))  # fmt: skip
+    plan_arguments(add(
+        "plan", "plan.plan", "find the best bits per layer for a size or a quality, without writing",
+        "wcodec plan path/to/model --budget '4.2 bits' --text held-out.txt",
+    ))  # fmt: skip
+    calibrate_arguments(add(
+        "calibrate", "calibrate.calibrate", "collect statistics once, for better quality at the same size",
+        "wcodec calibrate path/to/model -o statistics.safetensors",
+    ))  # fmt: skip
+    running.chat(add(
+        "chat", "chat.run", "talk to a model",
+        "wcodec chat small/ --temperature 0.7",
+    ))  # fmt: skip
+    running.generate(add(
+        "generate", "generate.run", "complete prompts; with --baseline beside the original",
+        "wcodec generate small/ 'The function' --baseline path/to/model",
+    ))  # fmt: skip
+    running.serve(add(
+        "serve", "serve.run", "start an OpenAI-compatible server, vLLM's or transformers'",
+        "wcodec serve small/ --port 8000",
+    ))  # fmt: skip
     _inspect(add(
-        "inspect", "inspect.run", "show what a .wcodec file holds, without reading its weights",
+        "inspect", "inspect.run", "show what each layer costs",
         "wcodec inspect model.wcodec --sort stored --filter '*mlp*'",
     ))  # fmt: skip
+    more.tui(add("tui", "more.run_tui", "the same, interactively", "wcodec tui model.wcodec"))
+    _compare(add(
+        "compare", "compare.run", "show what differs between two .wcodec files",
+        "wcodec compare rans.wcodec zstd.wcodec",
+    ))  # fmt: skip
+    running.evaluate(add(
+        "eval", "models.evaluate", "measure perplexity on a text, and the distance from the original",
+        "wcodec eval path/to/model --text held-out.txt --baseline path/to/original --json",
+    ))  # fmt: skip
+    running.bench(add(
+        "bench", "models.bench", "measure tokens per second, beside the original",
+        "wcodec bench path/to/model --baseline path/to/original --batch 1,8 --device cuda",
+    ))  # fmt: skip
+    frontier_arguments(add(
+        "frontier", "plan.frontier", "measure quality at several sizes, beside NF4, INT4 and int8",
+        "wcodec frontier path/to/model --text held-out.txt --bits 4,3.5,3 --plot frontier.png",
+    ))  # fmt: skip
     _verify(add(
-        "verify", "commands.verify", "check every hash, and optionally the contents against the original",
+        "verify", "commands.verify", "check for damage; with --against, that it matches its original",
         "wcodec verify model.wcodec --against path/to/model --json",
     ))  # fmt: skip
-    _compare(add(
-        "compare", "commands.compare", "compare what two .wcodec files decode to",
-        "wcodec compare rans.wcodec zstd.wcodec",
+    _doctor(add("doctor", "doctor.run", "show what works on this machine", "wcodec doctor --json"))
+    ranks_arguments(add(
+        "ranks", "ranks.run", "show what each of several GPUs would hold of a model that they share",
+        "wcodec ranks path/to/model --ranks 2,4,8 --bits 4",
     ))  # fmt: skip
     _roundtrip(add(
         "roundtrip", "roundtrip.run",
         "encode to a temporary folder, decode, and compare bit for bit with independent NumPy arithmetic",
         "wcodec roundtrip path/to/model --coder rans,huffman --scale all --json report.json",
     ))  # fmt: skip
-    _generate(add(
-        "generate", "models.generate", "continue a prompt with a model whose layers are compressed",
-        "wcodec generate path/to/model --prompt 'The function' --device cuda --residency host",
+    more.completions(add(
+        "completions", "more.run_completions", "print completions for a shell", "source <(wcodec completions bash)",
     ))  # fmt: skip
-    _eval(add(
-        "eval", "models.evaluate", "measure a model's perplexity on a text, and how far it is from the original",
-        "wcodec eval path/to/model --text held-out.txt --baseline path/to/original --json",
-    ))  # fmt: skip
-    _bench(add(
-        "bench", "models.bench", "measure how fast a model reads prompts and writes tokens, beside the original",
-        "wcodec bench path/to/model --baseline path/to/original --batch 1,8 --device cuda",
-    ))  # fmt: skip
-    frontier_arguments(add(
-        "frontier", "plan.frontier", "measure what fewer bits cost a model, beside NF4, INT4 and int8",
-        "wcodec frontier path/to/model --text held-out.txt --bits 4,3.5,3 --plot frontier.png",
-    ))  # fmt: skip
-    calibrate_arguments(add(
-        "calibrate", "calibrate.calibrate", "measure on a model what scheme rate can go by",
-        "wcodec calibrate path/to/model -o statistics.safetensors",
-    ))  # fmt: skip
-    plan_arguments(add(
-        "plan", "plan.plan", "choose bits for a budget or a bound of damage, and show what that costs, without writing",
-        "wcodec plan path/to/model --budget '4.2 bits' --text held-out.txt",
-    ))  # fmt: skip
-    ranks_arguments(add(
-        "ranks", "ranks.run", "show what each of several GPUs would hold of a model that they share",
-        "wcodec ranks path/to/model --ranks 2,4,8 --bits 4",
-    ))  # fmt: skip
-    _doctor(add(
-        "doctor", "commands.doctor", "show what works here, on the CPU and on GPUs, and how to get what does not",
-        "wcodec doctor --json",
-    ))  # fmt: skip
+    add("man", "more.run_man", "print the manual page", "wcodec man > ~/.local/share/man/man1/wcodec.1")
+    more.help_arguments(add("help", "more.run_help", "show help, of a command too", "wcodec help encode --all"))
+    add("version", "more.run_version", "print the version", "wcodec version")
     return parser
 
 
@@ -168,24 +157,11 @@ def _rule(text: str) -> tuple[str, dict[str, object]]:
     return pattern, rule
 
 
-def _size(text: str) -> int | None:
-    try:
-        return size("it", text)
-    except InputError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 3GB or 512MiB") from None
-
-
 def _common(parser: argparse.ArgumentParser, json: str = "print the report as JSON") -> None:
     parser.add_argument("--threads", type=_positive, metavar="N", help="threads to use (default: all cores)")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only problems, or JSON")
     if json:
         parser.add_argument("--json", action="store_true", help=json)
-
-
-def _trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trust", action="store_true",
-                        help="open .wcodec files without the bounds that keep one from taking far more memory than it "
-                             "has bytes: for files whose origin you know")  # fmt: skip
 
 
 def _patterns(parser: argparse.ArgumentParser, skip: bool = True) -> None:
@@ -225,20 +201,17 @@ def _trellis(parser: argparse.ArgumentParser) -> None:
 
 def _encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
-    parser.add_argument(
-        "-o",
-        "--output",
-        required=True,
-        metavar="OUT",
-        help="the .wcodec file to write, or with / at its end the folder of a compressed model",
-    )
+    parser.add_argument("out", nargs="?", metavar="OUT",
+                        help="the .wcodec file to write or, with / at its end, the folder of a compressed model, which "
+                             "runs")  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="OUT", help="the same, as an option")
     parser.add_argument("--scheme", choices=SCHEMES,
-                        help="int8 quantizes floats, rate too, to as many --bits as are asked for, lossless keeps "
-                             "every bit in two thirds of bfloat16's room, raw keeps every tensor as it is (default: "
-                             "int8, or rate with --bits)")  # fmt: skip
+                        help="int8; rate, which has as many --bits as are asked for; lossless, exact bfloat16 in two "
+                             "thirds of its size; raw, every tensor as it is (default: int8, or rate with "
+                             "--bits)")  # fmt: skip
     parser.add_argument("--bits", type=_bits, metavar="B",
-                        help="bits per weight with scheme rate, 1 to 8, everything counted that is stored for the "
-                             "weights of the whole model (default: 4)")  # fmt: skip
+                        help="bits per weight, 1 to 8, with everything that is stored for the weights "
+                             "(default: scheme int8; 4 with --scheme rate)")  # fmt: skip
     _trellis(parser)
     target_arguments(parser, required=False)
     parser.add_argument(
@@ -271,7 +244,7 @@ def _decode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     parser.add_argument("--partial", action="store_true",
                         help="decode what is there, if the file with the rest of the model is missing")  # fmt: skip
-    _trust(parser)
+    trust(parser)
     _common(parser, json="")
 
 
@@ -280,18 +253,21 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--filter", metavar="TEXT",
                         help="only tensors whose names contain this text or match this regular expression, in capitals "
                              "or not; as in wcodec-tui")  # fmt: skip
-    parser.add_argument("--sort", choices=_SORTS, metavar="COLUMN",
+    parser.add_argument("--sort", choices=_SORTS, type=sort_column, metavar="COLUMN",
                         help=f"one of {', '.join(_SORTS)}: by this column, the most interesting rows first (the worst "
                              "ratio, the largest size), as in wcodec-tui; file is as stored (default: name, module by "
                              "module)")  # fmt: skip
     parser.add_argument("--top", type=_positive, metavar="N",
-                        help="only the first N tensors, as --sort orders them (default: all)")  # fmt: skip
+                        help="only the first N tensors, as --sort orders them")  # fmt: skip
+    parser.add_argument("--all", action="store_true",
+                        help="every tensor (default: sums by role, the largest tensors, and those with the largest "
+                             "error)")  # fmt: skip
     parser.add_argument("--summary", action="store_true", help="only sums by role and of the whole file")
     parser.add_argument("--plot", metavar="OUT",
                         help="also draw layers and roles as a heat map, into a picture like heatmap.png")  # fmt: skip
     parser.add_argument("--by", choices=MEASURES, metavar="WHAT",
                         help=f"with --plot, what it shows: {', '.join(MEASURES)} (default: bits)")  # fmt: skip
-    _trust(parser)
+    trust(parser)
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -300,14 +276,15 @@ def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", metavar="SRC", help="the checkpoint that it was made from")
     parser.add_argument("--device", default="cpu", metavar="DEVICE",
                         help="cuda or cuda:N: also compare what this GPU decodes with what the CPU does")  # fmt: skip
-    _trust(parser)
+    trust(parser)
     _common(parser)
 
 
 def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="a .wcodec file")
     parser.add_argument("b", metavar="B", help="another one")
-    _trust(parser)
+    parser.add_argument("--all", action="store_true", help="every tensor, also those that are the same in both")
+    trust(parser)
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
 
 
@@ -338,95 +315,6 @@ def _roundtrip(parser: argparse.ArgumentParser) -> None:
     _common(parser, json="")
 
 
-def _running(parser: argparse.ArgumentParser, baseline: str) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a .wcodec file or folder, or the folder of a checkpoint")
-    parser.add_argument("--baseline", metavar="FOLDER", help=baseline)
-    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
-    parser.add_argument("--residency", choices=("device", "host", "disk", "auto"),
-                        help="keep compressed bytes in the GPU's memory, in the host's, on disk (to be read while the "
-                             "model runs, also on a CPU), or where they fit, in this order (default: as the model was "
-                             "saved, or device)")  # fmt: skip
-    parser.add_argument("--vram-budget", type=_size, metavar="SIZE",
-                        help="memory of the GPU that the model may take, such as 3GB or 512MiB, with --residency auto, "
-                             "which it implies; activations and the cache of keys and values come on top (default: "
-                             "what is free, less a tenth of it all)")  # fmt: skip
-    parser.add_argument("--ram-budget", type=_size, metavar="SIZE",
-                        help="memory of the host for compressed weights, with --residency auto, which it implies; the "
-                             "rest is read from disk (default: what is free, less a tenth of it all)")  # fmt: skip
-    parser.add_argument("--cache", type=_size, metavar="SIZE",
-                        help="memory in which some layers stay decoded, those that save most time (default: as the "
-                             "model was saved, or none)")  # fmt: skip
-    parser.add_argument("--dtype", choices=DTYPES, help="what to compute in (default: what the model's config says)")
-    parser.add_argument("--trust-remote-code", action="store_true",
-                        help="run code that comes with the model, its baseline or its tokenizer, or that their configs "
-                             "name; without it, such a model is refused")  # fmt: skip
-
-
-def _fused(parser: argparse.ArgumentParser) -> None:
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument(
-        "--fused",
-        action="store_true",
-        help="on a GPU, multiply up to 16 tokens straight from compressed weights (default there)",
-    )
-    either.add_argument(
-        "--no-fused",
-        action="store_true",
-        help="decode weights first: results are those of the decoded model bit for bit",
-    )
-
-
-def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True) -> None:
-    _trust(parser)
-    if tokenizer:
-        parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only results")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-
-
-def _generate(parser: argparse.ArgumentParser) -> None:
-    _running(parser, "a checkpoint whose text is shown beside the model's")
-    _fused(parser)
-    parser.add_argument(
-        "--prompt",
-        required=True,
-        metavar="TEXT",
-        help="what to continue; '-' reads standard input, and an empty one begins anew",
-    )
-    parser.add_argument("--max-new-tokens", type=_positive, default=64, metavar="N",
-                        help="tokens to write at most, the likeliest each time (default: 64)")  # fmt: skip
-    parser.add_argument("--kv-cache-dtype", choices=DTYPES,
-                        help="what keys and values are kept in, and attention runs in if it is wider than the model's "
-                             "(default: the model's)")  # fmt: skip
-    _ending(parser)
-
-
-def _eval(parser: argparse.ArgumentParser) -> None:
-    _running(parser, "the checkpoint to compare with: KL divergence, agreement on the likeliest token")
-    parser.add_argument("--text", required=True, metavar="FILE", help="a file of UTF-8 text")
-    parser.add_argument("--window", type=_positive, metavar="N",
-                        help="tokens of context at most (default: 512, or what the model takes)")  # fmt: skip
-    parser.add_argument("--stride", type=_positive, metavar="N",
-                        help="tokens between the beginnings of windows (default: half a window)")  # fmt: skip
-    parser.add_argument("--max-tokens", type=_positive, metavar="N", help="only the first so many tokens of the text")
-    _ending(parser)
-
-
-def _bench(parser: argparse.ArgumentParser) -> None:
-    _running(parser, "the checkpoint to measure beside it, in the same run")
-    _fused(parser)
-    parser.add_argument("--batch", type=_counts, default=(1, 8, 32), metavar="LIST",
-                        help="sequences at once, with commas between (default: 1,8,32)")  # fmt: skip
-    for name, default, what in (
-        ("prompt-tokens", 128, "tokens of each prompt"),
-        ("new-tokens", 64, "tokens to write after it, at least 2"),
-        ("repeats", 5, "how often each is measured"),
-    ):
-        parser.add_argument(f"--{name}", type=_positive, default=default, metavar="N",
-                            help=f"{what} (default: {default})")  # fmt: skip
-    parser.add_argument("--profile", action="store_true", help="also show where the time goes, and each layer's")
-    _ending(parser, tokenizer=False)
-
-
 def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="show everything that was found and tried, line by line")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")

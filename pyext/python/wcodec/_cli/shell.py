@@ -24,7 +24,7 @@ def add_shell_options(parser: argparse.ArgumentParser) -> None:
 
 class _Completions(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        put(completions(parser, values).rstrip("\n"))
+        put(completions_of(parser, values).rstrip("\n"))
         parser.exit()
 
 
@@ -34,7 +34,7 @@ class _Man(argparse.Action):
         parser.exit()
 
 
-def completions(parser: argparse.ArgumentParser, shell: str) -> str:
+def completions_of(parser: argparse.ArgumentParser, shell: str) -> str:
     """Completions of all commands and options, and of the files that they take."""
     try:
         import shtab

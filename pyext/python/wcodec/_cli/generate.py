@@ -1,0 +1,148 @@
+"""``wcodec generate``: prompts continued, beside the original's text if that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from .. import _format as fmt
+from .. import _measure
+from .._foreign import config_of
+from .._measure import _models
+from .._native import safe
+from .._terminal import columns, is_terminal, wrapped
+from . import prompts, sampling
+from .models import _fuses, _load, _load_baseline, _memory, _running, _tokenizer
+from .output import document, put, say, tell
+from .signals import Terminated
+
+_Pair = tuple[_measure.Generation, _measure.Generation | None]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """``wcodec generate``"""
+    a = arguments
+    texts = prompts.of(a)
+    if a.baseline and Path(a.baseline).is_dir():
+        # What is refused of it is refused before any text is written.
+        config_of(a.baseline, trust_remote_code=a.trust_remote_code)
+    model = _load(a)
+    tokenizer = _tokenizer(a, model)
+    baseline = _load_baseline(a, model) if a.baseline else None
+    pairs: list[_Pair] = []
+    for number, text in enumerate(texts):
+        if number and not a.json:
+            say()
+        found = _write(a, model, tokenizer, text, f"compressed: {a.model}" if a.baseline else None, a.model)
+        other = None
+        if baseline is not None:
+            other = _write(a, baseline, tokenizer, text, f"original: {a.baseline}", a.baseline)
+            if not a.json:
+                say(f"--- {_difference(found, other)}")
+        pairs.append((found, other))
+    if a.json:
+        put(document("generate", _record(a, model, pairs)))
+        return 0
+    if a.baseline and len(pairs) > 1:
+        say(f"\n{_alike(pairs)} of {fmt.plural(len(pairs), 'prompt')} the same")
+    if not a.quiet:
+        # Beside the text, not in it: the text may go into a file.
+        tell(wrapped(f"{_speed([found for found, _ in pairs])}; {_memory(model)}", columns(sys.stderr)))
+        if (advice := advice_on_speed(model, pairs[-1][0])) is not None:
+            tell(wrapped(advice, columns(sys.stderr)))
+    return 0
+
+
+def advice_on_speed(model: Any, found: _measure.Generation) -> str | None:
+    """A line that says what would make a slow run faster, where the package knows of something.
+
+    :param model: the model that ran.
+    :param found: what it wrote last, with its speed.
+    """
+    advise = getattr(_measure, "advice_on_speed", None)
+    text = None if advise is None else advise(model, found)
+    return None if text is None else str(text)
+
+
+def _write(
+    a: argparse.Namespace, model: Any, tokenizer: Any, prompt: str, title: str | None, name: str
+) -> _measure.Generation:
+    """Continues a prompt, and prints it: in a terminal token by token, elsewhere when it is complete. What was
+    written before an interruption is kept."""
+    options: dict[str, Any] = {
+        "max_new_tokens": a.max_new_tokens, "kv_cache_dtype": a.kv_cache_dtype, **sampling.options_of(a, greedy=True),
+    }  # fmt: skip
+    given: Any = prompt
+    if a.chat:
+        given = prompts.ids_of(tokenizer, [{"role": "user", "content": prompt}], name)
+    sampling.seed(a)
+    if a.json:
+        with _running(name):
+            return _measure.generate(model, given, tokenizer, **options)
+    from .stream import Stream
+
+    head = f"> {prompt}\n" if a.chat else prompt
+    stream = Stream(tokenizer, head if title is None else f"--- {safe(title)}\n{head}", live=is_terminal(sys.stdout))
+    try:
+        with _running(name):
+            found = _measure.generate(model, given, tokenizer, streamer=stream, **options)
+    except (KeyboardInterrupt, Terminated):
+        stream.finish()
+        if not a.quiet:
+            tell(f"{fmt.plural(stream.tokens, 'token')} until it was interrupted")
+        raise
+    stream.finish(found.text)
+    return found
+
+
+def same_tokens(found: _measure.Generation, other: _measure.Generation) -> int:
+    """How many tokens are the same, from the first on."""
+    pairs = zip(found.tokens, other.tokens, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(found.tokens), len(other.tokens)))
+
+
+def _difference(found: _measure.Generation, other: _measure.Generation) -> str:
+    if found.tokens == other.tokens:
+        return f"same: {fmt.plural(len(found.tokens), 'token')}"
+    same = same_tokens(found, other)
+    new = fmt.plural(len(found.tokens), "new token")
+    return f"different from token {same + 1:,} on: the first {same:,} of {new} are the same"
+
+
+def _alike(pairs: list[_Pair]) -> int:
+    return sum(other is not None and found.tokens == other.tokens for found, other in pairs)
+
+
+def _speed(found: list[_measure.Generation]) -> str:
+    """The speed of the one text, or of all."""
+    if len(found) == 1:
+        return str(found[0].speed)
+    tokens, seconds = sum(len(f.tokens) for f in found), sum(f.seconds for f in found)
+    each = f" ({tokens / seconds:.1f} tokens/s)" if seconds else ""
+    return f"{fmt.plural(len(found), 'prompt')}, {fmt.plural(tokens, 'token')} in {seconds:.2f} s{each}"
+
+
+def _record(a: argparse.Namespace, model: Any, pairs: list[_Pair]) -> dict[str, Any]:
+    """A document: of one prompt flat, of prompts from a file a list."""
+    device = _models.device_of(model)
+    body = {"model": a.model, "baseline": a.baseline, "device": str(device), "fused": _fuses(a, device),
+            "kv_cache_dtype": a.kv_cache_dtype, "chat": a.chat, "temperature": a.temperature,
+            "seed": a.seed}  # fmt: skip
+    if a.prompts is None:
+        return {**body, **_pair(*pairs[0])}
+    body["generations"] = [_pair(*pair) for pair in pairs]
+    if a.baseline:
+        body["same"] = _alike(pairs)
+    return body
+
+
+def _pair(found: _measure.Generation, other: _measure.Generation | None) -> dict[str, Any]:
+    body = dict(found.to_dict())
+    if other is not None:
+        same = same_tokens(found, other)
+        body["baseline_generation"] = other.to_dict()
+        body["same_tokens"] = same
+        body["first_difference"] = None if found.tokens == other.tokens else same
+    return body

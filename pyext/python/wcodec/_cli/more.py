@@ -1,0 +1,69 @@
+"""Small commands: help, version, completions, the manual page, and the inspector."""
+
+from __future__ import annotations
+
+import argparse
+
+from .. import __version__
+from .._errors import InputError
+from . import hints
+from .output import put, say
+from .parsing import Parser, commands, root
+from .shell import SHELLS, completions_of, manual
+
+
+def tui(parser: Parser) -> None:
+    """Of ``wcodec tui``, which hands all on."""
+    parser.passes_on = "all"
+    parser.add_argument("passed", nargs="*", metavar="ARGUMENT",
+                        help="a .wcodec, .safetensors or .gguf file, and options of wcodec-tui "
+                             "(wcodec tui --help)")  # fmt: skip
+
+
+def run_tui(arguments: argparse.Namespace) -> int:
+    """``wcodec tui``"""
+    from .. import _tui
+
+    return _tui.main(arguments.passed)
+
+
+def completions(parser: Parser) -> None:
+    """Of ``wcodec completions``."""
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
+
+
+def run_completions(arguments: argparse.Namespace) -> int:
+    """``wcodec completions``"""
+    put(completions_of(root(), arguments.shell).rstrip("\n"))
+    return 0
+
+
+def run_man(arguments: argparse.Namespace) -> int:
+    """``wcodec man``"""
+    put(manual(root()).rstrip("\n"))
+    return 0
+
+
+def help_arguments(parser: Parser) -> None:
+    """Of ``wcodec help``."""
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="the command to tell about")
+    parser.add_argument("--all", action="store_true", help="all commands, or all options of the command")
+
+
+def run_help(arguments: argparse.Namespace) -> int:
+    """``wcodec help``"""
+    a, top = arguments, root()
+    known = commands(top)
+    found = top if a.command is None else known.get(a.command)
+    if found is None:
+        tip = hints.for_command(a.command, list(known), ()) or "wcodec help lists them"
+        raise InputError(f"there is no command {a.command!r} ({tip})")
+    if isinstance(found, Parser):
+        say(found.help_text(a.all).rstrip("\n"))
+    return 0
+
+
+def run_version(arguments: argparse.Namespace) -> int:
+    """``wcodec version``"""
+    say(f"wcodec {__version__}")
+    return 0
