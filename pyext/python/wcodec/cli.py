@@ -15,7 +15,7 @@ from ._errors import WcodecError
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
-# What a shell shows for a program that SIGPIPE ended.
+# A shell shows this status for a program that SIGPIPE ended.
 EXIT_BROKEN_PIPE = 141
 
 

@@ -1,4 +1,4 @@
-"""What arguments of several commands have in common: numbers in text, and lists with commas."""
+"""Values of arguments that several commands have: numbers in text, and lists with commas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says before its work and after it: what is read, how long all of it took, and what comes next."""
+"""Lines before and after the work of a command: the input, the time that all of it took, and the next command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seconds() -> float:
 
 
 def duration() -> str:
-    """The same for people.
+    """Those seconds for people.
 
     >>> duration().endswith(" s")
     True
@@ -48,7 +48,7 @@ def announce(source: str, quiet: bool) -> None:
 
 
 def tensors_of(path: Path) -> int | None:
-    """How many tensors a checkpoint has, by its headers or index alone; nothing where these do not say it."""
+    """The number of tensors of a checkpoint, by its headers or index alone; nothing where these do not say it."""
     try:
         if path.is_dir():
             if (path / _INDEX).is_file():

@@ -1,4 +1,4 @@
-"""What is refused before a command runs, and before torch is imported for it, which takes seconds: options that would
+"""Refusals before a command runs, and before torch is imported for it, which takes seconds: options that would
 have no effect, of which whoever gives one expects something, and paths that are not there."""
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _there(a: argparse.Namespace, *, hub: bool) -> None:
             _places.check(getattr(a, name), hub=hub or name == "tokenizer")
     for name in ("text", "statistics", "prompts"):
         if name == "text" and "prompts" in a:
-            # Of generate it is a prompt.
+            # That of generate is a prompt.
             continue
         if _given(a, name):
             _places.check(getattr(a, name), "file")

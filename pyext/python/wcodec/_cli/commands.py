@@ -33,7 +33,7 @@ def encode(arguments: argparse.Namespace) -> int:
     if a.json:
         put(document("encode", {**report.to_dict(), "seconds": seconds()}))
     elif not a.quiet:
-        # What counted towards the bits that were asked for, beside the whole file.
+        # The bits that were asked for count quantized weights, not the whole file.
         alone = "" if report.rate is None else f" (quantized weights alone: {fmt.number(report.rate.bits_per_weight)})"
         prose(
             f"{a.output}: {fmt.size(report.original_bytes)} -> {fmt.size(report.stored_bytes)}, "
@@ -94,7 +94,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def _in_order(report: VerifyReport, file: str, trusted: bool) -> str:
-    """What it means that nothing is wrong: of quantized weights, too, which differ from their original by intent."""
+    """Says in words that nothing is wrong; quantized weights differ from their original by intent."""
     if report.against is None:
         return "ok: the file is undamaged"
     made = "ok: the file is undamaged and was made from this checkpoint"

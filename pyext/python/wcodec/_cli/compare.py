@@ -15,7 +15,7 @@ from .output import document, prose, put, say, show, tabulate
 
 _ROLE_HEADINGS = ("role", "status", "tensors", "stored a", "stored b", "bits/weight a", "bits/weight b")
 _ROLE_DISPENSABLE = ("bits/weight a", "stored a", "tensors")
-# Of more tensors that differ, roles say enough.
+# Roles say enough if more tensors differ.
 _FEW = 12
 _Facts = tuple[_native.Facts, _native.Facts]
 
@@ -72,7 +72,7 @@ def _compared(
         rows.append(ComparedTensor(name, status, a, b, detail))
     if whole is not None or not by_role or len(rows) <= _FEW:
         tabulate(COMPARISON_HEADINGS, map(comparison_row, rows), 2, ("bits/weight a", "bits/weight b", "stored a"))
-    # Of all layers mostly the same.
+    # Mostly all layers have the same.
     alike: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.detail:

@@ -29,10 +29,10 @@ class Conversation:
         self.last: _measure.Generation | None = None
         """The last answer, with its speed."""
         self.tokens = 0
-        """Of the conversation so far, as the model sees it."""
+        """Length of the conversation so far, as the model sees it."""
         self.templated = prompts.has_template(tokenizer)
         self._cache: Any = None
-        # What the cache has keys and values of.
+        # The tokens whose keys and values the cache has.
         self._cached: list[int] = []
 
     def reset(self) -> None:

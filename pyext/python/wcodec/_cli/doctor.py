@@ -110,7 +110,7 @@ def _verdict(report: _doctor.DoctorReport) -> str:
 
 
 def _complete(report: _doctor.DoctorReport) -> str:
-    """What ``str(report)`` has, in lines that fit; what works is green, and what does not is red."""
+    """The lines of ``str(report)``, broken where they fit; what works is green, and what does not is red."""
     most, colors = columns(), has_colors()
     checks = [(c.name, "works" if c.ok else f"NO: {c.detail}") for c in report.checks]
     facts = report._facts()

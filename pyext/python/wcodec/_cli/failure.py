@@ -15,7 +15,7 @@ _OVERWRITE = "use --overwrite to replace it"
 
 
 def text_of(error: BaseException) -> str:
-    """What is wrong, and what to do about it on a command line."""
+    """The message of an error, with advice for a command line."""
     text = str(error) or type(error).__name__
     if isinstance(error, OutputExistsError):
         text = f"{advice_of(text)[0]} ({_OVERWRITE})"

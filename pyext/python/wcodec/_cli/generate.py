@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     a = arguments
     texts = prompts.of(a)
     if a.baseline and Path(a.baseline).is_dir():
-        # What is refused of it is refused before any text is written.
+        # A refusal comes before any text is written.
         config_of(a.baseline, trust_remote_code=a.trust_remote_code)
     model = _load(a)
     tokenizer = _tokenizer(a, model)
@@ -98,7 +98,7 @@ def _write(
 
 
 def same_tokens(found: _measure.Generation, other: _measure.Generation) -> int:
-    """How many tokens are the same, from the first on."""
+    """The number of tokens that are the same, from the first on."""
     pairs = zip(found.tokens, other.tokens, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(found.tokens), len(other.tokens)))
 

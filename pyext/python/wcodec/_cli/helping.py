@@ -30,7 +30,7 @@ SHORT = {
     "frontier": ("text", "bits", "calibrate", "plot", "device"),
     "roundtrip": ("scheme", "bits", "coder", "scale"),
 }
-"""What short help shows of a command, by the options' names in its arguments; a command that is not here shows all. All
+"""Options in the short help of a command, by their names in its arguments; a command that is not here shows all. The
 other options are the advanced ones."""
 _ALWAYS = ("help", "json", "quiet")
 

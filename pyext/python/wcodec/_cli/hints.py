@@ -105,7 +105,7 @@ def sort_column(text: str) -> str:
 
 
 def like(word: str, known: Iterable[str]) -> str | None:
-    """What was probably meant: dashes at the beginning do not count, which all options share.
+    """The known word that was probably meant; dashes at the beginning do not count, since all options share them.
 
     >>> like("inpsect", ["encode", "inspect"]), like("--force", ["--rule", "--coder"])
     ('inspect', None)

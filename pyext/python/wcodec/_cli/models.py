@@ -20,7 +20,7 @@ from .output import document, figures, prose, put, say, show_progress, tabulate
 
 
 def _memory(model: Any) -> str:
-    """What a model takes, and the most that was taken in all."""
+    """Memory of a model's weights and, on a GPU, the most that was taken in all."""
     report = _measure.measure_vram(model)
     weights = fmt.size(sum(part.bytes for part in report.parts if not part.name.startswith("decoded")))
     peak = report.peak_allocated if report.peak_allocated is not None else report.peak_used
@@ -78,7 +78,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _running(model: str) -> Iterator[None]:
-    """What torch and transformers raise while a model runs comes of its files, and says little without their names."""
+    """Names the model in errors of torch and transformers, which come of its files."""
     try:
         yield
     except (WcodecError, OSError, MemoryError):

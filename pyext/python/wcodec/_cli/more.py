@@ -13,7 +13,7 @@ from .shell import SHELLS, completions_of, manual
 
 
 def tui(parser: Parser) -> None:
-    """Of ``wcodec tui``, which hands all on."""
+    """Arguments of ``wcodec tui``, which hands all on."""
     parser.passes_on = "all"
     parser.add_argument("passed", nargs="*", metavar="ARGUMENT",
                         help="a .wcodec, .safetensors or .gguf file, and options of wcodec-tui "
@@ -28,7 +28,7 @@ def run_tui(arguments: argparse.Namespace) -> int:
 
 
 def completions(parser: Parser) -> None:
-    """Of ``wcodec completions``."""
+    """Arguments of ``wcodec completions``."""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
 
 
@@ -45,7 +45,7 @@ def run_man(arguments: argparse.Namespace) -> int:
 
 
 def help_arguments(parser: Parser) -> None:
-    """Of ``wcodec help``."""
+    """Arguments of ``wcodec help``."""
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="the command to tell about")
     parser.add_argument("--all", action="store_true", help="all commands, or all options of the command")
 

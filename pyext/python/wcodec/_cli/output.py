@@ -1,4 +1,4 @@
-"""What the subcommands print, and how."""
+"""Printing for the subcommands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .hints import advice_of
 SCHEMA_VERSION = 2
 """Version of the JSON documents; it grows when a key changes its meaning or goes away, not when one is added."""
 
-# What results are called in all tables, and their styles.
+# Names of results in all tables, and their styles.
 STATUSES = {
     **dict.fromkeys(("ok", "same", "equal", "works", "taken"), "good"),
     **dict.fromkeys(("damaged", "DIFFERS", "NO", "differs", "missing", "extra"), "bad"),
@@ -32,7 +32,7 @@ STATUSES = {
 def document(command: str, body: dict[str, Any]) -> str:
     """A JSON document of a subcommand, in printable ASCII."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, "command": command, **finite(body)}, indent=2)
-    # Of what is no printable ASCII, json leaves this character as it is.
+    # json writes out what is no printable ASCII, but for this character.
     return text.replace("\x7f", "\\u007f")
 
 
@@ -152,7 +152,7 @@ def complain(kind: str, text: str) -> None:
         _drop(sys.stderr)
 
 
-def refuse(text: str, tip: str | None, more: str) -> None:
+def reject(text: str, tip: str | None, more: str) -> None:
     """Tells which argument is wrong, what helps, and the command that says more."""
     if sys.stderr is None:
         return

@@ -124,7 +124,7 @@ def build_parser() -> Parser:
 
 
 def _command(place: str) -> Callable[[argparse.Namespace], int]:
-    """What runs a subcommand: a function of a module beside this one; only the module that is used is imported."""
+    """Runs a subcommand, which is a function of a module beside this one; only the module that is used is imported."""
 
     def run(arguments: argparse.Namespace) -> int:
         module, function = place.split(".")
@@ -260,8 +260,8 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=_positive, metavar="N",
                         help="only the first N tensors, as --sort orders them")  # fmt: skip
     parser.add_argument("--all", action="store_true",
-                        help="every tensor (default: sums by role, the largest tensors, and those with the largest "
-                             "error)")  # fmt: skip
+                        help="every tensor, not only sums by role, the largest tensors and the largest "
+                             "errors")  # fmt: skip
     parser.add_argument("--summary", action="store_true", help="only sums by role and of the whole file")
     parser.add_argument("--plot", metavar="OUT",
                         help="also draw layers and roles as a heat map, into a picture like heatmap.png")  # fmt: skip

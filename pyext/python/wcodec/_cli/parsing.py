@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import hints
 from .helping import command_help, root_help
-from .output import refuse, say
+from .output import reject, say
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 PASS_ON = "--"
-"""What separates a command's own arguments from those that it hands on."""
+"""Separates a command's own arguments from those that it hands on."""
 
 
 class Refused(SystemExit):
@@ -31,9 +31,9 @@ class Parser(argparse.ArgumentParser):
     options that there are, and leaves it to the reader to find out what a mistaken word should have been."""
 
     words: Sequence[str] = ()
-    """What was typed, of all parsers: one that misses an argument is told nothing of those that nobody knows."""
+    """The words that were typed, for all parsers; one that misses an argument is not told of unknown ones."""
     passes_on: str = ""
-    """What a command hands on: nothing, ``all`` of its arguments, or those ``after`` two dashes."""
+    """The arguments that a command hands on: nothing, ``all`` of its arguments, or those ``after`` two dashes."""
     _tip: str | None = None
 
     def error(self, message: str) -> NoReturn:
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
                 self._unrecognized(unknown, self.words)
         found, advice = hints.advice_of(message) if "(choose from" not in message else (message, None)
         tip = self._tip or advice
-        refuse(found, tip, f"{self.prog} --help")
+        reject(found, tip, f"{self.prog} --help")
         raise Refused(2, found, tip)
 
     def unrecognized(self, extra: Sequence[str]) -> NoReturn:
@@ -118,7 +118,7 @@ class Parser(argparse.ArgumentParser):
             Parser.words = words
         found, extra = self.parse_known_args(words)
         found.passed = passed
-        # Of the subcommand, if there is one: the arguments were its own.
+        # The arguments were those of the subcommand, if there is one.
         parser = getattr(found, "parser", self)
         extra = _placed(parser, found, extra)
         if extra:

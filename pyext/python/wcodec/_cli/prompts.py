@@ -28,7 +28,7 @@ def of_file(path: Path) -> list[str]:
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
-        raise FormatError(f"{path}: not UTF-8 text (convert it)", file=path) from None
+        raise InputError(f"{path}: not UTF-8 text (convert it)", file=path) from None
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise InputError(f"{path}: there are no prompts in it (put one into each line)", file=path)

@@ -41,7 +41,7 @@ def _place(parser: argparse.ArgumentParser) -> None:
 
 
 def _encoding(parser: argparse.ArgumentParser) -> None:
-    """What a checkpoint is compressed to in memory."""
+    """Adds the options by which a checkpoint is compressed in memory."""
     parser.add_argument("--scheme", choices=SCHEMES,
                         help="of a checkpoint, which is compressed in memory: int8 (default), rate (default with "
                              "--bits), lossless, or raw")  # fmt: skip
@@ -96,7 +96,7 @@ def _kv_cache(parser: argparse.ArgumentParser) -> None:
 
 
 def chat(parser: Parser) -> None:
-    """Of ``wcodec chat``."""
+    """Arguments of ``wcodec chat``."""
     _model(parser)
     parser.add_argument("--system", metavar="TEXT", help="the system message: what the model is told to be")
     _sampling(parser, "the model's own settings")
@@ -109,7 +109,7 @@ def chat(parser: Parser) -> None:
 
 
 def generate(parser: Parser) -> None:
-    """Of ``wcodec generate``."""
+    """Arguments of ``wcodec generate``."""
     _model(parser)
     parser.add_argument("text", nargs="?", metavar="PROMPT",
                         help="what to continue; '-' reads standard input, and an empty one begins anew")  # fmt: skip
@@ -131,7 +131,7 @@ def generate(parser: Parser) -> None:
 
 
 def serve(parser: Parser) -> None:
-    """Of ``wcodec serve``."""
+    """Arguments of ``wcodec serve``."""
     parser.passes_on = "after"
     _model(parser)
     parser.add_argument("--engine", choices=ENGINES,
@@ -150,7 +150,7 @@ def serve(parser: Parser) -> None:
 
 
 def evaluate(parser: Parser) -> None:
-    """Of ``wcodec eval``."""
+    """Arguments of ``wcodec eval``."""
     _model(parser)
     parser.add_argument("--text", required=True, metavar="FILE", help="a file of UTF-8 text")
     _baseline(parser, "the checkpoint to compare with: KL divergence, agreement on the likeliest token")
@@ -165,7 +165,7 @@ def evaluate(parser: Parser) -> None:
 
 
 def bench(parser: Parser) -> None:
-    """Of ``wcodec bench``."""
+    """Arguments of ``wcodec bench``."""
     _model(parser)
     _baseline(parser, "the checkpoint to measure beside it, in the same run")
     parser.add_argument("--batch", type=counts, default=(1, 8, 32), metavar="LIST",

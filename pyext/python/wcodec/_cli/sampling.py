@@ -1,4 +1,4 @@
-"""How tokens are chosen: from options of a command to what ``generate`` of transformers takes."""
+"""Choice of tokens: from options of a command to what ``generate`` of transformers takes."""
 
 from __future__ import annotations
 

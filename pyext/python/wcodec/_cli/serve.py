@@ -18,7 +18,7 @@ from .._models._folder import quantization_of
 from .._vllm._versions import BEYOND, FIRST, refused
 from .output import tell
 
-# What transformers' server imports, as its own check has them.
+# Packages that transformers' server imports, as its own check has them.
 _SERVING = ("fastapi", "uvicorn", "openai", "pydantic")
 _VLLM = f"pip install 'vllm>={FIRST[0]}.{FIRST[1]},<{BEYOND[0]}.{BEYOND[1]}'"
 _TRANSFORMERS = "pip install 'transformers[serving]'"
@@ -59,9 +59,9 @@ def _engine(asked: str | None) -> tuple[str, str]:
     """The server to start, and what to say of the choice."""
     vllm, transformers = _why_not_vllm(), _why_not_transformers()
     if asked == "vllm" and vllm is not None:
-        raise UnsupportedError(f"{vllm} ({_VLLM}, or take --engine transformers)")
+        raise UnsupportedError(f"vLLM cannot be started: {vllm} ({_VLLM}, or take --engine transformers)")
     if asked == "transformers" and transformers is not None:
-        raise UnsupportedError(f"{transformers} ({_TRANSFORMERS})")
+        raise UnsupportedError(f"transformers' server cannot be started: {transformers} ({_TRANSFORMERS})")
     if asked is not None:
         return asked, ""
     if vllm is None:

@@ -10,7 +10,7 @@ from .._errors import UnsupportedError
 from .output import put
 
 SHELLS = ("bash", "zsh", "fish")
-# What stands for a file or folder where arguments are named.
+# Names of arguments that stand for a file or folder.
 _FILES = ("FILE", "SRC", "OUT", "MODEL", "A", "B")
 _FOLDERS = ("FOLDER",)
 
