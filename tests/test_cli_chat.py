@@ -273,8 +273,9 @@ def test_generate_with_a_template_and_a_seed(talker: Path, run: Cli) -> None:
 
 
 def test_a_slow_run_is_advised_where_the_package_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _measure.Generation("x", "y", 1, (1,), 1.0, 1.0, None)
-    monkeypatch.setattr(_measure, "advice_on_speed", lambda model, generation: "use --cache", raising=False)
-    assert generate.advice_on_speed(None, found) == "use --cache"
-    monkeypatch.delattr(_measure, "advice_on_speed")
-    assert generate.advice_on_speed(None, found) is None
+    monkeypatch.setattr(_measure, "advice", lambda model: f"{model}: use --cache", raising=False)
+    assert generate.advice_on_speed("m") == "m: use --cache"
+    monkeypatch.setattr(_measure, "advice", lambda model: None)
+    assert generate.advice_on_speed("m") is None
+    monkeypatch.delattr(_measure, "advice")
+    assert generate.advice_on_speed("m") is None

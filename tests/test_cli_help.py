@@ -58,7 +58,7 @@ def test_help_fits(columns: int, run: Cli, monkeypatch: pytest.MonkeyPatch) -> N
 
 MISTAKES = [
     ("encode {model} -o x/ --force", "unrecognized argument '--force'", "use --overwrite to replace what is there"),
-    ("encode {model} -o x/ --device cuda", "unrecognized argument '--device'", "encode works on the CPU"),
+    ("decode x.wcodec -o y --device cuda", "unrecognized argument '--device'", "decode works on the CPU"),
     ("encode {model} -o x/ --quantize 4", "unrecognized argument '--quantize'", "use --bits N, such as --bits 4"),
     ("encode {model} --bits 16 -o x/", "'16' is not a number of bits from 1 to 8", "use --scheme lossless"),
     ("encode {model} --scheme nf4 -o x/", "'nf4' is none of int8, rate, lossless, raw", "--bits 4 is the 4-bit"),

@@ -132,7 +132,7 @@ class _Session:
                 _note("(stopped)")
             elif len(found.tokens) >= self._a.max_new_tokens:
                 _note(f"(after {fmt.plural(len(found.tokens), 'token')}: --max-new-tokens allows more)")
-        if not self._advised and (advice := advice_on_speed(self._model, found)) is not None:
+        if not self._advised and (advice := advice_on_speed(self._model)) is not None:
             self._advised = True
             _note(advice)
 

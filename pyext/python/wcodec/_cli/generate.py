@@ -50,20 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
     if not a.quiet:
         # Beside the text, not in it: the text may go into a file.
         tell(wrapped(f"{_speed([found for found, _ in pairs])}; {_memory(model)}", columns(sys.stderr)))
-        if (advice := advice_on_speed(model, pairs[-1][0])) is not None:
+        if (advice := advice_on_speed(model)) is not None:
             tell(wrapped(advice, columns(sys.stderr)))
     return 0
 
 
-def advice_on_speed(model: Any, found: _measure.Generation) -> str | None:
-    """A line that says what would make a slow run faster, where the package knows of something.
-
-    :param model: the model that ran.
-    :param found: what it wrote last, with its speed.
-    """
-    advise = getattr(_measure, "advice_on_speed", None)
-    text = None if advise is None else advise(model, found)
-    return None if text is None else str(text)
+def advice_on_speed(model: Any) -> str | None:
+    """A line that says what would have made a slow run faster, where the package knows of something."""
+    advise = getattr(_measure, "advice", None)
+    text = None if advise is None else advise(model)
+    return str(text) if text else None
 
 
 def _write(

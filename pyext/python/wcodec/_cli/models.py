@@ -106,9 +106,10 @@ def _safe_record(record: logging.LogRecord) -> bool:
 
 def _load(a: argparse.Namespace) -> Any:
     """The model that was asked for, with compressed layers."""
+    # Before torch is imported, which takes seconds.
+    announce(a.model, a.quiet)
     from .._models import _load as loading
 
-    announce(a.model, a.quiet)
     _quiet_loading(a.quiet)
     encoding = {"scheme": a.scheme, "bits": a.bits, "exclude": a.exclude}
     model = loading.load_model(

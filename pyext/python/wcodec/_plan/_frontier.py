@@ -94,7 +94,7 @@ def frontier(
     matrices = Matrices.of_folder(original, folder)
     recipes = list(_recipes(rates, coders, known))
     with _models.steps(progress, "frontier", "window") as tell:
-        count = WindowCount(tell)
+        count = WindowCount(tell, windows * (3 + len(recipes)), guess=False)
         judge = Judge(original, ids, windows, count)
         count.total = judge.windows * (3 + len(recipes))
         work = _Work(matrices, judge, threads)

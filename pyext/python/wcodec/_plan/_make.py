@@ -138,7 +138,7 @@ def plan(
     from ._score import Judge
 
     with _models.steps(progress, "planning", "window") as tell:
-        judge = Judge(original, ids, windows, WindowCount(tell, 8 * windows))
+        judge = Judge(original, ids, windows, WindowCount(tell, 8 * windows, guess=True))
         trials = Trials(source, fixed, device, original, judge, _PLAN_BYTES)
         chosen, found = measured(trials, wish)
         roles = damages(trials, chosen)

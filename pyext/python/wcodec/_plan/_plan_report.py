@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -164,7 +165,7 @@ class PlanReport:
         yield _TRIED, [c._cells() for c in self.candidates], 1, ("same top token", "bits asked", "perplexity")
         yield _ROWS, [row._cells() for row in self.roles], 1, _DISPENSABLE
         if tensors:
-            yield _ROWS, [row._cells() for row in self.tensors], 1, _DISPENSABLE
+            yield _ROWS, [row._cells() for row in sorted(self.tensors, key=_by_number)], 1, _DISPENSABLE
 
     def table(self, *, tensors: bool = False) -> str:
         """What is stored how, as an aligned table of text: a line for each role, or for each tensor."""
@@ -208,6 +209,12 @@ class PlanReport:
         tried = fmt.html_table(_TRIED, [c._cells() for c in self.candidates])
         roles = fmt.html_table(_ROWS, [row._cells() for row in self.roles])
         return fmt.html_block("PlanReport", self._facts(), tried + roles, "what was tried, and what is stored how")
+
+
+def _by_number(row: PlannedTensors) -> list[tuple[bool, int, str]]:
+    """A key by which layer 2 comes before layer 10."""
+    parts = re.split(r"([0-9]+)", row.name)
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def _compact(value: Any) -> str:
