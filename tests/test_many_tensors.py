@@ -177,11 +177,12 @@ def test_a_comparison_is_the_one_that_python_makes(
     wcodec.compress({**chosen, "more": np.ones(3)}, other, coder="zstd", progress=False)
     comparison = wcodec.compare(many, other)
     assert {t.status for t in comparison.tensors} == {"same", "differs", "only_a", "only_b"}
-    status, out, _ = call(capsys, "compare", many, other)
+    status, out, _ = call(capsys, "compare", many, other, "--all")
     table = _format.text_table(COMPARISON_HEADINGS, map(comparison_row, comparison.tensors), left=2)
     details = [f"{t.name}: {t.detail}" for t in comparison.tensors if t.detail]
     lines = out.splitlines()
-    assert status == 1 and lines[lines.index("") + 1 :] == [*table.splitlines(), *details, "different"]
+    assert status == 1 and lines[lines.index("") + 1 :] == [*table.splitlines(), *details, lines[-2], "different"]
+    assert lines[-2].startswith("stored: ")
     found = document(call(capsys, "compare", many, other, "--json")[1], "compare")
     assert found["same"] is False and found["tensors"] == json.loads(json.dumps(comparison.to_dict()["tensors"]))
 

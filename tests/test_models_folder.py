@@ -65,10 +65,10 @@ def test_the_command_says_what_it_wrote(model: Path, tmp_path: Path, run: Cli) -
         assert container.metadata["wcodec.rest"] == "model.safetensors" and container.model is not None
     before = {p.name: p.read_bytes() for p in target.iterdir()}
     status, _, err = run("encode", model, "-o", f"{target}/")
-    assert status == 2 and "exists (pass overwrite=True, or --overwrite" in err
+    assert status == 2 and "exists (use --overwrite to replace it)" in err
     # Without the separator, too, for there is a model; and as a file it may not be one.
     status, _, err = run("encode", model, "-o", target)
-    assert status == 2 and "exists (pass overwrite=True, or --overwrite" in err
+    assert status == 2 and "exists (use --overwrite to replace it)" in err
     assert {p.name: p.read_bytes() for p in target.iterdir()} == before
     assert run("encode", model, "-o", f"{target}/", "--bits", "3", "--overwrite", "-q")[0] == 0
     assert wcodec.open(target)["lm_head.weight"].scheme == "rate"

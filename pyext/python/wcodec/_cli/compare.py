@@ -72,13 +72,15 @@ def _compared(
         rows.append(ComparedTensor(name, status, a, b, detail))
     if whole is not None or not by_role or len(rows) <= _FEW:
         tabulate(COMPARISON_HEADINGS, map(comparison_row, rows), 2, ("bits/weight a", "bits/weight b", "stored a"))
-    # Mostly all layers have the same.
-    alike: dict[tuple[str, str], list[str]] = {}
+    # Mostly all layers have the same, or all tensors.
+    alike: dict[str, list[str]] = {}
     for row in rows:
         if row.detail:
-            alike.setdefault((role_of(row.name), row.detail), []).append(row.name)
-    for (role, detail), names in alike.items():
-        prose(f"{names[0] if len(names) == 1 else f'{role} ({len(names):,})'}: {detail}")
+            alike.setdefault(row.detail, []).append(row.name)
+    for detail, names in alike.items():
+        roles = {role_of(name) for name in names}
+        what = names[0] if len(names) == 1 else fmt.plural(len(names), "tensor")
+        prose(f"{f'{roles.pop()} ({len(names):,})' if len(names) > 1 and len(roles) == 1 else what}: {detail}")
 
 
 class _Side:

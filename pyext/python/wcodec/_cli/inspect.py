@@ -77,7 +77,7 @@ def _tables(container: Container, facts: Facts, shown: list[int], names: list[st
         _listed(container, facts, shown, names)
         return
     prose("the largest", "heading")
-    _listed(container, facts, facts.sorted(shown, "stored")[:_TELLING], names)
+    _listed(container, facts, facts.sorted(shown, "stored")[:_TELLING], names, "stored")
     say()
     _worst(container, facts, shown, names)
     prose(f"--all lists {fmt.plural(len(shown), 'tensor')}")
@@ -93,12 +93,15 @@ def _worst(container: Container, facts: Facts, shown: list[int], names: list[str
         prose(f"relative RMS error: {fmt.number(errors[0], 4)} at most, and about the same in most tensors")
         return
     prose("the largest relative RMS error (calibrated files have it where it matters least)", "heading")
-    _listed(container, facts, order[: min(_TELLING, len(errors))], names)
+    _listed(container, facts, order[: min(_TELLING, len(errors))], names, "error")
     say()
 
 
-def _listed(container: Container, facts: Facts, shown: list[int], names: list[str]) -> None:
-    """A line for each tensor."""
+def _listed(container: Container, facts: Facts, shown: list[int], names: list[str], by: str | None = None) -> None:
+    """A line for each tensor.
+
+    :param by: the column that the tensors were chosen by, which any room has.
+    """
     most, colors = columns(), has_colors()
     if most is None and not colors:
         show(facts.table(shown).rstrip("\n"))
@@ -106,8 +109,12 @@ def _listed(container: Container, facts: Facts, shown: list[int], names: list[st
     entries = (container._entry(facts, place, names[place]) for place in shown)
     all_of = [(*table_row(entry), fmt.number(entry.error, 4)) for entry in entries]
     headings, lines = without_empty((*TABLE_HEADINGS, "error"), all_of)
-    drop = [name for name in (*TABLE_DISPENSABLE, "error") if name in headings]
-    show_table(table(headings, lines, TABLE_LEFT, most=most, drop=drop, colors=colors))
+    drop = [name for name in (*TABLE_DISPENSABLE, "error") if name in headings and name != by]
+    made = table(headings, lines, TABLE_LEFT, most=most, drop=drop, colors=colors)
+    if by is None:
+        show_table(made)
+    else:
+        show(made.text)
 
 
 def _matching(text: str, names: list[str]) -> list[int]:

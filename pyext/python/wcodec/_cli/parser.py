@@ -35,6 +35,7 @@ _SORTS = (
 def build_parser() -> Parser:
     """The parser; ``run(arguments)`` of what it reads runs what was asked for."""
     parser = Parser(prog="wcodec", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser._actions[0].help = "show this help; --help --all shows everything"
     parser.add_argument("--version", action="version", version=f"wcodec {__version__}")
     # Nothing of these is a command, and none is needed for them.
     add_shell_options(parser)
@@ -48,6 +49,7 @@ def build_parser() -> Parser:
             epilog=f"Example:\n  {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        sub._actions[0].help = "show this help; --help --all shows every option"
         sub.set_defaults(run=_command(run), check=CHECKS.get(name), parser=sub)
         return sub
 

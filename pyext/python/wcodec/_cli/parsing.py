@@ -99,10 +99,10 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 at = list(self.words).index(value) if value in self.words else len(self.words)
                 self._tip = hints.for_command(str(value), known, self.words[at + 1 :])
-                raise argparse.ArgumentError(None, f"there is no command '{value}'") from None
+                self.error(f"there is no command '{value}'")
             option = action.option_strings[-1] if action.option_strings else ""
             self._tip = hints.for_choice(option, str(value), known)
-            raise argparse.ArgumentError(action, f"'{value}' is none of {', '.join(known)}") from None
+            self.error(f"argument {option or action.metavar}: '{value}' is none of {', '.join(known)}")
 
     def read(self, args: Sequence[str] | None = None) -> argparse.Namespace:
         """The arguments; what nobody knows is refused with what was probably meant."""

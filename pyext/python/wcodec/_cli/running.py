@@ -45,9 +45,11 @@ def _encoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scheme", choices=SCHEMES,
                         help="of a checkpoint, which is compressed in memory: int8 (default), rate (default with "
                              "--bits), lossless, or raw")  # fmt: skip
-    parser.add_argument("--bits", type=bits, metavar="B", help="likewise, bits per weight, 1 to 8")
+    parser.add_argument(
+        "--bits", type=bits, metavar="B", help="of a checkpoint, to how many bits per weight it is compressed, 1 to 8"
+    )
     parser.add_argument("--exclude", action="append", default=[], metavar="GLOB",
-                        help="likewise, leave matching layers uncompressed (may be repeated)")  # fmt: skip
+                        help="of a checkpoint, leave matching layers uncompressed (may be repeated)")  # fmt: skip
 
 
 def _fused(parser: argparse.ArgumentParser) -> None:
