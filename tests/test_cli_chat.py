@@ -123,7 +123,7 @@ def test_lines_of_a_pipe(talker: Path, tmp_path: Path, run: Cli, monkeypatch: py
     assert out.startswith(record[1]["content"] + "\nlast answer: 6 tokens") and "memory: weights" in out
     assert record[3]["content"] in out and "\nBe brief.\n" in out and "/reset" in out and "never" not in out
     assert "talk.json: written" in err and "new conversation" in err
-    # Who talks through a pipe learns of an error by the status.
+    # A script learns of an error by the status.
     for line, wrong in (("/nothing", "there is no command /nothing"), ("/save", "needs the name of a file"),
                         (f"/save {tmp_path}/talk.json", "exists")):  # fmt: skip
         monkeypatch.setattr(sys, "stdin", io.StringIO(line))

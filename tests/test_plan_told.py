@@ -1,4 +1,4 @@
-"""What a plan tells while it is made and after it: how far it is, and tensors in the order of their layers."""
+"""A plan is told while it is made, and shown in the order of layers."""
 
 from __future__ import annotations
 

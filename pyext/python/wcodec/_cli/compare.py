@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         _compared(rows if a.all else different, facts, comparison if a.all else None)
     count = len(rows) - len(different)
     if different and not a.all:
-        prose(f"{fmt.plural(len(different), 'tensor')} differ, {count:,} are the same (--all lists all of them)")
+        prose(f"different: {fmt.plural(len(different), 'tensor')}; the same: {count:,} (--all lists all of them)")
     where = f": {fmt.plural(count, 'tensor')}" if same and not a.all else ""
     prose(f"stored: {fmt.size(sizes[0])} and {fmt.size(sizes[1])}")
     prose(f"same{where}" if same else "different", "good" if same else "bad")
