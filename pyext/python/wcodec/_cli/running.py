@@ -25,12 +25,12 @@ def _place(parser: argparse.ArgumentParser) -> None:
                              "while the model runs, also on a CPU), or auto, where they fit, in this order (default: "
                              "as the model was saved, or device)")  # fmt: skip
     parser.add_argument("--vram-budget", type=bytes_of, metavar="SIZE",
-                        help="with --residency auto, memory of the GPU that the model may take, such as 3GB or 512MiB; "
-                             "activations and the cache of keys and values come on top (default: what is free, less a "
-                             "tenth of it all)")  # fmt: skip
+                        help="memory of the GPU that the model may take, such as 3GB or 512MiB, with --residency auto, "
+                             "which it implies; activations and the cache of keys and values come on top (default: "
+                             "what is free, less a tenth of it all)")  # fmt: skip
     parser.add_argument("--ram-budget", type=bytes_of, metavar="SIZE",
-                        help="with --residency auto, memory of the host for compressed weights; the rest is read from "
-                             "disk (default: what is free, less a tenth of it all)")  # fmt: skip
+                        help="memory of the host for compressed weights, with --residency auto, which it implies; the "
+                             "rest is read from disk (default: what is free, less a tenth of it all)")  # fmt: skip
     parser.add_argument("--cache", type=bytes_of, metavar="SIZE",
                         help="memory in which some layers stay decoded, those that save most time (default: as the "
                              "model was saved, or none)")  # fmt: skip
