@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import earlier_folders
 import pytest
 import wcodec
 from command import Cli, document
@@ -256,10 +257,13 @@ def test_inspect_tells_what_is_beside(tmp_path: Path, run: Cli) -> None:
     model = transformers.MixtralForCausalLM(config)
     wcodec.compress_(model, progress=False)
     model.save_pretrained(tmp_path / "m")
-    rest = "beside it, in model.safetensors: 7 tensors as they were, 3.25 KiB"
+    rest = "7 tensors as they were, 3.25 KiB; matrices among them: model.layers.*.mlp.gate.weight (2.00 KiB)"
     for place in (tmp_path / "m", tmp_path / "m/model.wcodec"):
-        out = " ".join(run("inspect", place)[1].split())
-        assert f"{rest}; matrices among them: model.layers.*.mlp.gate.weight (2.00 KiB)" in out
+        assert rest in " ".join(run("inspect", place)[1].split())
+    # Of an earlier version.
+    earlier_folders.split(tmp_path / "m")
+    for place in (tmp_path / "m", tmp_path / "m/model.wcodec"):
+        assert f"beside it, in model.safetensors: {rest}" in " ".join(run("inspect", place)[1].split())
     (tmp_path / "m/model.safetensors").write_bytes(b"nothing")
     assert "model.safetensors beside it, which is missing or cannot be read" in run("inspect", tmp_path / "m")[1]
     # A container of all there is has nothing beside it.

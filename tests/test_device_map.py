@@ -35,7 +35,7 @@ def waiting(folder: Path, device_map: Any = "auto") -> tuple[Any, Any]:
     quantizer = WCodecQuantizer(wcodec.WCodecConfig.from_dict(config.quantization_config), pre_quantized=True)
     with init_empty_weights(include_buffers=False):
         model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.float32)
-    files = [str(folder / "model.safetensors")]
+    files = [str(folder / "model.wcodec")]
     quantizer.preprocess_model(model, device_map=device_map, checkpoint_files=files)
     return model, quantizer
 

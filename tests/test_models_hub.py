@@ -116,7 +116,7 @@ def test_repositories_are_fetched_and_kept(hub: Hub, place: Path, tmp_path: Path
     assert len(shards) > 1
     read = {"config.json", "generation_config.json", "model.safetensors.index.json", *shards}
     assert hub.fetched("me/plain") == read | {"spm.model", "tokenizer.json", "vocab.txt"}
-    assert hub.fetched("me/packed") >= {"config.json", "model.safetensors", "model.wcodec"}
+    assert hub.fetched("me/packed") >= {"config.json", "model.wcodec"}
     for name in ("me/packed", "me/deep", "me/private", "me/adapter"):
         weights = {n for n in hub.fetched(name) if n.endswith((".bin", ".pth", ".onnx", ".gguf", "00002.safetensors"))}
         assert not weights - shards, name
@@ -177,7 +177,10 @@ def test_files_of_weights_by_the_config() -> None:
 
     config: dict[str, Any] = {"quantization_config": {"quant_method": "wcodec", "file": "w.wcodec"}}
     names = {"config.json", "model.safetensors", "model.safetensors.index.json", "a.wcodec", "b.wcodec"}
+    # Of an earlier version; and with all weights in it.
     assert _hub.weights_of(names, read, "me/x") == ["w.wcodec", "model.safetensors"]
+    config["transformers_weights"] = "w.wcodec"
+    assert _hub.weights_of(names, read, "me/x") == ["w.wcodec"]
     config = {"transformers_weights": "own.safetensors"}
     assert _hub.weights_of({"config.json", "model.safetensors"}, read, "me/x") == ["own.safetensors"]
     config = {}

@@ -18,7 +18,7 @@ mod quantized;
 mod shards;
 
 use config::{CONFIG, read_model};
-pub(crate) use config::{REST_FILE, container_in, container_of};
+pub(crate) use config::{REST_FILE, container_in, container_of, is_whole};
 pub use gguf::{Gguf, GgufTensor};
 pub use header::Opaque;
 use header::read_header;

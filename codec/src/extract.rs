@@ -1,7 +1,7 @@
 //! Some tensors of a container as a container of their own, without decoding them.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Cursor, Seek, Write};
 use std::path::Path;
 
@@ -42,9 +42,9 @@ use crate::tensor::out_of_memory;
 /// # Errors
 /// There is no such tensor, `names` is empty, a segment is damaged, which names the tensor, or the work was cancelled.
 pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -> Result<Vec<u8>> {
-    let kept = chosen(container, names)?;
-    let out = memory_for(container, kept.keys().copied())?;
-    let out = copy(container, &kept, &BTreeMap::new(), Cursor::new(out), Path::new("memory"), options)?;
+    let part = Part::new(container, names)?;
+    let out = memory_for(container, part.kept.keys().copied())?;
+    let out = copy(&[part], &BTreeMap::new(), Cursor::new(out), Path::new("memory"), options)?;
     Ok(out.into_inner())
 }
 
@@ -59,8 +59,36 @@ pub fn extract_to(
     metadata: &BTreeMap<String, String>,
     options: &DecodeOptions,
 ) -> Result<()> {
-    let kept = chosen(container, names)?;
-    copy(container, &kept, metadata, out.writer()?, out.path(), options).map(drop)
+    join_to(out, &[(container, names)], metadata, options)
+}
+
+/// As [`extract_to`], of several containers one after the other: tensors of each, such as those that layers were compressed to, and what
+/// of their model was not. Metadata, and keys of the index that this version does not know, are those of all; the first counts where
+/// several have one.
+///
+/// # Errors
+/// As for [`extract`]; a name is in two of them.
+pub fn join_to(
+    out: &OutputFile,
+    parts: &[(&Container, &[&str])],
+    metadata: &BTreeMap<String, String>,
+    options: &DecodeOptions,
+) -> Result<()> {
+    let parts: Vec<Part<'_>> =
+        parts.iter().map(|(container, names)| Part::new(container, names)).collect::<Result<_>>()?;
+    copy(&parts, metadata, out.writer()?, out.path(), options).map(drop)
+}
+
+/// What is kept of a container.
+struct Part<'a> {
+    container: &'a Container,
+    kept: BTreeMap<usize, Vec<&'a str>>,
+}
+
+impl<'a> Part<'a> {
+    fn new(container: &'a Container, names: &[&'a str]) -> Result<Self> {
+        Ok(Self { container, kept: chosen(container, names)? })
+    }
 }
 
 /// The names that each stored tensor is to have, by its place; its own first, if that is among them.
@@ -87,69 +115,100 @@ fn chosen<'a>(container: &Container, names: &[&'a str]) -> Result<BTreeMap<usize
 
 /// Copies the tensors that are kept to `out`, which is called `path` in errors.
 fn copy<W: Write + Seek>(
-    container: &Container,
-    kept: &BTreeMap<usize, Vec<&str>>,
+    parts: &[Part<'_>],
     metadata: &BTreeMap<String, String>,
     out: W,
     path: &Path,
     options: &DecodeOptions,
 ) -> Result<W> {
-    let reader = container.reader();
-    let index = reader.index();
-    let texts = container.index_texts()?;
     let mut writer = Writer::new(out, path)?;
-    let (mut tables, mut tensors, mut aliases) = (Vec::new(), Vec::new(), BTreeMap::new());
-    let mut numbers: HashMap<usize, usize> = HashMap::new();
-    for (&place, names) in kept {
-        let entry = &index.tensors[place];
-        let named = |e: Error| reader.name(e.tensor(&entry.name));
-        let mut copy = |segment: &Segment| -> Result<Segment> {
-            writer.segment(&reader.segment_with(segment, true, &options.cancel).map_err(named)?)
-        };
-        let mut text = Object::parse(texts.tensor(place)?).map_err(named)?;
-        text.set("name", &names[0])?;
-        if let (Some(scales), Some(old)) = (&entry.scales, text.get("scales")) {
-            let old = old.to_owned();
-            let mut scales_text = Object::parse(old.get()).map_err(named)?;
-            scales_text.set("data", &copy(&scales.data)?)?;
-            text.set("scales", &scales_text)?;
+    let mut copied = Copied::default();
+    let (mut version, mut texts) = (None, Vec::new());
+    let mut all = metadata.clone();
+    for part in parts {
+        let container = part.container;
+        copied.add(part, &mut writer, options)?;
+        version = version.max(Some(container.reader().header().version));
+        texts.push(container.index_texts()?);
+        for (key, value) in container.metadata().iter().filter(|(key, _)| !OF_THE_WHOLE.contains(&key.as_str())) {
+            all.entry(key.clone()).or_insert_with(|| value.clone());
         }
-        let old = text.get("planes").unwrap_or(RawValue::NULL).to_owned();
-        let mut planes: Vec<Object<'_>> = serde_json::from_str(old.get()).map_err(|e| named(bad_entry(e)))?;
-        for (plane, text) in entry.planes.iter().zip(&mut planes) {
-            if let Some(number) = plane.table {
-                let new = match numbers.entry(number) {
-                    Entry::Occupied(new) => *new.get(),
-                    Entry::Vacant(new) => {
-                        let mut table = Object::parse(texts.table(number)?).map_err(named)?;
-                        table.set("data", &copy(&index.tables[number].data)?)?;
-                        tables.push(table);
-                        *new.insert(tables.len() - 1)
-                    }
-                };
-                text.set("table", &new)?;
+    }
+    let version = version.ok_or_else(|| Error::input("no containers to copy from").advice("name at least one"))?;
+    let mut whole = Object::default();
+    for text in &texts {
+        whole.add_missing(Object::parse(text.whole())?);
+    }
+    whole.set("tables", &copied.tables)?;
+    whole.set("tensors", &copied.tensors)?;
+    whole.set("aliases", &copied.aliases)?;
+    whole.set("metadata", &all)?;
+    writer.finish_with(version, raw(&whole)?.get().as_bytes())
+}
+
+/// Entries of the new index.
+#[derive(Default)]
+struct Copied {
+    tables: Vec<Box<RawValue>>,
+    tensors: Vec<Box<RawValue>>,
+    aliases: BTreeMap<String, String>,
+    names: HashSet<String>,
+}
+
+impl Copied {
+    /// Copies what is kept of a container.
+    fn add<W: Write + Seek>(&mut self, part: &Part<'_>, writer: &mut Writer<W>, options: &DecodeOptions) -> Result<()> {
+        let reader = part.container.reader();
+        let index = reader.index();
+        let texts = part.container.index_texts()?;
+        let mut numbers: HashMap<usize, usize> = HashMap::new();
+        for (&place, names) in &part.kept {
+            let entry = &index.tensors[place];
+            let named = |e: Error| reader.name(e.tensor(&entry.name));
+            if let Some(twice) = names.iter().find(|name| !self.names.insert((**name).to_owned())) {
+                let e = Error::input("it is in two of the containers").tensor(twice);
+                return Err(e.advice("leave it out of one of them"));
             }
-            for (key, segment) in
-                [("offsets", plane.offsets.as_ref()), ("data", Some(&plane.data)), ("side", plane.side.as_ref())]
-            {
-                if let Some(segment) = segment {
-                    text.set(key, &copy(segment)?)?;
+            let mut copy = |segment: &Segment| -> Result<Segment> {
+                writer.segment(&reader.segment_with(segment, true, &options.cancel).map_err(named)?)
+            };
+            let mut text = Object::parse(texts.tensor(place)?).map_err(named)?;
+            text.set("name", &names[0])?;
+            if let (Some(scales), Some(old)) = (&entry.scales, text.get("scales")) {
+                let old = old.to_owned();
+                let mut scales_text = Object::parse(old.get()).map_err(named)?;
+                scales_text.set("data", &copy(&scales.data)?)?;
+                text.set("scales", &scales_text)?;
+            }
+            let old = text.get("planes").unwrap_or(RawValue::NULL).to_owned();
+            let mut planes: Vec<Object<'_>> = serde_json::from_str(old.get()).map_err(|e| named(bad_entry(e)))?;
+            for (plane, text) in entry.planes.iter().zip(&mut planes) {
+                if let Some(number) = plane.table {
+                    let new = match numbers.entry(number) {
+                        Entry::Occupied(new) => *new.get(),
+                        Entry::Vacant(new) => {
+                            let mut table = Object::parse(texts.table(number)?).map_err(named)?;
+                            table.set("data", &copy(&index.tables[number].data)?)?;
+                            self.tables.push(raw(&table)?);
+                            *new.insert(self.tables.len() - 1)
+                        }
+                    };
+                    text.set("table", &new)?;
+                }
+                for (key, segment) in
+                    [("offsets", plane.offsets.as_ref()), ("data", Some(&plane.data)), ("side", plane.side.as_ref())]
+                {
+                    if let Some(segment) = segment {
+                        text.set(key, &copy(segment)?)?;
+                    }
                 }
             }
+            text.set("planes", &planes)?;
+            self.tensors.push(raw(&text)?);
+            self.aliases.extend(names[1..].iter().map(|alias| ((*alias).to_owned(), names[0].to_owned())));
         }
-        text.set("planes", &planes)?;
-        tensors.push(raw(&text)?);
-        aliases.extend(names[1..].iter().map(|alias| ((*alias).to_owned(), names[0].to_owned())));
+        Ok(())
     }
-
-    let mut whole = Object::parse(texts.whole())?;
-    whole.set("tables", &tables)?;
-    whole.set("tensors", &tensors)?;
-    whole.set("aliases", &aliases)?;
-    let kept = container.metadata().iter().filter(|(key, _)| !OF_THE_WHOLE.contains(&key.as_str()));
-    let metadata: BTreeMap<_, _> = kept.chain(metadata).collect();
-    whole.set("metadata", &metadata)?;
-    writer.finish_with(reader.header().version, raw(&whole)?.get().as_bytes())
 }
 
 /// An empty vector with room for the tensors at `places`, and an error where there is none: segments, their padding and

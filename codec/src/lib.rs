@@ -80,7 +80,7 @@ pub use container::metadata::{PLAN_KEY, QUALITY_KEY, QUANTIZED_KEY, REST_KEY};
 pub use decode::{AheadOptions, ChunkInfo, ChunkSize, Container, DecodeOptions, Reads, decode, write_safetensors};
 pub use encode::{EncodeOptions, EncodeReport, Rule, encode, encode_to_container, encode_to_vec, rate_bits};
 pub use error::{Error, ErrorKind, Result};
-pub use extract::{extract, extract_to};
+pub use extract::{extract, extract_to, join_to};
 pub use file::{OutputFile, OutputKind, read_small, reads_direct};
 pub use info::{PlaneInfo, SegmentInfo, TensorInfo, TensorInfos};
 pub use narrow::{Cut, narrow};

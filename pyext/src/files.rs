@@ -6,8 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use wcodec::{
-    Checkpoint, DecodeOptions, Error, OutputFile, OutputFolder, OutputKind, Result, Source, extract_to,
-    write_safetensors,
+    Checkpoint, DecodeOptions, Error, OutputFile, OutputFolder, OutputKind, Result, Source, join_to, write_safetensors,
 };
 
 use crate::container::Container;
@@ -84,18 +83,18 @@ impl Output {
         })
     }
 
-    /// Writes a container of the tensors `names` alone, with more metadata.
+    /// Writes one container of tensors of others, each given with the names that are taken of it, with more metadata.
     fn write_extract(
         &self,
         py: Python<'_>,
-        container: &Bound<'_, Container>,
-        names: Vec<String>,
+        parts: Vec<(Bound<'_, Container>, Vec<String>)>,
         metadata: BTreeMap<String, String>,
     ) -> PyResult<()> {
-        let (container, names) = (container.get().inner(), names.iter().map(String::as_str).collect::<Vec<_>>());
+        let names: Vec<Vec<&str>> = parts.iter().map(|(_, n)| n.iter().map(String::as_str).collect()).collect();
+        let parts: Vec<_> = parts.iter().zip(&names).map(|((c, _), n)| (c.get().inner(), n.as_slice())).collect();
         run(py, None, |_, link| {
             let options = DecodeOptions { cancel: link.cancel(), ..DecodeOptions::default() };
-            self.with(|file| extract_to(file, container, &names, &metadata, &options))
+            self.with(|file| join_to(file, &parts, &metadata, &options))
         })
     }
 

@@ -57,6 +57,13 @@ pub fn container_of(folder: &Path) -> Option<String> {
     Some(Path::new(named).file_name()?.to_string_lossy().into_owned())
 }
 
+/// Whether a folder's `config.json` says that all of the model's weights are in its container: it names that as transformers' file of weights,
+/// too, which keeps loaders that do not know the format from taking anything else. Folders of earlier versions have what is not compressed in
+/// [`REST_FILE`].
+pub fn is_whole(folder: &Path) -> bool {
+    container_of(folder).is_some_and(|name| weights_named_in(folder).is_some_and(|named| named == name))
+}
+
 /// The file that `config.json` says the weights are in (`transformers_weights`), as transformers reads it.
 pub fn weights_named_in(folder: &Path) -> Option<String> {
     Some(config_of(folder)?.get("transformers_weights")?.as_str()?.to_owned())

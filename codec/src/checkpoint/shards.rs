@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::config::{CONFIG, MOST_TEXT, REST_FILE, weights_named_in};
+use super::config::{CONFIG, MOST_TEXT, REST_FILE, container_of, is_whole, weights_named_in};
 use crate::error::{Error, Result};
 use crate::file::read_small;
 
@@ -38,6 +38,11 @@ impl Shards {
 /// There are no weights, several that could be meant, or others that transformers reads; the message names them.
 pub fn find_shards(folder: &Path) -> Result<Shards> {
     let is_there = |name: &str| folder.join(name).is_file();
+    if let Some(name) = container_of(folder).filter(|_| is_whole(folder)) {
+        return Err(Error::input(format!("it is a compressed model, whose weights are in '{name}'"))
+            .file(folder)
+            .advice("name the original checkpoint, or decode that file first"));
+    }
     if let Some(name) = weights_named_in(folder) {
         return named(folder, &name);
     }

@@ -72,6 +72,15 @@ impl<'a> Object<'a> {
         self.0.iter().find(|(k, _)| k.0 == key).map(|(_, value)| &**value)
     }
 
+    /// Puts the values of another object under its keys that this one has not.
+    pub fn add_missing(&mut self, other: Self) {
+        for (key, value) in other.0 {
+            if self.get(&key.0).is_none() {
+                self.0.push((key, value));
+            }
+        }
+    }
+
     /// Puts a value under a key.
     pub fn set(&mut self, key: &'a str, value: &impl Serialize) -> Result<()> {
         let value = Cow::Owned(raw(value)?);

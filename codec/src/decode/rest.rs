@@ -1,11 +1,12 @@
 //! Models in two files: a container with the weights that are compressed, and beside it a `.safetensors` file with the rest.
 //!
-//! The container says so in its metadata. Folders that were written before it did say it in the model's `config.json`.
+//! Earlier versions wrote such folders. The container says so in its metadata. Folders that were written before it did say it in the model's
+//! `config.json`.
 
 use std::path::{Path, PathBuf};
 
 use super::container::Container;
-use crate::checkpoint::{Checkpoint, REST_FILE, Source, container_of};
+use crate::checkpoint::{Checkpoint, REST_FILE, Source, container_of, is_whole};
 use crate::container::metadata::REST_KEY;
 use crate::error::{Error, Result};
 use crate::file::folder_of;
@@ -27,7 +28,8 @@ impl Container {
             return Ok(Some(folder.map_or_else(|| name.into(), |f| f.join(name))));
         }
         let (Some(folder), Some(own)) = (folder, self.path().and_then(Path::file_name)) else { return Ok(None) };
-        Ok(container_of(folder).is_some_and(|name| *name == *own).then(|| folder.join(REST_FILE)))
+        let is_part = container_of(folder).is_some_and(|name| *name == *own) && !is_whole(folder);
+        Ok(is_part.then(|| folder.join(REST_FILE)))
     }
 
     /// The tensors of the model that the container has not, if it is only a part of one: what [`decode`](crate::decode()) takes.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use wcodec::{
     Checkpoint, Container, DecodeOptions, Dtype, EncodeOptions, ErrorKind, MemorySource, OutputFile, OutputKind,
-    REST_KEY, Source, VerifyStatus, decode, encode, encode_to_vec, extract, extract_to, verify, write_safetensors,
+    REST_KEY, Source, VerifyStatus, decode, encode, encode_to_vec, extract, extract_to, join_to, verify,
+    write_safetensors,
 };
 
 use crate::common::safetensors::valid;
@@ -199,4 +200,54 @@ fn the_rest_alone_is_not_encoded() {
     std::fs::copy(&rest, folder.path().join("other.safetensors")).unwrap();
     assert!(Checkpoint::open(&folder.path().join("other.safetensors")).is_ok());
     assert_eq!(listing(folder.path()).len(), 4);
+}
+
+#[test]
+fn containers_are_joined() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let way = EncodeOptions { metadata: BTreeMap::from([("by".to_owned(), "me".to_owned())]), ..Default::default() };
+    let coded = Container::from_bytes(encode_to_vec(&whole(), &way, &mut |_| Ok(())).unwrap().0).unwrap();
+    let left =
+        Container::from_bytes(encode_to_vec(&rest(), &EncodeOptions::default(), &mut |_| Ok(())).unwrap().0).unwrap();
+    let options = DecodeOptions::default();
+    let joined = |parts: &[(&Container, &[&str])], name: &str| {
+        let out = OutputFile::create(&at(name), OutputKind::Container, &[], false).unwrap();
+        join_to(&out, parts, &BTreeMap::new(), &options).and_then(|()| out.finish())
+    };
+    let (matrices, others): (&[&str], &[&str]) = (&["b.weight", "a.weight"], &["norm", "ids", "ids again"]);
+    joined(&[(&coded, matrices), (&left, others)], "model.wcodec").unwrap();
+    let whole = Container::open(&at("model.wcodec")).unwrap();
+    let mut names = whole.names().to_vec();
+    names.sort();
+    assert_eq!(names, ["a.weight", "b.weight", "ids", "ids again", "norm"]);
+    for name in ["a.weight", "b.weight", "norm", "ids"] {
+        assert_eq!(whole.read(name, &options).unwrap()[..], coded.read(name, &options).unwrap()[..], "{name}");
+    }
+    assert_eq!(
+        whole.metadata(),
+        &BTreeMap::from([("by".to_owned(), "me".to_owned()), ("format".to_owned(), "pt".to_owned())])
+    );
+    assert!(verify(&whole, None, &options, &mut |_| Ok(())).unwrap().ok());
+    // One name is one tensor.
+    let e = joined(&[(&coded, &["norm"]), (&left, &["norm"])], "twice.wcodec").expect_err("twice");
+    assert!(e.to_string().contains("'norm'") && e.to_string().contains("in two of the containers"), "{e}");
+    let e = joined(&[], "none.wcodec").expect_err("nothing");
+    assert!(e.to_string().contains("no containers"), "{e}");
+    assert!(!at("twice.wcodec").exists() && !at("none.wcodec").exists());
+}
+
+#[test]
+fn a_config_says_that_the_container_has_all() {
+    let (folder, file) = saved(false);
+    let config = |weights: &str| {
+        let way = json!({ "quant_method": "wcodec", "file": "model.wcodec" });
+        let text = json!({ "quantization_config": way, "transformers_weights": weights }).to_string();
+        std::fs::write(folder.path().join("config.json"), text).unwrap();
+        Container::open(&file).unwrap().rest().unwrap()
+    };
+    assert_eq!(config("model.safetensors"), Some(folder.path().join("model.safetensors")));
+    assert_eq!(config("model.wcodec"), None);
+    let e = Checkpoint::open(folder.path()).expect_err("no original");
+    assert!(e.to_string().contains("a compressed model, whose weights are in 'model.wcodec'"), "{e}");
 }

@@ -46,9 +46,17 @@ def _register_lora() -> None:
         pass
 
 
-# By the module that keeps transformers' list of quantizers, and the one that makes PEFT's layers.
+def _take_containers() -> None:
+    from ._from_pretrained import install as take
+
+    take()
+
+
+# By the module that keeps transformers' list of quantizers, the one that finds and reads files, and the one that makes
+# PEFT's layers.
 _REGISTERED: dict[str, Callable[[], None]] = {
     "transformers.quantizers.auto": _register_quantizer,
+    "transformers.modeling_utils": _take_containers,
     "peft.tuners.lora.model": _register_lora,
 }
 

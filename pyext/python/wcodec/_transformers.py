@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from . import _from_pretrained
 from ._coding import CodingOptions
 from ._errors import InputError, UnsupportedError
 from ._keywords import given, keywords
@@ -195,6 +196,10 @@ def register() -> None:
             """
             from ._models._device_map import check_map
 
+            if self.pre_quantized:
+                # Whoever registers by himself may have come before transformers' module was there.
+                _from_pretrained.install()
+                _from_pretrained.check()
             device_map = kwargs.get("device_map")
             if isinstance(device_map, dict):
                 check_map(device_map)

@@ -1,13 +1,16 @@
-"""``wcodec inspect`` of a model in a folder: the tensors of its other file, which stay as they were."""
+"""``wcodec inspect`` of a model in a folder: the tensors that stay as they were, in an earlier version's other file."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .. import _format as fmt
 from .._container import Container
 from .._errors import WcodecError
+from .._foreign import read_json
+from .._models._folder import has_all
 from .._native import safe
 from .._roles import role_of
 
@@ -16,15 +19,15 @@ _SHOWN = 5
 
 
 def line(container: Container) -> str | None:
-    """A sentence about the file with the rest of a container's model, with the largest matrices in it by their roles;
-    none for a container of all there is."""
+    """A sentence about what of a model's folder is not compressed, with the largest matrices by their roles; none for a
+    container of something else."""
     try:
         named = None if container.path is None else container._open.rest()
     except WcodecError:
         # A name that leads elsewhere is told to who loads the model.
         named = None
     if named is None:
-        return None
+        return _in_itself(container)
     # Only here: it imports NumPy.
     from . import reference
 
@@ -32,14 +35,32 @@ def line(container: Container) -> str | None:
     name = safe(path.name)
     try:
         tensors = reference.Checkpoint(path).tensors
-        sizes: Counter[str] = Counter()
-        for key, (_, _, shape, _, size) in tensors.items():
-            if sum(extent > 1 for extent in shape) > 1:
-                sizes[role_of(key)] += size
-        total = fmt.size(sum(size for *_, size in tensors.values()))
+        found = {key: (shape, size) for key, (_, _, shape, _, size) in tensors.items()}
+        said = _said(found)
     except (WcodecError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"the rest of the model should be in {name} beside it, which is missing or cannot be read"
-    text = f"beside it, in {name}: {fmt.plural(len(tensors), 'tensor')} as they were, {total}"
+    return f"beside it, in {name}: {said}"
+
+
+def _in_itself(container: Container) -> str | None:
+    path = None if container.path is None else Path(container.path)
+    try:
+        whole = path is not None and has_all(read_json(path.parent / "config.json"))
+    except WcodecError:
+        whole = False
+    if not whole:
+        return None
+    found = {e.name: (e.shape, e.original_bytes) for e in container.stored if e.scheme in ("raw", "opaque")}
+    return _said(found) if found else None
+
+
+def _said(tensors: Mapping[str, tuple[Sequence[int], int]]) -> str:
+    sizes: Counter[str] = Counter()
+    for key, (shape, size) in tensors.items():
+        if sum(extent > 1 for extent in shape) > 1:
+            sizes[role_of(key)] += size
+    total = fmt.size(sum(size for _, size in tensors.values()))
+    text = f"{fmt.plural(len(tensors), 'tensor')} as they were, {total}"
     if not sizes:
         return f"{text}, none of them a matrix"
     shown = ", ".join(f"{safe(role)} ({fmt.size(size)})" for role, size in sizes.most_common(_SHOWN))

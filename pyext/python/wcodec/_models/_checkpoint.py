@@ -37,6 +37,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
             and path.is_dir()
             and not any(path.glob("*.safetensors"))
             and not any(path.glob("*.safetensors.index.json"))
+            and not any(path.glob("*.wcodec"))
         ):
             raise FileMissingError(
                 f"{path}: there is no .wcodec and no .safetensors file in it "
@@ -79,6 +80,13 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         """A tensor's shape, without reading it."""
         quantized = self.quantized.tensors.get(key)
         return quantized.shape if quantized else tuple(self._files[key].get_slice(key).get_shape())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the first tensor of floats, in which transformers computes where no config says another."""
+        names = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+        found = (self._files[key].get_slice(key).get_dtype() for key in self._files)
+        return next((names[name] for name in found if name in names), self._dtype)
 
     def is_float(self, key: str) -> bool:
         """Whether a tensor has elements that are rounded when it is encoded: of 16 or 32 bits."""

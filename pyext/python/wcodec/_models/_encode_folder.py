@@ -9,22 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import _api, _native
+from .. import _api
 from .._errors import InputError
-from .._files import output
 from .._foreign import by_transformers, config_of, read_json
 from .._options import exactly, patterns
 from .._reports import CompressionReport
-from .._sources import tensor_source
 from . import _beside, _folder_kinds, _load
 from ._checkpoint import Checkpoint, Lazy, Part
 from ._find import Candidate, find
+from ._folder import WEIGHTS
 from ._names import Match, check, match
 from ._plain import as_ever
 from ._put_folder import new_folder
 from ._reads import layer_reads, tensor, whole
 from ._replace import nothing_to_compress
-from ._save import CONFIG, FILE, REST
+from ._save import CONFIG, FILE
 from ._stored import as_stored, forget_quantization, is_exact
 from ._ties import settle
 
@@ -32,8 +31,9 @@ from ._ties import settle
 def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionReport:
     """As :func:`wcodec.compress` with a folder to write.
 
-    The folder has what :func:`wcodec.save_pretrained` writes: weights of layers in a container, the rest as it is, the
-    config, and files of the tokenizer. All of it is written to a folder beside it first, which is then renamed.
+    The folder has what :func:`wcodec.save_pretrained` writes: a container with the weights of layers, and the rest as
+    it is; the config, and files of the tokenizer. All of it is written to a folder beside it first, which is then
+    renamed.
 
     :raises InputError: if the source is not the folder of a model, or there is something else at ``dst``.
     :raises OutputExistsError: if there is a compressed model and ``overwrite`` was not asked for.
@@ -75,24 +75,23 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     # Tensors that are tied to an equal one are stored once.
     twice = matched - set(found.whole.values())
     rest = {key: part for key, part in _rest(found, checkpoint, encoded).items() if key not in twice}
-    metadata = {**(options.pop("metadata", None) or {}), **({_native.REST_KEY: REST} if rest else {})}
-    options = {**options, "metadata": metadata, "transpose": transpose}
-    as_they_are = all(part.keys == (name,) for name, part in encoded.items())
+    parts = {**encoded, **rest}
+    options = {**options, "transpose": transpose, "exclude": [exactly(name) for name in rest]}
+    as_they_are = all(part.keys == (name,) and part.index is None for name, part in parts.items())
     # A folder with an adapter is no source of one file, which could not have both.
     if as_they_are and not (source / _folder_kinds.ADAPTER).is_file():
-        skip = [*patterns("skip", options.pop("skip", ())), *(exactly(key) for key in checkpoint if key not in encoded)]
+        skip = [*patterns("skip", options.pop("skip", ())), *(exactly(key) for key in checkpoint if key not in parts)]
         report = _api.compress(source, new / FILE, skip=skip, **options)
     else:
         # Of stacks of experts, which are in one tensor, each is stored by itself; others are made of several.
-        weights = Lazy(checkpoint, encoded)
+        weights = Lazy(checkpoint, parts)
         report = _api.compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
-    with output(new / REST) as out:
-        out.write_tensors(tensor_source(Lazy(checkpoint, rest), {"format": "pt"}))
-        out.finish()
     _beside.copy(source, new, checkpoint.files).tell(source)
     record = forget_quantization(read_json(source / CONFIG))
-    # It names weights that are not in this folder.
-    record.pop("transformers_weights", None)
+    # Where nothing says it, transformers looks at the first tensor of a file that it knows.
+    if not any(record.get(key) for key in ("dtype", "torch_dtype")):
+        record["dtype"] = str(checkpoint.dtype).removeprefix("torch.")
+    record[WEIGHTS] = FILE
     way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": options.get("coder", "rans")}
     record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .._errors import FileMissingError, InputError
 from .._foreign import read_json
+
+# Key of config.json: the file that transformers reads weights from. Where that is the container, it has them all, and
+# who does not know the format stops at its name.
+WEIGHTS = "transformers_weights"
 
 
 def container_of(folder: Path) -> Path | None:
@@ -31,6 +36,19 @@ def quantization_of(folder: Path) -> dict[str, Any]:
     """What the config says of compressed weights; nothing if they are not of this package."""
     found = read_json(folder / "config.json").get("quantization_config")
     return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}
+
+
+def is_part(folder: Path) -> bool:
+    """Whether a folder was written by an earlier version: its container has what is compressed, and
+    ``model.safetensors`` the few other weights."""
+    return bool(quantization_of(folder)) and not has_all(read_json(folder / "config.json"))
+
+
+def has_all(config: Mapping[str, Any]) -> bool:
+    """Whether a config with compressed weights says that its container has all of them."""
+    found = config.get("quantization_config")
+    file = found.get("file") if isinstance(found, dict) else None
+    return config.get(WEIGHTS) == Path(str(file or "model.wcodec")).name
 
 
 def is_meant(dst: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from .. import _places
 from .._errors import FileMissingError, FormatError, InputError
 from .._foreign import read_json, said
-from . import _beside, _folder_kinds
+from . import _beside, _folder, _folder_kinds
 
 _CONFIG = "config.json"
 _WHOLE = "model.safetensors"
@@ -122,7 +122,7 @@ def _is_read(name: str, size: int | None, code: bool) -> bool:
 
 def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: str) -> list[str]:
     """The files of a folder that its weights are read from, as the encoder and transformers choose them; the container
-    of a compressed model and what is beside that.
+    of a compressed model and, of an earlier version, what is beside that.
 
     :param read: what gives the JSON object of one of the files.
     :raises InputError: if several could be meant, or none.
@@ -130,7 +130,8 @@ def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: st
     config = read(_CONFIG) if _CONFIG in names else {}
     quantization = config.get("quantization_config")
     if isinstance(quantization, dict) and quantization.get("quant_method") == "wcodec":
-        return [Path(str(quantization.get("file") or "model.wcodec")).name, _WHOLE]
+        file = Path(str(quantization.get("file") or "model.wcodec")).name
+        return [file] if _folder.has_all(config) else [file, _WHOLE]
     containers = sorted(n for n in names if n.endswith(".wcodec"))
     if len(containers) > 1:
         raise InputError(f"{place}: there are {len(containers)} .wcodec files (give the path of one)", file=place)
@@ -284,28 +285,41 @@ def container_beside(files: Iterable[str | os.PathLike[str]], named: str | None)
     :param named: what the config calls the container.
     :raises FileMissingError: if it cannot be had.
     """
-    folder = Path(next(iter(files))).parent
+    return container_in(Path(next(iter(files))).parent, named)
+
+
+def container_in(folder: Path, named: str | None) -> Path:
+    """The container in a folder, fetched likewise if that is a repository's in the cache.
+
+    :raises FileMissingError: if it cannot be had.
+    """
     path = folder / Path(named or "model.wcodec").name
     found = _of_cache(folder)
     if found is None:
         return path
     name, options = found
     options = _as_called(options)
-    if path.is_file() and not options.force_download:
-        return path
+    return path if path.is_file() and not options.force_download else fetched(name, path.name, options)
+
+
+def fetched(name: str, file: str, options: Options) -> Path:
+    """A file of a repository, as transformers fetches it.
+
+    :raises FileMissingError: if it cannot be had.
+    """
     from transformers.utils.hub import cached_file
 
     try:
-        fetched = cached_file(name, path.name, **options.given(), _raise_exceptions_for_missing_entries=False)
+        found = cached_file(name, file, **options.given(), _raise_exceptions_for_missing_entries=False)
     except Exception as error:
         if options.offline:
-            raise _not_there(name, path.name, *_why(options)) from None
+            raise _not_there(name, file, *_why(options)) from None
         raise _unreachable(name, error) from None
-    if fetched is None:
+    if found is None:
         if options.offline:
-            raise _not_there(name, path.name, *_why(options))
-        raise _not_there(name, path.name, "the repository does not have it", "tell those who made it")
-    return Path(str(fetched))
+            raise _not_there(name, file, *_why(options))
+        raise _not_there(name, file, "the repository does not have it", "tell those who made it")
+    return Path(str(found))
 
 
 def _of_cache(folder: Path) -> tuple[str, Options] | None:
@@ -345,4 +359,4 @@ def _as_called(options: Options) -> Options:
     return options
 
 
-__all__ = ["Options", "container_beside", "downloaded", "weights_of"]
+__all__ = ["Options", "container_beside", "container_in", "downloaded", "fetched", "weights_of"]

@@ -26,7 +26,7 @@ from ._adapter import apply as apply_adapter
 from ._already import refuse_encoding
 from ._checkpoint import Checkpoint, Lazy, Part, Stored
 from ._find import Candidate, find, groups, routed
-from ._folder import container_of, quantization_of
+from ._folder import WEIGHTS, container_of, is_part, quantization_of
 from ._folder_kinds import check as check_kind
 from ._hub import Options, downloaded
 from ._names import Match, check, match, shared_names
@@ -139,7 +139,8 @@ def load_model(
                 "coder": coder, **options}  # fmt: skip
     if container is not None:
         refuse_encoding(container, place, {**encoding, "include": include, "exclude": exclude}, embeddings)
-    has_rest = folder is not None and (file is None or _has_rest(folder))
+    # Beside a whole container, files of other weights would be the original.
+    has_rest = folder is not None and (file is None or is_part(folder))
     rest = Checkpoint(folder, rest=file is not None) if folder is not None and has_rest else None
     _check_layers(config, len({*(container or ()), *(rest or ())}), place)
     with as_ever():
@@ -194,8 +195,9 @@ def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -
             "models need transformers and accelerate (pip install torch transformers accelerate)"
         ) from None
     # The folder's file says so for transformers' own loading; here nothing of it is wanted.
-    if getattr(config, "quantization_config", None) is not None:
-        delattr(config, "quantization_config")
+    for key in ("quantization_config", WEIGHTS):
+        if getattr(config, key, None) is not None:
+            delattr(config, key)
     _set_dtype(config, dtype)
     named = class_of(config)
     with init_empty_weights(include_buffers=False):
@@ -378,12 +380,6 @@ def _check_layers(config: Any, tensors: int, place: Path | str) -> None:
             "(use the config that belongs to the weights)",
             file=place,
         )
-
-
-def _has_rest(folder: Path) -> bool:
-    """Whether a folder was written by ``save_pretrained``, so that its safetensors file has what the container has
-    not; beside a whole checkpoint it would be the original."""
-    return bool(quantization_of(folder))
 
 
 def _settings(

@@ -15,6 +15,7 @@ import torch
 from .._classes import derived
 from .._errors import InputError
 from ..nn import CompressedLayer
+from ._folder import WEIGHTS
 from ._save import save_pretrained
 
 # What transformers' method takes, and what has no meaning here but does no harm.
@@ -264,6 +265,9 @@ def _forget_quantizer(module: Any) -> None:
     quantizer: Any = getattr(module, "hf_quantizer", None)
     if type(quantizer).__module__ == "wcodec._transformers":
         quantizer.remove_quantization_config(module)
+    # It names a file of compressed weights.
+    if str(getattr(getattr(module, "config", None), WEIGHTS, "")).endswith(".wcodec"):
+        delattr(module.config, WEIGHTS)
 
 
 def check_no_adapters(model: torch.nn.Module) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .._container import Container
+from .. import _from_pretrained
+from .._container import Container, TensorEntry
 from .._errors import InputError
 from .._options import patterns
 from ..nn import CompressedLayer
@@ -22,42 +23,46 @@ from ..nn._store import Store
 from . import _load, _stored
 from ._checkpoint import Checkpoint, Stored
 from ._device_map import check_map, single, weigh
-from ._find import find, groups, routed
+from ._find import Candidate, find, groups, routed
 from ._hub import container_beside
 from ._names import Match, check, match
 from ._plain import Filling, as_ever
 from ._precision import keep_float32
 from ._replace import replace
 from ._ties import settle
-from ._values import Values
 
 _ADVICE = "put the config.json and the .wcodec file of one model together"
 
 
 def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     """Replaces layers of a model without weights by those of its folder's container."""
-    files = options.get("checkpoint_files") or []
+    files = [Path(file) for file in options.get("checkpoint_files") or []]
     if not files:
-        raise InputError("there is no model.safetensors beside the .wcodec file (save it with wcodec.save_pretrained)")
+        raise InputError("there is no .wcodec file in the folder (save the model with wcodec.save_pretrained)")
     device, dtype = _place(model, options)
-    path = container_beside(files, config.file)
+    is_whole = files[0].suffix == _from_pretrained.ENDING
+    path = files[0] if is_whole else container_beside(files, config.file)
     with as_ever():
         container = Container.open(path)
-        rest = Checkpoint(_source(files), rest=True, files=[Path(file) for file in files])
+        # Of an earlier version, what is not compressed is in files that transformers reads.
+        rest = None if is_whole else Checkpoint(_source(files), rest=True, files=files)
         stored = Stored(container, rest)
         keep_float32(model, dtype)
         found = match(model, stored, stored.shape)
         settle(model, found, stored.same)
         _check_stored_shapes(model, found, stored, path)
         candidates = _load.stored_candidates(model, found, container)
-        _check_extra(model, found, stored.decoded, path)
+        plain = [] if rest is not None else _left_to_transformers(found, candidates, stored)
+        _check_extra(model, found, set(stored.decoded) - set(plain), path)
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
         store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
         # Before layers are there, whose weights are no parameters.
         complete = type(model).__name__ in (getattr(model.config, "architectures", None) or ())
         Filling(model, found, stored.__getitem__, complete, str(path))
         replace(model, candidates, store, device=device)
-    _ignore(model, [key for key in rest if key not in found.extra])
+    if rest is None:
+        _from_pretrained.hand_on(model, _from_pretrained.Left(plain, stored, stored.shape))
+    _ignore(model, [key for key in rest or plain if key not in found.extra])
     _leave_the_rest(model)
 
 
@@ -66,12 +71,26 @@ def _source(files: list[Any]) -> Path:
     return Path(files[0]) if len(files) == 1 else Path(files[0]).parent
 
 
+def _left_to_transformers(found: Match, candidates: list[Candidate], stored: Stored) -> list[str]:
+    """Tensors that are stored as they are, and that transformers reads as it does those of any checkpoint. What layers
+    are made of is ours, and so is what makes up parameters together."""
+    taken = {key for c in candidates for one in c.tensors for key in one}
+    taken.update(key for name in (*found.experts, *found.made) for key in found.keys(name))
+    entries = ((key, stored.container[key]) for key in stored.decoded if not stored.decoded.has_scales(key))
+    return [key for key, entry in entries if key not in taken and _as_it_is(entry)]
+
+
+def _as_it_is(entry: TensorEntry) -> bool:
+    return entry.coder == "raw" and not entry.makes_symbols
+
+
 def _check_stored_shapes(model: Any, found: Match, stored: Stored, path: Path) -> None:
     """Raises weights of another shape than the model's. Shapes of what is not compressed are for transformers to
     compare, which can be told to ignore them."""
     for name, parameter in model.named_parameters(remove_duplicate=False):
         key = found.whole.get(name, "")
-        if key in stored.decoded and stored.shape(key) != tuple(parameter.shape):
+        left = key in stored.container and _as_it_is(stored.container[key])
+        if key in stored.decoded and not left and stored.shape(key) != tuple(parameter.shape):
             raise InputError(
                 f"the container is not that of this model: {name} is {list(stored.shape(key))}, not "
                 f"{list(parameter.shape)} ({_ADVICE})",
@@ -80,9 +99,9 @@ def _check_stored_shapes(model: Any, found: Match, stored: Stored, path: Path) -
             )
 
 
-def _check_extra(model: Any, found: Match, values: Values, path: Path) -> None:
-    """What a container has beside the layers of a model: an error if it is to be that of this very class, and as with
-    transformers a warning if the model is another head, or none, on the same layers."""
+def _check_extra(model: Any, found: Match, values: Collection[str], path: Path) -> None:
+    """What a container has compressed beside the layers of a model: an error if it is to be that of this very class,
+    and as with transformers a warning if the model is another head, or none, on the same layers."""
     kind = type(model).__name__
     extra = [key for key in found.extra if key in values]
     names = (name for name, _ in model.named_parameters(remove_duplicate=False))

@@ -6,20 +6,20 @@ import json
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .. import _native
+from .. import _api, _native
 from .._errors import InputError, OutputExistsError
 from .._files import output
 from .._keywords import keywords
-from .._sources import tensor_source
 from ..nn import CompressedLayer
 from . import _beside
-from ._folder import quantization_of
+from ._folder import WEIGHTS, is_part, quantization_of
 from ._saved import check_own, inner, once, plain_name, save_settings
 from ._stored import forget_quantization
 
@@ -42,10 +42,11 @@ def save_pretrained(
         model = wcodec.load_model("model-compressed")
 
     Loaded, the model has the ``residency``, ``vram_budget`` and ``cache`` that it has now, if no others are asked for.
-    The folder has ``model.wcodec`` with the compressed weights, copied as they are; ``model.safetensors`` with the few
-    that are not compressed (norms, biases); ``config.json``, and files of the tokenizer. All of them are written under
-    other names first: if something fails or is interrupted, the folder stays as it was. A model that ``torch.compile``
-    or ``DataParallel`` is around is saved without that.
+    The folder has ``model.wcodec`` with all weights: the compressed ones, copied as they are, and the few that are not
+    compressed (norms, biases); ``config.json``, and files of the tokenizer. No file of it passes for the model to a
+    program that does not know the format: it stops with an error. All files are written under other names first: if
+    something fails or is interrupted, the folder stays as it was. A model that ``torch.compile`` or ``DataParallel`` is
+    around is saved without that.
 
     :param tokenizer: saved with the model; if left out, its files are copied from where the model was loaded from, as
         are, in any case, other files beside the weights there: of processors, chat templates, code, licences.
@@ -80,7 +81,7 @@ def save_pretrained(
             if overwrite or not os.path.lexists(target / name):
                 small.setdefault(name, path)
         if not overwrite:
-            for name in (FILE, REST, *small):
+            for name in (FILE, *small):
                 if os.path.lexists(target / name):
                     raise OutputExistsError(
                         f"{target / name} exists (pass overwrite=True, or --overwrite, to replace it)",
@@ -92,17 +93,29 @@ def save_pretrained(
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             return stack.enter_context(output(target / name, overwrite=overwrite))
 
-        outputs = [begin(FILE), begin(REST)]
+        # Of an earlier version, what was not compressed; its container says that it is not all.
+        old_rest = target / REST if is_part(target) else None
+        outputs = [begin(FILE)]
         names = list(dict.fromkeys(name for layer in layers for name in layer.tensors))
         names = layers[0]._store.catalogue.stored_with(names)
-        outputs[0].write_extract(layers[0]._store.container._open, names, {_native.REST_KEY: REST})
-        outputs[1].write_tensors(tensor_source(once(model, rest), {"format": "pt"}))
+        parts = [(layers[0]._store.container._open, names)]
+        if left := once(model, rest):
+            parts.append(_as_they_are(left))
+        outputs[0].write_extract(parts, {})
         # The config comes last: without it a folder is no model.
         for name in sorted(small, key=lambda n: n == CONFIG):
             outputs.append(begin(name))
             outputs[-1].write(small[name].read_bytes())
         for out in outputs:
             out.finish()
+        if old_rest is not None:
+            old_rest.unlink(missing_ok=True)
+
+
+def _as_they_are(tensors: Mapping[str, torch.Tensor]) -> tuple[_native.Container, list[str]]:
+    """A container in memory with tensors as they are, and their names."""
+    container = _api.compress_in_memory(tensors, scheme="raw", coder="raw")
+    return container._open, list(container)
 
 
 def _check_names(model: Any) -> None:
@@ -120,7 +133,7 @@ def _check_names(model: Any) -> None:
 
 
 def _keep_original(target: Path) -> None:
-    """Refuses a folder with weights that would be replaced by the few that are not compressed, or by their config."""
+    """Refuses a folder with weights that would be there beside the compressed ones, with the config of these."""
     found = sorted(path.name for pattern in _ORIGINALS for path in target.glob(pattern))
     if found and not quantization_of(target):
         raise InputError(
@@ -172,6 +185,7 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
     # What is saved may be a part of the model that the config was of.
     config["architectures"] = [type(model).__name__]
     config["dtype"] = str(_main_dtype(model)).removeprefix("torch.")
+    config[WEIGHTS] = FILE
     config["quantization_config"] = {
         "quant_method": "wcodec",
         "file": FILE,

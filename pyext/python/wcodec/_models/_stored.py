@@ -14,6 +14,7 @@ from .._quantized import QuantizedTensor
 from .._sources import Described
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate
+from ._folder import WEIGHTS
 
 # How the names of scales end, behind those of their codes.
 _SCALES = "_scale_inv"
@@ -128,7 +129,8 @@ def check_all_taken(checkpoint: Checkpoint, weights: Lazy) -> None:
 
 
 def forget_quantization(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without what the source said of its quantization, which is of no weight that is saved."""
+    """A config without what the source said of its quantization and its files, which is of no weight that is saved."""
+    config.pop(WEIGHTS, None)
     for part in (config, config.get("text_config")):
         if isinstance(part, dict):
             for key in ("quantization_config", "compression_config"):

@@ -12,8 +12,9 @@ import torch
 from .. import _dtypes, _torch
 from .._container import Container, TensorEntry
 from .._errors import FileMissingError, InputError, UnsupportedError
+from .._foreign import read_json
 from .._models._checkpoint import Checkpoint
-from .._models._folder import container_of
+from .._models._folder import container_of, has_all
 from .._quantized import kept_in
 from ._deferred import Region, Source
 
@@ -22,8 +23,8 @@ _OF_STACK = re.compile(r"(.+)\.(0|[1-9][0-9]{0,8})", re.DOTALL)
 
 
 class Weights:
-    """The tensors of a folder's container, as :class:`Source` where they are compressed matrices, and of its
-    ``.safetensors`` file, which is read when it is asked for.
+    """The tensors of a folder's container, as :class:`Source` where they are compressed matrices; of a folder of an
+    earlier version also those of its ``.safetensors`` file, which are read when they are asked for.
 
     It must live until layers have taken what they need.
 
@@ -46,7 +47,9 @@ class Weights:
                 "(encode the checkpoint with another scheme than lossless or raw, or give vLLM the checkpoint itself)",
                 file=file,
             )
-        self._rest = Checkpoint(folder, rest=True) if any(folder.glob("*.safetensors")) else None
+        # Earlier versions have what is not compressed in another file.
+        whole = has_all(read_json(folder / "config.json")) or not any(folder.glob("*.safetensors"))
+        self._rest = None if whole else Checkpoint(folder, rest=True)
         self._sources: dict[str, Source] = {}
         # For each source, the tensors that are its matrices.
         self._names: dict[Source, tuple[str, ...]] = {}
