@@ -193,7 +193,7 @@ def of_model(model: Any, target: Path, tokenizer: bool = True) -> dict[str, Path
 
     :param tokenizer: whether those of a tokenizer are wanted.
     """
-    source = _source_of(model)
+    source = source_of(model)
     if source is None or source.resolve() == target.resolve():
         return {}
     found = beside(source)
@@ -205,7 +205,7 @@ def of_model(model: Any, target: Path, tokenizer: bool = True) -> dict[str, Path
     }
 
 
-def _source_of(model: Any) -> Path | None:
+def source_of(model: Any) -> Path | None:
     """The folder that a model was loaded from, in the Hub's cache if that was a repository."""
     config = getattr(model, "config", None)
     named = str(getattr(config, "_name_or_path", "") or "")

@@ -14,7 +14,7 @@ from .._errors import InputError
 from .._foreign import by_transformers, config_of, read_json
 from .._options import exactly, patterns
 from .._reports import CompressionReport
-from . import _beside, _folder_kinds, _load
+from . import _beside, _card, _folder_kinds, _load
 from ._checkpoint import Checkpoint, Lazy, Part
 from ._find import Candidate, find
 from ._folder import WEIGHTS
@@ -49,6 +49,7 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionR
     inputs = [p for p in map(options.get, ("calibrate", "text")) if isinstance(p, str | os.PathLike)]
     with new_folder(dst, source, inputs, overwrite) as (new, folder):
         report = _fill(source, new, wanted, options)
+        _write_card(source, new, target, options)
         folder.finish()
     return replace(report, path=os.fspath(target / FILE))
 
@@ -96,6 +97,18 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
     return report
+
+
+def _write_card(source: Path, new: Path, target: Path, options: dict[str, Any]) -> None:
+    """Writes the card, unless the folder that is replaced has one that somebody wrote."""
+    there, theirs = _card.read(target), _card.read(source)
+    if there is not None and not _card.is_own(there) and there != theirs:
+        (new / _card.FILE).write_text(there, "utf-8")
+        return
+    original = _card.original_of(theirs, _card.repository_of(source))
+    name = target.absolute().name
+    text = _card.card(new, original, name, name, calibrated=options.get("calibrate") is not None)
+    (new / _card.FILE).write_text(text, "utf-8")
 
 
 def _name(found: Match, parameter: str) -> str:

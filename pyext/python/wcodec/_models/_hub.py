@@ -322,6 +322,12 @@ def fetched(name: str, file: str, options: Options) -> Path:
     return Path(str(found))
 
 
+def cached_repository(folder: Path) -> str | None:
+    """The repository that a folder of the Hub's cache is of; ``None`` for any other folder."""
+    found = _of_cache(folder)
+    return None if found is None else found[0]
+
+
 def _of_cache(folder: Path) -> tuple[str, Options] | None:
     """The repository, commit and subfolder that a folder of the Hub's cache is of: ``models--owner--name/snapshots/``
     and the commit, whose files are links to where their bytes are."""
@@ -359,4 +365,4 @@ def _as_called(options: Options) -> Options:
     return options
 
 
-__all__ = ["Options", "container_beside", "container_in", "downloaded", "fetched", "weights_of"]
+__all__ = ["Options", "cached_repository", "container_beside", "container_in", "downloaded", "fetched", "weights_of"]

@@ -18,7 +18,7 @@ from .._errors import InputError, OutputExistsError
 from .._files import output
 from .._keywords import keywords
 from ..nn import CompressedLayer
-from . import _beside
+from . import _beside, _card
 from ._folder import WEIGHTS, is_part, quantization_of
 from ._saved import check_own, inner, once, plain_name, save_settings
 from ._stored import forget_quantization
@@ -46,7 +46,8 @@ def save_pretrained(
     compressed (norms, biases); ``config.json``, and files of the tokenizer. No file of it passes for the model to a
     program that does not know the format: it stops with an error. All files are written under other names first: if
     something fails or is interrupted, the folder stays as it was. A model that ``torch.compile`` or ``DataParallel`` is
-    around is saved without that.
+    around is saved without that. ``README.md`` is a model card with the original's below it; one that somebody else
+    wrote stays as it is.
 
     :param tokenizer: saved with the model; if left out, its files are copied from where the model was loaded from, as
         are, in any case, other files beside the weights there: of processors, chat templates, code, licences.
@@ -78,7 +79,7 @@ def save_pretrained(
         small = _small_files(model, layers[0], tokenizer, Path(place))
         for name, path in _beside.of_model(model, target, tokenizer is None).items():
             # Nobody asked for these: those that are there stay.
-            if overwrite or not os.path.lexists(target / name):
+            if name != _card.FILE and (overwrite or not os.path.lexists(target / name)):
                 small.setdefault(name, path)
         if not overwrite:
             for name in (FILE, *small):
@@ -110,6 +111,26 @@ def save_pretrained(
             out.finish()
         if old_rest is not None:
             old_rest.unlink(missing_ok=True)
+        if _card.FILE not in small:
+            _write_card(model, target)
+
+
+def _write_card(model: Any, target: Path) -> None:
+    """Writes the card of a folder that was saved, unless it has one that somebody wrote."""
+    there = _card.read(target)
+    if os.path.lexists(target / _card.FILE) and (there is None or not _card.is_own(there)):
+        return
+    source = _beside.source_of(model)
+    if source is None or source.resolve() == target.resolve():
+        original = _card.original_of(there)
+    else:
+        # A compressed one says what it is of.
+        name = None if quantization_of(source) else _card.repository_of(source)
+        original = _card.original_of(_card.read(source), name)
+    name = target.absolute().name
+    with output(target / _card.FILE, overwrite=True) as out:
+        out.write(_card.card(target, original, name, name).encode())
+        out.finish()
 
 
 def _as_they_are(tensors: Mapping[str, torch.Tensor]) -> tuple[_native.Container, list[str]]:
