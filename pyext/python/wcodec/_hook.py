@@ -1,28 +1,32 @@
 """Waiting for transformers and PEFT: the quantization method ``wcodec`` is registered when transformers' module of
 quantizers is imported, LoRA on compressed layers when PEFT's is.
 
-Nothing here imports more than every Python has loaded, since it runs whenever wcodec is imported.
+Nothing here imports more than every Python has loaded, since it runs whenever wcodec is imported. Where nobody imports
+it, `_wcodec_hook` does when transformers needs it.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from _wcodec_hook import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from collections.abc import Callable
+
+_waiting: set[str] = set()
 
 
 def install() -> None:
     """Registers now what is imported already, all else when it is."""
-    waiting = {module: register for module, register in _REGISTERED.items() if module not in sys.modules}
     for module, register in _REGISTERED.items():
         if module in sys.modules:
             register()
-    if waiting and not any(isinstance(finder, _Hook) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Hook(waiting))
+    functions = {m: f for m, f in _REGISTERED.items() if m not in sys.modules and m not in _waiting}
+    if functions:
+        _waiting.update(functions)
+        wait(functions)
 
 
 def _register_quantizer() -> None:
@@ -59,41 +63,3 @@ _REGISTERED: dict[str, Callable[[], None]] = {
     "transformers.modeling_utils": _take_containers,
     "peft.tuners.lora.model": _register_lora,
 }
-
-
-class _Hook:
-    """A finder that waits for modules, and leaves when all of them were looked for."""
-
-    def __init__(self, waiting: dict[str, Callable[[], None]]) -> None:
-        self._waiting = waiting
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname not in self._waiting:
-            return None
-        from importlib.machinery import PathFinder
-
-        register = self._waiting.pop(fullname)
-        if not self._waiting:
-            sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _registering(spec.loader, register)
-        return spec
-
-
-def _registering(loader: Any, register: Callable[[], None]) -> Any:
-    """A loader that registers something once `loader` has run the module."""
-    from importlib.abc import Loader
-
-    class Registering(Loader):
-        def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-            found: ModuleType | None = loader.create_module(spec)
-            return found
-
-        def exec_module(self, module: ModuleType) -> None:
-            loader.exec_module(module)
-            register()
-
-    return Registering()

@@ -24,6 +24,7 @@ from .._foreign import read_json
 FILE = "README.md"
 MARK = "<!-- Written by wcodec, which writes it anew. Without this line the file is yours, and stays as it is. -->"
 _ORIGINAL = "## The original model's card"
+_CALIBRATED = "\n| calibrated | yes"
 # Of the original's front matter, what is not so of the compressed model.
 _NOT_OURS = ("base_model", "base_model_relation", "library_name", "model-index", "new_version", "inference")
 # Names of repositories, as the Hub allows them.
@@ -49,6 +50,8 @@ class Original:
     """The front matter of its card."""
     text: str = ""
     """Its card without that."""
+    calibrated: bool = False
+    """Whether a card of ours says that the compressed model was calibrated."""
 
 
 def is_own(text: str) -> bool:
@@ -76,7 +79,8 @@ def original_of(text: str | None, name: str | None = None) -> Original:
     base = front.get("base_model") if front.get("base_model_relation") == "quantized" else None
     tags = [tag for tag in _tags(front) if tag != "wcodec"]
     front = {key: value for key, value in front.items() if key != "tags"} | ({"tags": tags} if tags else {})
-    return Original(name or (base if isinstance(base, str) else None), front, below.strip())
+    ours = body.partition(f"\n{_ORIGINAL}\n")[0]
+    return Original(name or (base if isinstance(base, str) else None), front, below.strip(), _CALIBRATED in ours)
 
 
 def repository_of(folder: Path) -> str | None:
@@ -98,15 +102,15 @@ def card(folder: Path, original: Original, title: str, place: str, calibrated: b
     auto, task, writes = _kind_of(config)
     name = original.name or title
     with Container.open(folder / _file_of(config)) as container:
-        bits, rows = _facts(container, original, calibrated)
+        bits, rows = _facts(container, original, calibrated or original.calibrated)
     has_template = any((folder / file).is_file() for file in ("chat_template.jinja", "chat_template.json"))
     front = _front(original, task)
     parts = [
         f"---\n{_dumped(front)}---",
         MARK,
         f"# {name.rpartition('/')[2]}, compressed by wcodec{bits}",
-        f"The weights of {_link(original.name) or 'this model'}, entropy-coded. They stay compressed in memory, on GPUs "
-        "as on CPUs, and are decoded as the model runs.",
+        f"The weights of {_link(original.name) or 'this model'}, entropy-coded. They stay compressed in memory, on "
+        "GPUs as on CPUs, and are decoded as the model runs.",
         "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows)]),
         "## Run it",
         _commands(place, has_template, writes),
