@@ -3,6 +3,7 @@ asked."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
@@ -23,6 +25,17 @@ class Hub:
         self.folders: dict[tuple[str, str], Path] = {}
         self.tokens: dict[str, str] = {}
         self.requests: list[tuple[str, str]] = []
+        self.parts: list[tuple[str, int, int]] = []
+        """Ranges of files that were asked for: where they begin and end."""
+        self.ranges = True
+        self.failures = 0
+        """The number of the next requests for ranges that fail."""
+        self.uploads: Path | None = None
+        """The folder of repositories that somebody uploads."""
+        self.created: list[tuple[str, str, bool]] = []
+        self.commits: list[tuple[str, str, str, str]] = []
+        """The repository, the branch, the message and the token of each commit."""
+        self.refuses = False
         self.url = ""
 
     def add(self, name: str, folder: Path, revision: str = "main") -> None:
@@ -47,6 +60,54 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             self.answer()
+
+        def do_POST(self) -> None:
+            """The requests of an upload."""
+            path = unquote(urlsplit(self.path).path)
+            hub.requests.append((self.command, path))
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if hub.refuses or hub.uploads is None:
+                self.json(403, {"error": "not yours"})
+            elif path == "/api/repos/create":
+                given = json.loads(body)
+                owner, name = given.get("organization") or "me", given["name"]
+                hub.created.append((owner, name, given.get("private", given.get("visibility") == "private")))
+                self.json(200, {"url": f"{hub.url}/{owner}/{name}", "id": f"{owner}/{name}"})
+            elif path == "/api/validate-yaml":
+                self.json(200, {"errors": [], "warnings": []})
+            elif re.fullmatch(r"/api/models/[^/]+/[^/]+/branch/[^/]+", path):
+                self.json(200, {})
+            elif re.fullmatch(r"/api/models/[^/]+/[^/]+/preupload/[^/]+", path):
+                files = [f["path"] for f in json.loads(body)["files"]]
+                modes = [{"path": f, "uploadMode": "regular", "shouldIgnore": False, "oid": None} for f in files]
+                self.json(200, {"files": modes})
+            elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/([^/]+)", path):
+                self.commit(match[1], match[2], [json.loads(line) for line in body.splitlines()])
+            else:
+                self.json(404, {})
+
+        def commit(self, name: str, branch: str, lines: list[dict[str, Any]]) -> None:
+            assert hub.uploads is not None
+            place = hub.uploads / name
+            for line in lines:
+                value = line["value"]
+                if line["key"] == "header":
+                    token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+                    hub.commits.append((name, branch, value["summary"], token))
+                    continue
+                (place / value["path"]).parent.mkdir(parents=True, exist_ok=True)
+                (place / value["path"]).write_bytes(base64.b64decode(value["content"]))
+            hub.add(name, place)
+            commit = COMMITS["main"]
+            self.json(200, {"commitUrl": f"{hub.url}/{name}/commit/{commit}", "commitOid": commit, "hookOutput": ""})
+
+        def json(self, status: int, body: dict[str, Any]) -> None:
+            self.send_response(status)
+            data = json.dumps(body).encode()
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
 
         def send(self, status: int, body: bytes, **headers: str) -> None:
             self.send_response(status)
@@ -108,7 +169,21 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                     self.send(404, b"", X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
                     return
                 body = (folder / file).read_bytes()
-                self.send(200, body, ETag=f'"{_oid(folder / file)}"', X_Repo_Commit=commit)
+                about = {"ETag": f'"{_oid(folder / file)}"', "X_Repo_Commit": commit}
+                part = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "") if hub.ranges else None
+                if part is None or not body:
+                    self.send(200, body, **about)
+                    return
+                begin, end = int(part[1]), min(int(part[2]) + 1, len(body))
+                if self.command == "GET":
+                    hub.parts.append((f"{name}/{file}", begin, end))
+                if hub.failures > 0 and self.command == "GET":
+                    hub.failures -= 1
+                    self.send(503, b"busy")
+                elif begin >= len(body):
+                    self.send(416, b"")
+                else:
+                    self.send(206, body[begin:end], Content_Range=f"bytes {begin}-{end - 1}/{len(body)}", **about)
 
     return Handler
 

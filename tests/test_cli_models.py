@@ -260,7 +260,7 @@ def test_inspect_tells_what_is_beside(tmp_path: Path, run: Cli) -> None:
     rest = "7 tensors as they were, 3.25 KiB; matrices among them: model.layers.*.mlp.gate.weight (2.00 KiB)"
     for place in (tmp_path / "m", tmp_path / "m/model.wcodec"):
         assert rest in " ".join(run("inspect", place)[1].split())
-    # Of an earlier version.
+    # A folder of an earlier version.
     earlier_folders.split(tmp_path / "m")
     for place in (tmp_path / "m", tmp_path / "m/model.wcodec"):
         assert f"beside it, in model.safetensors: {rest}" in " ".join(run("inspect", place)[1].split())

@@ -77,7 +77,7 @@ def test_every_class_that_is_raised_is_known() -> None:
     # Functions that return errors, which are read where they make them.
     functions = {"_missing", "_no_such_gpu", "_replaced", "_fetched", "no_such_shape", "nothing_to_compress",
                  "missing", "_nothing", "_adapter", "_not_there", "_unreachable", "_unwritable", "unwritten",
-                 "refused"}  # fmt: skip
+                 "refused", "folder_exists", "_not_safetensors"}  # fmt: skip
     # A signal is no error, and the parser tells itself what it refuses: the command catches both.
     known = {*CLASSES, *error_messages.HELPERS, *functions, "NotImplementedError", "Terminated", "Refused"}
     for path in (ROOT / "pyext/python/wcodec").rglob("*.py"):

@@ -75,7 +75,7 @@ def test_a_saved_model_has_the_same_card(source: Path, tmp_path: Path) -> None:
     wcodec.save_pretrained(wcodec.load_model(source, bits=4), tmp_path / "one")
     first = front(tmp_path / "one")
     assert first[0]["base_model"] == "them/Small-Model" and first[1].count("# Theirs") == 1
-    # Of a compressed folder, of that again, and in its own place.
+    # A compressed folder is saved to another one, and in its own place.
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "one")
     loaded.save_pretrained(tmp_path / "two")
     loaded.save_pretrained(tmp_path / "one")

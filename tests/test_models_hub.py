@@ -177,7 +177,7 @@ def test_files_of_weights_by_the_config() -> None:
 
     config: dict[str, Any] = {"quantization_config": {"quant_method": "wcodec", "file": "w.wcodec"}}
     names = {"config.json", "model.safetensors", "model.safetensors.index.json", "a.wcodec", "b.wcodec"}
-    # Of an earlier version; and with all weights in it.
+    # An earlier version wrote two files.
     assert _hub.weights_of(names, read, "me/x") == ["w.wcodec", "model.safetensors"]
     config["transformers_weights"] = "w.wcodec"
     assert _hub.weights_of(names, read, "me/x") == ["w.wcodec"]

@@ -79,7 +79,7 @@ pub fn join_to(
     copy(&parts, metadata, out.writer()?, out.path(), options).map(drop)
 }
 
-/// What is kept of a container.
+/// A container, and the tensors of it that are kept.
 struct Part<'a> {
     container: &'a Container,
     kept: BTreeMap<usize, Vec<&'a str>>,
@@ -166,8 +166,9 @@ impl Copied {
             let entry = &index.tensors[place];
             let named = |e: Error| reader.name(e.tensor(&entry.name));
             if let Some(twice) = names.iter().find(|name| !self.names.insert((**name).to_owned())) {
-                let e = Error::input("it is in two of the containers").tensor(twice);
-                return Err(e.advice("leave it out of one of them"));
+                return Err(Error::input("it is in two of the containers")
+                    .tensor(twice)
+                    .advice("leave it out of one of them"));
             }
             let mut copy = |segment: &Segment| -> Result<Segment> {
                 writer.segment(&reader.segment_with(segment, true, &options.cancel).map_err(named)?)

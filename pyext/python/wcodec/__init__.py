@@ -42,7 +42,7 @@ if _TYPE_CHECKING:
     from ._api import compress as encode_safetensors_to_wcodec  # noqa: F401
     from ._api import load_file as load_wcodec_checkpoint  # noqa: F401
     from ._calibrate import Statistics, StatisticsReport, calibrate, collect_statistics
-    from ._coding import CodingOptions, FileOptions, PlanOptions, Rule
+    from ._coding import CodingOptions, CompressOptions, FileOptions, PlanOptions, Rule
     from ._colors import COLORS
     from ._container import Container, TensorEntry
     from ._doctor import Check, DoctorReport, doctor
@@ -84,6 +84,7 @@ if _TYPE_CHECKING:
     from ._models._report import ReplaceReport
     from ._models._save import save_pretrained
     from ._plan import FrontierReport, FrontierRow, PlanReport, Recipe, frontier, plan
+    from ._push import push
     from ._reports import (
         ComparedTensor,
         Comparison,
@@ -115,7 +116,7 @@ _MODULES = {
         "verify",
     ),
     "._calibrate": ("Statistics", "StatisticsReport", "calibrate", "collect_statistics"),
-    "._coding": ("CodingOptions", "FileOptions", "PlanOptions", "Rule"),
+    "._coding": ("CodingOptions", "CompressOptions", "FileOptions", "PlanOptions", "Rule"),
     "._colors": ("COLORS",),
     "._container": ("Container", "TensorEntry"),
     "._doctor": ("Check", "DoctorReport", "doctor"),
@@ -154,6 +155,7 @@ _MODULES = {
     "._models._model": ("WCodecModel",),
     "._models._replace": ("compress_", "decompress_"),
     "._models._ranks": ("RankBytes", "RanksReport", "plan_ranks", "ranks"),
+    "._push": ("push",),
     "._models._report": ("ReplaceReport",),
     "._models._save": ("save_pretrained",),
     "._plan": ("FrontierReport", "FrontierRow", "PlanReport", "Recipe", "frontier", "plan"),
@@ -218,6 +220,7 @@ __all__ = [
     "CodingOptions",
     "ComparedTensor",
     "Comparison",
+    "CompressOptions",
     "CompressionReport",
     "Container",
     "CorruptError",
@@ -291,6 +294,7 @@ __all__ = [
     "open",
     "plan",
     "plan_ranks",
+    "push",
     "ranks",
     "register",
     "save_file",

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
-from ._coding import FileOptions
+from ._coding import REPOSITORY, CompressOptions, FileOptions
 from ._container import Container
 from ._decodable import CONVERTIBLE
 from ._errors import InputError
@@ -18,6 +18,7 @@ from ._files import check_output
 from ._keywords import keywords, renamed
 from ._models import _folder
 from ._options import choice, decode_options, encode_options, path_of, shown
+from ._places import is_path
 from ._progress import ProgressCallback, reporter
 from ._reports import Comparison, CompressionReport, VerifyReport
 from ._sources import Source, Tensors, native_source
@@ -35,7 +36,7 @@ FRAMEWORKS = ("numpy", "torch")
 _OF_CALIBRATION = ("calibrate", "feedback", "device", "model", "trust_remote_code")
 
 
-@keywords(FileOptions)
+@keywords(CompressOptions)
 def compress(
     src: Source,
     dst: _Path,
@@ -54,7 +55,7 @@ def compress(
     overwrite: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: bool | ProgressCallback = True,
-    **options: Unpack[FileOptions],
+    **options: Unpack[CompressOptions],
 ) -> CompressionReport:
     """Encodes a checkpoint into one ``.wcodec`` file, or into the folder of a compressed model.
 
@@ -72,7 +73,10 @@ def compress(
 
     :param src: a ``.safetensors`` file, the folder of a checkpoint (sharded or not), or a mapping from names to NumPy
         arrays, torch tensors (of any device, fetched one at a time) or entries of an open container. Tensors that share
-        their data are stored once and stay tied. The arrays must not be changed meanwhile.
+        their data are stored once and stay tied. The arrays must not be changed meanwhile. For a folder ``dst`` also
+        the name of a repository on the Hugging Face Hub: what is in the cache is read there, otherwise weights are read
+        from the Hub a tensor at a time, without a copy of them on disk (what runs the model, as ``calibrate`` does,
+        fetches it).
     :param dst: the file to write, or, with a separator at its end (``"out/"``), a folder: that of a compressed model,
         which :func:`wcodec.load_model`, ``AutoModel`` and all commands take, with the config and the tokenizer of the
         folder ``src``; layers are in its ``model.wcodec``, and what is not compressed beside that. Either appears when
@@ -103,7 +107,7 @@ def compress(
     :param metadata: text to add to the checkpoint's metadata.
     :param progress: a bar, nothing, or a callback ``(tensor, done_bytes, total_bytes)``. What a callback raises stops
         the work, as Ctrl-C does, and is passed on.
-    :param options: what few need, by name: see :class:`FileOptions`.
+    :param options: what few need, by name: see :class:`CompressOptions`.
     :raises InputError: for NaN or infinity in a tensor to quantize, if there are no tensors, if ``dst`` is one of the
         files that are read, something else than a file or named like one of another format, and for arguments that make
         no sense.
@@ -120,6 +124,11 @@ def compress(
         from ._models._encode_folder import compress_folder
 
         return compress_folder(src, path_of(dst), {**encoding, **wanted, "progress": progress})
+    if isinstance(src, str) and not os.path.lexists(src) and "/" in src and not is_path(src):
+        raise InputError(f"{src}: a model of the Hub is encoded to a folder (end the output with /)", file=src)
+    for name in REPOSITORY:
+        if encoding.pop(name, None):
+            raise InputError(f"{name} is of a model of the Hub, which is encoded to a folder (leave it out)")
     if budget is not None or quality is not None:
         return _planned(src, dst, progress, {**_without_scales(encoding), **wanted})
     if text is not None:

@@ -90,6 +90,28 @@ class FileOptions(CodingOptions, total=False):
     """Bytes of a frame of ``zstd``; chosen by the tensor if left out."""
 
 
+class CompressOptions(FileOptions, total=False):
+    """The further keywords of :func:`compress`: those of :class:`FileOptions`, and those that find a repository on the
+    Hugging Face Hub, as for :func:`load_model`."""
+
+    revision: str | None
+    """The branch, tag or commit."""
+    subfolder: str
+    """The folder in the repository that the model is in."""
+    token: str | bool | None
+    """For private repositories; that of ``hf auth login`` if left out."""
+    cache_dir: str | os.PathLike[str] | None
+    """The place where repositories are kept; the Hub's cache if left out."""
+    local_files_only: bool
+    """Whether only what was fetched before is taken."""
+    force_download: bool
+    """Whether files are fetched again that are there."""
+
+
+REPOSITORY = ("revision", "subfolder", "token", "cache_dir", "local_files_only", "force_download")
+"""Options of a repository."""
+
+
 class PlanOptions(StorageOptions, total=False):
     """The further keywords of :func:`plan`: those of :class:`CodingOptions` from ``layout`` on, and these."""
 
@@ -107,4 +129,14 @@ class PlanOptions(StorageOptions, total=False):
     """Refused: a budget or a quality chooses the bits."""
 
 
-__all__ = ["Calibration", "CodingOptions", "FileOptions", "PlanOptions", "Rule", "Rules", "StorageOptions"]
+__all__ = [
+    "REPOSITORY",
+    "Calibration",
+    "CodingOptions",
+    "CompressOptions",
+    "FileOptions",
+    "PlanOptions",
+    "Rule",
+    "Rules",
+    "StorageOptions",
+]

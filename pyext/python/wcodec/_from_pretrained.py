@@ -34,7 +34,7 @@ def install() -> None:
     find = getattr(modeling_utils, "_get_resolved_checkpoint_files", None)
     read = inspect.getattr_static(kind, "_load_pretrained_model", None)
     if not callable(find) or not isinstance(read, staticmethod | classmethod) or hasattr(find, "_wcodec"):
-        # What it calls otherwise is told where a folder is loaded: see check().
+        # Another transformers is refused by check(), when a folder is loaded.
         return
     modeling_utils._get_resolved_checkpoint_files = _finding(find)
     kind._load_pretrained_model = type(read)(_reading(read.__func__))
@@ -115,11 +115,10 @@ class Left(Mapping[str, "Slice"]):
     file."""
 
     def __init__(self, names: list[str], tensors: Mapping[str, torch.Tensor], shape: Callable[[str], Any]) -> None:
-        self._names, self._tensors, self._shape = dict.fromkeys(names), tensors, shape
+        self._names, self._tensors, self._shape = dict(zip(names, names, strict=True)), tensors, shape
 
     def __getitem__(self, key: str) -> Slice:
-        if key not in self._names:
-            raise KeyError(key)
+        key = self._names[key]
         return Slice(key, self._tensors, tuple(self._shape(key)))
 
     def __iter__(self) -> Iterator[str]:

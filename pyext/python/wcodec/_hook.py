@@ -1,7 +1,7 @@
 """Waiting for transformers and PEFT: the quantization method ``wcodec`` is registered when transformers' module of
 quantizers is imported, LoRA on compressed layers when PEFT's is.
 
-Nothing here imports more than every Python has loaded, since it runs whenever wcodec is imported. Where nobody imports
+Nothing here imports more than every Python has loaded, since it runs whenever wcodec is imported. If nobody imports
 it, `_wcodec_hook` does when transformers needs it.
 """
 

@@ -31,6 +31,14 @@ class Described(Mapping[str, Any]):
     metadata: Mapping[str, str]
 
 
+class Declared(Mapping[str, Any]):
+    """Tensors that are made when they are asked for, and of which it can be said before what they are."""
+
+    def declared(self, name: str) -> tuple[str, list[int]] | None:
+        """Dtype and shape of a tensor; ``None`` where only reading it tells."""
+        return None
+
+
 def native_source(source: Source) -> _Source:
     """The source in the form that the native module takes."""
     if isinstance(source, Mapping):
@@ -51,6 +59,10 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
         if not isinstance(name, str) or not name:
             raise InputError(f"names of tensors must be text and not empty, not {shown(name)}")
         text_of("the name of a tensor", name)
+        said = source.declared(name) if isinstance(source, Declared) else None
+        if said is not None:
+            declared.append((name, *said, None))
+            continue
         value = source[name]
         dtype, shape, identity = _describe(name, value)
         files.update(dict.fromkeys(_files_of(value)))

@@ -27,7 +27,7 @@ def encode(arguments: argparse.Namespace) -> int:
         rules=dict(a.rule), scale=a.scale or "row", block=a.block, coder=a.coder or "rans", layout=a.layout or "pair",
         level=DEFAULT_LEVEL if a.level is None else a.level, tile=a.tile,
         table_bits=a.table_bits, include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose,
-        threads=a.threads, overwrite=a.overwrite, trust_remote_code=a.trust_remote_code,
+        threads=a.threads, overwrite=a.overwrite, trust_remote_code=a.trust_remote_code, revision=a.revision,
         progress=show_progress(a.quiet),
     )  # fmt: skip
     if a.json:

@@ -20,6 +20,7 @@ from .checks import CHECKS
 from .hints import sort_column
 from .parsing import Parser
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
+from .push import arguments as push_arguments
 from .ranks import arguments as ranks_arguments
 from .shell import add_shell_options
 
@@ -116,6 +117,10 @@ def build_parser() -> Parser:
         "encode to a temporary folder, decode, and compare bit for bit with independent NumPy arithmetic",
         "wcodec roundtrip path/to/model --coder rans,huffman --scale all --json report.json",
     ))  # fmt: skip
+    push_arguments(add(
+        "push", "push.run", "upload the folder of a compressed model to the Hugging Face Hub",
+        "wcodec push small/ me/small-4bit --private",
+    ))  # fmt: skip
     more.completions(add(
         "completions", "more.run_completions", "print completions for a shell", "source <(wcodec completions bash)",
     ))  # fmt: skip
@@ -202,11 +207,13 @@ def _trellis(parser: argparse.ArgumentParser) -> None:
 
 
 def _encode(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("src", metavar="SRC", help="a .safetensors file, or the folder of a checkpoint")
+    parser.add_argument("src", metavar="SRC", help="a .safetensors file, the folder of a checkpoint or, for a folder "
+                                                   "OUT/, a name on the Hugging Face Hub")  # fmt: skip
     parser.add_argument("out", nargs="?", metavar="OUT",
                         help="the .wcodec file to write or, with / at its end, the folder of a compressed model, which "
                              "runs")  # fmt: skip
     parser.add_argument("-o", "--output", metavar="OUT", help="the same, as an option")
+    parser.add_argument("--revision", metavar="REV", help="of a name on the Hub, its branch, tag or commit")
     parser.add_argument("--scheme", choices=SCHEMES,
                         help="int8; rate, which has as many --bits as are asked for; lossless, exact bfloat16 in two "
                              "thirds of its size; raw, every tensor as it is (default: int8, or rate with "

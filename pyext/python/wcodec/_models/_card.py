@@ -25,7 +25,7 @@ FILE = "README.md"
 MARK = "<!-- Written by wcodec, which writes it anew. Without this line the file is yours, and stays as it is. -->"
 _ORIGINAL = "## The original model's card"
 _CALIBRATED = "\n| calibrated | yes"
-# Of the original's front matter, what is not so of the compressed model.
+# Keys of the original's front matter that are not so of the compressed model.
 _NOT_OURS = ("base_model", "base_model_relation", "library_name", "model-index", "new_version", "inference")
 # Names of repositories, as the Hub allows them.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -42,7 +42,7 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Original:
-    """What is known of the model that was compressed."""
+    """The model that was compressed, as far as it is known."""
 
     name: str | None = None
     """Its repository on the Hub."""
@@ -68,7 +68,7 @@ def read(folder: Path) -> str | None:
 
 
 def original_of(text: str | None, name: str | None = None) -> Original:
-    """What a README.md says of the original, which may be a card of ours with the original's in it.
+    """The original, as a README.md describes it, which may be a card of ours with the original's in it.
 
     :param name: the repository, where that is known.
     """
@@ -204,7 +204,7 @@ def _front(original: Original, task: str | None) -> dict[str, Any]:
     if original.name is not None and _REPOSITORY.fullmatch(original.name):
         front |= {"base_model": original.name, "base_model_relation": "quantized"}
     elif base := original.front.get("base_model"):
-        # What the original was made of, where nobody knows the name of the original.
+        # The original has no known name; its own base is known.
         front["base_model"] = base
     front["library_name"] = "transformers"
     if task is not None and "pipeline_tag" not in kept:

@@ -12,6 +12,7 @@ import torch
 from .. import _native, _quantized, _torch
 from .._container import Container
 from .._errors import FileMissingError, FormatError
+from .._sources import Declared
 from ..nn._layer import contents
 from ._values import Values
 
@@ -28,6 +29,9 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         counts, as for transformers.
     :raises UnsupportedError: if weights are quantized in another way.
     """
+
+    is_local = True
+    """Whether its files are here, so that others can read them."""
 
     def __init__(self, path: Path, rest: bool = False, files: Sequence[Path] | None = None) -> None:
         from safetensors import SafetensorError, safe_open
@@ -48,6 +52,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self.quantized = _quantized.of_checkpoint(path, rest)
         self._dtype = _torch.dtype_of(self.quantized.dtype)
         self._files: dict[str, Any] = {}
+        self._places: dict[str, str] = {}
         opened: dict[str, Any] = {}
         found = (pair for one in files or [path] for pair in _native.checkpoint(one, rest)[0])
         for name, place in found:
@@ -59,7 +64,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                     raise FormatError(
                         f"{file}: not a safetensors file: {error} (download it again)", file=file
                     ) from None
-            self._files[name] = opened[file]
+            self._files[name], self._places[name] = opened[file], file
+        self._opened = list(opened)
         self.files = [Path(file).name for file in opened]
         """Names of the files that are read."""
         self._names = {name: name for name in self.quantized.names(list(self._files))}
@@ -91,6 +97,12 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def is_float(self, key: str) -> bool:
         """Whether a tensor has elements that are rounded when it is encoded: of 16 or 32 bits."""
         return key in self.quantized.tensors or self._files[key].get_slice(key).get_dtype() in ("F32", "F16", "BF16")
+
+    def dtype_name(self, key: str) -> str:
+        """The dtype of a tensor's values, as safetensors files call it, without reading it."""
+        if key in self.quantized.tensors:
+            return self.quantized.dtype
+        return str(self._files[self._names[key]].get_slice(self._names[key]).get_dtype())
 
     def same(self, key: str, other: str) -> bool:
         """Whether two tensors have the same values."""
@@ -163,7 +175,7 @@ class Part:
     """Whether it is these tensors, or matrices of them, one below the other."""
 
 
-class Lazy(Mapping[str, torch.Tensor]):
+class Lazy(Declared):
     """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once."""
 
     def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> None:
@@ -176,6 +188,18 @@ class Lazy(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.parts[name].read()
+
+    def declared(self, name: str) -> tuple[str, list[int]] | None:
+        """Dtype and shape of a tensor that is one of the checkpoint's, or several of them one below the other."""
+        part = self.parts[name]
+        if not part.joined:
+            return None
+        shapes = [self.checkpoint.shape(key)[0 if part.index is None else 1 :] for key in part.keys]
+        dtypes = {self.checkpoint.dtype_name(key) for key in part.keys}
+        if len(dtypes) > 1 or (len(shapes) > 1 and len({(len(s), *s[1:]) for s in shapes}) > 1):
+            return None
+        rows = [] if len(shapes) == 1 else [sum(s[0] for s in shapes)]
+        return dtypes.pop(), [*rows, *shapes[0][len(rows) :]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.parts)

@@ -10,22 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from .. import _api
-from .._errors import InputError
+from .._calibrate import Statistics
+from .._errors import FileMissingError, InputError
 from .._foreign import by_transformers, config_of, read_json
-from .._options import exactly, patterns
+from .._options import exactly, is_statistics_file, patterns
 from .._reports import CompressionReport
-from . import _beside, _card, _folder_kinds, _load
+from . import _beside, _card, _folder_kinds, _hub, _load
 from ._checkpoint import Checkpoint, Lazy, Part
 from ._find import Candidate, find
 from ._folder import WEIGHTS
 from ._names import Match, check, match
 from ._plain import as_ever
-from ._put_folder import new_folder
+from ._put_folder import folder_exists, new_folder
 from ._reads import layer_reads, tensor, whole
+from ._remote import RemoteCheckpoint
 from ._replace import nothing_to_compress
 from ._save import CONFIG, FILE
 from ._stored import as_stored, forget_quantization, is_exact
 from ._ties import settle
+
+# Which repository a name is of, in the words of load_model.
+_OF_REPOSITORIES = ("revision", "subfolder", "token", "cache_dir", "local_files_only", "force_download")
 
 
 def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionReport:
@@ -38,26 +43,69 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionR
     :raises InputError: if the source is not the folder of a model, or there is something else at ``dst``.
     :raises OutputExistsError: if there is a compressed model and ``overwrite`` was not asked for.
     """
-    if not isinstance(src, str | os.PathLike) or not Path(src).is_dir():
+    hub = {name: options.pop(name, None) for name in _OF_REPOSITORIES}
+    hub = {name: value for name, value in hub.items() if value is not None}
+    if not isinstance(src, str | os.PathLike) or os.path.isfile(src):
         raise InputError(
             "a folder is written of the folder of a model (name that, or an output that ends with .wcodec)"
         )
-    source, target = Path(src), Path(dst)
-    _folder_kinds.check(source)
     overwrite = bool(options.pop("overwrite", False))
+    if not overwrite and (Path(dst) / FILE).exists():
+        # Fetching may take long: better now than at its end.
+        raise folder_exists(dst)
+    source, checkpoint = _opened(os.fspath(src), _hub.Options(**hub), options)
+    try:
+        return _compress(source, checkpoint, dst, overwrite, options)
+    finally:
+        if checkpoint is not None:
+            checkpoint.close()
+
+
+def _opened(name: str, hub: _hub.Options, options: dict[str, Any]) -> tuple[Path, RemoteCheckpoint | None]:
+    """The folder of a model; of a repository whose weights are not here, that of the files beside them, and what reads
+    them from the Hub."""
+    if os.path.isdir(name):
+        source = Path(name, hub.subfolder)
+        _folder_kinds.check(source)
+        return source, None
+    trusted = bool(options.get("trust_remote_code"))
+    found = _hub.described(name, hub, trusted, with_page=True)
+    if found is None or _runs(options) or _hub.has_weights(found):
+        # From the cache, or into it: what runs the model reads its files.
+        return _hub.downloaded(name, hub, trusted, with_page=True), None
+    if any(file.endswith(".wcodec") for file in found.weights):
+        raise InputError(f"{name}: it is a compressed model (name the original checkpoint)", file=name)
+    if not any(file.endswith(".safetensors") for file in found.weights):
+        raise FileMissingError(f"{name}: its weights are in no .safetensors file (name another repository)", file=name)
+    return _hub.with_files(found), RemoteCheckpoint(found)
+
+
+def _runs(options: dict[str, Any]) -> bool:
+    """Whether the model itself runs before it is encoded, or is tried in several ways."""
+    calibrate = options.get("calibrate")
+    reads = isinstance(calibrate, str | os.PathLike) and not is_statistics_file(calibrate)
+    tried = any(options.get(key) is not None for key in ("budget", "quality"))
+    return tried or reads or not isinstance(calibrate, Statistics | str | os.PathLike | None)
+
+
+def _compress(
+    source: Path, checkpoint: RemoteCheckpoint | None, dst: str, overwrite: bool, options: dict[str, Any]
+) -> CompressionReport:
+    target = Path(dst)
     wanted = patterns("include", options.pop("include", ())), patterns("exclude", options.pop("exclude", ()))
     inputs = [p for p in map(options.get, ("calibrate", "text")) if isinstance(p, str | os.PathLike)]
     with new_folder(dst, source, inputs, overwrite) as (new, folder):
-        report = _fill(source, new, wanted, options)
+        report = _fill(source, checkpoint or Checkpoint(source), new, wanted, options)
         _write_card(source, new, target, options)
         folder.finish()
     return replace(report, path=os.fspath(target / FILE))
 
 
-def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options: dict[str, Any]) -> CompressionReport:
+def _fill(
+    source: Path, checkpoint: Checkpoint, new: Path, wanted: tuple[list[str], list[str]], options: dict[str, Any]
+) -> CompressionReport:
     trusted = bool(options.get("trust_remote_code"))
     config = config_of(source, trust_remote_code=trusted)
-    checkpoint = Checkpoint(source)
     with as_ever():
         with by_transformers(source, "makes no model of its config"):
             model = _load.skeleton(config, _load.computing_dtype_of(config, source), trusted)
@@ -80,16 +128,21 @@ def _fill(source: Path, new: Path, wanted: tuple[list[str], list[str]], options:
     options = {**options, "transpose": transpose, "exclude": [exactly(name) for name in rest]}
     as_they_are = all(part.keys == (name,) and part.index is None for name, part in parts.items())
     # A folder with an adapter is no source of one file, which could not have both.
-    if as_they_are and not (source / _folder_kinds.ADAPTER).is_file():
+    if as_they_are and checkpoint.is_local and not (source / _folder_kinds.ADAPTER).is_file():
         skip = [*patterns("skip", options.pop("skip", ())), *(exactly(key) for key in checkpoint if key not in parts)]
         report = _api.compress(source, new / FILE, skip=skip, **options)
     else:
+        if as_they_are:
+            # In the order of the files, as these themselves would be encoded.
+            parts = {key: parts[key] for key in checkpoint if key in parts}
         # Of stacks of experts, which are in one tensor, each is stored by itself; others are made of several.
         weights = Lazy(checkpoint, parts)
+        if isinstance(checkpoint, RemoteCheckpoint):
+            checkpoint.expect(key for part in parts.values() for key in part.keys)
         report = _api.compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
     _beside.copy(source, new, checkpoint.files).tell(source)
     record = forget_quantization(read_json(source / CONFIG))
-    # Where nothing says it, transformers looks at the first tensor of a file that it knows.
+    # Without it, transformers looks at the first tensor of a file that it knows.
     if not any(record.get(key) for key in ("dtype", "torch_dtype")):
         record["dtype"] = str(checkpoint.dtype).removeprefix("torch.")
     record[WEIGHTS] = FILE

@@ -10,7 +10,7 @@ from typing import Any
 from .._errors import FileMissingError, InputError
 from .._foreign import read_json
 
-# Key of config.json: the file that transformers reads weights from. Where that is the container, it has them all, and
+# Key of config.json: the file that transformers reads weights from. If that is the container, it has them all, and
 # who does not know the format stops at its name.
 WEIGHTS = "transformers_weights"
 

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -64,23 +65,57 @@ class Options:
         }  # fmt: skip
 
 
-def downloaded(name: str, options: Options | None = None, trust_remote_code: bool = False) -> Path:
+def downloaded(
+    name: str, options: Options | None = None, trust_remote_code: bool = False, with_page: bool = False
+) -> Path:
     """The folder of a repository with all that is read of it, from the Hub or from what was fetched before: the weights
     in the form that is read, and the small files beside them.
 
     :param trust_remote_code: whether Python files are fetched.
+    :param with_page: whether what is for people to read is: README, licences.
     :raises FileMissingError: if there is no such repository, or something of it cannot be had; the file is named.
     :raises InputError: if the repository is no model that is read.
     """
     options = options or Options()
+    found = described(name, options, trust_remote_code, with_page)
+    if found is None:
+        return _from_cache(name, options)
+    return _fetch(name, options, found.prefix, [*found.weights, *found.small])
+
+
+@dataclass(frozen=True)
+class Found:
+    """The contents of a repository, and a folder with those of its files that say what it is."""
+
+    name: str
+    options: Options
+    prefix: str
+    """The subfolder, with ``/`` at its end, if there is one."""
+    folder: Path
+    weights: list[str]
+    """Files of weights, and their index."""
+    small: list[str]
+    """Files beside them."""
+    sizes: Mapping[str, int | None]
+
+
+def described(name: str, options: Options, trust_remote_code: bool = False, with_page: bool = False) -> Found | None:
+    """The contents of a repository; ``None`` where the Hub is not asked or does not answer.
+
+    :param trust_remote_code: whether Python files count.
+    :param with_page: whether what is for people to read counts: README, licences.
+    :raises FileMissingError: if there is no such repository, or something of it is missing; the file is named.
+    :raises InputError: if the repository is no model that is read.
+    """
     _places.check(name, hub=True, local_files_only=options.local_files_only, cache_dir=options.cache_dir)
     try:
         import huggingface_hub  # noqa: F401
     except ImportError:
         raise _places.missing(name) from None
-    sizes = None if options.offline else _listed(name, options)
-    if sizes is None:
-        return _from_cache(name, options)
+    listed = None if options.offline else _listed(name, options)
+    if listed is None:
+        return None
+    sizes, commit = listed
     prefix = f"{options.subfolder.strip('/')}/" if options.subfolder else ""
     here = {n.removeprefix(prefix): size for n, size in sizes.items() if n.startswith(prefix)}
     if not here:
@@ -101,21 +136,22 @@ def downloaded(name: str, options: Options | None = None, trust_remote_code: boo
         return read_json(_fetch(name, options, prefix, [file]) / file)
 
     wanted = weights_of({n for n in here if "/" not in n}, read, name)
-    small = [n for n, size in here.items() if _is_read(n, size, trust_remote_code)]
+    small = [n for n, size in here.items() if _is_read(n, size, trust_remote_code, with_page)]
     # Parts of weights are named where they are missing, before the others are fetched.
     for file in wanted:
         if file not in here:
             raise _not_there(name, prefix + file, "the repository does not have it", "tell those who made it")
-    return _fetch(name, options, prefix, [*wanted, *small])
+    pinned = changed(options, revision=commit) if commit else options
+    return Found(name, pinned, prefix, folder, wanted, small, here)
 
 
-def _is_read(name: str, size: int | None, code: bool) -> bool:
+def _is_read(name: str, size: int | None, code: bool, with_page: bool = False) -> bool:
     base = name.rpartition("/")[2].lower()
     if base.endswith(".py"):
         return code
     return (
-        not base.startswith(_UNREAD)
-        and not _beside.is_picture(base)
+        (with_page or not base.startswith(_UNREAD))
+        and (with_page or not _beside.is_picture(base))
         and (_beside.belongs(name, size) or name == _CONFIG)
     )
 
@@ -169,8 +205,8 @@ def _shards(index: dict[str, Any], place: str) -> list[str]:
     return sorted(set(places.values()))
 
 
-def _listed(name: str, options: Options) -> dict[str, int | None] | None:
-    """The files of a repository and their bytes; ``None`` if the Hub cannot be reached."""
+def _listed(name: str, options: Options) -> tuple[dict[str, int | None], str | None] | None:
+    """The files of a repository, their bytes and the commit; ``None`` if the Hub cannot be reached."""
     from huggingface_hub import HfApi
     from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -183,7 +219,8 @@ def _listed(name: str, options: Options) -> dict[str, int | None] | None:
         raise _unreachable(name, error) from None
     except Exception:
         return None
-    return {file.rfilename: getattr(file, "size", None) for file in found.siblings or ()}
+    sizes = {file.rfilename: getattr(file, "size", None) for file in found.siblings or ()}
+    return sizes, getattr(found, "sha", None)
 
 
 def _fetch(name: str, options: Options, prefix: str, files: Iterable[str]) -> Path:
@@ -322,6 +359,23 @@ def fetched(name: str, file: str, options: Options) -> Path:
     return Path(str(found))
 
 
+def with_files(found: Found) -> Path:
+    """The folder of a repository with the files beside its weights, fetched if they are not there."""
+    return _fetch(found.name, found.options, found.prefix, [*found.small, *(n for n in _TELLING if n in found.sizes)])
+
+
+def has_weights(found: Found) -> bool:
+    """Whether all files of weights were fetched before, of this commit."""
+    from huggingface_hub import try_to_load_from_cache
+
+    options = found.options
+    places = (
+        try_to_load_from_cache(found.name, found.prefix + file, cache_dir=options.cache_dir, revision=options.revision)
+        for file in found.weights
+    )
+    return not options.force_download and all(isinstance(place, str) for place in places)
+
+
 def cached_repository(folder: Path) -> str | None:
     """The repository that a folder of the Hub's cache is of; ``None`` for any other folder."""
     found = _of_cache(folder)
@@ -365,4 +419,5 @@ def _as_called(options: Options) -> Options:
     return options
 
 
-__all__ = ["Options", "cached_repository", "container_beside", "container_in", "downloaded", "fetched", "weights_of"]
+__all__ = ["Options", "Found", "cached_repository", "container_beside", "container_in", "described",
+           "downloaded", "fetched", "has_weights", "weights_of", "with_files"]  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from .._classes import derived
 from .._errors import InputError
 from ..nn import CompressedLayer
+from . import _card
 from ._folder import WEIGHTS
 from ._save import save_pretrained
 
@@ -67,6 +69,11 @@ def _push(model: Any, repo_id: str, **options: Any) -> Any:
         raise InputError(f"push_to_hub of a model with compressed layers does not take {names} (leave it out)")
     with tempfile.TemporaryDirectory(prefix="wcodec-push-") as folder:
         save_pretrained(model, folder)
+        # It names the repository, not a folder that will be gone.
+        readme = Path(folder, _card.FILE)
+        readme.write_text(
+            _card.card(Path(folder), _card.original_of(_card.read(Path(folder))), repo_id, repo_id), "utf-8"
+        )
         return _upload(folder, repo_id, options)
 
 

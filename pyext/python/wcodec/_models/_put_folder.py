@@ -22,6 +22,11 @@ _OURS = (
 )
 
 
+def folder_exists(target: str) -> OutputExistsError:
+    """The error where there is a compressed model that is not to be replaced."""
+    return OutputExistsError(f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target)
+
+
 @contextmanager
 def new_folder(
     target: str, source: Path, inputs: Iterable[str | os.PathLike[str]], overwrite: bool
@@ -44,6 +49,4 @@ def new_folder(
     except OutputExistsError as error:
         if error.file is None or Path(error.file).name != Path(target).name:
             raise
-        raise OutputExistsError(
-            f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target
-        ) from None
+        raise folder_exists(target) from None

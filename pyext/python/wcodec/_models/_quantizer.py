@@ -44,7 +44,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     path = files[0] if is_whole else container_beside(files, config.file)
     with as_ever():
         container = Container.open(path)
-        # Of an earlier version, what is not compressed is in files that transformers reads.
+        # Earlier versions have what is not compressed in files that transformers reads.
         rest = None if is_whole else Checkpoint(_source(files), rest=True, files=files)
         stored = Stored(container, rest)
         keep_float32(model, dtype)
@@ -72,8 +72,8 @@ def _source(files: list[Any]) -> Path:
 
 
 def _left_to_transformers(found: Match, candidates: list[Candidate], stored: Stored) -> list[str]:
-    """Tensors that are stored as they are, and that transformers reads as it does those of any checkpoint. What layers
-    are made of is ours, and so is what makes up parameters together."""
+    """Tensors that are stored as they are, and that transformers reads as it does those of any checkpoint. Tensors of
+    layers are ours, and so are those that make up a parameter together."""
     taken = {key for c in candidates for one in c.tensors for key in one}
     taken.update(key for name in (*found.experts, *found.made) for key in found.keys(name))
     entries = ((key, stored.container[key]) for key in stored.decoded if not stored.decoded.has_scales(key))
@@ -100,7 +100,7 @@ def _check_stored_shapes(model: Any, found: Match, stored: Stored, path: Path) -
 
 
 def _check_extra(model: Any, found: Match, values: Collection[str], path: Path) -> None:
-    """What a container has compressed beside the layers of a model: an error if it is to be that of this very class,
+    """Compressed tensors beside the layers of a model: an error if it is to be that of this very class,
     and as with transformers a warning if the model is another head, or none, on the same layers."""
     kind = type(model).__name__
     extra = [key for key in found.extra if key in values]

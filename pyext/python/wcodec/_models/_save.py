@@ -94,7 +94,7 @@ def save_pretrained(
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             return stack.enter_context(output(target / name, overwrite=overwrite))
 
-        # Of an earlier version, what was not compressed; its container says that it is not all.
+        # A file of an earlier version, which would pass for the model.
         old_rest = target / REST if is_part(target) else None
         outputs = [begin(FILE)]
         names = list(dict.fromkeys(name for layer in layers for name in layer.tensors))

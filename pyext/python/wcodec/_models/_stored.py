@@ -11,7 +11,7 @@ import torch
 from .. import _native
 from .._errors import InputError
 from .._quantized import QuantizedTensor
-from .._sources import Described
+from .._sources import Declared, Described
 from ._checkpoint import Checkpoint, Lazy
 from ._find import Candidate
 from ._folder import WEIGHTS
@@ -57,7 +57,7 @@ def _pairs(parts: list[QuantizedTensor | None], index: int | None) -> list[tuple
     return found if aligned and len(forms) == 1 else None
 
 
-class AsStored(Described):
+class AsStored(Described, Declared):
     """Tensors to compress, some of them codes with their scales beside them, read when they are needed."""
 
     def __init__(self, weights: Lazy, pairs: Mapping[str, list[tuple[QuantizedTensor, int | None]]]) -> None:
@@ -88,6 +88,10 @@ class AsStored(Described):
         return (
             scales.reshape(-1) if grid.block_rows == 1 and grid.scale_cols == 1 else scales.reshape(-1, grid.scale_cols)
         )
+
+    def declared(self, name: str) -> tuple[str, list[int]] | None:
+        """As of the weights, of those that have no codes here."""
+        return None if name in self._scales or name in self._pairs else self._weights.declared(name)
 
     def __iter__(self) -> Iterator[str]:
         for name in self._weights:
