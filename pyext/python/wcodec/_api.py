@@ -17,7 +17,7 @@ from ._errors import InputError
 from ._files import check_output
 from ._keywords import keywords, renamed
 from ._models import _folder
-from ._options import choice, decode_options, encode_options, path_of, shown
+from ._options import calibration, choice, decode_options, encode_options, path_of, shown
 from ._places import is_path
 from ._progress import ProgressCallback, reporter
 from ._reports import Comparison, CompressionReport, VerifyReport
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _Path = str | os.PathLike[str]
 FRAMEWORKS = ("numpy", "torch")
 # What :func:`_chosen` takes by name beside the encoder's options.
-_OF_CALIBRATION = ("calibrate", "feedback", "device", "model", "trust_remote_code")
+_OF_CALIBRATION = ("calibrate", "calibration_tokens", "feedback", "device", "model", "trust_remote_code")
 
 
 @keywords(CompressOptions)
@@ -113,6 +113,7 @@ def compress(
         no sense.
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
+    calibrate = calibration(calibrate)
     encoding: dict[str, Any] = {
         "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules, "coder": coder,
         "include": include, "exclude": exclude, "overwrite": overwrite, "metadata": metadata, **options,
@@ -134,7 +135,7 @@ def compress(
     if text is not None:
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
     target = path_of(dst)
-    with _calibrated(src, encoding, progress) as (chosen, levels), reporter(progress, "encode") as callback:
+    with _calibrated(src, encoding, progress) as (chosen, levels, callback):
         found = _native.encode(native_source(src), target, chosen, callback, levels)
     return CompressionReport._from_native(target, found)
 
@@ -174,18 +175,26 @@ def _chosen(
     progress: bool | ProgressCallback = False,
     model: Any = None,
     trust_remote_code: bool = False,
-) -> Iterator[tuple[_EncodeOptions, _ChooseLevels | None]]:
-    """What the native encoder takes: options, and what chooses levels where scheme ``rate`` is calibrated."""
+    calibration_tokens: int | None = None,
+) -> Iterator[tuple[_EncodeOptions, _ChooseLevels | None, ProgressCallback | None]]:
+    """What the native encoder takes: options, what chooses levels where scheme ``rate`` is calibrated, and what is told
+    how far it is."""
+    calibrate = calibration(calibrate)
     if calibrate is None:
-        yield encode_options(**options), None
+        if calibration_tokens is not None:
+            raise InputError("calibration_tokens go with calibrate (pass calibrate=True, or leave them out)")
+        with reporter(progress, "encode") as callback:
+            yield encode_options(**options), None, callback
         return
     _torch.require()
     from ._calibrate import prepared
 
     if options.get("scheme") is None and options.get("bits") is None and options.get("trellis") is None:
         options = {**options, "scheme": "rate"}
-    place = {"feedback": feedback, "device": device, "model": model, "trust_remote_code": trust_remote_code}
-    with prepared(src, calibrate, options, **place, progress=progress is True) as chosen:
+    with prepared(
+        src, calibrate, options, feedback=feedback, device=device, model=model, trust_remote_code=trust_remote_code,
+        tokens=calibration_tokens, progress=progress,
+    ) as chosen:  # fmt: skip
         yield chosen
 
 
@@ -216,20 +225,20 @@ def compress_to_bytes(
         "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules, "coder": coder,
         "include": include, "exclude": exclude, "metadata": metadata, **options,
     }  # fmt: skip
-    with _calibrated(src, encoding, progress) as (chosen, levels), reporter(progress, "encode") as callback:
+    with _calibrated(src, encoding, progress) as (chosen, levels, callback):
         data, text = _native.encode_to_bytes(native_source(src), chosen, callback, levels)
     return data, CompressionReport._from_native(None, text)
 
 
 def compress_in_memory(src: Source, *, progress: bool | ProgressCallback = False, **options: Any) -> Container:
     """Encodes into memory for use at once: takes less time and memory than opening :func:`compress_to_bytes`."""
-    with _calibrated(src, options, progress) as (chosen, levels), reporter(progress, "encode") as callback:
+    with _calibrated(src, options, progress) as (chosen, levels, callback):
         return Container(_native.encode_to_container(native_source(src), chosen, callback, levels))
 
 
 def _calibrated(
     src: Source, options: dict[str, Any], progress: bool | ProgressCallback
-) -> AbstractContextManager[tuple[_EncodeOptions, _ChooseLevels | None]]:
+) -> AbstractContextManager[tuple[_EncodeOptions, _ChooseLevels | None, ProgressCallback | None]]:
     """As :func:`_chosen`, of all that was given by name."""
     known = {key: options.pop(key) for key in _OF_CALIBRATION if key in options}
     return _chosen(src, options, progress=progress, **known)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from ._calibrate import Statistics
 
-Calibration: TypeAlias = "Statistics | str | os.PathLike[str] | Sequence[int] | torch.Tensor"
-"""Statistics for scheme ``rate``, or what they are collected on."""
+Calibration: TypeAlias = "Statistics | bool | str | os.PathLike[str] | Sequence[int] | torch.Tensor"
+"""Statistics for scheme ``rate``, or what they are collected on: ``True`` is text that the model writes."""
 
 
 class Rule(TypedDict, total=False):
@@ -69,6 +69,8 @@ class CodingOptions(StorageOptions, total=False):
     """Whether every tensor is to have ``bits`` bits, and not all of them together."""
     steps: Mapping[str, float] | None
     """With scheme ``rate``, by the name of a tensor what its steps are to be times those of others."""
+    calibration_tokens: int | None
+    """Tokens that ``calibrate`` looks at; as :func:`collect_statistics` has it if left out."""
     feedback: bool
     """``False`` uses of the statistics of ``calibrate`` only how much each tensor matters: seconds."""
 
@@ -82,7 +84,8 @@ class FileOptions(CodingOptions, total=False):
     transpose: str | Iterable[str]
     """Glob patterns of 2-D tensors that are stored ``[in, out]``, so that their columns are the rows."""
     device: str | torch.device | None
-    """The device that calibration computes on; the CPU if left out."""
+    """The device that calibration computes on; a GPU that has room if left out (or ``"auto"``) and there is one,
+    otherwise the CPU."""
     trust_remote_code: bool
     """Whether code that comes with the model of a folder may be run, where a model is built: for an output that is a
     folder, a ``budget``, a ``quality`` or ``calibrate``."""

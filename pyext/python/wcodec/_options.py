@@ -162,6 +162,15 @@ _LONGEST_HEADER = 100_000_000
 _DESCRIPTION = 1 << 16
 
 
+def calibration(value: Any) -> Any:
+    """``calibrate`` as it is meant: ``True`` is the model's own text, and ``False`` no calibration.
+
+    >>> calibration(True), calibration(False), calibration(None), calibration("text.txt")
+    ('self', None, None, 'text.txt')
+    """
+    return ("self" if value else None) if isinstance(value, bool) else value
+
+
 def is_statistics_file(value: Any) -> bool:
     """Whether ``calibrate`` names a file of statistics, and not a text to collect them on: by its ending, or by what
     the file says of itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,71 @@ def reporter(progress: bool | ProgressCallback, title: str) -> Iterator[Progress
 
     try:
         yield update
+    finally:
+        bar.close()
+
+
+class Stages:
+    """Work of several stages under one progress, which goes to its end once.
+
+    Stages follow each other in the order in which they are named. One that is left out, or that ends early, counts as
+    done as soon as a later one begins.
+
+    >>> seen = []
+    >>> stages = Stages({"collecting": 1, "encoding": 3}, lambda stage, part: seen.append((stage, part)))
+    >>> stages.of("collecting")(1, 2), stages.of("encoding")(3, 3)
+    (None, None)
+    >>> seen
+    [('collecting', 0.125), ('encoding', 1.0)]
+
+    :param shares: by the name of a stage, its part of the work, about, in whatever unit.
+    :param tell: called with the stage at work and the part of all work that is done, 0 to 1.
+    """
+
+    def __init__(self, shares: Mapping[str, float], tell: Callable[[str, float], object]) -> None:
+        self._tell, self._done = tell, 0.0
+        total = sum(shares.values())
+        self._places: dict[str, tuple[float, float]] = {}
+        at = 0.0
+        for name, share in shares.items():
+            self._places[name] = (at / total, share / total)
+            at += share
+
+    def of(self, stage: str) -> Callable[..., None]:
+        """What is called as ``(done, total)`` while a stage is at work, and with the name of what is, if there is
+        one."""
+        begin, share = self._places[stage]
+
+        def step(done: int, total: int, what: str = stage) -> None:
+            # A total that grows must not lead back.
+            self._done = min(1.0, max(self._done, begin + share * (done / total if total else 1.0)))
+            self._tell(what, self._done)
+
+        return step
+
+
+@contextmanager
+def staged(
+    progress: bool | Callable[[str, float], object], title: str, shares: Mapping[str, float]
+) -> Iterator[Stages]:
+    """One bar for all stages, in percent and with the stage's name behind it; or a function that is told of them; or
+    nothing."""
+    if callable(progress):
+        yield Stages(shares, progress)
+        return
+    tqdm = _tqdm() if progress else None
+    if tqdm is None:
+        yield Stages(shares, lambda stage, part: None)
+        return
+    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
+    bar = tqdm(total=100.0, desc=title, bar_format=form, delay=_DELAY_SECONDS, leave=False)
+
+    def update(stage: str, part: float) -> None:
+        bar.set_postfix_str(safe(stage), refresh=False)
+        bar.update(100.0 * part - bar.n)
+
+    try:
+        yield Stages(shares, update)
     finally:
         bar.close()
 

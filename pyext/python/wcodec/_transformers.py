@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 METHOD = "wcodec"
 # Options of it that are not the encoder's.
-_CALIBRATION = ("calibrate", "device", "feedback")
+_CALIBRATION = ("calibrate", "calibration_tokens", "device", "feedback")
 
 
 class _ConfigOptions(CodingOptions, total=False):

@@ -18,7 +18,7 @@ from ._collect import calibrate, collect_statistics
 from ._encode import prepared
 from ._factor import Feedback
 from ._quantize import Quantized, quantize
-from ._source import statistics_of
+from ._source import is_given, statistics_of
 from ._statistics import Statistics, StatisticsReport, feedback_for
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "calibrate",
     "collect_statistics",
     "feedback_for",
+    "is_given",
     "prepared",
     "quantize",
     "statistics_of",

@@ -19,6 +19,7 @@ from .._measure import _loading, _models
 from .._models._find import find
 from .._models._replace import _need_weights, nothing_to_compress
 from . import _factor, _hooks, _moments, _text
+from ._amount import windows_and_length
 from ._moments import Packed
 from ._plan import Input, plan
 from ._statistics import RARE_TOKENS, SiteRecord, Statistics, UnitRecord
@@ -40,8 +41,9 @@ def collect_statistics(
     tokenizer: Any = None,
     data: str | os.PathLike[str] | Sequence[int] | Iterable[Any] | torch.Tensor = "self",
     *,
-    windows: int = 64,
+    windows: int | None = None,
     length: int | None = None,
+    tokens: int | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
     full: bool = True,
@@ -67,8 +69,11 @@ def collect_statistics(
     :param tokenizer: for text, where the model's own is not to be found.
     :param data: ``"self"``; the path of a text; or token ids: of one text, or of many, in which case each is cut into
         windows of its own, until there are enough.
-    :param windows: pieces of text.
-    :param length: tokens of each; 512, or what the model can take, if left out.
+    :param windows: pieces of text. If they and ``tokens`` are left out, there are 32,768 tokens in 64 pieces, and on a
+        CPU fewer, down to 2,048, of models of more than 17 million weights: what two cores do in a minute or two.
+    :param length: tokens of each; 512, or what the model can take, if left out, and less where there are fewer than
+        8,192 tokens.
+    :param tokens: instead of ``windows``, tokens of all pieces together, about.
     :param seed: for what is drawn: text, and the predictions whose gradients are taken.
     :param device: where the model runs, and the statistics are summed up; where it is, if left out. Otherwise it is
         moved there, and back.
@@ -83,8 +88,8 @@ def collect_statistics(
     if _loading.is_place(model):
         model = _loading.original_of(model, device or "cpu", "auto", trust_remote_code)
     _models.check_model(model)
-    (windows,) = _models.whole("windows", windows)
-    length = _text.length_for(model, length)
+    runs_on = _models.device_of(model) if device is None else _devices.place(device)
+    windows, length = windows_and_length(model, windows, length, tokens, runs_on)
     budget = _options.size("memory", memory, 1) or 0
     candidates, skipped = find(model, [], [], True)
     _need_weights(candidates)

@@ -16,7 +16,7 @@ from .._container import Container, TensorEntry
 from .._errors import FormatError, InputError, UnsupportedError
 from .._foreign import by_transformers, class_of, config_of
 from .._keywords import given, keywords
-from .._options import exactly, path_of, patterns, shown
+from .._options import calibration, exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings, refuse_disk
@@ -175,14 +175,17 @@ def calibrated(
     options: dict[str, Any], folder: Path, device: torch.device, trust_remote_code: bool, progress: bool
 ) -> dict[str, Any]:
     """Options with the statistics that ``calibrate`` asks for. Unless they are given, the folder's model runs."""
-    if options.get("calibrate") is None:
+    options = dict(options)
+    tokens = options.pop("calibration_tokens", None)
+    if (calibrate := calibration(options.pop("calibrate", None))) is None:
         return options
-    from .._calibrate import statistics_of
+    from .._calibrate import is_given, statistics_of
 
     def source() -> Any:
         return original_model(folder, device, "auto", trust_remote_code)[0]
 
-    return {"device": device, **options, "calibrate": statistics_of(source, options["calibrate"], progress=progress)}
+    collecting = {} if is_given(calibrate) else {"tokens": tokens, "progress": progress}
+    return {"device": device, **options, "calibrate": statistics_of(source, calibrate, **collecting)}
 
 
 def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -> Any:

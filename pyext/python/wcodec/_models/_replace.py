@@ -13,7 +13,7 @@ from .. import _api
 from .._coding import CodingOptions
 from .._errors import InputError
 from .._keywords import given, keywords
-from .._options import exactly, patterns, shown
+from .._options import calibration, exactly, patterns, shown
 from .._progress import ProgressCallback
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
 from ..nn._forms import form_of
@@ -118,6 +118,7 @@ def compress_(
         raise nothing_to_compress(type(model).__name__, model, skipped)
     _need_weights(candidates)
     before = _parameter_bytes(model)
+    calibrate = calibration(calibrate)
     encoding = given({
         "scheme": scheme, "coder": coder, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
         "device": device, "model": None if calibrate is None else model, **options,

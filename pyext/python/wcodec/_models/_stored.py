@@ -22,7 +22,7 @@ _SCALES = "_scale_inv"
 
 def is_exact(encoding: Mapping[str, Any]) -> bool:
     """Whether weights are kept bit for bit, unless rules say something else of some."""
-    return encoding.get("scheme") in ("lossless", "raw") and encoding.get("calibrate") is None
+    return encoding.get("scheme") in ("lossless", "raw") and encoding.get("calibrate") in (None, False)
 
 
 def as_stored(weights: Lazy, kept: list[Candidate]) -> Lazy | AsStored:

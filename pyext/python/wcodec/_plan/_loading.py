@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from .._errors import InputError
-from .._options import is_statistics_file, shown
+from .._options import calibration, is_statistics_file, shown
 
 
 class Factors(Protocol):
@@ -40,6 +40,7 @@ def factors_of(calibrate: Any, model: Any = None, tokenizer: Any = None, **optio
 
     :param options: further ones of :func:`wcodec.collect_statistics`.
     """
+    calibrate = calibration(calibrate)
     if calibrate is None or callable(getattr(calibrate, "factors", None)):
         found: Factors | None = calibrate
         return found

@@ -13,7 +13,7 @@ from .._errors import InputError
 from .._keywords import keywords
 from .._measure import _models
 from .._models._original import is_model, original_model
-from .._options import TILED_CODERS, choice, encode_options, shown
+from .._options import TILED_CODERS, calibration, choice, encode_options, shown
 from .._reports import TensorInfo, error_of
 from . import _loading
 from ._candidates import RoleDamage, damages
@@ -44,6 +44,7 @@ def plan(
     quality: str | None = None,
     text: str | os.PathLike[str] | Sequence[int] | torch.Tensor | None = None,
     calibrate: Calibration | None = None,
+    calibration_tokens: int | None = None,
     feedback: bool = True,
     trellis: bool | None = None,
     coder: str = "rans",
@@ -98,6 +99,7 @@ def plan(
     """
     begin = time.perf_counter()
     wanted = target(budget, quality, options.pop("bits", None))
+    calibrate = calibration(calibrate)
     if scheme not in (None, "rate"):
         raise InputError(
             f"scheme={shown(scheme)} has no bits to choose for a budget or a quality (leave scheme out, or use 'rate')"
@@ -124,7 +126,7 @@ def plan(
         recipe=own,
         scheme=scheme,
         trellis=trellis,
-        statistics=_loading.factors_of(calibrate, original, tokenizer, progress=progress),
+        statistics=_loading.factors_of(calibrate, original, tokenizer, tokens=calibration_tokens, progress=progress),
         # It finds one number of bits for all tensors.
         feedback=feedback and not _has_rates(rules),
         config=getattr(original, "config", None),

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _api
 from .._errors import OutputExistsError
+from .._measure import _models
 from .._measure._models import StepCallback
 from .._models._original import is_model
 from .._options import path_of
@@ -36,9 +37,24 @@ def compress_by_plan(
         # Planning takes long: better now than at its end.
         raise OutputExistsError(f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target)
     known = {key: value for key, value in options.items() if key != "overwrite"}
+    known["device"] = _place(src, known)
     tell: bool | StepCallback = progress if isinstance(progress, bool) else _as_steps(progress)
     found = plan(src, **known, **(planning or {}), progress=tell)
     return write(src, target, found, overwrite=overwrite, progress=progress)
+
+
+def _place(src: Any, options: dict[str, Any]) -> Any:
+    """Where a plan measures: as asked for, or on a GPU where there is one that has room. Without a model that runs,
+    torch need not be there."""
+    device = options.get("device")
+    runs = options.get("text") is not None or options.get("calibrate") is not None
+    if not runs:
+        return device if device not in (None, "auto") else "cpu"
+    if device is None and is_model(src):
+        return _models.device_of(src)
+    from .._calibrate._amount import bytes_of, chosen_place
+
+    return chosen_place(device, bytes_of(Path(path_of(src))) if isinstance(src, str | os.PathLike) else 0)
 
 
 def write(
