@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from ._coding import Calibration, Rules
     from ._native import _ChooseLevels, _EncodeOptions
+    from ._plan import PlanReport
 
 _Path = str | os.PathLike[str]
 FRAMEWORKS = ("numpy", "torch")
@@ -52,6 +55,7 @@ def compress(
     budget: int | str | None = None,
     quality: str | None = None,
     text: Any = None,
+    plan: PlanReport | _Path | None = None,
     overwrite: bool = False,
     metadata: Mapping[str, str] | None = None,
     progress: bool | ProgressCallback = True,
@@ -103,6 +107,8 @@ def compress(
         looked at before anything is written; ``src`` may be a model, too.
     :param quality: instead of bits, a bound of the damage, such as ``"kl<=0.02"``, likewise.
     :param text: with ``budget`` or ``quality``, what damage is measured on: a path, text or token ids.
+    :param plan: instead of all of these, what :func:`wcodec.plan` returned, or the file that it was saved in: encoded
+        as planned, without measuring anything again. The plan must be of this model.
     :param overwrite: whether an existing ``dst`` may be replaced.
     :param metadata: text to add to the checkpoint's metadata.
     :param progress: a bar, nothing, or a callback ``(tensor, done_bytes, total_bytes)``. What a callback raises stops
@@ -113,31 +119,41 @@ def compress(
         no sense.
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
+    begin = time.perf_counter()
     calibrate = calibration(calibrate)
     encoding: dict[str, Any] = {
         "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules, "coder": coder,
         "include": include, "exclude": exclude, "overwrite": overwrite, "metadata": metadata, **options,
     }  # fmt: skip
     wanted = {"budget": budget, "quality": quality, "text": text}
-    check_output(dst, calibrate, text)
+    check_output(dst, calibrate, text, plan)
+    if plan is not None:
+        from ._plan import compress_as_planned
+
+        return _timed(compress_as_planned(src, dst, plan, {**encoding, **wanted, "progress": progress}), begin)
     if _folder.is_meant(path_of(dst)):
         _torch.require()
         from ._models._encode_folder import compress_folder
 
-        return compress_folder(src, path_of(dst), {**encoding, **wanted, "progress": progress})
+        return _timed(compress_folder(src, path_of(dst), {**encoding, **wanted, "progress": progress}), begin)
     if isinstance(src, str) and not os.path.lexists(src) and "/" in src and not is_path(src):
         raise InputError(f"{src}: a model of the Hub is encoded to a folder (end the output with /)", file=src)
     for name in REPOSITORY:
         if encoding.pop(name, None):
             raise InputError(f"{name} is of a model of the Hub, which is encoded to a folder (leave it out)")
     if budget is not None or quality is not None:
-        return _planned(src, dst, progress, {**_without_scales(encoding), **wanted})
+        return _timed(_planned(src, dst, progress, {**_without_scales(encoding), **wanted}), begin)
     if text is not None:
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
     target = path_of(dst)
     with _calibrated(src, encoding, progress) as (chosen, levels, callback):
         found = _native.encode(native_source(src), target, chosen, callback, levels)
-    return CompressionReport._from_native(target, found)
+    return _timed(CompressionReport._from_native(target, found), begin)
+
+
+def _timed(report: CompressionReport, begin: float) -> CompressionReport:
+    """A report with the seconds of the whole call: those of reading, calibrating and measuring, too."""
+    return replace(report, seconds=time.perf_counter() - begin)
 
 
 def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: dict[str, Any]) -> CompressionReport:

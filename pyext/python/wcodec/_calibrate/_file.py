@@ -34,21 +34,8 @@ _DTYPES = {torch.float32: "F32", torch.float16: "F16"}
 def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) -> None:
     """Writes the file, whole or not at all. Of other files it replaces none, which may be the model's."""
     check_place(path, overwrite)
-    description = {
-        "version": _VERSION,
-        "source": statistics.source,
-        "tokens": statistics.tokens,
-        "text_hash": statistics.text_hash,
-        "model_hash": statistics.model_hash,
-        "sites": {name: [s.cols, s.width, s.tokens, s.left] for name, s in statistics.sites.items()},
-        "units": {
-            name: [u.rows, u.cols, u.transposed, u.kind, u.expert, u.site, u.tokens, u.sensitivity]
-            for name, u in statistics.units.items()
-        },
-        "names": {name: list(parts) for name, parts in statistics.names.items()},
-    }
     tensors: list[torch.Tensor] = []
-    header: dict[str, Any] = {"__metadata__": {STATISTICS_KEY: json.dumps(description)}}
+    header: dict[str, Any] = {"__metadata__": {STATISTICS_KEY: json.dumps(description_of(statistics))}}
     at = 0
     for place, site in enumerate(statistics.sites):
         for number, block in enumerate(moments_of(statistics, site)):
@@ -70,6 +57,23 @@ def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) 
             for begin in range(0, len(data), _PIECE):
                 out.write(data[begin : begin + _PIECE].tobytes())
         out.finish()
+
+
+def description_of(statistics: Statistics) -> dict[str, Any]:
+    """What a file says of statistics in its metadata: everything but second moments."""
+    return {
+        "version": _VERSION,
+        "source": statistics.source,
+        "tokens": statistics.tokens,
+        "text_hash": statistics.text_hash,
+        "model_hash": statistics.model_hash,
+        "sites": {name: [s.cols, s.width, s.tokens, s.left] for name, s in statistics.sites.items()},
+        "units": {
+            name: [u.rows, u.cols, u.transposed, u.kind, u.expert, u.site, u.tokens, u.sensitivity]
+            for name, u in statistics.units.items()
+        },
+        "names": {name: list(parts) for name, parts in statistics.names.items()},
+    }
 
 
 def check_place(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable[str] = ()) -> None:

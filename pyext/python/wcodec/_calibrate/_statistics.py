@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 from collections.abc import Iterable
@@ -103,6 +105,8 @@ class Statistics:
         model_hash: str,
     ) -> None:
         self.units, self.sites, self.names = units, sites, names
+        self.path: str | None = None
+        """The file that has them, once they were saved or loaded."""
         self._moments = moments
         self._last: tuple[tuple[str, bool, str], _factor.Feedback] | None = None
         self.source = source
@@ -176,6 +180,15 @@ class Statistics:
         from ._file import save
 
         save(self, path, overwrite)
+        self.path = os.path.abspath(path)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that was measured but the second moments themselves, which tells statistics apart."""
+        from ._file import description_of
+
+        text = json.dumps(description_of(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Statistics:
@@ -185,7 +198,9 @@ class Statistics:
         """
         from ._file import load
 
-        return load(path)
+        found = load(path)
+        found.path = os.path.abspath(path)
+        return found
 
     def _size(self, name: str) -> int:
         unit = self.units[name]

@@ -11,6 +11,7 @@ from .._errors import OutputExistsError
 from .._files import files_of
 from .._native import safe
 from .._options import has_statistics
+from .arguments import positive
 from .output import document, put, say, show_progress
 
 
@@ -20,9 +21,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .safetensors file to write")
     parser.add_argument("--text", metavar="FILE",
                         help="a file of UTF-8 text to run the model on (default: text that it writes)")  # fmt: skip
-    parser.add_argument("--windows", type=int, default=64, metavar="N", help="pieces of text (default: 64)")
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument("--tokens", type=positive, metavar="N",
+                        help="tokens to look at (default: 32768; on a CPU fewer for large models)")  # fmt: skip
+    amount.add_argument("--windows", type=int, metavar="N", help="or pieces of text")
     parser.add_argument("--length", type=int, metavar="N",
-                        help="tokens of each (default: 512, or what the model takes)")  # fmt: skip
+                        help="tokens of each (default: 512, or fewer where there are fewer than 8192 in all, or what "
+                             "the model takes)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for what is drawn (default: 0)")
     parser.add_argument("--steps-only", action="store_true",
                         help="only how much each tensor matters, without second moments of inputs: seconds, and a "
@@ -55,8 +60,8 @@ def calibrate(arguments: argparse.Namespace) -> int:
     check_place(a.output, a.overwrite, [*read, *([] if a.text is None else [a.text])])
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)
     statistics = _calibrate.collect_statistics(
-        model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, seed=a.seed,
-        full=not a.steps_only, memory=a.memory or "16GB", progress=show_progress(a.quiet),
+        model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, tokens=a.tokens,
+        seed=a.seed, full=not a.steps_only, memory=a.memory or "16GB", progress=show_progress(a.quiet),
     )  # fmt: skip
     statistics.save(a.output, overwrite=a.overwrite)
     size = os.path.getsize(a.output)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .. import _places
-from .._errors import FormatError, InputError
+from .._errors import InputError
 from .._files import regular
-from .._options import is_statistics_file
+from . import calibration
 from .beginning import output_of
-from .output import check_plot
+from .output import check_plan, check_plot
 
 _TILED = ("rans", "huffman")
 
@@ -36,10 +36,13 @@ def _useless(a: argparse.Namespace, names: Iterable[str], useless: bool, why: st
 def encode(a: argparse.Namespace) -> None:
     """``wcodec encode``: options of coders and schemes that nothing uses."""
     a.output = output_of(a)
-    _statistics(a)
+    calibration.check(a)
     if _given(a, "text"):
         _places.check(a.text, "file")
         regular(Path(a.text))
+    if _given(a, "plan"):
+        _places.check(a.plan, "file")
+        regular(Path(a.plan))
     rules = [rule for _, rule in a.rule]
     coders = {a.coder or "rans", *(rule.get("coder") for rule in rules)}
     schemes = {rule.get("scheme") or ("rate" if "bits" in rule else None) for rule in rules}
@@ -50,7 +53,10 @@ def encode(a: argparse.Namespace) -> None:
     if a.scheme == "lossless" and "int8" not in schemes:
         _useless(a, ("scale", "block"), True, "with --scheme lossless, which has no scales", ", or change --scheme")
     rated = a.scheme == "rate" or _given(a, "bits") or a.trellis is not None or "rate" in schemes
-    rated = rated or _given(a, "statistics")
+    rated = rated or calibration.value_of(a) is not None
+    planned = _given(a, "budget") or _given(a, "quality") or _given(a, "plan")
+    _useless(a, ("device",), not planned and calibration.value_of(a) is None, "without --calibrate or a plan",
+            ", or calibrate")  # fmt: skip
     _useless(a, ("bits_per_tensor",), not rated, "without --bits", ", or give --bits")
 
 
@@ -86,24 +92,15 @@ def _there(a: argparse.Namespace, *, hub: bool) -> None:
     for name in ("model", "baseline", "tokenizer"):
         if _given(a, name):
             _places.check(getattr(a, name), hub=hub or name == "tokenizer")
-    for name in ("text", "statistics", "prompts"):
+    for name in ("text", "prompts"):
         if name == "text" and "prompts" in a:
             # That of generate is a prompt.
             continue
         if _given(a, name):
             _places.check(getattr(a, name), "file")
             regular(Path(getattr(a, name)))
-    _statistics(a)
-
-
-def _statistics(a: argparse.Namespace) -> None:
-    """Whether a file of statistics is one: a text would be taken for what to collect them on."""
-    if _given(a, "statistics"):
-        _places.check(a.statistics, "file")
-        if not is_statistics_file(regular(Path(a.statistics))):
-            raise FormatError(
-                f"{a.statistics}: not a file of statistics (name what wcodec calibrate wrote)", file=a.statistics
-            )
+    if hasattr(a, "statistics"):
+        calibration.check(a)
 
 
 def running(a: argparse.Namespace) -> None:
@@ -162,6 +159,9 @@ def calibrate(a: argparse.Namespace) -> None:
 def plan(a: argparse.Namespace) -> None:
     """``wcodec plan``: without a text no model runs."""
     _there(a, hub=False)
+    _useless(a, ("overwrite",), a.save is None, "without --save", ", or give --save")
+    if a.save is not None:
+        check_plan(a.save, a.overwrite)
     _useless(a, ("windows", "dtype", "tokenizer"), a.text is None, "without a text to measure damage on",
             ", or give --text")  # fmt: skip
 

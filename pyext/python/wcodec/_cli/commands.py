@@ -12,6 +12,7 @@ from .._errors import CorruptError
 from .._metadata import lines as plan_facts
 from .._options import DEFAULT_LEVEL
 from .._reports import VerifyReport, error_of
+from . import calibration
 from .beginning import announce, duration, next_command, seconds
 from .output import document, prose, put, show_progress
 
@@ -21,7 +22,10 @@ def encode(arguments: argparse.Namespace) -> int:
     a = arguments
     announce(a.src, a.quiet)
     planned = {"budget": a.budget, "quality": a.quality, "text": None if a.text is None else Path(a.text),
-               "calibrate": a.statistics}  # fmt: skip
+               "calibrate": calibration.value_of(a), "calibration_tokens": a.tokens,
+               "device": a.device, "plan": a.plan}  # fmt: skip
+    calibration.advise(a)
+    calibration.announce(a, a.src)
     report = _api.compress(
         a.src, a.output, **planned, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
         rules=dict(a.rule), scale=a.scale or "row", block=a.block, coder=a.coder or "rans", layout=a.layout or "pair",

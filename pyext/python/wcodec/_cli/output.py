@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from .._errors import FileError, InputError, UnsupportedError
+from .._errors import FileError, InputError, OutputExistsError, UnsupportedError
 from .._files import output
 from .._metadata import finite
 from .._native import safe, safe_lines
@@ -207,6 +207,20 @@ def check_plot(path: str) -> None:
         raise InputError(f"{path}: no picture of this kind can be drawn (end the name in .png, or in .svg or .pdf)")
     if not Path(path).resolve().parent.is_dir():
         raise FileError(f"{path}: the picture cannot be written: there is no such folder (choose another place)")
+
+
+def check_plan(path: str, overwrite: bool) -> None:
+    """Whether a plan can be saved there: before it is made, which takes minutes.
+
+    :raises InputError: if its name does not end in ``.json``.
+    :raises OutputExistsError: if there is a file that is not to be replaced.
+    """
+    if not path.endswith(".json"):
+        raise InputError(f"{path}: a plan is a file of JSON (end its name in .json)")
+    if os.path.lexists(path) and not overwrite:
+        raise OutputExistsError(f"{path} exists (choose another name, or pass --overwrite to replace it)", file=path)
+    if not Path(path).resolve().parent.is_dir():
+        raise FileError(f"{path}: the plan cannot be written: there is no such folder (choose another place)")
 
 
 def save_plot(draw: Callable[[], Any], path: str, inputs: Iterable[str]) -> None:

@@ -223,6 +223,11 @@ def _encode(parser: argparse.ArgumentParser) -> None:
                              "(default: scheme int8; 4 with --scheme rate)")  # fmt: skip
     _trellis(parser)
     target_arguments(parser, required=False)
+    parser.add_argument("--plan", metavar="PLAN.json",
+                        help="encode as wcodec plan --save PLAN.json planned it, without measuring again")  # fmt: skip
+    parser.add_argument("--device", metavar="DEVICE",
+                        help="where calibration and plans compute: cpu, cuda or cuda:N (default: a GPU that has room, "
+                             "otherwise the CPU)")  # fmt: skip
     parser.add_argument(
         "--bits-per-tensor", action="store_true", help="give --bits to every tensor, not to all together"
     )
@@ -242,7 +247,7 @@ def _encode(parser: argparse.ArgumentParser) -> None:
     _patterns(parser)
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="run code that comes with the model of a folder, where a model is built: for OUT/, "
-                             "--budget, --quality")  # fmt: skip
+                             "--calibrate, --budget, --quality")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     _common(parser)
 

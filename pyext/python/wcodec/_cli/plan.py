@@ -7,26 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from .. import _plan
-from .._errors import InputError
 from .._files import files_of
+from . import calibration
 from .models import _quiet_loading, _running
-from .output import document, figures, put, save_plot, say, show_progress, tabulate
+from .next_step import encode_command, show_next
+from .output import document, figures, prose, put, save_plot, say, show_progress, tabulate
 
 
 def frontier(arguments: argparse.Namespace) -> int:
     """``wcodec frontier``"""
     a = arguments
     _quiet_loading(a.quiet)
-    calibrate = None if a.calibrate == "none" else a.calibrate if a.calibrate == "self" else Path(a.calibrate)
-    if a.statistics is not None and calibrate is not None:
-        raise InputError("--statistics and --calibrate exclude each other (leave one of them out)")
+    given = calibration.value_of(a)
     with _running(a.model):
         report = _plan.frontier(
-            a.model, Path(a.text), bits=a.bits, coder=a.coder, calibrate=calibrate or a.statistics,
-            **_measuring(a),
+            a.model, Path(a.text), bits=a.bits, coder=a.coder, calibrate=given,
+            calibration_tokens=a.tokens, **_measuring(a),
         )  # fmt: skip
     if a.plot:
-        save_plot(report.plot.kl, a.plot, [*files_of(a.model), a.text, *([a.statistics] if a.statistics else [])])
+        save_plot(report.plot.kl, a.plot, [*files_of(a.model), a.text, *([] if given in (None, "self") else [given])])
     if a.json:
         put(document("frontier", {"text": a.text, **report.to_dict()}))
     elif a.csv:
@@ -45,17 +44,54 @@ def plan(arguments: argparse.Namespace) -> int:
     with _running(a.model):
         report = _plan.plan(
             a.model, budget=a.budget, quality=a.quality, text=None if a.text is None else Path(a.text),
-            calibrate=a.statistics, trellis=a.trellis, coder=a.coder, include=a.include, exclude=a.exclude,
+            calibrate=calibration.value_of(a), calibration_tokens=a.tokens,
+            trellis=a.trellis, coder=a.coder, include=a.include, exclude=a.exclude,
             skip=a.skip, **_measuring(a),
         )  # fmt: skip
+    if a.save is not None:
+        report.save(a.save, overwrite=a.overwrite)
     if a.json:
-        put(document("plan", {"model": a.model, "text": a.text, **report.to_dict()}))
+        put(document("plan", {"model": a.model, "text": a.text, "saved": a.save, **report.to_dict()}))
         return 0
     for part in report._parts(a.tensors):
         tabulate(*part)
         say()
     figures(report._facts())
+    if a.text is not None:
+        prose(
+            "KL alone: the damage if only these tensors are quantized and everything else is exact, nats/token", "aside"
+        )
+    say()
+    if a.save is None:
+        show_next(
+            encode_command(a.model, "planned", *_planned_again(a)),
+            "to encode it; --save PLAN.json keeps the plan, so that nothing is measured again",
+        )
+    else:
+        show_next(encode_command(a.model, "planned", "--plan", a.save), "to encode it")
     return 0
+
+
+def _planned_again(a: argparse.Namespace) -> list[str]:
+    """Options of ``wcodec encode`` that make the same plan."""
+    found = ["--budget", a.budget] if a.budget is not None else ["--quality", a.quality]
+    for name in ("text", "statistics", "device"):
+        value = getattr(a, name)
+        if value is not None and (name, value) != ("device", "cpu"):
+            found += [f"--{name}", value]
+    if a.calibrate not in (None, "none"):
+        found += ["--calibrate", a.calibrate]
+    if a.tokens is not None:
+        found += ["--tokens", str(a.tokens)]
+    if a.trellis is not None:
+        found.append("--trellis" if a.trellis else "--no-trellis")
+    if a.coder != "rans":
+        found += ["--coder", a.coder]
+    for name in ("include", "exclude", "skip"):
+        found += [part for pattern in getattr(a, name) for part in (f"--{name}", pattern)]
+    if a.trust_remote_code:
+        found.append("--trust-remote-code")
+    return found
 
 
 def _measuring(a: argparse.Namespace) -> dict[str, Any]:

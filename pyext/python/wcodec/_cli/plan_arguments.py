@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .._options import CODERS, DTYPES
+from . import calibration
 from .arguments import choices, positive, rates
 
 
@@ -37,10 +38,7 @@ def frontier_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help=f"all, or some of {', '.join(known)}, with commas between (default: rans,huffman)",
     )
-    parser.add_argument("--calibrate", default="none", metavar="DATA",
-                        help="collect statistics first, for recipes that use them: none (default), self for text that "
-                             "the model writes, or a file of text")  # fmt: skip
-    parser.add_argument("--statistics", metavar="FILE", help="statistics of a calibration, for recipes that use them")
+    calibration.add_options(parser, none=True)
     parser.add_argument("--plot", metavar="OUT", help="draw KL against bits into a picture, such as frontier.png")
     _measuring(parser)
     form = parser.add_mutually_exclusive_group()
@@ -58,14 +56,18 @@ def target_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
                        help="choose the bits: as few as keep the KL divergence from the original below a bound in nats "
                             "per token, such as 'kl<=0.02'")  # fmt: skip
     parser.add_argument("--text", metavar="FILE", help="a file of UTF-8 text that damage is measured on")
-    parser.add_argument("--statistics", metavar="FILE", help="statistics of a calibration, for recipes that use them")
+    calibration.add_options(parser)
 
 
 def plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Of ``wcodec plan``."""
     parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
     target_arguments(parser, required=True)
-    parser.add_argument("--tensors", action="store_true", help="show every tensor, not only roles")
+    parser.add_argument("--save", metavar="PLAN.json", help="save the plan, for wcodec encode --plan PLAN.json")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file of --save if it exists")
+    parser.add_argument("--tensors", action="store_true",
+                        help="show every tensor, not only roles. 'KL alone' is the damage when only those tensors are "
+                             "quantized and everything else is exact")  # fmt: skip
     parser.add_argument("--trellis", action=argparse.BooleanOptionalAction,
                         help="choose levels by a trellis (default: yes, where that is best)")  # fmt: skip
     parser.add_argument("--coder", choices=("rans", "huffman"), default="rans", help="entropy coder (default: rans)")

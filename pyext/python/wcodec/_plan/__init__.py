@@ -5,7 +5,7 @@ from ._frontier_report import FrontierReport, FrontierRow
 from ._make import plan
 from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
 from ._recipe import Recipe
-from ._write import compress_by_plan
+from ._write import compress_as_planned, compress_by_plan
 
 __all__ = [
     "Candidate",
@@ -15,6 +15,7 @@ __all__ = [
     "PlanReport",
     "PlannedTensors",
     "Recipe",
+    "compress_as_planned",
     "compress_by_plan",
     "frontier",
     "plan",

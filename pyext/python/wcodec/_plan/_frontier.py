@@ -44,6 +44,7 @@ def frontier(
     bits: float | Iterable[float] = DEFAULT_BITS,
     coder: str | Iterable[str] = DEFAULT_CODERS,
     calibrate: Calibration | None = None,
+    calibration_tokens: int | None = None,
     windows: int = DEFAULT_WINDOWS,
     tokenizer: Any = None,
     device: str | torch.device = "cpu",
@@ -73,6 +74,7 @@ def frontier(
     :param coder: one coder or several. Bits are met with each, so that one that codes worse has coarser steps.
     :param calibrate: as for :func:`wcodec.compress`: statistics, a file of them, or what they are to be collected on.
         Recipes that use them are measured too.
+    :param calibration_tokens: as for :func:`wcodec.compress`.
     :param windows: windows of the text at most. Of 12, a mean may be off by 3 %.
     :param tokenizer: as for :func:`wcodec.evaluate`.
     :param device: where a model from a folder runs.
@@ -90,7 +92,7 @@ def frontier(
     from ._matrices import Matrices
     from ._score import Judge
 
-    known = _loading.factors_of(calibrate, original, tokenizer, progress=progress)
+    known = _loading.factors_of(calibrate, original, tokenizer, tokens=calibration_tokens, progress=progress)
     matrices = Matrices.of_folder(original, folder)
     recipes = list(_recipes(rates, coders, known))
     with _models.steps(progress, "frontier", "window") as tell:

@@ -184,6 +184,7 @@ def _report(
         quality=quality,
         seconds=time.perf_counter() - begin,
         _options=trials.options(chosen.recipe),
+        _shapes={name: tuple(chosen.container[name].shape) for name in chosen.container},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -106,6 +107,15 @@ class MeasuredQuality:
     """What the model computed in."""
 
 
+@dataclass(frozen=True)
+class StatisticsFile:
+    """The statistics that a saved plan goes by."""
+
+    file: str
+    sha256: str
+    """Their :attr:`Statistics.digest`."""
+
+
 @dataclass(frozen=True, repr=False)
 class PlanReport:
     """What :func:`wcodec.plan` chose, and why."""
@@ -123,7 +133,31 @@ class PlanReport:
     quality: MeasuredQuality | None
     """``None`` where no text was given."""
     seconds: float
+    statistics_file: StatisticsFile | None = None
+    """Of a plan that was read from a file, where the statistics are that it goes by."""
     _options: dict[str, Any] = field(default_factory=dict, repr=False)
+    _shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Writes the plan into a file of JSON, for ``wcodec.compress(..., plan=path)``, ``wcodec encode --plan`` and
+        :meth:`load`. Statistics that it goes by, and that are in no file yet, are saved beside it.
+
+        :param path: its name ends in ``.json``.
+        :raises FileError: if there is a file, and ``overwrite`` was not asked for.
+        """
+        from ._file import save
+
+        save(self, path, overwrite)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> PlanReport:
+        """Reads what :meth:`save` wrote.
+
+        :raises FormatError: if the file is another one, or contradicts itself.
+        """
+        from ._file import load
+
+        return load(path)
 
     @property
     def plot(self) -> PlanPlots:
@@ -181,6 +215,7 @@ class PlanReport:
             "roles": [asdict(row) for row in self.roles],
             "tensors": [asdict(row) for row in self.tensors],
             "quality": None if self.quality is None else asdict(self.quality),
+            "statistics_file": None if self.statistics_file is None else asdict(self.statistics_file),
         }
 
     def _facts(self) -> list[tuple[str, str]]:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .. import _api
-from .._errors import OutputExistsError
+from .._errors import InputError, OutputExistsError
 from .._measure import _models
 from .._measure._models import StepCallback
 from .._models._original import is_model
-from .._options import path_of
+from .._options import encode_options, path_of, shown
 from .._progress import ProgressCallback
 from .._reports import CompressionReport
 from . import _loading
+from ._file import check_source, load, statistics_for
 from ._make import plan
 from ._plan_report import PlanReport
+
+# What may be said when a plan is carried out: it changes nothing of how tensors are encoded.
+_BESIDE_A_PLAN = ("plan", "overwrite", "threads", "metadata", "device", "trust_remote_code", "progress", "calibrate")
 
 
 def compress_by_plan(
@@ -57,12 +62,50 @@ def _place(src: Any, options: dict[str, Any]) -> Any:
     return chosen_place(device, bytes_of(Path(path_of(src))) if isinstance(src, str | os.PathLike) else 0)
 
 
+def compress_as_planned(
+    src: Any, dst: str | os.PathLike[str], plan: PlanReport | str | os.PathLike[str], options: dict[str, Any]
+) -> CompressionReport:
+    """Encodes what was planned before.
+
+    :param plan: the plan, or the file that it was saved in.
+    :param options: all that :func:`wcodec.compress` was called with.
+    :raises InputError: if the plan is of another model, or an option says something else than it does.
+    """
+    if not isinstance(plan, PlanReport | str | os.PathLike):
+        raise InputError(
+            f"plan must be a PlanReport or the file that one was saved in, not {shown(plan)} (see wcodec.plan)"
+        )
+    parameters = inspect.signature(encode_options).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    for name, value in options.items():
+        default = defaults.get(name)
+        if name not in _BESIDE_A_PLAN and value and value is not default and value != default:
+            raise InputError(
+                f"{name}={shown(value)} does not go with a plan, which says how tensors are encoded (leave it out, or "
+                "plan again with it)"
+            )
+    found = plan if isinstance(plan, PlanReport) else load(plan)
+    check_source(found, src)
+    statistics = statistics_for(found, options.get("calibrate"))
+    given = {name: options.get(name) for name in ("overwrite", "threads", "trust_remote_code", "progress")}
+    carried = {**found.options(), **{k: v for k, v in given.items() if v is not None}}
+    carried["metadata"] = {**carried["metadata"], **(options.get("metadata") or {})}
+    if statistics is not None:
+        carried.update(calibrate=statistics, device=options.get("device") or carried.get("device"))
+    report = _api.compress(tensors_of(src), dst, **carried)
+    return replace(report, plan=found)
+
+
+def tensors_of(src: Any) -> Any:
+    """What :func:`wcodec.compress` takes of a source that may be a model."""
+    return _loading.tensors_of(src) if is_model(src) else src
+
+
 def write(
     src: Any, dst: Path, plan: PlanReport, *, overwrite: bool = False, progress: bool | ProgressCallback = True
 ) -> CompressionReport:
     """Encodes what was planned. The report has the plan."""
-    source = _loading.tensors_of(src) if is_model(src) else src
-    report = _api.compress(source, dst, **plan.options(), overwrite=overwrite, progress=progress)
+    report = _api.compress(tensors_of(src), dst, **plan.options(), overwrite=overwrite, progress=progress)
     return replace(report, plan=plan)
 
 

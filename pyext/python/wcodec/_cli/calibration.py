@@ -1,0 +1,137 @@
+"""Calibration in the commands that encode: its options, what they mean, and what to say where it is left out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from .. import _places
+from .._errors import FormatError, InputError
+from .._files import regular
+from .._native import safe
+from .._options import is_statistics_file
+from .._terminal import columns, wrapped
+from .arguments import positive
+from .output import tell
+
+# Up to so many bits calibration makes a difference that people see.
+_FEW_BITS = 5.0
+_DEFAULT_BITS = 4.0
+_CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+# A config.json is a few KB.
+_LONGEST_CONFIG = 1 << 22
+
+
+def _data(text: str) -> str:
+    if os.path.isdir(text):
+        # Of `--calibrate MODEL -o OUT`, where the folder was meant as the source.
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder (name the model before --calibrate, or a file of text)")
+    return text
+
+
+def add_options(parser: argparse.ArgumentParser, none: bool = False) -> None:
+    """``--calibrate`` with its alias, and how much text it looks at.
+
+    :param none: whether ``none`` may be asked for.
+    """
+    parser.add_argument("--calibrate", nargs="?", const="self", type=_data, metavar="TEXT",
+                        help="calibrate on the model itself: far less damage at the same bits, for some minutes. TEXT "
+                             "is a file of UTF-8 text, a statistics file of wcodec calibrate, or self for what the "
+                             "model writes (default without a value)"
+                             + (", or none" if none else ""))  # fmt: skip
+    parser.add_argument("--statistics", metavar="FILE", help="the same as --calibrate FILE, of a statistics file")
+    parser.add_argument("--tokens", type=positive, metavar="N",
+                        help="tokens that calibration looks at (default: 32768; on a CPU fewer for large "
+                             "models)")  # fmt: skip
+
+
+def check(a: argparse.Namespace) -> None:
+    """Refuses what makes no sense before anything is imported for it."""
+    if a.statistics is not None:
+        if a.calibrate not in (None, "none"):
+            raise InputError("--statistics and --calibrate exclude each other (leave one of them out)")
+        _places.check(a.statistics, "file")
+        if not is_statistics_file(regular(Path(a.statistics))):
+            raise FormatError(
+                f"{a.statistics}: not a file of statistics (name what wcodec calibrate wrote)", file=a.statistics
+            )
+    found = value_of(a)
+    if isinstance(found, Path):
+        _places.check(str(found), "file")
+        regular(found)
+    if a.tokens is not None and not collects(a):
+        raise InputError(
+            "--tokens has no effect without --calibrate, or with statistics that are there (leave it out, or calibrate "
+            "on text)"
+        )
+
+
+def value_of(a: argparse.Namespace) -> Any:
+    """What ``calibrate`` of Python's functions is to be."""
+    if a.statistics is not None:
+        return a.statistics
+    if a.calibrate in (None, "none"):
+        return None
+    if a.calibrate == "self":
+        return "self"
+    return a.calibrate if is_statistics_file(a.calibrate) else Path(a.calibrate)
+
+
+def collects(a: argparse.Namespace) -> bool:
+    """Whether the model is to run over text."""
+    found = value_of(a)
+    return found is not None and not is_statistics_file(found)
+
+
+def announce(a: argparse.Namespace, model: str) -> None:
+    """Says on standard error, before minutes of work, what they are for."""
+    if a.quiet or a.json or not collects(a):
+        return
+    found = value_of(a)
+    text = "text that it writes" if found == "self" else str(found)
+    _note(f"calibrating {model} on {text}: this takes minutes")
+
+
+def advise(a: argparse.Namespace) -> None:
+    """Says on standard error what calibration would give, where it could be had."""
+    planned = (a.budget, a.quality, a.plan) != (None, None, None)
+    if a.quiet or a.json or planned or value_of(a) is not None:
+        return
+    bits = _bits_of(a)
+    if bits is None or bits > _FEW_BITS or any("bits" in rule for _, rule in a.rule) or a.bits_per_tensor:
+        return
+    if _is_causal(Path(a.src)):
+        _note(
+            f"not calibrated: {bits:g} bits lose much less with --calibrate, which takes minutes (SmolLM2-135M at 3 "
+            "bits: KL 0.29 instead of 1.10)"
+        )
+
+
+def _bits_of(a: argparse.Namespace) -> float | None:
+    """Bits of scheme ``rate``; none of other schemes."""
+    if a.scheme not in (None, "rate"):
+        return None
+    if a.bits is not None:
+        return float(a.bits)
+    return _DEFAULT_BITS if a.scheme == "rate" or a.trellis is not None else None
+
+
+def _is_causal(source: Path) -> bool:
+    """Whether the config beside the weights names a language model, without importing what could say for sure."""
+    place = (source if source.is_dir() else source.parent) / "config.json"
+    try:
+        if not place.is_file() or place.stat().st_size > _LONGEST_CONFIG:
+            return False
+        said = json.loads(place.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    names = said.get("architectures") if isinstance(said, dict) else None
+    return isinstance(names, list) and any(str(name).endswith(_CAUSAL) for name in names)
+
+
+def _note(text: str) -> None:
+    tell(wrapped(safe(text), columns(sys.stderr), "  "))
