@@ -83,7 +83,17 @@ if _TYPE_CHECKING:
     from ._models._replace import compress_, decompress_
     from ._models._report import ReplaceReport
     from ._models._save import save_pretrained
-    from ._plan import FrontierReport, FrontierRow, PlanReport, Recipe, frontier, plan
+    from ._plan import (
+        FrontierReport,
+        FrontierRow,
+        LayerSensitivity,
+        PlanReport,
+        Recipe,
+        SensitivityReport,
+        frontier,
+        plan,
+        sensitivity,
+    )
     from ._push import push
     from ._reports import (
         ComparedTensor,
@@ -158,7 +168,17 @@ _MODULES = {
     "._push": ("push",),
     "._models._report": ("ReplaceReport",),
     "._models._save": ("save_pretrained",),
-    "._plan": ("FrontierReport", "FrontierRow", "PlanReport", "Recipe", "frontier", "plan"),
+    "._plan": (
+        "FrontierReport",
+        "FrontierRow",
+        "LayerSensitivity",
+        "PlanReport",
+        "Recipe",
+        "SensitivityReport",
+        "frontier",
+        "plan",
+        "sensitivity",
+    ),
     "._reports": (
         "ComparedTensor",
         "Comparison",
@@ -242,6 +262,7 @@ __all__ = [
     "HostDecoder",
     "InputError",
     "KvCacheReport",
+    "LayerSensitivity",
     "LayerStats",
     "MemoryReport",
     "OutputExistsError",
@@ -257,6 +278,7 @@ __all__ = [
     "RowLookup",
     "Rule",
     "Segment",
+    "SensitivityReport",
     "Statistics",
     "StatisticsReport",
     "TensorEntry",
@@ -299,6 +321,7 @@ __all__ = [
     "register",
     "save_file",
     "save_pretrained",
+    "sensitivity",
     "verify",
     "with_kv_cache",
 ]

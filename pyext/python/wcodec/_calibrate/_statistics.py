@@ -175,6 +175,14 @@ class Statistics:
             out[name] = _geometric_mean((out[part], self._size(part)) for part in parts)
         return out
 
+    def shares(self) -> dict[str, float]:
+        """By tensor, its part of the damage that quantization does, 0 to 1, the largest first: by the Fisher
+        information, if all tensors are off by the same part of their size, as they are at a plain number of bits.
+        :func:`wcodec.sensitivity` measures those that matter most."""
+        from ._shares import shares
+
+        return shares(self)
+
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes them to a safetensors file, for :meth:`load`."""
         from ._file import save

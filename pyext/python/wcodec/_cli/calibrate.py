@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import _format as fmt
 from .._errors import OutputExistsError
@@ -12,7 +13,14 @@ from .._files import files_of
 from .._native import safe
 from .._options import has_statistics
 from .arguments import positive
-from .output import document, put, say, show_progress
+from .next_step import encode_command, show_next
+from .output import document, put, say, show_progress, tabulate
+
+if TYPE_CHECKING:
+    from .._calibrate import Statistics
+
+# Layers of the ranking at the end.
+_SHOWN = 10
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,4 +84,19 @@ def calibrate(arguments: argparse.Namespace) -> int:
     elif not a.quiet:
         say(f"{safe(a.output)}: {fmt.size(size)}, {fmt.plural(statistics.tokens, 'token')} ({statistics.source})")
         say(safe(str(report)))
+        _rank(a, statistics)
     return 0
+
+
+def _rank(a: argparse.Namespace, statistics: Statistics) -> None:
+    """The layers that matter most, and the command that gives them more bits."""
+    shares = list(statistics.shares().items())[:_SHOWN]
+    say()
+    rows = [(name.removesuffix(".weight"), f"{100 * share:.1f} %") for name, share in shares]
+    tabulate(("layers that matter most", "share of the damage"), rows)
+    say()
+    trusted = ["--trust-remote-code"] if a.trust_remote_code else []
+    show_next(
+        encode_command(a.model, "3bit", "--bits", "3", "--calibrate", a.output, *trusted),
+        "which gives them more bits (wcodec sensitivity measures what each does)",
+    )

@@ -54,11 +54,7 @@ def check(a: argparse.Namespace) -> None:
     if a.statistics is not None:
         if a.calibrate not in (None, "none"):
             raise InputError("--statistics and --calibrate exclude each other (leave one of them out)")
-        _places.check(a.statistics, "file")
-        if not is_statistics_file(regular(Path(a.statistics))):
-            raise FormatError(
-                f"{a.statistics}: not a file of statistics (name what wcodec calibrate wrote)", file=a.statistics
-            )
+        check_statistics(a.statistics)
     found = value_of(a)
     if isinstance(found, Path):
         _places.check(str(found), "file")
@@ -68,6 +64,15 @@ def check(a: argparse.Namespace) -> None:
             "--tokens has no effect without --calibrate, or with statistics that are there (leave it out, or calibrate "
             "on text)"
         )
+
+
+def check_statistics(path: str | None) -> None:
+    """Whether a file of statistics is one: a text would be taken for what to collect them on."""
+    if path is None:
+        return
+    _places.check(path, "file")
+    if not is_statistics_file(regular(Path(path))):
+        raise FormatError(f"{path}: not a file of statistics (name what wcodec calibrate wrote)", file=path)
 
 
 def value_of(a: argparse.Namespace) -> Any:

@@ -100,6 +100,8 @@ def _there(a: argparse.Namespace, *, hub: bool) -> None:
             _places.check(getattr(a, name), "file")
             regular(Path(getattr(a, name)))
     if hasattr(a, "statistics"):
+        calibration.check_statistics(a.statistics)
+    if hasattr(a, "calibrate"):
         calibration.check(a)
 
 
@@ -173,6 +175,15 @@ def frontier(a: argparse.Namespace) -> None:
         check_plot(a.plot)
 
 
+def sensitivity(a: argparse.Namespace) -> None:
+    """``wcodec sensitivity``"""
+    _there(a, hub=False)
+    _useless(a, ("tokens", "save"), a.statistics is not None, "with --statistics, which are there already",
+            ", or collect others")  # fmt: skip
+    if a.plot is not None:
+        check_plot(a.plot)
+
+
 CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "encode": encode,
     "roundtrip": roundtrip,
@@ -185,5 +196,6 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "calibrate": calibrate,
     "plan": plan,
     "frontier": frontier,
+    "sensitivity": sensitivity,
 }
 """By subcommand."""

@@ -22,6 +22,7 @@ from .parsing import Parser
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
 from .push import arguments as push_arguments
 from .ranks import arguments as ranks_arguments
+from .sensitivity import add_options as sensitivity_arguments
 from .shell import add_shell_options
 
 _DESCRIPTION = "Smaller LLMs that run from their compressed weights."
@@ -116,6 +117,10 @@ def build_parser() -> Parser:
         "roundtrip", "roundtrip.run",
         "encode to a temporary folder, decode, and compare bit for bit with independent NumPy arithmetic",
         "wcodec roundtrip path/to/model --coder rans,huffman --scale all --json report.json",
+    ))  # fmt: skip
+    sensitivity_arguments(add(
+        "sensitivity", "sensitivity.run", "show which layers suffer most from fewer bits, and measure it",
+        "wcodec sensitivity path/to/model --bits 3 --save statistics.safetensors --plot layers.png",
     ))  # fmt: skip
     push_arguments(add(
         "push", "push.run", "upload the folder of a compressed model to the Hugging Face Hub",

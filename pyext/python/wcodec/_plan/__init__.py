@@ -5,18 +5,23 @@ from ._frontier_report import FrontierReport, FrontierRow
 from ._make import plan
 from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
 from ._recipe import Recipe
+from ._sensitivity import sensitivity
+from ._sensitivity_report import LayerSensitivity, SensitivityReport
 from ._write import compress_as_planned, compress_by_plan
 
 __all__ = [
     "Candidate",
     "FrontierReport",
     "FrontierRow",
+    "LayerSensitivity",
     "MeasuredQuality",
     "PlanReport",
     "PlannedTensors",
     "Recipe",
+    "SensitivityReport",
     "compress_as_planned",
     "compress_by_plan",
     "frontier",
     "plan",
+    "sensitivity",
 ]

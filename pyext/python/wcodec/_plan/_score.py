@@ -50,14 +50,20 @@ class Judge:
 
     :param ids: the whole text. Its first half is left alone: it may be what a calibration has seen.
     :param windows: so many windows, evenly spread over the second half; all that fit side by side if there are fewer.
+    :param window: tokens of each; 512, or what the model takes, if left out.
     :param told: called after each batch of windows, with the number of them.
     """
 
     def __init__(
-        self, model: Any, ids: torch.Tensor, windows: int, told: Callable[[int], object] = lambda count: None
+        self,
+        model: Any,
+        ids: torch.Tensor,
+        windows: int,
+        told: Callable[[int], object] = lambda count: None,
+        window: int = WINDOW,
     ) -> None:
         limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-        self.window = min(WINDOW, limit) if isinstance(limit, int) and limit > 1 else WINDOW
+        self.window = min(window, limit) if isinstance(limit, int) and limit > 1 else window
         half = len(ids) // 2
         most = (len(ids) - half) // self.window
         if most < 1:

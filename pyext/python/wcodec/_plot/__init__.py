@@ -22,6 +22,7 @@ from .reports import (
     StatisticsReportPlots,
     VerifyPlots,
 )
+from .sensitivity import SensitivityPlots
 
 __all__ = [
     "BenchPlots",
@@ -37,6 +38,7 @@ __all__ = [
     "PlanPlots",
     "RanksPlots",
     "ReplacePlots",
+    "SensitivityPlots",
     "StatisticsPlots",
     "StatisticsReportPlots",
     "VerifyPlots",

@@ -1,0 +1,118 @@
+"""``wcodec sensitivity``: which layers suffer most from fewer bits, and the command that gives them more."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._files import files_of
+from .._options import DTYPES, exactly
+from .arguments import bits, positive
+from .next_step import encode_command, show_next
+from .output import document, figures, prose, put, save_plot, say, show_progress, tabulate
+
+if TYPE_CHECKING:
+    from .._plan import SensitivityReport
+
+_DEFINED = (
+    "share: part of the damage of all layers, by the Fisher information. KL alone: mean KL(original || quantized) in "
+    "nats per token when only this layer is quantized and everything else is exact."
+)
+# Layers that the second command names, and bits that they get more.
+_NAMED, _MORE_BITS, _MOST_BITS = 3, 2, 8
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The command's own arguments."""
+    parser.epilog = f"{_DEFINED}\n\n{parser.epilog}"
+    parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
+    parser.add_argument("--bits", type=bits, default=3.0, metavar="B",
+                        help="bits per weight of the quantization that is tried, 1 to 8 (default: 3)")  # fmt: skip
+    parser.add_argument("--text", metavar="FILE",
+                        help="a file of UTF-8 text to run the model on (default: text that it writes)")  # fmt: skip
+    parser.add_argument("--statistics", metavar="FILE",
+                        help="go by statistics of wcodec calibrate that are there, and collect none")  # fmt: skip
+    parser.add_argument("--save", metavar="OUT",
+                        help="keep the statistics that are collected, for wcodec encode --calibrate OUT")  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace the file of --save if it exists")
+    parser.add_argument("--tokens", type=positive, metavar="N",
+                        help="tokens to collect them on (default: 32768; on a CPU fewer for large models)")  # fmt: skip
+    parser.add_argument("--top", type=positive, default=10, metavar="N", help="layers to show (default: 10)")
+    parser.add_argument("--measure", type=_count, metavar="N",
+                        help="layers of which the damage is measured, not only estimated; 0 for none (default: those "
+                             "that are shown)")  # fmt: skip
+    parser.add_argument("--plot", metavar="OUT", help="draw layers and roles into a picture, such as layers.png")
+    parser.add_argument("--device", metavar="DEVICE",
+                        help="cpu, cuda or cuda:N (default: a GPU that has room, otherwise the CPU)")  # fmt: skip
+    parser.add_argument("--dtype", choices=DTYPES,
+                        help="what to compute in (default: float32 on the CPU, the config's on a GPU)")  # fmt: skip
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
+    parser.add_argument("--trust-remote-code", action="store_true",
+                        help="run code that comes with the model or its tokenizer; without it, such a model is "
+                             "refused")  # fmt: skip
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads to use (default: all cores)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only results")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON, with all layers")
+
+
+def _count(text: str) -> int:
+    return 0 if text == "0" else positive(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """``wcodec sensitivity``"""
+    from .. import _plan, _torch
+    from .models import _quiet_loading, _running
+
+    a = arguments
+    _torch.require()
+    if a.save is not None:
+        from .._calibrate._file import check_place
+
+        # Before the model runs for minutes.
+        check_place(a.save, a.overwrite, [*files_of(a.model), *([] if a.text is None else [a.text])])
+    _quiet_loading(a.quiet)
+    with _running(a.model):
+        report = _plan.sensitivity(
+            a.model, a.bits, text=None if a.text is None else Path(a.text), statistics=a.statistics, tokens=a.tokens,
+            measure=a.top if a.measure is None else a.measure, tokenizer=a.tokenizer, device=a.device, dtype=a.dtype,
+            threads=a.threads, trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
+        )  # fmt: skip
+    if a.save is not None:
+        report.statistics.save(a.save, overwrite=a.overwrite)
+    if a.plot is not None:
+        save_plot(report.plot, a.plot, [*files_of(a.model), *([] if a.text is None else [a.text])])
+    if a.json:
+        put(document("sensitivity", {"saved": a.save, "plot": a.plot, **report.to_dict()}))
+        return 0
+    _print(a, report)
+    return 0
+
+
+def _print(a: argparse.Namespace, report: SensitivityReport) -> None:
+    top = report.top(a.top)
+    figures(top._facts())
+    say()
+    tabulate(*top._parts())
+    prose(_DEFINED, "aside")
+    if a.plot is not None:
+        prose(f"{a.plot}: written")
+    say()
+    rate = f"{a.bits:g}"
+    kept = a.save or a.statistics
+    trusted = ["--trust-remote-code"] if a.trust_remote_code else []
+    data = [kept] if kept is not None else [] if a.text is None else [a.text]
+    more = "" if kept is not None else "; --save FILE keeps what was collected for it"
+    show_next(
+        encode_command(a.model, f"{rate}bit", "--bits", rate, "--calibrate", *data, *trusted),
+        f"bits go where they matter, at {rate} bits in all{more}",
+    )
+    named = [row.name for row in top.rows[:_NAMED]]
+    if named and a.bits < _MOST_BITS:
+        way = f"{min(a.bits + _MORE_BITS, _MOST_BITS):g}"
+        rules = [part for name in named for part in ("--rule", f"{exactly(name)}={way}")]
+        show_next(
+            encode_command(a.model, f"{rate}bit", "--bits", rate, *rules, *trusted),
+            "or by hand and not calibrated",
+        )

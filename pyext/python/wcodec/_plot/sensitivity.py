@@ -1,0 +1,58 @@
+"""Plots of which layers suffer most from fewer bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._colors import COLORS
+from .._errors import InputError
+from .._roles import grid_of_figures
+from ._draw import above, axes, caption, ink, quiet
+from .heatmap import draw
+
+if TYPE_CHECKING:
+    from .._plan import SensitivityReport
+
+
+class SensitivityPlots:
+    """Plots of a :class:`~wcodec.SensitivityReport`."""
+
+    def __init__(self, report: SensitivityReport) -> None:
+        self._report = report
+
+    def __call__(self, ax: Any = None) -> Any:
+        """As :meth:`heatmap`."""
+        return self.heatmap(ax)
+
+    def __repr__(self) -> str:
+        return "SensitivityPlots: .heatmap(ax=None), .top(n=20, ax=None)"
+
+    def heatmap(self, ax: Any = None) -> Any:
+        """Each tensor's share of the damage in percent, by layer and role; the sum where several share a cell."""
+        report = self._report
+        shares = {row.name: 100 * row.share for row in report.rows if row.share is not None}
+        if not shares:
+            raise InputError("the report has no layer to draw (take more than top(0))")
+        grid = grid_of_figures([(name, 2, 1, 1, 1, None) for name in shares])
+        ax = draw(grid, lambda cell: sum(shares[name] for name in cell.names), "damage", ax)
+        # The scale of colours stands where a title would.
+        ax.set_xlabel(f"{ax.get_xlabel() or 'all layers'}; {report.bits:g} bits/weight, from weights alone")
+        return ax
+
+    def top(self, n: int = 20, ax: Any = None) -> Any:
+        """The ``n`` layers that suffer most: the damage that is estimated as bars, and what was measured as points."""
+        rows = self._report.rows[:n]
+        if not rows:
+            raise InputError("the report has no layer to draw (take more than top(0))")
+        ax = axes(ax, (7.2, 1.3 + 0.26 * len(rows)))
+        names = [caption(row.name.removesuffix(".weight")) for row in rows]
+        ax.barh(names, [row.estimated_kl or 0.0 for row in rows], color=COLORS["rate"], label="estimated (Fisher)")
+        there = [(name, row.kl) for name, row in zip(names, rows, strict=True) if row.kl is not None]
+        if there:
+            ax.plot([kl for _, kl in there], [name for name, _ in there], "D", color=ink(ax), markersize=5,
+                    label="measured")  # fmt: skip
+        ax.invert_yaxis()
+        ax.tick_params(axis="y", labelsize="small")
+        ax.set_xlabel(f"KL(original || quantized) of it alone at {self._report.bits:g} bits, nats per token")
+        above(ax)
+        return quiet(ax, "x")
