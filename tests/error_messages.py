@@ -130,6 +130,7 @@ PASSED_ON: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("pyext/python/wcodec/_models/_model.py", "AttributeError(name)"): ("Python's own way to say it", []),
     ("pyext/python/wcodec/_doctor.py", _DOCTOR_DETAIL): ("of a report", []),
     ("pyext/python/wcodec/_calibrate/_file.py", "ValueError(reason)"): ("what contradicts, in load's own message", []),
+    ("pyext/python/wcodec/_plan/_file.py", "ValueError(reason)"): ("what contradicts, in load's own message", []),
     ("codec/src/coder/plane/encode/tiles.rs", "Error::input(e.message().to_owned())"): (
         "the checks of a file's numbers, of an option here",
         [

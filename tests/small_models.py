@@ -21,6 +21,11 @@ def llama(**other: Any) -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SMALL, **other})).eval()
 
 
+def wider_llama(**other: Any) -> Any:
+    """With enough weights for bits to be met."""
+    return llama(**{"hidden_size": 64, "intermediate_size": 128, **other})
+
+
 def mixtral() -> Any:
     torch.manual_seed(2)
     config = transformers.MixtralConfig(**SMALL, num_local_experts=4, num_experts_per_tok=2)

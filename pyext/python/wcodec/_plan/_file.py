@@ -146,7 +146,7 @@ def _reason(error: Exception) -> str:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number that a plan can have")
+    _must(False, f"{text} is no number that a plan can have")
 
 
 def _must(fits: bool, reason: str) -> None:
