@@ -4,6 +4,8 @@
 pub const REST_KEY: &str = "wcodec.rest";
 /// Key of a container's metadata: how bits were chosen, as JSON text.
 pub const PLAN_KEY: &str = "wcodec.plan";
+/// Key of a container's metadata: what the model's steps and levels were calibrated on, as JSON text.
+pub const CALIBRATION_KEY: &str = "wcodec.calibration";
 /// Key of a container's metadata: what was measured of the file, as JSON text.
 pub const QUALITY_KEY: &str = "wcodec.quality";
 /// Key of a container's metadata: what is to be known of codes that it has with the scales beside them, as JSON text.

@@ -96,6 +96,20 @@ def ink_on(color: str) -> str:
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#ffffff"
 
 
+# A range that is less than this part of its larger end has one colour: a scale would make much of nothing. In the
+# inspector it is the same.
+_FLAT = 0.05
+
+
+def is_flat(low: float, high: float) -> bool:
+    """Whether values between two have one colour.
+
+    >>> is_flat(0.0712, 0.0719), is_flat(1.4, 4.84), is_flat(0.0, 0.0)
+    (True, False, True)
+    """
+    return high <= low or high - low < _FLAT * max(abs(low), abs(high))
+
+
 def part_of(value: float, low: float, high: float) -> float:
-    """Where a value is between two, 0 to 1; in the middle if they are one."""
-    return 0.5 if high <= low else (value - low) / (high - low)
+    """The place of a value between two, 0 to 1; the middle if they are nearly one."""
+    return 0.5 if is_flat(low, high) else (value - low) / (high - low)

@@ -1,4 +1,4 @@
-"""What a container says of how it was planned and what was measured of it: two keys of its metadata, of JSON text."""
+"""Statements of a container on its plan, its calibration and its quality: three keys of its metadata, of JSON text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 PLAN_KEY = "wcodec.plan"
+CALIBRATION_KEY = "wcodec.calibration"
 QUALITY_KEY = "wcodec.quality"
 
 
@@ -24,16 +25,29 @@ def plan_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
     return found if isinstance(found.get("recipe"), str) and isinstance(found.get("target"), str) else None
 
 
+def calibration_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
+    """The tokens that the file was calibrated on, and their source, likewise."""
+    found = _object(metadata.get(CALIBRATION_KEY))
+    tokens = found.get("tokens")
+    return found if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens < 1 << 64 else None
+
+
 def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Facts for people: of what container has them, the plan and what was measured.
+    """Facts for people: of what container has them, the plan, the calibration and what was measured.
 
     >>> lines({"wcodec.plan": '{"recipe": "weights alone", "target": "4 bits", "bits": 4.0}'})
     [('plan', 'weights alone, for 4 bits')]
+    >>> lines({"wcodec.calibration": '{"tokens": 2048, "source": "self"}'})
+    [('calibrated', 'on 2,048 tokens that the model wrote')]
     """
     facts = []
     plan, quality = plan_of(metadata), quality_of(metadata)
     if plan is not None:
         facts.append(("plan", f"{plan['recipe']}, for {plan['target']}"))
+    calibration = calibration_of(metadata)
+    if calibration is not None:
+        written = " that the model wrote" if calibration.get("source") == "self" else ""
+        facts.append(("calibrated", f"on {calibration['tokens']:,} tokens{written}"))
     if quality is not None:
         facts.append((
             "measured",

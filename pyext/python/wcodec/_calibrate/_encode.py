@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from .. import _devices, _native, _progress
 from .._dtypes import FLOATS
 from .._errors import InputError
 from .._measure import _models
+from .._metadata import CALIBRATION_KEY
 from .._models._checkpoint import Checkpoint, Lazy
 from .._models._original import original_model
 from .._options import encode_options, exactly, path_of, patterns, shown
@@ -220,6 +222,16 @@ def _next(tried: list[tuple[float, float]], wanted: float) -> float:
 _SHARES = {"calibrating": 0.35, "finding steps": 0.2, "encoding": 0.45}
 
 
+def _stated(options: Mapping[str, Any], statistics: Statistics) -> dict[str, Any]:
+    """The metadata of what is written: those that were given, and what it was calibrated on."""
+    given = options.get("metadata")
+    if not isinstance(given, Mapping | None):
+        # Refused where options are checked.
+        return {}
+    said = {"version": 1, "tokens": statistics.tokens, "source": statistics.source, "text_sha256": statistics.text_hash}
+    return {"metadata": {**(given or {}), CALIBRATION_KEY: json.dumps(said)}}
+
+
 @contextmanager
 def prepared(
     src: Any,
@@ -269,7 +281,8 @@ def prepared(
         if not given:
             collecting = {"tokens": tokens, "progress": stages.of("calibrating")}
         found = statistics_of(load, calibrate, **collecting)
-        chooser = Chooser(weights, found, options, feedback=feedback, device=place)
+        stated = {**options, **_stated(options, found)}
+        chooser = Chooser(weights, found, stated, feedback=feedback, device=place)
         encoding = stages.of("encoding")
         try:
             chosen = chooser.prepared(stages.of("finding steps"))
