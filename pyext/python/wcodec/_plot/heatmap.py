@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _devices, _torch
-from .._colors import MEASURES, NEUTRAL, SCALES, TITLES, between, ink_on, part_of
+from .._colors import MEASURES, NEUTRAL, SCALES, TITLES, between, ink_on, is_flat, part_of
 from .._errors import InputError
 from .._options import choice
 from .._roles import Cell, Grid, grid_of, label
@@ -144,7 +144,10 @@ def _scale(ax: Any, by: str, low: float, high: float) -> None:
 
     shades = [between(SCALES[by], i / (_SHADES - 1)) for i in range(_SHADES)]
     colors = LinearSegmentedColormap.from_list(by, shades)
-    # One value alone has the colour of the middle.
+    # Values that are nearly one have the colour of the middle.
+    flat = is_flat(low, high)
+    if flat:
+        colors = LinearSegmentedColormap.from_list(by, [between(SCALES[by], 0.5)] * 2)
     bounds = Normalize(low, high) if high > low else Normalize(low - 0.5, high + 0.5)
     bar = ax.figure.colorbar(ScalarMappable(bounds, colors), ax=ax, orientation="horizontal", location="top",
                              fraction=0.05, shrink=0.6, anchor=(0.0, 0.0), aspect=40)  # fmt: skip
@@ -152,7 +155,8 @@ def _scale(ax: Any, by: str, low: float, high: float) -> None:
         bar.set_ticks([low], labels=[_figure(low)])
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize="small", length=2)
-    bar.set_label(TITLES[by], fontsize="medium", loc="left")
+    title = f"{TITLES[by]}: less than 5 % apart, so one colour" if flat and low < high else TITLES[by]
+    bar.set_label(title, fontsize="medium", loc="left")
 
 
 def _figure(value: float) -> str:
