@@ -5,7 +5,7 @@ pub mod look;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, ValueEnum};
 use clap_complete::Shell;
 
@@ -31,9 +31,9 @@ Examples:
   wcodec-tui model.wcodec --filter q_proj --sort ratio the attention's queries, worst ratio first
   wcodec-tui model.wcodec --tensor lm_head.weight --ref model.safetensors
                                                        one layer, and its errors against the original
-  wcodec-tui model.wcodec --tab timing --device cuda:0 how fast it decodes on the first GPU
+  wcodec-tui model.wcodec --tab speed --device cuda:0  how fast it decodes on the first GPU
   wcodec-tui old.wcodec new.wcodec --tab compare       two files side by side
-  wcodec-tui model.wcodec --tab rates                  plan, measured quality, bits by role and by layer
+  wcodec-tui model.wcodec --tab bits                   plan, measured quality, bits by role and by layer
   wcodec-tui model.safetensors                         what encoding would give; the key E encodes
   wcodec-tui model.wcodec --plain | less -S            the table as text
   wcodec-tui a.wcodec b.wcodec --json | jq .compare.same
@@ -62,7 +62,7 @@ pub struct Options {
     /// Sort by this column, the most interesting rows first.
     #[arg(long, value_name = "COLUMN", value_parser = columns())]
     pub sort: Option<Column>,
-    /// Begin with this view; with --plain, `rates`, `compare` or `timing` is printed instead of the table of layers.
+    /// Begin with this view; with --plain, `bits`, `compare` or `speed` is printed instead of the table of tensors.
     #[arg(long, value_name = "NAME", value_parser = tabs())]
     pub tab: Option<Tab>,
     /// Begin with this tensor.
@@ -72,10 +72,10 @@ pub struct Options {
     #[arg(long = "ref", value_name = "PATH")]
     pub reference: Option<PathBuf>,
 
-    /// Where timing decodes: cpu, cuda (the first GPU) or cuda:N.
+    /// Decode on this device in the view Speed: cpu, cuda (the first GPU) or cuda:N.
     #[arg(long, value_name = "DEVICE", value_parser = device)]
     pub device: Option<Device>,
-    /// Threads that timing uses on the CPU [default: all cores].
+    /// Threads that the view Speed uses on the CPU [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
@@ -148,7 +148,9 @@ fn columns() -> impl TypedValueParser<Value = Column> {
 }
 
 fn tabs() -> impl TypedValueParser<Value = Tab> {
-    words(Tab::ALL, Tab::name)
+    let word = |tab: Tab| PossibleValue::new(tab.name()).alias(tab.earlier());
+    PossibleValuesParser::new(Tab::ALL.map(word))
+        .try_map(|word| Tab::ALL.into_iter().find(|t| t.name() == word || t.earlier() == word).ok_or("no such view"))
 }
 
 fn themes() -> impl TypedValueParser<Value = Theme> {
@@ -238,6 +240,11 @@ mod tests {
         assert_eq!((o.ascii, o.file), (When::Always, Some("a".into())));
         assert_eq!(options("a --ascii=never").ascii, When::Never);
         assert_eq!((options("a").ascii, options("a").color), (When::Auto, When::Auto));
+        for tab in Tab::ALL {
+            for word in [tab.name(), tab.earlier()] {
+                assert_eq!(options(&format!("a --tab {word}")).tab, Some(tab));
+            }
+        }
         assert_eq!(options("a --device cuda").device, Some(Device::Gpu(0)));
         for column in Column::ALL {
             assert_eq!(options(&format!("a --sort {}", column.name())).sort, Some(column));

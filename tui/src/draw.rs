@@ -50,13 +50,13 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     let [head, body, foot] = Layout::vertical(rows).areas(area);
     head::draw(frame, head, state);
     match state.tab {
-        Tab::Heat => heat::draw(frame, body, state),
-        Tab::Layers => layers::draw(frame, body, state),
-        Tab::Layer => layer::draw(frame, body, state),
-        Tab::Timing => timing::draw(frame, body, state),
+        Tab::Overview => heat::draw(frame, body, state),
+        Tab::List => layers::draw(frame, body, state),
+        Tab::Tensor => layer::draw(frame, body, state),
+        Tab::Speed => timing::draw(frame, body, state),
         Tab::Compare => compare::draw(frame, body, state),
         Tab::File => map::draw(frame, body, state),
-        Tab::Rates => rates::draw(frame, body, state),
+        Tab::Bits => rates::draw(frame, body, state),
     }
     footer::draw(frame, foot, state);
     if let Overlay::Help(scroll) = &state.overlay {

@@ -20,12 +20,12 @@ pub enum Effect {
     Reload,
     /// Put a text into the terminal's clipboard.
     Copy(String),
-    /// Write a JSON document to a new file.
+    /// Write a text to a new file.
     Export {
         /// Where to.
         path: PathBuf,
         /// What.
-        json: String,
+        text: String,
     },
     /// Find out what the tensors of a checkpoint would take, encoded.
     Estimate,

@@ -97,6 +97,18 @@ pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) ->
     Ok(wanted.iter().copied().zip(would).collect())
 }
 
+/// Bytes of the whole file with `int8`, and with 4 bits: tensors that were not sampled stay as they are.
+pub fn totals(file: &FileModel, would: &HashMap<usize, Would>) -> (u64, u64) {
+    let bytes = |bits: fn(&Would) -> f64| {
+        let of = |(i, t): (usize, &wcodec::TensorInfo)| match would.get(&i) {
+            Some(w) => (bits(w) * t.elements as f64 / 8.0) as u64,
+            None => t.stored_bytes,
+        };
+        file.tensors.iter().enumerate().map(of).sum()
+    };
+    (bytes(|w| w.int8_bits), bytes(|w| w.rate_bits))
+}
+
 /// Samples with what is known of their model, on which the steps of some roles depend.
 struct Samples<'a> {
     tensors: MemorySource<'a>,

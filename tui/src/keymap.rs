@@ -11,19 +11,19 @@ use crate::state::Tab;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
     /// The heat map.
-    Heat,
+    Overview,
     /// The view of all tensors.
-    Layers,
+    List,
     /// The view of one tensor.
-    Layer,
+    Tensor,
+    /// The view of plan, quality and rates.
+    Bits,
     /// The view of timings.
-    Timing,
+    Speed,
     /// The view of two files.
     Compare,
     /// The view of the file's map.
     File,
-    /// The view of plan, quality and rates.
-    Rates,
     /// The list of keys.
     Help,
     /// The search box, which takes every key that writes.
@@ -123,6 +123,8 @@ pub enum Command {
     Scope,
     /// Write a JSON file.
     Export,
+    /// Write the heat map as a picture.
+    Picture,
     /// Draw everything anew.
     Redraw,
 }
@@ -160,11 +162,21 @@ const fn k(code: KeyCode) -> (KeyCode, KeyModifiers) {
     (code, NONE)
 }
 
-const VIEWS: &[Context] =
-    &[Context::Heat, Context::Layers, Context::Layer, Context::Timing, Context::Compare, Context::File, Context::Rates];
-const LISTS: &[Context] = &[Context::Heat, Context::Layers, Context::Compare, Context::File, Context::Timing];
-const NAMED: &[Context] = &[Context::Heat, Context::Layers, Context::Layer, Context::Timing, Context::Compare];
-const ROWS: &[Context] = &[Context::Layers, Context::Layer, Context::Timing, Context::Compare];
+const VIEWS: &[Context] = &[
+    Context::Overview,
+    Context::List,
+    Context::Tensor,
+    Context::Bits,
+    Context::Speed,
+    Context::Compare,
+    Context::File,
+];
+const LISTS: &[Context] = &[Context::Overview, Context::List, Context::Compare, Context::File, Context::Speed];
+const NAMED: &[Context] = &[Context::Overview, Context::List, Context::Tensor, Context::Speed, Context::Compare];
+/// Views in which something moves to the left and to the right; in the others these keys change the view.
+const GRIDS: &[Context] = &[Context::Overview, Context::List];
+const STILL: &[Context] = &[Context::Tensor, Context::Bits, Context::Speed, Context::Compare, Context::File];
+const ROWS: &[Context] = &[Context::List, Context::Tensor, Context::Speed, Context::Compare];
 
 const OVERLAYS: &[Context] = &[Context::Help, Context::Columns];
 
@@ -178,50 +190,52 @@ const BINDINGS: &[Binding] = &[
     b(&[k(KeyCode::PageDown), ctrl('f')], "PgDn", Command::PageDown, &[], "a page down", ""),
     b(&[c('g'), k(KeyCode::Home)], "g", Command::Top, &[], "to the first row", ""),
     b(&[c('G'), k(KeyCode::End)], "G", Command::Bottom, &[], "to the last row", ""),
-    b(&[k(KeyCode::Left), c('h')], "h ←", Command::Left, &[], "fold the module; a cell or columns to the left", ""),
+    b(&[k(KeyCode::Left), c('h')], "h ←", Command::Left, GRIDS, "a cell or column to the left; fold the module", ""),
     b(
         &[k(KeyCode::Right), c('l')],
         "l →",
         Command::Right,
-        &[],
-        "unfold the module; a cell or columns to the right",
+        GRIDS,
+        "a cell or column to the right; unfold the module",
         "",
     ),
-    b(&[k(KeyCode::Enter)], "Enter", Command::Enter, LISTS, "look at the layer; fold or unfold a module", "open"),
+    b(&[k(KeyCode::Left), c('h')], "h ←", Command::PreviousView, STILL, "the view before", ""),
+    b(&[k(KeyCode::Right), c('l')], "l →", Command::NextView, STILL, "the next view", ""),
+    b(&[k(KeyCode::Enter)], "Enter", Command::Enter, LISTS, "look at the tensor; fold or unfold a module", "open"),
     b(&[c('/')], "/", Command::Search, &[], "filter by text or regular expression", "filter"),
     b(&[c('n')], "n", Command::Next, ROWS, "the next tensor; in compare, the next difference", ""),
     b(&[c('N')], "N", Command::Previous, ROWS, "the one before", ""),
-    b(&[c('m')], "m", Command::Measure, &[Context::Heat], "colour by the next measure", "measure"),
-    b(&[c('M')], "M", Command::MeasureBack, &[Context::Heat], "colour by the measure before", ""),
-    b(&[c('s')], "s", Command::Sort, &[Context::Layers], "sort by the next column", "sort"),
-    b(&[c('c')], "c", Command::Choose, &[Context::Layers], "choose the column to sort by", "column"),
-    b(&[c('b')], "b", Command::Bars, &[Context::Layers], "bars of ratios, or of shares of the stored bytes", ""),
+    b(&[c('m')], "m", Command::Measure, &[Context::Overview], "colour by the next measure", "measure"),
+    b(&[c('M')], "M", Command::MeasureBack, &[Context::Overview], "colour by the measure before", ""),
+    b(&[c('s')], "s", Command::Sort, &[Context::List], "sort by the next column", "sort"),
+    b(&[c('c')], "c", Command::Choose, &[Context::List], "choose the column to sort by", "column"),
+    b(&[c('b')], "b", Command::Bars, &[Context::List], "bars of ratios, or of shares of the stored bytes", ""),
     b(&[c('s')], "s", Command::Sort, &[Context::Compare], "sort by size of the difference, or by name", "sort"),
-    b(&[c('s')], "s", Command::Sort, &[Context::Timing], "sort by time, by GB/s, by size or by name", "sort"),
-    b(&[c('S')], "S", Command::Reverse, &[Context::Layers], "turn the order round", ""),
-    b(&[c(' ')], "Space", Command::Fold, &[Context::Layers], "fold or unfold the module", "fold"),
-    b(&[c('z')], "z", Command::FoldAll, &[Context::Layers], "fold or unfold all modules", ""),
-    b(&[c('t')], "t", Command::Tree, &[Context::Layers], "tree of modules or flat list", "tree"),
-    b(&[c('e')], "e", Command::Entropies, &[Context::Layers], "compute entropies that the index has not", ""),
+    b(&[c('s')], "s", Command::Sort, &[Context::Speed], "sort by time, by GB/s, by size or by name", "sort"),
+    b(&[c('S')], "S", Command::Reverse, &[Context::List], "turn the order round", ""),
+    b(&[c(' ')], "Space", Command::Fold, &[Context::List], "fold or unfold the module", "fold"),
+    b(&[c('z')], "z", Command::FoldAll, &[Context::List], "fold or unfold all modules", ""),
+    b(&[c('t')], "t", Command::Tree, &[Context::List], "tree of modules or flat list", "tree"),
+    b(&[c('e')], "e", Command::Entropies, &[Context::List], "compute entropies that the index has not", ""),
     b(
         &[c('v')],
         "v",
         Command::Verify,
-        &[Context::Heat, Context::Layers, Context::Layer],
+        &[Context::Overview, Context::List, Context::Tensor],
         "verify hashes and decoding of what is selected",
         "verify",
     ),
     b(&[c('V')], "V", Command::VerifyAll, &[], "verify the whole file", ""),
     b(&[c('E')], "E", Command::Encode, &[], "encode this checkpoint to a .wcodec file next to it", ""),
-    b(&[c('+'), c('=')], "+", Command::More, &[Context::Layer], "more bins", "bins"),
-    b(&[c('-')], "-", Command::Fewer, &[Context::Layer], "fewer bins", ""),
-    b(&[c('a')], "a", Command::Axis, &[Context::Layer], "logarithmic or linear axis of scales", "axis"),
-    b(&[c(' ')], "Space", Command::Pause, &[Context::Timing], "pause or go on", "pause"),
-    b(&[c('+'), c('=')], "+", Command::More, &[Context::Timing], "more threads", "threads"),
-    b(&[c('-')], "-", Command::Fewer, &[Context::Timing], "fewer threads", ""),
-    b(&[c('D')], "D", Command::Device, &[Context::Timing], "the next device", "device"),
-    b(&[c('m')], "m", Command::Scope, &[Context::Timing], "time the layer, its module or the whole file", "scope"),
-    b(&[c('x')], "x", Command::Export, &[Context::Timing], "write the timings to a JSON file", "export"),
+    b(&[c('+'), c('=')], "+", Command::More, &[Context::Tensor], "more bins", "bins"),
+    b(&[c('-')], "-", Command::Fewer, &[Context::Tensor], "fewer bins", ""),
+    b(&[c('a')], "a", Command::Axis, &[Context::Tensor], "logarithmic or linear axis of scales", "axis"),
+    b(&[c(' ')], "Space", Command::Pause, &[Context::Speed], "pause or go on", "pause"),
+    b(&[c('+'), c('=')], "+", Command::More, &[Context::Speed], "more threads", "threads"),
+    b(&[c('-')], "-", Command::Fewer, &[Context::Speed], "fewer threads", ""),
+    b(&[c('D')], "D", Command::Device, &[Context::Speed], "the next device", "device"),
+    b(&[c('m')], "m", Command::Scope, &[Context::Speed], "time the whole file, the layer or its module", "scope"),
+    b(&[c('x')], "x", Command::Export, &[Context::Speed], "write the timings to a JSON file", "export"),
     b(
         &[c('o')],
         "o",
@@ -232,20 +246,28 @@ const BINDINGS: &[Binding] = &[
     ),
     b(&[c('y')], "y", Command::Copy, NAMED, "copy the tensor's name (also over ssh)", ""),
     b(&[c('r')], "r", Command::Reload, &[], "read the file again", ""),
-    b(&[c('0')], "0", Command::View(Tab::Heat), &[], "heat map: layers by role", ""),
-    b(&[c('1')], "1", Command::View(Tab::Layers), &[], "all layers", ""),
-    b(&[c('2')], "2", Command::View(Tab::Layer), &[], "one layer: scales, symbols, chunks, hashes", ""),
-    b(&[c('3')], "3", Command::View(Tab::Timing), &[], "decode timings", ""),
-    b(&[c('4')], "4", Command::View(Tab::Compare), &[], "two files side by side", ""),
-    b(&[c('5')], "5", Command::View(Tab::File), &[], "map of the file", ""),
-    b(&[c('6')], "6", Command::View(Tab::Rates), &[], "plan, quality, bits by role and layer", ""),
-    b(&[k(KeyCode::Tab)], "Tab", Command::NextView, &[], "the next view", "view"),
+    b(&[c('P')], "P", Command::Picture, &[], "write the heat map as a picture (SVG)", "picture"),
+    b(&[c('1'), c('0')], "1", Command::View(Tab::Overview), &[], "Overview: layers by role, and where the bits go", ""),
+    b(&[c('2')], "2", Command::View(Tab::List), &[], "List: all tensors", ""),
+    b(&[c('3')], "3", Command::View(Tab::Tensor), &[], "Tensor: one of them, with histograms and hashes", ""),
+    b(&[c('4')], "4", Command::View(Tab::Bits), &[], "Bits: plan, quality, bits by role and layer", ""),
+    b(&[c('5')], "5", Command::View(Tab::Speed), &[], "Speed: how fast it decodes here", ""),
+    b(&[c('6')], "6", Command::View(Tab::Compare), &[], "Compare: two files side by side", ""),
+    b(&[c('7')], "7", Command::View(Tab::File), &[], "File: its map", ""),
     b(
-        &[k(KeyCode::BackTab), (KeyCode::BackTab, SHIFT)],
-        "Shift-Tab",
+        &[k(KeyCode::Tab), c(']'), (KeyCode::Right, SHIFT)],
+        "Tab ]",
+        Command::NextView,
+        &[],
+        "the next view; Shift with an arrow does it, too",
+        "view",
+    ),
+    b(
+        &[k(KeyCode::BackTab), (KeyCode::BackTab, SHIFT), c('['), (KeyCode::Left, SHIFT)],
+        "[",
         Command::PreviousView,
         &[],
-        "the view before",
+        "the view before; so does Shift-Tab",
         "",
     ),
     b(&[c('T')], "T", Command::Theme, &[], "other colours", ""),
@@ -348,6 +370,13 @@ impl Keymap {
     }
 }
 
+/// The name of a key; none of one that no file of keys could name.
+pub fn named(key: KeyEvent) -> Option<String> {
+    let found = plain(key);
+    let known = names::key(&names::key_name(found)) == Some(found) || found.0 == KeyCode::BackTab;
+    known.then(|| names::key_name(found))
+}
+
 /// A key as the table has it. Terminals tell of Shift with letters or do not; the letter says it already.
 fn plain(key: KeyEvent) -> Key {
     let modifiers = match key.code {
@@ -362,14 +391,14 @@ mod tests {
     use super::*;
 
     const CONTEXTS: [Context; 10] = [
-        Context::Heat,
+        Context::Overview,
         Context::Columns,
-        Context::Layers,
-        Context::Layer,
-        Context::Timing,
+        Context::List,
+        Context::Tensor,
+        Context::Speed,
         Context::Compare,
         Context::File,
-        Context::Rates,
+        Context::Bits,
         Context::Help,
         Context::Search,
     ];
@@ -403,7 +432,7 @@ mod tests {
     fn shifted_letters_are_found_however_they_are_told() {
         for modifiers in [NONE, SHIFT] {
             let key = KeyEvent::new(KeyCode::Char('G'), modifiers);
-            assert_eq!(Keymap::default().command(Context::Layers, key), Some(Command::Bottom));
+            assert_eq!(Keymap::default().command(Context::List, key), Some(Command::Bottom));
         }
     }
 }

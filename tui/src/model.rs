@@ -26,6 +26,9 @@ use self::totals::Totals;
 use self::tree::Tree;
 use self::widths::Widths;
 
+/// Endings of files of models.
+const ENDINGS: [&str; 3] = [".wcodec", ".safetensors", ".gguf"];
+
 /// What a file is.
 #[derive(Debug)]
 pub enum Content {
@@ -121,6 +124,17 @@ impl FileModel {
         let totals = Totals::of(&tensors);
         let widths = Widths::of(&tensors, &tree);
         Self { path: path.to_owned(), content, metadata, tensors, aliases, natural, tree, totals, widths, stamp }
+    }
+
+    /// The model's name, as far as the path tells it: that of the file without its ending, or of the folder where the file has the name
+    /// that all models' files have.
+    pub fn name(&self) -> String {
+        let last = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned());
+        let whole = last(&self.path).unwrap_or_default();
+        let stem = ENDINGS.iter().find_map(|e| whole.strip_suffix(e)).unwrap_or(&whole);
+        let usual = ["model", "pytorch_model"].contains(&stem);
+        let folder = || self.path.parent().filter(|_| usual).and_then(last);
+        folder().or_else(|| (!stem.is_empty()).then(|| stem.to_owned())).unwrap_or_else(|| "model".to_owned())
     }
 
     /// The place of a tensor, or of the one that an alias is tied to.

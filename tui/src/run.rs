@@ -263,14 +263,14 @@ fn once(
     } else {
         let differences = compared.as_ref().map(|(o, c)| plain::differences(&safe_path(&o.path), c, look));
         let text = match options.tab {
-            Some(Tab::Rates) => plain::rates(file, look),
+            Some(Tab::Bits) => plain::rates(file, look),
             Some(Tab::Compare) => match &compared {
                 Some((_, c)) => plain::comparison(c, look) + "\n",
                 None => {
                     return Err("--tab compare needs two files (wcodec-tui A.wcodec B.wcodec --tab compare)".to_owned());
                 }
             },
-            Some(Tab::Timing) => timed::timing(options, file, &shown, look)?,
+            Some(Tab::Speed) => timed::timing(options, file, &shown, look)?,
             _ => plain::table(file, &shown, look) + &estimates(file, &shown, look)?,
         };
         text + &differences.unwrap_or_default()
@@ -310,10 +310,12 @@ fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<E
     }
     let unasked = options.filter.is_none() && options.sort.is_none();
     let mut effects: Vec<Effect> = estimate.into_iter().collect();
-    match options.tab.or(tensor.map(|_| Tab::Layer)) {
+    match options.tab.or(tensor.map(|_| Tab::Tensor)) {
         Some(tab) => effects.extend(update::view(state, tab)),
         // Its first cell is selected, not that of the list's first row.
-        None if unasked && state.heat.heat(&state.file).is_grid() => (state.tab, state.home) = (Tab::Heat, Tab::Heat),
+        None if unasked && state.heat.heat(&state.file).is_grid() => {
+            (state.tab, state.home) = (Tab::Overview, Tab::Overview);
+        }
         None => {}
     }
     effects
@@ -418,7 +420,7 @@ impl Session<'_> {
             Effect::Encode { out, scheme } => self.workers.encode(out, scheme),
             Effect::CancelEncode => self.workers.cancel_encode(),
             Effect::Copy(text) => screen.copy(&text)?,
-            Effect::Export { path, json } => self.workers.export(path, json),
+            Effect::Export { path, text } => self.workers.export(path, text),
             Effect::Redraw => screen.clear()?,
         }
         Ok(None)

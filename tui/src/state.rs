@@ -29,41 +29,53 @@ use crate::keymap::{Context, Keymap};
 use crate::model::FileModel;
 use crate::stats::{Fetch, LayerStats, Verdict};
 
-/// The views, in the order of their keys, which are digits from 0 on.
+/// The views, in the order of their keys, which are digits from 1 on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tab {
     /// Layers by role, in colours.
-    Heat,
+    Overview,
     /// All tensors.
     #[default]
-    Layers,
+    List,
     /// One tensor.
-    Layer,
+    Tensor,
+    /// Plan, quality, and bits by role and layer.
+    Bits,
     /// Decode timings.
-    Timing,
+    Speed,
     /// Two files.
     Compare,
     /// The file's map.
     File,
-    /// Plan, quality, and bits by role and layer.
-    Rates,
 }
 
 impl Tab {
     /// All of them.
     pub const ALL: [Self; 7] =
-        [Self::Heat, Self::Layers, Self::Layer, Self::Timing, Self::Compare, Self::File, Self::Rates];
+        [Self::Overview, Self::List, Self::Tensor, Self::Bits, Self::Speed, Self::Compare, Self::File];
 
     /// The word on its tab and on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Heat => "heat",
-            Self::Layers => "layers",
-            Self::Layer => "layer",
-            Self::Timing => "timing",
+            Self::Overview => "overview",
+            Self::List => "list",
+            Self::Tensor => "tensor",
+            Self::Bits => "bits",
+            Self::Speed => "speed",
             Self::Compare => "compare",
             Self::File => "file",
-            Self::Rates => "rates",
+        }
+    }
+
+    /// The word of earlier versions, which is still understood.
+    pub fn earlier(self) -> &'static str {
+        match self {
+            Self::Overview => "heat",
+            Self::List => "layers",
+            Self::Tensor => "layer",
+            Self::Bits => "rates",
+            Self::Speed => "timing",
+            other => other.name(),
         }
     }
 
@@ -180,7 +192,7 @@ impl State {
             changed: false,
             known: HashMap::new(),
             generation: 0,
-            home: Tab::Layers,
+            home: Tab::List,
             heat,
             encode: EncodeState::default(),
             layers,
@@ -229,13 +241,13 @@ impl State {
             (Overlay::Search { .. }, _) => Context::Search,
             (Overlay::Help(_), _) => Context::Help,
             (Overlay::Columns(_) | Overlay::Encode(_), _) => Context::Columns,
-            (Overlay::None, Tab::Heat) => Context::Heat,
-            (Overlay::None, Tab::Layers) => Context::Layers,
-            (Overlay::None, Tab::Layer) => Context::Layer,
-            (Overlay::None, Tab::Timing) => Context::Timing,
+            (Overlay::None, Tab::Overview) => Context::Overview,
+            (Overlay::None, Tab::List) => Context::List,
+            (Overlay::None, Tab::Tensor) => Context::Tensor,
+            (Overlay::None, Tab::Speed) => Context::Speed,
             (Overlay::None, Tab::Compare) => Context::Compare,
             (Overlay::None, Tab::File) => Context::File,
-            (Overlay::None, Tab::Rates) => Context::Rates,
+            (Overlay::None, Tab::Bits) => Context::Bits,
         }
     }
 

@@ -6,10 +6,13 @@ pub mod error;
 pub mod histogram;
 pub mod pieces;
 pub mod verify;
+pub mod weights;
 
 use std::sync::Arc;
 
 use wcodec::ChunkSize;
+
+use self::weights::WeightStats;
 
 /// Something that takes time to find out.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +54,8 @@ pub struct LayerStats {
     pub scales: Option<ScaleStats>,
     /// Where there are symbols: schemes `int8` and `rate`, and elements of 8 bits.
     pub symbols: Option<SymbolStats>,
+    /// Weights in `F32`, `F16` and `BF16`, as they are in a checkpoint, or as they are decoded.
+    pub weights: Option<WeightStats>,
     /// Each chunk, in order.
     pub chunks: Vec<ChunkSize>,
     /// Original bytes for each stored byte, over the chunks; scales and tables are not counted.

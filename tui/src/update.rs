@@ -17,7 +17,7 @@ use wcodec::text::safe_path;
 
 use crate::action::{Action, Report};
 use crate::effect::Effect;
-use crate::keymap::Command;
+use crate::keymap::{self, Command};
 use crate::model::filter::Filter;
 use crate::state::compare::CompareState;
 use crate::state::heat::Measure;
@@ -31,7 +31,7 @@ use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
 ///
 /// It touches nothing but the state, and takes no longer than drawing.
 pub fn update(state: &mut State, action: Action) -> Vec<Effect> {
-    let effects = match action {
+    let mut effects = match action {
         Action::Key(key) if key.kind == KeyEventKind::Release => Vec::new(),
         Action::Key(key) => on_key(state, key),
         Action::Mouse(mouse) => on_mouse(state, mouse),
@@ -44,6 +44,7 @@ pub fn update(state: &mut State, action: Action) -> Vec<Effect> {
         Action::Report(report) => on_report(state, report),
     };
     fit(state);
+    effects.extend(heat::watch(state));
     effects
 }
 
@@ -67,9 +68,17 @@ fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
         Overlay::Search { .. } => on_search_key(state, key),
         Overlay::Columns(_) => columns::on_key(state, key),
         Overlay::Encode(_) => return encode::on_key(state, key),
-        _ => {}
+        Overlay::Help(_) => {}
+        Overlay::None => unknown_key(state, key),
     }
     Vec::new()
+}
+
+/// Says of a key that does nothing that it does nothing.
+fn unknown_key(state: &mut State, key: KeyEvent) {
+    let Some(name) = keymap::named(key) else { return };
+    let help = state.keys.shown(state.context(), Command::Help).map_or(String::new(), |k| format!(", {k} lists them"));
+    state.say(format!("no key {name} here{help}"));
 }
 
 /// Everything in the search box narrows the list at once; Enter keeps the filter, Esc goes back to the one before.
@@ -140,8 +149,8 @@ fn on_mouse(state: &mut State, mouse: MouseEvent) -> Vec<Effect> {
         MouseEventKind::ScrollDown => on_command(state, Command::Down),
         MouseEventKind::Down(_) if matches!(state.overlay, Overlay::None) => {
             match state.tab {
-                Tab::Heat => heat::click(state, mouse.column, mouse.row),
-                Tab::Layers => layers::click(state, mouse.column, mouse.row),
+                Tab::Overview => heat::click(state, mouse.column, mouse.row),
+                Tab::List => layers::click(state, mouse.column, mouse.row),
                 _ => {}
             }
             Vec::new()
@@ -182,10 +191,11 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::Search => {
             let before = state.layers.filter.as_ref().map_or(String::new(), |f| f.text().to_owned());
             state.overlay = Overlay::Search { input: Input::new(before.clone()), before };
-            if state.tab != Tab::Layers {
-                return view(state, Tab::Layers);
+            if state.tab != Tab::List {
+                return view(state, Tab::List);
             }
         }
+        Command::Picture => return picture(state),
         Command::Reload => return vec![Effect::Reload],
         Command::Redraw => return vec![Effect::Redraw],
         Command::Theme => {
@@ -208,13 +218,13 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
         _ if matches!(state.overlay, Overlay::Help(_)) => {}
         _ => {
             return match state.tab {
-                Tab::Heat => heat::command(state, command),
-                Tab::Layers => layers::command(state, command),
-                Tab::Layer => layer::command(state, command),
-                Tab::Timing => timing::command(state, command),
+                Tab::Overview => heat::command(state, command),
+                Tab::List => layers::command(state, command),
+                Tab::Tensor => layer::command(state, command),
+                Tab::Speed => timing::command(state, command),
                 Tab::Compare => compare::command(state, command),
                 Tab::File => map::command(state, command),
-                Tab::Rates => {
+                Tab::Bits => {
                     rates::command(state, command);
                     Vec::new()
                 }
@@ -222,6 +232,17 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
         }
     }
     Vec::new()
+}
+
+/// Writes the heat map, as it is coloured now, to a new file in the working directory.
+fn picture(state: &mut State) -> Vec<Effect> {
+    match crate::draw::heat::picture(state) {
+        Ok(text) => vec![Effect::Export { path: format!("{}.heatmap.svg", state.file.name()).into(), text }],
+        Err(why) => {
+            state.say(why);
+            Vec::new()
+        }
+    }
 }
 
 /// Has a checkpoint sampled, if the file is one.
@@ -253,7 +274,7 @@ pub fn verify(state: &mut State, tensors: Vec<usize>) -> Vec<Effect> {
 fn selected_name(state: &State) -> Option<String> {
     match state.tab {
         Tab::Compare => compare::selected_name(state),
-        Tab::Heat => {
+        Tab::Overview => {
             let cell = state.heat.selected(&state.file)?;
             cell.tensors.first().map(|&i| state.file.tensors[i].name.clone())
         }
@@ -265,7 +286,7 @@ fn selected_name(state: &State) -> Option<String> {
 fn back(state: &mut State) -> Vec<Effect> {
     if matches!(state.overlay, Overlay::Help(_)) {
         state.overlay = Overlay::None;
-    } else if !matches!(state.tab, Tab::Heat | Tab::Layers) {
+    } else if !matches!(state.tab, Tab::Overview | Tab::List) {
         return view(state, state.home);
     } else if state.layers.filter.is_some() {
         filter(state, "");
@@ -279,8 +300,9 @@ fn back(state: &mut State) -> Vec<Effect> {
 pub fn view(state: &mut State, tab: Tab) -> Vec<Effect> {
     let before = std::mem::replace(&mut state.tab, tab);
     let mut effects = Vec::new();
-    let times = |state: &State, tab| tab == Tab::Timing || (tab == Tab::Heat && state.heat.measure == Measure::Speed);
-    if before == Tab::Heat && tab != Tab::Heat {
+    let times =
+        |state: &State, tab| tab == Tab::Speed || (tab == Tab::Overview && state.heat.measure == Measure::Speed);
+    if before == Tab::Overview && tab != Tab::Overview {
         // The other views are about the tensor of the cell.
         let tensor = state.heat.selected(&state.file).and_then(|c| c.tensors.first().copied());
         let shown = |i: usize| state.layers.filter.as_ref().is_none_or(|f| f.matches(&state.file.tensors[i].name));
@@ -288,21 +310,21 @@ pub fn view(state: &mut State, tab: Tab) -> Vec<Effect> {
             compare::reveal(state, tensor);
         }
     }
-    if matches!(tab, Tab::Heat | Tab::Layers) {
+    if matches!(tab, Tab::Overview | Tab::List) {
         state.home = tab;
     }
     if times(state, before) && !times(state, tab) {
         effects.extend(timing::leave(state));
     }
     match tab {
-        Tab::Heat if before != Tab::Heat => {
+        Tab::Overview if before != Tab::Overview => {
             if let Some(tensor) = state.current() {
                 heat::select(state, tensor);
             }
             effects.extend(heat::enter(state));
         }
-        Tab::Layer => effects.extend(layer::enter(state)),
-        Tab::Timing if before != Tab::Timing => effects.extend(timing::enter(state)),
+        Tab::Tensor => effects.extend(layer::enter(state)),
+        Tab::Speed if before != Tab::Speed => effects.extend(timing::enter(state)),
         _ => {}
     }
     effects
@@ -325,11 +347,11 @@ fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
             let mut effects = vec![Effect::Stats(StatsEffect::Cancel)];
             effects.extend(estimate(state));
             let tab = state.tab;
-            if tab == Tab::Timing {
+            if tab == Tab::Speed {
                 effects.extend(timing::enter(state));
-            } else if tab == Tab::Heat {
+            } else if tab == Tab::Overview {
                 effects.extend(heat::enter(state));
-            } else if tab == Tab::Layer {
+            } else if tab == Tab::Tensor {
                 effects.extend(layer::enter(state));
             }
             effects
@@ -341,6 +363,7 @@ fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
         Report::Estimate { generation, found } => {
             if generation == state.generation {
                 state.encode.would = found;
+                heat::settle(state);
             }
             Vec::new()
         }

@@ -93,7 +93,7 @@ impl Workers {
     }
 
     /// Writes a new file.
-    pub fn export(&self, path: PathBuf, json: String) {
-        self.files.export(path, json);
+    pub fn export(&self, path: PathBuf, text: String) {
+        self.files.export(path, text);
     }
 }

@@ -7,7 +7,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent,
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::Color;
-use wcodec::{Bits, Checkpoint, EncodeOptions, Rate, Scheme, encode};
+use wcodec::{Bits, Checkpoint, EncodeOptions, MemorySource, Rate, Scheme, encode};
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::{Depth, Look, Theme};
 use wcodec_tui::effect::Effect;
@@ -34,7 +34,7 @@ fn model() -> Arc<FileModel> {
 
 fn opened(look: Look, size: (u16, u16)) -> State {
     let mut state = State::new(model(), None, look, size);
-    (state.tab, state.home) = (Tab::Heat, Tab::Heat);
+    (state.tab, state.home) = (Tab::Overview, Tab::Overview);
     update(&mut state, Action::Resize(size.0, size.1));
     state
 }
@@ -109,17 +109,17 @@ fn keys_move_the_selection_and_enter_opens_the_tensor() {
     press(&mut state, "jl");
     assert_eq!(selected(&state), "model.layers.1.self_attn.k_proj.weight");
     let effects = press(&mut state, "\n");
-    assert_eq!(state.tab, Tab::Layer);
+    assert_eq!(state.tab, Tab::Tensor);
     assert_eq!(state.current(), state.file.find("model.layers.1.self_attn.k_proj.weight"));
     assert!(effects.iter().any(|e| matches!(e, Effect::Stats(StatsEffect::Compute { .. }))));
     // Back to the heat map, where the same cell is selected; from there out of the program.
     press(&mut state, "q");
-    assert_eq!((state.tab, selected(&state).as_str()), (Tab::Heat, "model.layers.1.self_attn.k_proj.weight"));
+    assert_eq!((state.tab, selected(&state).as_str()), (Tab::Overview, "model.layers.1.self_attn.k_proj.weight"));
     assert_eq!(press(&mut state, "q"), [Effect::Quit(0)]);
     // The list follows, and tells where it is when the heat map is looked at again.
-    press(&mut state, "1");
+    press(&mut state, "2");
     assert_eq!(state.current(), state.file.find("model.layers.1.self_attn.k_proj.weight"));
-    press(&mut state, "n0");
+    press(&mut state, "n1");
     assert_eq!(selected(&state), "model.layers.1.self_attn.o_proj.weight");
     press(&mut state, "G");
     assert_eq!(selected(&state), "model.norm.weight");
@@ -164,7 +164,7 @@ fn damage_is_seen_in_cells_modules_and_the_head() {
     let row = text.lines().find(|l| l.trim_start_matches(['"', ' ']).starts_with("2 ")).unwrap();
     assert!(row.contains('✗'), "{row}");
     // All modules on the way to it have the sign, their sound neighbours have theirs.
-    press(&mut state, "1g");
+    press(&mut state, "2g");
     let text = screen(&state);
     let sign = |label: &str| {
         let line = text.lines().find(|l| l.contains(&format!("▾ {label} "))).unwrap();
@@ -203,5 +203,178 @@ fn speeds_are_measured_while_they_are_looked_at() {
     let effects = press(&mut state, "m");
     assert!(effects.contains(&Effect::Timing(TimingEffect::Stop)));
     press(&mut state, "M");
-    assert!(press(&mut state, "1").contains(&Effect::Timing(TimingEffect::Stop)));
+    assert!(press(&mut state, "2").contains(&Effect::Timing(TimingEffect::Stop)));
+}
+
+#[test]
+fn the_scale_goes_over_all_matrices_however_small() {
+    // In a real model, k and v have less than a thousandth of all weights each.
+    let mut source = MemorySource::new();
+    let mut push = |name: &str, rows: usize, columns: usize, spread: usize| {
+        let value = |i: usize| ((i * 7919 % spread) as f32 - spread as f32 / 2.0) / 1000.0;
+        let bytes: Vec<u8> = (0..rows * columns).flat_map(|i| half::bf16::from_f32(value(i)).to_le_bytes()).collect();
+        source.push(name.to_owned(), wcodec::Dtype::BF16, vec![rows, columns], bytes.into()).unwrap();
+    };
+    push("model.embed_tokens.weight", 2048, 512, 4001);
+    for layer in 0..2 {
+        push(&format!("model.layers.{layer}.self_attn.q_proj.weight"), 64, 512, 4001);
+        push(&format!("model.layers.{layer}.self_attn.k_proj.weight"), 1, 512, 3 + 97 * layer);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.wcodec");
+    encode(&source, &path, &EncodeOptions::default(), &mut |_| Ok(())).unwrap();
+    let file = Arc::new(FileModel::open(&path).unwrap());
+    let k = file.find("model.layers.0.self_attn.k_proj.weight").unwrap();
+    assert!((file.tensors[k].elements as f64) < 1e-3 * file.totals.elements as f64);
+    let mut state = State::new(file.clone(), None, Look::default(), (80, 24));
+    press(&mut state, "1");
+    let bits: Vec<f64> = file.tensors.iter().map(wcodec::TensorInfo::bits_per_weight).collect();
+    let (low, high) = bits.iter().fold((f64::MAX, 0.0f64), |(low, high), b| (low.min(*b), high.max(*b)));
+    let text = screen(&state);
+    let legend = text.lines().find(|l| l.contains("bits/weight") && l.contains("most:")).unwrap().to_owned();
+    let ends = |v: f64| if v < 10.0 { format!("{v:.2}") } else { format!("{v:.1}") };
+    assert!(legend.contains(&format!("bits/weight {} ", ends(low))) && legend.contains(&ends(high)), "{legend}");
+    assert!(legend.contains("k ") && file.name() != "model", "{legend} {}", file.name());
+}
+
+#[test]
+fn a_range_that_is_next_to_nothing_has_one_colour_and_says_so() {
+    let mut state = opened(Look { depth: Depth::True, ..Look::default() }, (80, 24));
+    // All errors are those of one number of bits; those of k and v, which are calibrated by no one, differ.
+    press(&mut state, "mm/proj");
+    press(&mut state, "\n1");
+    let tensors = state.file.tensors.len();
+    let near: Vec<f64> = (0..tensors).filter_map(|i| state.file.tensors[i].error).collect();
+    let (low, high) = near.iter().fold((f64::MAX, 0.0f64), |(l, h), e| (l.min(*e), h.max(*e)));
+    let flat = high - low < 0.05 * high;
+    assert_eq!(screen(&state).contains("one colour"), flat, "{low} {high}\n{}", screen(&state));
+    // Every tensor of a checkpoint in bfloat16 has 16 bits.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/doc-llama-3m");
+    let file = Arc::new(FileModel::open_any(&source, false).unwrap());
+    let mut state = State::new(file, None, Look { depth: Depth::True, ..Look::default() }, (80, 24));
+    press(&mut state, "1M");
+    assert_eq!(state.heat.measure, Measure::Bits);
+    let shown = terminal(&state);
+    assert!(shown.backend().to_string().contains("all 16.0: less than 5 % apart, so one colour"), "{}", screen(&state));
+    let buffer = shown.backend().buffer();
+    let grounds: std::collections::HashSet<Color> =
+        buffer.content().iter().map(|c| c.bg).filter(|bg| *bg != Color::Reset).collect();
+    assert_eq!(grounds.len(), 1, "{grounds:?}");
+}
+
+#[test]
+fn a_wide_screen_has_a_panel_and_asks_for_the_tensor_that_it_shows() {
+    let mut state = opened(Look::default(), (120, 40));
+    let compute = |effects: &[Effect]| {
+        let of = |e: &Effect| match e {
+            Effect::Stats(StatsEffect::Compute { tensor, .. }) => Some(*tensor),
+            _ => None,
+        };
+        effects.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let text = screen(&state);
+    assert!(text.contains("Where the bits go") && text.contains("model.layers.0.self_attn.q_proj"), "{text}");
+    // Another cell: its tensor, once.
+    let effects = press(&mut state, "l");
+    let k = state.file.find("model.layers.0.self_attn.k_proj.weight").unwrap();
+    assert_eq!(compute(&effects), [k]);
+    assert!(compute(&update(&mut state, Action::Tick)).is_empty());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let mut tell = |_: f32| {};
+    let mut control = wcodec_tui::stats::control::Control::new(&stop, &mut tell);
+    let found = wcodec_tui::stats::compute::compute(&state.file, k, None, &mut control).unwrap();
+    let weights = found.weights.clone().unwrap();
+    assert_eq!(weights.count, state.file.tensors[k].elements);
+    let report = StatsReport::Stats { generation: 0, tensor: k, stats: Fetch::Ready(Arc::new(found)) };
+    update(&mut state, Action::Report(Report::Stats(report)));
+    let text = screen(&state);
+    assert!(text.contains("Weights") && text.contains("RMS") && text.contains("Levels"), "{text}");
+    insta::assert_snapshot!("panel_120x40", text);
+    // A narrower screen has none, and asks for nothing.
+    update(&mut state, Action::Resize(109, 40));
+    assert!(!screen(&state).contains("Where the bits go") && compute(&press(&mut state, "l")).is_empty());
+    update(&mut state, Action::Resize(110, 18));
+    press(&mut state, "G");
+    let text = screen(&state);
+    assert!(text.contains("Where the bits go") && text.contains("model.norm"), "{text}");
+}
+
+#[test]
+fn a_calibrated_file_says_so_and_ranks_its_tensors() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.wcodec");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/doc-llama-3m");
+    let rate = Rate { bits: Bits::new(4.0).unwrap(), trellis: false };
+    let said = r#"{"version": 1, "tokens": 2048, "source": "self"}"#;
+    let metadata = std::collections::BTreeMap::from([("wcodec.calibration".to_owned(), said.to_owned())]);
+    let options = EncodeOptions { scheme: Scheme::Rate(rate), metadata, ..EncodeOptions::default() };
+    encode(&Checkpoint::open(&source).unwrap(), &path, &options, &mut |_| Ok(())).unwrap();
+    let file = Arc::new(FileModel::open(&path).unwrap());
+    let mut state = State::new(file, None, Look::default(), (140, 40));
+    press(&mut state, "1");
+    let text = screen(&state);
+    assert!(text.contains("calibrated on 2,048 tokens") && text.contains("of 30 in importance"), "{text}");
+    let ranks: Vec<(usize, f64)> = (0..39)
+        .filter_map(|i| Some((state.rates.rates(&state.file).rank(i)?.0, state.file.tensors[i].error?)))
+        .collect();
+    assert_eq!(ranks.len(), 30);
+    assert!(ranks.iter().all(|a| ranks.iter().all(|b| a.0 <= b.0 || a.1 >= b.1)));
+    press(&mut state, "4");
+    let text = screen(&state);
+    assert!(text.contains("calibrated on 2,048 tokens that the model wrote") && !text.contains("none"), "{text}");
+}
+
+#[test]
+fn the_picture_has_every_matrix_and_is_named_after_the_model() {
+    let mut state = opened(Look { theme: Theme::Plain, ..Look::default() }, (80, 24));
+    let effects = press(&mut state, "P");
+    let [Effect::Export { path, text }] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(path.to_str(), Some("doc-llama-3m.heatmap.svg"));
+    let cells = text.matches("<rect").count() - text.matches("width=\"6\"").count() - 1;
+    // Seven roles in four layers, and two tables in none; vectors are left out.
+    assert_eq!(cells, 4 * 7 + 2);
+    assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>") && text.contains("most: "), "{text}");
+    assert!(text.contains("doc-llama-3m: 4.05 bits/weight") && !text.contains("norm"), "{text}");
+    // Errors that nobody knows make no picture.
+    press(&mut state, "M");
+    assert!(press(&mut state, "P").iter().all(|e| !matches!(e, Effect::Export { .. })));
+    assert!(state.notice.as_ref().is_some_and(|n| n.text.contains("no figures for a picture yet")));
+}
+
+#[test]
+fn arrows_change_the_view_where_nothing_moves_to_the_side() {
+    let mut state = opened(Look::default(), (80, 24));
+    let arrow = |code, modifiers| Action::Key(KeyEvent::new(code, modifiers));
+    update(&mut state, arrow(KeyCode::Right, KeyModifiers::NONE));
+    assert_eq!((state.tab, state.heat.column), (Tab::Overview, 1));
+    for tab in [Tab::List, Tab::Tensor] {
+        update(&mut state, arrow(KeyCode::Right, KeyModifiers::SHIFT));
+        assert_eq!(state.tab, tab);
+    }
+    for tab in [Tab::Bits, Tab::Speed, Tab::Compare, Tab::File, Tab::Overview] {
+        update(&mut state, arrow(KeyCode::Right, KeyModifiers::NONE));
+        assert_eq!(state.tab, tab);
+    }
+    press(&mut state, "[");
+    update(&mut state, arrow(KeyCode::Left, KeyModifiers::NONE));
+    assert_eq!(state.tab, Tab::Compare);
+    press(&mut state, "]");
+    assert_eq!(state.tab, Tab::File);
+}
+
+#[test]
+fn keys_that_do_nothing_say_so() {
+    let mut state = opened(Look::default(), (80, 24));
+    press(&mut state, "p");
+    assert_eq!(state.notice.as_ref().map(|n| n.text.as_str()), Some("no key p here, ? lists them"));
+    assert!(screen(&state).contains("no key p here"));
+    update(&mut state, Action::Key(KeyEvent::new(KeyCode::Char('w'), KeyModifiers::CONTROL)));
+    assert!(state.notice.as_ref().is_some_and(|n| n.text.starts_with("no key Ctrl-w here")));
+    // One that does something takes it away; the help and the search box have no such line.
+    press(&mut state, "j");
+    assert!(state.notice.is_none());
+    press(&mut state, "?p");
+    assert!(state.notice.is_none());
+    press(&mut state, "?/p");
+    assert!(state.notice.is_none());
 }

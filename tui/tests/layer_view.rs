@@ -244,7 +244,7 @@ fn at(file: &Arc<FileModel>, name: &str, look: Look, size: (u16, u16)) -> (State
     let tensor = file.find(name).unwrap();
     state.layers.select(file, Row::Tensor(tensor));
     assert_eq!(state.current(), Some(tensor));
-    state.tab = Tab::Layer;
+    state.tab = Tab::Tensor;
     (state, tensor)
 }
 
@@ -330,12 +330,12 @@ fn raw_tensors_and_waiting_say_so() {
 #[test]
 fn statistics_are_asked_for_once_and_kept() {
     let (mut state, tensor) = at(&llama(), MATRIX, Look::default(), (100, 30));
-    state.tab = Tab::Layers;
+    state.tab = Tab::List;
     let compute = |tensor| Effect::Stats(StatsEffect::Compute { generation: 0, tensor });
-    assert_eq!(key(&mut state, KeyCode::Char('2')), [compute(tensor)]);
+    assert_eq!(key(&mut state, KeyCode::Char('3')), [compute(tensor)]);
     // It is running.
-    assert_eq!(key(&mut state, KeyCode::Char('1')), []);
     assert_eq!(key(&mut state, KeyCode::Char('2')), []);
+    assert_eq!(key(&mut state, KeyCode::Char('3')), []);
     // The next tensor; and back, before anything was reported.
     key(&mut state, KeyCode::Char('j'));
     let effects = key(&mut state, KeyCode::Char('n'));

@@ -14,6 +14,7 @@ use wcodec_tui::draw::theme::Look;
 use wcodec_tui::effect::Effect;
 use wcodec_tui::estimate::estimate;
 use wcodec_tui::model::FileModel;
+use wcodec_tui::state::heat::Measure;
 use wcodec_tui::state::{Overlay, State, Tab};
 use wcodec_tui::stats::Fetch;
 use wcodec_tui::update::update;
@@ -87,11 +88,11 @@ fn every_view_shows_a_checkpoint_and_a_gguf_file() {
     let folder = tempfile::tempdir().unwrap();
     for path in [copy(folder.path(), 0), gguf(folder.path()), data()] {
         let mut state = opened(&path);
-        for key in "0123456".chars() {
+        for key in "1234567".chars() {
             press(&mut state, &format!("{key}jvVen+"));
             screen(&state);
         }
-        assert_eq!(state.tab, Tab::Rates);
+        assert_eq!(state.tab, Tab::File);
     }
     let mut state = opened(&gguf(folder.path()));
     insta::assert_snapshot!("gguf_layers", screen(&state));
@@ -128,7 +129,7 @@ fn estimates_are_near_what_encoding_gives() {
     state.encode.would = Fetch::Ready(Arc::new(found));
     press(&mut state, "0\n");
     let text = screen(&state);
-    assert!(state.tab == Tab::Layer && text.contains("If it were encoded") && text.contains("bits/weight, error"));
+    assert!(state.tab == Tab::Tensor && text.contains("If it were encoded") && text.contains("bits/w, error"));
     let cancel = Cancel::new();
     cancel.cancel();
     assert_eq!(estimate(&file, &cancel, &mut |_| {}).unwrap_err().kind(), ErrorKind::Cancelled);
@@ -225,7 +226,7 @@ fn what_was_cut_off_opens_as_far_as_it_goes() {
         std::fs::write(&out, &whole[..kept as usize]).unwrap();
         let mut state = opened(&out);
         assert!(screen(&state).contains(&format!("cut off: {kept} of {length} bytes")), "{}", screen(&state));
-        for key in "0123456".chars() {
+        for key in "1234567".chars() {
             press(&mut state, &key.to_string());
             screen(&state);
         }
@@ -259,4 +260,58 @@ fn without_a_screen_they_are_tables() {
     assert_eq!((status, err.as_str()), (0, ""));
     assert!(out.contains("if it were encoded"), "{out}");
     assert_eq!(out.matches("layers.0.mlp.up_proj").count(), 2, "{out}");
+}
+
+#[test]
+fn a_checkpoint_opens_on_what_tells_its_tensors_apart_and_shows_weights() {
+    let path = data();
+    let file = Arc::new(FileModel::open_any(&path, false).unwrap());
+    let mut state = State::new(file, None, Look::default(), (120, 40));
+    let effects = press(&mut state, "1");
+    let computed = |effects: &[Effect]| effects.iter().any(|e| format!("{e:?}").contains("Compute"));
+    assert!(computed(&effects), "{effects:?}");
+    assert_eq!(state.heat.measure, Measure::WouldBits8);
+    let found = estimate(&state.file, &Cancel::new(), &mut |_| {}).unwrap();
+    let generation = state.generation;
+    // Estimates that do tell tensors apart stay.
+    let mut wide = found.clone();
+    let k = state.file.find("model.layers.1.self_attn.k_proj.weight").unwrap();
+    wide.get_mut(&k).unwrap().int8_bits = 5.0;
+    let wide = Fetch::Ready(Arc::new(wide));
+    update(&mut state, Action::Report(Report::Estimate { generation, found: wide }));
+    assert_eq!(state.heat.measure, Measure::WouldBits8);
+    let found = Fetch::Ready(Arc::new(found));
+    update(&mut state, Action::Report(Report::Estimate { generation, found }));
+    assert_eq!(state.heat.measure, Measure::Share);
+    let tensor = state.heat.selected(&state.file).unwrap().tensors[0];
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let mut tell = |_: f32| {};
+    let mut control = wcodec_tui::stats::control::Control::new(&stop, &mut tell);
+    let stats = wcodec_tui::stats::compute::compute(&state.file, tensor, None, &mut control).unwrap();
+    let largest = stats.weights.as_ref().unwrap().outliers[0];
+    let stats = Fetch::Ready(Arc::new(stats));
+    let report = wcodec_tui::stats::StatsReport::Stats { generation, tensor, stats };
+    update(&mut state, Action::Report(Report::Stats(report)));
+    // The largest weight stands where the file has it.
+    let original = state.file.original().unwrap();
+    let bytes = original.read_part(tensor, 2 * largest.place, 2, &Cancel::new()).unwrap();
+    assert_eq!(f64::from(half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32()), largest.value);
+    let text = screen(&state);
+    // This model's tensors differ by less than 5 % in what int8 would take: shares tell more.
+    assert!(
+        text.contains("share of bytes") && text.contains("Largest weights") && text.contains("E encodes"),
+        "{text}"
+    );
+    insta::assert_snapshot!("checkpoint_120x40", text);
+    press(&mut state, "3");
+    insta::assert_snapshot!("checkpoint_tensor_120x40", screen(&state));
+    update(&mut state, Action::Resize(80, 24));
+    insta::assert_snapshot!("checkpoint_tensor_80x24", screen(&state));
+    // Bars are shares: ratios and bits are all the same.
+    for (key, name) in [("2", "list"), ("4", "bits")] {
+        press(&mut state, key);
+        let text = screen(&state);
+        assert!(text.contains("25.0 %") && !text.contains("1.000"), "{text}");
+        insta::assert_snapshot!(format!("checkpoint_{name}_80x24"), text);
+    }
 }

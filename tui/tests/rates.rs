@@ -167,7 +167,7 @@ fn at(file: &Arc<FileModel>, size: (u16, u16), reference: Option<&Checkpoint>) -
     let mut state = State::new(file.clone(), None, Look::default(), size);
     let tensor = file.find(MATRIX).unwrap();
     state.layers.select(file, Row::Tensor(tensor));
-    state.tab = Tab::Layer;
+    state.tab = Tab::Tensor;
     state.has_reference = reference.is_some();
     let stats = Fetch::Ready(Arc::new(stats(file, tensor, reference)));
     update(&mut state, Action::Report(Report::Stats(StatsReport::Stats { generation: 0, tensor, stats })));
@@ -212,7 +212,7 @@ fn errors_that_are_larger_than_stated_are_seen() {
 #[test]
 fn rates() {
     let mut state = State::new(planned(), None, Look::default(), (80, 24));
-    press(&mut state, "6");
+    press(&mut state, "4");
     for (columns, rows) in [(80, 24), (140, 40), (20, 5), (1, 1)] {
         update(&mut state, Action::Resize(columns, rows));
         insta::assert_snapshot!(format!("rates_{columns}x{rows}"), screen(&state));
@@ -228,12 +228,12 @@ fn rates() {
     assert!(screen(&state).is_ascii());
     insta::assert_snapshot!("rates_80x24_ascii", screen(&state));
     state.look.ascii = false;
-    // There are no keys but those that work everywhere.
+    // Nothing moves to the left or right: these keys change the view.
     press(&mut state, "?");
-    assert!(!screen(&state).contains("In the view"), "{}", screen(&state));
+    assert!(screen(&state).contains("l →  the next view"), "{}", screen(&state));
     // A file without any of it has its sums.
     let mut state = State::new(plain(), None, Look::default(), (80, 24));
-    press(&mut state, "6");
+    press(&mut state, "4");
     insta::assert_snapshot!("rates_80x24_no_plan", screen(&state));
 }
 
@@ -283,7 +283,7 @@ fn statements_of_strangers_are_shown_without_harm() {
         for (columns, rows) in [(1, 1), (9, 7), (41, 12), (80, 24), (300, 100)] {
             for ascii in [false, true] {
                 let mut state = State::new(file.clone(), None, Look { ascii, ..Look::default() }, (columns, rows));
-                for keys in ["6", "d", "G", "u", "5", "G", "6"] {
+                for keys in ["4", "d", "G", "u", "7", "G", "4"] {
                     press(&mut state, keys);
                     let text = screen(&state);
                     assert!(!text.contains(|c| wcodec::text::steers(c) && c != '\n'), "{text}");

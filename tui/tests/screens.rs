@@ -147,21 +147,21 @@ fn help() {
 #[test]
 fn compare() {
     let mut state = State::new(llama(), Some(sibling()), Look::default(), (80, 24));
-    press(&mut state, "4n");
+    press(&mut state, "6n");
     at_all_sizes("compare", &mut state);
 }
 
 #[test]
 fn compare_with_nothing() {
     let mut state = opened();
-    press(&mut state, "4");
+    press(&mut state, "6");
     insta::assert_snapshot!("compare_nothing", screen(&state));
 }
 
 #[test]
 fn only_differences_and_the_layer() {
     let mut state = State::new(llama(), Some(sibling()), Look::default(), (80, 24));
-    press(&mut state, "4o");
+    press(&mut state, "6o");
     insta::assert_snapshot!("compare_differences", screen(&state));
     let name = "model.layers.1.mlp.up_proj.weight";
     let found = state.compare.found.clone().unwrap();
@@ -172,8 +172,8 @@ fn only_differences_and_the_layer() {
         assert!(state.compare.cursor.selected > before);
     }
     // Whatever hides it in the table of layers.
-    press(&mut state, "1z/embed\n4\n");
-    assert_eq!(state.tab, Tab::Layer);
+    press(&mut state, "2z/embed\n6\n");
+    assert_eq!(state.tab, Tab::Tensor);
     assert_eq!(state.current(), state.file.find(name));
 }
 
@@ -208,19 +208,19 @@ fn relations_are_those_of_the_codec() {
 #[test]
 fn file() {
     let mut state = opened();
-    press(&mut state, "5");
+    press(&mut state, "7");
     at_all_sizes("file", &mut state);
 }
 
 #[test]
 fn the_map_follows_the_selection() {
     let mut state = opened();
-    press(&mut state, "5ddjjj");
+    press(&mut state, "7ddjjj");
     insta::assert_snapshot!("file_selected", screen(&state));
     let tensor = state.map.selected(&state.file).unwrap().tensor.unwrap();
     press(&mut state, "\n");
-    assert_eq!((state.tab, state.current()), (Tab::Layer, Some(tensor)));
-    press(&mut state, "5G");
+    assert_eq!((state.tab, state.current()), (Tab::Tensor, Some(tensor)));
+    press(&mut state, "7G");
     let last = *state.map.selected(&state.file).unwrap();
     assert_eq!(last.end(), state.file.file_bytes());
 }
@@ -261,7 +261,7 @@ fn names_of_a_file_steer_no_screen() {
         verdict(&mut state, 1, Fetch::Ready(Verdict::Damaged(format!("{HOSTILE}: a hash does not match"))));
         update(&mut state, Action::Report(Report::Error(format!("{HOSTILE}: it cannot be read"))));
         resize(&mut state, columns, rows);
-        for keys in ["1", "z", "zs", "/b", "\n", "2", "v", "j", "3", "4", "d", "5", "6", "G", "?", "?"] {
+        for keys in ["2", "z", "zs", "/b", "\n", "3", "v", "j", "5", "6", "d", "7", "4", "G", "?", "?"] {
             press(&mut state, keys);
             let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
             terminal.draw(|frame| wcodec_tui::draw::draw(frame, &state)).unwrap();
@@ -270,7 +270,7 @@ fn names_of_a_file_steer_no_screen() {
             }
             // Of a long name the screen shows as much as fits: its beginning, its end, or both.
             let shown = |text: &str| [r"\x1b]0;title", r"\x9b31m"].iter().any(|part| text.contains(part));
-            assert!(keys != "1" || shown(&screen(&state)), "{}", screen(&state));
+            assert!(keys != "2" || shown(&screen(&state)), "{}", screen(&state));
         }
     }
 }

@@ -91,14 +91,13 @@ fn opened(size: (u16, u16), look: Look) -> State {
     let mut state = State::new(FILE.get_or_init(file).clone(), None, look, size);
     press(&mut state, "nnn");
     report(&mut state, TimingReport::Cores(16));
-    press(&mut state, "3");
+    press(&mut state, "5");
     state
 }
 
 /// The whole file on the CPU with several numbers of threads, and on one of two GPUs.
 fn busy(size: (u16, u16), look: Look) -> State {
     let mut state = opened(size, look);
-    press(&mut state, "mm");
     measured(&mut state, 0.9, true);
     press(&mut state, "-");
     measured(&mut state, 1.1, true);
@@ -139,6 +138,7 @@ fn the_whole_file() {
 fn one_layer_without_a_gpu() {
     for size in SIZES {
         let mut state = opened(size, Look::default());
+        press(&mut state, "m");
         let why = "the NVIDIA driver's library cannot be loaded: libcuda.so.1 was not found (install NVIDIA driver 550 or later)";
         report(&mut state, TimingReport::Gpus(Err(why.into())));
         measured(&mut state, 0.02, false);
@@ -148,12 +148,30 @@ fn one_layer_without_a_gpu() {
 }
 
 #[test]
+fn the_whole_file_says_how_many_tokens_a_second_that_is() {
+    let mut state = opened((120, 40), Look::default());
+    assert_eq!(state.timing.subject.as_ref().map(|s| s.tensors.len()), Some(state.file.tensors.len()));
+    assert!(!screen(&state).contains("tokens/s"));
+    measured(&mut state, 2.0, false);
+    let p50 = state.timing.current().unwrap().series.summary().unwrap().p50;
+    let text = screen(&state);
+    let line = text.lines().find(|l| l.contains("one pass over all weights")).unwrap();
+    let said: f64 = line.split("→ ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!((said * p50 / 1000.0 - 1.0).abs() < 0.06 && line.contains("tokens/s at most"), "{p50}: {line}");
+    // One tensor says nothing of text.
+    press(&mut state, "m");
+    measured(&mut state, 2.0, false);
+    assert!(!screen(&state).contains("tokens/s"));
+}
+
+#[test]
 fn only_ascii() {
     let look = Look { ascii: true, ..Look::default() };
     let text = screen(&busy((80, 24), look));
     assert!(text.is_ascii(), "{text}");
     insta::assert_snapshot!("ascii_80x24", text);
     let mut state = opened((120, 40), look);
+    press(&mut state, "m");
     let before = screen(&state);
     assert!(before.is_ascii(), "{before}");
     measured(&mut state, 0.02, false);

@@ -173,7 +173,7 @@ fn damage_is_a_row_and_not_an_end() {
     update(&mut state, Action::Report(Report::Stats(StatsReport::Verdict { generation: 0, tensor: 2, verdict })));
     assert!(state.notice.as_ref().is_some_and(|n| n.error && n.text.contains("chunk 3")));
     draw(&state);
-    assert_eq!(state.tab, Tab::Layers);
+    assert_eq!(state.tab, Tab::List);
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn message(mut pen: Pen<'_>, state: &State, sign: &str, text: &str, style: ratat
 
 /// What is wrong with the selected tensor.
 fn damage(state: &State) -> Option<String> {
-    if state.tab != Tab::Layers {
+    if state.tab != Tab::List {
         return None;
     }
     let crate::state::layers::Row::Tensor(i) = state.layers.row()? else { return None };
@@ -94,8 +94,8 @@ fn rows(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     pen.skip(1);
     match state.tab {
-        Tab::Heat => super::heat::footer(pen, state),
-        Tab::Layers => {
+        Tab::Overview => super::heat::footer(pen, state),
+        Tab::List => {
             let layers = &state.layers;
             let all = state.file.tensors.len();
             if !layers.rows.is_empty() {
@@ -136,8 +136,8 @@ fn rows(mut pen: Pen<'_>, state: &State) {
         }
         Tab::Compare => super::compare::footer(pen, state),
         Tab::File => super::map::footer(pen, state),
-        Tab::Rates => super::rates::footer(pen, state),
-        Tab::Layer | Tab::Timing => {
+        Tab::Bits => super::rates::footer(pen, state),
+        Tab::Tensor | Tab::Speed => {
             if let Some(i) = state.current() {
                 would(&mut pen, state, i);
                 let name = text::clean(look, &state.file.tensors[i].name);

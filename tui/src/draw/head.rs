@@ -6,6 +6,8 @@ use ratatui::style::{Modifier, Style};
 
 use super::text;
 use super::widgets::Pen;
+use crate::estimate;
+use crate::model::statements::Calibration;
 use crate::state::{State, Tab};
 use crate::stats::{Fetch, Verdict};
 
@@ -31,7 +33,8 @@ fn tabs(mut pen: Pen<'_>, state: &State) {
     let begin = pen.left();
     for (i, tab) in Tab::ALL.into_iter().enumerate() {
         let here = tab == state.tab;
-        let label = if words || here { format!("{i} {}", title(tab)) } else { i.to_string() };
+        let key = i + 1;
+        let label = if words || here { format!("{key} {}", title(tab)) } else { key.to_string() };
         if here {
             let (left, right) = (look.sign(" ", "["), look.sign(" ", "]"));
             pen.put(&format!("{left}{label}{right}"), look.selected().add_modifier(Modifier::BOLD));
@@ -46,20 +49,7 @@ fn tabs(mut pen: Pen<'_>, state: &State) {
 
 fn file(mut pen: Pen<'_>, state: &State) {
     let (look, file) = (state.look, &state.file);
-    let totals = &file.totals;
-    // A header is no part of what is compared.
-    let stored = if file.original().is_some() { totals.stored_bytes } else { file.file_bytes() };
-    let ratio = if stored == 0 { 1.0 } else { totals.original_bytes as f64 / stored as f64 };
-    let bits = if totals.elements == 0 { 0.0 } else { 8.0 * stored as f64 / totals.elements as f64 };
-    let arrow = look.sign("→", "->");
-    let sizes = format!("{} {arrow} {}", text::size(totals.original_bytes), text::size(stored));
-    // What matters most comes last to go.
-    let facts = [
-        (format!("ratio {ratio:.3}"), look.bar().add_modifier(Modifier::BOLD), 0),
-        (format!("{bits:.3} bits/weight"), look.text(), 2),
-        (sizes, look.text(), 1),
-        (text::plural(totals.tensors, "tensor"), look.text(), 3),
-    ];
+    let facts = facts(state);
     let name = text::file_name(look, &file.path);
     let checked = checked(state);
     let cut = file.cut();
@@ -79,9 +69,7 @@ fn file(mut pen: Pen<'_>, state: &State) {
     let reserved = checked_width
         + text::width(&name).min((room / 3).max(8))
         + if changed.is_empty() { 0 } else { gap + changed.len() };
-    // Of nothing there is no ratio.
-    let facts_of = if file.tensors.is_empty() { &facts[..0] } else { &facts[..] };
-    let mut shown: Vec<&(String, Style, u8)> = facts_of.iter().collect();
+    let mut shown: Vec<&(String, Style, u8)> = facts.iter().collect();
     let needed = |shown: &[&(String, Style, u8)]| shown.iter().map(|f| gap + text::width(&f.0)).sum::<usize>();
     while !shown.is_empty() && reserved + needed(&shown) > room {
         let last = shown.iter().map(|f| f.2).max().unwrap_or(0);
@@ -96,11 +84,41 @@ fn file(mut pen: Pen<'_>, state: &State) {
     if let Some((text, style)) = &checked {
         pen.put(between, look.dim()).put(text, *style);
     }
-    for at in [3, 2, 0, 1] {
-        if let Some((fact, style, _)) = shown.iter().find(|f| f.0 == facts[at].0) {
-            pen.put(between, look.dim()).put(fact, *style);
-        }
+    for (fact, style, _) in shown {
+        pen.put(between, look.dim()).put(fact, *style);
     }
+}
+
+/// Facts of a file, in this order; the numbers say what goes first where there is no room: the largest.
+fn facts(state: &State) -> Vec<(String, Style, u8)> {
+    let (look, file) = (state.look, &state.file);
+    let totals = &file.totals;
+    if file.tensors.is_empty() {
+        return Vec::new();
+    }
+    let mut facts = vec![(text::plural(totals.tensors, "tensor"), look.text(), 4)];
+    let bits = |bytes: u64| format!("{:.3} bits/weight", 8.0 * bytes as f64 / totals.elements.max(1) as f64);
+    if file.original().is_some() {
+        facts.push((text::size(totals.stored_bytes), look.text(), 0));
+        facts.push((bits(totals.stored_bytes), look.text(), 2));
+        if let Some(would) = state.encode.would.ready().filter(|w| !w.is_empty()) {
+            let (int8, four) = estimate::totals(file, would);
+            let words = format!("would be: int8 {}, 4 bits {}", text::size(int8), text::size(four));
+            facts.push((words, look.good(), 1));
+        }
+        return facts;
+    }
+    // A header is a part of what is compared.
+    let stored = file.file_bytes();
+    let ratio = if stored == 0 { 1.0 } else { totals.original_bytes as f64 / stored as f64 };
+    let arrow = look.sign("→", "->");
+    facts.push((format!("{} {arrow} {}", text::size(totals.original_bytes), text::size(stored)), look.text(), 1));
+    facts.push((format!("ratio {ratio:.3}"), look.bar().add_modifier(Modifier::BOLD), 0));
+    facts.push((bits(stored), look.text(), 2));
+    if let Some(calibration) = Calibration::of(&file.metadata) {
+        facts.push((format!("calibrated {}", calibration.line()), look.text(), 3));
+    }
+    facts
 }
 
 /// How many tensors were verified, and how many of them are damaged; nothing where nobody asked.

@@ -1,19 +1,23 @@
 //! The heat map: layers by role, a figure in each cell, and its colour.
 
 mod figures;
+mod legend;
+mod panel;
+mod picture;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
+use ratatui::style::Modifier;
 
-use self::figures::{Figures, part};
+use self::figures::{Figures, Range};
+pub use self::legend::footer;
+pub use self::panel::has_panel;
+pub use self::picture::picture;
 use super::text;
 use super::theme::Look;
 use super::widgets::Pen;
 use crate::model::heat::{Heat, HeatCell};
 use crate::state::State;
-use crate::state::heat::Measure;
-use crate::stats::Fetch;
 
 /// Columns of the terminal that a cell takes, and at most so many; the last one is the gap.
 const CELL: (usize, usize) = (7, 11);
@@ -68,13 +72,19 @@ fn lines(heat: &Heat) -> usize {
 /// The first line and the first column that are shown, so that the selection is, too; and how many lines are seen at once.
 pub fn fit(state: &State) -> (usize, usize) {
     let heat = state.heat.heat(&state.file);
-    let place = Place::new(heat, usize::from(state.size.0), state.body_height());
+    let place = Place::new(heat, panel::grid_columns(state.size.0), state.body_height());
     let (at, len) = (line_of(heat, state.heat.row), lines(heat));
     let top = state.heat.top.min(len.saturating_sub(place.lines)).min(at).max((at + 1).saturating_sub(place.lines));
     let column = if state.heat.row < heat.layers { state.heat.column } else { state.heat.left };
     let most = heat.columns.len().saturating_sub(place.seen);
     let left = state.heat.left.min(most).min(column).max((column + 1).saturating_sub(place.seen));
     (top, left)
+}
+
+/// Whether the figures of the chosen measure have one colour, or there are none.
+pub fn is_flat(state: &State) -> bool {
+    let range = Figures::new(state, state.heat.measure).range(state.heat.heat(&state.file));
+    range.is_none_or(|range| range.is_flat())
 }
 
 /// Lines that are seen at once.
@@ -86,10 +96,11 @@ pub fn page(state: &State) -> usize {
 pub fn at(state: &State, line: usize, x: usize) -> Option<(usize, usize)> {
     let heat = state.heat.heat(&state.file);
     let height = state.body_height();
-    let place = Place::new(heat, usize::from(state.size.0), height);
+    let place = Place::new(heat, panel::grid_columns(state.size.0), height);
     let line = line.checked_sub(usize::from(height > 1)).filter(|&l| l < place.lines)? + state.heat.top;
     let row = (0..heat.rows.len()).find(|&r| line_of(heat, r) == line)?;
-    let column = state.heat.left + x.checked_sub(place.label + 2)? / place.cell;
+    let column = state.heat.left
+        + x.checked_sub(place.label + 2).filter(|_| x < panel::grid_columns(state.size.0))? / place.cell;
     Some((row, column.min(heat.columns.len().saturating_sub(1))))
 }
 
@@ -108,7 +119,10 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
         Pen::new(buffer, area, usize::from(height > 2)).skip(3).put(text, look.warn());
         return;
     }
-    let place = Place::new(heat, usize::from(area.width), height);
+    let columns = panel::grid_columns(area.width);
+    panel::draw(buffer, area, state, heat);
+    let (whole, area) = (area, Rect { width: columns as u16, ..area });
+    let place = Place::new(heat, columns, height);
     let figures = Figures::new(state, state.heat.measure);
     let range = figures.range(heat);
     let grid = Grid { state, heat, place: &place, figures: &figures, range };
@@ -134,7 +148,8 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
         }
     }
     if height > 3 {
-        grid.legend(Pen::new(buffer, area, height - 1));
+        let from = (lines(heat) > place.lines).then(|| (state.heat.top, place.lines, lines(heat)));
+        legend::draw(Pen::new(buffer, whole, height - 1), state, heat, &figures, range, from);
     }
 }
 
@@ -144,7 +159,7 @@ struct Grid<'a> {
     heat: &'a Heat,
     place: &'a Place,
     figures: &'a Figures<'a>,
-    range: Option<(f64, f64)>,
+    range: Option<Range>,
 }
 
 impl Grid<'_> {
@@ -234,7 +249,7 @@ impl Grid<'_> {
         };
         let damaged = cell.is_some_and(|c| c.tensors.iter().any(|&i| self.state.is_damaged(i)));
         let sign = if damaged { look.sign("✗", "!") } else { "" };
-        let part = value.zip(self.range).map(|(v, range)| part(v, range));
+        let part = value.zip(self.range).map(|(v, range)| range.part(v));
         let room = width.saturating_sub(text::width(sign));
         let text = text::start(&figure, room);
         if selected {
@@ -266,58 +281,6 @@ impl Grid<'_> {
         }
         pen.skip(1);
     }
-
-    /// What the colours mean, or why there are none.
-    fn legend(&self, mut pen: Pen<'_>) {
-        let (look, measure) = (self.state.look, self.state.heat.measure);
-        pen.skip(1);
-        let lines = lines(self.heat);
-        if lines > self.place.lines {
-            let from = self.state.heat.top;
-            let at = format!("{}-{}/{}", from + 1, (from + self.place.lines).min(lines), lines);
-            pen.at_end(&at, look.dim());
-        }
-        pen.put(measure.name(), look.title()).skip(1);
-        let Some((low, high)) = self.range else {
-            let sampled = match &self.state.encode.would {
-                Fetch::Running(part) => format!("sampling rows: {:.0} %", 100.0 * part),
-                Fetch::Failed(why) => text::clean(look, why).into_owned(),
-                _ => "there are no estimates: nothing here can be encoded".to_owned(),
-            };
-            let why = match measure {
-                Measure::WouldError | Measure::WouldBits | Measure::WouldError8 | Measure::WouldBits8 => &sampled,
-                Measure::Error => "not known: scheme rate states errors; --ref and a look at a layer measure them",
-                Measure::Speed => "decoding the file once on each round; figures come with the first one",
-                _ => "there are no figures",
-            };
-            pen.put(&text::cut(look, why, pen.left()), look.warn());
-            return;
-        };
-        pen.put(&self.figures.text(low), look.text()).skip(1);
-        const STEPS: usize = 10;
-        for step in 0..STEPS {
-            let part = step as f64 / (STEPS - 1) as f64;
-            match look.heat(part) {
-                Some(style) => pen.put(" ", style),
-                None => pen.put(shade(look, part), look.bar()),
-            };
-        }
-        pen.skip(1).put(&self.figures.text(high), look.text());
-        let about = match measure {
-            Measure::Bits => "stored bits for each weight, scales and tables among them",
-            Measure::Ratio => "original bytes for each stored byte",
-            Measure::Error => "root mean square error of decoded weights, as a part of theirs",
-            Measure::Share => "part of the stored bytes of all tensors",
-            Measure::Speed => "1e9 bytes of decoded output a second, here",
-            Measure::WouldError => "estimated from samples: root mean square, as a part of the weights'",
-            Measure::WouldBits => "estimated from samples, if all matrices together had 4 bits/weight",
-            Measure::WouldError8 => "estimated from samples: root mean square, as a part of the weights'",
-            Measure::WouldBits8 => "estimated from samples: stored bits for each weight",
-        };
-        let about = format!("   {about}");
-        let about = text::cut(look, &about, pen.left());
-        pen.put(&about, look.dim());
-    }
 }
 
 /// A sign as dark as a part of 1 says.
@@ -326,51 +289,4 @@ fn shade(look: Look, part: f64) -> &'static str {
     const ASCII: [&str; 5] = [".", ":", "+", "*", "#"];
     let at = (part.clamp(0.0, 1.0) * 5.0).floor().min(4.0) as usize;
     if look.ascii { ASCII[at] } else { SHADES[at] }
-}
-
-/// The line above the keys: the selected cell in words.
-pub fn footer(mut pen: Pen<'_>, state: &State) {
-    let (look, heat) = (state.look, state.heat.heat(&state.file));
-    let Some(row) = heat.rows.get(state.heat.row) else { return };
-    let Some(cell) = heat.cell(state.heat.row, state.heat.column) else {
-        let text = format!("{} has no such tensor", row.name);
-        let text = text::clean(look, &text);
-        pen.put(&text::cut(look, &text, pen.left()), look.dim());
-        return;
-    };
-    let name = match (&cell.tensors[..], heat.columns.get(state.heat.column)) {
-        ([one], _) => state.file.tensors.get(*one).map_or(String::new(), |t| t.name.clone()),
-        (many, Some(column)) => format!("{}.{} ({})", row.name, column.role, text::plural(many.len(), "tensor")),
-        _ => row.name.clone(),
-    };
-    let mut facts = Vec::new();
-    for &measure in Measure::all(&state.file) {
-        let figures = Figures::new(state, measure);
-        let Some(value) = figures.of(cell) else { continue };
-        facts.push(match measure {
-            Measure::Bits => format!("{value:.3} bits/w"),
-            Measure::Ratio => format!("ratio {}", text::figure(value)),
-            Measure::Error => format!("error {}", figures.text(value)),
-            Measure::Share => format!("{} of stored bytes", text::percent(value)),
-            Measure::Speed => format!("{} GB/s", figures.text(value)),
-            Measure::WouldError => format!("4 bits: error {}", figures.text(value)),
-            Measure::WouldBits => format!("{value:.2} bits/w"),
-            Measure::WouldError8 => format!("int8: error {}", figures.text(value)),
-            Measure::WouldBits8 => format!("{value:.2} bits/w"),
-        });
-    }
-    let name = text::clean(look, &name);
-    let room = pen.left();
-    let between = look.sign(" · ", " | ");
-    let needed = |facts: &[String]| facts.iter().map(|f| text::width(f) + text::width(between)).sum::<usize>();
-    // The name keeps half of the line; the last facts go.
-    while facts.len() > 1 && needed(&facts) + text::width(&name).min(room / 2) > room {
-        facts.pop();
-    }
-    let name = text::short_name(look, &name, room.saturating_sub(needed(&facts)).max(1));
-    let style: Style = look.text().add_modifier(Modifier::BOLD);
-    pen.put(&name, style);
-    for fact in facts {
-        pen.put(between, look.dim()).put(&fact, look.text());
-    }
 }

@@ -37,13 +37,13 @@ pub fn written(look: Look, keys: &str) -> String {
 
 fn context(tab: Tab) -> Context {
     match tab {
-        Tab::Heat => Context::Heat,
-        Tab::Layers => Context::Layers,
-        Tab::Layer => Context::Layer,
-        Tab::Timing => Context::Timing,
+        Tab::Overview => Context::Overview,
+        Tab::List => Context::List,
+        Tab::Tensor => Context::Tensor,
+        Tab::Speed => Context::Speed,
         Tab::Compare => Context::Compare,
         Tab::File => Context::File,
-        Tab::Rates => Context::Rates,
+        Tab::Bits => Context::Bits,
     }
 }
 

@@ -6,6 +6,7 @@ pub mod page;
 pub mod plots;
 pub mod segments;
 pub mod symbols;
+pub mod weights;
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -28,6 +29,8 @@ const GAP: u16 = 3;
 const ROWS: usize = 6;
 const FEWEST_ROWS: usize = 4;
 const MOST_ROWS: usize = 18;
+/// Rows that a histogram of weights alone leaves: its head and axis, and the largest weights.
+const ALONE: usize = 11;
 
 /// Draws it.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
@@ -75,33 +78,45 @@ fn pages(state: &State, tensor: usize, t: &TensorInfo, (columns, rows): (u16, us
     let columns = columns.max(1);
     let margin = u16::from(columns > 40);
     let inner = columns - 2 * margin;
+    let is_encoded = state.file.original().is_none();
+    let index = |page: &mut Page| {
+        facts::draw(page, state, tensor, t);
+        if !is_encoded {
+            facts::would(page, state, tensor);
+        }
+    };
+    let values = |page: &mut Page, height: usize| match is_encoded {
+        true => plots::draw(page, state, tensor, t, height),
+        false => {
+            // There is nothing but the histogram and what is written below it.
+            let height =
+                if columns < TWO_COLUMNS { height } else { rows.saturating_sub(ALONE).clamp(FEWEST_ROWS, MOST_ROWS) };
+            let stats = facts::stats_of(state, tensor).and_then(Fetch::ready).map(AsRef::as_ref);
+            weights::draw(page, state, tensor, t, stats, height);
+            weights::outliers(page, t, stats);
+        }
+    };
+    let hashes = |page: &mut Page| {
+        if is_encoded {
+            segments::draw(page, state, tensor, t);
+            facts::reference(page, state, tensor, t);
+        }
+    };
     if columns < TWO_COLUMNS {
         let mut page = Page::new(state.look, usize::from(inner));
-        facts::draw(&mut page, state, tensor, t);
-        if state.file.original().is_some() {
-            facts::would(&mut page, state, tensor);
-            let rows = page.lines.len();
-            return (vec![(margin, page)], rows);
-        }
-        plots::draw(&mut page, state, tensor, t, ROWS);
-        segments::draw(&mut page, state, tensor, t);
-        facts::reference(&mut page, state, tensor, t);
+        index(&mut page);
+        values(&mut page, ROWS);
+        hashes(&mut page);
         let rows = page.lines.len();
         return (vec![(margin, page)], rows);
     }
     let first = if inner >= 150 { 66 } else { 54 };
     let mut left = Page::new(state.look, usize::from(first));
-    facts::draw(&mut left, state, tensor, t);
-    if state.file.original().is_some() {
-        facts::would(&mut left, state, tensor);
-        let rows = left.lines.len();
-        return (vec![(margin, left)], rows);
-    }
-    segments::draw(&mut left, state, tensor, t);
-    facts::reference(&mut left, state, tensor, t);
+    index(&mut left);
+    hashes(&mut left);
     let mut right = Page::new(state.look, usize::from(inner - first - GAP));
     let height = (rows.saturating_sub(plots::FIXED) / 2).clamp(FEWEST_ROWS, MOST_ROWS);
-    plots::draw(&mut right, state, tensor, t, height);
+    values(&mut right, height);
     let rows = left.lines.len().max(right.lines.len());
     (vec![(margin, left), (margin + first + GAP, right)], rows)
 }
@@ -145,14 +160,13 @@ fn summary(
         pen.at_end(&format!("computing {bar}{rest} {:>3.0} %", 100.0 * part.clamp(0.0, 1.0)), look.warn());
     }
     let dot = look.sign(" · ", " | ");
-    let line = [
-        format!("{} {}", t.dtype.name(), text::shape(&t.shape)),
-        text::scheme(t),
-        text::coder(t),
-        format!("ratio {:.3}", t.ratio()),
-        format!("{:.3} bits/weight", t.bits_per_weight()),
-    ]
-    .join(dot);
+    let mut facts = vec![format!("{} {}", t.dtype.name(), text::shape(&t.shape))];
+    match state.file.original() {
+        Some(_) => facts.push(text::size(t.original_bytes)),
+        None => facts.extend([text::scheme(t), text::coder(t), format!("ratio {:.3}", t.ratio())]),
+    }
+    facts.push(format!("{:.3} bits/weight", t.bits_per_weight()));
+    let line = facts.join(dot);
     let line = text::clean(look, &line).into_owned();
     pen.put(&text::cut(look, &line, pen.left()), look.text());
 }

@@ -14,19 +14,19 @@ use super::text;
 use super::widgets::Pen;
 use crate::model::order::Column;
 use crate::model::totals::Totals;
-use crate::state::layers::Row;
+use crate::state::layers::{Bars, Row};
 use crate::state::{Overlay, State};
 use crate::stats::{Fetch, Verdict};
 
 /// Draws the table: its head, the rows that are visible, and the sums over all rows.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let buffer = frame.buffer_mut();
-    let columns = Columns::new(state, usize::from(area.width));
+    let (columns, scale) = (Columns::new(state, usize::from(area.width)), Scale::new(state));
     // Where there is hardly room, the selected row is what is shown; then comes the head, then the sums.
     let rows = usize::from(area.height);
     let first = usize::from(rows > 1);
     if first > 0 {
-        head(Pen::new(buffer, area, 0), state, &columns, &columns::Scale::new(state));
+        head(Pen::new(buffer, area, 0), state, &columns, &scale);
     }
     let height = rows.saturating_sub(2).max(1);
     let rows = &state.layers.rows;
@@ -39,13 +39,12 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
             pen.skip(MARKS).put(&line, style);
         }
     }
-    let scale = columns::Scale::new(state);
     for (i, at) in (state.layers.cursor.offset..rows.len()).take(height).enumerate() {
         let before = at.checked_sub(1).map(|b| rows[b]);
         row(Pen::new(buffer, area, i + first), state, &columns, at, before, &scale);
     }
     if area.height > 2 {
-        sums(Pen::new(buffer, area, usize::from(area.height) - 1), state, &columns);
+        sums(Pen::new(buffer, area, usize::from(area.height) - 1), state, &columns, &scale);
     }
 }
 
@@ -75,7 +74,11 @@ fn head(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
     let arrow = if sort.descending { look.sign("▼", "v") } else { look.sign("▲", "^") };
     pen.fill(look.title()).skip(MARKS);
     let sorted = look.title().add_modifier(Modifier::UNDERLINED);
-    let label = |column: Column| if column == Column::Bits { "bits/w" } else { column.name() };
+    let label = |column: Column| match column {
+        Column::Bits => "bits/w",
+        Column::Ratio if scale.bars() == Bars::Share => "share",
+        _ => column.name(),
+    };
     match sort.column {
         Column::Name => pen.cell(&format!("{} {arrow}", label(Column::Name)), columns.name, sorted),
         _ => pen.cell(label(Column::Name), columns.name, look.title()),
@@ -230,7 +233,9 @@ fn row(mut pen: Pen<'_>, state: &State, columns: &Columns, at: usize, before: Op
     for &(column, width) in &columns.shown {
         pen.skip(columns::GAP);
         if column == Column::Ratio {
-            pen.number(&cells.ratio_text(), columns::RATIO, style(cells.ratio_style(look)));
+            let plain = scale.bars() == Bars::Share;
+            let figure = if plain { look.text() } else { cells.ratio_style(look) };
+            pen.number(&scale.figure(cells.totals()), columns::RATIO, style(figure));
             let room = width - columns::RATIO;
             if room > 1 {
                 let columns = room - 1;
@@ -260,7 +265,7 @@ fn shared(above: &str, name: &str) -> usize {
     name.as_bytes()[..same].iter().rposition(|&b| b == b'.').map_or(0, |dot| dot + 1)
 }
 
-fn sums(mut pen: Pen<'_>, state: &State, columns: &Columns) {
+fn sums(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
     let (look, shown) = (state.look, &state.layers.shown);
     let all = state.file.tensors.len();
     let style = look.text().add_modifier(Modifier::BOLD);
@@ -278,7 +283,7 @@ fn sums(mut pen: Pen<'_>, state: &State, columns: &Columns) {
         pen.skip(columns::GAP);
         let text = match column {
             Column::Shape => format!("{} weights", short_count(shown.elements)),
-            Column::Ratio => cells.ratio_text(),
+            Column::Ratio => scale.figure(cells.totals()),
             _ => cells.text(column, look).0,
         };
         match column {

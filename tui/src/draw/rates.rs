@@ -47,7 +47,7 @@ fn margin(width: u16) -> u16 {
 
 fn statements(state: &State, width: usize) -> Page {
     let mut page = Page::new(state.look, width);
-    statements::draw(&mut page, state.rates.rates(&state.file));
+    statements::draw(&mut page, state, state.rates.rates(&state.file));
     page
 }
 
@@ -135,7 +135,9 @@ struct Tables<'a> {
     name: usize,
     columns: Vec<Column>,
     bar: usize,
-    /// Bits that have the longest bar.
+    /// The bars are of this: bits, or shares of the bytes where bits are all alike.
+    of: Column,
+    /// The figure of the longest bar.
     most: f64,
 }
 
@@ -146,7 +148,8 @@ impl<'a> Tables<'a> {
         let mut left = width.saturating_sub(least);
         let mut columns: Vec<Column> = Vec::new();
         let mut bar = 0;
-        for column in IMPORTANCE {
+        let known = |c: &Column| *c != Column::Error || rates.all.error.is_some();
+        for column in IMPORTANCE.into_iter().filter(known) {
             let needed = column.width(rates) + GAP;
             if needed > left {
                 break;
@@ -163,11 +166,16 @@ impl<'a> Tables<'a> {
         let more = left.min(longest - least);
         left -= more;
         let longer = if bar > 0 { left.min(BAR.1 - BAR.0) } else { 0 };
-        let bits = |g: &Group| g.totals.bits_per_weight();
-        let most = rates.roles.iter().chain(&rates.layers).map(bits).fold(0.0, f64::max);
-        // What is stored as it is would make all others alike.
-        let most = most.min(2.0 * state.file.totals.bits_per_weight());
-        Self { rates, name: least + more, columns, bar: bar + longer, most }
+        let groups = || rates.roles.iter().chain(&rates.layers).filter(|g| g.totals.elements > 0);
+        let bits = || groups().map(|g| g.totals.bits_per_weight());
+        let (low, high) = bits().fold((f64::MAX, 0.0f64), |(low, high), b| (low.min(b), high.max(b)));
+        let of = if high - low < 0.05 * high { Column::Share } else { Column::Bits };
+        // Vectors that are stored as they are would make all others alike.
+        let most = match of {
+            Column::Bits => high.min(2.0 * state.file.totals.bits_per_weight()),
+            _ => groups().map(|g| g.totals.stored_bytes as f64).fold(0.0, f64::max),
+        };
+        Self { rates, name: least + more, columns, bar: bar + longer, of, most }
     }
 
     fn rows(&self) -> usize {
@@ -202,6 +210,9 @@ impl<'a> Tables<'a> {
                 _ => pen.number(column.title(), column.width(self.rates), style),
             };
         }
+        if self.bar > 0 && self.of != Column::Bits {
+            pen.skip(1).put(self.of.title(), state.look.dim());
+        }
     }
 
     fn group(&self, mut pen: Pen<'_>, state: &State, group: &Group, style: Style) {
@@ -229,7 +240,8 @@ impl<'a> Tables<'a> {
             };
         }
         if self.bar > 0 && self.most > 0.0 && totals.elements > 0 {
-            let part = totals.bits_per_weight() / self.most;
+            let bits = self.of == Column::Bits;
+            let part = if bits { totals.bits_per_weight() } else { totals.stored_bytes as f64 } / self.most;
             let drawn = match part > 1.0001 {
                 true => bar(look, 1.0, self.bar - 1) + look.sign("▶", ">"),
                 false => bar(look, part, self.bar),

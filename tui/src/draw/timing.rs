@@ -10,6 +10,7 @@ use ratatui::layout::Rect;
 use super::text;
 use super::widgets::Pen;
 use crate::state::State;
+use crate::state::timing::Scope;
 use crate::timing::series::percentile;
 
 /// Draws it.
@@ -81,8 +82,13 @@ fn note(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     pen.skip(1);
     let Some((count, why)) = state.timing.current().and_then(|l| l.left_out.as_ref()) else {
-        let about = "GB/s of decoded output; copy: stored bytes to the device";
-        pen.put(text::start(about, pen.left()), look.dim());
+        match bound(state) {
+            Some(words) => pen.put(text::start(&words, pen.left()), look.good()),
+            None => {
+                let about = "GB/s of decoded output; copy: stored bytes to the device";
+                pen.put(text::start(about, pen.left()), look.dim())
+            }
+        };
         return;
     };
     let note = format!("{} left out: {why}", text::plural(*count, "tensor"));
@@ -90,6 +96,19 @@ fn note(mut pen: Pen<'_>, state: &State) {
     let note = text::clean(look, &note);
     let note = text::cut(look, &note, pen.left());
     pen.put(&note, look.warn());
+}
+
+/// The time of the whole file in tokens a second: each token takes a pass over all weights where none is kept decoded.
+fn bound(state: &State) -> Option<String> {
+    let subject = state.timing.subject.as_ref().filter(|s| s.scope == Scope::File && s.tensors.len() > 1)?;
+    let summary = state.timing.current()?.series.summary().filter(|s| s.p50 > 0.0)?;
+    let arrow = state.look.sign("→", "->");
+    let all = if subject.tensors.len() == state.file.tensors.len() { "all weights" } else { "these weights" };
+    let tokens = text::general(1000.0 / summary.p50, 2);
+    Some(format!(
+        "one pass over {all}: {} ms {arrow} {tokens} tokens/s at most, where none is kept decoded",
+        ms(summary.p50)
+    ))
 }
 
 /// Milliseconds.

@@ -7,7 +7,7 @@
 //! down = ["j", "Down"]
 //! reload = []         # no key at all
 //!
-//! [keys.timing]       # in one view
+//! [keys.speed]        # in one view
 //! pause = "p"
 //! ```
 
@@ -90,7 +90,7 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
                 }
                 for (view, of) in views {
                     let at = line(view.span().start);
-                    let context = CONTEXTS.iter().find(|(n, _)| *n == view.get_ref().as_ref()).map(|(_, c)| *c);
+                    let context = names::context(view.get_ref());
                     let known = CONTEXTS.map(|(n, _)| n);
                     let view = view.get_ref();
                     let context = context
@@ -246,27 +246,27 @@ mod tests {
 
     #[test]
     fn keys_are_given_everywhere_or_in_one_view() {
-        let text = "theme = 'safe'\n[keys]\nverify = ['x', 'F5']\nexport = []\n[keys.timing]\npause = 'p'\n";
+        let text = "theme = 'safe'\n[keys]\nverify = ['x', 'F5']\nexport = []\n[keys.speed]\npause = 'p'\n";
         let settings = parse(text).unwrap();
         assert_eq!(settings.theme, Some(Theme::Safe));
         let map = settings.keys;
-        for context in [Context::Layers, Context::Layer, Context::Heat] {
+        for context in [Context::List, Context::Tensor, Context::Overview] {
             assert_eq!(pressed(&map, context, 'x'), Some(Command::Verify));
             assert_eq!(pressed(&map, context, 'v'), None);
         }
-        assert_eq!(pressed(&map, Context::Timing, 'p'), Some(Command::Pause));
-        assert_eq!(pressed(&map, Context::Timing, ' '), None);
-        assert_eq!(pressed(&map, Context::Layers, ' '), Some(Command::Fold));
-        assert_eq!(map.shown(Context::Layers, Command::Verify), Some("x"));
+        assert_eq!(pressed(&map, Context::Speed, 'p'), Some(Command::Pause));
+        assert_eq!(pressed(&map, Context::Speed, ' '), None);
+        assert_eq!(pressed(&map, Context::List, ' '), Some(Command::Fold));
+        assert_eq!(map.shown(Context::List, Command::Verify), Some("x"));
         assert_eq!(parse("").unwrap(), Settings::default());
     }
 
     #[test]
     fn one_view_may_differ_from_the_others() {
         let map = parse("[keys.rates]\ndown = 'n'\n").unwrap().keys;
-        assert_eq!(pressed(&map, Context::Rates, 'n'), Some(Command::Down));
-        assert_eq!(pressed(&map, Context::Rates, 'j'), None);
-        assert_eq!(pressed(&map, Context::Layers, 'j'), Some(Command::Down));
+        assert_eq!(pressed(&map, Context::Bits, 'n'), Some(Command::Down));
+        assert_eq!(pressed(&map, Context::Bits, 'j'), None);
+        assert_eq!(pressed(&map, Context::List, 'j'), Some(Command::Down));
     }
 
     #[test]
@@ -280,9 +280,9 @@ mod tests {
             ("[keys]\nreload = 'Hyper-x'", 2, "no key 'Hyper-x'"),
             ("[keys]\nreload = [3]", 2, "a key of 'reload' is a number"),
             ("[keys]\nreload = true", 2, "a text or a list of texts, not true or false"),
-            ("[keys.laers]\nreload = 'x'", 1, "no view 'laers' (did you mean 'layers'?)"),
-            ("[keys.rates]\nexport = 'x'", 2, "'export' does nothing in rates"),
-            ("[keys]\nreload = 'v'\n", 2, "'v' for 'reload' is 'verify' in view heat already"),
+            ("[keys.tesor]\nreload = 'x'", 1, "no view 'tesor' (did you mean 'tensor'?)"),
+            ("[keys.rates]\nexport = 'x'", 2, "'export' does nothing in bits"),
+            ("[keys]\nreload = 'v'\n", 2, "'v' for 'reload' is 'verify' in view overview already"),
             ("[keys]\nback = []\nquit = []\n", 3, "no key would leave"),
             ("[keys]\nreload = 'x\n", 2, "not TOML"),
             ("a = 1\na = 2", 2, "not TOML"),

@@ -6,7 +6,7 @@ use super::{Command, Context, Key};
 use crate::state::Tab;
 
 /// Commands by name. Those that are about a view alone are named with it.
-const COMMANDS: [(&str, Command); 50] = [
+const COMMANDS: [(&str, Command); 51] = [
     ("up", Command::Up),
     ("down", Command::Down),
     ("half-up", Command::HalfUp),
@@ -20,13 +20,13 @@ const COMMANDS: [(&str, Command); 50] = [
     ("open", Command::Enter),
     ("back", Command::Back),
     ("quit", Command::Quit),
-    ("view-heat", Command::View(Tab::Heat)),
-    ("view-layers", Command::View(Tab::Layers)),
-    ("view-layer", Command::View(Tab::Layer)),
-    ("view-timing", Command::View(Tab::Timing)),
+    ("view-overview", Command::View(Tab::Overview)),
+    ("view-list", Command::View(Tab::List)),
+    ("view-tensor", Command::View(Tab::Tensor)),
+    ("view-bits", Command::View(Tab::Bits)),
+    ("view-speed", Command::View(Tab::Speed)),
     ("view-compare", Command::View(Tab::Compare)),
     ("view-file", Command::View(Tab::File)),
-    ("view-rates", Command::View(Tab::Rates)),
     ("next-view", Command::NextView),
     ("previous-view", Command::PreviousView),
     ("filter", Command::Search),
@@ -57,6 +57,7 @@ const COMMANDS: [(&str, Command); 50] = [
     ("device", Command::Device),
     ("scope", Command::Scope),
     ("export", Command::Export),
+    ("picture", Command::Picture),
 ];
 
 /// The one that is named neither above nor in the help's list of views.
@@ -67,9 +68,11 @@ pub fn commands() -> impl Iterator<Item = (&'static str, Command)> {
     COMMANDS.into_iter().chain([REDRAW])
 }
 
-/// The command of a name.
+/// The command of a name, which may be that of an earlier version.
 pub fn command(name: &str) -> Option<Command> {
-    commands().find(|(n, _)| *n == name).map(|(_, command)| command)
+    let found = commands().find(|(n, _)| *n == name).map(|(_, command)| command);
+    let earlier = || Tab::ALL.into_iter().find(|t| name.strip_prefix("view-") == Some(t.earlier())).map(Command::View);
+    found.or_else(earlier)
 }
 
 /// The name of a command.
@@ -79,16 +82,22 @@ pub fn name_of(command: Command) -> &'static str {
 
 /// What can be said of keys in single views: the view, or an overlay.
 pub const CONTEXTS: [(&str, Context); 9] = [
-    ("heat", Context::Heat),
-    ("layers", Context::Layers),
-    ("layer", Context::Layer),
-    ("timing", Context::Timing),
+    ("overview", Context::Overview),
+    ("list", Context::List),
+    ("tensor", Context::Tensor),
+    ("bits", Context::Bits),
+    ("speed", Context::Speed),
     ("compare", Context::Compare),
     ("file", Context::File),
-    ("rates", Context::Rates),
     ("help", Context::Help),
     ("columns", Context::Columns),
 ];
+
+/// The context of a name, which may be that of an earlier version.
+pub fn context(name: &str) -> Option<Context> {
+    let now = Tab::ALL.into_iter().find(|t| t.earlier() == name).map_or(name, |t| t.name());
+    CONTEXTS.iter().find(|(n, _)| *n == now).map(|(_, context)| *context)
+}
 
 /// The name of a context.
 pub fn context_name(context: Context) -> &'static str {
@@ -183,6 +192,11 @@ mod tests {
             assert!(!name.is_empty(), "{:?}", bound.command);
             assert_eq!(command(name), Some(bound.command));
         }
+        for tab in Tab::ALL {
+            assert_eq!(command(&format!("view-{}", tab.earlier())), Some(Command::View(tab)));
+            assert_eq!(context(tab.earlier()), context(tab.name()));
+        }
+        assert_eq!((context("heat"), context("no")), (Some(Context::Overview), None));
         let names: Vec<&str> = commands().map(|(n, _)| n).collect();
         assert!((1..names.len()).all(|i| !names[..i].contains(&names[i])));
     }

@@ -151,6 +151,15 @@ impl Heat {
         self.rows.get(row)?.cell(if row < self.layers { column } else { 0 })
     }
 
+    /// A cell in a word or two: layer and role, or the tensor's name without what all have.
+    pub fn short(&self, (row, column): (usize, usize)) -> String {
+        let Some(of) = self.rows.get(row) else { return String::new() };
+        match self.columns.get(column).filter(|_| row < self.layers) {
+            Some(column) => format!("{}.{}", of.label, column.label),
+            None => loose(&of.name).to_owned(),
+        }
+    }
+
     /// The row and the column of a tensor.
     pub fn find(&self, tensor: usize) -> Option<(usize, usize)> {
         self.rows.iter().enumerate().find_map(|(row, of)| {
@@ -227,6 +236,17 @@ fn labels(roles: &[&str]) -> Vec<String> {
             (1..4).find_map(unique).unwrap_or_else(|| (*role).to_owned())
         })
         .collect()
+}
+
+/// The name of a tensor in no layer as short as people say it.
+pub fn loose(name: &str) -> &str {
+    let bare = name.strip_suffix(".weight").unwrap_or(name);
+    let last = bare.rsplit('.').next().unwrap_or(bare);
+    match last {
+        "embed_tokens" | "token_embd" | "wte" => "embed",
+        "" => name,
+        last => last,
+    }
 }
 
 /// A part of a name as short as people say it.

@@ -6,7 +6,7 @@ use wcodec::TensorInfo;
 use wcodec::names::natural;
 
 use super::FileModel;
-use super::statements::{Plan, Quality};
+use super::statements::{Calibration, Plan, Quality};
 use super::totals::Totals;
 use crate::draw::text::width;
 
@@ -67,6 +67,8 @@ pub struct Group {
 pub struct Rates {
     /// How they were chosen, if the file says so.
     pub plan: Option<Plan>,
+    /// Its calibration, if it says so.
+    pub calibration: Option<Calibration>,
     /// What was measured, if it says so.
     pub quality: Option<Quality>,
     /// By role, the most stored bytes first.
@@ -79,6 +81,8 @@ pub struct Rates {
     pub widest: usize,
     /// And the longest list of schemes.
     pub schemes: usize,
+    /// Tensors of a calibrated file, the most important first.
+    important: Vec<usize>,
 }
 
 /// What tensors in no layer are called together.
@@ -93,8 +97,24 @@ impl Rates {
         let groups = || roles.iter().chain(&layers).chain([&all]);
         let widest = groups().map(|g| width(&g.name)).max().unwrap_or(0);
         let schemes = groups().map(|g| width(&g.schemes)).max().unwrap_or(0);
-        Self { plan: Plan::of(metadata), quality: Quality::of(metadata), roles, layers, all, widest, schemes }
+        let (plan, quality, calibration) = (Plan::of(metadata), Quality::of(metadata), Calibration::of(metadata));
+        let important = if calibration.is_some() { by_importance(&file.tensors) } else { Vec::new() };
+        Self { plan, calibration, quality, roles, layers, all, widest, schemes, important }
     }
+
+    /// The place of a tensor among all by importance, from 1 on, and how many there are; none where nobody knows. Calibration gives a tensor
+    /// the larger error the less its weights matter.
+    pub fn rank(&self, tensor: usize) -> Option<(usize, usize)> {
+        let at = self.important.iter().position(|&i| i == tensor)?;
+        Some((at + 1, self.important.len()))
+    }
+}
+
+/// Tensors whose errors are stated, the smallest error first.
+fn by_importance(tensors: &[TensorInfo]) -> Vec<usize> {
+    let mut stated: Vec<(usize, f64)> = tensors.iter().enumerate().filter_map(|(i, t)| Some((i, t.error?))).collect();
+    stated.sort_by(|a, b| a.1.total_cmp(&b.1));
+    stated.into_iter().map(|(i, _)| i).collect()
 }
 
 /// Sums by role, the most stored bytes first.

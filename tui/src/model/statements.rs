@@ -1,10 +1,10 @@
-//! What a file says of how its bits were chosen, and of what was measured of it: two keys of its metadata, JSON text in the form of
+//! Statements of a file on its plan, its calibration and its quality: three keys of its metadata, JSON text in the form of
 //! `FORMAT.md`. Others may have written them: whatever they are, a file opens, and what is not in that form is not there.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use wcodec::{PLAN_KEY, QUALITY_KEY};
+use wcodec::{CALIBRATION_KEY, PLAN_KEY, QUALITY_KEY};
 
 use crate::draw::text::{count, general};
 
@@ -74,12 +74,22 @@ pub struct Quality {
     pub dtype: Option<String>,
 }
 
+/// The text that the file's steps and levels were calibrated on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Calibration {
+    /// Tokens.
+    pub tokens: u64,
+    /// The text: `self` for one that the model wrote.
+    pub source: Option<String>,
+}
+
 type Metadata = BTreeMap<String, String>;
 
 /// The object that a key holds, if it is in the form of `FORMAT.md`.
 pub fn statement(metadata: &Metadata, key: &str) -> Option<Value> {
     let found: Value = serde_json::from_str(metadata.get(key)?).ok()?;
     let fits = match key {
+        CALIBRATION_KEY => found.get("tokens").is_some_and(Value::is_u64),
         PLAN_KEY => ["recipe", "target"].iter().all(|k| found.get(k).is_some_and(Value::is_string)),
         _ => ["kl", "perplexity", "original_perplexity", "top1_agreement", "tokens"]
             .iter()
@@ -119,6 +129,23 @@ impl Plan {
     /// The damage of the steps by the weights alone, if it was measured.
     pub fn weights_alone(&self) -> Option<f64> {
         self.candidates.iter().find(|c| c.recipe == WEIGHTS_ALONE)?.kl.filter(|&kl| kl > 0.0)
+    }
+}
+
+impl Calibration {
+    /// The calibration, if the metadata say it.
+    pub fn of(metadata: &Metadata) -> Option<Self> {
+        let found = statement(metadata, CALIBRATION_KEY)?;
+        Some(Self { tokens: found.get("tokens")?.as_u64()?, source: words(&found, "source") })
+    }
+
+    /// It in a line.
+    pub fn line(&self) -> String {
+        let source = match self.source.as_deref() {
+            Some("self") => " that the model wrote",
+            _ => "",
+        };
+        format!("on {} tokens{source}", count(self.tokens))
     }
 }
 
@@ -170,10 +197,11 @@ impl Quality {
     }
 }
 
-/// Facts for people, in the words of `wcodec inspect`: of what metadata have them, the plan and what was measured.
+/// Facts for people, in the words of `wcodec inspect`: of what metadata have them, the plan, the calibration and what was measured.
 pub fn lines(metadata: &Metadata) -> Vec<(&'static str, String)> {
     let plan = Plan::of(metadata).map(|p| ("plan", p.line()));
-    plan.into_iter().chain(Quality::of(metadata).map(|q| ("measured", q.line()))).collect()
+    let calibration = Calibration::of(metadata).map(|c| ("calibrated", c.line()));
+    plan.into_iter().chain(calibration).chain(Quality::of(metadata).map(|q| ("measured", q.line()))).collect()
 }
 
 #[cfg(test)]
@@ -197,6 +225,12 @@ mod tests {
             lines(&found),
             [("plan", "measured roles, for 4 bits".to_owned()), ("measured", quality.to_owned())]
         );
+        let calibrated = |text: &str| Metadata::from([(CALIBRATION_KEY.to_owned(), text.to_owned())]);
+        let found_of = |text: &str| lines(&calibrated(text));
+        assert_eq!(found_of(r#"{"tokens": 2048}"#), [("calibrated", "on 2,048 tokens".to_owned())]);
+        let own = [("calibrated", "on 512 tokens that the model wrote".to_owned())];
+        assert_eq!(found_of(r#"{"version": 1, "tokens": 512, "source": "self"}"#), own);
+        assert_eq!(found_of(r#"{"tokens": -1}"#), []);
         let plan = Plan::of(&found).unwrap();
         assert_eq!((plan.candidates.len(), plan.weights_alone()), (1, Some(0.5)));
     }

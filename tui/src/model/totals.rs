@@ -32,6 +32,14 @@ impl Totals {
         self.stored_bytes = self.stored_bytes.saturating_add(t.stored_bytes);
     }
 
+    /// Counts what others counted.
+    pub fn merge(&mut self, more: &Self) {
+        self.tensors += more.tensors;
+        self.elements = self.elements.saturating_add(more.elements);
+        self.original_bytes = self.original_bytes.saturating_add(more.original_bytes);
+        self.stored_bytes = self.stored_bytes.saturating_add(more.stored_bytes);
+    }
+
     /// Original bytes for each stored byte.
     pub fn ratio(&self) -> f64 {
         if self.stored_bytes == 0 { 1.0 } else { self.original_bytes as f64 / self.stored_bytes as f64 }

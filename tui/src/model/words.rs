@@ -7,25 +7,25 @@ use crate::state::Tab;
 /// Words of a view, and what they mean.
 pub fn of(tab: Tab) -> &'static [(&'static str, &'static str)] {
     match tab {
-        Tab::Heat => &[
+        Tab::Overview => &[
             ("role", "the name without numbers: what tensors of all layers share"),
             ("bits/w", "stored bits for each weight, scales and tables among them"),
             ("error", "of decoded weights, root mean square, as a part of them"),
         ],
-        Tab::Layers => &[
+        Tab::List => &[
             ("scheme", "how weights become symbols: int8, rate, lossless, raw"),
             ("coder", "how symbols become bytes: rans, huffman, zstd, raw"),
             ("entropy", "bits a symbol that its frequencies alone would take"),
             ("over", "how much more is stored than the entropy"),
         ],
-        Tab::Layer => &[
+        Tab::Tensor => &[
             ("scale", "what a symbol is multiplied with; a row of weights shares one"),
             ("chunk", "what is decoded independently of all others"),
             ("side", "signs and low bits, stored as they are"),
             ("pair", "a layout: two symbols are coded as one, their low bits aside"),
             ("quad", "a layout: four symbols are coded as one, their low bits aside"),
         ],
-        Tab::Timing => &[
+        Tab::Speed => &[
             ("round", "every chosen tensor decoded once"),
             ("p50, p95", "half, or 95 %, of the last rounds took no longer"),
         ],
@@ -39,7 +39,7 @@ pub fn of(tab: Tab) -> &'static [(&'static str, &'static str)] {
             ("offsets", "where chunks begin"),
             ("tables", "frequencies of symbols, which the decoder needs"),
         ],
-        Tab::Rates => &[
+        Tab::Bits => &[
             ("KL", "how far answers are from the original's, nats a token"),
             ("trellis", "levels chosen together: worth about 0.15 bits a weight"),
         ],

@@ -83,7 +83,7 @@ impl Log {
             return;
         }
         match effect {
-            Effect::Export { path, json } => {
+            Effect::Export { path, text: json } => {
                 self.line(format_args!("export of {} bytes to {}", json.len(), safe_path(path)));
             }
             Effect::Stats(StatsEffect::Entropies { tensors, .. }) => {

@@ -16,7 +16,7 @@ pub enum Measure {
     Ratio,
     /// Root of the mean square of what is wrong in decoded values, over that of the original's.
     Error,
-    /// Part of the stored bytes of all tensors.
+    /// Part of the file's bytes.
     Share,
     /// Decoded bytes a second, as timed here.
     Speed,
@@ -34,12 +34,18 @@ impl Measure {
     /// Those of a container, in the order of the key.
     pub const STORED: [Self; 5] = [Self::Bits, Self::Ratio, Self::Error, Self::Share, Self::Speed];
     /// Those of a checkpoint that is not encoded.
-    pub const ORIGINAL: [Self; 6] =
-        [Self::WouldError, Self::WouldBits, Self::WouldError8, Self::WouldBits8, Self::Bits, Self::Share];
+    pub const CHECKPOINT: [Self; 6] =
+        [Self::WouldBits8, Self::Share, Self::WouldBits, Self::WouldError, Self::WouldError8, Self::Bits];
+    /// Those of a GGUF file, for which there are no estimates.
+    pub const GGUF: [Self; 2] = [Self::Bits, Self::Share];
 
     /// Those of a file.
     pub fn all(file: &FileModel) -> &'static [Self] {
-        if file.original().is_some() { &Self::ORIGINAL } else { &Self::STORED }
+        match file.original() {
+            Some(Original::Checkpoint(_)) => &Self::CHECKPOINT,
+            Some(Original::Gguf(_)) => &Self::GGUF,
+            None => &Self::STORED,
+        }
     }
 
     /// What it is called where it stands.
@@ -83,13 +89,9 @@ pub struct HeatState {
 }
 
 impl HeatState {
-    /// The beginning of a file's grid. A GGUF file has no estimates.
+    /// The beginning of a file's grid: the first measure that it has.
     pub fn of(file: &FileModel) -> Self {
-        let measure = match file.original() {
-            Some(Original::Checkpoint(_)) => Measure::WouldError,
-            _ => Measure::Bits,
-        };
-        Self { measure, ..Self::default() }
+        Self { measure: Measure::all(file)[0], ..Self::default() }
     }
 
     /// Nothing of the grid of the file before; what was chosen stays.

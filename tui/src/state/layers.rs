@@ -80,7 +80,9 @@ pub struct LayersState {
 impl LayersState {
     /// All tensors, in a tree.
     pub fn new(file: &FileModel) -> Self {
-        let mut state = Self { tree: true, ..Self::default() };
+        // Without encoding, ratios are 1 everywhere.
+        let bars = if file.original().is_some() { Bars::Share } else { Bars::Ratio };
+        let mut state = Self { tree: true, bars, ..Self::default() };
         state.arrange(file, |_| None);
         state
     }

@@ -10,20 +10,20 @@ use crate::timing::{Gpu, Lane, LayerTime};
 /// What is timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// One tensor.
+    /// All tensors.
     #[default]
+    File,
+    /// One tensor.
     Layer,
     /// All tensors of its module, or of the module that is selected.
     Module,
-    /// All tensors.
-    File,
 }
 
 impl Scope {
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Layer => "layer",
+            Self::Layer => "tensor",
             Self::Module => "module",
             Self::File => "file",
         }

@@ -2,12 +2,18 @@
 
 use wcodec::coder::histogram::count_bytes;
 use wcodec::container::TensorEntry;
-use wcodec::{Checkpoint, Error, Result, TensorInfo};
+use wcodec::{Cancel, Checkpoint, Error, Result, TensorInfo};
 
 use super::control::Control;
+use super::error::values;
 use super::pieces::{Want, pieces};
+use super::weights::{WeightStats, Weights};
 use super::{LayerStats, ScaleStats, Spread, SymbolStats};
 use crate::model::FileModel;
+use crate::model::original::Original;
+
+/// Bytes of a checkpoint that are read at once: a whole number of elements of every dtype.
+const PIECE: u64 = 4 << 20;
 
 /// Computes what there is to know of a tensor. It is decoded piece by piece, with a second pass for the reference if there is one.
 ///
@@ -19,13 +25,17 @@ pub fn compute(
     reference: Option<&Checkpoint>,
     control: &mut Control<'_>,
 ) -> Result<LayerStats> {
+    if let Some(original) = file.original() {
+        return Ok(LayerStats { weights: of_original(file, original, tensor, control)?, ..LayerStats::default() });
+    }
     let container = file.container()?;
     let entry = container.reader().index().tensors.get(tensor);
     let (Some(entry), Some(info)) = (entry, file.tensors.get(tensor)) else {
         return Err(Error::input("there is no such tensor"));
     };
     let has_symbols = info.has_symbols();
-    let passes = u64::from(has_symbols) + u64::from(reference.is_some());
+    let has_weights = info.dtype.is_quantizable();
+    let passes = u64::from(has_symbols) + u64::from(has_weights) + u64::from(reference.is_some());
     control.expect(info.elements.saturating_mul(passes));
     control.check()?;
     let mut stats = LayerStats { chunks: container.chunk_sizes(&info.name)?, ..Default::default() };
@@ -44,10 +54,41 @@ pub fn compute(
         stats.symbols = Some(of(&counts));
         stats.scales = (info.makes_symbols).then(|| groups.stats(&scales));
     }
+    if has_weights {
+        let mut weights = Weights::default();
+        pieces(container, info, Want::Values, control, &mut |first, bytes| {
+            weights.add(first, values(info.dtype, bytes).into_iter().flatten());
+            Ok(())
+        })?;
+        stats.weights = Some(weights.stats());
+    }
     if let Some(reference) = reference {
         super::error::compare(file, tensor, reference, control, &mut stats)?;
     }
     Ok(stats)
+}
+
+/// The weights of a tensor that is not encoded; none of blocks of GGUF's own types, and of other dtypes than floats.
+fn of_original(
+    file: &FileModel,
+    original: &Original,
+    tensor: usize,
+    control: &mut Control<'_>,
+) -> Result<Option<WeightStats>> {
+    let info = file.tensors.get(tensor).ok_or_else(|| Error::input("there is no such tensor"))?;
+    if !info.dtype.is_quantizable() || info.scheme != "raw" {
+        return Ok(None);
+    }
+    control.expect(info.original_bytes);
+    let (cancel, mut weights, mut at) = (Cancel::new(), Weights::default(), 0);
+    while at < info.original_bytes {
+        let length = PIECE.min(info.original_bytes - at);
+        let bytes = original.read_part(tensor, at, length as usize, &cancel)?;
+        weights.add(at / info.dtype.size() as u64, values(info.dtype, &bytes).into_iter().flatten());
+        control.advance(length)?;
+        at += length;
+    }
+    Ok(Some(weights.stats()))
 }
 
 fn ratios(stats: &LayerStats, info: &TensorInfo) -> Option<Spread> {

@@ -77,7 +77,7 @@ fn open(state: &mut State) -> Vec<Effect> {
 /// Selects a tensor in the table of layers, whatever hides it there, and opens it.
 pub fn show(state: &mut State, tensor: usize) -> Vec<Effect> {
     reveal(state, tensor);
-    crate::update::view(state, Tab::Layer)
+    crate::update::view(state, Tab::Tensor)
 }
 
 /// Selects a tensor in the table of layers, whatever hides it there.

@@ -11,7 +11,7 @@ use crate::state::{State, Tab};
 /// Keeps the selection within the grid, and on the screen.
 pub fn fit(state: &mut State) {
     // The grid is not worked out before somebody looks at it.
-    if state.tab != Tab::Heat {
+    if state.tab != Tab::Overview {
         return;
     }
     let heat = state.heat.heat(&state.file);
@@ -64,6 +64,27 @@ pub fn enter(state: &mut State) -> Vec<Effect> {
     super::timing::enter(state)
 }
 
+/// The estimates are there: where they tell tensors apart by nothing, or there are none, shares of the bytes are shown instead.
+pub fn settle(state: &mut State) {
+    let begins = state.heat.measure == Measure::WouldBits8 && state.encode.would.ready().is_some();
+    if begins && drawn::is_flat(state) {
+        state.heat.measure = Measure::Share;
+    }
+}
+
+/// The panel shows the tensor of the selected cell: its statistics are computed when it is another one than before.
+pub fn watch(state: &mut State) -> Vec<Effect> {
+    if state.tab != Tab::Overview || !drawn::has_panel(state.size.0) {
+        return Vec::new();
+    }
+    match state.heat.selected(&state.file).map(|c| &c.tensors[..]) {
+        Some(&[tensor]) if state.layer.tensor != Some(tensor) || state.known.is_empty() => {
+            super::layer::want(state, tensor)
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Selects the cell of a tensor.
 pub fn select(state: &mut State, tensor: usize) {
     if let Some((row, column)) = state.heat.heat(&state.file).find(tensor) {
@@ -85,7 +106,7 @@ fn open(state: &mut State) -> Vec<Effect> {
         [one] => super::compare::show(state, one),
         [first, ..] => {
             super::compare::reveal(state, first);
-            super::view(state, Tab::Layers)
+            super::view(state, Tab::List)
         }
     }
 }

@@ -11,7 +11,7 @@ const BINS: [usize; 14] = [5, 8, 10, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 2
 
 /// Keeps the last line at the bottom of the screen.
 pub fn fit(state: &mut State) {
-    if state.tab == Tab::Layer {
+    if state.tab == Tab::Tensor {
         state.layer.scroll = state.layer.scroll.min(draw::layer::scroll_limit(state));
     }
 }
@@ -50,13 +50,18 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
 
 /// What the view needs when it is opened, or shows another tensor: its statistics, unless they are there or being computed.
 pub fn enter(state: &mut State) -> Vec<Effect> {
-    let Some(tensor) = state.current() else { return Vec::new() };
+    state.current().map_or_else(Vec::new, |tensor| want(state, tensor))
+}
+
+/// Has the statistics of a tensor computed, unless they are there or under way.
+pub fn want(state: &mut State, tensor: usize) -> Vec<Effect> {
     // Where another tensor was asked for after this one, this one was given up, even if that was not reported yet.
     let same = state.layer.tensor.replace(tensor) == Some(tensor);
     if !same {
         state.layer.scroll = 0;
     }
-    if state.file.original().is_some() {
+    let readable = state.file.original().is_some() || state.file.container().is_ok();
+    if !readable || state.file.missing(tensor) > 0 {
         return Vec::new();
     }
     let stats = &mut state.known.entry(tensor).or_default().stats;

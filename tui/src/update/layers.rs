@@ -33,7 +33,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::Right => right(state),
         Command::Enter => match state.layers.row() {
             Some(Row::Group(node)) => fold(state, node),
-            Some(Row::Tensor(_)) => return crate::update::view(state, Tab::Layer),
+            Some(Row::Tensor(_)) => return crate::update::view(state, Tab::Tensor),
             None => {}
         },
         Command::Fold => {

@@ -6,7 +6,7 @@ use crate::state::{State, Tab};
 
 /// Keeps the last line at the bottom of the screen.
 pub fn fit(state: &mut State) {
-    if state.tab == Tab::Rates {
+    if state.tab == Tab::Bits {
         state.rates.scroll = state.rates.scroll.min(scroll_limit(state));
     }
 }

@@ -1,7 +1,5 @@
 //! Keys of the view of timings, and what workers report.
 
-use std::path::PathBuf;
-
 use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::state::heat::Measure;
@@ -41,7 +39,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
             };
             state.layers.select(&state.file, Row::Tensor(tensor));
             if state.current() == Some(tensor) {
-                return super::view(state, Tab::Layer);
+                return super::view(state, Tab::Tensor);
             }
             state.say("the filter hides this layer");
         }
@@ -232,9 +230,8 @@ fn export(state: &mut State) -> Vec<Effect> {
         state.say("nothing was timed yet");
         return Vec::new();
     }
-    let mut name = state.file.path.file_stem().map(std::ffi::OsStr::to_owned).unwrap_or_default();
-    name.push(".timing.json");
-    vec![Effect::Export { path: PathBuf::from(name), json: export::text(&state.file, &state.timing) }]
+    let path = format!("{}.timing.json", state.file.name()).into();
+    vec![Effect::Export { path, text: export::text(&state.file, &state.timing) }]
 }
 
 /// A worker measured something.
@@ -243,7 +240,8 @@ pub fn report(state: &mut State, report: TimingReport) -> Vec<Effect> {
     match report {
         TimingReport::Cores(n) => {
             timing.cores = n.max(1);
-            let wanted = state.tab == Tab::Timing || (state.tab == Tab::Heat && state.heat.measure == Measure::Speed);
+            let wanted =
+                state.tab == Tab::Speed || (state.tab == Tab::Overview && state.heat.measure == Measure::Speed);
             if wanted && timing.running.is_none() && !timing.paused {
                 return begin(state);
             }

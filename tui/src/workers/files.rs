@@ -72,7 +72,7 @@ impl Files {
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<PathBuf, String> {
     for n in 0..MOST_NAMES {
         let name = numbered(path, n);
-        let written = OutputFile::create(&name, OutputKind::Json, &[], false).and_then(|out| {
+        let written = OutputFile::create(&name, OutputKind::Other, &[], false).and_then(|out| {
             out.write_all(bytes)?;
             out.finish()
         });

@@ -3,13 +3,38 @@
 use std::collections::HashMap;
 
 use crate::draw::text;
+use crate::estimate::Would;
 use crate::model::heat::{Heat, HeatCell};
 use crate::state::State;
 use crate::state::heat::Measure;
 
-/// A cell with less than this part of all weights does not widen the scale: vectors that are stored as they are would make all matrices
-/// alike.
-const SMALL: f64 = 1e-3;
+/// Figures that differ by less than this part of the largest have one colour: a scale would make much of nothing.
+const FLAT: f64 = 0.05;
+
+/// The figures that the colours of a grid go from and to. Vectors, which are mostly stored as they are, do not widen it, and have the colour of its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
+    /// The smallest figure.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
+    /// The row and the column of the smallest.
+    pub least: (usize, usize),
+    /// Those of the largest.
+    pub most: (usize, usize),
+}
+
+impl Range {
+    /// Whether all have one colour.
+    pub fn is_flat(&self) -> bool {
+        self.high - self.low < FLAT * self.high.abs().max(self.low.abs()) || self.high <= self.low
+    }
+
+    /// The place of a figure on the scale, 0 to 1.
+    pub fn part(&self, value: f64) -> f64 {
+        if self.is_flat() { 0.5 } else { ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0) }
+    }
+}
 
 /// What is known of tensors for one measure.
 pub struct Figures<'a> {
@@ -37,7 +62,7 @@ impl<'a> Figures<'a> {
             Measure::Bits => (totals.elements > 0 && totals.stored_bytes > 0).then(|| totals.bits_per_weight()),
             Measure::Ratio => (totals.stored_bytes > 0).then(|| totals.ratio()),
             Measure::Share => {
-                let all = self.state.file.totals.stored_bytes;
+                let all = self.state.file.file_bytes();
                 (all > 0).then(|| totals.stored_bytes as f64 / all as f64)
             }
             Measure::Error => {
@@ -50,27 +75,11 @@ impl<'a> Figures<'a> {
                 (weights > 0.0).then(|| (squares / weights).sqrt())
             }
             Measure::WouldError | Measure::WouldError8 => {
-                let (mut squares, mut weights) = (0.0, 0.0);
-                for &i in &cell.tensors {
-                    let elements = self.state.file.tensors.get(i)?.elements as f64;
-                    let would = self.state.would(i)?;
-                    let error = if self.measure == Measure::WouldError { would.rate_error } else { would.int8_error };
-                    squares += error.powi(2) * elements;
-                    weights += elements;
-                }
-                (weights > 0.0).then(|| (squares / weights).sqrt())
+                let of = |w: &Would| if self.measure == Measure::WouldError { w.rate_error } else { w.int8_error };
+                self.would(cell, |w| of(w).powi(2)).map(f64::sqrt)
             }
-            Measure::WouldBits | Measure::WouldBits8 => {
-                let (mut bits, mut weights) = (0.0, 0.0);
-                for &i in &cell.tensors {
-                    let elements = self.state.file.tensors.get(i)?.elements as f64;
-                    let would = self.state.would(i)?;
-                    bits +=
-                        elements * if self.measure == Measure::WouldBits { would.rate_bits } else { would.int8_bits };
-                    weights += elements;
-                }
-                (weights > 0.0).then(|| bits / weights)
-            }
+            Measure::WouldBits => self.would(cell, |w| w.rate_bits),
+            Measure::WouldBits8 => self.would(cell, |w| w.int8_bits),
             Measure::Speed => {
                 let (mut bytes, mut ms) = (0u64, 0.0);
                 for i in &cell.tensors {
@@ -80,6 +89,17 @@ impl<'a> Figures<'a> {
                 crate::timing::series::gb_per_s(bytes, ms)
             }
         }
+    }
+
+    /// The mean over a cell's weights of an estimate; tensors that would not be encoded have none, and do not count.
+    fn would(&self, cell: &HeatCell, of: impl Fn(&Would) -> f64) -> Option<f64> {
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for &i in &cell.tensors {
+            let (Some(tensor), Some(would)) = (self.state.file.tensors.get(i), self.state.would(i)) else { continue };
+            sum += of(would) * tensor.elements as f64;
+            weights += tensor.elements as f64;
+        }
+        (weights > 0.0).then(|| sum / weights)
     }
 
     /// A figure as short as it can be read.
@@ -102,21 +122,46 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// The smallest and the largest figure of the cells that count.
-    pub fn range(&self, heat: &Heat) -> Option<(f64, f64)> {
-        let all = self.state.file.totals.elements as f64;
-        let cells = || heat.rows.iter().flat_map(|r| r.cells.iter().map(|(_, cell)| cell));
-        let over = |least: f64| {
-            let counted = cells().filter(|c| c.totals.elements as f64 >= least * all);
-            counted.filter_map(|c| self.of(c)).fold(None, |range: Option<(f64, f64)>, v| {
-                Some(range.map_or((v, v), |(low, high)| (low.min(v), high.max(v))))
-            })
+    /// The scale of the cells that hold matrices; of all cells where none does.
+    pub fn range(&self, heat: &Heat) -> Option<Range> {
+        let over = |counts: &dyn Fn(&HeatCell) -> bool| {
+            let mut range: Option<Range> = None;
+            for (row, (column, cell)) in
+                heat.rows.iter().enumerate().flat_map(|(r, of)| of.cells.iter().map(move |c| (r, c)))
+            {
+                let Some(value) = Some(cell).filter(|c| counts(c)).and_then(|c| self.of(c)) else { continue };
+                let place = (row, *column);
+                let range = range.get_or_insert(Range { low: value, high: value, least: place, most: place });
+                if value < range.low {
+                    (range.low, range.least) = (value, place);
+                }
+                if value > range.high {
+                    (range.high, range.most) = (value, place);
+                }
+            }
+            range
         };
-        over(SMALL).or_else(|| over(0.0))
+        over(&|c| self.is_matrix(c)).or_else(|| over(&|_| true))
+    }
+
+    /// Whether a cell has a matrix, and not vectors alone.
+    pub fn is_matrix(&self, cell: &HeatCell) -> bool {
+        let weights = |&i: &usize| self.state.file.tensors.get(i).is_some_and(|t| t.shape.len() > 1 && t.elements > 0);
+        cell.tensors.iter().any(weights)
     }
 }
 
-/// Where a figure is in a range, 0 to 1; what is beyond is at the end.
-pub fn part(value: f64, (low, high): (f64, f64)) -> f64 {
-    if high > low { ((value - low) / (high - low)).clamp(0.0, 1.0) } else { 0.5 }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nearly_the_same_has_one_colour() {
+        let range = |low, high| Range { low, high, least: (0, 0), most: (0, 0) };
+        let noise = range(0.0712, 0.0719);
+        assert!(noise.is_flat() && noise.part(0.0712) == 0.5 && noise.part(0.0719) == 0.5);
+        let wide = range(1.4, 4.84);
+        assert!(!wide.is_flat() && wide.part(1.4) == 0.0 && wide.part(4.84) == 1.0 && wide.part(16.0) == 1.0);
+        assert!(range(0.0, 0.0).is_flat() && !range(0.0, 1e-9).is_flat() && range(3.0, 3.0).is_flat());
+    }
 }

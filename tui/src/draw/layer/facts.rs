@@ -17,7 +17,7 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
     let fact = |label, value| Fact { label, value, style: plain };
     // Names that this version does not know may be any text.
     let named = |label, name: String| fact(label, text::clean(look, &name).into_owned());
-    page.heading("Encoding", "", look.dim());
+    page.heading(if state.file.original().is_some() { "Tensor" } else { "Encoding" }, "", look.dim());
     let mut facts = vec![
         fact("shape", shape(t)),
         fact("elements", text::count(t.elements)),
@@ -30,6 +30,15 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
     if t.count > 1 || t.row_axis == 1 {
         let view = format!("{} of {}x{}", text::count(t.count as u64), t.rows, t.cols);
         facts.insert(1, fact("matrices", if t.row_axis == 1 { format!("{view}, transposed") } else { view }));
+    }
+    if state.file.original().is_some() {
+        // Nothing is coded: size and bits are all that there is beside shape and dtype.
+        facts.retain(|f| {
+            !matches!(f.label, "coder" | "filter" | "chunks") && (f.label != "scheme" || t.scheme != "raw")
+        });
+        facts.push(fact("size", text::size(t.original_bytes)));
+        facts.push(fact("bits/weight", format!("{:.3}", t.bits_per_weight())));
+        return page.facts(&facts);
     }
     page.facts(&facts);
 
@@ -76,8 +85,8 @@ pub fn would(page: &mut Page, state: &State, tensor: usize) {
     let fact = |label, value| Fact { label, value, style: look.text() };
     match (state.would(tensor), &state.encode.would) {
         (Some(w), _) => page.facts(&[
-            fact("int8", format!("{:.3} bits/weight, error {}", w.int8_bits, digits(w.int8_error))),
-            fact("4 bits", format!("{:.3} bits/weight, error {}", w.rate_bits, digits(w.rate_error))),
+            fact("int8", format!("{:.2} bits/w, error {}", w.int8_bits, text::percent(w.int8_error))),
+            fact("4 bits", format!("{:.2} bits/w, error {}", w.rate_bits, text::percent(w.rate_error))),
         ]),
         (None, Fetch::Running(part)) => page.sentence(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn()),
         (None, Fetch::Failed(why)) => {

@@ -48,16 +48,18 @@ impl Page {
     }
 
     /// A heading: title, a rule, and a note at the right end where there is room for it.
-    pub fn heading(&mut self, title: &'static str, note: &str, style: Style) {
+    pub fn heading(&mut self, title: &str, note: &str, style: Style) {
         if !self.lines.is_empty() {
             self.blank(1);
         }
         let look = self.look;
-        let room = self.width.saturating_sub(title.len() + 4);
+        let columns = text::width(title);
+        let room = self.width.saturating_sub(columns + 4);
         let note = text::cut(look, note, room).into_owned();
-        let used = title.len() + 1 + if note.is_empty() { 0 } else { text::width(&note) + 1 };
+        let used = columns + 1 + if note.is_empty() { 0 } else { text::width(&note) + 1 };
         let rule = look.sign("─", "-").repeat(self.width.saturating_sub(used));
-        let mut spans = vec![Span::styled(title, look.title()), Span::styled(format!(" {rule}"), look.dim())];
+        let mut spans =
+            vec![Span::styled(title.to_owned(), look.title()), Span::styled(format!(" {rule}"), look.dim())];
         if !note.is_empty() {
             spans.push(Span::styled(format!(" {note}"), style));
         }

@@ -1,11 +1,11 @@
-//! Histograms of scales and [`symbols`], and the ratio of each chunk.
+//! Histograms of scales and [`symbols`], or of [`weights`] where there are none, and the ratio of each chunk.
 
 use wcodec::{ChunkSize, TensorInfo};
 
 use super::chart::{Chart, room};
 use super::facts::{stats_of, wait};
 use super::page::{Page, digits, short_count};
-use super::symbols;
+use super::{symbols, weights};
 use crate::draw::text;
 use crate::state::State;
 use crate::stats::histogram::{Axis, bins};
@@ -19,6 +19,11 @@ const STRIP: usize = 3;
 /// Writes all of them, with histograms of so many rows.
 pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, height: usize) {
     let stats = stats_of(state, tensor).and_then(Fetch::ready).map(AsRef::as_ref);
+    if !t.has_symbols() && t.dtype.is_quantizable() {
+        weights::draw(page, state, tensor, t, stats, height);
+        weights::outliers(page, t, stats);
+        return chunks(page, state, tensor, t, stats);
+    }
     scales(page, state, tensor, t, stats, height);
     symbols::draw(page, state, tensor, t, stats, height);
     chunks(page, state, tensor, t, stats);

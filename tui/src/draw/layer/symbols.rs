@@ -139,20 +139,31 @@ fn farthest(kind: Kind, found: &SymbolStats) -> i16 {
     (-128i16..).zip(found.counts).filter(|(_, n)| *n > 0).map(|(q, _)| far(q)).max().unwrap_or(0)
 }
 
-/// Writes it.
+/// Writes it, and figures below it.
 pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
-    let look = page.look;
     if !t.has_symbols() {
-        page.heading("Symbols", "none", look.dim());
+        page.heading("Symbols", "none", page.look.dim());
         let bits = 8 * t.dtype.size();
-        page.sentence(&format!("elements of {bits} bits, which make no symbols"), look.dim());
+        page.sentence(&format!("elements of {bits} bits, which make no symbols"), page.look.dim());
         return;
     }
-    let (kind, found) = (Kind::of(t), stats.and_then(|s| s.symbols.as_ref()));
+    match stats.and_then(|s| s.symbols.as_ref()) {
+        Some(found) => {
+            chart(page, state, tensor, t, stats, height);
+            page.items(&items(Kind::of(t), found, t));
+        }
+        None => chart(page, state, tensor, t, stats, height + 1),
+    }
+}
+
+/// Writes the histogram alone, of a tensor that has symbols.
+pub fn chart(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
+    let (look, kind) = (page.look, Kind::of(t));
+    let found = stats.and_then(|s| s.symbols.as_ref());
     let bars = Bars::new(kind, room(page), found);
     page.heading(if kind == Kind::Halves { "Levels" } else { "Symbols" }, &kind.note(bars.step), look.dim());
     let Some(found) = found else {
-        return nothing(page, state, tensor, Chart::rows(height) + 1);
+        return nothing(page, state, tensor, Chart::rows(height));
     };
     let shares = bars.shares(found);
     let most = shares.iter().copied().fold(0.0, f64::max);
@@ -171,7 +182,6 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats
         labels: &bars.labels(columns),
     };
     chart.draw(page);
-    page.items(&items(kind, found, t));
 }
 
 fn items(kind: Kind, found: &SymbolStats, t: &TensorInfo) -> Vec<(&'static str, String)> {

@@ -93,6 +93,11 @@ impl<'a> Cells<'a> {
         }
     }
 
+    /// Sums over its tensors.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
     /// Original bytes for each stored byte; empty where there are none of either.
     pub fn ratio_text(&self) -> String {
         if self.totals.stored_bytes == 0 { String::new() } else { text::figure(self.totals.ratio()) }

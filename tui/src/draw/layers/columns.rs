@@ -45,10 +45,14 @@ pub struct Columns {
     pub after: bool,
 }
 
-/// Those of these columns in which the file has something.
+/// Those of these columns in which the file has something: of a checkpoint nothing is coded.
 fn of_file<const N: usize>(state: &State, columns: [Column; N]) -> impl Iterator<Item = Column> + use<N> {
-    let errors = state.file.widths.errors;
-    columns.into_iter().filter(move |&c| c != Column::Error || errors)
+    let (errors, encoded) = (state.file.widths.errors, state.file.original().is_none());
+    columns.into_iter().filter(move |&c| match c {
+        Column::Error => errors,
+        Column::Coder | Column::Original | Column::Entropy | Column::Over => encoded,
+        _ => true,
+    })
 }
 
 /// Whether it stands at the right of its column.
@@ -168,10 +172,25 @@ impl Scale {
         match self.bars {
             _ if totals.stored_bytes == 0 || self.low > self.high => None,
             Bars::Share => (self.high > 0.0).then(|| totals.stored_bytes as f64 / self.high),
-            Bars::Ratio if self.high <= self.low => Some(1.0),
+            // All alike: bars would tell nothing.
+            Bars::Ratio if self.high <= self.low => None,
             Bars::Ratio => {
                 Some((LEAST + (1.0 - LEAST) * (totals.ratio() - self.low) / (self.high - self.low)).max(0.0))
             }
+        }
+    }
+
+    /// The kind of bars.
+    pub fn bars(&self) -> Bars {
+        self.bars
+    }
+
+    /// A figure for the bar of some tensors.
+    pub fn figure(&self, totals: &Totals) -> String {
+        match self.bars {
+            _ if totals.stored_bytes == 0 => String::new(),
+            Bars::Ratio => text::figure(totals.ratio()),
+            Bars::Share => text::percent(totals.stored_bytes as f64 / self.all.max(1) as f64),
         }
     }
 
@@ -179,9 +198,7 @@ impl Scale {
     pub fn words(&self, look: Look) -> String {
         match self.bars {
             _ if self.low > self.high => String::new(),
-            Bars::Share => {
-                format!("{}{}", look.sign("≤", "<="), text::percent(self.high / self.all.max(1) as f64))
-            }
+            Bars::Share => String::new(),
             Bars::Ratio => format!("{:.2}{}{:.2}", self.low, look.sign("–", "-"), self.high),
         }
     }

@@ -4,8 +4,11 @@ use ratatui::text::Span;
 
 use crate::draw::layer::page::Page;
 use crate::draw::text;
+use crate::estimate;
 use crate::model::rates::Rates;
 use crate::model::statements::{Candidate, Plan, Quality, WEIGHTS_ALONE};
+use crate::state::State;
+use crate::stats::Fetch;
 
 /// Candidates at most: a hostile file may have very many.
 const MOST: usize = 20;
@@ -13,21 +16,56 @@ const MOST: usize = 20;
 const LONGEST: usize = 300;
 
 /// Writes them.
-pub fn draw(page: &mut Page, rates: &Rates) {
+pub fn draw(page: &mut Page, state: &State, rates: &Rates) {
     let look = page.look;
-    page.heading("Plan", "", look.dim());
-    match &rates.plan {
-        Some(plan) => plan_of(page, plan),
-        None => page.sentence("none in the file: wcodec encode --budget and --quality make one", look.dim()),
+    if let Some(original) = state.file.original() {
+        page.heading("Not encoded", original.kind(), look.dim());
+        page.sentence(&would(state), look.text());
+        return;
+    }
+    page.heading("How bits were chosen", "", look.dim());
+    if let Some(plan) = &rates.plan {
+        plan_of(page, plan);
+    }
+    match &rates.calibration {
+        Some(calibration) => page.sentence(
+            &format!("calibrated {}: weights that matter more have more bits, and a smaller error", calibration.line()),
+            look.text(),
+        ),
+        None if rates.plan.is_none() => page.sentence(by_scheme(rates), look.text()),
+        None => {}
     }
     page.heading("Measured", "", look.dim());
     match &rates.quality {
         Some(quality) => quality_of(page, quality),
-        None => page.sentence("nothing, or the file does not say it: a plan with --text measures", look.dim()),
+        None => page.sentence("the file does not say: wcodec eval compares it with the original", look.dim()),
     }
     if let Some(plan) = rates.plan.as_ref().filter(|p| !p.candidates.is_empty()) {
         page.heading("Tried", &text::plural(plan.candidates.len(), "candidate"), look.dim());
         candidates(page, plan);
+    }
+}
+
+/// A file that has neither a plan nor a calibration.
+fn by_scheme(rates: &Rates) -> &'static str {
+    let rate = rates.all.schemes.split(", ").any(|s| s == "rate");
+    match rate {
+        true => "by the weights alone: the same error for all; wcodec encode --statistics calibrates",
+        false => "by the scheme: each tensor takes the bits that its symbols need",
+    }
+}
+
+/// The sizes that encoding a checkpoint would give.
+fn would(state: &State) -> String {
+    match &state.encode.would {
+        Fetch::Ready(found) if !found.is_empty() => {
+            let (int8, four) = estimate::totals(&state.file, found);
+            let (int8, four) = (text::size(int8), text::size(four));
+            format!("it would take {int8} with int8 and {four} with 4 bits, estimated from samples; E encodes")
+        }
+        Fetch::Running(part) => format!("sampling rows: {:.0} %", 100.0 * part),
+        Fetch::Failed(why) => text::clean(state.look, why).into_owned(),
+        _ => "its bytes by role and by layer".to_owned(),
     }
 }
 

@@ -24,9 +24,10 @@ fn file() -> Arc<FileModel> {
     Arc::new(FileModel::open(&path).unwrap())
 }
 
-/// A state with the first tensor selected, on a machine with 6 cores.
+/// A state with the first tensor selected, which is timed alone, on a machine with 6 cores.
 fn opened() -> State {
     let mut state = State::new(file(), None, Look::default(), (100, 30));
+    state.timing.scope = Scope::Layer;
     press(&mut state, "n");
     report(&mut state, TimingReport::Cores(6));
     state
@@ -71,33 +72,35 @@ fn stopped(effects: &[Effect]) -> bool {
 #[test]
 fn entering_times_the_layer_and_leaving_stops() {
     let mut state = opened();
-    let effects = press(&mut state, "3");
+    let effects = press(&mut state, "5");
     assert!(effects.contains(&Effect::Timing(TimingEffect::Probe)));
     assert_eq!(starts(&effects), [(Lane::Cpu(6), vec![0])]);
     assert_eq!(state.timing.subject.as_ref().unwrap().title, "layers.0.mlp.down_proj.weight");
     // Devices are looked for once.
-    assert!(stopped(&press(&mut state, "1")) && state.timing.running.is_none());
-    assert!(!press(&mut state, "3").contains(&Effect::Timing(TimingEffect::Probe)));
+    assert!(stopped(&press(&mut state, "2")) && state.timing.running.is_none());
+    assert!(!press(&mut state, "5").contains(&Effect::Timing(TimingEffect::Probe)));
 }
 
 #[test]
 fn without_the_number_of_cores_nothing_begins_until_it_comes() {
+    let all: Vec<usize> = (0..6).collect();
     let mut state = State::new(file(), None, Look::default(), (100, 30));
-    assert!(starts(&press(&mut state, "3")).is_empty());
-    assert_eq!(starts(&report(&mut state, TimingReport::Cores(4))), [(Lane::Cpu(4), vec![0])]);
+    assert!(starts(&press(&mut state, "5")).is_empty());
+    // The whole file first.
+    assert_eq!(starts(&report(&mut state, TimingReport::Cores(4))), [(Lane::Cpu(4), all.clone())]);
     // Not in another view.
-    press(&mut state, "1");
+    press(&mut state, "2");
     assert!(report(&mut state, TimingReport::Cores(4)).is_empty());
     // A number that was given is enough.
     let mut state = State::new(file(), None, Look::default(), (100, 30));
     state.timing.threads = 2;
-    assert_eq!(starts(&press(&mut state, "3")), [(Lane::Cpu(2), vec![0])]);
+    assert_eq!(starts(&press(&mut state, "5")), [(Lane::Cpu(2), all)]);
 }
 
 #[test]
 fn keys_change_threads_and_pause() {
     let mut state = opened();
-    press(&mut state, "3");
+    press(&mut state, "5");
     assert!(starts(&press(&mut state, "+")).is_empty());
     assert!(state.notice.as_ref().unwrap().text.contains("6 threads"));
     assert_eq!(starts(&press(&mut state, "--")), [(Lane::Cpu(4), vec![0]), (Lane::Cpu(3), vec![0])]);
@@ -113,7 +116,7 @@ fn keys_change_threads_and_pause() {
 #[test]
 fn scope_goes_from_the_layer_to_the_file() {
     let mut state = opened();
-    press(&mut state, "3");
+    press(&mut state, "5");
     assert_eq!(
         starts(&press(&mut state, "mmm")),
         [(Lane::Cpu(6), vec![0, 1]), (Lane::Cpu(6), vec![0, 1, 2, 3, 4, 5]), (Lane::Cpu(6), vec![0]),]
@@ -121,15 +124,15 @@ fn scope_goes_from_the_layer_to_the_file() {
     // The next tensor is another subject, without samples.
     assert_eq!(starts(&press(&mut state, "n")), [(Lane::Cpu(6), vec![1])]);
     // A module that is selected is the one that is timed.
-    press(&mut state, "1g");
-    press(&mut state, "3m");
+    press(&mut state, "2g");
+    press(&mut state, "5m");
     assert_eq!(state.timing.subject.as_ref().unwrap().tensors.len(), 6);
 }
 
 #[test]
 fn devices_go_round() {
     let mut state = opened();
-    press(&mut state, "3D");
+    press(&mut state, "5D");
     assert!(state.notice.as_ref().unwrap().text.contains("looking"));
     let gpu = |ordinal, refused| Gpu { ordinal, name: "H200".into(), refused };
     report(&mut state, TimingReport::Gpus(Ok(vec![gpu(0, None), gpu(2, Some("too old".into()))])));
@@ -147,7 +150,7 @@ fn devices_go_round() {
 #[test]
 fn samples_are_kept_and_those_of_old_runs_are_not_taken() {
     let mut state = opened();
-    press(&mut state, "3");
+    press(&mut state, "5");
     let (run, lane) = (state.timing.running.unwrap(), Lane::Cpu(6));
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(3, &[1.0, 2.0]) });
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(4, &[3.0]) });
@@ -172,13 +175,13 @@ fn samples_are_kept_and_those_of_old_runs_are_not_taken() {
 #[test]
 fn what_is_exported_is_a_document_with_a_version() {
     let mut state = opened();
-    press(&mut state, "3");
+    press(&mut state, "5");
     assert!(press(&mut state, "x").is_empty() && state.notice.is_some());
     let (run, lane) = (state.timing.running.unwrap(), Lane::Cpu(6));
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(2, &[0.5, 0.25]) });
     report(&mut state, TimingReport::Gpus(Err("no driver".into())));
     let effects = press(&mut state, "x");
-    let [Effect::Export { path, json }] = &effects[..] else { panic!("{effects:?}") };
+    let [Effect::Export { path, text: json }] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(path.to_str(), Some("tiny.timing.json"));
     let document: serde_json::Value = serde_json::from_str(json).unwrap();
     assert_eq!(document["schema_version"], 1);
@@ -193,7 +196,7 @@ fn what_is_exported_is_a_document_with_a_version() {
 #[test]
 fn enter_looks_at_the_layer() {
     let mut state = opened();
-    press(&mut state, "3mm");
+    press(&mut state, "5mm");
     let (run, lane) = (state.timing.running.unwrap(), Lane::Cpu(6));
     let mut all = progress(1, &[6.0]);
     all.layers = (0..6).rev().map(|tensor| LayerTime { tensor, bytes: 1, ms: Some(1.0), error: None }).collect();
@@ -201,5 +204,5 @@ fn enter_looks_at_the_layer() {
     press(&mut state, "jj");
     let enter = Action::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
     assert!(stopped(&update(&mut state, enter)));
-    assert_eq!((state.tab, state.current()), (Tab::Layer, Some(3)));
+    assert_eq!((state.tab, state.current()), (Tab::Tensor, Some(3)));
 }

@@ -1,0 +1,141 @@
+//! The lines below the grid: its colours, and the selected cell in words.
+
+use ratatui::style::{Modifier, Style};
+
+use super::figures::{Figures, Range};
+use super::shade;
+use crate::draw::text;
+use crate::draw::widgets::Pen;
+use crate::model::heat::Heat;
+use crate::state::State;
+use crate::state::heat::Measure;
+use crate::stats::Fetch;
+
+/// Colours of the scale.
+const STEPS: usize = 10;
+
+/// Draws what the colours mean, or why there are none. `seen` are the first line, how many are seen, and all of them, where that are more.
+pub fn draw(
+    mut pen: Pen<'_>,
+    state: &State,
+    heat: &Heat,
+    figures: &Figures<'_>,
+    range: Option<Range>,
+    seen: Option<(usize, usize, usize)>,
+) {
+    let (look, measure) = (state.look, state.heat.measure);
+    pen.skip(1);
+    if let Some((from, count, lines)) = seen {
+        pen.at_end(&format!("{}-{}/{lines}", from + 1, (from + count).min(lines)), look.dim());
+    }
+    pen.put(measure.name(), look.title()).skip(1);
+    let Some(range) = range else {
+        let why = why_not(state, measure);
+        pen.put(&text::cut(look, &why, pen.left()), look.warn());
+        return;
+    };
+    let (low, high) = (figures.text(range.low), figures.text(range.high));
+    if range.is_flat() {
+        let all = if low == high { format!("all {low}") } else { format!("{low} to {high}") };
+        let flat = format!("{all}: less than 5 % apart, so one colour");
+        pen.put(&text::cut(look, &flat, pen.left()), look.text());
+    } else {
+        pen.put(&low, look.text()).skip(1);
+        for step in 0..STEPS {
+            let part = step as f64 / (STEPS - 1) as f64;
+            match look.heat(part) {
+                Some(style) => pen.put(" ", style),
+                None => pen.put(shade(look, part), look.bar()),
+            };
+        }
+        pen.skip(1).put(&high, look.text());
+        for (word, place, value) in [("most", range.most, high), ("least", range.least, low)] {
+            let text = format!("{word}: {} {value}", text::clean(look, &heat.short(place)));
+            if text::width(&text) + 3 <= pen.left() {
+                pen.skip(3).put(&text, look.text());
+            }
+        }
+    }
+    let about = about(measure);
+    if text::width(about) + 3 <= pen.left() {
+        pen.skip(3).put(about, look.dim());
+    }
+}
+
+/// Why there are no figures.
+fn why_not(state: &State, measure: Measure) -> String {
+    let why = match measure {
+        Measure::WouldError | Measure::WouldBits | Measure::WouldError8 | Measure::WouldBits8 => {
+            match &state.encode.would {
+                Fetch::Running(part) => return format!("sampling rows: {:.0} %", 100.0 * part),
+                Fetch::Failed(why) => return text::clean(state.look, why).into_owned(),
+                _ => "there are no estimates: nothing here can be encoded",
+            }
+        }
+        Measure::Error => "not known: scheme rate states errors; --ref and a look at a tensor measure them",
+        Measure::Speed => "decoding the file once on each round; figures come with the first one",
+        _ => "there are no figures",
+    };
+    why.to_owned()
+}
+
+/// A measure in a sentence.
+fn about(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Bits => "stored bits for each weight, scales and tables among them",
+        Measure::Ratio => "original bytes for each stored byte",
+        Measure::Error => "root mean square error of decoded weights, as a part of theirs",
+        Measure::Share => "part of the file's bytes",
+        Measure::Speed => "1e9 bytes of decoded output a second, here",
+        Measure::WouldError | Measure::WouldError8 => "from samples: root mean square, as a part of the weights'",
+        Measure::WouldBits => "from samples, if all matrices together had 4 bits/weight",
+        Measure::WouldBits8 => "from samples: stored bits for each weight",
+    }
+}
+
+/// The line above the keys: the selected cell in words.
+pub fn footer(mut pen: Pen<'_>, state: &State) {
+    let (look, heat) = (state.look, state.heat.heat(&state.file));
+    let Some(row) = heat.rows.get(state.heat.row) else { return };
+    let Some(cell) = heat.cell(state.heat.row, state.heat.column) else {
+        let text = format!("{} has no such tensor", row.name);
+        let text = text::clean(look, &text);
+        pen.put(&text::cut(look, &text, pen.left()), look.dim());
+        return;
+    };
+    let name = match (&cell.tensors[..], heat.columns.get(state.heat.column)) {
+        ([one], _) => state.file.tensors.get(*one).map_or(String::new(), |t| t.name.clone()),
+        (many, Some(column)) => format!("{}.{} ({})", row.name, column.role, text::plural(many.len(), "tensor")),
+        _ => row.name.clone(),
+    };
+    let mut facts = Vec::new();
+    for &measure in Measure::all(&state.file) {
+        let figures = Figures::new(state, measure);
+        let Some(value) = figures.of(cell) else { continue };
+        facts.push(match measure {
+            Measure::Bits => format!("{value:.3} bits/w"),
+            Measure::Ratio => format!("ratio {}", text::figure(value)),
+            Measure::Error => format!("error {}", figures.text(value)),
+            Measure::Share => format!("{} of the file", text::percent(value)),
+            Measure::Speed => format!("{} GB/s", figures.text(value)),
+            Measure::WouldError => format!("4 bits: error {}", figures.text(value)),
+            Measure::WouldBits => format!("{value:.2} bits/w"),
+            Measure::WouldError8 => format!("int8: error {}", figures.text(value)),
+            Measure::WouldBits8 => format!("{value:.2} bits/w"),
+        });
+    }
+    let name = text::clean(look, &name);
+    let room = pen.left();
+    let between = look.sign(" · ", " | ");
+    let needed = |facts: &[String]| facts.iter().map(|f| text::width(f) + text::width(between)).sum::<usize>();
+    // The name keeps half of the line; the last facts go.
+    while facts.len() > 1 && needed(&facts) + text::width(&name).min(room / 2) > room {
+        facts.pop();
+    }
+    let name = text::short_name(look, &name, room.saturating_sub(needed(&facts)).max(1));
+    let style: Style = look.text().add_modifier(Modifier::BOLD);
+    pen.put(&name, style);
+    for fact in facts {
+        pen.put(between, look.dim()).put(&fact, look.text());
+    }
+}

@@ -1,0 +1,177 @@
+//! The panel beside the grid: where the bits go, and what the selected tensor is like.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::Span;
+
+use super::figures::Figures;
+use crate::draw::layer::facts::stats_of;
+use crate::draw::layer::page::Page;
+use crate::draw::layer::{symbols, weights};
+use crate::draw::text;
+use crate::draw::widgets::bar;
+use crate::estimate;
+use crate::model::heat::{Heat, HeatCell, loose};
+use crate::model::totals::Totals;
+use crate::state::State;
+use crate::stats::Fetch;
+
+/// From so many columns on, there is a panel.
+const WIDE: u16 = 110;
+/// Its columns at least and at most; two more are the line before it.
+const COLUMNS: (u16, u16) = (42, 64);
+/// Rows of the roles at least and at most.
+const ROLES: (usize, usize) = (4, 10);
+/// Rows of a histogram's bars at least and at most, and what it takes besides.
+const BARS: (usize, usize) = (2, 7);
+const AROUND: usize = 5;
+
+/// Whether a terminal of so many columns has a panel.
+pub fn has_panel(columns: u16) -> bool {
+    columns >= WIDE
+}
+
+fn columns(all: u16) -> u16 {
+    (all / 5 * 2).clamp(COLUMNS.0, COLUMNS.1)
+}
+
+/// Columns of the terminal that are the grid's.
+pub fn grid_columns(all: u16) -> usize {
+    usize::from(if has_panel(all) { all - columns(all) - 2 } else { all })
+}
+
+/// Draws it where there is room, above the legend.
+pub fn draw(buffer: &mut Buffer, area: Rect, state: &State, heat: &Heat) {
+    if !has_panel(area.width) {
+        return;
+    }
+    let rows = usize::from(area.height.saturating_sub(1));
+    let (x, look) = (area.x + grid_columns(area.width) as u16, state.look);
+    let mut page = Page::new(look, usize::from(columns(area.width)) - 1);
+    roles(&mut page, state, heat, (rows / 3).clamp(ROLES.0, ROLES.1));
+    if let Some(cell) = state.heat.selected(&state.file) {
+        selected(&mut page, state, cell, rows);
+    }
+    if state.file.original().is_some() {
+        whole(&mut page, state);
+    }
+    for row in 0..rows {
+        let y = area.y + row as u16;
+        buffer.set_string(x, y, look.sign("│", "|"), look.dim());
+        if let Some(line) = page.lines.get(row) {
+            buffer.set_line(x + 2, y, line, columns(area.width) - 1);
+        }
+    }
+}
+
+/// A line for each role, the most bytes first; what is left is one line.
+fn roles(page: &mut Page, state: &State, heat: &Heat, most: usize) {
+    let look = page.look;
+    let figures = Figures::new(state, state.heat.measure);
+    let of_layers = heat.columns.iter().map(|c| (c.label.as_str(), &c.all));
+    let loose = heat.rows[heat.layers..].iter().map(|r| (loose(&r.name), &r.all));
+    let (mut all, mut rest): (Vec<_>, Vec<_>) = of_layers.chain(loose).partition(|(_, cell)| figures.is_matrix(cell));
+    all.sort_by_key(|(_, cell)| std::cmp::Reverse(cell.totals.stored_bytes));
+    // Vectors hold next to nothing.
+    if all.len() + usize::from(!rest.is_empty()) > most {
+        rest.extend(all.split_off(most - 1));
+    }
+    let mut all: Vec<(&str, Totals)> = all.into_iter().map(|(name, cell)| (name, cell.totals)).collect();
+    if !rest.is_empty() {
+        let mut totals = Totals::default();
+        rest.iter().for_each(|(_, cell)| totals.merge(&cell.totals));
+        all.push(("others", totals));
+    }
+    let file = state.file.file_bytes().max(1) as f64;
+    let largest = all.iter().map(|(_, t)| t.stored_bytes).max().unwrap_or(1).max(1) as f64;
+    let label = all.iter().map(|(l, _)| text::width(l)).max().unwrap_or(0).clamp(5, 12);
+    let room = page.width.saturating_sub(label + 18);
+    let title = if state.file.original().is_some() { "Where the bytes go" } else { "Where the bits go" };
+    page.heading(title, "of the file  bits/w", look.dim());
+    for (name, totals) in all {
+        let name = text::clean(look, name);
+        let name = text::cut(look, &name, label);
+        let drawn = bar(look, totals.stored_bytes as f64 / largest, room);
+        let bits = if totals.elements == 0 { String::new() } else { text::figure(totals.bits_per_weight()) };
+        let gap = |text: &str, columns: usize| " ".repeat(columns.saturating_sub(text::width(text)));
+        page.line(vec![
+            Span::raw(format!("{name}{} ", gap(&name, label))),
+            Span::styled(format!("{drawn}{}", gap(&drawn, room)), look.bar()),
+            Span::raw(format!(" {:>8}{bits:>8}", text::percent(totals.stored_bytes as f64 / file))),
+        ]);
+    }
+}
+
+/// The tensor of a cell, or the sums over all experts of a layer.
+fn selected(page: &mut Page, state: &State, cell: &HeatCell, rows: usize) {
+    let look = page.look;
+    let between = look.sign(" · ", " | ");
+    let size = format!("{}{between}{:.2} bits/w", text::size(cell.totals.stored_bytes), cell.totals.bits_per_weight());
+    let &[tensor] = &cell.tensors[..] else {
+        page.heading(&text::plural(cell.tensors.len(), "tensor"), "Enter lists them", look.dim());
+        page.sentence(&size, look.text());
+        return;
+    };
+    let Some(t) = state.file.tensors.get(tensor) else { return };
+    let name = text::clean(look, &t.name);
+    let name = text::short_name(look, name.strip_suffix(".weight").unwrap_or(&name), page.width).into_owned();
+    page.heading(&name, "", look.dim());
+    page.sentence(&[text::shape(&t.shape), t.dtype.name().to_owned(), size].join(between), look.text());
+    let missing = state.file.missing(tensor);
+    if missing > 0 {
+        page.sentence(&format!("{} bytes of it are missing: the file was cut off", text::count(missing)), look.bad());
+        return;
+    }
+    if let Some(w) = state.would(tensor) {
+        for (way, bits, error) in [("int8", w.int8_bits, w.int8_error), ("4 bits", w.rate_bits, w.rate_error)] {
+            let words = format!("{way:7}{bits:.2} bits/w, error {}", text::percent(error));
+            page.line(vec![Span::styled(words, look.good())]);
+        }
+    } else if let Some(error) = state.error(tensor).filter(|_| state.file.original().is_none()) {
+        let words = if error == 0.0 {
+            "exact: every bit is kept".to_owned()
+        } else {
+            format!("error {} of its weights' RMS", text::percent(error))
+        };
+        page.sentence(&words, look.text());
+    }
+    if let Some((rank, all)) = state.rates.rates(&state.file).rank(tensor) {
+        let why = match rank {
+            1 => ": it matters most",
+            r if r == all => ": it matters least, so it has the largest error",
+            _ => "",
+        };
+        let words = format!("rank {} of {} in importance{why}", text::count(rank as u64), text::count(all as u64));
+        page.sentence(&words, look.text());
+    }
+    let stats = stats_of(state, tensor).and_then(Fetch::ready).map(AsRef::as_ref);
+    let charts = 1 + usize::from(t.makes_symbols);
+    let below = if state.file.original().is_some() { 9 } else { 0 };
+    let left = rows.saturating_sub(page.lines.len() + below);
+    let height = (left / charts).saturating_sub(AROUND).min(BARS.1);
+    if height >= BARS.0 {
+        weights::draw(page, state, tensor, t, stats, height);
+        if t.makes_symbols {
+            symbols::chart(page, state, tensor, t, stats, height);
+        }
+    }
+    if state.file.original().is_some() {
+        weights::outliers(page, t, stats);
+    }
+}
+
+/// The sizes that encoding a checkpoint would give.
+fn whole(page: &mut Page, state: &State) {
+    let look = page.look;
+    let Some(would) = state.encode.would.ready().filter(|w| !w.is_empty()) else {
+        if let Fetch::Running(part) = &state.encode.would {
+            page.blank(1);
+            page.sentence(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn());
+        }
+        return;
+    };
+    let (int8, four) = estimate::totals(&state.file, would);
+    let between = look.sign(" · ", " | ");
+    page.blank(1);
+    page.sentence(&format!("E encodes: int8 {}{between}4 bits {}", text::size(int8), text::size(four)), look.good());
+}
