@@ -529,7 +529,7 @@ def test_terminals_that_do_not_know_their_size(size: tuple[int, int], tmp_path: 
     streams = {"stdin": slave, "stdout": slave, "stderr": slave}
     with subprocess.Popen([sys.executable, "-c", code, str(path)], env=environment, **streams) as process:
         out, end = b"", time.monotonic() + 30
-        while time.monotonic() < end and (b"Layers" not in out if 0 in size else len(out) < 20):
+        while time.monotonic() < end and (b"List" not in out if 0 in size else len(out) < 20):
             if select.select([master], [], [], 0.2)[0]:
                 out += os.read(master, 1 << 16)
         os.write(master, b"q")
@@ -540,4 +540,4 @@ def test_terminals_that_do_not_know_their_size(size: tuple[int, int], tmp_path: 
         process.kill()
     os.close(master)
     os.close(slave)
-    assert process.returncode == 0 and (0 not in size or b"Layers" in out), (process.returncode, out[-500:])
+    assert process.returncode == 0 and (0 not in size or b"List" in out), (process.returncode, out[-500:])

@@ -150,7 +150,7 @@ fn columns() -> impl TypedValueParser<Value = Column> {
 fn tabs() -> impl TypedValueParser<Value = Tab> {
     let word = |tab: Tab| PossibleValue::new(tab.name()).alias(tab.earlier());
     PossibleValuesParser::new(Tab::ALL.map(word))
-        .try_map(|word| Tab::ALL.into_iter().find(|t| t.name() == word || t.earlier() == word).ok_or("no such view"))
+        .try_map(|word| Tab::ALL.into_iter().find(|t| t.name() == word || t.earlier() == word).ok_or("no such word"))
 }
 
 fn themes() -> impl TypedValueParser<Value = Theme> {

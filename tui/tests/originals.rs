@@ -270,7 +270,7 @@ fn a_checkpoint_opens_on_what_tells_its_tensors_apart_and_shows_weights() {
     let effects = press(&mut state, "1");
     let computed = |effects: &[Effect]| effects.iter().any(|e| format!("{e:?}").contains("Compute"));
     assert!(computed(&effects), "{effects:?}");
-    assert_eq!(state.heat.measure, Measure::WouldBits8);
+    assert_eq!(state.heat.measure, Measure::Share);
     let found = estimate(&state.file, &Cancel::new(), &mut |_| {}).unwrap();
     let generation = state.generation;
     // Estimates that do tell tensors apart stay.
@@ -280,6 +280,7 @@ fn a_checkpoint_opens_on_what_tells_its_tensors_apart_and_shows_weights() {
     let wide = Fetch::Ready(Arc::new(wide));
     update(&mut state, Action::Report(Report::Estimate { generation, found: wide }));
     assert_eq!(state.heat.measure, Measure::WouldBits8);
+    state.heat.measure = Measure::Share;
     let found = Fetch::Ready(Arc::new(found));
     update(&mut state, Action::Report(Report::Estimate { generation, found }));
     assert_eq!(state.heat.measure, Measure::Share);
@@ -297,7 +298,7 @@ fn a_checkpoint_opens_on_what_tells_its_tensors_apart_and_shows_weights() {
     let bytes = original.read_part(tensor, 2 * largest.place, 2, &Cancel::new()).unwrap();
     assert_eq!(f64::from(half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32()), largest.value);
     let text = screen(&state);
-    // This model's tensors differ by less than 5 % in what int8 would take: shares tell more.
+    // Tensors of this model differ by less than 5 % in the bits of int8: shares tell more.
     assert!(
         text.contains("share of bytes") && text.contains("Largest weights") && text.contains("E encodes"),
         "{text}"

@@ -18,6 +18,7 @@ use super::theme::Look;
 use super::widgets::Pen;
 use crate::model::heat::{Heat, HeatCell};
 use crate::state::State;
+use crate::state::heat::Measure;
 
 /// Columns of the terminal that a cell takes, and at most so many; the last one is the gap.
 const CELL: (usize, usize) = (7, 11);
@@ -81,9 +82,9 @@ pub fn fit(state: &State) -> (usize, usize) {
     (top, left)
 }
 
-/// Whether the figures of the chosen measure have one colour, or there are none.
-pub fn is_flat(state: &State) -> bool {
-    let range = Figures::new(state, state.heat.measure).range(state.heat.heat(&state.file));
+/// Whether the figures of a measure have one colour, or there are none.
+pub fn is_flat(state: &State, measure: Measure) -> bool {
+    let range = Figures::new(state, measure).range(state.heat.heat(&state.file));
     range.is_none_or(|range| range.is_flat())
 }
 

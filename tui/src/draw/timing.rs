@@ -83,7 +83,11 @@ fn note(mut pen: Pen<'_>, state: &State) {
     pen.skip(1);
     let Some((count, why)) = state.timing.current().and_then(|l| l.left_out.as_ref()) else {
         match bound(state) {
-            Some(words) => pen.put(text::start(&words, pen.left()), look.good()),
+            Some(words) => {
+                const UNLESS: &str = ", unless decoded layers are kept";
+                let more = if text::width(&words) + UNLESS.len() <= pen.left() { UNLESS } else { "" };
+                pen.put(&words, look.good()).put(more, look.dim())
+            }
             None => {
                 let about = "GB/s of decoded output; copy: stored bytes to the device";
                 pen.put(text::start(about, pen.left()), look.dim())
@@ -105,10 +109,7 @@ fn bound(state: &State) -> Option<String> {
     let arrow = state.look.sign("→", "->");
     let all = if subject.tensors.len() == state.file.tensors.len() { "all weights" } else { "these weights" };
     let tokens = text::general(1000.0 / summary.p50, 2);
-    Some(format!(
-        "one pass over {all}: {} ms {arrow} {tokens} tokens/s at most, where none is kept decoded",
-        ms(summary.p50)
-    ))
+    Some(format!("one pass over {all}: {} ms {arrow} {tokens} tokens/s at most", ms(summary.p50)))
 }
 
 /// Milliseconds.

@@ -17,6 +17,7 @@ use toml::de::{DeTable, DeValue};
 use wcodec::text::{safe, safe_path};
 
 use super::names::{self, CONTEXTS};
+use super::table::BINDINGS;
 use super::{Command, Context, Key, Keymap};
 use crate::draw::theme::Theme;
 
@@ -152,7 +153,7 @@ fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Conte
     }
     map.bindings.retain(|b| !b.contexts.is_empty());
     // Where the table has them, so that help and footer keep their order.
-    let at = super::BINDINGS.iter().position(|b| b.command == command).unwrap_or(0).min(map.bindings.len());
+    let at = BINDINGS.iter().position(|b| b.command == command).unwrap_or(0).min(map.bindings.len());
     map.bindings.splice(at..at, fresh);
     Ok(())
 }

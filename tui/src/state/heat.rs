@@ -35,7 +35,7 @@ impl Measure {
     pub const STORED: [Self; 5] = [Self::Bits, Self::Ratio, Self::Error, Self::Share, Self::Speed];
     /// Those of a checkpoint that is not encoded.
     pub const CHECKPOINT: [Self; 6] =
-        [Self::WouldBits8, Self::Share, Self::WouldBits, Self::WouldError, Self::WouldError8, Self::Bits];
+        [Self::Share, Self::WouldBits8, Self::WouldBits, Self::WouldError, Self::WouldError8, Self::Bits];
     /// Those of a GGUF file, for which there are no estimates.
     pub const GGUF: [Self; 2] = [Self::Bits, Self::Share];
 
@@ -76,6 +76,8 @@ impl Measure {
 pub struct HeatState {
     /// What the colours stand for.
     pub measure: Measure,
+    /// Whether the user chose that.
+    pub chosen: bool,
     /// The selected row.
     pub row: usize,
     /// The selected column.

@@ -47,6 +47,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
 
 /// Colours by something else. Speeds are measured as long as they are looked at.
 pub fn measure(state: &mut State, measure: Measure) -> Vec<Effect> {
+    state.heat.chosen = true;
     let before = std::mem::replace(&mut state.heat.measure, measure);
     match (before == Measure::Speed, measure == Measure::Speed) {
         (false, true) => enter(state),
@@ -64,11 +65,11 @@ pub fn enter(state: &mut State) -> Vec<Effect> {
     super::timing::enter(state)
 }
 
-/// The estimates are there: where they tell tensors apart by nothing, or there are none, shares of the bytes are shown instead.
+/// The estimates of a checkpoint are there: bits of `int8` are shown, unless they tell tensors apart by nothing or the user chose otherwise.
 pub fn settle(state: &mut State) {
-    let begins = state.heat.measure == Measure::WouldBits8 && state.encode.would.ready().is_some();
-    if begins && drawn::is_flat(state) {
-        state.heat.measure = Measure::Share;
+    let found = state.encode.would.ready().is_some() && !state.heat.chosen;
+    if found && !drawn::is_flat(state, Measure::WouldBits8) {
+        state.heat.measure = Measure::WouldBits8;
     }
 }
 

@@ -28,6 +28,9 @@ pub fn draw(
     if let Some((from, count, lines)) = seen {
         pen.at_end(&format!("{}-{}/{lines}", from + 1, (from + count).min(lines)), look.dim());
     }
+    if let Fetch::Running(part) = &state.encode.would {
+        pen.at_end(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn());
+    }
     pen.put(measure.name(), look.title()).skip(1);
     let Some(range) = range else {
         let why = why_not(state, measure);
@@ -67,7 +70,7 @@ fn why_not(state: &State, measure: Measure) -> String {
     let why = match measure {
         Measure::WouldError | Measure::WouldBits | Measure::WouldError8 | Measure::WouldBits8 => {
             match &state.encode.would {
-                Fetch::Running(part) => return format!("sampling rows: {:.0} %", 100.0 * part),
+                Fetch::Running(_) => "not known yet",
                 Fetch::Failed(why) => return text::clean(state.look, why).into_owned(),
                 _ => "there are no estimates: nothing here can be encoded",
             }

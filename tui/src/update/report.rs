@@ -1,0 +1,116 @@
+//! Reports of workers.
+
+use wcodec::text::safe_path;
+
+use super::{encode, estimate, heat, layer, timing};
+use crate::action::Report;
+use crate::effect::Effect;
+use crate::state::compare::CompareState;
+use crate::state::layers::LayersState;
+use crate::state::map::MapState;
+use crate::state::rates::RatesState;
+use crate::state::{State, Tab};
+use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
+
+/// A worker has something to say.
+pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
+    match report {
+        Report::Stats(report) => {
+            on_stats(state, report);
+            Vec::new()
+        }
+        Report::Timing(report) => timing::report(state, report),
+        Report::FileChanged => {
+            state.changed = true;
+            state.fail("the file changed on disk: r reads it again");
+            Vec::new()
+        }
+        Report::Reloaded(Ok(file)) => {
+            reloaded(state, file);
+            let mut effects = vec![Effect::Stats(StatsEffect::Cancel)];
+            effects.extend(estimate(state));
+            let tab = state.tab;
+            if tab == Tab::Speed {
+                effects.extend(timing::enter(state));
+            } else if tab == Tab::Overview {
+                effects.extend(heat::enter(state));
+            } else if tab == Tab::Tensor {
+                effects.extend(layer::enter(state));
+            }
+            effects
+        }
+        Report::Reloaded(Err(why)) => {
+            state.fail(format!("{why} (what was read before is still shown)"));
+            Vec::new()
+        }
+        Report::Estimate { generation, found } => {
+            if generation == state.generation {
+                state.encode.would = found;
+                heat::settle(state);
+            }
+            Vec::new()
+        }
+        Report::Encoding(progress) => {
+            encode::progress(state, progress);
+            Vec::new()
+        }
+        Report::Encoded { out, done } => {
+            encode::done(state, out, done);
+            Vec::new()
+        }
+        Report::Message(text) => {
+            state.say(text);
+            Vec::new()
+        }
+        Report::Error(text) => {
+            state.fail(text);
+            Vec::new()
+        }
+    }
+}
+
+fn on_stats(state: &mut State, report: StatsReport) {
+    match report {
+        StatsReport::Stats { generation, tensor, stats } if generation == state.generation => {
+            let known = state.known.entry(tensor).or_default();
+            // A statistic that is there is not lost when another asks for it in vain.
+            if known.stats.ready().is_none() || stats.ready().is_some() {
+                known.stats = stats;
+            }
+        }
+        StatsReport::Verdict { generation, tensor, verdict } if generation == state.generation => {
+            if let Fetch::Ready(Verdict::Damaged(what)) = &verdict {
+                let text = what.clone();
+                state.fail(text);
+            }
+            state.known.entry(tensor).or_default().verdict = verdict;
+        }
+        _ => {}
+    }
+}
+
+/// Shows another file in the place of the one that was there, with the same selection and order.
+fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
+    let selected = state.current().map(|i| state.file.tensors[i].name.clone());
+    let mut layers = LayersState { rows: Vec::new(), folded: Default::default(), ..std::mem::take(&mut state.layers) };
+    state.generation += 1;
+    state.known.clear();
+    state.changed = false;
+    layers.arrange(&file, |_| None);
+    if let Some(i) = selected.and_then(|name| file.find(&name)) {
+        layers.select(&file, crate::state::layers::Row::Tensor(i));
+    }
+    state.layers = layers;
+    let compare = CompareState {
+        only_differences: state.compare.only_differences,
+        by_name: state.compare.by_name,
+        ..CompareState::new(&file, state.other.as_deref())
+    };
+    state.compare = compare;
+    state.map = MapState::new(&file);
+    state.heat = state.heat.again();
+    state.rates = RatesState::at(state.rates.scroll);
+    let name = safe_path(&file.path).into_owned();
+    state.file = file;
+    state.say(format!("{name} was read again"));
+}
