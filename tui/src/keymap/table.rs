@@ -10,11 +10,11 @@ use crate::state::Tab;
 pub struct Binding {
     /// The keys.
     pub keys: &'static [(KeyCode, KeyModifiers)],
-    /// How help and footer write them.
+    /// The text for them in help and footer.
     pub shown: &'static str,
-    /// What they ask for.
+    /// The command that they ask for.
     pub command: Command,
-    /// Where; everywhere but in overlays if empty.
+    /// The views that have it; everywhere but in overlays if empty.
     pub contexts: &'static [Context],
     /// A sentence for the help.
     pub help: &'static str,
