@@ -50,7 +50,7 @@ pub fn draw(page: &mut Page, state: &State, rates: &Rates) {
 fn by_scheme(rates: &Rates) -> &'static str {
     let rate = rates.all.schemes.split(", ").any(|s| s == "rate");
     match rate {
-        true => "by the weights alone: the same error for all; wcodec encode --statistics calibrates",
+        true => "by the weights alone; wcodec encode --calibrate goes by what the model does",
         false => "by the scheme: each tensor takes the bits that its symbols need",
     }
 }
