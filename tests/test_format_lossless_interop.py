@@ -156,7 +156,7 @@ def test_version_1_0_is_written_as_ever(tmp_path: Path) -> None:
     """A file without lossless tensors says nothing of 1.1, so that readers of 1.0 take it."""
     arrays = {"w": np.random.default_rng(2).standard_t(6, (48, 320)).astype(np.float32), "ids": np.arange(7)}
     for scheme in ("int8", "raw"):
-        file, _ = wcodec.compress_to_bytes(arrays, scheme=scheme)
+        file, _ = wcodec.compress_to_bytes(arrays, scheme=scheme, optimize="size")
         page = FormatReader(file, minor=0)
         assert page.index["features"] == [] and file[8:12] == bytes([1, 0, 0, 0])
         assert page.values("w").shape == (48, 320)

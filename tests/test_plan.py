@@ -95,7 +95,7 @@ def test_sources_that_cannot_be_measured(model: Path, tmp_path: Path) -> None:
 def test_recipes_are_plain_values_whatever_they_use() -> None:
     found = wcodec.Recipe("x", bits=3.0, steps={"w": 2.0}, statistics=Known(), rules={"a": "lossless"}).to_dict()
     assert json.loads(json.dumps(found)) == {
-        "name": "x", "coder": "rans", "bits": 3.0, "steps": True, "statistics": True, "rules": {"a": "lossless"}
+        "name": "x", "coder": "huffman", "bits": 3.0, "steps": True, "statistics": True, "rules": {"a": "lossless"}
     }  # fmt: skip
 
 

@@ -63,4 +63,4 @@ def test_views_and_wrong_input(rng: np.random.Generator) -> None:
         wcodec.Encoder(format="zip")
     with pytest.raises(wcodec.InputError, match="layer"):
         decoder.decode_layer(wcodec.compress_to_bytes({"w": np.zeros((2, 2), np.float32)})[0])
-    assert repr(encoder) == "Encoder(coder='rans', format='container')" and "verify=True" in repr(decoder)
+    assert repr(encoder) == "Encoder(coder='huffman', format='container')" and "verify=True" in repr(decoder)

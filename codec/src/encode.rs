@@ -25,6 +25,7 @@ use crate::scheme::int8::Granularity;
 
 mod matrix;
 mod naming;
+mod optimize;
 mod pipeline;
 mod planes;
 mod rate;
@@ -33,6 +34,7 @@ mod tensor;
 use pipeline::Pipeline;
 
 pub(crate) use naming::Naming;
+pub use optimize::Optimize;
 pub(crate) use planes::matrices_of;
 pub(crate) use tensor::{RateTask, Tables, TensorTask, Workers, scale_bytes, symbols_like};
 
@@ -45,20 +47,22 @@ const READERS: usize = 8;
 /// those that it would not make smaller, are stored `raw`.
 #[derive(Clone, Debug)]
 pub struct EncodeOptions {
+    /// The purpose of the bytes, which says what the layout and the tables are where these are absent.
+    pub optimize: Optimize,
     /// Scheme of the weights.
     pub scheme: Scheme,
     /// Coder; a plane that it does not make smaller is stored raw.
     pub coder: Coder,
-    /// Layout of `rans` and `huffman`.
-    pub layout: Layout,
+    /// Layout of `rans` and `huffman`; by [`Optimize::layout`] where absent.
+    pub layout: Option<Layout>,
     /// Level of `zstd`.
     pub zstd_level: i32,
     /// Decoded bytes of a `zstd` frame; by shape where absent.
     pub zstd_chunk: Option<usize>,
     /// Width of tiles in columns; by shape where absent.
     pub tile: Option<usize>,
-    /// log2 of the slots of a table: 11 or 12, of coder `huffman` 8 to 12.
-    pub table_bits: u32,
+    /// log2 of the slots of a table: 11 or 12, of coder `huffman` 8 to 12; by [`Optimize::table_bits`] where absent.
+    pub table_bits: Option<u32>,
     /// What to do with some of the weights instead: the first rule counts whose pattern matches a name.
     pub rules: Vec<Rule>,
     /// Patterns (`*`, `?`, `[..]`, `{a,b}`) of names to encode; all where empty. Others are stored `raw`.
@@ -100,14 +104,27 @@ pub struct Rule {
 
 impl Default for EncodeOptions {
     fn default() -> Self {
+        Self::of(Optimize::Speed)
+    }
+}
+
+impl EncodeOptions {
+    /// Those for bytes of a purpose, of scheme `int8`.
+    ///
+    /// ```
+    /// use wcodec::{Coder, EncodeOptions, Optimize};
+    /// assert_eq!(EncodeOptions::of(Optimize::Size).coder, Coder::Rans);
+    /// ```
+    pub fn of(optimize: Optimize) -> Self {
         Self {
+            optimize,
             scheme: Scheme::Int8(Granularity::Row),
-            coder: Coder::Rans,
-            layout: Layout::Pair,
+            coder: optimize.coder(),
+            layout: None,
             zstd_level: 3,
             zstd_chunk: None,
             tile: None,
-            table_bits: 12,
+            table_bits: None,
             rules: Vec::new(),
             include: Vec::new(),
             exclude: Vec::new(),
@@ -122,14 +139,14 @@ impl Default for EncodeOptions {
             metadata: BTreeMap::new(),
         }
     }
-}
 
-impl EncodeOptions {
-    fn plane(&self, coder: Coder) -> PlaneOptions {
+    /// Options of the planes of a tensor.
+    fn plane(&self, (scheme, coder): (Scheme, Coder)) -> PlaneOptions {
+        let layout = self.layout.unwrap_or_else(|| self.optimize.layout(scheme, coder));
         PlaneOptions {
             coder,
-            layout: self.layout,
-            table_bits: self.table_bits,
+            layout,
+            table_bits: self.table_bits.unwrap_or_else(|| self.optimize.table_bits(scheme, layout)),
             // Patches cost a GPU time. Tables of few bits have them anyway.
             patch_rare: false,
             changes: false,
@@ -496,7 +513,7 @@ fn encode_into<W: Sink + Send>(
                         scheme,
                         rate: RateTask { factor: factors.get(&i).copied().unwrap_or(1.0), levels },
                         transposed: choices.transpose.is_match(&tensor.name),
-                        plane: options.plane(coder),
+                        plane: options.plane((scheme, coder)),
                     };
                     Ok(Some((task, bytes)))
                 };

@@ -78,7 +78,7 @@ pub use coder::{Coder, Filter, Isa, Layout};
 pub use container::AheadFacts;
 pub use container::metadata::{CALIBRATION_KEY, PLAN_KEY, QUALITY_KEY, QUANTIZED_KEY, REST_KEY};
 pub use decode::{AheadOptions, ChunkInfo, ChunkSize, Container, DecodeOptions, Reads, decode, write_safetensors};
-pub use encode::{EncodeOptions, EncodeReport, Rule, encode, encode_to_container, encode_to_vec, rate_bits};
+pub use encode::{EncodeOptions, EncodeReport, Optimize, Rule, encode, encode_to_container, encode_to_vec, rate_bits};
 pub use error::{Error, ErrorKind, Result};
 pub use extract::{extract, extract_to, join_to};
 pub use file::{OutputFile, OutputKind, read_small, reads_direct};

@@ -46,7 +46,7 @@ fn what_is_written_does_not_depend_on_threads() {
         for layout in [Layout::Pair, Layout::Byte] {
             let encoded = |threads| {
                 let scheme = Scheme::Int8(Granularity::Row);
-                let options = EncodeOptions { coder, layout, scheme, threads, ..Default::default() };
+                let options = EncodeOptions { coder, layout: Some(layout), scheme, threads, ..Default::default() };
                 encode_to_vec(&model(), &options, &mut |_| Ok(())).unwrap().0
             };
             let one = encoded(Some(1));

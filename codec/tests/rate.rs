@@ -8,7 +8,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StandardNormal, StudentT};
 use wcodec::{
     Bits, Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, EncodeReport, Isa, Layout, Levels,
-    MemorySource, Rate, Result, Rule, Scheme, Source, encode, encode_to_vec, verify,
+    MemorySource, Optimize, Rate, Result, Rule, Scheme, Source, encode, encode_to_vec, verify,
 };
 
 fn rate(bits: f64, trellis: bool) -> Scheme {
@@ -16,7 +16,7 @@ fn rate(bits: f64, trellis: bool) -> Scheme {
 }
 
 fn options(bits: f64, trellis: bool, coder: Coder) -> EncodeOptions {
-    EncodeOptions { scheme: rate(bits, trellis), coder, ..Default::default() }
+    EncodeOptions { scheme: rate(bits, trellis), coder, ..EncodeOptions::of(Optimize::Size) }
 }
 
 /// Weights of rows of different sizes.
@@ -157,7 +157,7 @@ fn tables_of_every_size_are_stored_and_small_ones_cost_little() {
         let mut sizes = Vec::new();
         for table_bits in 8..=12 {
             let step = Some(if trellis { 0.25 } else { 0.5 });
-            let o = EncodeOptions { table_bits, step, ..options(3.0, trellis, Coder::Huffman) };
+            let o = EncodeOptions { table_bits: Some(table_bits), step, ..options(3.0, trellis, Coder::Huffman) };
             let (container, report) = encoded(&source, &o).unwrap();
             assert_eq!(container.reader().index().tables[0].bits, table_bits);
             assert!(verify(&container, Some(&source), &DecodeOptions::default(), &mut |_| Ok(())).unwrap().ok());
@@ -172,7 +172,7 @@ fn tables_of_every_size_are_stored_and_small_ones_cost_little() {
         // Over 12 bits: about 2 % with 8 bits, half a percent with 10.
         assert!(sizes[0] / sizes[4] < 1.03 && sizes[2] / sizes[4] < 1.008, "{sizes:?}");
     }
-    let o = EncodeOptions { table_bits: 9, ..options(3.0, false, Coder::Rans) };
+    let o = EncodeOptions { table_bits: Some(9), ..options(3.0, false, Coder::Rans) };
     let e = encoded(&source, &o).unwrap_err().to_string();
     assert!(e.contains("tables of coder rans have 11 or 12 bits, not 9 (leave table_bits out"), "{e}");
 }
@@ -204,7 +204,7 @@ fn small_tables_make_files_of_format_1_1_and_others_do_not() {
         (Coder::Huffman, 12, 0),
         (Coder::Rans, 12, 0),
     ] {
-        let o = EncodeOptions { coder, table_bits, ..Default::default() };
+        let o = EncodeOptions { coder, table_bits: Some(table_bits), layout: Some(Layout::Pair), ..Default::default() };
         let bytes = encode_to_vec(&source, &o, &mut |_| Ok(())).unwrap().0;
         let container = Container::from_bytes(bytes.clone()).unwrap();
         assert_eq!(bytes[10], newer, "{table_bits}");
@@ -451,7 +451,7 @@ fn layouts_and_tiles_that_are_asked_for_are_used() {
     let source = source(&[("w", Dtype::F32, &[64, 1000], &weights(64, 1000, 16))]);
     for layout in [Layout::Byte, Layout::Pair] {
         for tile in [64, 192, 1024] {
-            let o = EncodeOptions { layout, tile: Some(tile), ..options(4.5, true, Coder::Rans) };
+            let o = EncodeOptions { layout: Some(layout), tile: Some(tile), ..options(4.5, true, Coder::Rans) };
             let (container, report) = encoded(&source, &o).unwrap();
             let plane = &report.tensors[0].planes[0];
             assert_eq!((plane.tile, plane.layout.as_deref()), (Some(tile), Some(layout.name())));

@@ -25,13 +25,14 @@ from wcodec.nn import _crossover
 
 SHAPES = ((256, 2048), (2048, 2048), (5632, 2048), (4096, 4096), (4096, 14336), (32000, 4096))
 TOKENS = (1, 8, 16, 32, 48, 64)
+_PLAIN = {"bits": 4.0, "trellis": False}
 SCHEMES: dict[str, tuple[dict[str, Any], ...]] = {
     "int8": ({},),
-    "rate": ({"bits": 4.0, "trellis": False}, {"bits": 3.1, "trellis": False, "table_bits": 8}, {"bits": 4.0}),
+    "rate": (_PLAIN, {**_PLAIN, "bits": 3.1, "table_bits": 8}, {**_PLAIN, "trellis": True}),
 }
 QUADS: dict[str, tuple[dict[str, Any], ...]] = {
     "int8": ({},),
-    "rate": ({"bits": 4.0, "trellis": False}, {"bits": 3.1, "trellis": False, "table_bits": 10}, {"bits": 4.0}),
+    "rate": (_PLAIN, {**_PLAIN, "bits": 3.1, "table_bits": 10}, {**_PLAIN, "trellis": True}),
 }
 
 

@@ -92,7 +92,7 @@ class Bench:
             name = f"{name} {'int8' if self.bits is None else f'{self.bits:g} bits'}"
         model = build(self.args.shapes, self.args.layers)
         begin = time.perf_counter()
-        report = wcodec.compress_(model, progress=False, **self.options, **options)
+        report = wcodec.compress_(model, progress=False, fused=False, **self.options, **options)
         seconds = time.perf_counter() - begin
         for fused in self.args.fused or [None]:
             label = name
@@ -270,7 +270,7 @@ def main() -> int:
     parser.add_argument("--trellis", action="store_true", help="with a trellis")
     parser.add_argument("--fused", type=listed("blocks", "groups", "layers"), default=[], help="what takes a launch")
     parser.add_argument("--table-bits", type=int, help="log2 of the slots of coder huffman's tables")
-    parser.add_argument("--layout", help="pair or quad")
+    parser.add_argument("--layout", default="pair", help="pair or quad")
     parser.add_argument("--tile", type=int, help="columns of a tile; by the matrix's shape where absent")
     parser.add_argument("--budget", default="600MB", help="of the GPU's memory, for section auto")
     parser.add_argument("--caches", type=listed(), default="256MB,1GB", help="sizes, for section cache")

@@ -7,8 +7,8 @@ use wcodec::coder::tile::wide_tile;
 use wcodec::scheme::SchemeKind;
 use wcodec::scheme::int8::DEFAULT_BLOCK;
 use wcodec::{
-    Bits, Cancel, Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, OpenOptions, Rate, Result, Rule,
-    Scheme,
+    Bits, Cancel, Coder, DecodeOptions, EncodeOptions, Granularity, Isa, Layout, OpenOptions, Optimize, Rate, Result,
+    Rule, Scheme,
 };
 
 /// How weights are encoded; the keys of the dictionary are the fields.
@@ -54,7 +54,8 @@ pub struct Encode {
     step: Option<f32>,
     steps: BTreeMap<String, f32>,
     bits_per_tensor: bool,
-    layout: String,
+    optimize: String,
+    layout: Option<String>,
     level: i32,
     frame: Option<usize>,
     tile: Option<usize>,
@@ -71,20 +72,20 @@ pub struct Encode {
 impl Encode {
     /// The crate's options.
     pub fn build(self, cancel: Cancel) -> Result<EncodeOptions> {
-        let defaults = EncodeOptions::default();
         let (scheme, coder) = self.way.build()?;
         let rule = |(pattern, way): (String, Way)| {
             let (scheme, coder) = way.build()?;
             Ok(Rule { pattern, scheme, coder })
         };
         Ok(EncodeOptions {
+            optimize: Optimize::from_name(&self.optimize)?,
             scheme,
             coder,
-            layout: Layout::from_name(&self.layout)?,
+            layout: self.layout.as_deref().map(Layout::from_name).transpose()?,
             zstd_level: self.level,
             zstd_chunk: self.frame,
             tile: self.tile,
-            table_bits: self.table_bits.unwrap_or(defaults.table_bits),
+            table_bits: self.table_bits,
             rules: self.rules.into_iter().map(rule).collect::<Result<_>>()?,
             step: self.step,
             steps: self.steps,
@@ -107,6 +108,8 @@ pub struct EncodingFacts {
     schemes: Vec<&'static str>,
     coders: Vec<&'static str>,
     layouts: Vec<&'static str>,
+    /// By the name of a purpose its coder, and whether it has a trellis where that coder can have one.
+    purposes: BTreeMap<&'static str, (&'static str, bool)>,
     block: usize,
     level: i32,
 }
@@ -118,6 +121,7 @@ pub fn encoding_facts() -> EncodingFacts {
         schemes: SchemeKind::ALL.iter().map(|s| s.name()).collect(),
         coders: Coder::ALL.iter().map(|c| c.name()).collect(),
         layouts: Layout::CHOICES.iter().map(|l| l.name()).collect(),
+        purposes: Optimize::ALL.iter().map(|o| (o.name(), (o.coder().name(), o.trellis(o.coder())))).collect(),
         block: DEFAULT_BLOCK,
         level: EncodeOptions::default().zstd_level,
     }

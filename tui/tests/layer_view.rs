@@ -160,7 +160,7 @@ fn every_kind() -> Vec<EncodeOptions> {
         ] {
             all.push(EncodeOptions {
                 coder,
-                layout,
+                layout: Some(layout),
                 scheme: Scheme::Int8(per),
                 transpose: transpose.clone(),
                 ..EncodeOptions::default()

@@ -8,7 +8,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, Normal, StudentT};
 use rayon::prelude::*;
 use wcodec::scheme::rate::{Bits, Rate};
-use wcodec::{Coder, Container, Dtype, EncodeOptions, Layout, MemorySource, Result, Scheme, encode_to_vec};
+use wcodec::{Coder, Container, Dtype, EncodeOptions, Layout, MemorySource, Optimize, Result, Scheme, encode_to_vec};
 
 /// A tensor: name, rows, columns.
 pub type Shape = (String, usize, usize);
@@ -48,7 +48,7 @@ pub fn container(
     layout: Layout,
     tile: Option<usize>,
 ) -> Result<Container> {
-    encoded(shapes, weights, EncodeOptions { coder, layout, tile, ..Default::default() })
+    encoded(shapes, weights, EncodeOptions { coder, layout: Some(layout), tile, ..Default::default() })
 }
 
 /// Likewise, of scheme `lossless`.
@@ -66,7 +66,7 @@ pub fn rate(
     tile: Option<usize>,
 ) -> Result<Container> {
     let scheme = Scheme::Rate(Rate { bits: Bits::new(bits)?, trellis });
-    encoded(shapes, weights, EncodeOptions { scheme, coder, tile, ..Default::default() })
+    encoded(shapes, weights, EncodeOptions { scheme, coder, tile, ..EncodeOptions::of(Optimize::Size) })
 }
 
 fn encoded(shapes: &[Shape], weights: &[Vec<u8>], options: EncodeOptions) -> Result<Container> {

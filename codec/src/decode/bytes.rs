@@ -133,7 +133,7 @@ mod tests {
         EncodeOptions {
             scheme: Scheme::Raw,
             coder: Coder::Zstd,
-            layout: Layout::Byte,
+            layout: Some(Layout::Byte),
             zstd_chunk: Some(chunk),
             ..Default::default()
         }

@@ -234,8 +234,8 @@ impl Search<'_> {
     ) -> Result<f64> {
         let mut sum = Sum::default();
         for sample in samples {
-            let (_, coder) = self.choices.way(&sample.tensor.name);
-            let mut plane = self.options.plane(coder);
+            let way = self.choices.way(&sample.tensor.name);
+            let mut plane = self.options.plane(way);
             plane.tile = Some(sample.tile);
             let task = TensorTask {
                 tensor: &sample.tensor,
@@ -294,7 +294,7 @@ impl Search<'_> {
             let transposed = self.choices.transpose.is_match(&tensor.name);
             let matrix = matrix_of(&tensor.shape, transposed).map_err(name)?;
             let rows = (matrix.count * matrix.rows) as f64 * share;
-            let mut plane = self.options.plane(coder);
+            let mut plane = self.options.plane((scheme, coder));
             plane.tile = self.options.tile.or_else(|| Some(wide_tile(rows.round() as usize, matrix.cols)));
             let step = self.options.step.unwrap_or(1.0) * relative.get(tensor.name.as_str()).copied().unwrap_or(1.0);
             let task = TensorTask { tensor, scheme, rate: RateTask { factor: step, levels }, transposed, plane };

@@ -14,7 +14,9 @@ use super::table::{Form, device_table};
 use super::task::{DecodeTask, UTIL_THREADS, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
 use crate::coder::plane::{Coding, Plane, Scratch};
 use crate::decode::{PlaneBytes, TensorBytes};
-use crate::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Scheme};
+use crate::{
+    Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Isa, Layout, MemorySource, Optimize, Scheme,
+};
 
 mod disk;
 mod files;
@@ -320,9 +322,9 @@ fn options() -> Vec<EncodeOptions> {
             all.push(EncodeOptions {
                 scheme: Scheme::Int8(granularity),
                 coder,
-                layout,
+                layout: Some(layout),
                 tile,
-                table_bits,
+                table_bits: Some(table_bits),
                 ..Default::default()
             });
         }
@@ -349,7 +351,7 @@ fn every_coder_layout_shape_and_output_equals_the_oracle() {
     .collect();
     let mut tensors = 0;
     for o in options() {
-        let what = format!("{} {} {:?} tile {:?}", o.coder, o.layout, o.scheme, o.tile);
+        let what = format!("{} {:?} {:?} tile {:?}", o.coder, o.layout, o.scheme, o.tile);
         tensors += check_container(encode(&sample(&mut rng, &shapes), &o), &what);
     }
     // Those that would not be smaller are stored raw.
@@ -371,7 +373,7 @@ fn transposed_matrices_and_bytes_equal_the_oracle() {
         }
         let o = EncodeOptions { coder, transpose: vec!["w*".into()], ..Default::default() };
         for &layout in Layout::choices(coder) {
-            let bytes = encode(&source, &EncodeOptions { layout, ..o.clone() });
+            let bytes = encode(&source, &EncodeOptions { layout: Some(layout), ..o.clone() });
             let filters: Vec<_> = Container::from_bytes(bytes.clone()).unwrap().infos().unwrap();
             assert!(filters.len() == 5);
             let n = check_container(bytes, &format!("{coder} {layout}"));
@@ -456,7 +458,7 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
                     whole.decode_piece(&piece, image, rows, &mut got);
                 }
                 assert_eq!(pieces == 1, room >= whole.image.len(), "{name}: {pieces} pieces in {room}");
-                assert!(got == want, "{name}: {} {} in pieces of {room}", o.coder, o.layout);
+                assert!(got == want, "{name}: {} {:?} in pieces of {room}", o.coder, o.layout);
             }
         }
     }

@@ -134,7 +134,7 @@ pub fn quads() -> Vec<Sample> {
     let mut few = symbols(rows * cols, 2.0, 48);
     let mut rng = Rng(49);
     few[(rows - 16) * cols..].iter_mut().for_each(|q| *q = rng.next() as i8);
-    let options = EncodeOptions { table_bits: 8, ..encode_options(Coder::Huffman, Layout::Quad, Scheme::Raw) };
+    let options = EncodeOptions { table_bits: Some(8), ..encode_options(Coder::Huffman, Layout::Quad, Scheme::Raw) };
     let bytes = wcodec::layer::encode(&few, rows, cols, &options).unwrap();
     all.push(Sample { name: "huffman quad strip of noise".to_owned(), bytes });
     let transpose = || vec!["t.weight".to_owned()];
@@ -142,7 +142,7 @@ pub fn quads() -> Vec<Sample> {
         let how = if trellis { "trellis" } else { "levels" };
         let options = EncodeOptions {
             step: Some(step),
-            table_bits,
+            table_bits: Some(table_bits),
             transpose: transpose(),
             ..encode_options(Coder::Huffman, Layout::Quad, rate(4.0, trellis))
         };

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use half::{bf16, f16};
-use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Scheme, encode_to_vec};
+use wcodec::{
+    Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Optimize, Scheme, encode_to_vec,
+};
 
 use super::Rng;
 use super::image::Image;
@@ -86,7 +88,8 @@ pub fn encode(source: &MemorySource<'_>, options: &EncodeOptions) -> Vec<u8> {
 
 /// Narrow tiles and short frames, so that a few thousand symbols make several chunks.
 pub fn encode_options(coder: Coder, layout: Layout, scheme: Scheme) -> EncodeOptions {
-    EncodeOptions { scheme, coder, layout, tile: Some(64), zstd_chunk: Some(1920), ..Default::default() }
+    let (layout, tile, zstd_chunk) = (Some(layout), Some(64), Some(1920));
+    EncodeOptions { scheme, coder, layout, tile, zstd_chunk, ..EncodeOptions::of(Optimize::Size) }
 }
 
 const KINDS: &[(&str, Coder, Layout, Scheme)] = &[

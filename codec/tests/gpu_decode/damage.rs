@@ -45,7 +45,7 @@ fn originals(rng: &mut Rng) -> Vec<(String, Vec<u8>)> {
             let options = EncodeOptions {
                 scheme: Scheme::Raw,
                 tile: Some(64),
-                table_bits: 12,
+                table_bits: Some(12),
                 ..data::options(coder, layout, GRANULARITIES[0], rng)
             };
             all.push((format!("features of {coder} {layout}"), samples::encode(&source, &options)));

@@ -97,9 +97,9 @@ pub fn options(coder: Coder, layout: Layout, granularity: Granularity, rng: &mut
     EncodeOptions {
         scheme: Scheme::Int8(granularity),
         coder,
-        layout,
+        layout: Some(layout),
         tile: [None, Some(64), Some(192), Some(512)][rng.below(4)],
-        table_bits: 11 + u32::from(rng.below(4) > 0),
+        table_bits: Some(11 + u32::from(rng.below(4) > 0)),
         zstd_chunk: [None, Some(1 << 14), Some(1 << 16)][rng.below(3)],
         ..Default::default()
     }

@@ -38,7 +38,7 @@ fn filters_are_undone_in_every_batch() {
         let options = EncodeOptions {
             scheme: Scheme::Raw,
             coder: Coder::Zstd,
-            layout: Layout::Byte,
+            layout: Some(Layout::Byte),
             zstd_chunk: Some(zstd_chunk),
             ..Default::default()
         };
@@ -63,7 +63,7 @@ fn frames_of_many_tensors_share_batches() {
         data::push(&mut source, &format!("w{i}"), Dtype::BF16, &shape, &mut rig.rng);
     }
     data::push(&mut source, "large", Dtype::BF16, &[4096, 512], &mut rig.rng);
-    let options = EncodeOptions { coder: Coder::Zstd, layout: Layout::Byte, ..Default::default() };
+    let options = EncodeOptions { coder: Coder::Zstd, layout: Some(Layout::Byte), ..Default::default() };
     let container = data::encode(&source, &options);
     let infos = container.infos().unwrap();
     for zstd_scratch in &BUDGETS[1..] {

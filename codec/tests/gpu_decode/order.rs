@@ -15,7 +15,7 @@ fn container(rig: &mut Rig, coder: Coder, layout: Layout) -> Container {
     }
     data::push(&mut source, "norm", Dtype::F32, &[512], &mut rig.rng);
     data::push(&mut source, "t", Dtype::BF16, &[512, 96], &mut rig.rng);
-    let options = EncodeOptions { coder, layout, transpose: vec!["t".to_owned()], ..Default::default() };
+    let options = EncodeOptions { coder, layout: Some(layout), transpose: vec!["t".to_owned()], ..Default::default() };
     data::encode(&source, &options)
 }
 

@@ -18,7 +18,7 @@ fn shapes(coder: Coder) {
             let options = data::options(coder, layout, granularity, &mut rig.rng);
             let options = EncodeOptions { transpose: vec!["t.*".to_owned()], ..options };
             let container = data::encode(&source, &options);
-            let what = format!("{coder} {layout} {granularity} tile {:?} bits {}", options.tile, options.table_bits);
+            let what = format!("{coder} {layout} {granularity} tile {:?} bits {:?}", options.tile, options.table_bits);
             let infos = container.infos().unwrap();
             let coded = infos.iter().filter(|t| t.coder() == coder.name() && t.makes_symbols).count();
             assert!(coded >= 8, "{what}: {coded} tensors are coded");
@@ -62,7 +62,7 @@ fn every_feature_of_the_format_equals_the_oracle() {
         }
         for (rows, cols) in [(48, 192), (33, 250), (200, 640)] {
             let options = data::options(coder, layout, Granularity::Row, &mut rig.rng);
-            let options = EncodeOptions { scheme: Scheme::Raw, tile: Some(64), table_bits: 12, ..options };
+            let options = EncodeOptions { scheme: Scheme::Raw, tile: Some(64), table_bits: Some(12), ..options };
             let source = data::features(rows, cols, &mut rig.rng);
             let what = format!("features of {coder} {layout} {rows} x {cols}");
             assert_eq!(rig.compare_container(&data::encode(&source, &options), &GpuOptions::default(), &what), 9);
@@ -79,7 +79,7 @@ fn an_embedding_equals_the_oracle() {
         }
         let mut source = MemorySource::new();
         data::push(&mut source, "embedding", Dtype::BF16, &[32_000, 2048], &mut rig.rng);
-        let container = data::encode(&source, &EncodeOptions { coder, layout, ..Default::default() });
+        let container = data::encode(&source, &EncodeOptions { coder, layout: Some(layout), ..Default::default() });
         let info = container.info("embedding").unwrap();
         assert_eq!(info.coder(), coder.name());
         let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();

@@ -64,9 +64,10 @@ class Peer:
         return [r.format(cuda=(cuda or "").partition(".")[0]) for r in (*self.requirements, *gpu)]
 
 
-# Coder huffman on the device: what products straight from compressed weights are fastest with; rans elsewhere.
-_FUSED = {"coder": "huffman", "fuse": True}
-_HOST = {"residency": "host"}
+# Encoded for size, as all was when docs/peers.md was measured. Coder huffman on the device, which products straight
+# from compressed weights are faster with; rans elsewhere.
+_FUSED = {"optimize": "size", "coder": "huffman", "fuse": True}
+_HOST = {"optimize": "size", "residency": "host"}
 _SAME = "the same weights as on the device"
 
 WCODEC = (
@@ -84,7 +85,7 @@ WCODEC = (
     Variant(
         "4.0-calibrated",
         "wcodec 4.0 bits, calibrated",
-        {"bits": 4.0, "calibrate": "self"},
+        {"optimize": "size", "bits": 4.0, "calibrate": "self"},
         no_speed="it runs as any other of 4.0 bits",
     ),
 )

@@ -49,7 +49,8 @@ def compress(
     calibrate: Calibration | None = None,
     trellis: bool | None = None,
     rules: Rules | None = None,
-    coder: str = "rans",
+    optimize: str = "speed",
+    coder: str | None = None,
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     budget: int | str | None = None,
@@ -88,6 +89,9 @@ def compress(
     :param scheme: ``int8`` quantizes float32, float16 and bfloat16 (the default); ``rate`` does, to ``bits`` bits per
         weight (the default where ``bits`` or ``trellis`` is given); ``lossless`` keeps every bit; ``raw`` keeps every
         tensor as it is.
+    :param optimize: what the bytes are for, which chooses ``coder``, ``layout``, ``table_bits`` and ``trellis`` where
+        these are left out. ``speed`` (the default) is what GPUs multiply fastest with: ``huffman`` in layout ``quad``,
+        without a trellis. ``size`` is smaller at the same quality: ``rans`` in layout ``pair``, with a trellis.
     :param bits: with scheme ``rate``, bits per weight from 1 to 8; 4 if left out. They are met by all tensors of the
         scheme together, and everything counts that is stored for them: symbols, signs, scales, tables, offsets.
     :param calibrate: with scheme ``rate``, by what the model does: :class:`wcodec.Statistics`, a ``.safetensors`` file
@@ -95,7 +99,7 @@ def compress(
         the folder ``src``. Bits go where errors matter most, and levels make up for each other's errors. Needs torch;
         minutes instead of seconds.
     :param trellis: with scheme ``rate``, whether levels are chosen by a trellis, which coders ``rans`` and ``huffman``
-        can have, and have if nothing is said: less error at the same bits, a little slower to encode and to decode.
+        can have: less error at the same bits, a little slower to encode and to decode.
     :param rules: how tensors whose names match a pattern are encoded instead, such as ``{"*.down_proj.*": {"bits": 5},
         "lm_head.*": "lossless"}``: a scheme, or a dictionary with the keys of :class:`Rule`. The first pattern counts
         that matches; tensors of rules with the same bits meet them together.
@@ -122,7 +126,8 @@ def compress(
     begin = time.perf_counter()
     calibrate = calibration(calibrate)
     encoding: dict[str, Any] = {
-        "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules, "coder": coder,
+        "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
+        "optimize": optimize, "coder": coder,
         "include": include, "exclude": exclude, "overwrite": overwrite, "metadata": metadata, **options,
     }  # fmt: skip
     wanted = {"budget": budget, "quality": quality, "text": text}
@@ -223,7 +228,8 @@ def compress_to_bytes(
     calibrate: Calibration | None = None,
     trellis: bool | None = None,
     rules: Rules | None = None,
-    coder: str = "rans",
+    optimize: str = "speed",
+    coder: str | None = None,
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     metadata: Mapping[str, str] | None = None,
@@ -238,7 +244,8 @@ def compress_to_bytes(
     ['w']
     """
     encoding: dict[str, Any] = {
-        "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules, "coder": coder,
+        "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
+        "optimize": optimize, "coder": coder,
         "include": include, "exclude": exclude, "metadata": metadata, **options,
     }  # fmt: skip
     with _calibrated(src, encoding, progress) as (chosen, levels, callback):
@@ -326,7 +333,8 @@ def save_file(
     calibrate: Calibration | None = None,
     trellis: bool | None = None,
     rules: Rules | None = None,
-    coder: str = "rans",
+    optimize: str = "speed",
+    coder: str | None = None,
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     overwrite: bool = True,

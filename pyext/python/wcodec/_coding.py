@@ -43,15 +43,15 @@ Rules: TypeAlias = "Mapping[str, str | Rule | Mapping[str, Any]]"
 class StorageOptions(TypedDict, total=False):
     """The form in which symbols are stored. The defaults are good to a percent."""
 
-    layout: str
-    """Symbols that ``rans`` and ``huffman`` code at once: ``pair`` (default), ``byte`` for one, or ``quad`` for four,
-    for products on a GPU (``huffman`` only)."""
+    layout: str | None
+    """Symbols that ``rans`` and ``huffman`` code at once: ``pair``, ``byte`` for one, or ``quad`` for four, for
+    products on a GPU (``huffman`` only). By the purpose if left out, as are ``table_bits``."""
     level: int
     """Level of ``zstd``, 1 to 19."""
     tile: int | None
     """Columns of a tile, a multiple of 64; chosen by shape if left out."""
     table_bits: int | None
-    """log2 of the slots of tables of symbols: 11 or 12, with coder ``huffman`` 8 to 12; 12 if left out."""
+    """log2 of the slots of tables of symbols: 11 or 12, with coder ``huffman`` 8 to 12."""
     threads: int | None
     """Threads to encode with; all cores if left out."""
 

@@ -12,7 +12,7 @@ from . import _devices, _gpu_decoder, _native, _torch
 from ._container import Container
 from ._errors import InputError, UnsupportedError
 from ._keywords import keywords
-from ._options import DEFAULT_LEVEL, choice, decode_options, encode_options
+from ._options import DEFAULT_LEVEL, choice, coder_for, decode_options, encode_options
 from ._reports import LayerStats
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class Encoder:
     >>> np.array_equal(decoded, layer)
     True
 
-    :param coder: ``rans`` (default), ``huffman``, ``zstd`` or ``raw``. A legacy blob is always ``zstd``.
+    :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``; what ``optimize`` says if left out. A legacy blob is
+        always ``zstd``.
+    :param optimize: what layers are for: ``speed`` (default) takes ``huffman``, ``size`` takes ``rans``.
     :param format: ``container``, a whole ``.wcodec`` file as bytes, or ``legacy``, a 21-byte header and a zstd frame.
     """
 
@@ -43,7 +45,8 @@ class Encoder:
         coder: str | None = None,
         *,
         format: str = "container",
-        layout: str = "pair",
+        optimize: str = "speed",
+        layout: str | None = None,
         level: int = DEFAULT_LEVEL,
         tile: int | None = None,
         threads: int | None = None,
@@ -51,9 +54,9 @@ class Encoder:
         self.format = choice("format", format, FORMATS)
         if self.format == "legacy" and coder not in (None, "zstd"):
             raise InputError(f"a legacy blob is coded with zstd, not with {coder!r} (leave coder out)")
-        self.coder = coder or ("zstd" if self.format == "legacy" else "rans")
+        self.coder = "zstd" if self.format == "legacy" else coder_for(optimize, coder)
         self._options = encode_options(
-            scheme="raw", coder=self.coder, layout=layout, level=level, tile=tile, threads=threads
+            scheme="raw", optimize=optimize, coder=self.coder, layout=layout, level=level, tile=tile, threads=threads
         )
 
     def encode_layer(self, symbols: Any) -> tuple[bytes, LayerStats]:

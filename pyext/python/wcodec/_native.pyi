@@ -88,7 +88,8 @@ class _EncodeOptions(TypedDict):
     step: float | None
     steps: dict[str, float]
     bits_per_tensor: bool
-    layout: str
+    optimize: str
+    layout: str | None
     level: int
     frame: int | None
     tile: int | None
@@ -105,6 +106,7 @@ class _EncodingFacts(TypedDict):
     schemes: list[str]
     coders: list[str]
     layouts: list[str]
+    purposes: dict[str, tuple[str, bool]]
     block: int
     level: int
 

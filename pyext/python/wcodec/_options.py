@@ -22,8 +22,12 @@ CODERS = tuple(_FACTS["coders"])
 TILED_CODERS = ("rans", "huffman")
 """Those that work in tiles, which a trellis needs."""
 LAYOUTS = tuple(_FACTS["layouts"])
+PURPOSES = ("speed", "size")
+"""What bytes can be optimized for; the first is the default."""
 DTYPES = ("float32", "float16", "bfloat16")
 """What models compute in, and what a cache can keep keys and values in."""
+AUTO = "auto"
+"""Of a cache: what there is memory for."""
 DEFAULT_BLOCK = _FACTS["block"]
 DEFAULT_LEVEL = _FACTS["level"]
 _LONGEST_SHOWN = 200
@@ -192,13 +196,33 @@ def has_statistics(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def coder_for(optimize: str, coder: str | None = None) -> str:
+    """The coder that is asked for, or the one that goes with a purpose.
+
+    >>> coder_for("speed"), coder_for("size"), coder_for("size", "zstd")
+    ('huffman', 'rans', 'zstd')
+    """
+    purpose = _purpose(optimize)
+    return choice("coder", _FACTS["purposes"][purpose][0] if coder is None else coder, CODERS)
+
+
+def has_trellis(optimize: str, coder: str | None = None) -> bool:
+    """Whether a purpose has levels of scheme ``rate`` chosen by a trellis, where nothing is said of that."""
+    return _FACTS["purposes"][_purpose(optimize)][1] and coder_for(optimize, coder) in TILED_CODERS
+
+
+def _purpose(optimize: str) -> str:
+    return choice("purpose", optimize, PURPOSES)
+
+
 def _way(
     scheme: str | None,
     scale: str,
     block: int | None,
     bits: float | None,
     trellis: bool | None,
-    coder: str,
+    coder: str | None,
+    optimize: str,
 ) -> _Way:
     """How weights are encoded: scheme ``int8`` where nothing else is said, ``rate`` where bits are."""
     if scheme is None:
@@ -223,8 +247,8 @@ def _way(
         "scale": choice("scale", scale, SCALES),
         "block": DEFAULT_BLOCK if size is None else size,
         "bits": None if bits is None else number("bits", bits),
-        "trellis": coder in TILED_CODERS if trellis is None else bool(trellis),
-        "coder": choice("coder", coder, CODERS),
+        "trellis": has_trellis(optimize, coder) if trellis is None else bool(trellis),
+        "coder": coder_for(optimize, coder),
     }
 
 
@@ -253,7 +277,7 @@ def number(what: str, value: Any) -> float:
 _RULE_KEYS = ("scheme", "scale", "block", "bits", "trellis", "coder")
 
 
-def _rules(rules: Mapping[str, Any] | None, coder: str) -> list[tuple[str, _Way]]:
+def _rules(rules: Mapping[str, Any] | None, coder: str | None, optimize: str) -> list[tuple[str, _Way]]:
     """What to do with weights whose names match patterns; the first pattern counts that matches."""
     if not isinstance(rules, Mapping | None):
         raise InputError(f"rules must map patterns to schemes, not be {shown(rules)} (pass a dictionary)")
@@ -266,7 +290,8 @@ def _rules(rules: Mapping[str, Any] | None, coder: str) -> list[tuple[str, _Way]
                 "(such as {'bits': 3.5} or 'lossless')"
             )
         defaults = {"scheme": None, "scale": "row", "block": None, "bits": None, "trellis": None, "coder": coder}
-        found.append((patterns("rules", text_of("a pattern of rules", pattern))[0], _way(**{**defaults, **options})))
+        chosen = _way(**{**defaults, **options}, optimize=optimize)
+        found.append((patterns("rules", text_of("a pattern of rules", pattern))[0], chosen))
     return found
 
 
@@ -287,8 +312,9 @@ def encode_options(
     rules: Mapping[str, Any] | None = None,
     step: float | None = None,
     steps: Mapping[str, float] | None = None,
-    coder: str = "rans",
-    layout: str = "pair",
+    optimize: str = "speed",
+    coder: str | None = None,
+    layout: str | None = None,
     level: int = DEFAULT_LEVEL,
     frame: int | None = None,
     tile: int | None = None,
@@ -301,7 +327,8 @@ def encode_options(
     overwrite: bool = False,
     metadata: Mapping[str, str] | None = None,
 ) -> _EncodeOptions:
-    """All options, with the defaults filled in."""
+    """All options, with the defaults filled in: those that ``optimize`` says, where it is for them to say."""
+    purpose = _purpose(optimize)
     if not isinstance(metadata, Mapping | None):
         raise InputError(f"metadata must map text to text, not be {shown(metadata)} (pass a dictionary)")
     added = dict(metadata or {})
@@ -315,12 +342,13 @@ def encode_options(
         # The native module, which knows the levels, cannot be given it.
         raise InputError(f"zstd is not used at level {shown(level)} (use 1 to 19)")
     return {
-        "way": _way(scheme, scale, block, bits, trellis, coder),
-        "rules": _rules(rules, coder),
+        "way": _way(scheme, scale, block, bits, trellis, coder, purpose),
+        "rules": _rules(rules, coder, purpose),
         "step": None if step is None else number("step", step),
         "steps": _steps(steps),
         "bits_per_tensor": bool(bits_per_tensor),
-        "layout": choice("layout", layout, LAYOUTS),
+        "optimize": purpose,
+        "layout": None if layout is None else choice("layout", layout, LAYOUTS),
         "level": zstd_level,
         "frame": count("frame", frame),
         "tile": count("tile", tile),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use wcodec::{Bits, Granularity, Rate, Scheme};
+use wcodec::{Bits, EncodeOptions, Granularity, Rate, Scheme};
 
 use crate::estimate::Would;
 use crate::stats::Fetch;
@@ -70,7 +70,9 @@ impl Way {
             Self::Int8 => Scheme::Int8(Granularity::Row),
             // Both are among the bits that there are.
             Self::Rate(n) => {
-                Bits::new(f64::from(n)).map_or(Scheme::Raw, |bits| Scheme::Rate(Rate { bits, trellis: true }))
+                let EncodeOptions { optimize, coder, .. } = EncodeOptions::default();
+                let trellis = optimize.trellis(coder);
+                Bits::new(f64::from(n)).map_or(Scheme::Raw, |bits| Scheme::Rate(Rate { bits, trellis }))
             }
             Self::Lossless => Scheme::Lossless,
         }

@@ -34,7 +34,7 @@ fn slots_that_were_filled_from_a_file_decode_to_the_whole() {
                     image.copy_from_slice(&filled(&disk, reads, piece.len, rng.random()).unwrap());
                     whole.decode_piece(&piece, image, rows, &mut got);
                 }
-                assert!(got == want, "{name}: {} {} in pieces of {room}", o.coder, o.layout);
+                assert!(got == want, "{name}: {} {:?} in pieces of {room}", o.coder, o.layout);
             }
         }
     }

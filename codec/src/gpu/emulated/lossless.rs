@@ -48,7 +48,7 @@ fn floats(rng: &mut StdRng, dtype: Dtype, n: usize, bits: Bits) -> Vec<u8> {
 }
 
 pub(super) fn options(coder: Coder, tile: Option<usize>, table_bits: u32) -> EncodeOptions {
-    EncodeOptions { scheme: Scheme::Lossless, coder, tile, table_bits, ..Default::default() }
+    EncodeOptions { scheme: Scheme::Lossless, coder, tile, table_bits: Some(table_bits), ..Default::default() }
 }
 
 /// Tensors of these shapes, each of every dtype and of every sort of bits. Those named `t` are to be transposed.

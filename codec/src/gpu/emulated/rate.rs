@@ -11,7 +11,7 @@ use crate::scheme::rate::{Bits, Rate};
 
 fn rate(coder: Coder, trellis: bool, step: f32) -> EncodeOptions {
     let rate = Rate { bits: Bits::new(4.0).unwrap(), trellis };
-    EncodeOptions { scheme: Scheme::Rate(rate), coder, step: Some(step), ..Default::default() }
+    EncodeOptions { scheme: Scheme::Rate(rate), coder, step: Some(step), ..EncodeOptions::of(Optimize::Size) }
 }
 
 /// Both coders and layouts, with and without the trellis, with steps for every shift and some widths of tiles.
@@ -25,13 +25,13 @@ pub(super) fn options() -> Vec<EncodeOptions> {
                     Coder::Huffman => [12, 9, 11, 8, 10][(j + k) % 5],
                     _ => [12, 12, 11][(j + k) % 3],
                 };
-                all.push(EncodeOptions { tile, table_bits, ..rate(coder, trellis, step) });
+                all.push(EncodeOptions { tile, table_bits: Some(table_bits), ..rate(coder, trellis, step) });
             }
-            all.push(EncodeOptions { layout: Layout::Byte, tile: Some(128), ..rate(coder, trellis, 0.3) });
+            all.push(EncodeOptions { layout: Some(Layout::Byte), tile: Some(128), ..rate(coder, trellis, 0.3) });
         }
     }
-    let pairs = all.iter().filter(|o| o.coder == Coder::Huffman && o.layout == Layout::Pair);
-    let quads: Vec<_> = pairs.map(|o| EncodeOptions { layout: Layout::Quad, ..o.clone() }).collect();
+    let pairs = all.iter().filter(|o| o.coder == Coder::Huffman && o.layout.is_none());
+    let quads: Vec<_> = pairs.map(|o| EncodeOptions { layout: Some(Layout::Quad), ..o.clone() }).collect();
     all.extend(quads);
     all
 }
@@ -101,7 +101,7 @@ fn every_coder_shift_shape_and_output_equals_the_oracle() {
                 tensors += 1;
             }
         }
-        check(&encoded, &format!("{} {} {:?} step {:?} tile {:?}", o.coder, o.layout, o.scheme, o.step, o.tile));
+        check(&encoded, &format!("{} {:?} {:?} step {:?} tile {:?}", o.coder, o.layout, o.scheme, o.step, o.tile));
     }
     for coder in [Coder::Rans, Coder::Huffman] {
         for mode in ["Low 0", "Low 1", "Low 2", "Trellis 0", "Trellis 1", "Trellis 2", "General 3", "General 0"] {
@@ -133,7 +133,7 @@ fn transposed_matrices_equal_the_oracle() {
     for o in options().into_iter().step_by(3) {
         let o = EncodeOptions { transpose: vec!["w*".into()], ..o };
         let source = sample(&mut rng, &[vec![130, 96], vec![192, 48]]);
-        check(&container(&source, &o), &format!("{} {} transposed", o.coder, o.layout));
+        check(&container(&source, &o), &format!("{} {:?} transposed", o.coder, o.layout));
     }
 }
 
@@ -180,7 +180,7 @@ fn outputs_at_odd_places_equal_the_oracle() {
         let want = encoded.read_as("w0", Dtype::BF16, &oracle()).unwrap().to_vec();
         for off in [2, 8, 14] {
             let got = run_at(std::slice::from_mut(&mut t), OutputKind::BF16, &|n| 0..n, 3, off).remove(0);
-            assert!(got.status.is_none() && got.bytes == want, "{} {} at {off}", o.coder, o.layout);
+            assert!(got.status.is_none() && got.bytes == want, "{} {:?} at {off}", o.coder, o.layout);
         }
     }
 }
@@ -209,7 +209,7 @@ fn slices_of_rows_are_those_of_the_whole() {
             t.image = packed;
             let slice = run(std::slice::from_mut(&mut t), OutputKind::F32, &|n| 1..n - 1, 5).remove(0);
             let row = t.plan.matrix.2 * 4;
-            assert!(slice.bytes == whole[first * row..last * row], "{} {} {name}", o.coder, o.layout);
+            assert!(slice.bytes == whole[first * row..last * row], "{} {:?} {name}", o.coder, o.layout);
             let Method::Tiles(tiles) = &t.plan.planes[0] else { continue };
             // Of a chunk that is empty, or ends before it begins, nothing is read: its plane's first chunks are not there.
             let chunk = tiles.geometry.tiles();
@@ -219,7 +219,7 @@ fn slices_of_rows_are_those_of_the_whole() {
                 t.image[at + 4..at + 8].copy_from_slice(&end.to_le_bytes());
                 t.status.fill(abi::STATUS_GOOD);
                 let slice = run(std::slice::from_mut(&mut t), OutputKind::F32, &|n| 1..n - 1, 5).remove(0);
-                assert_eq!(slice.status, Some(chunk as u32), "{} {} {name}", o.coder, o.layout);
+                assert_eq!(slice.status, Some(chunk as u32), "{} {:?} {name}", o.coder, o.layout);
             }
         }
     }

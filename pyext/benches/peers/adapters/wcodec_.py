@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import wcodec
-import wcodec.nn
 
 from ..catalogue import Variant
 from .base import Ready
@@ -14,13 +13,12 @@ from .base import Ready
 def prepare(model: Any, variant: Variant, device: str) -> Ready:
     options = dict(variant.options)
     fuse = options.pop("fuse", False) and device != "cpu"
-    # Products from compressed weights are for GPUs; on a CPU rans is smaller and faster, and the default.
+    # Products from compressed weights are for GPUs; on a CPU rans is smaller and faster.
     if device == "cpu":
         options.pop("coder", None)
         options.pop("table_bits", None)
-    report = wcodec.compress_(model, embeddings=False, progress=False, **options)
+    report = wcodec.compress_(model, embeddings=False, progress=False, fused=fuse, **options)
     notes = [f"coder {options.get('coder', 'rans')}"]
     if fuse:
-        wcodec.nn.fuse_(model)
         notes.append("products straight from compressed weights up to 16 tokens, whole blocks")
     return Ready(model, report.stored_bytes, lambda name: model.get_submodule(name).weight, tuple(notes))

@@ -10,6 +10,7 @@ from pathlib import Path
 from .. import _places
 from .._errors import InputError
 from .._files import regular
+from .._options import coder_for
 from . import calibration
 from .beginning import output_of
 from .output import check_plan, check_plot
@@ -44,7 +45,7 @@ def encode(a: argparse.Namespace) -> None:
         _places.check(a.plan, "file")
         regular(Path(a.plan))
     rules = [rule for _, rule in a.rule]
-    coders = {a.coder or "rans", *(rule.get("coder") for rule in rules)}
+    coders = {coder_for(a.optimize, a.coder), *(rule.get("coder") for rule in rules)}
     schemes = {rule.get("scheme") or ("rate" if "bits" in rule else None) for rule in rules}
     if a.scheme == "raw" and not rules:
         _useless(a, ("coder", "layout", "level", "tile", "table_bits", "scale", "block"), True,

@@ -28,7 +28,7 @@ def encode(arguments: argparse.Namespace) -> int:
     calibration.announce(a, a.src)
     report = _api.compress(
         a.src, a.output, **planned, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
-        rules=dict(a.rule), scale=a.scale or "row", block=a.block, coder=a.coder or "rans", layout=a.layout or "pair",
+        rules=dict(a.rule), scale=a.scale or "row", block=a.block, optimize=a.optimize, coder=a.coder, layout=a.layout,
         level=DEFAULT_LEVEL if a.level is None else a.level, tile=a.tile,
         table_bits=a.table_bits, include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose,
         threads=a.threads, overwrite=a.overwrite, trust_remote_code=a.trust_remote_code, revision=a.revision,

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from .. import __version__
 from .._colors import MEASURES
-from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, SCALES, SCHEMES
+from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, PURPOSES, SCALES, SCHEMES
 from . import more, running
 from .arguments import bits as _bits
 from .arguments import choices as _choices
@@ -194,7 +194,8 @@ def _tuning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layout",
         choices=LAYOUTS,
-        help="layout of the symbols (default: pair; quad, with huffman, is for products of one token on a GPU)",
+        help="layout of the symbols; quad, with huffman, is for products of few tokens on a GPU (default: quad with "
+        "huffman, or else pair)",
     )
     parser.add_argument("--level", type=int, metavar="N",
                         help=f"level of coder zstd, 1 to 19 (default: {DEFAULT_LEVEL})")  # fmt: skip
@@ -207,7 +208,7 @@ def _trellis(parser: argparse.ArgumentParser) -> None:
         "--trellis",
         action=argparse.BooleanOptionalAction,
         help="choose levels of scheme rate by a trellis, or do not: better at the same bits, a little slower to encode "
-        "and to decode (default: with coders rans and huffman)",
+        "and to decode (default: no, but with --optimize size)",
     )
 
 
@@ -241,12 +242,16 @@ def _encode(parser: argparse.ArgumentParser) -> None:
                              "a scheme or a number of bits, and with commas behind it trellis or a coder, such as "
                              "'*.down_proj.*=4.5,trellis' or 'lm_head.*=lossless,huffman'")  # fmt: skip
     parser.add_argument("--scale", choices=SCALES, help="what shares a scale (default: row)")
-    parser.add_argument("--coder", choices=CODERS, help="entropy coder (default: rans)")
+    parser.add_argument("--optimize", choices=PURPOSES, default=PURPOSES[0],
+                        help="what the bytes are for: speed, what GPUs multiply fastest with, or size, some percent "
+                             "smaller at the same quality; chooses --coder, --layout, --table-bits and --trellis where "
+                             "these are not given (default: speed)")  # fmt: skip
+    parser.add_argument("--coder", choices=CODERS, help="entropy coder (default: by --optimize)")
     parser.add_argument(
         "--table-bits",
         type=_positive,
         metavar="P",
-        help="log2 of the slots of tables: 11 or 12, with coder huffman 8 to 12 (default: 12)",
+        help="log2 of the slots of tables: 11 or 12, with coder huffman 8 to 12 (default: by --optimize)",
     )
     _tuning(parser)
     _patterns(parser)

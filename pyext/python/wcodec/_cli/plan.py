@@ -45,8 +45,8 @@ def plan(arguments: argparse.Namespace) -> int:
         report = _plan.plan(
             a.model, budget=a.budget, quality=a.quality, text=None if a.text is None else Path(a.text),
             calibrate=calibration.value_of(a), calibration_tokens=a.tokens,
-            trellis=a.trellis, coder=a.coder, include=a.include, exclude=a.exclude,
-            skip=a.skip, **_measuring(a),
+            trellis=a.trellis, optimize=a.optimize, coder=a.coder, include=a.include,
+            exclude=a.exclude, skip=a.skip, **_measuring(a),
         )  # fmt: skip
     if a.save is not None:
         report.save(a.save, overwrite=a.overwrite)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .._options import CODERS, DTYPES
+from .._options import CODERS, DTYPES, PURPOSES
 from . import calibration
 from .arguments import choices, positive, rates
 
@@ -69,8 +69,11 @@ def plan_arguments(parser: argparse.ArgumentParser) -> None:
                         help="show every tensor, not only roles. 'KL alone' is the damage when only those tensors are "
                              "quantized and everything else is exact")  # fmt: skip
     parser.add_argument("--trellis", action=argparse.BooleanOptionalAction,
-                        help="choose levels by a trellis (default: yes, where that is best)")  # fmt: skip
-    parser.add_argument("--coder", choices=("rans", "huffman"), default="rans", help="entropy coder (default: rans)")
+                        help="choose levels by a trellis (default: no; with --optimize size yes, where that is "
+                             "best)")  # fmt: skip
+    parser.add_argument("--optimize", choices=PURPOSES, default=PURPOSES[0],
+                        help="what the bytes are for, as for encode (default: speed)")  # fmt: skip
+    parser.add_argument("--coder", choices=("rans", "huffman"), help="entropy coder (default: by --optimize)")
     for name, what in (
         ("include", "quantize only tensors that match"),
         ("exclude", "store matching tensors as they are"),

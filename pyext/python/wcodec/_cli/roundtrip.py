@@ -21,7 +21,7 @@ from .._container import Container, TensorEntry
 from .._errors import CorruptError, FormatError, InputError, UnsupportedError
 from .._files import output
 from .._native import safe
-from .._options import DEFAULT_BLOCK, DEFAULT_LEVEL, SCALES, SCHEMES
+from .._options import DEFAULT_BLOCK, DEFAULT_LEVEL, PURPOSES, SCALES, SCHEMES, has_trellis
 from . import rates, reference
 from .output import document, prose, put, show_progress, tabulate, tell
 
@@ -161,7 +161,7 @@ def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str
     progress = show_progress(a.quiet)
     report = _api.compress(
         a.src, encoded, scheme=way.scheme, bits=way.bits, trellis=a.trellis, scale=scale,
-        block=block if scale == "block" else None, coder=way.coder, layout=a.layout or "pair",
+        block=block if scale == "block" else None, coder=way.coder, layout=a.layout,
         level=DEFAULT_LEVEL if a.level is None else a.level, tile=a.tile,
         include=a.include, exclude=a.exclude, transpose=a.transpose, threads=a.threads, progress=progress,
     )  # fmt: skip
@@ -195,7 +195,7 @@ def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str
         "scheme": way.scheme,
         "scale": (f"block {block}" if scale == "block" else scale) if way.scheme == "int8" else None,
         "bits": way.bits,
-        "trellis": way.coder in ("rans", "huffman") if way.bits and a.trellis is None else a.trellis,
+        "trellis": has_trellis(PURPOSES[0], way.coder) if way.bits and a.trellis is None else a.trellis,
         "ok": not differences,
         "tensors": len(report.tensors),
         "quantized": counts["int8"],

@@ -13,7 +13,7 @@ from .. import _api
 from .._calibrate import Statistics
 from .._errors import FileMissingError, InputError
 from .._foreign import by_transformers, config_of, read_json
-from .._options import exactly, is_statistics_file, patterns
+from .._options import PURPOSES, coder_for, exactly, is_statistics_file, patterns
 from .._reports import CompressionReport
 from . import _beside, _card, _folder_kinds, _hub, _load
 from ._checkpoint import Checkpoint, Lazy, Part
@@ -146,7 +146,8 @@ def _fill(
     if not any(record.get(key) for key in ("dtype", "torch_dtype")):
         record["dtype"] = str(checkpoint.dtype).removeprefix("torch.")
     record[WEIGHTS] = FILE
-    way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": options.get("coder", "rans")}
+    coder = coder_for(options.get("optimize", PURPOSES[0]), options.get("coder"))
+    way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": coder}
     record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
     return report

@@ -13,7 +13,7 @@ from .._errors import InputError
 from .._keywords import keywords
 from .._measure import _models
 from .._models._original import is_model, original_model
-from .._options import TILED_CODERS, calibration, choice, encode_options, shown
+from .._options import TILED_CODERS, calibration, choice, coder_for, encode_options, has_trellis, shown
 from .._reports import TensorInfo, error_of
 from . import _loading
 from ._candidates import RoleDamage, damages
@@ -47,7 +47,8 @@ def plan(
     calibration_tokens: int | None = None,
     feedback: bool = True,
     trellis: bool | None = None,
-    coder: str = "rans",
+    optimize: str = "speed",
+    coder: str | None = None,
     scheme: str | None = None,
     rules: Rules | None = None,
     steps: Mapping[str, float] | None = None,
@@ -84,8 +85,9 @@ def plan(
     :param calibrate: as for :func:`wcodec.compress`: statistics, a ``.safetensors`` file of them, or what they are to
         be collected on. Recipes that use them are candidates too.
     :param feedback: whether error feedback is among these: it takes minutes where others take seconds.
-    :param trellis: whether levels are chosen by a trellis: they are if left out.
-    :param coder: ``rans`` or ``huffman``.
+    :param trellis: whether levels are chosen by a trellis; what ``optimize`` says if left out.
+    :param optimize: as for :func:`wcodec.compress`: ``speed`` or ``size``.
+    :param coder: ``rans`` or ``huffman``; what ``optimize`` says if left out.
     :param scheme: ``rate`` if nothing may be kept without loss.
     :param rules: as for :func:`wcodec.compress`: tensors that match are encoded as they say, and count.
     :param steps: steps of your own, as for :func:`wcodec.compress`: the only candidate.
@@ -104,11 +106,13 @@ def plan(
         raise InputError(
             f"scheme={shown(scheme)} has no bits to choose for a budget or a quality (leave scheme out, or use 'rate')"
         )
-    choice("coder", coder, TILED_CODERS)
+    coder = choice("coder", coder_for(optimize, coder), TILED_CODERS)
+    if trellis is None and not has_trellis(optimize, coder):
+        trellis = False
     if wanted.kl is not None and text is None:
         raise InputError("a quality needs a text to measure it on (pass text='heldout.txt', or a budget)")
     own = Recipe(WEIGHTS_ALONE if steps is None else "steps as given", "rate", None, trellis is not False, coder, steps)
-    fixed: dict[str, Any] = {**options, "rules": rules}
+    fixed: dict[str, Any] = {**options, "optimize": optimize, "rules": rules}
     # What is collected, and what is measured, needs the model itself.
     original, folder = None, None
     if text is not None or is_model(src) or calibrate is not None and not _loading.is_given(calibrate):

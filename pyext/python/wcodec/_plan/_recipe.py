@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .._options import PURPOSES, coder_for
+
 WEIGHTS_ALONE = "weights alone"
 STEPS_ONLY = "Fisher steps"
 FEEDBACK = "error feedback"
@@ -17,14 +19,14 @@ class Recipe:
 
     >>> from wcodec import Recipe
     >>> Recipe("weights alone", bits=3.5, trellis=True).options()
-    {'coder': 'rans', 'bits': 3.5, 'trellis': True}
+    {'coder': 'huffman', 'bits': 3.5, 'trellis': True}
     """
 
     name: str
     scheme: str | None = None
     bits: float | None = None
     trellis: bool | None = None
-    coder: str = "rans"
+    coder: str = coder_for(PURPOSES[0])
     steps: Mapping[str, float] | None = field(default=None, repr=False)
     """By the name of a tensor, its step as a multiple of that of others."""
     statistics: Any = field(default=None, repr=False)

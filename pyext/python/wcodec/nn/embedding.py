@@ -89,7 +89,7 @@ class CompressedEmbedding(CompressedLayer):
         cls,
         embedding: torch.nn.Module,
         scheme: str | None = None,
-        coder: str = "rans",
+        coder: str | None = None,
         *,
         bits: float | None = None,
         trellis: bool | None = None,

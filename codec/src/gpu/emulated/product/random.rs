@@ -8,18 +8,18 @@ fn way(rng: &mut StdRng) -> EncodeOptions {
     let coder = [Coder::Rans, Coder::Huffman][rng.random_range(0..2)];
     let tile = [None, Some(64), Some(128), Some(192), Some(256), Some(512)][rng.random_range(0..6)];
     let layout = if coder == Coder::Huffman && rng.random() { Layout::Quad } else { Layout::Pair };
-    let o = EncodeOptions { coder, layout, tile, ..Default::default() };
+    let o = EncodeOptions { coder, layout: Some(layout), tile, ..Default::default() };
     let table_bits = rng.random_range(if coder == Coder::Huffman { 8 } else { 11 }..13);
     if rng.random() {
         // Tables of fewer bits with layout `pair` have other shifts than int8's, or are not multiplied with.
         let table_bits = if layout == Layout::Quad { table_bits } else { 12 };
         let blocks = 64 * rng.random_range(1..5);
         let by = [Granularity::Row, Granularity::Row, Granularity::Tensor, Granularity::Block(blocks)];
-        return EncodeOptions { scheme: Scheme::Int8(by[rng.random_range(0..4)]), table_bits, ..o };
+        return EncodeOptions { scheme: Scheme::Int8(by[rng.random_range(0..4)]), table_bits: Some(table_bits), ..o };
     }
     let scheme = Scheme::Rate(Rate { bits: Bits::new(4.0).unwrap(), trellis: rng.random() });
     // From less than two bits a weight to seven.
-    EncodeOptions { scheme, table_bits, step: Some(2f32.powf(rng.random_range(-6.0..1.0))), ..o }
+    EncodeOptions { scheme, table_bits: Some(table_bits), step: Some(2f32.powf(rng.random_range(-6.0..1.0))), ..o }
 }
 
 /// Any widths, whole blocks, or more columns than small devices have room for.

@@ -137,7 +137,8 @@ fn small() -> Vec<(String, Vec<u8>)> {
     for (i, (coder, layout, scheme, table_bits, step)) in kinds().into_iter().enumerate() {
         let source = source(i);
         let transpose = if scheme == Scheme::Raw { Vec::new() } else { transposed(&source) };
-        let options = EncodeOptions { table_bits, step, transpose, ..encode_options(coder, layout, scheme) };
+        let options =
+            EncodeOptions { table_bits: Some(table_bits), step, transpose, ..encode_options(coder, layout, scheme) };
         all.push((format!("{coder} {layout} {} {i}", scheme.kind()), encode(&source, &options)));
     }
     for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
