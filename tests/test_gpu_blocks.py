@@ -162,7 +162,7 @@ def llama(dtype: torch.dtype, kind: str = "Llama", **options: Any) -> Any:
         for p in model.parameters():
             p.copy_(torch.randn_like(p) * 0.04 + (1 if p.dim() == 1 else 0))
     model = model.to("cuda", dtype)
-    wcodec.compress_(model, progress=False, coder="huffman", **options)
+    wcodec.compress_(model, progress=False, fused=False, coder="huffman", **options)
     return model
 
 
@@ -286,7 +286,7 @@ def test_the_same_bits_in_every_residency(bits: float | None, blocks: bool, tmp_
     for residency, budget in (("host", None), ("disk", None), ("auto", "17MB" if bits is None else "12.5MB")):
         other = wcodec.load_model(
             tmp_path / "model", device="cuda", dtype=torch.bfloat16, residency=residency, vram_budget=budget,
-            progress=False,
+            fused=False, progress=False,
         )  # fmt: skip
         with torch.no_grad():
             decoded = other(ids[0]).logits

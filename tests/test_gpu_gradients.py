@@ -138,7 +138,7 @@ def test_nothing_decoded_is_kept() -> None:
     layers = [linear(1024, 1024, bias=False, seed=i) for i in range(16)]
     model = torch.nn.Sequential(*layers)
     weights = sum(layer.weight.nbytes for layer in layers)
-    wcodec.compress_(model, progress=False)
+    wcodec.compress_(model, progress=False, fused=False)
     del layers
     x = torch.randn(8, 1024, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
     model(x).sum().backward()

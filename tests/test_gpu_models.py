@@ -62,7 +62,7 @@ def small(seed: int = 3, layers: int = 3, hidden: int = 256, vocabulary: int = 2
 def compressed(original: Any, **options: Any) -> Any:
     """The model with compressed layers; the original stays as it is."""
     model = copy.deepcopy(original)
-    wcodec.compress_(model, progress=False, **options)
+    wcodec.compress_(model, progress=False, fused=False, **options)
     return model
 
 
@@ -159,10 +159,11 @@ def test_loading(case: Case, residency: str, tmp_path: Path) -> None:
     wcodec.save_pretrained(compressed(case.original), tmp_path / "ours")
     case.original.save_pretrained(tmp_path / "plain")
     for folder in ("ours", "plain"):
-        model = wcodec.load_model(tmp_path / folder, device=DEVICE, residency=residency)
+        model = wcodec.load_model(tmp_path / folder, device=DEVICE, residency=residency, fused=False)
         assert {layer.residency for layer in linears(model)} == {residency}
         assert torch.equal(logits(model), case.logits) and torch.equal(text(model), case.text)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", device_map=DEVICE)
+    wcodec.nn.fuse_(theirs, False)
     assert isinstance(theirs.lm_head, CompressedLinear) and theirs.lm_head.device.type == DEVICE
     assert torch.equal(logits(theirs), case.logits) and torch.equal(text(theirs), case.text)
 
@@ -346,7 +347,7 @@ def test_compiled_layers_are_equal(compiler: None, coder: str) -> None:
         torch.nn.Linear(256, 640), torch.nn.Linear(640, 256, bias=False), torch.nn.Linear(256, 128)
     )
     layers.to(DEVICE, torch.bfloat16)
-    wcodec.compress_(layers, coder=coder, progress=False)
+    wcodec.compress_(layers, coder=coder, progress=False, fused=False)
     function = torch.compile(layers, mode="reduce-overhead", fullgraph=True)
     for _ in range(6):
         x = torch.randn(3, 256, device=DEVICE).bfloat16()
@@ -369,7 +370,7 @@ class Mlp(torch.nn.Module):
 def test_compiled_block(compiler: None) -> None:
     torch.manual_seed(7)
     block = Mlp().to(DEVICE, torch.bfloat16)
-    wcodec.compress_(block, progress=False)
+    wcodec.compress_(block, progress=False, fused=False)
     function = torch.compile(block, mode="reduce-overhead", fullgraph=True)
     for _ in range(6):
         x = torch.randn(3, 256, device=DEVICE).bfloat16()
@@ -652,7 +653,7 @@ def test_commands(residency: str, model: Path, tmp_path: Path, capsys: pytest.Ca
     record = document(call(capsys, "generate", tmp_path, *fused, *options)[1], "generate")
     settings = {"vram_budget": "1GB", "cache": "2MB"} if residency == "auto" else {}
     loaded = wcodec.load_model(tmp_path, device=DEVICE, residency=residency, **settings)
-    assert wcodec.nn.fuse_(loaded) > 0
+    assert all(layer._store.fuses for layer in linears(loaded))
     wanted = wcodec.generate(loaded, "The function returns", tokenizer, max_new_tokens=20)
     assert record["fused"] and record["tokens"] == list(wanted.tokens)
     status, out, err = call(capsys, "bench", tmp_path, *fused, "--batch", "1", "--new-tokens", "4", "--repeats", "1")
@@ -688,7 +689,7 @@ def test_auto(deep: Case, part: float, coder: str, tmp_path: Path) -> None:
     assert torch.equal(text(model), deep.text)
     wcodec.save_pretrained(model, tmp_path)
     del model
-    loaded = wcodec.load_model(tmp_path, device=DEVICE, residency="auto", vram_budget=budget)
+    loaded = wcodec.load_model(tmp_path, device=DEVICE, residency="auto", vram_budget=budget, fused=False)
     assert {layer.residency for layer in linears(loaded)} == {"device", "host"}
     assert torch.equal(logits(loaded), deep.logits)
 

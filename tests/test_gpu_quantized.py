@@ -22,7 +22,7 @@ gpu = gpu_helpers.gpu
 def test_models_from_codes(sizes: dict[str, int], residency: str, tmp_path: Path) -> None:
     small.fp8_llama(tmp_path / "source", **sizes)
     wcodec.compress(tmp_path / "source", f"{tmp_path / 'out'}/", scheme="lossless", progress=False)
-    model = wcodec.load_model(tmp_path / "out", device="cuda", residency=residency)
+    model = wcodec.load_model(tmp_path / "out", device="cuda", residency=residency, fused=False)
     plain = wcodec.load_model(tmp_path / "out")
     wcodec.decompress_(plain)
     plain.cuda()
@@ -38,7 +38,7 @@ def test_models_from_codes(sizes: dict[str, int], residency: str, tmp_path: Path
 
 def test_graphs_and_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small.fp8_llama(tmp_path / "source")
-    model = wcodec.load_model(tmp_path / "source", device="cuda", scheme="lossless")
+    model = wcodec.load_model(tmp_path / "source", device="cuda", scheme="lossless", fused=False)
     plain = wcodec.load_model(tmp_path / "source", scheme="lossless")
     wcodec.decompress_(plain)
     plain.cuda()
@@ -46,7 +46,7 @@ def test_graphs_and_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     graph_computes(layer, other, torch.randn(3, 64, device="cuda", dtype=torch.bfloat16))
     monkeypatch.setattr("wcodec.nn._plans.SLICE_BYTES", 32 * 64 * 2)
     monkeypatch.setattr("wcodec.nn._plans._TILE_ROWS", 16)
-    sliced = wcodec.load_model(tmp_path / "source", device="cuda", scheme="lossless")
+    sliced = wcodec.load_model(tmp_path / "source", device="cuda", scheme="lossless", fused=False)
     layer = sliced.model.layers[0].mlp.up_proj
     x = torch.randn(5, 64, device="cuda", dtype=torch.bfloat16)
     torch.testing.assert_close(layer(x), other(x))

@@ -132,7 +132,7 @@ class Subject:
         wcodec.decompress_(plain)
         plain.to(DEVICE)
         alone = copy.deepcopy(original).to(DEVICE)
-        wcodec.compress_(alone, progress=False, **stored)
+        wcodec.compress_(alone, progress=False, fused=False, **stored)
         self.inputs = []
         for dtype in self.dtypes:
             wanted = [logits(alone, one, self.mask, dtype).clone() for one in ids]
@@ -141,7 +141,7 @@ class Subject:
         assert len({float(w.double().sum()) for _, _, w in self.inputs}) > inputs // 2
         self.alone = alone
         self.model = copy.deepcopy(original).to(DEVICE)
-        wcodec.compress_(self.model, progress=False, **options)
+        wcodec.compress_(self.model, progress=False, fused=False, **options)
 
     def run(self, rng: random.Random) -> Any:
         """Whether one pass is wrong."""
@@ -644,7 +644,7 @@ def test_compiled_models(compiler: None, cache: Any) -> None:
     seed = gpu_helpers.seed()
     torch.manual_seed(seed)
     model = torch.nn.Sequential(Block(), Block(), torch.nn.Linear(128, 77)).to(DEVICE, torch.bfloat16)
-    wcodec.compress_(model, cache=cache, progress=False)
+    wcodec.compress_(model, cache=cache, progress=False, fused=False)
     model.to(torch.float32)
     alone = copy.deepcopy(model)
     wcodec.decompress_(alone)

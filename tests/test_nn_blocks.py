@@ -88,7 +88,7 @@ def llama(kind: str = "Llama", dtype: torch.dtype = torch.float32, **more: Any) 
         for p in model.parameters():
             p.copy_(torch.randn_like(p) * 0.08 + (1 if p.dim() == 1 else 0))
     model = model.to(dtype)
-    wcodec.compress_(model, progress=False)
+    wcodec.compress_(model, progress=False, fused=False)
     return model
 
 

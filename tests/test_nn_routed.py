@@ -49,7 +49,7 @@ class Decoder:
 @pytest.fixture(scope="module")
 def layer() -> CompressedExperts:
     model = mixtral()
-    wcodec.compress_(model, include="*experts*", scheme="int8")
+    wcodec.compress_(model, include="*experts*", scheme="int8", fused=False)
     found = model.model.layers[0].mlp.experts
     assert isinstance(found, CompressedExperts)
     return found
@@ -121,7 +121,7 @@ def test_what_is_too_much_or_odd_is_left_to_the_original(layer: CompressedExpert
 
 def test_on_a_cpu_nothing_changes() -> None:
     model = mixtral()
-    wcodec.compress_(model, scheme="int8")
+    wcodec.compress_(model, scheme="int8", fused=False)
     plain = copy.deepcopy(model)
     # 4 linear layers in each of 2 blocks, the head, and 2 modules of experts.
     count = wcodec.nn.fuse_(model)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 METHOD = "wcodec"
 # Options of it that are not the encoder's.
 _CALIBRATION = ("calibrate", "calibration_tokens", "device", "feedback")
+# What a config need not say.
+_DEFAULTS = (("embeddings", True), ("optimize", "speed"), ("fused", True))
 
 
 class _ConfigOptions(CodingOptions, total=False):
@@ -72,7 +74,7 @@ def register() -> None:
 
         :param scheme: as for :func:`wcodec.compress_`, as is all that follows; ``rate`` where ``bits`` are given.
         :param bits: with scheme ``rate``, bits per weight, 1 to 8.
-        :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``.
+        :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``; what ``optimize`` says if left out.
         :param calibrate: with scheme ``rate``, statistics or what they are collected on.
         :param trellis: with scheme ``rate``, whether levels are chosen by a trellis.
         :param rules: how layers whose names match a pattern are encoded instead.
@@ -85,6 +87,8 @@ def register() -> None:
         :param exclude: glob patterns of layers to leave as they are.
         :param embeddings: whether embeddings are compressed.
         :param file: of a folder that was saved, its ``.wcodec`` file.
+        :param optimize: ``speed`` or ``size``.
+        :param fused: whether GPUs multiply few tokens straight from compressed weights.
         :param options: what few need, by name: see :class:`CodingOptions`; and ``device``, where calibration computes.
         :raises InputError: for options that there are not or that make no sense, before anything is read.
 
@@ -97,7 +101,7 @@ def register() -> None:
             self,
             scheme: str | None = None,
             bits: float | None = None,
-            coder: str = "rans",
+            coder: str | None = None,
             residency: str | None = None,
             vram_budget: int | str | None = None,
             cache: int | str | None = None,
@@ -110,6 +114,8 @@ def register() -> None:
             calibrate: Calibration | None = None,
             trellis: bool | None = None,
             rules: Rules | None = None,
+            optimize: str = "speed",
+            fused: bool = True,
             **options: Unpack[_ConfigOptions],
         ) -> None:
             from ._options import patterns
@@ -121,7 +127,8 @@ def register() -> None:
             self.scheme, self.bits, self.coder, self.residency = scheme, bits, coder, residency
             self.vram_budget, self.ram_budget, self.cache, self.file = vram_budget, ram_budget, cache, file
             self.include, self.exclude = patterns("include", include), patterns("exclude", exclude)
-            self.embeddings, self.options = bool(embeddings), {**others, **options}
+            self.embeddings, self.optimize, self.options = bool(embeddings), optimize, {**others, **options}
+            self.fused = bool(fused)
             _check(self)
 
         @classmethod
@@ -142,14 +149,15 @@ def register() -> None:
         def encoding(self) -> dict[str, Any]:
             """Options for :func:`wcodec.compress`."""
             bits = {} if self.bits is None else {"bits": self.bits}
-            return {"scheme": self.scheme, "coder": self.coder, **bits, **self.options}
+            coding = {"optimize": self.optimize, "coder": self.coder}
+            return {"scheme": self.scheme, **coding, **bits, **self.options}
 
         def to_dict(self) -> dict[str, Any]:
             """What of it JSON can hold, without what was left out."""
             options = {k: v for k, v in self.options.items() if isinstance(v, str | int | float | bool | dict | list)}
             found = {**{k: v for k, v in self.__dict__.items() if k != "options"}, **options}
             found.pop("of_quantized", None)
-            return {k: v for k, v in found.items() if v not in (None, []) and (k, v) != ("embeddings", True)}
+            return {k: v for k, v in found.items() if v not in (None, []) and (k, v) not in _DEFAULTS}
 
     class WCodecQuantizer(HfQuantizer):  # type: ignore[misc]
         """Puts compressed layers into a model before transformers reads the few weights that are left."""
@@ -174,6 +182,7 @@ def register() -> None:
 
         def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
             from ._models import _device_map, _parallel
+            from .nn._fuse import arrange
 
             rank = _parallel.ranks_of(model)
             with _parallel.together(rank):
@@ -186,6 +195,8 @@ def register() -> None:
                     layer._bare = False
                 for store in {id(layer._store): layer._store for layer in layers}.values():
                     store.prepare()
+                if self.quantization_config.fused:
+                    arrange(model)
             model.requires_grad_(False)
             return model
 

@@ -112,26 +112,17 @@ def _load(a: argparse.Namespace) -> Any:
 
     _quiet_loading(a.quiet)
     encoding = {"scheme": a.scheme, "bits": a.bits, "exclude": a.exclude}
-    model = loading.load_model(
+    return loading.load_model(
         a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget,
-        ram_budget=a.ram_budget, cache=a.cache, **{name: value for name, value in encoding.items() if value},
+        ram_budget=a.ram_budget, cache=a.cache, fused=not a.no_fused,
+        **{name: value for name, value in encoding.items() if value},
         trusted=a.trust, trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
     )  # fmt: skip
-    return _fused(a, model)
 
 
 def _fuses(a: argparse.Namespace, device: Any) -> bool:
-    """Whether few tokens are multiplied with compressed weights: on a GPU, by commands that have the option and unless
-    it was refused, for who runs a model in a terminal wants it fast."""
-    return device.type == "cuda" and getattr(a, "no_fused", True) is False
-
-
-def _fused(a: argparse.Namespace, model: Any) -> Any:
-    if _fuses(a, _models.device_of(model)):
-        from ..nn import fuse_
-
-        fuse_(model)
-    return model
+    """Whether few tokens are multiplied with compressed weights: on a GPU, unless it was refused."""
+    return device.type == "cuda" and not a.no_fused
 
 
 def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
@@ -141,11 +132,10 @@ def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
     if place.is_file() or any(place.glob("*.wcodec")):
         from .._models import _load as loading
 
-        found = loading.load_model(
-            a.baseline, device=device, dtype=_models.dtype_of(model), trusted=a.trust,
+        return loading.load_model(
+            a.baseline, device=device, dtype=_models.dtype_of(model), trusted=a.trust, fused=not a.no_fused,
             trust_remote_code=a.trust_remote_code,
         )  # fmt: skip
-        return _fused(a, found)
     transformers = _models.require_transformers()
     config = config_of(a.baseline, trust_remote_code=a.trust_remote_code)
     with by_transformers(a.baseline, "does not load it"):

@@ -163,6 +163,7 @@ def evaluate(parser: Parser) -> None:
     parser.add_argument("--max-tokens", type=positive, metavar="N", help="only the first so many tokens of the text")
     _encoding(parser)
     _place(parser)
+    _fused(parser)
     _ending(parser)
 
 

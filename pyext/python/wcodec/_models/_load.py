@@ -18,6 +18,7 @@ from .._foreign import by_transformers, class_of, config_of
 from .._keywords import given, keywords
 from .._options import calibration, exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
+from ..nn._fuse import arrange
 from ..nn._layer import computing_dtype
 from ..nn._placement import Settings, checked_settings, refuse_disk
 from ..nn._scaled import Scaled
@@ -54,11 +55,13 @@ def load_model(
     vram_budget: int | str | None = None,
     ram_budget: int | str | None = None,
     cache: int | str | None = None,
+    fused: bool = True,
     scheme: str | None = None,
     bits: float | None = None,
     calibrate: Calibration | None = None,
     trellis: bool | None = None,
     rules: Rules | None = None,
+    optimize: str = "speed",
     coder: str | None = None,
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
@@ -100,10 +103,11 @@ def load_model(
         saved, or what is free when the first weight is decoded, less a tenth of all. On the CPU, where the system's
         page cache holds what is not read from disk, likewise.
     :param cache: memory in which some blocks stay decoded, as for :func:`wcodec.compress_`; if left out, as the model
-        was saved, or none.
+        was saved, or ``"auto"``. With residency ``disk`` there is none by itself.
+    :param fused: as for :func:`wcodec.compress_`: whether GPUs multiply few tokens straight from compressed weights.
     :param scheme: for an ordinary checkpoint, how it is compressed, as for :func:`wcodec.compress_`; so are ``bits``,
-        ``calibrate``, ``trellis``, ``rules``, ``coder``, ``include``, ``exclude``, ``embeddings`` and ``options`` (see
-        :class:`CodingOptions`). What is compressed already stays as it is, and asking for something else is an error.
+        ``calibrate``, ``trellis``, ``rules``, ``optimize``, ``coder``, ``include``, ``exclude``, ``embeddings`` and
+        ``options`` (see :class:`CodingOptions`). What is compressed already stays as it is, and asking for something else is an error.
     :param calibrate: runs the original model before that, if it is not given statistics.
     :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
     :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
@@ -136,7 +140,7 @@ def load_model(
     compute = computing_dtype_of(config, place, dtype)
     container = None if file is None else Container.open(file, trusted=trusted)
     encoding = {"scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
-                "coder": coder, **options}  # fmt: skip
+                "optimize": None if optimize == "speed" else optimize, "coder": coder, **options}  # fmt: skip
     if container is not None:
         refuse_encoding(container, place, {**encoding, "include": include, "exclude": exclude}, embeddings)
     # Beside a whole container, files of other weights would be the original.
@@ -147,7 +151,7 @@ def load_model(
         with by_transformers(place, "makes no model of its config"):
             model = skeleton(config, compute, trust_remote_code)
         if container is not None:
-            fill(model, container, rest, where, settings)
+            fill(model, container, rest, where, settings, fused)
         else:
             assert rest is not None
             chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
@@ -158,13 +162,15 @@ def load_model(
             settle(model, found, rest.same)
             check(model, found, rest.shape, str(rest.path))
             kept, weights = layer_weights(model, rest, found, chosen)
-            store = compress_layers(model, kept, weights, encoding, where, settings)
+            store = compress_layers(model, kept, weights, encoding, where, settings, fused)
             set_parameters(model, found, rest.__getitem__, where)
             store.prepare()
         check_written(model, str(place))
         model.to(where)
         model.requires_grad_(False)
         model.eval()
+        if fused:
+            arrange(model)
         if folder is not None:
             _finish(model, folder)
             apply_adapter(model, folder)
@@ -223,7 +229,14 @@ def _set_dtype(config: Any, dtype: torch.dtype) -> None:
             part.dtype = dtype
 
 
-def fill(model: Any, container: Container, rest: Checkpoint | None, device: torch.device, settings: Settings) -> None:
+def fill(
+    model: Any,
+    container: Container,
+    rest: Checkpoint | None,
+    device: torch.device,
+    settings: Settings,
+    fused: bool,
+) -> None:
     """Gives a model without weights those of a container, and of a checkpoint for what the container has not."""
     stored = Stored(container, rest)
     found = match(model, stored, stored.shape)
@@ -231,6 +244,7 @@ def fill(model: Any, container: Container, rest: Checkpoint | None, device: torc
     check(model, found, stored.shape, container.path)
     candidates = stored_candidates(model, found, container)
     store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
+    store.fuses = bool(fused)
     replace(model, candidates, store, device=device)
     set_parameters(model, found, stored.__getitem__, device)
     store.prepare()
@@ -286,12 +300,14 @@ def compress_layers(
     encoding: dict[str, Any],
     device: torch.device,
     settings: Settings,
+    fused: bool,
 ) -> Store:
     """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
     transpose = [exactly(name) for c in kept for name in c.transposed_tensors]
     source = as_stored(weights, kept) if is_exact(encoding) else weights
     container = _api.compress_in_memory(source, transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
+    store.fuses = bool(fused)
     replace(model, kept, store, device=device)
     return store
 

@@ -56,6 +56,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         _check_extra(model, found, set(stored.decoded) - set(plain), path)
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
         store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
+        store.fuses = config.fused
         # Before layers are there, whose weights are no parameters.
         complete = type(model).__name__ in (getattr(model.config, "architectures", None) or ())
         Filling(model, found, stored.__getitem__, complete, str(path))
@@ -144,7 +145,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
             runs_on = device
         chosen_encoding = _load.calibrated(chosen_encoding, files[0].parent, runs_on, False, False)
         Filling(model, names, checkpoint.__getitem__, False, str(checkpoint.path))
-        _load.compress_layers(model, kept, weights, chosen_encoding, device, settings)
+        _load.compress_layers(model, kept, weights, chosen_encoding, device, settings, config.fused)
     taken = weights.keys_used | {n for c in kept for n in c.parameters}
     _ignore(model, taken | checkpoint.quantized.hidden)
     _leave_the_rest(model)

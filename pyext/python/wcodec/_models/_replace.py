@@ -17,6 +17,7 @@ from .._options import calibration, exactly, patterns, shown
 from .._progress import ProgressCallback
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
 from ..nn._forms import form_of
+from ..nn._fuse import arrange, fuses
 from ..nn._placement import checked_settings, refuse_disk
 from ..nn._store import Store
 from ..nn.linear import CompressedSumLinear
@@ -42,7 +43,7 @@ _HOOKS = (
 def compress_(
     model: torch.nn.Module,
     scheme: str | None = None,
-    coder: str = "rans",
+    coder: str | None = None,
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     *,
@@ -50,12 +51,14 @@ def compress_(
     calibrate: Calibration | None = None,
     trellis: bool | None = None,
     rules: Rules | None = None,
+    optimize: str = "speed",
     embeddings: bool = True,
     residency: str | None = None,
     vram_budget: int | str | None = None,
     ram_budget: int | str | None = None,
     cache: int | str | None = None,
     device: str | torch.device | None = None,
+    fused: bool = True,
     progress: bool | ProgressCallback = True,
     **options: Unpack[CodingOptions],
 ) -> ReplaceReport:
@@ -75,7 +78,7 @@ def compress_(
     ``num_parameters`` count compressed weights.
 
     :param scheme: ``int8`` (the default), ``rate`` (the default with ``bits``), ``lossless`` or ``raw``, as for
-        :func:`wcodec.compress`; so are ``coder``, ``trellis`` and ``rules``.
+        :func:`wcodec.compress`; so are ``optimize``, ``coder``, ``trellis`` and ``rules``.
     :param bits: bits per weight from 1 to 8, with scheme ``rate``.
     :param calibrate: for scheme ``rate``, :class:`wcodec.Statistics` or a file of them; ``"self"``, the path of a text
         or token ids run this model: less error at the same bits, and minutes instead of seconds.
@@ -94,7 +97,12 @@ def compress_(
     :param ram_budget: for ``auto``, memory of the host that compressed weights may take; if left out, what is free,
         less a tenth of all. A model that is loaded from a file has the rest read from there.
     :param cache: memory, as for ``vram_budget``, in which some blocks stay decoded, on a GPU or the CPU: those that
-        save most time for each byte. None if left out. Results are the same, bit for bit.
+        save most time for each byte. If left out, or ``"auto"``, none on a GPU, and on a CPU what is free when the
+        first weight is decoded, less a fifth, unless there is a ``ram_budget``; 0 decodes at each use. Results are the
+        same, bit for bit.
+    :param fused: whether GPUs multiply up to 16 tokens straight from the compressed weights, and do whole blocks of
+        models like Llama's in four launches, as :func:`wcodec.nn.fuse_` says. ``False`` decodes weights first: then
+        results are those of torch with the decoded weights, bit for bit. On a CPU they are in any case.
     :param device: where calibration computes; it does not move the model.
     :param progress: as in :func:`wcodec.compress`.
     :param options: what few need, by name: see :class:`CodingOptions`.
@@ -113,6 +121,8 @@ def compress_(
     _methods.check_no_adapters(model)
     settings = checked_settings(residency, vram_budget, cache, ram_budget)
     refuse_disk(settings)
+    # Of modules that were changed for layers that are there already.
+    arrange(model, groups=False, blocks=False)
     candidates, skipped = find(model, patterns("include", include), patterns("exclude", exclude), embeddings)
     if not candidates:
         raise nothing_to_compress(type(model).__name__, model, skipped)
@@ -120,7 +130,8 @@ def compress_(
     before = _parameter_bytes(model)
     calibrate = calibration(calibrate)
     encoding = given({
-        "scheme": scheme, "coder": coder, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
+        "scheme": scheme, "optimize": optimize, "coder": coder, "bits": bits, "calibrate": calibrate, "trellis": trellis,
+        "rules": rules,
         "device": device, "model": None if calibrate is None else model, **options,
     })  # fmt: skip
     tensors = _tensors(candidates)
@@ -128,6 +139,7 @@ def compress_(
     container = _api.compress_in_memory(tensors, transpose=transpose, progress=progress, **encoding)
     del tensors
     store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
+    store.fuses = bool(fused)
     replaced = replace(model, candidates, store)
     try:
         store.check_budget()
@@ -141,6 +153,8 @@ def compress_(
         if not is_unmade(parameter):
             parameter.requires_grad_(False)
     store.prepare()
+    if fused:
+        arrange(model)
     after = _parameter_bytes(model) + sum(r.stored_bytes for r in replaced if r.tied_to is None)
     return ReplaceReport(tuple(replaced), tuple(skipped), before, after, time.perf_counter() - begin)
 
@@ -202,6 +216,8 @@ def decompress_(
             "(compress_ it first, or change include and exclude)"
         )
     check_whole(model, "decompressed")
+    was_fused = fuses(model)
+    arrange(model, groups=False, blocks=False)
     # Layers with the same stored tensors get the same parameters.
     shared: dict[Any, torch.nn.Parameter] = {}
     plain: dict[int, torch.nn.Module] = {}
@@ -219,6 +235,8 @@ def decompress_(
     _swap(model, plain)
     _share_biases(model, {module: plain[id(module)] for module in found.values()})
     _methods.mark(model)
+    if was_fused:
+        arrange(model)
     return list(found)
 
 

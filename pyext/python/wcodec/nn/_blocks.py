@@ -397,7 +397,10 @@ def find(module: Any) -> Block | None:
 
 def run(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``forward`` of a module that is a block."""
-    block: Block = self.__dict__["_wcodec_block"]
+    block: Block | None = self.__dict__.get("_wcodec_block")
+    if block is None:
+        # Whoever keeps a module's ``forward``, as hooks of accelerate do, calls it when its block is gone, too.
+        return forward(self, *args, **kwargs)
     h = args[0] if args else kwargs.get("hidden_states")
     if any(name in kwargs for name in block._form.earlier):
         # What renames it, and warns, stands around the block's own forward.

@@ -14,14 +14,15 @@ from .linear import CompressedLinear
 
 @keywords()
 def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
-    """Lets the compressed linear layers and experts of a model multiply up to 16 tokens straight from their compressed
-    weights, on a GPU: one launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no
-    kernel multiplies with (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for; fewer tokens, too, where that
-    was measured to be faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the last
-    token, so that the first one after another use waits a little.
+    """What :func:`wcodec.compress_`, :func:`wcodec.load_model` and transformers' ``from_pretrained`` do unless they are
+    given ``fused=False``, and ``fuse_(model, False)`` undoes. On a CPU it changes nothing. It lets the compressed
+    linear layers and experts of a model multiply up to 16 tokens straight from their compressed weights, on a GPU: one
+    launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no kernel multiplies with
+    (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for; fewer tokens, too, where that was measured to be
+    faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the last token, so that the first
+    one after another use waits a little.
 
-    It is fastest with ``coder="huffman"``, for few tokens with ``layout="quad"`` (``table_bits`` 12 with ``int8``, 11
-    at 4 bits, 10 at 3): 1 to 3 % larger. For sixteen tokens of ``int8`` the default layout is faster.
+    It is fastest with what ``optimize="speed"`` chooses. For sixteen tokens of ``int8`` layout ``pair`` is faster.
 
     A layer's result is then no longer that of torch's product with the decoded weight bit for bit, but nearer to the
     exact one: weights are not rounded to the dtype, sums are f32 in a fixed order, and only the result is rounded. It
@@ -49,24 +50,37 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
     >>> wcodec.nn.fuse_(model)
     1
     """
-    modules = list(model.modules())
-    layers = [m for m in modules if isinstance(m, (CompressedLinear, CompressedExperts))]
+    layers = [m for m in model.modules() if isinstance(m, (CompressedLinear, CompressedExperts))]
     for layer in layers:
         layer._store.fuse(fused)
+    arrange(model, groups=fused and groups, blocks=fused and blocks)
+    return len(layers)
+
+
+def arrange(model: torch.nn.Module, *, groups: bool = True, blocks: bool = True) -> None:
+    """Has modules whose layers can share launches run them so, wherever they are on a GPU, and all others as they were.
+
+    :param groups: as for :func:`fuse_`, as is ``blocks``.
+    """
+    modules = list(model.modules())
     for module in modules:
         _groups.restore(module)
-    if fused and groups:
+    if groups:
         for module in modules:
             if found := _groups.find(module):
                 _groups.change(module, _groups.together, _wcodec_groups=found)
                 _prepare(found)
-    if fused and blocks:
+    if blocks:
         for module in modules:
             if block := _blocks.find(module):
                 _groups.change(module, _blocks.run, _wcodec_block=block)
                 _prepare([block])
         _blocks.chain(modules)
-    return len(layers)
+
+
+def fuses(model: torch.nn.Module) -> bool:
+    """Whether some layers of a model multiply a few tokens with compressed weights, where they are on a GPU."""
+    return any(isinstance(m, (CompressedLinear, CompressedExperts)) and m._store.fuses for m in model.modules())
 
 
 def _prepare(found: Iterable[_groups.Group | _blocks.Block]) -> None:
@@ -76,4 +90,4 @@ def _prepare(found: Iterable[_groups.Group | _blocks.Block]) -> None:
             one.prepare()
 
 
-__all__ = ["fuse_"]
+__all__ = ["arrange", "fuse_", "fuses"]

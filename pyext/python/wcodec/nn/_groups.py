@@ -121,7 +121,8 @@ def together(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """``forward`` of a module with groups."""
     layers: list[CompressedLinear] = []
     serve: list[Serve] = []
-    for group in self.__dict__["_wcodec_groups"]:
+    # Whoever keeps a module's ``forward``, as hooks of accelerate do, calls it when groups are gone, too.
+    for group in self.__dict__.get("_wcodec_groups", ()):
         x = args[group.place] if group.place < len(args) else kwargs.get(group.argument)
         there = all(self._modules.get(n) is layer for n, layer in zip(group.names, group.layers, strict=True))
         if not there or not group.takes(x):
@@ -135,9 +136,13 @@ def together(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def change(module: torch.nn.Module, run: Any, **state: Any) -> None:
-    """Has ``run(module, forward, args, kwargs)`` do what the module's ``forward`` did, with attributes of its own."""
+    """Has ``run(module, forward, args, kwargs)`` do what the module's ``forward`` did, with attributes of its own. A
+    module of a class that no other can derive from stays as it is."""
+    try:
+        module.__class__ = _with_forward(plain_class(module), run)
+    except TypeError:
+        return
     module.__dict__.update(state)
-    module.__class__ = _with_forward(plain_class(module), run)
 
 
 def restore(module: torch.nn.Module) -> None:

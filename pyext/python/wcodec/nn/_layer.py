@@ -305,7 +305,10 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         try:
             # A layer with other weights has a store of its own: no budget and no cache are divided among such.
             residency = "host" if self._store.residency in ("host", "disk") else "device"
-            self._replace(Store.from_bytes(data.cpu().numpy().tobytes(), residency=residency))
+            cache = None if self._store.settings["cache"] is None else 0
+            store = Store.from_bytes(data.cpu().numpy().tobytes(), residency=residency, cache=cache)
+            store.fuses = self._store.fuses
+            self._replace(store)
         except Exception as error:
             error_msgs.append(f"{key}: {error}")
 

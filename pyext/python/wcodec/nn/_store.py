@@ -19,7 +19,7 @@ from ._catalogue import Catalogue
 from ._chain import Chain
 from ._needs import Needs
 from ._on_device import OnDevice
-from ._placement import Placement, Settings, checked_settings, refuse_disk
+from ._placement import Placement, Settings, caches_by_itself, checked_settings, refuse_disk
 from ._plans import CpuPlan, Plan
 from ._plans_gpu import GpuPlan
 from ._workspace import workspace
@@ -392,4 +392,11 @@ class Store:
         # The copy is in memory.
         residency = "host" if settings["residency"] == "disk" else settings["residency"]
         kept = residency, catalogue.routed, settings["vram_budget"], settings["cache"], self._budget.others
-        return Store.from_bytes, (self.bytes_of(self.container), catalogue.groups, *kept, settings["ram_budget"])
+        arguments = self.bytes_of(self.container), catalogue.groups, *kept, settings["ram_budget"]
+        return _restored, (self.fuses, *arguments)
+
+
+def _restored(fuses: bool, *arguments: Any) -> Store:
+    store = Store.from_bytes(*arguments)
+    store.fuses = fuses
+    return store

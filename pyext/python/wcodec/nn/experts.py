@@ -361,7 +361,10 @@ class CompressedExperts(CompressedLayer):
                 raise InputError(f"tensor '{name}' is missing (load the state of these experts)", tensor=name)
         self._expect_all(store)
         if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
-            self._store = Store(store.container, self._names, store.residency, self.tensors)
+            self._store = Store(
+                store.container, self._names, store.residency, self.tensors, cache=store.settings["cache"]
+            )
+            self._store.fuses = store.fuses
             self._plan = None
             self._store.register(self)
 
