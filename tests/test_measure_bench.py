@@ -74,7 +74,7 @@ def test_profile(measured: BenchReport) -> None:
 
 def test_timeline(plt: Any) -> None:
     model = tiny()
-    wcodec.compress_(model)
+    wcodec.compress_(model, cache=0)
     report = bench(model, baseline=tiny(), batch=1, prompt_tokens=4, new_tokens=2, repeats=1, profile=True)
     for what, kinds in (("model", {"decode", "product", "other"}), ("baseline", {"product", "other"})):
         spans = [span for span in report.spans if span.model == what]

@@ -174,7 +174,7 @@ def test_blocks_are_decoded_together() -> None:
 
 def test_slices_in_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
-    wcodec.compress_(model, progress=False)
+    wcodec.compress_(model, cache=0, progress=False)
     wanted = logits(model)
     monkeypatch.setattr(_plans, "SLICE_BYTES", 80 * 64 * 4)
     sliced = copy.deepcopy(model)

@@ -82,7 +82,7 @@ def register() -> None:
             out, ``auto`` with a budget, and otherwise as the folder says, or ``device``.
         :param vram_budget: for ``auto``, a size.
         :param ram_budget: for ``auto``, a size.
-        :param cache: a size.
+        :param cache: a size, or ``auto``.
         :param include: glob patterns of layers to compress; all if left out.
         :param exclude: glob patterns of layers to leave as they are.
         :param embeddings: whether embeddings are compressed.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from .._errors import InputError
-from .._options import size
+from .._options import AUTO, size
 
 
 def positive(text: str) -> int:
@@ -99,6 +99,11 @@ def bytes_of(text: str) -> int | None:
         return size("it", text)
     except InputError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 3GB or 512MiB") from None
+
+
+def bytes_or_auto(text: str) -> int | str | None:
+    """A size with its unit, in bytes, or ``auto``."""
+    return AUTO if text == AUTO else bytes_of(text)
 
 
 def trust(parser: argparse.ArgumentParser) -> None:

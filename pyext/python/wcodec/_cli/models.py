@@ -73,6 +73,9 @@ def bench(arguments: argparse.Namespace) -> int:
     say()
     rows = [(part.name, part.device, fmt.size(part.bytes)) for part in memory.parts]
     tabulate(("memory of the model", "device", "size"), rows, 2)
+    if report.advice:
+        say()
+        prose(report.advice)
     return 0
 
 

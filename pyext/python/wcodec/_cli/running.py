@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .._options import DTYPES, SCHEMES
-from .arguments import bits, bytes_of, counts, fraction, positive, trust, whole
+from .arguments import bits, bytes_of, bytes_or_auto, counts, fraction, positive, trust, whole
 from .parsing import Parser
 
 NEW_TOKENS = 64
@@ -31,9 +31,10 @@ def _place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ram-budget", type=bytes_of, metavar="SIZE",
                         help="memory of the host for compressed weights, with --residency auto, which it implies; the "
                              "rest is read from disk (default: what is free, less a tenth of it all)")  # fmt: skip
-    parser.add_argument("--cache", type=bytes_of, metavar="SIZE",
-                        help="memory in which some layers stay decoded, those that save most time (default: as the "
-                             "model was saved, or none)")  # fmt: skip
+    parser.add_argument("--cache", type=bytes_or_auto, metavar="SIZE",
+                        help="memory in which layers stay decoded, those that save most time; auto takes none on a "
+                             "GPU, and on a CPU what is free, less a fifth (default: as the model was saved, or "
+                             "auto)")  # fmt: skip
     parser.add_argument("--dtype", choices=DTYPES, help="what to compute in (default: what the model's config says)")
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="run code that comes with the model, its baseline or its tokenizer, or that their configs "

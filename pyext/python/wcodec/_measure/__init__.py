@@ -1,5 +1,6 @@
 """Seeing what compressed layers do: quality, speed, memory, and the key/value cache. torch is imported when used."""
 
+from ._advice import advice
 from ._reports import (
     BenchReport,
     BenchRow,
@@ -34,6 +35,7 @@ __all__ = [
     "Span",
     "Speed",
     "TimeSplit",
+    "advice",
     "bench",
     "compare_kv_cache",
     "evaluate",

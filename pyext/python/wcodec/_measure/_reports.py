@@ -219,6 +219,8 @@ class BenchReport:
     layers: tuple[LayerTime, ...] = ()
     spans: tuple[Span, ...] = field(default=(), repr=False)
     """What was done when during one token of each model."""
+    advice: str | None = None
+    """What would make the model faster, if anything of its settings or its file would."""
 
     @property
     def plot(self) -> BenchPlots:
@@ -300,6 +302,8 @@ class BenchReport:
             relative = self._of_baseline(row)
             beside = "" if relative is None else f", {relative:.2f} x baseline"
             facts.append((f"{row.model}, batch {row.batch}", f"{row.decode} tokens/s{beside}"))
+        if self.advice:
+            facts.append(("faster", self.advice))
         return facts
 
     __repr__ = _repr

@@ -11,6 +11,7 @@ from .. import _torch
 from .._errors import DeviceError, InputError
 from .._keywords import names_of
 from . import _loading, _models, _profile
+from ._advice import advice
 from ._reports import BenchReport, BenchRow, LayerTime, Span, Speed, TimeSplit
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def bench(
         splits=tuple(splits),
         layers=tuple(layers),
         spans=tuple(spans),
+        advice=advice(model),
     )
 
 

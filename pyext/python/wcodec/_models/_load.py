@@ -107,7 +107,8 @@ def load_model(
     :param fused: as for :func:`wcodec.compress_`: whether GPUs multiply few tokens straight from compressed weights.
     :param scheme: for an ordinary checkpoint, how it is compressed, as for :func:`wcodec.compress_`; so are ``bits``,
         ``calibrate``, ``trellis``, ``rules``, ``optimize``, ``coder``, ``include``, ``exclude``, ``embeddings`` and
-        ``options`` (see :class:`CodingOptions`). What is compressed already stays as it is, and asking for something else is an error.
+        ``options`` (see :class:`CodingOptions`). What is compressed already stays as it is, and asking for something
+        else is an error.
     :param calibrate: runs the original model before that, if it is not given statistics.
     :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
     :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,

@@ -130,9 +130,8 @@ def compress_(
     before = _parameter_bytes(model)
     calibrate = calibration(calibrate)
     encoding = given({
-        "scheme": scheme, "optimize": optimize, "coder": coder, "bits": bits, "calibrate": calibrate, "trellis": trellis,
-        "rules": rules,
-        "device": device, "model": None if calibrate is None else model, **options,
+        "scheme": scheme, "optimize": optimize, "coder": coder, "bits": bits, "calibrate": calibrate,
+        "trellis": trellis, "rules": rules, "device": device, "model": None if calibrate is None else model, **options,
     })  # fmt: skip
     tensors = _tensors(candidates)
     transpose = [exactly(name) for c in candidates for name in c.transposed_tensors]

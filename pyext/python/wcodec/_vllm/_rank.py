@@ -47,7 +47,7 @@ class Rank:
     def __init__(self, weights: Weights, device: torch.device, settings: dict[str, Any], fused: bool = True) -> None:
         self._weights, self.device, self._fused = weights, device, fused
         self._settings = checked_settings(
-            settings.get("residency") or "device", settings.get("vram_budget"), settings.get("cache")
+            settings.get("residency") or "device", settings.get("vram_budget"), settings.get("cache") or 0
         )
         self._groups: list[list[Part]] = []
         self._routed: dict[Part, float] = {}

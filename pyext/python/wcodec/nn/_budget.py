@@ -11,6 +11,9 @@ import torch
 from .. import _torch
 from ._workspace import scratch_bytes
 
+# The part of the host's free memory that decoded weights leave free, where nobody says how much they may take.
+_SPARE = 5
+
 
 class Budget:
     """What a model's compressed layers may take, with all else that it has.
@@ -24,6 +27,7 @@ class Budget:
     def __init__(self, asked: int | None, others: int, ram: int | None = None) -> None:
         self.others = others
         self._asked, self._ram = asked, ram
+        self._spare = 0
         self._model: weakref.ref[torch.nn.Module] | None = None
 
     def serve(self, model: torch.nn.Module) -> None:
@@ -44,6 +48,18 @@ class Budget:
         there = self.others if model is None else plain_bytes(model, device)
         there += scratch_bytes(device)
         return free + spare + there - total // 10, self.others, f"what may be taken of {device}"
+
+    def of_cache(self) -> int:
+        """Bytes of the host's memory for weights that stay decoded: what is free, less a fifth, which :meth:`has_room`
+        leaves free from then on; none where the system does not tell."""
+        free, _ = host_memory()
+        self._spare = (free or 0) // _SPARE
+        return (free or 0) - self._spare
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more leave free what :meth:`of_cache` has left free."""
+        free, _ = host_memory()
+        return free is not None and free - size >= self._spare
 
     def of_host(self) -> tuple[int | None, str]:
         """Bytes of the host's memory that compressed weights may take, or None where nobody says, and what to call
@@ -89,11 +105,14 @@ def _group_memory(
         if not second and "memory" not in controllers.split(","):
             continue
         top = root if second else root / "memory"
-        names = ("memory.max", "memory.current") if second else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        # Beyond the high mark the system slows a process down to win memory back.
+        limits = ("memory.max", "memory.high") if second else ("memory.limit_in_bytes",)
+        usage = "memory.current" if second else "memory.usage_in_bytes"
         own = top / path.lstrip("/")
         # In a container its own group is the top, whatever it is called outside.
         for place in (own, *own.parents) if own.is_dir() else (top,):
-            limit, used = (_number(place / name) for name in names)
+            found = [number for name in limits if (number := _number(place / name)) is not None]
+            limit, used = min(found, default=None), _number(place / usage)
             if limit is not None and used is not None and (least[0] is None or limit < least[0]):
                 # Pages of files count as used, and are given back.
                 least = limit, max(used - _cached_files(place), 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _gpu_decoder
-from ._plans import ALIGN, Plan, Product, decoded_bytes, is_sliced, joined, slices
+from ._plans import ALIGN, Plan, Product, decoded_bytes, is_sliced, joined, slices, weak
 from ._workspace import is_capturing, keep_in_graph, memory
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class CachedPlan(Plan):
         self, store: Store, names: tuple[str, ...], device: torch.device, dtype: torch.dtype, shelf: Shelf, cut: bool
     ) -> None:
         self.names = names
-        self._store, self._device, self._dtype, self._shelf = store, device, dtype, shelf
+        self._store, self._device, self._dtype, self._shelf = weak(store), device, dtype, shelf
         entry = store.entry(names[0])
         self._slices = list(slices(entry, dtype)) if cut and is_sliced(entry, dtype) else []
         self._gpu = device.type == "cuda"
@@ -66,6 +66,11 @@ class CachedPlan(Plan):
             # They may be dropped while the graph is there, as when the model changes its dtype.
             held.captured = keep_in_graph(self._device, held.weights, held.captured)
         return held.weights
+
+    def held(self, name: str) -> torch.Tensor | None:
+        """A weight, if it is there decoded."""
+        held = self._shelf.held
+        return None if held is None or held.dtype is not self._dtype else held.weights[self.names.index(name)]
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         weight = self.weights()[place]
@@ -87,6 +92,9 @@ class CachedPlan(Plan):
             self._store.clear_shelves(self.names, self._device)
             size = sum(decoded_bytes(self._store.entry(name), self._dtype) for name in self.names)
             kept = size <= shelf.limit
+            if kept and not self._gpu and not self._store.has_room(size):
+                kept = False
+                self._store.stop_caching(self._device)
             # They outlive the mode in which they are made.
             with torch.inference_mode(False), torch.no_grad():
                 outs = own_memory(self._store, self.names, self._device, self._dtype) if kept and self._gpu else None

@@ -35,11 +35,13 @@ class Needs:
     def placement(
         self,
         settings: Settings,
+        cache: int,
         budget: Callable[[], tuple[int, int, str]],
         ram: Callable[[], tuple[int | None, str]],
     ) -> Placement:
         """What is streamed to the device, and from where, and what stays decoded there.
 
+        :param cache: bytes of the device that may be taken by weights that stay decoded.
         :param budget: as :meth:`Budget.of`; asked where it decides.
         :param ram: as :meth:`Budget.of_host`; likewise.
         """
@@ -48,7 +50,7 @@ class Needs:
         names = frozenset(name for unit in self.units for name in unit.names)
         # What is not decoded again need not be streamed: that is where `auto` gains most.
         where = "cpu" if not gpu else "host" if residency == "auto" else residency
-        cached = choose_cached(self.units, settings["cache"], where)
+        cached = choose_cached(self.units, cache, where)
         chosen = set(cached)
         rest = [unit for unit in self.units if unit not in chosen]
         streamed: list[Unit] = []
@@ -129,6 +131,8 @@ class Needs:
         entry = self._catalogue.entry
         # What is looked up stays on the device: rows of an embedding are needed at once, and at random.
         looked_up = {entry(n).name for layer in layers if layer.looked_up for n in layer.tensors}
+        # As a head is that is tied to an embedding.
+        self._multiplied = {entry(n).name for layer in layers if not layer.looked_up for n in layer.tensors}
         wanted = self._names
         held = self._catalogue.held(wanted)
         left = dict.fromkeys(wanted)
@@ -160,6 +164,7 @@ class Needs:
             scratch=max(together, *at_once),
             use=max(self._catalogue.routed.get(name, 1.0) for name in names),
             looked_up=looked_up,
+            multiplied=not self._multiplied.isdisjoint(names),
         )
 
 

@@ -10,7 +10,7 @@ from typing import NoReturn, TypedDict
 from .. import _format as fmt
 from .. import _native
 from .._errors import InputError
-from .._options import choice, size
+from .._options import AUTO, choice, size
 
 RESIDENCIES = ("device", "host", "disk", "auto")
 
@@ -30,7 +30,8 @@ class Settings(TypedDict):
     residency: str
     vram_budget: int | None
     ram_budget: int | None
-    cache: int
+    cache: int | None
+    """None for what a CPU has room for, and nothing on a GPU."""
 
 
 def checked_settings(
@@ -39,10 +40,10 @@ def checked_settings(
     cache: int | str | None = None,
     ram_budget: int | str | None = None,
 ) -> Settings:
-    """The settings in bytes, if they go together.
+    """The settings in bytes, if they go together. A ``cache`` of ``"auto"`` is as if it were left out.
 
     >>> checked_settings(vram_budget="3GB")
-    {'residency': 'auto', 'vram_budget': 3000000000, 'ram_budget': None, 'cache': 0}
+    {'residency': 'auto', 'vram_budget': 3000000000, 'ram_budget': None, 'cache': None}
 
     :param residency: if left out, ``auto`` where there is a budget, which no other has, and ``device`` where not.
     :raises InputError: for a residency that there is not, a size that is none, a budget without ``auto``.
@@ -54,7 +55,15 @@ def checked_settings(
     for name, value in (("vram_budget", budget), ("ram_budget", ram)):
         if value is not None and residency != "auto":
             raise InputError(f"{name} goes with residency 'auto', not with {residency!r} (leave one of them out)")
-    return {"residency": residency, "vram_budget": budget, "ram_budget": ram, "cache": size("cache", cache) or 0}
+    kept = None if cache == AUTO else size("cache", cache)
+    return {"residency": residency, "vram_budget": budget, "ram_budget": ram, "cache": kept}
+
+
+def caches_by_itself(settings: Settings) -> bool:
+    """Whether a CPU keeps decoded weights as far as there is memory: unless somebody has said how many it is to keep,
+    or that it is to take little."""
+    scarce = settings["residency"] == "disk" or settings["ram_budget"] is not None
+    return settings["cache"] is None and not scarce
 
 
 def refuse_disk(settings: Settings) -> None:
@@ -83,6 +92,8 @@ class Unit:
     """How often it is used for each token: an expert is not always."""
     looked_up: bool = False
     """Rows are wanted at random, so that it stays compressed on the device, whatever the residency."""
+    multiplied: bool = True
+    """Something multiplies with it, so that it pays to keep it decoded."""
 
 
 Takes = Callable[[Sequence[Unit], Sequence[Unit]], int]
@@ -131,8 +142,8 @@ def choose_cached(units: Sequence[Unit], cache: int, where: str) -> list[Unit]:
     def benefit(unit: Unit) -> float:
         return unit.use * (_LAUNCH + unit.stored / _RATES[where]) / unit.decoded
 
-    # What is looked up by rows costs little already, and is needed compressed.
-    wanted = [unit for unit in units if unit.decoded and not unit.looked_up]
+    # What is only looked up by rows costs little already. On a GPU it is needed compressed, too, whatever multiplies.
+    wanted = [u for u in units if u.decoded and (not u.looked_up or (where == "cpu" and u.multiplied))]
     chosen: set[Unit] = set()
     for unit in sorted(wanted, key=benefit, reverse=True):
         if unit.decoded <= cache:

@@ -71,6 +71,12 @@ def stacked(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat(list(parts))
 
 
+def weak(store: Store) -> Store:
+    """A store as its plans know it. It has them, so that one which they had would be there until Python looks for
+    circles, with all weights that stay decoded; and whoever has a plan, as layers do, has the store, too."""
+    return weakref.proxy(store)
+
+
 class Plan:
     """The weights of some layers, on one device and in one dtype."""
 
@@ -120,7 +126,7 @@ class CpuPlan(Plan):
     """Layers that are decoded together by the CPU: all of them when one is called that is not decoded."""
 
     def __init__(self, store: Store, names: tuple[str, ...], dtype: torch.dtype, reading: ReadChain) -> None:
-        self._store, self.names, self._dtype, self._reading = store, names, dtype, reading
+        self._store, self.names, self._dtype, self._reading = weak(store), names, dtype, reading
         self.parts = reading.add(((name, None) for name in names), names[0] in store.catalogue.routed)
 
     def weights(self) -> tuple[torch.Tensor, ...]:
@@ -147,7 +153,7 @@ class SlicedPlan(Plan):
     """One large layer, decoded by the CPU a slice at a time."""
 
     def __init__(self, store: Store, name: str, dtype: torch.dtype, reading: ReadChain) -> None:
-        self._store, self.names, self._dtype, self._reading = store, (name,), dtype, reading
+        self._store, self.names, self._dtype, self._reading = weak(store), (name,), dtype, reading
         self._slices = list(slices(store.entry(name), dtype))
         self.parts = reading.add(((name, rows) for rows in self._slices), name in store.catalogue.routed)
 

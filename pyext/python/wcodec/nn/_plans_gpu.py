@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from .._gpu_decoder import ProductBatch
 from ._fused import Fused, fused
-from ._plans import ALIGN, Back, Plan, Product, decoded_bytes, joined, slices
+from ._plans import ALIGN, Back, Plan, Product, decoded_bytes, joined, slices, weak
 from ._workspace import Space, is_capturing, workspace
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class GpuSlicedPlan(_OnGpu):
         self._width = entry.shape[1]
         self._rows = max(end - begin for begin, end in self._slices)
         super().__init__(store, (name,), device, self._rows * self._width * dtype.itemsize)
-        self._store, self._device, self._dtype = store, device, dtype
+        self._store, self._device, self._dtype = weak(store), device, dtype
         self._decoder = store.decoder(name, device)
         self._fused = [fused(store, name, self._decoder, dtype, self._chain)]
         self._ready()

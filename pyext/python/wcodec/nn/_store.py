@@ -37,7 +37,8 @@ class Store:
     :param residency: where compressed bytes are while layers are on a GPU: ``device``, ``host``, ``disk`` or ``auto``.
     :param routed: those of experts, of which only the routed ones are decoded; a mapping says how often for each token.
     :param vram_budget: for ``auto``, bytes of the device that the model may take; what is free, if left out.
-    :param cache: bytes of each device that weights may take that stay decoded.
+    :param cache: bytes of each device that weights may take that stay decoded; ``None`` for none of a GPU, and of a CPU
+        what is free when the first weight is decoded, less a fifth.
     :param others: bytes of the model's weights that are not compressed, where :meth:`serve` is not told of the model.
     :param ram_budget: for ``auto``, bytes of the host's memory that compressed weights may take; what is free, if left
         out. The rest is read from disk.
@@ -50,7 +51,7 @@ class Store:
         residency: str = "device",
         routed: Iterable[str] | Mapping[str, float] = (),
         vram_budget: int | str | None = None,
-        cache: int | str | None = None,
+        cache: int | str | None = 0,
         others: int = 0,
         ram_budget: int | str | None = None,
     ) -> None:
@@ -62,6 +63,8 @@ class Store:
         self.lock = threading.RLock()
         # Whether GPUs multiply a few tokens with weights that stay compressed.
         self.fuses = False
+        # Of weights that stay decoded on a CPU by themselves, the bytes beyond which memory was short.
+        self._most: int | None = None
         self._budget = Budget(self.settings["vram_budget"], others, self.settings["ram_budget"])
         # Changed with the lock only. Who reads without it finds what is there, or nothing.
         self._devices: dict[torch.device, OnDevice] = {}
@@ -85,7 +88,7 @@ class Store:
         for name, budget in (("vram_budget", settings["vram_budget"]), ("ram_budget", settings["ram_budget"])):
             if budget is not None:
                 found[name] = fmt.exact_size(budget)
-        if settings["cache"]:
+        if settings["cache"] is not None:
             found["cache"] = fmt.exact_size(settings["cache"])
         return found
 
@@ -136,14 +139,40 @@ class Store:
             for device in {before, after}:
                 self._unsettle(device)
 
-    @property
-    def _chooses(self) -> bool:
+    def caches(self, device: torch.device) -> bool:
+        """Whether weights may stay decoded on a device."""
+        cache = self.settings["cache"]
+        if cache is not None:
+            return cache > 0
+        return device.type == "cpu" and caches_by_itself(self.settings)
+
+    def _room(self, device: torch.device) -> int:
+        """Bytes that weights may take which stay decoded on a device; what there is of them already is let go of."""
+        cache = self.settings["cache"]
+        if cache is not None:
+            return cache
+        room = self._budget.of_cache() if self.caches(device) else 0
+        if self.residency == "auto":
+            # Before any are decoded, all compressed ones are to be in memory.
+            room -= sum(entry.stored_bytes for entry in self.container.stored)
+        return max(room if self._most is None else min(room, self._most), 0)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes of decoded weights can stay on the CPU: always, where somebody has said how many."""
+        return self.settings["cache"] is not None or self._budget.has_room(size)
+
+    def stop_caching(self, device: torch.device) -> None:
+        """Has no more weights stay decoded than do now, since memory is short; for whoever has the lock."""
+        self._most = self.cached_bytes(device)
+        self._unsettle(device)
+
+    def _chooses(self, device: torch.device) -> bool:
         """Whether what is kept where depends on sizes."""
-        return self.residency == "auto" or self.settings["cache"] > 0
+        return self.residency == "auto" or self.caches(device)
 
     def _unsettle(self, device: torch.device) -> None:
         """Has what is where on a device decided anew."""
-        if self._chooses:
+        if self._chooses(device):
             self._forget(device)
         elif device in self._devices:
             # Nothing changes for those that are there: decoders of others are added to theirs.
@@ -178,7 +207,10 @@ class Store:
             here = self._on(device)
             if here.placement is None:
                 needs = self._needs(device)
-                here.placement = needs.placement(self.settings, lambda: self._budget.of(device), self._budget.of_host)
+                room = self._room(device)
+                here.placement = needs.placement(
+                    self.settings, room, lambda: self._budget.of(device), self._budget.of_host
+                )
                 if device.type == "cpu":
                     here.read_ahead(here.placement)
             return here.placement
@@ -186,7 +218,7 @@ class Store:
     def _is_placed(self, device: torch.device) -> bool:
         """Whether plans depend on what is where."""
         reads = device.type == "cpu" and self.residency in ("disk", "auto")
-        return reads or self.settings["cache"] > 0
+        return reads or self.caches(device)
 
     def _placed(self, device: torch.device) -> Placement | None:
         """As :meth:`placement`, if that is settled."""
@@ -219,7 +251,8 @@ class Store:
         """A new tensor with the decoded weight, for whoever wants to keep it."""
         name = self.entry(name).name
         plan = self._planned(name, device, dtype)
-        if isinstance(plan, CachedPlan):
+        # A copy that somebody wants once is no reason to keep a weight that nobody asked to be kept.
+        if isinstance(plan, CachedPlan) and (self.settings["cache"] is not None or plan.held(name) is not None):
             return plan.weights()[plan.names.index(name)].clone()
         if device.type != "cuda" or name in self.placement(device).cached:
             return decode_apart(self, [name], device, dtype)[0]
@@ -375,6 +408,12 @@ class Store:
         with self.lock:
             here = self._devices.get(device)
             return 0 if here is None else here.cached_bytes
+
+    def kept(self, name: str, device: torch.device, dtype: torch.dtype) -> torch.Tensor | None:
+        """The weight itself, where it stays decoded and has been."""
+        name = self.entry(name).name
+        plan = self._planned(name, device, dtype)
+        return plan.held(name) if isinstance(plan, CachedPlan) else None
 
     def clear_shelves(self, names: Iterable[str], device: torch.device) -> None:
         """Drops what stays decoded of any of these weights on a device; for whoever has the lock."""

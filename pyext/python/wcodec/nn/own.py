@@ -179,7 +179,9 @@ class CompressedModule(CompressedLayer):
                 raise InputError(f"tensor '{name}' is missing (load the state of this module)", tensor=name)
         self._expect_all(store)
         if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
-            self._store = Store(store.container, _by_expert(self._held), store.residency, self._store.catalogue.routed)
+            routed, cache = self._store.catalogue.routed, store.settings["cache"]
+            self._store = Store(store.container, _by_expert(self._held), store.residency, routed, cache=cache)
+            self._store.fuses = store.fuses
             self._plan = None
             self._store.register(self)
 
