@@ -78,8 +78,7 @@ def compress_as_planned(
     parameters = inspect.signature(encode_options).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}
     for name, value in options.items():
-        default = defaults.get(name)
-        if name not in _BESIDE_A_PLAN and value and value is not default and value != default:
+        if name not in _BESIDE_A_PLAN and _says_something(value, defaults.get(name)):
             raise InputError(
                 f"{name}={shown(value)} does not go with a plan, which says how tensors are encoded (leave it out, or "
                 "plan again with it)"
@@ -94,6 +93,14 @@ def compress_as_planned(
         carried.update(calibrate=statistics, device=options.get("device") or carried.get("device"))
     report = _api.compress(tensors_of(src), dst, **carried)
     return replace(report, plan=found)
+
+
+def _says_something(value: Any, default: Any) -> bool:
+    """Whether an option was given: no patterns and no rules are as good as none."""
+    if value is default or isinstance(value, list | tuple | dict) and not value:
+        return False
+    # Of other kinds, as arrays, equality is no single answer.
+    return bool(value != default) if isinstance(value, str | int | float) else True
 
 
 def tensors_of(src: Any) -> Any:
