@@ -19,7 +19,7 @@ mod shards;
 
 use config::{CONFIG, read_model};
 pub(crate) use config::{REST_FILE, container_in, container_of, is_whole};
-pub use gguf::{Gguf, GgufTensor};
+pub use gguf::{Gguf, GgufSource, GgufTensor};
 pub use header::Opaque;
 use header::read_header;
 pub use quantized::{Dequantized, Quantization, QuantizedTensor};

@@ -30,6 +30,10 @@ const UNPACK_TAR: &str = "unpack it first: tar -xf FILE";
 pub(crate) const LITTLE_ENDIAN: &str =
     "take a little-endian one, or convert it: gguf_convert_endian.py of llama.cpp, with the order 'little'";
 
+/// What helps where a GGUF file was split.
+pub(crate) const MERGE_GGUF: &str = "put the parts together (llama-gguf-split --merge FIRST OUT.gguf), and encode that; or encode the .safetensors \
+     checkpoint that it was made from";
+
 /// Whether a file begins as GGUF files of big-endian machines do.
 pub(crate) fn is_big_endian_gguf(head: &[u8]) -> bool {
     // A version, none of which is beyond 65,535.
@@ -49,14 +53,7 @@ fn is_part(path: &Path) -> bool {
 /// Files that begin with bytes of their own.
 const MAGICS: [(&[u8], Foreign); 15] = [
     (&MAGIC, CONTAINER),
-    (
-        b"GGUF",
-        Foreign {
-            what: GGUF,
-            advice: "encode the .safetensors checkpoint that it was made from, or one that transformers makes of it: \
-                     from_pretrained(FOLDER, gguf_file=FILE), then save_pretrained",
-        },
-    ),
+    (b"GGUF", Foreign { what: GGUF, advice: "encode it first: wcodec encode FILE -o OUT/" }),
     (
         b"version https://git-lfs.github.com/spec/",
         Foreign {
@@ -94,12 +91,7 @@ const MAGICS: [(&[u8], Foreign); 15] = [
 pub(crate) fn known_as(path: &Path, head: &[u8], length: u64) -> Option<Foreign> {
     let found = known(head, length)?;
     if found.what == GGUF && is_part(path) {
-        return Some(Foreign {
-            what: "a part of a split GGUF file",
-            advice: "encode the .safetensors checkpoint that it was made from; or put the parts together \
-                     (llama-gguf-split --merge), and have transformers make a checkpoint of that: \
-                     from_pretrained(FOLDER, gguf_file=FILE), then save_pretrained",
-        });
+        return Some(Foreign { what: "a part of a split GGUF file", advice: MERGE_GGUF });
     }
     Some(found)
 }

@@ -71,7 +71,7 @@ mod verify;
 
 pub use cancel::Cancel;
 pub use checkpoint::{
-    Checkpoint, Dequantized, Gguf, GgufTensor, MemorySource, Opaque, Quantization, QuantizedTensor, Source,
+    Checkpoint, Dequantized, Gguf, GgufSource, GgufTensor, MemorySource, Opaque, Quantization, QuantizedTensor, Source,
     SourceBytes, SourceTensor,
 };
 pub use coder::{Coder, Filter, Isa, Layout};

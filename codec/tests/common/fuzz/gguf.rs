@@ -1,6 +1,6 @@
-//! Headers of GGUF files.
+//! GGUF files: headers, and blocks of weights.
 
-use wcodec::{Cancel, Gguf};
+use wcodec::{Cancel, Dtype, ErrorKind, Gguf, Pool};
 
 use super::{Rng, Target, mutate};
 
@@ -31,11 +31,32 @@ fn body(input: &[u8]) {
             assert!(t.offset > input.len() as u64 || read.is_ok(), "{t:?}: {read:?}");
             assert!(file.read_part(i, t.bytes, 1, &Cancel::new()).is_err());
             assert!(file.read_part(i, u64::MAX, 2, &Cancel::new()).is_err());
+            values(&file, i);
         }
         for value in file.metadata().values() {
             assert!(value.len() <= 4 * 300);
         }
     });
+}
+
+/// Weights as numbers: all of a tensor that a small file can have, whatever its blocks say, or an error.
+fn values(file: &Gguf, i: usize) {
+    let t = &file.tensors()[i];
+    let (pool, go) = (Pool::new(Some(1)).unwrap(), Cancel::new());
+    let dtype = if t.elements % 2 == 0 { Dtype::F32 } else { Dtype::BF16 };
+    let count = t.elements.min(1 << 40) as usize;
+    let read = file.read_values(i, (0, count), dtype, &pool, &go);
+    assert!(file.read_values(i, (t.elements, 1), dtype, &pool, &go).is_err());
+    match (t.values_dtype(dtype), read) {
+        (Err(e), read) => assert!(e.kind() == ErrorKind::Unsupported && read.is_err(), "{t:?}: {e}"),
+        (Ok(as_numbers), Ok(read)) => {
+            assert!(read.len() == count * as_numbers.size() && (file.missing(i) == 0 || count == 0), "{t:?}");
+        }
+        // What is not there, and what is beyond what is read here.
+        (Ok(_), Err(e)) => {
+            assert!(file.missing(i) > 0 || t.elements > 1 << 40 || t.offset > file.file_len(), "{t:?}: {e}")
+        }
+    }
 }
 
 /// A file of some values (type and bytes) and some tensors (dimensions, type, offset), with so many bytes of data.
@@ -91,9 +112,46 @@ fn seeds() -> Vec<Vec<u8>> {
         ("output.weight", &[3], 30, 480),
     ];
     let whole = file(&values, &tensors, 486);
+    // A block of each type that is decoded, with the bytes that it takes.
+    let of_all: [(u32, u64, u64); 23] = [
+        (2, 32, 18),
+        (3, 32, 20),
+        (6, 32, 22),
+        (7, 32, 24),
+        (8, 32, 34),
+        (20, 32, 18),
+        (10, 256, 84),
+        (11, 256, 110),
+        (12, 256, 144),
+        (13, 256, 176),
+        (14, 256, 210),
+        (16, 256, 66),
+        (17, 256, 74),
+        (22, 256, 82),
+        (18, 256, 98),
+        (21, 256, 110),
+        (19, 256, 50),
+        (29, 256, 56),
+        (23, 256, 136),
+        (34, 256, 54),
+        (35, 256, 66),
+        (39, 32, 17),
+        (40, 64, 36),
+    ]; // Type, weights, bytes.
+    let rows: Vec<[u64; 1]> = of_all.iter().map(|&(_, weights, _)| [weights]).collect();
+    let names: Vec<String> = of_all.iter().map(|(kind, ..)| format!("t{kind}")).collect();
+    let mut at = 0u64;
+    let tensors: Vec<(&str, &[u64], u32, u64)> = (0..of_all.len())
+        .map(|i| {
+            let offset = at;
+            at += of_all[i].2.next_multiple_of(32);
+            (names[i].as_str(), &rows[i][..], of_all[i].0, offset)
+        })
+        .collect();
     vec![
         whole[..whole.len() - 100].to_vec(),
         whole,
+        file(&[], &tensors, at as usize),
         file(&[], &[], 0),
         file(&[], &[("a", &[1, 1, 1, 1], 99, 0)], 4),
         file(&[("general.alignment", 4, &[64, 0, 0, 0])], &[("a", &[0], 0, 0)], 4),

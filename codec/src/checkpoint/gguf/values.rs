@@ -1,0 +1,127 @@
+//! Weights as numbers: blocks are read and decoded in pieces.
+
+use half::{bf16, f16};
+
+use super::blocks::Blocks;
+use super::{Gguf, GgufTensor};
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::tensor::{AlignedBytes, Dtype, out_of_memory};
+
+/// Weights that one thread decodes at once: a multiple of all blocks.
+const PIECE: usize = 1 << 18;
+/// Weights that are in float32 at once, of each thread: a multiple of all blocks, too.
+const AT_ONCE: usize = 1 << 12;
+
+impl GgufTensor {
+    /// What its weights are as numbers: what it is stored in, or for those in blocks the dtype that is wanted.
+    ///
+    /// # Errors
+    /// Its blocks are of a type that is not decoded.
+    pub fn values_dtype(&self, wanted: Dtype) -> Result<Dtype> {
+        match self.dtype {
+            Some(dtype) => Ok(dtype),
+            None => self.blocks().map(|_| wanted),
+        }
+    }
+
+    fn blocks(&self) -> Result<Blocks> {
+        Blocks::of(&self.kind).ok_or_else(|| {
+            Error::unsupported(format!("its weights are of {}, which is not decoded", named(&self.kind)))
+                .tensor(&self.name)
+                .advice("leave it out (--skip), or take a file of another type, such as Q8_0 or Q4_K")
+        })
+    }
+}
+
+/// A type as messages name it.
+fn named(kind: &str) -> String {
+    match kind.strip_prefix("type ") {
+        Some(number) => format!("GGUF's type {number}"),
+        None => format!("GGUF's type {kind}"),
+    }
+}
+
+impl Gguf {
+    /// Some of a tensor's weights as numbers, by its place: `count` of them from `first` on, which begin and end where blocks do (rows
+    /// do). Those that are stored as numbers come as they are; others are decoded to float32 as the package `gguf` does it, bit for bit,
+    /// and rounded once to `dtype`, which is one of `F32`, `F16` and `BF16`.
+    ///
+    /// # Errors
+    /// They are not in the tensor or not in the file, their blocks are of a type that is not decoded, `dtype` is another one, or `cancel`
+    /// was used.
+    pub fn read_values(
+        &self,
+        index: usize,
+        (first, count): (u64, usize),
+        dtype: Dtype,
+        pool: &Pool,
+        cancel: &Cancel,
+    ) -> Result<AlignedBytes> {
+        let t = &self.tensors[index];
+        let of = |e: Error| e.tensor(&t.name);
+        if first.checked_add(count as u64).is_none_or(|end| end > t.elements) {
+            return Err(of(Error::input(format!("{count} weights from {first} on are not in it"))));
+        }
+        if let Some(stored) = t.dtype {
+            let size = stored.size();
+            let bytes = count.checked_mul(size).ok_or_else(|| of(out_of_memory(usize::MAX)))?;
+            return pool.run(|| self.read_part(index, first * size as u64, bytes, cancel)).flatten();
+        }
+        let blocks = t.blocks()?;
+        let whole = |n: u64| n.is_multiple_of(blocks.elements as u64);
+        if !whole(first) || !whole(count as u64) {
+            let what = format!("{count} weights from {first} on are no whole blocks of {}", t.kind);
+            return Err(of(Error::input(what).advice("read whole rows")));
+        }
+        let begin = first / blocks.elements as u64 * blocks.bytes as u64;
+        // Before there is memory for what a damaged header says.
+        let end = t.offset + begin + (count / blocks.elements * blocks.bytes) as u64;
+        if end > self.file_len() {
+            let missing = end - self.file_len();
+            let what = format!("{missing} bytes of it are missing");
+            return Err(
+                of(Error::corrupt(what).advice("the file was cut off: download it again")).file(self.file.path())
+            );
+        }
+        let made = match dtype {
+            Dtype::F32 => self.decoded(index, begin, count, blocks, (pool, cancel), f32::to_le_bytes),
+            Dtype::F16 => self.decoded(index, begin, count, blocks, (pool, cancel), |v| f16::from_f32(v).to_le_bytes()),
+            Dtype::BF16 => {
+                self.decoded(index, begin, count, blocks, (pool, cancel), |v| bf16::from_f32(v).to_le_bytes())
+            }
+            other => Err(Error::input(format!("weights are decoded to F32, F16 or BF16, not to {other}"))),
+        };
+        made.map_err(of)
+    }
+
+    /// Blocks from a byte of a tensor on, of so many weights.
+    fn decoded<const SIZE: usize>(
+        &self,
+        index: usize,
+        begin: u64,
+        count: usize,
+        blocks: Blocks,
+        (pool, cancel): (&Pool, &Cancel),
+        rounded: impl Fn(f32) -> [u8; SIZE] + Sync,
+    ) -> Result<AlignedBytes> {
+        let bytes = count.checked_mul(SIZE).ok_or_else(|| out_of_memory(usize::MAX))?;
+        let mut out = AlignedBytes::zeroed(bytes)?;
+        let read = |(piece, out): (usize, &mut [u8])| {
+            let at = begin + (piece * (PIECE / blocks.elements) * blocks.bytes) as u64;
+            let length = out.len() / SIZE / blocks.elements * blocks.bytes;
+            let stored = self.read_part(index, at, length, cancel)?;
+            let mut values = [0.0; AT_ONCE];
+            let (out, step) = (out.as_chunks_mut::<SIZE>().0, AT_ONCE / blocks.elements * blocks.bytes);
+            for (out, stored) in out.chunks_mut(AT_ONCE).zip(stored.chunks(step)) {
+                let values = &mut values[..out.len()];
+                (blocks.decode)(stored, values);
+                out.iter_mut().zip(values).for_each(|(out, value)| *out = rounded(*value));
+            }
+            Ok(())
+        };
+        pool.each(out.chunks_mut(PIECE * SIZE).enumerate(), cancel, read)?;
+        Ok(out)
+    }
+}
