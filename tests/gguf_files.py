@@ -1,7 +1,7 @@
 """GGUF files for tests: written here byte by byte, with blocks of random bytes of every type.
 
-Run with the package ``gguf`` installed it writes ``tests/data/gguf`` anew: a file of all types, and hashes of what the package makes of
-their blocks.
+Run with the package ``gguf`` installed it writes ``tests/data/gguf`` anew: a file of all types, and hashes of what the
+package makes of their blocks.
 """
 
 from __future__ import annotations

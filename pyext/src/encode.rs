@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde_json::json;
-use wcodec::{Cancel, Checkpoint, EncodeOptions, EncodeReport, Progress, Result, Source};
+use wcodec::{Cancel, Checkpoint, Dtype, EncodeOptions, EncodeReport, Gguf, GgufSource, Progress, Result, Source};
 
 use crate::container::Container;
 use crate::errors::to_py;
@@ -18,7 +18,7 @@ use crate::source::{Declared, PySource};
 /// Where the tensors come from.
 #[derive(FromPyObject)]
 pub enum Input {
-    /// A `.safetensors` file, or a folder of a checkpoint.
+    /// A `.safetensors` or `.gguf` file, or a folder of a checkpoint.
     Path(PathBuf),
     /// Tensors of Python: declarations, the callable that reads one, metadata, the files that they are in.
     Tensors(Vec<Declared>, Py<PyAny>, BTreeMap<String, String>, Vec<PathBuf>),
@@ -28,6 +28,8 @@ impl Input {
     /// Opens the checkpoint, or declares the tensors, and hands them to `work`.
     pub fn with<T>(self, link: &Link, work: impl FnOnce(&dyn Source) -> Result<T>) -> Result<T> {
         match self {
+            // Blocks become what models compute in.
+            Self::Path(path) if path.is_file() && Gguf::is_one(&path) => work(&GgufSource::open(&path, Dtype::BF16)?),
             Self::Path(path) => work(&Checkpoint::open(&path)?),
             Self::Tensors(tensors, read, metadata, files) => {
                 work(&PySource::new(tensors, read, metadata, files, link.clone())?)

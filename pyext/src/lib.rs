@@ -11,6 +11,7 @@ mod container;
 mod encode;
 mod errors;
 mod files;
+mod gguf;
 mod gpu;
 mod layers;
 mod levels;
@@ -30,6 +31,8 @@ mod _native {
     use crate::encode::{encode, encode_to_bytes, encode_to_container, rate_bits};
     #[pymodule_export]
     use crate::files::{Folder, Output, check_output, checkpoint, reads_direct};
+    #[pymodule_export]
+    use crate::gguf::Gguf;
     #[pymodule_export]
     use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, RowLookup, TensorDecoder};
     #[pymodule_export]

@@ -76,9 +76,11 @@ def compress(
     >>> bool(error <= 0.5 / 127)
     True
 
-    :param src: a ``.safetensors`` file, the folder of a checkpoint (sharded or not), or a mapping from names to NumPy
-        arrays, torch tensors (of any device, fetched one at a time) or entries of an open container. Tensors that share
-        their data are stored once and stay tied. The arrays must not be changed meanwhile. For a folder ``dst`` also
+    :param src: a ``.safetensors`` file, the folder of a checkpoint (sharded or not), a ``.gguf`` file (whose blocks
+        become bfloat16; its own names are kept in a file, and become those of transformers in a folder, which takes the
+        package ``gguf``), or a mapping from names to NumPy arrays, torch tensors (of any device, fetched one at a time)
+        or entries of an open container. Tensors that share their data are stored once and stay tied. The arrays must
+        not be changed meanwhile. For a folder ``dst`` also
         the name of a repository on the Hugging Face Hub: what is in the cache is read there, otherwise weights are read
         from the Hub a tensor at a time, without a copy of them on disk (what runs the model, as ``calibrate`` does,
         fetches it).

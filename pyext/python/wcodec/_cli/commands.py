@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import _api
+from .. import _api, _gguf
 from .. import _format as fmt
 from .._container import Container
 from .._errors import CorruptError
@@ -44,6 +44,8 @@ def encode(arguments: argparse.Namespace) -> int:
             f"ratio {fmt.number(report.ratio)}, {fmt.number(report.bits_per_weight)} bits/weight{alone}, "
             f"{fmt.plural(len(report.tensors), 'tensor')}, {duration()}"
         )
+        if (remark := _gguf.remark(a.src, report.stored_bytes)) is not None:
+            prose(remark)
         if report.plan is not None:
             for name, fact in plan_facts(report.plan.metadata()):
                 prose(f"{name}: {fact}")

@@ -16,7 +16,7 @@ from .._options import is_unicode
 from .._reports import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT, table_row
 from .._roles import role_rows, role_table, without_empty
 from .._terminal import columns, has_colors, table
-from . import rest
+from . import inspect_source, rest
 from .output import document, prose, put, save_plot, say, show, show_table
 
 # Tensors of a document that are written at once: so few that memory is used again.
@@ -31,6 +31,8 @@ _ALIKE = 0.05
 def run(arguments: argparse.Namespace) -> int:
     """Prints sums by role and the table, or everything as JSON."""
     a = arguments
+    if inspect_source.is_source(a.file):
+        return inspect_source.run(a)
     with Container.open(a.file, trusted=a.trust) as container:
         # There may be a hundred thousand tensors: what is done with each is native.
         facts = container._open.facts()

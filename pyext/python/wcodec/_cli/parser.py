@@ -273,7 +273,13 @@ def _decode(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a .wcodec file, or the folder of a compressed model")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a .wcodec file, or the folder of a compressed model; or what is not "
+        "compressed yet: a .safetensors or .gguf file, the folder of a checkpoint, the name of a "
+        "repository on the Hub (OWNER/NAME, OWNER/NAME/FILE.gguf), of which only headers are read",
+    )
     parser.add_argument("--filter", metavar="TEXT",
                         help="only tensors whose names contain this text or match this regular expression, in capitals "
                              "or not; as in wcodec-tui")  # fmt: skip

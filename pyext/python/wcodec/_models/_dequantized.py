@@ -3,10 +3,14 @@ GPU or another package, is not needed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from ._checkpoint import Checkpoint
 
 
 def is_quantized(config: Any) -> bool:
@@ -17,10 +21,17 @@ def is_quantized(config: Any) -> bool:
     return any(record.get("quant_method") != "wcodec" for record in records)
 
 
-def dequantized_model(config: Any, folder: Path, dtype: Any, trust_remote_code: bool = False) -> Any:
+def dequantized_model(
+    config: Any,
+    folder: Path,
+    dtype: Any,
+    trust_remote_code: bool = False,
+    weights: Callable[[Any], Checkpoint] | None = None,
+) -> Any:
     """The model of a folder, on the CPU.
 
     :param dtype: what it computes in; ``"auto"`` for what the config says.
+    :param weights: what gives the weights of a model of that config, where they are not in the folder.
     :raises UnsupportedError: if its weights are of a method that is not dequantized.
     """
     from . import _load
@@ -29,10 +40,13 @@ def dequantized_model(config: Any, folder: Path, dtype: Any, trust_remote_code: 
     from ._plain import as_ever, check_written, set_parameters
     from ._ties import settle
 
-    checkpoint = Checkpoint(folder)
+    checkpoint = None if weights else Checkpoint(folder)
     compute = _load.computing_dtype_of(config, folder, None if dtype == "auto" else dtype)
     with as_ever():
         model = _load.skeleton(config, compute, trust_remote_code)
+        if checkpoint is None:
+            assert weights is not None
+            checkpoint = weights(model)
         found = match(model, checkpoint, checkpoint.shape)
         settle(model, found, checkpoint.same)
         check(model, found, checkpoint.shape, str(checkpoint.path))

@@ -13,12 +13,14 @@ from .. import _api
 from .._calibrate import Statistics
 from .._errors import FileMissingError, InputError
 from .._foreign import by_transformers, config_of, read_json
+from .._gguf import is_gguf
 from .._options import PURPOSES, coder_for, exactly, is_statistics_file, patterns
 from .._reports import CompressionReport
 from . import _beside, _card, _folder_kinds, _hub, _load
 from ._checkpoint import Checkpoint, Lazy, Part
 from ._find import Candidate, find
 from ._folder import WEIGHTS
+from ._gguf import GgufModel
 from ._names import Match, check, match
 from ._plain import as_ever
 from ._put_folder import folder_exists, new_folder
@@ -45,14 +47,19 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionR
     """
     hub = {name: options.pop(name, None) for name in _OF_REPOSITORIES}
     hub = {name: value for name, value in hub.items() if value is not None}
-    if not isinstance(src, str | os.PathLike) or os.path.isfile(src):
+    from_gguf = is_gguf(src)
+    if not isinstance(src, str | os.PathLike) or os.path.isfile(src) and not from_gguf:
         raise InputError(
-            "a folder is written of the folder of a model (name that, or an output that ends with .wcodec)"
+            "a folder is written of the folder of a model, or of a GGUF file (name that, or an output that ends with "
+            ".wcodec)"
         )
     overwrite = bool(options.pop("overwrite", False))
     if not overwrite and (Path(dst) / FILE).exists():
         # Fetching may take long: better now than at its end.
         raise folder_exists(dst)
+    if from_gguf:
+        with GgufModel(src) as gguf:
+            return _compress(gguf.folder, None, dst, overwrite, options, gguf)
     source, checkpoint = _opened(os.fspath(src), _hub.Options(**hub), options)
     try:
         return _compress(source, checkpoint, dst, overwrite, options)
@@ -89,26 +96,47 @@ def _runs(options: dict[str, Any]) -> bool:
 
 
 def _compress(
-    source: Path, checkpoint: RemoteCheckpoint | None, dst: str, overwrite: bool, options: dict[str, Any]
+    source: Path,
+    checkpoint: RemoteCheckpoint | None,
+    dst: str,
+    overwrite: bool,
+    options: dict[str, Any],
+    gguf: GgufModel | None = None,
 ) -> CompressionReport:
+    """Of the folder of a model.
+
+    :param checkpoint: its weights, where they are on the Hub.
+    :param gguf: the file that has its weights, of which the folder has the config and the tokenizer.
+    """
     target = Path(dst)
     wanted = patterns("include", options.pop("include", ())), patterns("exclude", options.pop("exclude", ()))
     inputs = [p for p in map(options.get, ("calibrate", "text")) if isinstance(p, str | os.PathLike)]
+    inputs += [] if gguf is None else [gguf.file.path]
     with new_folder(dst, source, inputs, overwrite) as (new, folder):
-        report = _fill(source, checkpoint or Checkpoint(source), new, wanted, options)
+        report = _fill(source, checkpoint or gguf or Checkpoint(source), new, wanted, options)
         _write_card(source, new, target, options)
         folder.finish()
     return replace(report, path=os.fspath(target / FILE))
 
 
 def _fill(
-    source: Path, checkpoint: Checkpoint, new: Path, wanted: tuple[list[str], list[str]], options: dict[str, Any]
+    source: Path,
+    weights_of: Checkpoint | GgufModel,
+    new: Path,
+    wanted: tuple[list[str], list[str]],
+    options: dict[str, Any],
 ) -> CompressionReport:
     trusted = bool(options.get("trust_remote_code"))
     config = config_of(source, trust_remote_code=trusted)
     with as_ever():
         with by_transformers(source, "makes no model of its config"):
             model = _load.skeleton(config, _load.computing_dtype_of(config, source), trusted)
+        if isinstance(weights_of, GgufModel):
+            checkpoint: Checkpoint = weights_of.checkpoint(model)
+            options = weights_of.calibrated(options)
+            options["metadata"] = {**weights_of.metadata(), **(options.get("metadata") or {})}
+        else:
+            checkpoint = weights_of
         found = match(model, checkpoint, checkpoint.shape)
         matched = set(found.whole.values())
         settle(model, found, checkpoint.same)

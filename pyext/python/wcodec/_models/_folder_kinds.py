@@ -16,7 +16,12 @@ _CONFIG = "config.json"
 _MERGE = "merge_and_unload() of peft's PeftModel makes one model of both, to be saved and named here"
 # Weights in other forms: by their files, what they are and what helps. The first that fits counts.
 _FORMS: tuple[tuple[tuple[str, ...], str, str], ...] = (
-    (("*.gguf",), "a GGUF model", "take the repository that it was made from, whose weights are .safetensors files"),
+    (
+        ("*.gguf",),
+        "a GGUF model",
+        "name the .gguf file itself, fetched from the Hub if it is there; better, take the repository that it was made "
+        "from, whose weights are .safetensors files",
+    ),
     (("*.onnx", "*.onnx_data", "*.onnx.data"), "an ONNX model", "take the model that it was exported from"),
     (
         ("openvino_*.xml", "openvino_*.bin", "*.tflite", "*.mlpackage", "*.mlmodel", "*.engine", "*.plan", "*.pte"),

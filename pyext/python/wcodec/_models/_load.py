@@ -15,6 +15,7 @@ from .._coding import CodingOptions
 from .._container import Container, TensorEntry
 from .._errors import FormatError, InputError, UnsupportedError
 from .._foreign import by_transformers, class_of, config_of
+from .._gguf import is_gguf
 from .._keywords import given, keywords
 from .._options import calibration, exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
@@ -29,6 +30,7 @@ from ._checkpoint import Checkpoint, Lazy, Part, Stored
 from ._find import Candidate, find, groups, routed
 from ._folder import WEIGHTS, container_of, is_part, quantization_of
 from ._folder_kinds import check as check_kind
+from ._gguf import GgufModel
 from ._hub import Options, downloaded
 from ._names import Match, check, match, shared_names
 from ._original import original_model
@@ -88,7 +90,8 @@ def load_model(
 
     :param path: a folder that :func:`wcodec.save_pretrained` wrote; a ``.wcodec`` file of a checkpoint, or a folder
         with one and a ``config.json``; an ordinary checkpoint of transformers (a folder with ``.safetensors`` files),
-        which is compressed in memory; or the name of a repository on the Hugging Face Hub with one of these.
+        which is compressed in memory, as is the model of a ``.gguf`` file (with the package ``gguf``); or the name of a
+        repository on the Hugging Face Hub with one of these folders.
     :param device: where to run: ``cpu`` (default), ``cuda``, ``cuda:N`` or a ``torch.device``.
     :param residency: where compressed bytes are while the model is on a GPU, as for :func:`wcodec.compress_`:
         ``device``, ``host``, ``disk`` or ``auto``. With ``disk`` they stay in the ``.wcodec`` file and are read each
@@ -132,7 +135,8 @@ def load_model(
     checked_settings(residency or "auto", vram_budget, cache, ram_budget)
     where = _devices.place(device or "cpu")
     hub = Options(revision, subfolder, token, cache_dir, local_files_only, force_download)
-    folder, file = _located(path, trust_remote_code, hub)
+    gguf = _gguf_of(path, dtype)
+    folder, file = _located(path, trust_remote_code, hub) if gguf is None else (gguf.folder, None)
     settings = _settings(folder, residency, vram_budget, cache, ram_budget)
     if file is None:
         refuse_disk(settings)
@@ -145,15 +149,18 @@ def load_model(
     if container is not None:
         refuse_encoding(container, place, {**encoding, "include": include, "exclude": exclude}, embeddings)
     # Beside a whole container, files of other weights would be the original.
-    has_rest = folder is not None and (file is None or is_part(folder))
+    has_rest = folder is not None and gguf is None and (file is None or is_part(folder))
     rest = Checkpoint(folder, rest=file is not None) if folder is not None and has_rest else None
-    _check_layers(config, len({*(container or ()), *(rest or ())}), place)
+    if gguf is None:
+        _check_layers(config, len({*(container or ()), *(rest or ())}), place)
     with as_ever():
         with by_transformers(place, "makes no model of its config"):
             model = skeleton(config, compute, trust_remote_code)
         if container is not None:
             fill(model, container, rest, where, settings, fused)
         else:
+            if gguf is not None:
+                rest, encoding = gguf.checkpoint(model), gguf.calibrated({"device": where, **encoding})
             assert rest is not None
             chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
             # While the model that is made here has no weights yet.
@@ -176,6 +183,15 @@ def load_model(
             _finish(model, folder)
             apply_adapter(model, folder)
     return model
+
+
+def _gguf_of(path: str, dtype: Any) -> GgufModel | None:
+    """The model of a GGUF file, if it is one. Its tokenizer is there until the process ends."""
+    if not is_gguf(path):
+        return None
+    found = GgufModel(path, None if dtype is None else computing_dtype(dtype))
+    found.keep()
+    return found
 
 
 def calibrated(

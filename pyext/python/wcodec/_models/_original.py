@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _devices, _torch
 from .._errors import InputError
 from .._foreign import by_transformers, config_of
+from .._gguf import is_gguf
 from .._measure import _models
 from .._options import path_of, shown
 from ._dequantized import dequantized_model, is_quantized
@@ -46,6 +47,8 @@ def original_model(
         )
     transformers = _models.require_transformers()
     torch = _torch.require()
+    if is_gguf(source):
+        return _of_gguf(Path(path_of(source)), device, dtype)
     folder = Path(path_of(source))
     if not (folder / "config.json").is_file():
         raise InputError(
@@ -72,6 +75,19 @@ def original_model(
             folder, config=config, dtype=dtype, trust_remote_code=trust_remote_code
         )
         return model.to(where).eval(), folder
+
+
+def _of_gguf(path: Path, device: str | torch.device, dtype: Any) -> tuple[Any, Path]:
+    """The model of a GGUF file, and the folder of its tokenizer."""
+    from ._gguf import GgufModel
+
+    where, found = _devices.place(device), GgufModel(path)
+    found.keep()
+    config = config_of(found.folder)
+    if dtype is None:
+        dtype = _torch.require().float32 if where.type == "cpu" else config.dtype
+    with by_transformers(path, "does not load it"):
+        return dequantized_model(config, found.folder, dtype, weights=found.checkpoint).to(where), found.folder
 
 
 @contextmanager

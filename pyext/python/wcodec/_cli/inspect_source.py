@@ -1,0 +1,143 @@
+"""``wcodec inspect`` of what is not compressed yet: ``.safetensors`` and ``.gguf`` files, folders of checkpoints, and
+repositories on the Hugging Face Hub, all by their headers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from .. import _format as fmt
+from .. import _gguf, _hub_headers
+from .._errors import InputError
+from .._headers import INT8_BITS, Headers, SourceTensor, of_path
+from .._native import matching, safe
+from .._options import is_unicode
+from .._roles import role_of
+from .output import document, prose, put, say, tabulate
+
+# Tensors that are shown where nothing was said about it.
+_LARGEST = 5
+_TENSORS = ("tensor", "shape", "dtype", "weights", "bytes", "of file", "bits/weight")
+_ROLES = ("role", "tensors", "dtype", "weights", "bytes", "of file", "bits/weight")
+_DISPENSABLE = ("weights", "tensors", "of file")
+_BITS = 4
+# The largest first, but for text.
+_ORDERS: dict[str, Callable[[SourceTensor], Any]] = {
+    "name": lambda t: t.name, "shape": lambda t: -t.elements, "dtype": lambda t: t.dtype,
+    "original": lambda t: -t.bytes, "stored": lambda t: -t.bytes, "bits": lambda t: -(t.bits_per_weight or 0),
+}  # fmt: skip
+# Metadata that says what a file is.
+_FACTS = ("general.name", "general.architecture", "general.size_label", "general.license")
+
+
+def is_source(name: str) -> bool:
+    """Whether there is something else than a container at a path, or it can be a repository."""
+    path = Path(name)
+    if path.is_dir():
+        names = [p.name for p in path.iterdir()]
+        return not any(n.endswith(".wcodec") for n in names) and any(
+            n.endswith((".safetensors", ".gguf")) for n in names
+        )
+    if path.is_file():
+        return path.suffix == ".safetensors" or _gguf.is_gguf(path)
+    return _hub_headers.is_name(name)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints sums by role and the largest tensors, those that were asked for, or everything as JSON."""
+    a = arguments
+    if a.plot is not None:
+        raise InputError(f"{a.file}: it has no layers that are compressed, of which --plot could draw the bits "
+                         "(encode it first; wcodec-tui shows its weights)", file=a.file)  # fmt: skip
+    found = _hub_headers.of_repository(a.file) if _hub_headers.is_name(a.file) else of_path(a.file)
+    shown = found.tensors
+    if a.filter is not None:
+        names = [tensor.name for tensor in shown]
+        shown = [shown[i] for i in matching(a.filter, names)] if is_unicode(a.filter) else []
+    chosen = a.filter is not None or a.sort is not None or a.top is not None
+    if a.sort not in (None, "file"):
+        if a.sort not in _ORDERS:
+            raise InputError(f"--sort {a.sort} is for .wcodec files (take one of file, {', '.join(_ORDERS)})")
+        shown = sorted(shown, key=_ORDERS[a.sort])
+    if a.json:
+        put(document("inspect", _record(found, shown[: a.top])))
+        return 0
+    if not shown and a.filter is not None:
+        raise InputError(f"no tensor's name has {a.filter!r} (without --filter all are shown)", file=a.file)
+    if not chosen:
+        _show_roles(found)
+        shown = sorted(shown, key=lambda t: -t.bytes)[:_LARGEST]
+    if not a.summary and shown:
+        if not chosen:
+            say()
+        _show_tensors(found, shown[: a.top])
+    say()
+    _facts(found, len(shown[: a.top]) if chosen else None)
+    return 0
+
+
+def _show_roles(found: Headers) -> None:
+    groups: dict[str, list[SourceTensor]] = {}
+    for tensor in found.tensors:
+        groups.setdefault(role_of(tensor.name), []).append(tensor)
+    order = sorted(groups.items(), key=lambda group: -sum(t.bytes for t in group[1]))
+    rows = [(safe(role), f"{len(group):,}", _dtypes(group), *_figures(found, group)) for role, group in order]
+    tabulate(_ROLES, rows, 1, _DISPENSABLE)
+
+
+def _show_tensors(found: Headers, tensors: list[SourceTensor]) -> None:
+    rows = [(safe(t.name), fmt.shape(t.shape), safe(t.dtype), *_figures(found, [t])) for t in tensors]
+    tabulate(_TENSORS, rows, 3, _DISPENSABLE)
+
+
+def _figures(found: Headers, tensors: Iterable[SourceTensor]) -> tuple[str, str, str, str]:
+    tensors = list(tensors)
+    elements, size = sum(t.elements for t in tensors), sum(t.bytes for t in tensors)
+    share = f"{100 * size / found.length:.1f} %" if found.length else "-"
+    return f"{elements:,}", fmt.size(size), share, fmt.number(fmt.bits(size, elements))
+
+
+def _dtypes(tensors: Iterable[SourceTensor]) -> str:
+    return ", ".join(dict.fromkeys(safe(t.dtype) for t in tensors))
+
+
+def _facts(found: Headers, shown: int | None) -> None:
+    for key in _FACTS:
+        if value := found.metadata.get(key):
+            prose(f"{key.partition('.')[2]}: {safe(value)}")
+    if shown is not None and shown < len(found.tensors):
+        prose(f"{fmt.plural(shown, 'tensor')} of {len(found.tensors):,} shown; totals are of the whole")
+    prose(
+        f"{found.kind}, {fmt.plural(len(found.tensors), 'tensor')}, {found.elements:,} weights: "
+        f"{fmt.size(found.length)}, {fmt.number(fmt.bits(found.length, found.elements))} bits/weight"
+    )
+    for remark in found.remarks:
+        prose(remark)
+    would = " · ".join(f"{way} about {fmt.size(size)}" for way, size in _would(found).items())
+    prose(f"encoded it would be: {would}")
+
+
+def _would(found: Headers) -> dict[str, int]:
+    """Bytes that the tensors would take, encoded, by what is known of trained models."""
+    return {"int8": found.bytes_with(INT8_BITS), f"{_BITS} bits": found.bytes_with(_BITS)}
+
+
+def _record(found: Headers, shown: list[SourceTensor]) -> dict[str, Any]:
+    int8, few = _would(found).values()
+    return {
+        "path": found.place,
+        "kind": found.kind,
+        "metadata": dict(found.metadata),
+        "remarks": list(found.remarks),
+        "totals": {
+            "tensors": len(found.tensors),
+            "elements": found.elements,
+            "stored_bytes": found.length,
+            "overhead_bytes": found.length - sum(t.bytes for t in found.tensors),
+            "bits_per_weight": fmt.bits(found.length, found.elements),
+        },
+        "estimates": {"int8_bytes": int8, "rate_4_bits_bytes": few},
+        "tensors": [{**t.to_dict(), "role": role_of(t.name)} for t in shown],
+    }
