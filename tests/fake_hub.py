@@ -19,7 +19,8 @@ COMMITS = {"main": "a" * 40, "v1": "b" * 40}
 
 
 class Hub:
-    """Repositories by name and commit, the tokens that private ones want, and requests so far."""
+    """Repositories by name and commit, the tokens that private ones want, requests so far, and bytes of files that were
+    sent."""
 
     def __init__(self) -> None:
         self.folders: dict[tuple[str, str], Path] = {}
@@ -36,6 +37,7 @@ class Hub:
         self.commits: list[tuple[str, str, str, str]] = []
         """The repository, the branch, the message and the token of each commit."""
         self.refuses = False
+        self.sent = 0
         self.url = ""
 
     def add(self, name: str, folder: Path, revision: str = "main") -> None:
@@ -169,20 +171,22 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                     self.send(404, b"", X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
                     return
                 body = (folder / file).read_bytes()
-                about = {"ETag": f'"{_oid(folder / file)}"', "X_Repo_Commit": commit}
-                part = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "") if hub.ranges else None
+                about = {"ETag": f'"{_oid(folder / file)}"', "X_Repo_Commit": commit, "Accept_Ranges": "bytes"}
+                part = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "") if hub.ranges else None
                 if part is None or not body:
+                    hub.sent += len(body) if self.command == "GET" else 0
                     self.send(200, body, **about)
                     return
-                begin, end = int(part[1]), min(int(part[2]) + 1, len(body))
+                begin, end = int(part[1]), min(int(part[2] or len(body)) + 1, len(body))
                 if self.command == "GET":
                     hub.parts.append((f"{name}/{file}", begin, end))
                 if hub.failures > 0 and self.command == "GET":
                     hub.failures -= 1
                     self.send(503, b"busy")
                 elif begin >= len(body):
-                    self.send(416, b"")
+                    self.send(416, b"", Content_Range=f"bytes */{len(body)}")
                 else:
+                    hub.sent += end - begin if self.command == "GET" else 0
                     self.send(206, body[begin:end], Content_Range=f"bytes {begin}-{end - 1}/{len(body)}", **about)
 
     return Handler

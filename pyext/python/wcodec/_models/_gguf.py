@@ -23,7 +23,7 @@ from .. import _quantized, _torch
 from .._errors import FormatError, InputError, UnsupportedError
 from .._foreign import MOST_LAYERS, by_transformers
 from .._gguf import GgufFile, GgufTensor
-from . import _gguf_rope
+from . import _gguf_config
 from ._checkpoint import Checkpoint
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -252,7 +252,7 @@ def _describe(file: GgufFile, folder: Path, dtype: torch.dtype) -> None:
         if not config.architectures:
             config.architectures = [transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
         config.dtype = dtype
-        _gguf_rope.restore(file, config)
+        _gguf_config.restore(file, config)
         config.save_pretrained(folder)
         ids = {key: getattr(config, key, None) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         transformers.GenerationConfig(**ids).save_pretrained(folder)

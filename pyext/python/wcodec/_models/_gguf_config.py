@@ -1,8 +1,9 @@
-"""Rotations of Llama 3.1 and later, which transformers does not read from GGUF files.
+"""Parts of a config that a GGUF file has and transformers does not read from it.
 
-llama.cpp keeps what its conversion made of the config, a factor for each frequency in ``rope_freqs.weight``. With the
-numbers that all these models have in common the config is found again, or it is an error: a model that goes on without
-the factors is another one, also on short texts.
+Widths of experts and the number of positions are among its metadata. Rotations of Llama 3.1 and later are not:
+llama.cpp keeps what its conversion made of them, a factor for each frequency in ``rope_freqs.weight``. With the numbers
+that all these models have in common the config is found again, or it is an error: a model that goes on without the
+factors is another one, also on short texts.
 """
 
 from __future__ import annotations
@@ -22,11 +23,27 @@ _LOW, _HIGH, _LENGTH = 1.0, 4.0, 8192
 _NEAR = 1e-4
 
 
-def restore(file: GgufFile, config: Any) -> None:
-    """Sets the rotations of a config as the file's factors have them.
+# Attributes of configs, by the ends of keys.
+_LEFT_OUT = {
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    "context_length": "n_positions",
+}
 
-    :raises UnsupportedError: if they are no factors of Llama 3.
+
+def restore(file: GgufFile, config: Any) -> None:
+    """Sets what transformers left out of a config.
+
+    :raises UnsupportedError: if its rotations are of another kind than those of Llama 3.
     """
+    for key, attribute in _LEFT_OUT.items():
+        value = file.metadata.get(f"{file.architecture}.{key}", "")
+        if value.isdigit() and hasattr(config, attribute):
+            setattr(config, attribute, int(value))
+    _rotations(file, config)
+
+
+def _rotations(file: GgufFile, config: Any) -> None:
     if _TENSOR not in file:
         return
     factors = file.read(_TENSOR, "F32").view(np.float32)
