@@ -22,7 +22,7 @@ NVCOMP_gpu := nvidia-libnvcomp-cu12==6.0.0.12
 nvcomp_stamp = $(NVCOMP)/$(1)/$(subst ==,-,$(NVCOMP_$(1)))
 
 # What the extras torch, transformers, shell, test and docs in pyproject.toml name.
-TEST_TOOLS := 'accelerate>=1.0' 'argparse-manpage>=4.6' 'furo>=2024.8.6' 'ipykernel>=6.29' 'jupytext>=1.16' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' \
+TEST_TOOLS := 'accelerate>=1.0' 'argparse-manpage>=4.6' 'furo>=2024.8.6' 'gguf>=0.19' 'ipykernel>=6.29' 'jupytext>=1.16' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' \
 	'myst-parser>=4.0' 'nbclient>=0.10' 'nbconvert>=7.16' 'peft>=0.21' 'pyte>=0.8' 'pytest>=8.0' 'pytest-xdist>=3.5' 'ruff>=0.6' 'safetensors>=0.4' 'shtab>=1.13' 'sphinx>=8.1' \
 	'torch>=2.2' 'transformers>=5.0' 'xxhash>=3.4' 'zstandard>=0.22'
 RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels --package wcodec-tui --lib

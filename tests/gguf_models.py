@@ -46,6 +46,28 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]], dict[str, t
          "attn_norm.bias": (HIDDEN,), "ffn_norm": (HIDDEN,), "ffn_norm.bias": (HIDDEN,)},
         {"position_embd.weight": (1024, HIDDEN), "output_norm.bias": (HIDDEN,)},
     ),
+    "lfm2": (
+        {"attention.head_count_kv": [0, KV], "shortconv.l_cache": 3},
+        _DENSE | _NORMS,
+        {"token_embd_norm.weight": (HIDDEN,), "blk.0.shortconv.conv.weight": (HIDDEN, 3),
+         "blk.0.shortconv.in_proj.weight": (3 * HIDDEN, HIDDEN), "blk.0.shortconv.out_proj.weight": (HIDDEN, HIDDEN),
+         **{f"blk.1.{n}.weight": s for n, s in _LINES.items()},
+         "blk.1.attn_q_norm.weight": (HEAD,), "blk.1.attn_k_norm.weight": (HEAD,)},
+    ),
+    "qwen35": (
+        {"attention.key_length": HEAD, "ssm.time_step_rank": 4, "full_attention_interval": 2, "ssm.conv_kernel": 4,
+         "ssm.state_size": 8, "ssm.group_count": 2, "ssm.inner_size": 32, "rope.dimension_sections": [2, 1, 1, 0],
+         "rope.dimension_count": 8},
+        _DENSE | {"attn_norm": (HIDDEN,), "post_attention_norm": (HIDDEN,)},
+        {"blk.0.attn_qkv.weight": (64, HIDDEN), "blk.0.attn_gate.weight": (32, HIDDEN),
+         "blk.0.ssm_alpha.weight": (4, HIDDEN), "blk.0.ssm_beta.weight": (4, HIDDEN),
+         "blk.0.ssm_conv1d.weight": (64, 4),
+         "blk.0.ssm_norm.weight": (8,), "blk.0.ssm_out.weight": (HIDDEN, 32), "blk.0.ssm_a": (4,),
+         "blk.0.ssm_dt.bias": (4,), "blk.1.attn_q.weight": (2 * HIDDEN, HIDDEN),
+         "blk.1.attn_k.weight": (KV * HEAD, HIDDEN), "blk.1.attn_v.weight": (KV * HEAD, HIDDEN),
+         "blk.1.attn_output.weight": (HIDDEN, HIDDEN), "blk.1.attn_q_norm.weight": (HEAD,),
+         "blk.1.attn_k_norm.weight": (HEAD,)},
+    ),
 }  # fmt: skip
 """By architecture: keys of its own, tensors of a layer, and others."""
 
@@ -99,8 +121,11 @@ def write(
     tensors = []
     for name, shape in shapes.items():
         weights = rng.normal(1.0 if "norm" in name else 0.0, 0.1, shape).astype(np.float32)
+        if name.endswith("ssm_a"):
+            # It is a negative exponential.
+            weights = -np.exp(weights)
         # As llama.cpp does it, what is small stays in float32, and so does what chooses experts.
-        if len(shape) == 1 or "ffn_gate_inp" in name or plain == "F32":
+        if len(shape) == 1 or shape[-1] % 32 or "ffn_gate_inp" in name or plain == "F32":
             tensors.append(numbers(name, weights))
         elif plain == "F16":
             tensors.append(numbers(name, weights.astype(np.float16)))

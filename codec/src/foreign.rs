@@ -30,7 +30,7 @@ const UNPACK_TAR: &str = "unpack it first: tar -xf FILE";
 pub(crate) const LITTLE_ENDIAN: &str =
     "take a little-endian one, or convert it: gguf_convert_endian.py of llama.cpp, with the order 'little'";
 
-/// What helps where a GGUF file was split.
+/// The advice for a GGUF file that was split.
 pub(crate) const MERGE_GGUF: &str = "put the parts together (llama-gguf-split --merge FIRST OUT.gguf), and encode that; or encode the .safetensors \
      checkpoint that it was made from";
 

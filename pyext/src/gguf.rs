@@ -50,7 +50,7 @@ impl Gguf {
         self.0.tensors().iter().enumerate().map(one).collect::<Value>().to_string()
     }
 
-    /// What the file says of itself, each value as a short text.
+    /// The metadata, each value as a short text.
     fn metadata(&self) -> BTreeMap<String, String> {
         self.0.metadata().clone()
     }

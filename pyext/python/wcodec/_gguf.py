@@ -16,7 +16,7 @@ from . import _format as fmt
 from . import _native
 from ._errors import UnsupportedError
 
-# What the values of blocks are of, and how much of it.
+# The dtype of what blocks are decoded to.
 _VALUES = "BF16"
 
 
@@ -53,7 +53,7 @@ class GgufFile:
         found: list[dict[str, Any]] = json.loads(self._open.tensors())
         self.tensors = [GgufTensor(**{**one, "shape": tuple(one["shape"])}) for one in found]
         self.metadata = self._open.metadata()
-        """What the file says of itself, each value as a short text."""
+        """Its metadata, each value as a short text."""
         self._places = {tensor.name: place for place, tensor in enumerate(self.tensors)}
 
     def __getitem__(self, name: str) -> GgufTensor:
@@ -84,8 +84,8 @@ class GgufFile:
 
     @property
     def dtype(self) -> str:
-        """What its weights are as numbers: the shorter dtype that weights are stored in, since norms are in float32
-        beside them; bfloat16 where they are in blocks."""
+        """The dtype of its weights as numbers: bfloat16 if they are in blocks, otherwise the shorter one that it has,
+        since norms are in float32 beside weights."""
         found = {tensor.dtype for tensor in self.tensors}
         return next((dtype for dtype in (None, "BF16", "F16") if dtype in found), "F32") or _VALUES
 
@@ -122,10 +122,10 @@ class GgufFile:
             )
         other = next((tensor for tensor in self.tensors if not tensor.decoded), None)
         if other is not None:
+            kind = f"GGUF's type {other.kind.removeprefix('type ')}"
             raise UnsupportedError(
-                f"{self.path}: tensor '{other.name}': its weights are of GGUF's type "
-                f"{other.kind.removeprefix('type ')}, which is not decoded (take a file of another type, such as Q8_0 "
-                "or Q4_K)",
+                f"{self.path}: tensor '{other.name}': its weights are of {kind}, which is not decoded (take a file of "
+                "another type, such as Q8_0 or Q4_K)",
                 file=self.path,
                 tensor=other.name,
             )
@@ -137,7 +137,7 @@ def is_gguf(source: object) -> bool:
 
 
 def remark(source: object, stored: int) -> str | None:
-    """What there is to know of encoding a file whose weights are quantized; nothing of other sources.
+    """A remark on encoding a file whose weights are quantized already; nothing on other sources.
 
     :param stored: bytes of what was made of it.
     """

@@ -88,10 +88,7 @@ def of_path(path: str | os.PathLike[str]) -> Headers:
     """
     place = Path(path)
     if place.is_dir() and not _safetensors_in(place):
-        found = sorted(place.glob("*.gguf"))
-        if len(found) != 1:
-            raise which_of(os.fspath(path), [p.name for p in found])
-        place = found[0]
+        place /= only(os.fspath(path), [p.name for p in place.glob("*.gguf")])
     if place.is_file() and is_gguf(place):
         return of_gguf(GgufFile(place), os.fspath(path))
     places = _native.checkpoint(place, False)[0]
@@ -139,19 +136,25 @@ def of_entry(name: str, entry: Mapping[str, Any], file: str) -> SourceTensor:
     return SourceTensor(name, dtype, shape, prod(shape), end - begin, is_weights, file)
 
 
-def which_of(place: str, names: Iterable[str]) -> InputError | FileMissingError:
-    """The error of a place with several GGUF files, or with nothing to look at."""
-    found = list(names)
+def only(place: str, names: Iterable[str]) -> str:
+    """The one GGUF file of a place.
+
+    :raises FileMissingError: if there is none.
+    :raises InputError: if there are several.
+    """
+    found = sorted(names)
     if not found:
-        return FileMissingError(
+        raise FileMissingError(
             f"{place}: there is no .wcodec, .safetensors or .gguf file in it (check the path)", file=place
         )
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return InputError(
-        f"{place}: there are {len(found)} GGUF files (name one of them: {place.rstrip('/')}/FILE): "
-        f"{', '.join(found[:5])}{more}",
-        file=place,
-    )
+    if len(found) > 1:
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        listed = ", ".join(found[:5]) + more
+        raise InputError(
+            f"{place}: there are {len(found)} GGUF files: {listed} (name one of them: {place.rstrip('/')}/FILE)",
+            file=place,
+        )
+    return found[0]
 
 
 def _safetensors_in(folder: Path) -> bool:
@@ -166,4 +169,4 @@ def _header(file: Path) -> dict[str, Any]:
     return found
 
 
-__all__ = ["INT8_BITS", "Headers", "SourceTensor", "of_entry", "of_gguf", "of_path", "which_of"]
+__all__ = ["INT8_BITS", "Headers", "SourceTensor", "of_entry", "of_gguf", "of_path", "only"]

@@ -12,11 +12,11 @@ from . import _places
 from ._errors import CorruptError, FileMissingError, UnsupportedError
 from ._foreign import said
 from ._gguf import GgufFile
-from ._headers import Headers, SourceTensor, of_gguf, which_of
+from ._headers import Headers, SourceTensor, of_gguf, only
 
 # Owner, name, and the file where it is one of several.
 _NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:/(.+\.gguf))?", re.ASCII)
-# What is asked for first, and how much more then: headers with a tokenizer's words have some MB.
+# Bytes that are asked for first, and by how much more then: headers with a tokenizer's words have some MB.
 _FIRST, _MORE, _MOST = 1 << 20, 4, 64 << 20
 _SECONDS = 10
 
@@ -59,9 +59,7 @@ def of_repository(name: str) -> Headers:
     except Exception as error:
         raise _unreachable(name, error) from None
     ggufs = sorted(n for n in sizes if n.endswith(".gguf"))
-    if file is None and len(ggufs) != 1:
-        raise which_of(name, ggufs)
-    chosen = file or ggufs[0]
+    chosen = only(name, ggufs) if file is None else file
     if chosen not in sizes:
         raise FileMissingError(f"{name}: the repository has no file {chosen!r} (it has {', '.join(ggufs)})", file=name)
     return _of_gguf(repository, chosen, sizes[chosen])
@@ -129,7 +127,7 @@ def _range(repository: str, file: str, begin: int, end: int) -> bytes:
 
 
 def _following() -> dict[str, Any]:
-    """What makes a session follow links: httpx asks to be told, and requests does it."""
+    """The option that makes a session follow links: httpx asks to be told, and requests does it."""
     from huggingface_hub.utils import get_session
 
     return {"follow_redirects": True} if type(get_session()).__module__.startswith("httpx") else {}

@@ -121,7 +121,7 @@ impl Original {
     pub fn checkpoint(&self) -> Result<&Checkpoint> {
         match self {
             Self::Gguf(_) => Err(Error::unsupported("GGUF files are looked at, not encoded")
-                .advice("encode the checkpoint that this one was made from")),
+                .advice("run wcodec encode FILE.gguf -o OUT/, or better, encode the checkpoint that it was made from")),
             Self::Checkpoint(c) => match (0..c.tensors().len()).find(|&i| c.missing(i) > 0) {
                 Some(i) => Err(Error::corrupt(format!("{} bytes of it are missing", c.missing(i)))
                     .tensor(&c.tensors()[i].name)

@@ -146,7 +146,7 @@ pub(super) struct Header<'a> {
     pub file: &'a InputFile,
     pub at: u64,
     pub end: u64,
-    /// What the operating system said, which is no fault of the header.
+    /// The operating system's error, which is no fault of the header.
     pub failed: Option<Error>,
 }
 

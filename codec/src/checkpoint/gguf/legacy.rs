@@ -2,7 +2,7 @@
 
 use super::blocks::{half, int};
 
-/// What the 16 codes of `IQ4_NL` and `IQ4_XS` stand for: steps that are narrow around zero.
+/// The values of the 16 codes of `IQ4_NL` and `IQ4_XS`: steps are narrow around zero.
 pub(super) const UNEVEN: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// The two codes of each byte of 16: low halves first, then high ones.

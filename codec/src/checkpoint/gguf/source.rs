@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Gguf;
 use super::header::LONGEST;
+use super::values::not_to;
 use crate::cancel::Cancel;
 use crate::checkpoint::{Source, SourceBytes, SourceTensor};
 use crate::error::{Error, Result};
@@ -38,12 +39,11 @@ impl GgufSource {
     /// As for [`Gguf::open`]; the file is a part of a split one.
     pub fn open(path: &Path, dtype: Dtype) -> Result<Self> {
         if !dtype.is_quantizable() {
-            return Err(Error::input(format!("weights are decoded to F32, F16 or BF16, not to {dtype}")));
+            return Err(not_to(dtype));
         }
         let file = Gguf::open(path)?;
         if let Some((part, count)) = file.part() {
-            let what =
-                format!("this is part {part} of {count} of a split GGUF file, whose other tensors are in the others");
+            let what = format!("this is part {part} of {count} of a split GGUF file");
             return Err(Error::unsupported(what).file(path).advice(foreign::MERGE_GGUF));
         }
         let tensors = file
@@ -51,7 +51,7 @@ impl GgufSource {
             .iter()
             .map(|t| SourceTensor {
                 name: t.name.clone(),
-                // Of a type that is not decoded, reading says so: such a tensor can be left out.
+                // Reading says that a type is not decoded: such a tensor can be left out.
                 dtype: t.dtype.unwrap_or(dtype),
                 shape: t.shape.clone(),
                 alias_of: None,
@@ -74,12 +74,12 @@ impl Source for GgufSource {
 
     fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
         let t = &self.file.tensors()[index];
-        let count = usize::try_from(t.elements)
-            .map_err(|_| Error::format("its shape is too large").tensor(&t.name).file(&self.path))?;
+        // A tensor that no memory holds is not in the file either.
+        let count = usize::try_from(t.elements).unwrap_or(usize::MAX);
         self.file.read_values(index, (0, count), self.dtype, pool, cancel).map(SourceBytes::Owned)
     }
 
-    /// What the file says of the model in a line each; the tokenizer's words and templates are left out.
+    /// The model's facts of a line each; the tokenizer's words and templates are left out.
     fn metadata(&self) -> BTreeMap<String, String> {
         let kept = |(key, value): &(&String, &String)| {
             !key.starts_with("tokenizer.") && !value.starts_with("list of ") && value.chars().count() < LONGEST

@@ -15,7 +15,7 @@ const PIECE: usize = 1 << 18;
 const AT_ONCE: usize = 1 << 12;
 
 impl GgufTensor {
-    /// What its weights are as numbers: what it is stored in, or for those in blocks the dtype that is wanted.
+    /// The dtype of its weights as numbers: the stored one, or for blocks the one that is wanted.
     ///
     /// # Errors
     /// Its blocks are of a type that is not decoded.
@@ -33,6 +33,11 @@ impl GgufTensor {
                 .advice("leave it out (--skip), or take a file of another type, such as Q8_0 or Q4_K")
         })
     }
+}
+
+/// The error of a dtype that blocks do not become.
+pub(super) fn not_to(dtype: Dtype) -> Error {
+    Error::input(format!("weights are decoded to F32, F16 or BF16, not to {dtype}")).advice("ask for one of these")
 }
 
 /// A type as messages name it.
@@ -62,7 +67,8 @@ impl Gguf {
         let t = &self.tensors[index];
         let of = |e: Error| e.tensor(&t.name);
         if first.checked_add(count as u64).is_none_or(|end| end > t.elements) {
-            return Err(of(Error::input(format!("{count} weights from {first} on are not in it"))));
+            let what = format!("{count} weights from {first} on are not in it");
+            return Err(of(Error::input(what).advice("read rows that it has")));
         }
         if let Some(stored) = t.dtype {
             let size = stored.size();
@@ -91,7 +97,7 @@ impl Gguf {
             Dtype::BF16 => {
                 self.decoded(index, begin, count, blocks, (pool, cancel), |v| bf16::from_f32(v).to_le_bytes())
             }
-            other => Err(Error::input(format!("weights are decoded to F32, F16 or BF16, not to {other}"))),
+            other => Err(not_to(other)),
         };
         made.map_err(of)
     }

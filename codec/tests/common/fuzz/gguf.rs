@@ -52,7 +52,7 @@ fn values(file: &Gguf, i: usize) {
         (Ok(as_numbers), Ok(read)) => {
             assert!(read.len() == count * as_numbers.size() && (file.missing(i) == 0 || count == 0), "{t:?}");
         }
-        // What is not there, and what is beyond what is read here.
+        // It is not in the file, or larger than is asked for here.
         (Ok(_), Err(e)) => {
             assert!(file.missing(i) > 0 || t.elements > 1 << 40 || t.offset > file.file_len(), "{t:?}: {e}")
         }

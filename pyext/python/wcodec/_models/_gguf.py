@@ -12,7 +12,6 @@ import importlib.util
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,13 @@ import torch
 
 from .. import _quantized, _torch
 from .._errors import FormatError, InputError, UnsupportedError
-from .._foreign import MOST_LAYERS, by_transformers
-from .._gguf import GgufFile, GgufTensor
+from .._foreign import MOST_LAYERS, by_transformers, said
+from .._gguf import GgufFile
+from .._options import shown
 from . import _gguf_config
 from ._checkpoint import Checkpoint
+from ._gguf_rules import FLOATS, rules_for
 
-_FLOATS = ("F64", "F32", "F16", "BF16")
-# Tensors with which transformers calculates: whatever they are stored in, that is done in float32.
-_COMPUTED = ("norm", "ssm_a")
 # Folders of models in memory, which read their tokenizers from there: until the process ends.
 _kept: list[tempfile.TemporaryDirectory[str]] = []
 
@@ -88,7 +86,7 @@ class GgufModel:
         return {**options, "calibrate": found}
 
     def metadata(self) -> dict[str, str]:
-        """What the file says of where it comes from."""
+        """The file's statements of its origin."""
         found = self.file.metadata.items()
         return {key: value for key, value in found if key.startswith("general.") and not value.startswith("list of ")}
 
@@ -106,24 +104,12 @@ class GgufCheckpoint(Checkpoint):
     def __init__(self, file: GgufFile, model: Any, dtype: torch.dtype) -> None:
         self.path, self.files = file.path, [file.path.name]
         self.quantized = _quantized.NOTHING
-        self._file, self._wanted = file, dtype
-        self._word = _word(dtype)
+        self._wanted = dtype
         self._shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
         with by_transformers(file.path, "cannot name its weights"):
-            self._processor, self._map = _mapping(file, model)
-        self._sources = self._found()
+            self._rules = rules_for(file, model, _word(dtype))
+        self._sources = self._rules.sources
         self._stack: tuple[str, torch.Tensor] | None = None
-
-    def _found(self) -> dict[str, list[GgufTensor]]:
-        """By the names of parameters, the tensors that they are made of; tensors that no parameter is made of, such as
-        tables of rotations, are left out, as transformers does."""
-        out: dict[str, list[GgufTensor]] = {}
-        for tensor in self._file.tensors:
-            # Experts have no ending in a model.
-            name = self._map.get(tensor.name) or self._map.get(tensor.name.removesuffix(".weight"))
-            if name is not None:
-                out.setdefault(name, []).append(tensor)
-        return out
 
     def __iter__(self) -> Any:
         return iter(self._sources)
@@ -142,7 +128,7 @@ class GgufCheckpoint(Checkpoint):
 
     def is_float(self, key: str) -> bool:
         """Whether a tensor has elements that are rounded when it is encoded."""
-        return all(part.dtype is None or part.dtype in _FLOATS for part in self._sources[key])
+        return all(part.dtype is None or part.dtype in FLOATS for part in self._sources[key])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -170,26 +156,8 @@ class GgufCheckpoint(Checkpoint):
         return self[name] if index is None else self.of_stack(name, index)
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        parts = self._sources[key]
-        moved = all(len(part.shape) > 1 and not any(word in part.name for word in _COMPUTED) for part in parts)
-        word = self._word if moved else "F32"
-        stored = {part.dtype or word for part in parts}
-        # Where values are only moved, the bits of bfloat16 may be taken for whole numbers; they take half of float32.
-        as_bits = moved and stored == {"BF16"}
-        parsed: dict[str, dict[str, torch.Tensor]] = {"tensors": {}}
-        made: torch.Tensor | None = None
         with by_transformers(self.path, f"cannot make '{key}' of it"):
-            for part in parts:
-                data = self._file.read(part.name, word)
-                alike = moved and len(stored) == 1
-                values = data.view(np.int16) if as_bits else _numbers(data, part.dtype or word, alike)
-                result = self._processor.process(
-                    weights=values.reshape(part.shape), name=part.name, tensor_key_mapping=self._map,
-                    parsed_parameters=parsed,
-                )  # fmt: skip
-                # Where several tensors make one, or a name of its own is wanted, transformers puts it there.
-                given = None if result.name is None else torch.from_numpy(np.ascontiguousarray(result.weights))
-                made = parsed["tensors"].get(key) if given is None else given
+            made = self._rules.value(key)
         if made is None or tuple(made.shape) != self.shape(key):
             there = None if made is None else list(made.shape)
             raise FormatError(
@@ -197,22 +165,11 @@ class GgufCheckpoint(Checkpoint):
                 file=self.path,
                 tensor=key,
             )
-        if as_bits:
-            made = made.view(torch.bfloat16)
         return made.to(self._wanted) if made.is_floating_point() and made.dim() > 1 else made
 
 
 def _word(dtype: torch.dtype) -> str:
     return {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}[dtype]
-
-
-def _numbers(data: np.ndarray[Any, Any], dtype: str, as_stored: bool) -> np.ndarray[Any, Any]:
-    """Bytes as numbers: floating point as it is stored, or as float32, which NumPy has in place of bfloat16, too."""
-    if dtype == "BF16":
-        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    kind = {"F": "f", "I": "i", "U": "u"}[dtype[0]]
-    values = data.view(f"<{kind}{int(dtype[1:]) // 8}")
-    return values if as_stored or dtype not in _FLOATS else values.astype(np.float32)
 
 
 def _require() -> None:
@@ -225,29 +182,23 @@ def _require() -> None:
         )
 
 
-def _mapping(file: GgufFile, model: Any) -> tuple[Any, Mapping[str, str]]:
-    """What undoes llama.cpp's changes, and parameters of a model by the names of the file's tensors."""
-    from transformers import modeling_gguf_pytorch_utils as rules
-
-    kind = rules.TENSOR_PROCESSORS.get(file.architecture, rules.TensorProcessor)
-    processor = kind(config=model.config.get_text_config().to_dict())
-    return processor, rules.get_gguf_hf_weights_map(model, processor)
-
-
 def _describe(file: GgufFile, folder: Path, dtype: torch.dtype) -> None:
     """Writes the config and the tokenizer of a file."""
     import transformers
 
     where, name = os.fspath(file.path.absolute().parent), file.path.name
     try:
-        with by_transformers(file.path, "makes no config of it"):
-            config = transformers.AutoConfig.from_pretrained(where, gguf_file=name)
-    except FormatError as error:
+        config = transformers.AutoConfig.from_pretrained(where, gguf_file=name)
+        what = ""
+    except Exception as error:
+        what = said(error)
+    if what:
         raise UnsupportedError(
-            f"{error} (transformers {transformers.__version__} reads the architectures that it knows; an output that "
-            f"ends with .wcodec is made of any file: this is {file.architecture!r})",
+            f"{file.path}: transformers {transformers.__version__} makes no config of a GGUF file of architecture "
+            f"{shown(file.architecture)}: {what} (upgrade transformers; or name an output that ends with .wcodec, "
+            "which keeps the file's own names)",
             file=file.path,
-        ) from None
+        )
     with by_transformers(file.path, "makes no config of it"):
         if not config.architectures:
             config.architectures = [transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]

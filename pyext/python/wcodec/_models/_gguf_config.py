@@ -65,7 +65,7 @@ def _rotations(file: GgufFile, config: Any) -> None:
 
 
 def _llama3(base: float, factor: float, count: int) -> npt.NDArray[np.float64]:
-    """What each frequency is divided by."""
+    """The divisors of frequencies."""
     out = np.ones(count)
     for i in range(count):
         wave = 2 * math.pi * base ** (i / count)

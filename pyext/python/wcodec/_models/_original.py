@@ -79,9 +79,12 @@ def original_model(
 
 def _of_gguf(path: Path, device: str | torch.device, dtype: Any) -> tuple[Any, Path]:
     """The model of a GGUF file, and the folder of its tokenizer."""
+    from ..nn._layer import computing_dtype
     from ._gguf import GgufModel
 
-    where, found = _devices.place(device), GgufModel(path)
+    # Without a dtype, weights are what a folder of them has.
+    stored = None if dtype is None or dtype == "auto" else computing_dtype(dtype)
+    where, found = _devices.place(device), GgufModel(path, stored)
     found.keep()
     config = config_of(found.folder)
     if dtype is None:
