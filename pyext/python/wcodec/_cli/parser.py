@@ -56,7 +56,7 @@ def build_parser() -> Parser:
         return sub
 
     _encode(add(
-        "encode", "commands.encode", "compress a model: a folder, or a .safetensors file",
+        "encode", "commands.encode", "compress a model: a folder, a file, or a name on the Hugging Face Hub",
         "wcodec encode path/to/model small/ --bits 4",
     ))  # fmt: skip
     _decode(add(
