@@ -435,7 +435,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**given)).eval()
     wcodec.compress_(model, progress=False)
     wcodec.save_pretrained(model, place)
-    (place / "config.json").write_text(json.dumps(CONFIG))
+    (place / "config.json").write_text(json.dumps({**CONFIG, "transformers_weights": "model.wcodec"}))
     (place / "generation_config.json").write_text('{"max_length": 20, "eos_token_id": 2, "do_sample": false}')
     assert wcodec.load_model(place)
     return place
@@ -511,6 +511,7 @@ def test_folders(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         shutil.copytree(folder, place)
         if number % 3 == 0:
             # An ordinary checkpoint, in shards or with an index that is not one.
+            wcodec.decompress(place / "model.wcodec", place / "model.safetensors", progress=False)
             (place / "model.wcodec").unlink()
             shards = {
                 "weight_map": {"model.norm.weight": "model.safetensors", "x": "model.safetensors"},
