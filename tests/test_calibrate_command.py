@@ -96,7 +96,7 @@ def test_a_source_that_is_no_language_model(folder: Path, tmp_path: Path) -> Non
         wcodec.compress(alone, tmp_path / "x.wcodec", bits=3, calibrate=True, progress=False)
 
 
-# How much
+# Amounts of text
 
 
 def test_large_models_see_fewer_tokens_on_a_cpu() -> None:
@@ -135,7 +135,7 @@ def test_amounts_that_make_no_sense(options: dict[str, Any], message: str) -> No
         wcodec.collect_statistics(llama(), **options)
 
 
-# Where
+# Devices
 
 
 def test_a_gpu_is_taken_where_there_is_one_with_room(monkeypatch: pytest.MonkeyPatch) -> None:

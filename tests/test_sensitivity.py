@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(model: Path) -> wcodec.SensitivityReport:
-    """Of the trained model of the repository."""
+    """The trained model of the repository."""
     ids = torch.tensor(
         transformers.AutoTokenizer.from_pretrained(model)((model / "heldout.txt").read_text())["input_ids"]
     )

@@ -200,8 +200,8 @@ def _chosen(
     trust_remote_code: bool = False,
     calibration_tokens: int | None = None,
 ) -> Iterator[tuple[_EncodeOptions, _ChooseLevels | None, ProgressCallback | None]]:
-    """What the native encoder takes: options, what chooses levels where scheme ``rate`` is calibrated, and what is told
-    how far it is."""
+    """Options for the native encoder, the function that chooses levels where scheme ``rate`` is calibrated, and the
+    one that is told of progress."""
     calibrate = calibration(calibrate)
     if calibrate is None:
         if calibration_tokens is not None:

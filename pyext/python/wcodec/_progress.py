@@ -66,8 +66,7 @@ class Stages:
             at += share
 
     def of(self, stage: str) -> Callable[..., None]:
-        """What is called as ``(done, total)`` while a stage is at work, and with the name of what is, if there is
-        one."""
+        """A function to be called as ``(done, total)`` while a stage is at work, and with a name for what is."""
         begin, share = self._places[stage]
 
         def step(done: int, total: int, what: str = stage) -> None:

@@ -1,4 +1,4 @@
-"""How much text calibration looks at, and where it computes, if nothing is said."""
+"""Defaults of calibration: how much text it looks at, and on which device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._errors import DeviceError, InputError
 from .._measure import _models
 from . import _text
 
-# What is looked at on a GPU, and of small models everywhere: beyond it, statistics hardly change.
+# Tokens on a GPU, and of small models everywhere: beyond it, statistics hardly change.
 MOST_TOKENS = 1 << 15
 # Fewer say too little of what inputs have in common.
 FEWEST_TOKENS = 1 << 11
@@ -22,7 +22,7 @@ _CPU_WORK = 5.5e11
 _WINDOWS = 16
 _MOST_WINDOWS = 64
 _SHORTEST = 64
-# What a model takes of a GPU's memory while it is measured: so many times its weights, and some for activations.
+# Memory of a GPU that a model takes while it is measured: so many times its weights, and some for activations.
 _TIMES, _BESIDES = 1.2, 1 << 30
 
 
@@ -60,7 +60,7 @@ def windows_and_length(
 
 
 def chosen_place(device: torch.device | str | None, needed: int = 0) -> torch.device:
-    """Where calibration computes: as asked for, or on a GPU where there is one that has room, and otherwise the CPU.
+    """The device of a calibration: as asked for, or a GPU where there is one that has room, and otherwise the CPU.
 
     :param device: ``None`` and ``"auto"`` leave the choice.
     :param needed: bytes of the weights that are to be there.

@@ -304,7 +304,7 @@ def _folder_of(src: Any) -> Path | None:
 
 
 def _place_of(model: Any, device: torch.device | str | None, needed: int) -> torch.device:
-    """Where to compute: where it was said, where the model is, or on a GPU that has room for what is needed."""
+    """The device to compute on: as asked for, where the model is, or a GPU that has room for what is needed."""
     if model is not None and device is None:
         return _models.device_of(model)
     return _amount.chosen_place(device, needed)

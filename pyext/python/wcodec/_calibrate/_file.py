@@ -60,7 +60,7 @@ def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) 
 
 
 def description_of(statistics: Statistics) -> dict[str, Any]:
-    """What a file says of statistics in its metadata: everything but second moments."""
+    """The metadata of a file of statistics: everything but second moments."""
     return {
         "version": _VERSION,
         "source": statistics.source,

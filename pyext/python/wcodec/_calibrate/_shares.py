@@ -1,4 +1,4 @@
-"""What errors in each matrix do to the model, by its Fisher information."""
+"""The damage that errors in each matrix do to the model, by its Fisher information."""
 
 from __future__ import annotations
 

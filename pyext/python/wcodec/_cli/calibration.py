@@ -28,7 +28,7 @@ _LONGEST_CONFIG = 1 << 22
 
 def _data(text: str) -> str:
     if os.path.isdir(text):
-        # Of `--calibrate MODEL -o OUT`, where the folder was meant as the source.
+        # In `--calibrate MODEL -o OUT` the folder was meant as the source.
         raise argparse.ArgumentTypeError(f"{text!r} is a folder (name the model before --calibrate, or a file of text)")
     return text
 
@@ -76,7 +76,7 @@ def check_statistics(path: str | None) -> None:
 
 
 def value_of(a: argparse.Namespace) -> Any:
-    """What ``calibrate`` of Python's functions is to be."""
+    """The value for ``calibrate`` of Python's functions."""
     if a.statistics is not None:
         return a.statistics
     if a.calibrate in (None, "none"):

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "wcodec.plan", 1
 # Plans of a hundred thousand tensors take a fifth of it.
 _LONGEST = 1 << 28
-# Of the options of compress, those that say how tensors are encoded. Whatever else a file says is refused.
+# Options of compress that say how tensors are encoded. Whatever else a file says is refused.
 _OPTIONS = frozenset({
     "scheme", "coder", "bits", "trellis", "steps", "rules", "layout", "level", "tile", "table_bits", "include",
     "exclude", "skip", "transpose", "metadata", "feedback",
 })  # fmt: skip
-# What Python raises of a description that has something else somewhere.
+# Errors of Python where a description has something else somewhere.
 _CONTRADICTIONS = (AttributeError, KeyError, IndexError, OverflowError, RecursionError, TypeError, ValueError)
 _MOST_DIMENSIONS = 16
 _T = TypeVar("_T", Candidate, MeasuredQuality, PlannedTensors)
@@ -60,7 +60,7 @@ def save(report: PlanReport, path: str | os.PathLike[str], overwrite: bool = Fal
 
 
 def _statistics(report: PlanReport, place: Path, overwrite: bool) -> dict[str, Any] | None:
-    """Where the statistics are that the plan goes by, and what they are."""
+    """The file of the statistics that the plan goes by, and their digest."""
     if report.statistics_file is not None:
         return asdict(report.statistics_file)
     found = report.recipe.statistics

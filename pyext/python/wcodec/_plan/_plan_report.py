@@ -134,7 +134,7 @@ class PlanReport:
     """``None`` where no text was given."""
     seconds: float
     statistics_file: StatisticsFile | None = None
-    """Of a plan that was read from a file, where the statistics are that it goes by."""
+    """The statistics that the plan goes by, if it was read from a file."""
     _options: dict[str, Any] = field(default_factory=dict, repr=False)
     _shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 

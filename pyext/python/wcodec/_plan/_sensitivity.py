@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .._calibrate import Statistics
     from ._score import Judge
 
-# How many are measured if nothing is said.
+# Tensors that are measured if nothing is said.
 DEFAULT_MEASURED = 10
 # Text that damage is measured on.
 WINDOWS, WINDOW = 4, 256
@@ -149,7 +149,7 @@ def _quantized(model: Any, original: Any, folder: Path | None, options: dict[str
 
 
 def _judge(model: Any, text: Any, tokenizer: Any, windows: int, seed: int, progress: _models.StepCallback) -> Judge:
-    """What measures damage: on the second half of the text, or on other text of the model's own."""
+    """The measure of damage: on the second half of the text, or on other text of the model's own."""
     import torch
 
     from .._calibrate import _text
@@ -190,7 +190,7 @@ def _rows(
     estimated = estimated_kl(statistics, errors)
     if not estimated:
         raise InputError("the statistics are of none of the tensors (collect them from this model)")
-    # Of an embedding the Fisher information is not known: it is measured whatever its place.
+    # The Fisher information of an embedding is not known: it is measured whatever its place.
     unknown = [name for name in errors if name not in estimated]
     ordered = sorted(estimated, key=lambda name: -estimated[name])
     measured: dict[str, tuple[float, float]] = {}

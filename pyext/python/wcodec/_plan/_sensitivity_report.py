@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from .._plot.sensitivity import SensitivityPlots
 
 _HEADINGS = ("layer", "weights", "error", "share", "KL, estimated", "KL alone")
-# What a narrow terminal shows last.
+# Columns that a narrow terminal shows last.
 _DISPENSABLE = ("weights", "error", "KL, estimated")
 
 
 @dataclass(frozen=True)
 class LayerSensitivity:
-    """What quantizing one tensor does to the model while all others are exact."""
+    """The damage that quantizing one tensor does to the model while all others are exact."""
 
     name: str
     weights: int
@@ -30,9 +30,9 @@ class LayerSensitivity:
     """Part of the damage of all tensors, 0 to 1, by the Fisher information, and of an embedding, of which that says
     nothing, by what was measured; ``None`` where neither is known."""
     estimated_kl: float | None
-    """What that says of ``KL(original || quantized)``, nats per token."""
+    """``KL(original || quantized)`` by the Fisher information, nats per token."""
     kl: float | None
-    """The same, measured; ``None`` where it was not."""
+    """``KL(original || quantized)`` as measured; ``None`` where it was not."""
     kl_error: float | None
     """Standard error of that, by what windows of the text differ."""
 
@@ -51,7 +51,7 @@ class LayerSensitivity:
 
 @dataclass(frozen=True, repr=False)
 class SensitivityReport(Sequence[LayerSensitivity]):
-    """What :func:`wcodec.sensitivity` found: the rows of layers, those that suffer most first."""
+    """The result of :func:`wcodec.sensitivity`: a sequence of layers, those that suffer most first."""
 
     model: str
     bits: float
@@ -59,18 +59,18 @@ class SensitivityReport(Sequence[LayerSensitivity]):
     rows: tuple[LayerSensitivity, ...]
     """Those that were measured by what was measured, then the others by what is estimated."""
     tensors: int
-    """How many there are in all."""
+    """Number of tensors in all, rows or not."""
     kl: float | None
-    """What all of them together do, measured; ``None`` where nothing was."""
+    """KL with all of them quantized, measured; ``None`` where nothing was."""
     source: str
-    """What the model ran on: ``self`` for text that it wrote, ``text``, or ``token ids``."""
+    """Text that the model ran on: ``self`` for text that it wrote, ``text``, or ``token ids``."""
     tokens: int
     """Tokens that the Fisher information is of."""
     measured_tokens: int
     """Tokens that damage was measured on."""
     seconds: float
     statistics: Statistics = field(repr=False, compare=False)
-    """What was collected, for ``wcodec.compress(..., calibrate=report.statistics)``."""
+    """Statistics that were collected, for ``wcodec.compress(..., calibrate=report.statistics)``."""
 
     def top(self, n: int = 10) -> SensitivityReport:
         """The ``n`` layers that suffer most, as a report."""

@@ -21,7 +21,7 @@ from ._file import check_source, load, statistics_for
 from ._make import plan
 from ._plan_report import PlanReport
 
-# What may be said when a plan is carried out: it changes nothing of how tensors are encoded.
+# Options that may stand beside a plan: they change nothing of how tensors are encoded.
 _BESIDE_A_PLAN = ("plan", "overwrite", "threads", "metadata", "device", "trust_remote_code", "progress", "calibrate")
 
 
@@ -49,7 +49,7 @@ def compress_by_plan(
 
 
 def _place(src: Any, options: dict[str, Any]) -> Any:
-    """Where a plan measures: as asked for, or on a GPU where there is one that has room. Without a model that runs,
+    """The device of a plan: as asked for, or a GPU where there is one that has room. Without a model that runs,
     torch need not be there."""
     device = options.get("device")
     runs = options.get("text") is not None or options.get("calibrate") is not None
@@ -99,12 +99,12 @@ def _says_something(value: Any, default: Any) -> bool:
     """Whether an option was given: no patterns and no rules are as good as none."""
     if value is default or isinstance(value, list | tuple | dict) and not value:
         return False
-    # Of other kinds, as arrays, equality is no single answer.
+    # Equality of arrays and the like is no single answer.
     return bool(value != default) if isinstance(value, str | int | float) else True
 
 
 def tensors_of(src: Any) -> Any:
-    """What :func:`wcodec.compress` takes of a source that may be a model."""
+    """A source for :func:`wcodec.compress`, of one that may be a model."""
     return _loading.tensors_of(src) if is_model(src) else src
 
 
