@@ -62,6 +62,16 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=9)
     args = parser.parse_args()
+    with torch.no_grad():
+        rows = measured(args)
+    if args.json:
+        report = {"device": torch.cuda.get_device_name(), "shapes": args.shapes, "rows": rows}
+        Path(args.json).write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+def measured(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each model and number of bits, which are printed, too."""
     rows: list[dict[str, Any]] = []
     baseline = build(args.shapes, args.layers)
     for bits in (None if b == "none" else float(b) for b in args.bits.split(",")):
@@ -81,10 +91,7 @@ def main() -> int:
             print(json.dumps(row), flush=True)
         del models, steps, run
         clean()
-    if args.json:
-        report = {"device": torch.cuda.get_device_name(), "shapes": args.shapes, "rows": rows}
-        Path(args.json).write_text(json.dumps(report, indent=2) + "\n")
-    return 0
+    return rows
 
 
 if __name__ == "__main__":
