@@ -176,7 +176,8 @@ def test_bits_are_those_of_the_file(model: Path, report: wcodec.FrontierReport) 
     tensors = Matrices(original).tensors()
     steps = {name: 0.5**0.5 for name in tensors if ".k_proj." in name or ".v_proj." in name}
     heads = original.config.num_key_value_heads / original.config.num_attention_heads
-    data, _ = wcodec.compress_to_bytes(tensors, bits=4, trellis=True, steps={name: heads**0.5 for name in steps})
+    options = {"bits": 4, "coder": "rans", "trellis": True, "steps": {name: heads**0.5 for name in steps}}
+    data, _ = wcodec.compress_to_bytes(tensors, **options)
     (index,) = struct.unpack_from("<Q", data, 24)
     row = report.row("weights alone", 4, trellis=True)
     assert row.bits_stored == 8 * (len(data) - 64 - index) / report.weights

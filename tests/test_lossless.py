@@ -70,7 +70,7 @@ def test_symbols_and_other_dtypes() -> None:
 @pytest.fixture(scope="module")
 def compressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lossless") / "model.wcodec"
-    wcodec.compress(MODEL, path, scheme="lossless")
+    wcodec.compress(MODEL, path, scheme="lossless", optimize="size")
     return path
 
 

@@ -149,7 +149,8 @@ def test_the_plan_is_carried_out(plan: wcodec.PlanReport, model: Path, tmp_path:
 
 def test_bits_per_weight_and_the_callers_rules(model: Path) -> None:
     rules = {"lm_head.*": "lossless", "*.k_proj.*": {"bits": 6}}
-    found = wcodec.plan(model, budget="4.5 bits", rules=rules, trellis=False, exclude="*embed*", threads=1)
+    options = {"rules": rules, "optimize": "size", "trellis": False, "exclude": "*embed*"}
+    found = wcodec.plan(model, budget="4.5 bits", threads=1, **options)
     assert found.quality is None and "not measured" in repr(found) and not found.recipe.trellis
     schemes = {row.name: row.scheme for row in found.tensors}
     assert schemes["lm_head.weight"] == "lossless" and schemes["model.embed_tokens.weight"] == "raw"

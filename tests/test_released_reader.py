@@ -38,7 +38,7 @@ def mixed() -> bytes:
         "e.*": {"scheme": "rate", "bits": 5.0, "trellis": False, "coder": "huffman"},
         "c.*": {"scheme": "lossless"},
     }
-    return wcodec.compress_to_bytes(weights, rules=rules, transpose=["h.*"])[0]
+    return wcodec.compress_to_bytes(weights, rules=rules, transpose=["h.*"], optimize="size")[0]
 
 
 def files() -> dict[str, bytes]:

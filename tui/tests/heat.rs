@@ -7,7 +7,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent,
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::Color;
-use wcodec::{Bits, Checkpoint, EncodeOptions, MemorySource, Rate, Scheme, encode};
+use wcodec::{Bits, Checkpoint, EncodeOptions, MemorySource, Optimize, Rate, Scheme, encode};
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::{Depth, Look, Theme};
 use wcodec_tui::effect::Effect;
@@ -25,7 +25,7 @@ fn model() -> Arc<FileModel> {
         let path = dir.path().join("doc-llama-3m.wcodec");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/doc-llama-3m");
         let rate = Rate { bits: Bits::new(4.0).unwrap(), trellis: false };
-        let options = EncodeOptions { scheme: Scheme::Rate(rate), ..EncodeOptions::default() };
+        let options = EncodeOptions { scheme: Scheme::Rate(rate), ..EncodeOptions::of(Optimize::Size) };
         encode(&Checkpoint::open(&source).unwrap(), &path, &options, &mut |_| Ok(())).unwrap();
         Arc::new(FileModel::open(&path).unwrap())
     });

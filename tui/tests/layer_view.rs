@@ -8,8 +8,8 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use wcodec::{
-    Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Scheme,
-    Source, encode, verify,
+    Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Optimize,
+    Scheme, Source, encode, verify,
 };
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::{Look, Theme};
@@ -39,7 +39,7 @@ fn file_of(source: &dyn Source, options: &EncodeOptions) -> Arc<FileModel> {
 
 fn llama() -> Arc<FileModel> {
     static FILE: OnceLock<Arc<FileModel>> = OnceLock::new();
-    FILE.get_or_init(|| file_of(&checkpoint(), &EncodeOptions::default())).clone()
+    FILE.get_or_init(|| file_of(&checkpoint(), &EncodeOptions::of(Optimize::Size))).clone()
 }
 
 fn stats(file: &FileModel, tensor: usize, reference: Option<&Checkpoint>) -> LayerStats {
@@ -163,7 +163,7 @@ fn every_kind() -> Vec<EncodeOptions> {
                 layout: Some(layout),
                 scheme: Scheme::Int8(per),
                 transpose: transpose.clone(),
-                ..EncodeOptions::default()
+                ..EncodeOptions::of(Optimize::Size)
             });
         }
     }
@@ -171,7 +171,7 @@ fn every_kind() -> Vec<EncodeOptions> {
         scheme: Scheme::Raw,
         coder: Coder::Zstd,
         zstd_chunk: Some(1001),
-        ..EncodeOptions::default()
+        ..EncodeOptions::of(Optimize::Size)
     });
     all
 }
@@ -186,13 +186,13 @@ fn figures_are_right_for_every_coder_layout_and_granularity() {
 #[test]
 fn errors_against_the_source_are_those_that_verifying_finds() {
     let dir = tempfile::tempdir().unwrap();
-    let options = EncodeOptions { scheme: Scheme::Raw, coder: Coder::Raw, ..EncodeOptions::default() };
+    let options = EncodeOptions { scheme: Scheme::Raw, coder: Coder::Raw, ..EncodeOptions::of(Optimize::Size) };
     // A container of raw tensors, decoded: the odd tensors as a checkpoint.
     let plain = file_of(&odd(), &options);
     let path = dir.path().join("odd.safetensors");
     wcodec::decode(plain.container().unwrap(), None, &path, &DecodeOptions::default(), false, &mut |_| Ok(())).unwrap();
     let reference = Checkpoint::open(&path).unwrap();
-    for options in every_kind().into_iter().chain([EncodeOptions::default()]) {
+    for options in every_kind().into_iter().chain([EncodeOptions::of(Optimize::Size)]) {
         let file = file_of(&reference, &options);
         let report =
             verify(file.container().unwrap(), Some(&reference), &DecodeOptions::default(), &mut |_| Ok(())).unwrap();

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use wcodec::{Bits, Checkpoint, Coder, Container, EncodeOptions, Rate, Scheme, encode};
+use wcodec::{Bits, Checkpoint, Coder, Container, EncodeOptions, Optimize, Rate, Scheme, encode};
 
 /// A container of the model in the repository.
 fn model(folder: &TempDir, name: &str, options: &EncodeOptions) -> PathBuf {
@@ -35,7 +35,7 @@ fn json(arguments: &[&str]) -> (i32, Value) {
 #[test]
 fn without_a_terminal_the_table_is_printed_once() {
     let folder = tempfile::tempdir().unwrap();
-    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let file = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     let file = file.to_str().unwrap();
     let (status, out, err) = call(&[file]);
     assert_eq!((status, err.as_str()), (0, ""));
@@ -53,7 +53,7 @@ fn without_a_terminal_the_table_is_printed_once() {
 #[test]
 fn the_table_honours_filter_sort_and_tensor() {
     let folder = tempfile::tempdir().unwrap();
-    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let file = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     let file = file.to_str().unwrap();
     let (status, out, _) = call(&[file, "--plain", "--filter", "q_proj", "--sort", "ratio"]);
     assert_eq!(status, 0);
@@ -72,7 +72,7 @@ fn the_table_honours_filter_sort_and_tensor() {
 #[test]
 fn the_document_has_what_the_index_says() {
     let folder = tempfile::tempdir().unwrap();
-    let path = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let path = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     let (status, document) = json(&[path.to_str().unwrap()]);
     assert_eq!((status, &document["schema_version"], &document["command"]), (0, &2.into(), &"tui".into()));
     let container = Container::open(&path).unwrap();
@@ -111,7 +111,7 @@ fn plans_and_rates_are_printed() {
     let options = EncodeOptions {
         scheme: Scheme::Rate(Rate { bits: Bits::new(4.0).unwrap(), trellis: false }),
         metadata: metadata.map(|(key, text)| (key.to_owned(), text.to_owned())).into(),
-        ..EncodeOptions::default()
+        ..EncodeOptions::of(Optimize::Size)
     };
     let file = model(&folder, "a.wcodec", &options);
     let file = file.to_str().unwrap();
@@ -140,11 +140,15 @@ fn plans_and_rates_are_printed() {
 #[test]
 fn a_difference_is_status_1() {
     let folder = tempfile::tempdir().unwrap();
-    let a = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let a = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     // The same values in other bytes are no difference.
-    let same = model(&folder, "b.wcodec", &EncodeOptions { coder: Coder::Huffman, ..EncodeOptions::default() });
-    let other =
-        model(&folder, "c.wcodec", &EncodeOptions { skip: vec!["*q_proj*".into()], ..EncodeOptions::default() });
+    let same =
+        model(&folder, "b.wcodec", &EncodeOptions { coder: Coder::Huffman, ..EncodeOptions::of(Optimize::Size) });
+    let other = model(
+        &folder,
+        "c.wcodec",
+        &EncodeOptions { skip: vec!["*q_proj*".into()], ..EncodeOptions::of(Optimize::Size) },
+    );
     let [a, same, other] = [&a, &same, &other].map(|p| p.to_str().unwrap());
     let (status, out, _) = call(&[a, same]);
     assert_eq!(status, 0);
@@ -163,7 +167,7 @@ fn a_difference_is_status_1() {
 #[test]
 fn errors_are_one_line_that_names_the_file_and_status_2() {
     let folder = tempfile::tempdir().unwrap();
-    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let file = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     let bytes = std::fs::read(&file).unwrap();
     let [cut, empty, text] = ["cut.wcodec", "empty.wcodec", "text.wcodec"].map(|n| folder.path().join(n));
     std::fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
@@ -193,7 +197,7 @@ fn errors_are_one_line_that_names_the_file_and_status_2() {
 #[test]
 fn the_log_is_not_written_into_a_file_that_is_read() {
     let folder = tempfile::tempdir().unwrap();
-    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let file = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     let link = folder.path().join("link");
     std::fs::hard_link(&file, &link).unwrap();
     let before = std::fs::read(&file).unwrap();
@@ -210,7 +214,7 @@ fn the_log_is_not_written_into_a_file_that_is_read() {
 #[test]
 fn a_closed_pipe_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
-    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let file = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     for flag in ["--plain", "--json"] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -226,7 +230,7 @@ fn names_cannot_upset_the_terminal() {
     let data = vec![1u8; 64 * 4];
     let name = "a\x1b[2Jb\nc".to_owned();
     source.push(name, wcodec::Dtype::F32, vec![8, 8], data.into()).unwrap();
-    let (bytes, _) = wcodec::encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(())).unwrap();
+    let (bytes, _) = wcodec::encode_to_vec(&source, &EncodeOptions::of(Optimize::Size), &mut |_| Ok(())).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.wcodec");
     std::fs::write(&file, bytes).unwrap();
@@ -253,7 +257,7 @@ fn names_cannot_upset_the_terminal() {
 #[test]
 fn a_missing_name_is_answered_with_the_nearest() {
     let folder = tempfile::tempdir().unwrap();
-    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let file = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     let (status, _, err) = call(&[file.to_str().unwrap(), "--tensor", "lm_heat.weight"]);
     assert!(status == 2 && err.contains("no tensor 'lm_heat.weight' (did you mean 'lm_head.weight'?)"), "{err}");
 }
@@ -263,7 +267,7 @@ fn a_missing_name_is_answered_with_the_nearest() {
 fn a_path_that_is_no_text_is_shown() {
     use std::os::unix::ffi::OsStrExt;
     let folder = tempfile::tempdir().unwrap();
-    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let file = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     let odd = folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9.wcodec"));
     std::fs::rename(file, &odd).unwrap();
     let output = program().arg(&odd).arg("--json").output().unwrap();
@@ -290,8 +294,8 @@ fn help_version_completions_and_manual_go_to_stdout() {
 #[test]
 fn compare_and_timing_are_printed_where_they_are_asked_for() {
     let folder = tempfile::tempdir().unwrap();
-    let a = model(&folder, "a.wcodec", &EncodeOptions::default());
-    let b = model(&folder, "b.wcodec", &EncodeOptions { coder: Coder::Huffman, ..EncodeOptions::default() });
+    let a = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
+    let b = model(&folder, "b.wcodec", &EncodeOptions { coder: Coder::Huffman, ..EncodeOptions::of(Optimize::Size) });
     let (a, b) = (a.to_str().unwrap(), b.to_str().unwrap());
     let (status, out, err) = call(&[a, b, "--tab", "compare"]);
     assert_eq!((status, err.as_str()), (0, ""), "{out}");
@@ -308,7 +312,7 @@ fn compare_and_timing_are_printed_where_they_are_asked_for() {
 #[test]
 fn a_file_of_keys_that_is_wrong_is_an_error_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
-    let file = model(&folder, "a.wcodec", &EncodeOptions::default());
+    let file = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
     let keys = folder.path().join("tui.toml");
     std::fs::write(&keys, "theme = 'safe'\n[keys]\nverfiy = 'x'\n").unwrap();
     let (file, keys) = (file.to_str().unwrap(), keys.to_str().unwrap());

@@ -9,8 +9,8 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use wcodec::{
-    Bits, Checkpoint, Coder, DecodeOptions, Dtype, EncodeOptions, MemorySource, Rate, Scheme, Source, VerifyStatus,
-    encode, verify,
+    Bits, Checkpoint, Coder, DecodeOptions, Dtype, EncodeOptions, MemorySource, Optimize, Rate, Scheme, Source,
+    VerifyStatus, encode, verify,
 };
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::Look;
@@ -42,7 +42,10 @@ fn checkpoint() -> Checkpoint {
 }
 
 fn options(bits: f64, trellis: bool) -> EncodeOptions {
-    EncodeOptions { scheme: Scheme::Rate(Rate { bits: Bits::new(bits).unwrap(), trellis }), ..EncodeOptions::default() }
+    EncodeOptions {
+        scheme: Scheme::Rate(Rate { bits: Bits::new(bits).unwrap(), trellis }),
+        ..EncodeOptions::of(Optimize::Size)
+    }
 }
 
 fn file_of(source: &dyn Source, options: &EncodeOptions) -> Arc<FileModel> {
@@ -127,7 +130,7 @@ fn disturbed(folder: &Path) -> Checkpoint {
         }
         source.push(t.name.clone(), t.dtype, t.shape.clone(), bytes.into()).unwrap();
     }
-    let raw = EncodeOptions { scheme: Scheme::Raw, coder: Coder::Raw, ..EncodeOptions::default() };
+    let raw = EncodeOptions { scheme: Scheme::Raw, coder: Coder::Raw, ..EncodeOptions::of(Optimize::Size) };
     let path = folder.join("disturbed.safetensors");
     wcodec::decode(
         file_of(&source, &raw).container().unwrap(),
@@ -279,7 +282,8 @@ fn statements_of_strangers_are_shown_without_harm() {
         source.push(name, Dtype::F32, vec![2], vec![0; 8].into()).unwrap();
     }
     for (plan, quality) in plans.iter().zip(&qualities) {
-        let file = file_of(&source, &EncodeOptions { metadata: metadata(plan, quality), ..EncodeOptions::default() });
+        let file =
+            file_of(&source, &EncodeOptions { metadata: metadata(plan, quality), ..EncodeOptions::of(Optimize::Size) });
         for (columns, rows) in [(1, 1), (9, 7), (41, 12), (80, 24), (300, 100)] {
             for ascii in [false, true] {
                 let mut state = State::new(file.clone(), None, Look { ascii, ..Look::default() }, (columns, rows));

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use wcodec::{Checkpoint, Coder, EncodeOptions, Granularity, MemorySource, Scheme, Source, SourceBytes, encode};
+use wcodec::{
+    Checkpoint, Coder, EncodeOptions, Granularity, MemorySource, Optimize, Scheme, Source, SourceBytes, encode,
+};
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::Look;
 use wcodec_tui::effect::Effect;
@@ -29,7 +31,7 @@ fn model(name: &str, source: &dyn Source, options: &EncodeOptions) -> Arc<FileMo
 }
 
 fn llama() -> Arc<FileModel> {
-    model("doc-llama-3m.wcodec", &checkpoint(), &EncodeOptions::default())
+    model("doc-llama-3m.wcodec", &checkpoint(), &EncodeOptions::of(Optimize::Size))
 }
 
 /// A fine-tuned sibling: some tensors coded otherwise, one with other values, one more and one less.
@@ -48,7 +50,7 @@ fn sibling() -> Arc<FileModel> {
         source.push(t.name.clone(), t.dtype, t.shape.clone(), bytes.into()).unwrap();
     }
     source.push("score.bias".into(), wcodec::Dtype::F32, vec![4], vec![0; 16].into()).unwrap();
-    let options = EncodeOptions { exclude: vec!["*.layers.3.mlp.*".into()], ..EncodeOptions::default() };
+    let options = EncodeOptions { exclude: vec!["*.layers.3.mlp.*".into()], ..EncodeOptions::of(Optimize::Size) };
     model("doc-llama-3m-tuned.wcodec", &source, &options)
 }
 
@@ -181,8 +183,8 @@ fn only_differences_and_the_layer() {
 fn relations_are_those_of_the_codec() {
     use wcodec::CompareStatus;
     use wcodec_tui::model::compare::Relation;
-    let zstd = EncodeOptions { coder: Coder::Zstd, ..EncodeOptions::default() };
-    let block = EncodeOptions { scheme: Scheme::Int8(Granularity::Block(64)), ..EncodeOptions::default() };
+    let zstd = EncodeOptions { coder: Coder::Zstd, ..EncodeOptions::of(Optimize::Size) };
+    let block = EncodeOptions { scheme: Scheme::Int8(Granularity::Block(64)), ..EncodeOptions::of(Optimize::Size) };
     let (one, files) =
         (llama(), [sibling(), model("z", &checkpoint(), &zstd), model("b", &checkpoint(), &block), llama()]);
     for two in files {
@@ -254,7 +256,7 @@ fn names_of_a_file_steer_no_screen() {
         source.push(format!("{HOSTILE}.{i}.{HOSTILE}"), wcodec::Dtype::F32, vec![64, 64], values.into()).unwrap();
     }
     let metadata = std::collections::BTreeMap::from([(HOSTILE.to_owned(), HOSTILE.to_owned())]);
-    let options = EncodeOptions { metadata, ..EncodeOptions::default() };
+    let options = EncodeOptions { metadata, ..EncodeOptions::of(Optimize::Size) };
     for (columns, rows) in SIZES {
         let (a, b) = (model("a\x1b[2J\u{202e}.wcodec", &source, &options), model("b\r.wcodec", &source, &options));
         let mut state = State::new(a, Some(b), Look::default(), (80, 24));

@@ -6,7 +6,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::layout::Rect;
-use wcodec::{Dtype, EncodeOptions, MemorySource, encode};
+use wcodec::{Dtype, EncodeOptions, MemorySource, Optimize, encode};
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::Look;
 use wcodec_tui::model::FileModel;
@@ -30,7 +30,7 @@ fn file() -> Arc<FileModel> {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.wcodec");
-    encode(&source, &path, &EncodeOptions::default(), &mut |_| Ok(())).unwrap();
+    encode(&source, &path, &EncodeOptions::of(Optimize::Size), &mut |_| Ok(())).unwrap();
     Arc::new(FileModel::open(&path).unwrap())
 }
 

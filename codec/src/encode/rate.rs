@@ -168,7 +168,7 @@ impl Search<'_> {
         let before = tables.clone();
         let mut count = |samples: &[Sample], step: f64| {
             *tables = before.clone();
-            self.bits(samples, group.rate, step.exp2() as f32, of, tables)
+            self.bits((samples, group.tensors.len()), group.rate, step.exp2() as f32, of, tables)
         };
         let mut bits = |step: f64| count(&samples, step);
         // A Gaussian's, and about what tiles cost.
@@ -223,16 +223,18 @@ impl Search<'_> {
         (SAMPLE..MOST_COUNTED).contains(&total) && total / group.tensors.len() < SMALL
     }
 
-    /// Bits per weight of the tensors that `samples` are of, everything counted.
+    /// Bits per weight of the tensors that `samples` are of, everything counted; there are `count` of these.
     fn bits(
         &self,
-        samples: &[Sample],
+        (samples, count): (&[Sample], usize),
         rate: Rate,
         step: f32,
         of: &dyn Fn(usize) -> f32,
         tables: &mut Tables,
     ) -> Result<f64> {
         let mut sum = Sum::default();
+        // Small tensors may have no sample, and have tables all the same.
+        let each = count as f64 / samples.len().max(1) as f64;
         for sample in samples {
             let way = self.choices.way(&sample.tensor.name);
             let mut plane = self.options.plane(way);
@@ -244,17 +246,17 @@ impl Search<'_> {
                 transposed: false,
                 plane,
             };
-            self.count(task, SourceBytes::Borrowed(&sample.bytes), sample.share, tables, &mut sum)?;
+            self.count(task, SourceBytes::Borrowed(&sample.bytes), (sample.share, each), tables, &mut sum)?;
         }
         Ok(sum.bits())
     }
 
-    /// Adds what a sample of a tensor so many times as large stands for.
+    /// Adds the bytes that a sample stands for, of so many times as many rows and of so many tensors.
     fn count(
         &self,
         task: TensorTask<'_>,
         bytes: SourceBytes<'_>,
-        share: f64,
+        (share, each): (f64, f64),
         tables: &mut Tables,
         sum: &mut Sum,
     ) -> Result<()> {
@@ -266,7 +268,7 @@ impl Search<'_> {
         prepared.choose_for(&mut tables.shared, share);
         let encoded = prepared.encode(workers, &AtomicUsize::new(0)).map_err(name)?;
         let Counted { of_rows, of_tables, of_fit } = encoded.counted(&mut tables.used);
-        sum.bytes += of_rows as f64 * share + of_tables as f64 + of_fit * (share - 1.0);
+        sum.bytes += of_rows as f64 * share + of_tables as f64 * each + of_fit * (share - each).max(0.0);
         sum.weights += tensor.shape.iter().product::<usize>() as f64 * share;
         Ok(())
     }
@@ -298,7 +300,7 @@ impl Search<'_> {
             plane.tile = self.options.tile.or_else(|| Some(wide_tile(rows.round() as usize, matrix.cols)));
             let step = self.options.step.unwrap_or(1.0) * relative.get(tensor.name.as_str()).copied().unwrap_or(1.0);
             let task = TensorTask { tensor, scheme, rate: RateTask { factor: step, levels }, transposed, plane };
-            self.count(task, bytes, share, &mut tables, &mut sum)?;
+            self.count(task, bytes, (share, 1.0), &mut tables, &mut sum)?;
         }
         Ok(sum.bits())
     }
