@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import earlier_folders
 import pytest
 import wcodec
 from whole_models import IDS, SIZES, both_ways, differences, fresh, llama, out_of, t5
@@ -69,11 +70,16 @@ def test_another_dtype_is_loaded_both_ways(tmp_path: Path, dtype: Any, rules: di
 def test_what_nothing_has_values_for_is_an_error_both_ways(tmp_path: Path) -> None:
     model = llama()
     wcodec.compress_(model, progress=False)
-    model.save_pretrained(tmp_path)
-    rewritten(tmp_path, lambda tensors: tensors.pop("model.norm.weight"))
-    for load in (wcodec.load_model, CAUSAL.from_pretrained):
-        with pytest.raises(wcodec.InputError, match=r"model\.norm\.weight"):
-            load(tmp_path)
+    model.save_pretrained(tmp_path / "now")
+    model.save_pretrained(tmp_path / "before")
+    rewritten(earlier_folders.split(tmp_path / "before"), lambda tensors: tensors.pop("model.norm.weight"))
+    with wcodec.open(tmp_path / "now") as container:
+        data = container.extract([name for name in container if name != "model.norm.weight"])
+    (tmp_path / "now/model.wcodec").write_bytes(data)
+    for folder in ("now", "before"):
+        for load in (wcodec.load_model, CAUSAL.from_pretrained):
+            with pytest.raises(wcodec.InputError, match=r"model\.norm\.weight"):
+                load(tmp_path / folder)
 
 
 def test_a_head_that_a_folder_has_not_is_transformers_to_make(tmp_path: Path) -> None:

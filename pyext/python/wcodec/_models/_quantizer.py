@@ -53,7 +53,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         _check_stored_shapes(model, found, stored, path)
         candidates = _load.stored_candidates(model, found, container)
         plain = [] if rest is not None else _left_to_transformers(found, candidates, stored)
-        _check_extra(model, found, set(stored.decoded) - set(plain), path)
+        _check_extra(model, found, stored.decoded, set(plain), path)
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
         store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
         store.fuses = config.fused
@@ -100,11 +100,14 @@ def _check_stored_shapes(model: Any, found: Match, stored: Stored, path: Path) -
             )
 
 
-def _check_extra(model: Any, found: Match, values: Collection[str], path: Path) -> None:
+def _check_extra(model: Any, found: Match, values: Collection[str], plain: Collection[str], path: Path) -> None:
     """Compressed tensors beside the layers of a model: an error if it is to be that of this very class,
-    and as with transformers a warning if the model is another head, or none, on the same layers."""
+    and as with transformers a warning if the model is another head, or none, on the same layers.
+
+    :param plain: tensors that transformers reads, and tells if they are too many.
+    """
     kind = type(model).__name__
-    extra = [key for key in found.extra if key in values]
+    extra = [key for key in found.extra if key in values and key not in plain]
     names = (name for name, _ in model.named_parameters(remove_duplicate=False))
     some = any(key in values for name in names if found.has(name) for key in found.keys(name))
     if some and extra and kind not in (getattr(model.config, "architectures", None) or [kind]):
