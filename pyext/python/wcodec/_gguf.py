@@ -7,14 +7,15 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from . import _format as fmt
 from . import _native
 from ._errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 # The dtype of what blocks are decoded to.
 _VALUES = "BF16"
@@ -106,7 +107,8 @@ class GgufFile:
         """A tensor's bytes: in ``dtype`` (F32, F16 or BF16) where it is stored in blocks, as they are otherwise."""
         place = self._places[name]
         words, length = self._open.read(place, 0, self.tensors[place].elements, dtype)
-        return words.view(np.uint8)[:length]
+        found: npt.NDArray[np.uint8] = words.view("u1")[:length]
+        return found
 
     def check(self) -> None:
         """Whether it is a whole file whose tensors can be read.
