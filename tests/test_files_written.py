@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import shutil
@@ -308,9 +309,8 @@ def test_handlers_are_put_back(run: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     before = signal.signal(signal.SIGTERM, own)
     seen: list[Any] = []
     try:
-        monkeypatch.setattr(
-            wcodec._cli.commands, "doctor", lambda arguments: seen.extend(map(signal.getsignal, numbers)) or 0
-        )
+        doctor = importlib.import_module("wcodec._cli.doctor")
+        monkeypatch.setattr(doctor, "run", lambda arguments: seen.extend(map(signal.getsignal, numbers)) or 0)
         handlers = [signal.getsignal(n) for n in numbers]
         assert run("doctor")[0] == 0
         assert len(seen) == 2 and all(callable(h) and h is not own for h in seen)

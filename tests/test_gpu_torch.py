@@ -425,7 +425,7 @@ def test_verify(path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixt
     assert report.ok and report.device == "cuda:0" and len(report.tensors) == len(wcodec.open(path).stored)
     assert set(seen) == {t.name for t in report.tensors}
     assert cli.main(["verify", str(path), "--device", "cuda:0"]) == 0
-    assert "cuda:0 and CPU compared" in capsys.readouterr().out
+    assert "cuda:0 and CPU give the same" in capsys.readouterr().out
     damage(path, "odd", 1000)
     assert cli.main(["verify", str(path), "--device", "cuda", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)

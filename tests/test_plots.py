@@ -24,7 +24,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Any:
     tensors["same"] = np.ones((16, 64), np.float32)
     tensors["empty"] = np.zeros((0, 8), np.float32)
     path = tmp_path_factory.mktemp("plots") / "m.wcodec"
-    wcodec.save_file(tensors, path)
+    wcodec.save_file(tensors, path, optimize="size")
     with wcodec.open(path) as opened:
         yield opened
 

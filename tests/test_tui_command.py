@@ -151,8 +151,8 @@ def test_a_walk_through_the_views(start: Start, container: Path) -> None:
     assert text.count("q_proj.weight") >= 4
     session.press("\r")
     session.wait(lambda text: "q_proj.weight" in text and "192x192" in text)
-    session.press("3")
-    session.wait("GB/s")
+    session.press("5")
+    session.wait("tokens/s")
     session.settle(1.0)
     session.wait(lambda text: re.search(r"\d+\.\d+", text))
     session.press("?")

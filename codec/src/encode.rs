@@ -140,9 +140,9 @@ impl EncodeOptions {
         }
     }
 
-    /// Options of the planes of a tensor.
-    fn plane(&self, (scheme, coder): (Scheme, Coder)) -> PlaneOptions {
-        let layout = self.layout.unwrap_or_else(|| self.optimize.layout(scheme, coder));
+    /// Options of the planes of a tensor whose rows have so many columns.
+    fn plane(&self, (scheme, coder): (Scheme, Coder), cols: usize) -> PlaneOptions {
+        let layout = self.layout.unwrap_or_else(|| self.optimize.layout(scheme, coder, cols));
         PlaneOptions {
             coder,
             layout,
@@ -508,12 +508,15 @@ fn encode_into<W: Sink + Send>(
                         Scheme::Rate(_) => source.levels_with(i, &reading, &cancel)?,
                         _ => None,
                     };
+                    let transposed = choices.transpose.is_match(&tensor.name);
+                    // Of what is no matrix, and stored raw, nobody asks.
+                    let cols = matrix::matrix_of(&tensor.shape, transposed).map_or(0, |matrix| matrix.cols);
                     let task = TensorTask {
                         tensor,
                         scheme,
                         rate: RateTask { factor: factors.get(&i).copied().unwrap_or(1.0), levels },
-                        transposed: choices.transpose.is_match(&tensor.name),
-                        plane: options.plane((scheme, coder)),
+                        transposed,
+                        plane: options.plane((scheme, coder), cols),
                     };
                     Ok(Some((task, bytes)))
                 };

@@ -1,9 +1,13 @@
 //! The coder, layout, tables and trellis that go with a purpose of the bytes.
 
+use crate::coder::tile::MAX_TILE;
 use crate::coder::{Coder, Layout};
 use crate::named::named;
 use crate::scheme::Scheme;
 use crate::scheme::rate::Rate;
+
+/// Tiles are as wide as a multiple of this.
+const TILE_STEP: usize = 64;
 
 named! {
     /// The purpose of encoded bytes: one word for coder, layout, size of tables and trellis, where these are not chosen by themselves.
@@ -34,18 +38,21 @@ impl Optimize {
         self == Self::Size && matches!(coder, Coder::Rans | Coder::Huffman)
     }
 
-    /// The layout of what `coder` codes. Products are computed with quantized weights, and quads are for these.
+    /// The layout of what `coder` codes of a matrix of so many columns. Products are computed with quantized weights, and quads are for
+    /// these. Narrow rows that do not fill their tiles would be stored raw in quads.
     ///
     /// ```
     /// use wcodec::{Coder, Granularity, Layout, Optimize, Scheme};
     /// let int8 = Scheme::Int8(Granularity::Row);
-    /// assert_eq!(Optimize::Speed.layout(int8, Coder::Huffman), Layout::Quad);
-    /// assert_eq!(Optimize::Speed.layout(int8, Coder::Rans), Layout::Pair);
-    /// assert_eq!(Optimize::Speed.layout(Scheme::Raw, Coder::Huffman), Layout::Pair);
+    /// assert_eq!(Optimize::Speed.layout(int8, Coder::Huffman, 4096), Layout::Quad);
+    /// assert_eq!(Optimize::Speed.layout(int8, Coder::Huffman, 96), Layout::Pair);
+    /// assert_eq!(Optimize::Speed.layout(int8, Coder::Rans, 4096), Layout::Pair);
+    /// assert_eq!(Optimize::Speed.layout(Scheme::Raw, Coder::Huffman, 4096), Layout::Pair);
     /// ```
-    pub fn layout(self, scheme: Scheme, coder: Coder) -> Layout {
+    pub fn layout(self, scheme: Scheme, coder: Coder, cols: usize) -> Layout {
         let quantized = matches!(scheme, Scheme::Int8(_) | Scheme::Rate(_));
-        if self == Self::Speed && quantized && Layout::choices(coder).contains(&Layout::Quad) {
+        let filled = cols >= MAX_TILE || cols.is_multiple_of(TILE_STEP);
+        if self == Self::Speed && quantized && filled && Layout::choices(coder).contains(&Layout::Quad) {
             Layout::Quad
         } else {
             Layout::Pair

@@ -22,8 +22,6 @@ pub struct PlaneInput {
     pub fields: Option<Fields>,
     /// Of what it decodes to.
     pub hash: Hash,
-    /// How it is to be coded.
-    pub options: PlaneOptions,
     pub draft: Draft,
 }
 
@@ -129,5 +127,5 @@ fn input(
         hasher.hash()
     };
     let draft = Draft::new(&matrices_of(matrix, &symbols, &beside), &options, pool, cancel)?;
-    Ok(PlaneInput { symbols, beside, fields, hash, options, draft })
+    Ok(PlaneInput { symbols, beside, fields, hash, draft })
 }

@@ -237,7 +237,8 @@ impl Search<'_> {
         let each = count as f64 / samples.len().max(1) as f64;
         for sample in samples {
             let way = self.choices.way(&sample.tensor.name);
-            let mut plane = self.options.plane(way);
+            let cols = sample.tensor.shape.last().copied().unwrap_or_default();
+            let mut plane = self.options.plane(way, cols);
             plane.tile = Some(sample.tile);
             let task = TensorTask {
                 tensor: &sample.tensor,
@@ -296,7 +297,7 @@ impl Search<'_> {
             let transposed = self.choices.transpose.is_match(&tensor.name);
             let matrix = matrix_of(&tensor.shape, transposed).map_err(name)?;
             let rows = (matrix.count * matrix.rows) as f64 * share;
-            let mut plane = self.options.plane((scheme, coder));
+            let mut plane = self.options.plane((scheme, coder), matrix.cols);
             plane.tile = self.options.tile.or_else(|| Some(wide_tile(rows.round() as usize, matrix.cols)));
             let step = self.options.step.unwrap_or(1.0) * relative.get(tensor.name.as_str()).copied().unwrap_or(1.0);
             let task = TensorTask { tensor, scheme, rate: RateTask { factor: step, levels }, transposed, plane };

@@ -10,7 +10,7 @@ use super::naming::Naming;
 use super::planes::{PlaneInput, matrices_of, planes_of};
 use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
-use crate::coder::plane::{self, Coding, Draft, EncodedPlane, Filters, PlaneOptions, TableChoice};
+use crate::coder::plane::{Coding, Draft, EncodedPlane, Filters, PlaneOptions, TableChoice};
 use crate::coder::table::Table;
 use crate::coder::tile::wide_tile;
 use crate::coder::{Coder, Layout};
@@ -272,14 +272,9 @@ impl<'a> Prepared<'a> {
         let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * task.scheme.kind().scale_dtype().size());
         let (mut planes, mut lost) = (Vec::with_capacity(inputs.len()), false);
         for input in inputs {
-            let PlaneInput { symbols, beside, fields, hash, options, draft } = input;
+            let PlaneInput { symbols, beside, fields, hash, draft } = input;
             let elements = matrices_of(&matrix, &symbols, &beside);
-            let mut plane = draft.encode(&elements, pool, cancel, done)?;
-            if plane.coder() == Coder::Raw && options.layout == Layout::Quad {
-                // A small matrix has no room for the tables of quads.
-                let pairs = PlaneOptions { layout: Layout::Pair, ..options };
-                plane = plane::encode(&elements, &pairs, pool, cancel)?;
-            }
+            let plane = draft.encode(&elements, pool, cancel, done)?;
             let raw = plane.coder() == Coder::Raw;
             stored += if raw { elements.bytes() } else { plane.stored_bytes() };
             lost |= raw && !beside.is_empty();

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .._colors import COLORS
 from .._errors import InputError
 from .._roles import grid_of_figures
+from ._accessor import Plots
 from ._draw import above, axes, caption, ink, quiet
 from .heatmap import draw
 
@@ -14,18 +15,13 @@ if TYPE_CHECKING:
     from .._plan import SensitivityReport
 
 
-class SensitivityPlots:
+class SensitivityPlots(Plots):
     """Plots of a :class:`~wcodec.SensitivityReport`."""
+
+    _default = "heatmap"
 
     def __init__(self, report: SensitivityReport) -> None:
         self._report = report
-
-    def __call__(self, ax: Any = None) -> Any:
-        """As :meth:`heatmap`."""
-        return self.heatmap(ax)
-
-    def __repr__(self) -> str:
-        return "SensitivityPlots: .heatmap(ax=None), .top(n=20, ax=None)"
 
     def heatmap(self, ax: Any = None) -> Any:
         """Each tensor's share of the damage in percent, by layer and role; the sum where several share a cell."""

@@ -132,7 +132,9 @@ class CompressedEmbedding(CompressedLayer):
 
     def _scale_of(self, name: str) -> tuple[Any, float, torch.dtype]:
         if self._scaled_of is None:
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+            # As torch says it of any name that is not there.
+            super().__getattr__(name)
+        assert self._scaled_of is not None
         return self._scaled_of
 
     def _scale(self, dtype: torch.dtype) -> float:
