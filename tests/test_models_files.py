@@ -88,7 +88,7 @@ def test_settings_are_saved(saved: Path, tmp_path: Path) -> None:
     wcodec.save_pretrained(loaded, tmp_path / "b")
     assert json.loads((tmp_path / "b" / "config.json").read_text())["quantization_config"] == said
     other = wcodec.load_model(tmp_path / "a", residency="host", cache=0)
-    assert settings_of(other) == {"residency": "host", "vram_budget": None, "ram_budget": None, "cache": None}
+    assert settings_of(other) == {"residency": "host", "vram_budget": None, "ram_budget": None, "cache": 0}
     assert settings_of(wcodec.load_model(tmp_path / "a", vram_budget=5))["vram_budget"] == 5
     compressed = wcodec.load_model(Path(__file__).parent / "data" / "doc-llama-3m", **settings)
     assert settings_of(compressed) == exact and torch.equal(logits(compressed), wanted)

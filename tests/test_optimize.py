@@ -12,7 +12,8 @@ from command import Cli, call
 from wcodec._options import encode_options
 
 
-def weights(rows: int = 96, cols: int = 640, seed: int = 0) -> dict[str, np.ndarray]:
+def weights(rows: int = 6560, cols: int = 640, seed: int = 0) -> dict[str, np.ndarray]:
+    """A matrix of more than the 4 million weights from which on quads are chosen."""
     return {"w": (np.random.default_rng(seed).standard_t(5, (rows, cols)) / 20).astype(np.float32)}
 
 
@@ -109,11 +110,12 @@ def test_encoders_of_single_layers() -> None:
 def test_models_take_it(model: Path) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    for word, wanted in (("speed", ("huffman", "quad")), ("size", ("rans", "pair"))):
+    # Small models are in pairs in any case.
+    for word, wanted in (("speed", ("huffman", "pair")), ("size", ("rans", "pair"))):
         loaded = wcodec.load_model(model, optimize=word)
         config = wcodec.WCodecConfig(optimize=word)
         others = transformers.AutoModelForCausalLM.from_pretrained(model, quantization_config=config)
-        plain = torch.nn.Sequential(torch.nn.Linear(1024, 512))
+        plain = torch.nn.Sequential(torch.nn.Linear(1024, 2048))
         # Not uniform: of such weights int8 has nothing to code.
         torch.nn.init.normal_(plain[0].weight)
         wcodec.compress_(plain, optimize=word, progress=False)
@@ -126,7 +128,7 @@ def test_models_take_it(model: Path) -> None:
 
 
 def test_plans_take_it() -> None:
-    given = weights(512, 1024)
+    given = weights(4096, 1024)
     for word, coder, trellis in (("speed", "huffman", False), ("size", "rans", True)):
         plan = wcodec.plan(given, budget="4 bits", optimize=word)
         assert (plan.recipe.coder, plan.recipe.trellis) == (coder, trellis)
@@ -143,3 +145,15 @@ def test_the_command(word: str, coder: str, model: Path, tmp_path: Path, capsys:
         assert container["model.layers.0.mlp.up_proj.weight"].coder == coder
     status, _, err = run("encode", model, "-o", tmp_path / "x.wcodec", "--optimize", "quality")
     assert status == 2 and "speed" in err and "size" in err
+
+
+def test_small_models_and_narrow_rows_are_in_pairs() -> None:
+    small = wcodec.open(wcodec.compress_to_bytes(weights(rows=96))[0])["w"]
+    # Codes of whole bits cannot be as few as those of a small model must be.
+    assert (small.coder, small.layout) == ("rans", "pair")
+    given = {**weights(), "narrow": weights(300, 96)["w"]}
+    container = wcodec.open(wcodec.compress_to_bytes(given)[0])
+    assert (container["w"].layout, container["narrow"].layout) == ("quad", "pair")
+    # Four bits can be had of matrices that have no room for the tables of quads.
+    report = wcodec.compress_to_bytes(weights(64, 64), bits=5)[1]
+    assert report.rate is not None and report.rate.bits_per_weight < 5.6

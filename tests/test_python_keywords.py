@@ -20,7 +20,8 @@ import wcodec.nn  # noqa: E402
 
 # Made by the package, never by its users; and what a typed dictionary or an exception takes.
 NOT_CALLED = re.compile(r".*(Report|Error|Entry|Info|Summary|Row|Layer|Batch|Stats|Bytes|Options)$")
-MADE = {"Check", "ComparedTensor", "Comparison", "Container", "Generation", "Recipe", "RowLookup", "Rule", "Segment",
+MADE = {"Check", "ComparedTensor", "Comparison", "Container", "Generation", "LayerSensitivity", "Recipe", "RowLookup",
+        "Rule", "Segment",
         "Statistics", "TensorEntry", "VerifiedTensor", "WCodecModel"}  # fmt: skip
 # These hand on keywords to the model's ``generate``.
 HANDING_ON = {"bench", "generate"}
@@ -122,7 +123,7 @@ def test_what_was_meant_is_said(function: str, keyword: str, said: str) -> None:
 
 def test_no_hint_is_silly() -> None:
     known = sorted(_keywords._KNOWN[wcodec.load_model])
-    for word in ("force", "fuse", "speed", "quality", "windows", "loader", "seed", "temperature", "fooo", "x", ""):
+    for word in ("force", "speed", "quality", "windows", "loader", "seed", "temperature", "fooo", "x", ""):
         assert _keywords.near(word, known) is None, word
     for word, meant in (("Bits", "bits"), ("residence", "residency"), ("vram_buget", "vram_budget"), ("tiles", "tile")):
         assert _keywords.near(word, known) == meant
@@ -205,7 +206,7 @@ def folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "options",
     [
-        {"bits": 3}, {"scheme": "lossless"}, {"coder": "huffman"}, {"calibrate": "self"}, {"trellis": True},
+        {"bits": 3}, {"scheme": "lossless"}, {"coder": "rans"}, {"calibrate": "self"}, {"trellis": True},
         {"rules": {"*": "int8"}}, {"include": "*.mlp.*"}, {"exclude": ["lm_head"]}, {"embeddings": False},
         {"layout": "byte"}, {"scale": "block", "block": 32}, {"feedback": False},
     ],
@@ -224,7 +225,7 @@ def test_what_is_compressed_already_is_not_compressed_anew(folder: Path, options
 
 
 def test_asking_for_what_it_has_is_fine(folder: Path) -> None:
-    loaded = wcodec.load_model(folder, scheme="rate", bits=4, coder="rans", include=(), exclude=[])
+    loaded = wcodec.load_model(folder, scheme="rate", bits=4, coder="huffman", include=(), exclude=[])
     assert type(loaded.lm_head).__name__ == "CompressedLinear"
 
 

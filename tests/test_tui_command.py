@@ -161,7 +161,7 @@ def test_a_walk_through_the_views(start: Start, container: Path) -> None:
     for view in "1245":
         session.press(view)
         session.settle(0.2)
-    session.press("1")
+    session.press("2")
     session.wait(lambda text: "q_proj" in text and "lm_head" not in text)
     # Back: the filter, then out.
     session.press("q")

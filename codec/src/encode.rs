@@ -40,6 +40,8 @@ pub(crate) use tensor::{RateTask, Tables, TensorTask, Workers, scale_bytes, symb
 
 /// Threads that read, at most: writing to new memory is bound by one core, and so is copying from the page cache.
 const READERS: usize = 8;
+/// Fewer quantized weights in a file are few.
+pub(crate) const FEW: usize = 1 << 20;
 
 /// What to do with the tensors of a source.
 ///
@@ -53,6 +55,9 @@ pub struct EncodeOptions {
     pub scheme: Scheme,
     /// Coder; a plane that it does not make smaller is stored raw.
     pub coder: Coder,
+    /// The coder that quantized weights have in place of `coder` if there are few of them, less than 2^20; codes of whole
+    /// bits cannot be as few as those of a small model must be.
+    pub coder_of_few: Option<Coder>,
     /// Layout of `rans` and `huffman`; by [`Optimize::layout`] where absent.
     pub layout: Option<Layout>,
     /// Level of `zstd`.
@@ -120,6 +125,7 @@ impl EncodeOptions {
             optimize,
             scheme: Scheme::Int8(Granularity::Row),
             coder: optimize.coder(),
+            coder_of_few: None,
             layout: None,
             zstd_level: 3,
             zstd_chunk: None,
@@ -140,9 +146,9 @@ impl EncodeOptions {
         }
     }
 
-    /// Options of the planes of a tensor whose rows have so many columns.
-    fn plane(&self, (scheme, coder): (Scheme, Coder), cols: usize) -> PlaneOptions {
-        let layout = self.layout.unwrap_or_else(|| self.optimize.layout(scheme, coder, cols));
+    /// Options of the planes of a tensor whose rows have so many columns, in a file of so many quantized weights.
+    fn plane(&self, (scheme, coder): (Scheme, Coder), cols: usize, weights: usize) -> PlaneOptions {
+        let layout = self.layout.unwrap_or_else(|| self.optimize.layout(scheme, coder, cols, weights));
         PlaneOptions {
             coder,
             layout,
@@ -272,7 +278,8 @@ pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap
     }
     let tensors = source.tensors();
     check_source(tensors)?;
-    let choices = Choices::new(options, tensors.iter().map(|t| t.name.as_str()))?;
+    let mut choices = Choices::new(options, tensors.iter().map(|t| t.name.as_str()))?;
+    choices.count(options, tensors, shares);
     let pool = Pool::new(options.threads)?.unless_inside()?;
     let reading = Pool::on_demand(pool.threads()?.min(READERS));
     let cancel = options.cancel.part();
@@ -370,6 +377,8 @@ struct Choices {
     otherwise: (Scheme, Coder),
     /// By the names of codes that are kept and of their scales, the name that says for both what is done.
     owners: HashMap<String, String>,
+    /// Weights that are quantized.
+    weights: usize,
 }
 
 impl Choices {
@@ -405,7 +414,31 @@ impl Choices {
                 .collect::<Result<_>>()?,
             otherwise: (options.scheme, options.coder),
             owners: HashMap::new(),
+            weights: 0,
         })
+    }
+
+    /// Counts the weights of tensors that are quantized, tied ones once; of a sample those that it stands for. Where there are few, they
+    /// have the coder for that.
+    fn count(&mut self, options: &EncodeOptions, tensors: &[SourceTensor], shares: &BTreeMap<String, f64>) {
+        let quantized = |t: &&SourceTensor| {
+            let (scheme, _) = self.way(&t.name);
+            matches!(scheme, Scheme::Int8(_) | Scheme::Rate(_))
+                && t.alias_of.is_none()
+                && !self.skips(&t.name)
+                && scheme.takes(t.dtype, &t.shape)
+        };
+        let size =
+            |t: &SourceTensor| t.shape.iter().product::<usize>() as f64 * shares.get(&t.name).copied().unwrap_or(1.0);
+        self.weights = tensors.iter().filter(quantized).map(size).sum::<f64>() as usize;
+        if self.weights < FEW {
+            let ways = self.rules.iter_mut().map(|(_, way)| way).chain(std::iter::once(&mut self.otherwise));
+            for (scheme, coder) in ways {
+                if matches!(scheme, Scheme::Int8(_) | Scheme::Rate(_)) && *coder == options.coder {
+                    *coder = options.coder_of_few.unwrap_or(*coder);
+                }
+            }
+        }
     }
 
     /// The scheme and the coder for a tensor.
@@ -448,10 +481,12 @@ fn encode_into<W: Sink + Send>(
             zstd::check_level(options.zstd_level)?;
         }
     }
-    let (dequantized, choices) = dequantized(source, options)?;
+    let (dequantized, mut choices) = dequantized(source, options)?;
     let source: &dyn Source = dequantized.as_ref().map_or(source, |made| made);
     let tensors = source.tensors();
     check_source(tensors)?;
+    choices.count(options, tensors, &BTreeMap::new());
+    let choices = choices;
     let kept: Vec<usize> = (0..tensors.len()).filter(|&i| !choices.skips(&tensors[i].name)).collect();
     let total = kept.iter().fold(0u64, |sum, &i| sum.saturating_add(bytes_of(&tensors[i])));
     let largest = kept.iter().map(|&i| bytes_of(&tensors[i])).max().unwrap_or(0);
@@ -516,7 +551,7 @@ fn encode_into<W: Sink + Send>(
                         scheme,
                         rate: RateTask { factor: factors.get(&i).copied().unwrap_or(1.0), levels },
                         transposed,
-                        plane: options.plane((scheme, coder), cols),
+                        plane: options.plane((scheme, coder), cols, choices.weights),
                     };
                     Ok(Some((task, bytes)))
                 };

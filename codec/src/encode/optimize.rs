@@ -8,6 +8,8 @@ use crate::scheme::rate::Rate;
 
 /// Tiles are as wide as a multiple of this.
 const TILE_STEP: usize = 64;
+/// Quantized weights of a file from which on the tables of quads are next to nothing.
+const LARGE: usize = 1 << 22;
 
 named! {
     /// The purpose of encoded bytes: one word for coder, layout, size of tables and trellis, where these are not chosen by themselves.
@@ -38,21 +40,24 @@ impl Optimize {
         self == Self::Size && matches!(coder, Coder::Rans | Coder::Huffman)
     }
 
-    /// The layout of what `coder` codes of a matrix of so many columns. Products are computed with quantized weights, and quads are for
-    /// these. Narrow rows that do not fill their tiles would be stored raw in quads.
+    /// The layout of what `coder` codes of a matrix of so many columns, one of a file with so many quantized weights. Products are
+    /// computed with quantized weights, and quads are for these. They are for large models: small ones have no room for their tables, and
+    /// rows that do not fill tiles would be stored raw in them.
     ///
     /// ```
     /// use wcodec::{Coder, Granularity, Layout, Optimize, Scheme};
+    /// let layout = |scheme, coder, cols, weights| Optimize::Speed.layout(scheme, coder, cols, weights);
     /// let int8 = Scheme::Int8(Granularity::Row);
-    /// assert_eq!(Optimize::Speed.layout(int8, Coder::Huffman, 4096), Layout::Quad);
-    /// assert_eq!(Optimize::Speed.layout(int8, Coder::Huffman, 96), Layout::Pair);
-    /// assert_eq!(Optimize::Speed.layout(int8, Coder::Rans, 4096), Layout::Pair);
-    /// assert_eq!(Optimize::Speed.layout(Scheme::Raw, Coder::Huffman, 4096), Layout::Pair);
+    /// assert_eq!(layout(int8, Coder::Huffman, 4096, 1 << 30), Layout::Quad);
+    /// assert_eq!(layout(int8, Coder::Huffman, 96, 1 << 30), Layout::Pair);
+    /// assert_eq!(layout(int8, Coder::Huffman, 4096, 1 << 20), Layout::Pair);
+    /// assert_eq!(layout(int8, Coder::Rans, 4096, 1 << 30), Layout::Pair);
+    /// assert_eq!(layout(Scheme::Raw, Coder::Huffman, 4096, 1 << 30), Layout::Pair);
     /// ```
-    pub fn layout(self, scheme: Scheme, coder: Coder, cols: usize) -> Layout {
+    pub fn layout(self, scheme: Scheme, coder: Coder, cols: usize, weights: usize) -> Layout {
         let quantized = matches!(scheme, Scheme::Int8(_) | Scheme::Rate(_));
-        let filled = cols >= MAX_TILE || cols.is_multiple_of(TILE_STEP);
-        if self == Self::Speed && quantized && filled && Layout::choices(coder).contains(&Layout::Quad) {
+        let fits = weights >= LARGE && (cols >= MAX_TILE || cols.is_multiple_of(TILE_STEP));
+        if self == Self::Speed && quantized && fits && Layout::choices(coder).contains(&Layout::Quad) {
             Layout::Quad
         } else {
             Layout::Pair

@@ -238,7 +238,7 @@ impl Search<'_> {
         for sample in samples {
             let way = self.choices.way(&sample.tensor.name);
             let cols = sample.tensor.shape.last().copied().unwrap_or_default();
-            let mut plane = self.options.plane(way, cols);
+            let mut plane = self.options.plane(way, cols, self.choices.weights);
             plane.tile = Some(sample.tile);
             let task = TensorTask {
                 tensor: &sample.tensor,
@@ -297,7 +297,7 @@ impl Search<'_> {
             let transposed = self.choices.transpose.is_match(&tensor.name);
             let matrix = matrix_of(&tensor.shape, transposed).map_err(name)?;
             let rows = (matrix.count * matrix.rows) as f64 * share;
-            let mut plane = self.options.plane((scheme, coder), matrix.cols);
+            let mut plane = self.options.plane((scheme, coder), matrix.cols, self.choices.weights);
             plane.tile = self.options.tile.or_else(|| Some(wide_tile(rows.round() as usize, matrix.cols)));
             let step = self.options.step.unwrap_or(1.0) * relative.get(tensor.name.as_str()).copied().unwrap_or(1.0);
             let task = TensorTask { tensor, scheme, rate: RateTask { factor: step, levels }, transposed, plane };

@@ -405,7 +405,8 @@ def load_file(
                 f"{container.path or 'the container'} has only what is compressed of a model; the other tensors are in "
                 f"{os.fspath(rest)} (wcodec.load_model loads both)",
                 UserWarning,
-                stacklevel=2,
+                # Above the guard of keywords.
+                stacklevel=3,
             )
         if number is not None:
             out.update(_gpu_load.load(container, device, dtype, threads, callback))

@@ -89,6 +89,8 @@ class FileOptions(CodingOptions, total=False):
     trust_remote_code: bool
     """Whether code that comes with the model of a folder may be run, where a model is built: for an output that is a
     folder, a ``budget``, a ``quality`` or ``calibrate``."""
+    step: float | None
+    """With scheme ``rate``, in place of ``bits``: the step of quantization, over the root mean square of a row."""
     frame: int | None
     """Bytes of a frame of ``zstd``; chosen by the tensor if left out."""
 

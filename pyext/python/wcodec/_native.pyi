@@ -90,6 +90,7 @@ class _EncodeOptions(TypedDict):
     steps: dict[str, float]
     bits_per_tensor: bool
     optimize: str
+    coder_of_few: str | None
     layout: str | None
     level: int
     frame: int | None

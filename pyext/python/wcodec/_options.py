@@ -348,6 +348,7 @@ def encode_options(
         "steps": _steps(steps),
         "bits_per_tensor": bool(bits_per_tensor),
         "optimize": purpose,
+        "coder_of_few": coder_for(PURPOSES[1]) if coder is None and purpose == PURPOSES[0] else None,
         "layout": None if layout is None else choice("layout", layout, LAYOUTS),
         "level": zstd_level,
         "frame": count("frame", frame),

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import _plan
 from .._files import files_of
+from .._options import PURPOSES
 from . import calibration
 from .models import _quiet_loading, _running
 from .next_step import encode_command, show_next
@@ -85,7 +86,9 @@ def _planned_again(a: argparse.Namespace) -> list[str]:
         found += ["--tokens", str(a.tokens)]
     if a.trellis is not None:
         found.append("--trellis" if a.trellis else "--no-trellis")
-    if a.coder != "rans":
+    if a.optimize != PURPOSES[0]:
+        found += ["--optimize", a.optimize]
+    if a.coder is not None:
         found += ["--coder", a.coder]
     for name in ("include", "exclude", "skip"):
         found += [part for pattern in getattr(a, name) for part in (f"--{name}", pattern)]

@@ -174,7 +174,8 @@ def _fill(
     if not any(record.get(key) for key in ("dtype", "torch_dtype")):
         record["dtype"] = str(checkpoint.dtype).removeprefix("torch.")
     record[WEIGHTS] = FILE
-    coder = coder_for(options.get("optimize", PURPOSES[0]), options.get("coder"))
+    wanted_coder = coder_for(options.get("optimize", PURPOSES[0]), options.get("coder"))
+    coder = next((t.coder for t in report.tensors if t.scheme != "raw" and t.coder != "raw"), wanted_coder)
     way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": coder}
     record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")

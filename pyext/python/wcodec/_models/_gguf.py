@@ -139,7 +139,7 @@ class GgufCheckpoint(Checkpoint):
         """The dtype of a tensor's values, as safetensors files call it."""
         if not self.is_float(key):
             return self._sources[key][0].dtype or "F32"
-        return self._word if len(self.shape(key)) > 1 else "F32"
+        return _word(self._wanted) if len(self.shape(key)) > 1 else "F32"
 
     def of_stack(self, key: str, index: int) -> torch.Tensor:
         """One matrix of a stack, which is kept for the next ones."""

@@ -239,8 +239,8 @@ def check(model: torch.nn.Module, found: Match, shape_of: ShapeOf, file: str | N
     ]
     if told:
         raise InputError(
-            f"the weights are not those of this {type(model).__name__} (open the right file, or use the config that "
-            f"belongs to it): {'; '.join(told)}",
+            f"{'' if file is None else f'{file}: '}the weights are not those of this {type(model).__name__} (open the "
+            f"right file, or use the config that belongs to it): {'; '.join(told)}",
             file=file,
         )
 

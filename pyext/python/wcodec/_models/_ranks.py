@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .._plot.reports import RanksPlots
 
 # Weights that are encoded to find out how many bytes one takes.
-_SAMPLE = 1 << 20
+_SAMPLE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,8 @@ def plan_ranks(
     else:
         tie(made)
         candidates, _ = find(made, patterns("include", include), patterns("exclude", exclude), embeddings)
-        found, weigh = Match({}, {}), _by_samples(given(encoding))
+        weights = sum({id(p): p.numel() for c in candidates for p in c.parameters.values()}.values())
+        found, weigh = Match({}, {}), _by_samples(given(encoding), weights)
     rows: list[RankBytes] = []
     refused: list[tuple[int, str]] = []
     for count in counts:
@@ -261,7 +262,7 @@ def _stored(container: Container, name: str) -> TensorEntry:
     return entry if entry.alias_of is None else container[entry.alias_of]
 
 
-def _by_samples(options: Mapping[str, Any]) -> Weigh:
+def _by_samples(options: Mapping[str, Any], weights: int) -> Weigh:
     made: dict[tuple[int, int | None], Container] = {}
     found: dict[Any, float] = {}
 
@@ -269,7 +270,7 @@ def _by_samples(options: Mapping[str, Any]) -> Weigh:
         rows, cols = shape
         tile = _tile(rows, cols)
         if (cols, tile) not in made:
-            made[cols, tile] = _sample(cols, tile, options)
+            made[cols, tile] = _sample(cols, tile, options, min(weights, _SAMPLE))
         container = made[cols, tile]
         # A cut through rows leaves columns as they are.
         ranges = shard.ranges if shard.axis == 1 else ((0, cols),)
@@ -283,8 +284,9 @@ def _by_samples(options: Mapping[str, Any]) -> Weigh:
     return weigh
 
 
-def _sample(cols: int, tile: int | None, options: Mapping[str, Any]) -> Container:
-    rows = max(16, _SAMPLE // cols // 16 * 16)
+def _sample(cols: int, tile: int | None, options: Mapping[str, Any], size: int) -> Container:
+    """A sample of at least so many weights: what goes with them is chosen by how many there are."""
+    rows = (size // cols // 16 + 1) * 16
     weights = torch.randn(rows, cols, generator=torch.Generator().manual_seed(cols)).mul_(0.02).to(torch.bfloat16)
     tiles = {} if tile is None or "tile" in options else {"tile": tile}
     return _api.compress_in_memory({"w": weights}, progress=False, **tiles, **options)

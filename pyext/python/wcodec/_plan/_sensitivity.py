@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _api, _progress
 from .._container import Container
 from .._errors import InputError
+from .._keywords import keywords
 from .._measure import _models
 from .._models._original import is_model, original_model
 from .._options import count, number, shown
@@ -32,6 +33,7 @@ WINDOWS, WINDOW = 4, 256
 _SHARES = {"collecting": 0.5, "encoding": 0.1, "writing text": 0.1, "measuring": 0.3}
 
 
+@keywords()
 def sensitivity(
     model: Any,
     bits: float = 3.0,
