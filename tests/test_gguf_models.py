@@ -74,7 +74,7 @@ def test_a_folder_loads_and_keeps_every_bit(architecture: str, tmp_path: Path, r
 def test_int8_is_near_and_a_file_is_compressed_in_memory(tmp_path: Path) -> None:
     path = gguf_models.write(tmp_path / "m.gguf", tied=False)
     report = wcodec.compress(path, f"{tmp_path / 'new'}/", progress=False)
-    assert {t.scheme for t in report.tensors} == {"int8"}
+    assert {t.scheme for t in report.tensors if len(t.shape) > 1} == {"int8"}
     expected = by_transformers(path)(TEXT).logits.float()
     for model in (wcodec.load_model(tmp_path / "new"), wcodec.load_model(path), wcodec.load_model(path, bits=6)):
         with torch.no_grad():

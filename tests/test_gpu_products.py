@@ -36,7 +36,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "quad": {"coder": "huffman", "layout": "quad"},
     "rans": {"coder": "rans"},
     # So many tiles a strip that warps walk over several chunks each.
-    "narrow": {"coder": "huffman", "tile": 64},
+    "narrow": {"coder": "huffman", "layout": "pair", "tile": 64},
     "narrow quad": {"coder": "huffman", "layout": "quad", "tile": 64},
 }
 

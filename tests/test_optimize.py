@@ -87,6 +87,14 @@ def test_no_input_fails_for_it(options: dict[str, Any], optimize: str) -> None:
             assert found.tobytes() == array.tobytes(), name
 
 
+@pytest.mark.parametrize("optimize", ["speed", "size"])
+def test_bits_are_met_by_a_model_of_small_tensors(optimize: str, model: Path) -> None:
+    """Whose tables weigh."""
+    for bits in (3.0, 4.5):
+        report = wcodec.compress_to_bytes(model, bits=bits, optimize=optimize)[1]
+        assert report.rate is not None and report.rate.bits_per_weight == pytest.approx(bits, rel=0.002)
+
+
 def test_both_hold_the_same_symbols() -> None:
     fast, small = (entry_of(weights(), optimize=word) for word in ("speed", "size"))
     assert np.array_equal(fast.symbols(), small.symbols()) and np.array_equal(fast.scales(), small.scales())
@@ -151,7 +159,7 @@ def test_small_models_and_narrow_rows_are_in_pairs() -> None:
     small = wcodec.open(wcodec.compress_to_bytes(weights(rows=96))[0])["w"]
     # Codes of whole bits cannot be as few as those of a small model must be.
     assert (small.coder, small.layout) == ("rans", "pair")
-    given = {**weights(), "narrow": weights(300, 96)["w"]}
+    given = {**weights(), "narrow": weights(300, 1000)["w"]}
     container = wcodec.open(wcodec.compress_to_bytes(given)[0])
     assert (container["w"].layout, container["narrow"].layout) == ("quad", "pair")
     # Four bits can be had of matrices that have no room for the tables of quads.

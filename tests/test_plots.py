@@ -24,7 +24,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Any:
     tensors["same"] = np.ones((16, 64), np.float32)
     tensors["empty"] = np.zeros((0, 8), np.float32)
     path = tmp_path_factory.mktemp("plots") / "m.wcodec"
-    wcodec.save_file(tensors, path, optimize="size")
+    wcodec.save_file(tensors, path)
     with wcodec.open(path) as opened:
         yield opened
 
@@ -57,7 +57,7 @@ def test_ratio_of_every_tensor(plt: Any, container: wcodec.Container) -> None:
     assert labels(ax) == [entry.name for entry in stored]
     assert widths(ax) == [entry.ratio for entry in stored]
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert {"huffman", "raw", f"whole file: {container.ratio:.3f}", "entropy of the symbols alone"} <= set(legend)
+    assert {"rans", "raw", f"whole file: {container.ratio:.3f}", "entropy of the symbols alone"} <= set(legend)
     (bounds,) = [line for line in ax.lines if line.get_marker() == "|"]
     coded = [entry for entry in stored if entry.entropy]
     expected = [8 * entry.original_bytes / (entry.entropy * entry.elements) for entry in coded]

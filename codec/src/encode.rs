@@ -724,7 +724,7 @@ mod tests {
         let rule = |pattern: &str, scheme, coder| Rule { pattern: pattern.into(), scheme, coder };
         let block = Scheme::Int8(Granularity::Block(32));
         let rules = vec![rule("d*", block, Coder::Huffman), rule("{head,down}", Scheme::Raw, Coder::Zstd)];
-        let options = EncodeOptions { rules, ..Default::default() };
+        let options = EncodeOptions { rules, ..EncodeOptions::of(Optimize::Size) };
         let report = encode_to_vec(&source, &options, &mut |_| Ok(())).unwrap().1;
         let found: Vec<_> =
             report.tensors.iter().map(|t| (t.scheme.as_str(), t.scales.as_deref(), t.coder())).collect();

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use wcodec::{
-    Bits, Cancel, Coder, Container, DecodeOptions, EncodeOptions, Granularity, MemorySource, Pool, Rate, Result,
-    Scheme, Source, SourceBytes, SourceTensor, encode_to_container,
+    Bits, Cancel, Container, DecodeOptions, EncodeOptions, Granularity, MemorySource, Pool, Rate, Result, Scheme,
+    Source, SourceBytes, SourceTensor, encode_to_container,
 };
 
 use crate::model::FileModel;
@@ -81,10 +81,10 @@ pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) ->
     }
     let source = Samples { tensors: source, model };
     let mut found = Vec::new();
-    let ways =
-        [(Scheme::Int8(Granularity::Row), 0.2), (Scheme::Rate(Rate { bits: Bits::new(BITS)?, trellis: true }), 0.4)];
-    for (scheme, begin) in ways {
-        let options = EncodeOptions { scheme, coder: Coder::Rans, cancel: cancel.clone(), ..EncodeOptions::default() };
+    let default = EncodeOptions { cancel: cancel.clone(), ..EncodeOptions::default() };
+    let rate = Rate { bits: Bits::new(BITS)?, trellis: default.optimize.trellis(default.coder) };
+    for (scheme, begin) in [(Scheme::Int8(Granularity::Row), 0.2), (Scheme::Rate(rate), 0.4)] {
+        let options = EncodeOptions { scheme, ..default.clone() };
         let share = if begin < 0.3 { 0.2 } else { 0.6 };
         let progress = &mut |e: &wcodec::ProgressEvent<'_>| {
             tell(begin + share * e.done as f32 / e.total.max(1) as f32);

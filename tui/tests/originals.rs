@@ -112,7 +112,7 @@ fn estimates_are_near_what_encoding_gives() {
     })
     .unwrap();
     assert_eq!(found.len(), 30);
-    let rate = Scheme::Rate(Rate { bits: Bits::new(4.0).unwrap(), trellis: true });
+    let rate = Scheme::Rate(Rate { bits: Bits::new(4.0).unwrap(), trellis: false });
     for (scheme, int8) in [(EncodeOptions::default().scheme, true), (rate, false)] {
         let options = EncodeOptions { scheme, ..EncodeOptions::default() };
         let (bytes, _) = encode_to_vec(&Checkpoint::open(&data()).unwrap(), &options, &mut |_| Ok(())).unwrap();

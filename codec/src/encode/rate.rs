@@ -31,7 +31,7 @@ const TRIES: usize = 12;
 const FLAT: usize = 3;
 /// Weights of a tensor below which its table weighs, and of all of them that are then counted to the last, so often.
 const SMALL: usize = 1 << 20;
-const MOST_COUNTED: usize = 1 << 27;
+const MOST_COUNTED: usize = 1 << 28;
 const CORRECTIONS: usize = 2;
 /// log2 of the largest and of the smallest step over the root mean square that make sense.
 const COARSEST: f64 = 6.0;

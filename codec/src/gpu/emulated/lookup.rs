@@ -228,7 +228,7 @@ fn what_no_kernel_looks_up_is_refused() {
         let container = Container::from_bytes(encode(&source, &o)).unwrap();
         TensorPlan::new(&container.bytes_of(name, &oracle()).unwrap()).unwrap()
     };
-    let huffman = EncodeOptions { coder: Coder::Huffman, ..Default::default() };
+    let huffman = EncodeOptions { coder: Coder::Huffman, layout: Some(Layout::Pair), ..Default::default() };
     assert_eq!(no_lookup(&of(huffman.clone(), "w0")), None);
     let turned = EncodeOptions { transpose: vec!["w2".into()], ..huffman.clone() };
     assert_eq!(no_lookup(&of(turned, "w2")).as_deref(), Some("stored transposed"));

@@ -36,6 +36,9 @@ _SAMPLE_ROWS = 128
 # How near to the target is near enough, of it, and how often is tried.
 _CLOSE = 1e-3
 _TRIES = 6
+# Weights up to which all are counted in the end, and so often: where a table weighs, a sample says too little of it.
+_MOST_COUNTED = 1 << 24
+_CORRECTIONS = 2
 # log2 of a Gaussian's RMS by the step is its bits less this, and tiles and scales take some.
 _GAUSSIAN = 2.1
 
@@ -144,11 +147,13 @@ class Chooser:
         tried: list[tuple[float, float]] = []
         for n in range(_TRIES):
             advance(n, _TRIES)
-            bits = self._count(2.0**power)
+            bits = self._count(2.0**power, _SAMPLE_ROWS)
             tried.append((power, bits))
             if abs(bits - self._bits) <= _CLOSE * self._bits:
                 break
             power = _next(tried, self._bits)
+        if sum(math.prod(shape) for _, _, shape, tied_to in self._declared if tied_to is None) <= _MOST_COUNTED:
+            tried = self._corrected(min(tried, key=lambda t: abs(t[1] - self._bits))[0])
         advance(_TRIES, _TRIES)
         best = min(tried, key=lambda t: abs(t[1] - self._bits))
         if abs(best[1] - self._bits) > 0.005 * self._bits:
@@ -157,8 +162,22 @@ class Chooser:
             )
         return best[0]
 
-    def _count(self, constant: float) -> float:
-        """Bits per weight of all tensors of the scheme, as the encoder counts them by a sample of their rows."""
+    def _corrected(self, power: float) -> list[tuple[float, float]]:
+        """Powers near this one, with the bits that all rows have."""
+        tried: list[tuple[float, float]] = []
+        for _ in range(1 + _CORRECTIONS):
+            bits = self._count(2.0**power, None)
+            tried.append((power, bits))
+            if abs(bits - self._bits) <= _CLOSE * self._bits:
+                break
+            power = _next(tried, self._bits)
+        return tried
+
+    def _count(self, constant: float, most: int | None) -> float:
+        """Bits per weight of all tensors of the scheme, as the encoder counts them.
+
+        :param most: rows of each tensor at most; all if there are none.
+        """
         samples: dict[str, Any] = {}
         rows: dict[str, torch.Tensor] = {}
         share: dict[str, float] = {}
@@ -174,7 +193,7 @@ class Chooser:
                 continue
             axis = 1 if name in self._turned else 0
             tensor, count = torch_tensor(name, self._weights[name]), shape[axis]
-            rows[name] = torch.linspace(0, count - 1, min(count, _SAMPLE_ROWS)).round().long()
+            rows[name] = torch.linspace(0, count - 1, min(count, most or count)).round().long()
             samples[name] = tensor.index_select(axis, rows[name].to(tensor.device)).contiguous()
             share[name] = count / len(rows[name])
 
