@@ -225,14 +225,8 @@ def test_what_is_compressed_already_is_not_compressed_anew(folder: Path, options
 
 
 def test_asking_for_what_it_has_is_fine(folder: Path) -> None:
-    loaded = wcodec.load_model(
-        folder,
-        scheme="rate",
-        bits=4,
-        coder=wcodec.open(folder / "model.wcodec").stored[0].coder,
-        include=(),
-        exclude=[],
-    )
+    coder = next(entry.coder for entry in wcodec.open(folder).stored if entry.scheme == "rate")
+    loaded = wcodec.load_model(folder, scheme="rate", bits=4, coder=coder, include=(), exclude=[])
     assert type(loaded.lm_head).__name__ == "CompressedLinear"
 
 
