@@ -205,8 +205,8 @@ assert quality.top1_agreement > 0.9
 # %% [markdown]
 # ## Keep it
 #
-# `save_pretrained` writes a folder: the compressed weights in one `.wcodec` file, the few weights that are not
-# compressed (norms) in a `.safetensors` file, the configuration and the tokenizer. `load_model` builds the model from
+# `save_pretrained` writes a folder: all weights in one `.wcodec` file, the few that are not
+# compressed (norms) among them, the configuration and the tokenizer. `load_model` builds the model from
 # it; the compressed layers are never uncompressed as a whole. It computes the same logits, bit for bit.
 
 # %%

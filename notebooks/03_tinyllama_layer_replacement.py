@@ -322,8 +322,8 @@ quality
 # %% [markdown]
 # ## Save and load
 #
-# `wcodec.save_pretrained` writes an ordinary model folder. `model.wcodec` holds the compressed weights,
-# `model.safetensors` the few that were left as they were, and `config.json` says that the method is `wcodec`.
+# `wcodec.save_pretrained` writes a model's folder. `model.wcodec` holds all weights, the few that were left as they
+# were among them; `config.json` says that the method is `wcodec`, and `README.md` is a model card.
 
 # %%
 saved = Path(folder.name, "tinyllama-compressed")
