@@ -44,7 +44,7 @@ folder = tempfile.TemporaryDirectory()  # all output goes here and is removed at
 file = Path(folder.name, "model.wcodec")
 print("the model is", "all-MiniLM-L6-v2" if MODEL == MINILM else MODEL)
 
-wcodec.compress(MODEL, file, progress=False)
+wcodec.compress(MODEL, file, optimize="size", progress=False)
 container = wcodec.open(file)
 ax = container.plot.ratio(top=8)
 

@@ -198,7 +198,7 @@ assert (
 
 # %%
 model = copy.deepcopy(baseline)
-report = wcodec.compress_(model, scheme="int8", coder="rans", progress=False)
+report = wcodec.compress_(model, scheme="int8", coder="rans", cache=0, progress=False)
 print(f"{NAME}: {report.bytes_before:,} -> {report.bytes_after:,} bytes, ratio {report.ratio:.3f}")
 report
 

@@ -39,7 +39,7 @@ folder = tempfile.TemporaryDirectory()  # all output goes here
 logging.disable_progress_bar()
 
 ax, seen = None, []
-for size in (None, "1MB", "3MB", "6MB"):
+for size in (0, "1MB", "3MB", "6MB"):
     small = wcodec.load_model("../tests/data/doc-llama-3m", bits=4, cache=size, device=DEVICE)
     with torch.inference_mode():
         seen.append(small(torch.arange(1, 17, device=DEVICE)[None]).logits)
@@ -212,7 +212,7 @@ assert (
 
 # %%
 few, more, most = ("100MB", "250MB", "1GB") if GPU else ("25MB", "60MB", "1GB")
-SIZES = {"none": None, few: few, more: more, most: most}
+SIZES = {"none": 0, few: few, more: more, most: most}
 RUN = {"batch": 1, "prompt_tokens": 8, "new_tokens": 3, "repeats": 1, "profile": True}
 cached, benches, kept, left = {}, {}, {}, {}
 for name, size in SIZES.items():

@@ -113,7 +113,7 @@ class StatisticsFile:
 
     file: str
     sha256: str
-    """Their :attr:`Statistics.digest`."""
+    """Their :attr:`wcodec.Statistics.digest`."""
 
 
 @dataclass(frozen=True, repr=False)

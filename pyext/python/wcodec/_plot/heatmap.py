@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ _SHORT_SECONDS = 0.05
 _ROUNDS = 3
 _LAUNCHES = 10
 _SHADES = 256
+# The largest value over the smallest that a logarithmic scale tells from it.
+_DECADES = 1e3
 
 
 def heatmap(
@@ -58,21 +61,39 @@ def of_grid(grid: Grid, by: str, ax: Any, file_bytes: int, path: str | None) -> 
     return draw(grid, lambda cell: _value(cell, by, file_bytes), by, ax, path)
 
 
-def draw(grid: Grid, value: Callable[[Cell], float | None], by: str, ax: Any, path: str | None = None) -> Any:
-    """Draws a number of each cell, on the scale that belongs to it."""
+def draw(
+    grid: Grid,
+    value: Callable[[Cell], float | None],
+    by: str,
+    ax: Any,
+    path: str | None = None,
+    *,
+    logarithmic: bool = False,
+) -> Any:
+    """Draws a number of each cell, on the scale that belongs to it.
+
+    :param logarithmic: whether equal ratios are equally far from each other on it, down to a thousandth of the largest.
+    """
     values = {id(cell): value(cell) for cell in grid.cells()}
     known = [found for found in values.values() if found is not None]
     if not known:
         raise InputError("there is no matrix to draw (take a model that has some, or pass vectors=True)", file=path)
     low, high = min(known), max(known)
+    logarithmic = logarithmic and high > 0
+    if logarithmic:
+        low = max(low, high / _DECADES)
     stops = SCALES[by]
 
     def color(cell: Cell) -> str | None:
         found = values[id(cell)]
-        return None if found is None else between(stops, part_of(found, low, high))
+        if found is None:
+            return None
+        if logarithmic:
+            return between(stops, part_of(math.log(max(found, low)), math.log(low), math.log(high)))
+        return between(stops, part_of(found, low, high))
 
     ax = _cells(grid, color, lambda cell: _figure(values[id(cell)] or 0.0), ax)
-    _scale(ax, by, low, high)
+    _scale(ax, by, low, high, logarithmic)
     return ax
 
 
@@ -137,10 +158,10 @@ def _cells(grid: Grid, color: Callable[[Cell], str | None], figure: Callable[[Ce
     return ax
 
 
-def _scale(ax: Any, by: str, low: float, high: float) -> None:
+def _scale(ax: Any, by: str, low: float, high: float, logarithmic: bool = False) -> None:
     """The scale of colours, above."""
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LinearSegmentedColormap, Normalize
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 
     shades = [between(SCALES[by], i / (_SHADES - 1)) for i in range(_SHADES)]
     colors = LinearSegmentedColormap.from_list(by, shades)
@@ -148,11 +169,16 @@ def _scale(ax: Any, by: str, low: float, high: float) -> None:
     flat = is_flat(low, high)
     if flat:
         colors = LinearSegmentedColormap.from_list(by, [between(SCALES[by], 0.5)] * 2)
-    bounds = Normalize(low, high) if high > low else Normalize(low - 0.5, high + 0.5)
+    kind = LogNorm if logarithmic else Normalize
+    bounds = kind(low, high) if high > low else Normalize(low - 0.5, high + 0.5)
     bar = ax.figure.colorbar(ScalarMappable(bounds, colors), ax=ax, orientation="horizontal", location="top",
                              fraction=0.05, shrink=0.6, anchor=(0.0, 0.0), aspect=40)  # fmt: skip
     if low == high:
         bar.set_ticks([low], labels=[_figure(low)])
+    elif logarithmic:
+        ticks = [t for power in range(-9, 9) for t in (10.0**power, 3 * 10.0**power) if low <= t <= high] or [low, high]
+        bar.set_ticks(ticks, labels=[f"{tick:g}" if tick not in (low, high) else _figure(tick) for tick in ticks])
+        bar.minorticks_off()
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize="small", length=2)
     title = f"{TITLES[by]}: less than 5 % apart, so one colour" if flat and low < high else TITLES[by]

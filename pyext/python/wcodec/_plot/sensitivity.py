@@ -24,13 +24,14 @@ class SensitivityPlots(Plots):
         self._report = report
 
     def heatmap(self, ax: Any = None) -> Any:
-        """Each tensor's share of the damage in percent, by layer and role; the sum where several share a cell."""
+        """Each tensor's share of the damage in percent, by layer and role, in colours of a logarithmic
+        scale; the sum where several share a cell."""
         report = self._report
         shares = {row.name: 100 * row.share for row in report.rows if row.share is not None}
         if not shares:
             raise InputError("the report has no layer to draw (take more than top(0))")
         grid = grid_of_figures([(name, 2, 1, 1, 1, None) for name in shares])
-        ax = draw(grid, lambda cell: sum(shares[name] for name in cell.names), "damage", ax)
+        ax = draw(grid, lambda cell: sum(shares[name] for name in cell.names), "damage", ax, logarithmic=True)
         # The scale of colours stands where a title would.
         ax.set_xlabel(f"{ax.get_xlabel() or 'all layers'}; {report.bits:g} bits/weight, from weights alone")
         return ax
