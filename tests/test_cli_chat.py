@@ -202,6 +202,9 @@ def test_a_terminal(talker: Path, tmp_path: Path) -> None:
         at = len(text)
         os.write(master, b"/stats\n")
         wait("2 messages", at)
+        wait("> ", text.index("2 messages", at))
+        # As below: the line editor waits for a line.
+        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         wait("(Ctrl-D quits)", at)
         wait("> ", text.index("(Ctrl-D quits)", at))

@@ -76,7 +76,7 @@ def test_int8_is_near_and_a_file_is_compressed_in_memory(tmp_path: Path) -> None
     report = wcodec.compress(path, f"{tmp_path / 'new'}/", progress=False)
     assert {t.scheme for t in report.tensors if len(t.shape) > 1} == {"int8"}
     expected = by_transformers(path)(TEXT).logits.float()
-    for model in (wcodec.load_model(tmp_path / "new"), wcodec.load_model(path), wcodec.load_model(path, bits=6)):
+    for model in (wcodec.load_model(tmp_path / "new"), wcodec.load_model(path), wcodec.load_model(path, bits=7)):
         with torch.no_grad():
             error = (model(TEXT).logits.float() - expected).norm() / expected.norm()
         assert 0 < error < 0.1
@@ -89,7 +89,7 @@ def test_a_model_in_memory_is_calibrated_and_finds_its_tokenizer(tmp_path: Path,
     path = gguf_models.write(tmp_path / "m.gguf")
     ids = torch.arange(600) * 7 % 300 + 3
     report = wcodec.compress(path, f"{tmp_path / 'new'}/", bits=4, calibrate=ids.tolist(), progress=False)
-    assert {t.scheme for t in report.tensors} == {"rate"}
+    assert {t.scheme for t in report.tensors if len(t.shape) > 1} == {"rate"}
     status, text, error = run("generate", path, "--prompt", "the sea", "--max-new-tokens", "3", "--quiet")
     assert status == 0 and text.startswith("the sea"), error
 

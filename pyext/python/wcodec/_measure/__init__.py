@@ -1,6 +1,6 @@
 """Seeing what compressed layers do: quality, speed, memory, and the key/value cache. torch is imported when used."""
 
-from ._advice import advice
+from ._advice import advice as advice
 from ._reports import (
     BenchReport,
     BenchRow,
@@ -35,7 +35,6 @@ __all__ = [
     "Span",
     "Speed",
     "TimeSplit",
-    "advice",
     "bench",
     "compare_kv_cache",
     "evaluate",
