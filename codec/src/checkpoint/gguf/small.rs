@@ -10,7 +10,7 @@ pub(super) fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
     // Five weights a byte, as digits of base 3 of a fraction of 256: the first digit is the highest.
     let digit = |byte: u8, power: u8| {
         let rest = byte.wrapping_mul([1, 3, 9, 27, 81][usize::from(power)]);
-        d * int((u16::from(rest) * 3 >> 8) as u8, 1)
+        d * int(((u16::from(rest) * 3) >> 8) as u8, 1)
     };
     for (i, value) in out.iter_mut().enumerate() {
         *value = match i {

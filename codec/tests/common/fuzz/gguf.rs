@@ -43,7 +43,7 @@ fn body(input: &[u8]) {
 fn values(file: &Gguf, i: usize) {
     let t = &file.tensors()[i];
     let (pool, go) = (Pool::new(Some(1)).unwrap(), Cancel::new());
-    let dtype = if t.elements % 2 == 0 { Dtype::F32 } else { Dtype::BF16 };
+    let dtype = if t.elements.is_multiple_of(2) { Dtype::F32 } else { Dtype::BF16 };
     let count = t.elements.min(1 << 40) as usize;
     let read = file.read_values(i, (0, count), dtype, &pool, &go);
     assert!(file.read_values(i, (t.elements, 1), dtype, &pool, &go).is_err());
@@ -54,7 +54,7 @@ fn values(file: &Gguf, i: usize) {
         }
         // It is not in the file, or larger than is asked for here.
         (Ok(_), Err(e)) => {
-            assert!(file.missing(i) > 0 || t.elements > 1 << 40 || t.offset > file.file_len(), "{t:?}: {e}")
+            assert!(file.missing(i) > 0 || t.elements > 1 << 40 || t.offset > file.file_len(), "{t:?}: {e}");
         }
     }
 }
