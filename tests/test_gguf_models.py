@@ -19,6 +19,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("gguf")
 
+from wcodec._measure._loading import baseline_of  # noqa: E402
+from wcodec.nn import CompressedLayer  # noqa: E402
+
 TEXT = torch.arange(24).view(2, 12) * 11 % 200 + 3
 
 
@@ -83,6 +86,23 @@ def test_int8_is_near_and_a_file_is_compressed_in_memory(tmp_path: Path) -> None
     exact = wcodec.load_model(path, scheme="lossless", dtype="float32")
     with torch.no_grad():
         assert torch.equal(exact(TEXT).logits, by_transformers(path, torch.float32)(TEXT).logits)
+
+
+def test_a_baseline_is_the_file_as_it_is(tmp_path: Path) -> None:
+    path = gguf_models.write(tmp_path / "m.gguf")
+    model = wcodec.load_model(path, bits=6)
+    baseline = baseline_of(path, model)
+    assert not any(isinstance(m, CompressedLayer) for m in baseline.modules())
+    with torch.no_grad():
+        assert torch.equal(baseline(TEXT).logits, by_transformers(path)(TEXT).logits)
+
+
+def test_tokens_of_a_calibration_need_one(tmp_path: Path) -> None:
+    path = gguf_models.write(tmp_path / "m.gguf")
+    with pytest.raises(wcodec.InputError, match="calibration_tokens go with calibrate"):
+        wcodec.load_model(path, bits=6, calibration_tokens=64)
+    with pytest.raises(wcodec.InputError, match="calibration_tokens go with calibrate"):
+        wcodec.compress(path, f"{tmp_path / 'new'}/", bits=6, calibration_tokens=64, progress=False)
 
 
 def test_a_model_in_memory_is_calibrated_and_finds_its_tokenizer(tmp_path: Path, run: Cli) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from .. import _format as fmt
 from .. import _measure
 from .._errors import InputError, WcodecError
-from .._foreign import by_transformers, config_of, said
-from .._measure import _models
+from .._foreign import said
+from .._measure import _loading, _models
 from .._native import safe
 from .beginning import announce
 from .output import document, figures, prose, put, say, show_progress, tabulate
@@ -130,22 +130,9 @@ def _fuses(a: argparse.Namespace, device: Any) -> bool:
 
 def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
     """The model to compare with: an original checkpoint as it is, or one with compressed layers."""
-    place = Path(a.baseline)
-    device = _models.device_of(model)
-    if place.is_file() or any(place.glob("*.wcodec")):
-        from .._models import _load as loading
-
-        return loading.load_model(
-            a.baseline, device=device, dtype=_models.dtype_of(model), trusted=a.trust, fused=not a.no_fused,
-            trust_remote_code=a.trust_remote_code,
-        )  # fmt: skip
-    transformers = _models.require_transformers()
-    config = config_of(a.baseline, trust_remote_code=a.trust_remote_code)
-    with by_transformers(a.baseline, "does not load it"):
-        found = transformers.AutoModelForCausalLM.from_pretrained(
-            a.baseline, config=config, dtype=_models.dtype_of(model), trust_remote_code=a.trust_remote_code
-        )
-        return found.to(device).eval()
+    return _loading.baseline_of(
+        a.baseline, model, trust_remote_code=a.trust_remote_code, trusted=a.trust, fused=not a.no_fused
+    )
 
 
 def _tokenizer(a: argparse.Namespace, model: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import _devices, _keywords
 from .._errors import InputError
+from .._gguf import is_gguf
 from . import _models
 
 # Keywords in the ``**kwargs`` of transformers' ``generate`` that are no settings of a config.
@@ -22,16 +23,23 @@ def is_place(model: Any) -> bool:
 
 
 def model_of(
-    model: Any, what: str = "model", *, device: Any = None, dtype: Any = None, trust_remote_code: bool = False
+    model: Any,
+    what: str = "model",
+    *,
+    device: Any = None,
+    dtype: Any = None,
+    trust_remote_code: bool = False,
+    **options: Any,
 ) -> Any:
     """A model in memory as it is; of a path or a name, what :func:`wcodec.load_model` loads.
 
+    :param options: further ones of that function.
     :raises InputError: for a device or a dtype that a model in memory does not have.
     """
     if is_place(model):
         from .._models._load import load_model
 
-        return load_model(model, device, dtype=dtype, trust_remote_code=trust_remote_code)
+        return load_model(model, device, dtype=dtype, trust_remote_code=trust_remote_code, **options)
     _models.check_model(model, what)
     there = {"device": _models.device_of(model), "dtype": _models.dtype_of(model)}
     wanted = {"device": None if device is None else _devices.place(device), "dtype": dtype}
@@ -44,9 +52,12 @@ def model_of(
     return model
 
 
-def baseline_of(baseline: Any, model: Any, *, trust_remote_code: bool = False) -> Any:
+def baseline_of(baseline: Any, model: Any, *, trust_remote_code: bool = False, **options: Any) -> Any:
     """A model to compare with, on the device and in the dtype of another: of a path or a name an ordinary checkpoint
-    as it is, and what is compressed already with its compressed layers."""
+    or GGUF file as it is, and what is compressed already with its compressed layers.
+
+    :param options: further ones of :func:`wcodec.load_model`, for the latter.
+    """
     if not is_place(baseline):
         _models.check_model(baseline, "baseline")
         return baseline
@@ -56,8 +67,8 @@ def baseline_of(baseline: Any, model: Any, *, trust_remote_code: bool = False) -
         from .._models._hub import downloaded
 
         place = downloaded(os.fspath(baseline), None, trust_remote_code)
-    if place.is_file() or any(place.glob("*.wcodec")):
-        return model_of(place, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    if not is_gguf(place) and (place.is_file() or any(place.glob("*.wcodec"))):
+        return model_of(place, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **options)
     return original_of(place, device, dtype, trust_remote_code)
 
 

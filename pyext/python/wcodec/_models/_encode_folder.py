@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import _api
+from .. import _api, _devices
 from .._calibrate import Statistics
+from .._coding import REPOSITORY
 from .._errors import FileMissingError, InputError
 from .._foreign import by_transformers, config_of, read_json
 from .._gguf import is_gguf
@@ -31,9 +32,6 @@ from ._save import CONFIG, FILE
 from ._stored import as_stored, forget_quantization, is_exact
 from ._ties import settle
 
-# Which repository a name is of, in the words of load_model.
-_OF_REPOSITORIES = ("revision", "subfolder", "token", "cache_dir", "local_files_only", "force_download")
-
 
 def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionReport:
     """As :func:`wcodec.compress` with a folder to write.
@@ -45,7 +43,7 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionR
     :raises InputError: if the source is not the folder of a model, or there is something else at ``dst``.
     :raises OutputExistsError: if there is a compressed model and ``overwrite`` was not asked for.
     """
-    hub = {name: options.pop(name, None) for name in _OF_REPOSITORIES}
+    hub = {name: options.pop(name, None) for name in REPOSITORY}
     hub = {name: value for name, value in hub.items() if value is not None}
     from_gguf = is_gguf(src)
     if not isinstance(src, str | os.PathLike) or os.path.isfile(src) and not from_gguf:
@@ -103,7 +101,7 @@ def _compress(
     options: dict[str, Any],
     gguf: GgufModel | None = None,
 ) -> CompressionReport:
-    """Of the folder of a model.
+    """Compresses what a folder is of.
 
     :param checkpoint: its weights, where they are on the Hub.
     :param gguf: the file that has its weights, of which the folder has the config and the tokenizer.
@@ -133,7 +131,10 @@ def _fill(
             model = _load.skeleton(config, _load.computing_dtype_of(config, source), trusted)
         if isinstance(weights_of, GgufModel):
             checkpoint: Checkpoint = weights_of.checkpoint(model)
-            options = weights_of.calibrated(options)
+            if options.get("calibrate") is not None:
+                device = _devices.place(options.get("device") or "cpu")
+                progress = options.get("progress") is True
+                options = _load.calibrated(options, weights_of.file.path, device, trusted, progress)
             options["metadata"] = {**weights_of.metadata(), **(options.get("metadata") or {})}
         else:
             checkpoint = weights_of

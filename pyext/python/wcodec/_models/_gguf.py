@@ -68,23 +68,6 @@ class GgufModel:
         """The weights, under the names of a model of this config."""
         return GgufCheckpoint(self.file, model, self.dtype)
 
-    def calibrated(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Options with the statistics that ``calibrate`` asks for. Unless they are given, the model runs."""
-        if options.get("calibrate") is None:
-            return options
-        from .._calibrate import is_given, statistics_of
-        from ._original import original_model
-
-        options = dict(options)
-        device, calibrate = options.get("device") or "cpu", options["calibrate"]
-        collecting = {"tokens": options.pop("calibration_tokens", None), "progress": options.get("progress") is True}
-        found = statistics_of(
-            lambda: original_model(self.file.path, device, "auto")[0],
-            calibrate,
-            **({} if is_given(calibrate) else collecting),
-        )
-        return {**options, "calibrate": found}
-
     def metadata(self) -> dict[str, str]:
         """The file's statements of its origin."""
         found = self.file.metadata.items()

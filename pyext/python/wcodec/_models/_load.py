@@ -160,7 +160,7 @@ def load_model(
             fill(model, container, rest, where, settings, fused)
         else:
             if gguf is not None:
-                rest, encoding = gguf.checkpoint(model), gguf.calibrated({"device": where, **encoding})
+                rest = gguf.checkpoint(model)
             assert rest is not None
             chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
             # While the model that is made here has no weights yet.
@@ -197,11 +197,15 @@ def _gguf_of(path: str, dtype: Any) -> GgufModel | None:
 def calibrated(
     options: dict[str, Any], folder: Path, device: torch.device, trust_remote_code: bool, progress: bool
 ) -> dict[str, Any]:
-    """Options with the statistics that ``calibrate`` asks for. Unless they are given, the folder's model runs."""
+    """Options with the statistics that ``calibrate`` asks for. Unless they are given, the model runs.
+
+    :param folder: that of the model, or its GGUF file.
+    """
     options = dict(options)
-    tokens = options.pop("calibration_tokens", None)
     if (calibrate := calibration(options.pop("calibrate", None))) is None:
+        # Tokens without a calibration are refused where weights are encoded.
         return options
+    tokens = options.pop("calibration_tokens", None)
     from .._calibrate import is_given, statistics_of
 
     def source() -> Any:
