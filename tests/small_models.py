@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,13 @@ def gpt2() -> Any:
     torch.manual_seed(3)
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 90}
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=1, eos_token_id=2)).eval()
+
+
+def checkpoint_of(model: Any, factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoint of a model."""
+    place = factory.mktemp("models") / "llama"
+    model.save_pretrained(place)
+    return place
 
 
 def collect(model: Any, data: Any = TEXT, **options: Any) -> wcodec.Statistics:

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from small_models import collect, mixtral  # noqa: E402
+from small_models import checkpoint_of, collect, mixtral  # noqa: E402
 from small_models import wider_llama as llama  # noqa: E402
 from wcodec._calibrate import _amount  # noqa: E402
 
@@ -26,9 +26,7 @@ FEW = {"calibration_tokens": 64, "progress": False}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a small model."""
-    place = tmp_path_factory.mktemp("models") / "llama"
-    llama().save_pretrained(place)
-    return place
+    return checkpoint_of(llama(), tmp_path_factory)
 
 
 # In Python

@@ -18,16 +18,14 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from small_models import collect  # noqa: E402
+from small_models import checkpoint_of, collect  # noqa: E402
 from small_models import wider_llama as llama  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a small model."""
-    place = tmp_path_factory.mktemp("models") / "llama"
-    llama().save_pretrained(place)
-    return place
+    return checkpoint_of(llama(), tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
