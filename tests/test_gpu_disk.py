@@ -248,7 +248,7 @@ def test_logits_are_those_of_every_residency(folder: Path) -> None:
         {"residency": "auto", "vram_budget": total, "ram_budget": "1GB"},
         {"residency": "auto", "vram_budget": total, "ram_budget": "13MB"},
     ):
-        # What stays decoded is multiplied by torch.
+        # Weights that stay decoded are multiplied by torch.
         model = wcodec.load_model(folder, device="cuda", fused=False, **settings)
         for _ in range(3):
             assert torch.equal(logits(model), wanted), settings

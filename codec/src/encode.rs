@@ -544,7 +544,7 @@ fn encode_into<W: Sink + Send>(
                         _ => None,
                     };
                     let transposed = choices.transpose.is_match(&tensor.name);
-                    // Of what is no matrix, and stored raw, nobody asks.
+                    // A tensor that is no matrix is stored raw, whatever its columns.
                     let cols = matrix::matrix_of(&tensor.shape, transposed).map_or(0, |matrix| matrix.cols);
                     let task = TensorTask {
                         tensor,

@@ -1,4 +1,4 @@
-"""What ``optimize="speed"`` costs beside ``"size"``: stored bits and KL at the same number of bits asked for, and the
+"""The cost of ``optimize="speed"`` beside ``"size"``: stored bits and KL at the same number of bits asked for, and the
 bits that would give the same KL.
 
     python pyext/benches/optimize.py MODEL... [--text FILE] [--bits 5,4,3] [--windows 8] [--device cpu] [--json OUT]

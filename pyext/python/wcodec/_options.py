@@ -23,11 +23,11 @@ TILED_CODERS = ("rans", "huffman")
 """Those that work in tiles, which a trellis needs."""
 LAYOUTS = tuple(_FACTS["layouts"])
 PURPOSES = ("speed", "size")
-"""What bytes can be optimized for; the first is the default."""
+"""Purposes that bytes can be optimized for; the first is the default."""
 DTYPES = ("float32", "float16", "bfloat16")
 """What models compute in, and what a cache can keep keys and values in."""
 AUTO = "auto"
-"""Of a cache: what there is memory for."""
+"""The size of a cache that takes as much as there is memory for."""
 DEFAULT_BLOCK = _FACTS["block"]
 DEFAULT_LEVEL = _FACTS["level"]
 _LONGEST_SHOWN = 200

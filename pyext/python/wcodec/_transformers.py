@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 METHOD = "wcodec"
 # Options of it that are not the encoder's.
 _CALIBRATION = ("calibrate", "calibration_tokens", "device", "feedback")
-# What a config need not say.
+# Settings that a config need not say.
 _DEFAULTS = (("embeddings", True), ("optimize", "speed"), ("fused", True))
 
 

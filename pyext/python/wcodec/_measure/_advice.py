@@ -1,4 +1,4 @@
-"""What would make a model with compressed layers faster, where it could be."""
+"""Advice that would make a model with compressed layers faster, where it could be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import _format as fmt
 
 # One sequence in vLLM on an H100: huffman and quads, without a trellis, over rans and pairs with one.
 _FASTER = {"int8": 1.3, "rate": 1.4}
-# Of the multiplied weights, what may be left out of account.
+# The share of the multiplied weights that may be left out of account.
 _FEW = 0.02
 
 

@@ -220,7 +220,7 @@ class BenchReport:
     spans: tuple[Span, ...] = field(default=(), repr=False)
     """What was done when during one token of each model."""
     advice: str | None = None
-    """What would make the model faster, if anything of its settings or its file would."""
+    """The setting or the form of the file that would make the model faster, if there is one."""
 
     @property
     def plot(self) -> BenchPlots:

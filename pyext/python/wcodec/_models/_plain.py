@@ -129,7 +129,7 @@ class Filling:
         made: dict[Any, torch.nn.Parameter] = {}
         tied = dict(tied_pairs(model))
         for name in sorted(missing):
-            # What is the same tensor as another one is for transformers to tie, once that has its values.
+            # A parameter that is the same tensor as another one is for transformers to tie, once that has its values.
             if not found.has(name):
                 continue
             if name in tied and found.has(tied[name]) and _origin(found, name) == _origin(found, tied[name]):

@@ -121,7 +121,7 @@ def compress_(
     _methods.check_no_adapters(model)
     settings = checked_settings(residency, vram_budget, cache, ram_budget)
     refuse_disk(settings)
-    # Of modules that were changed for layers that are there already.
+    # Modules that were changed for layers that are there already are put back.
     arrange(model, groups=False, blocks=False)
     candidates, skipped = find(model, patterns("include", include), patterns("exclude", exclude), embeddings)
     if not candidates:

@@ -14,8 +14,8 @@ from .linear import CompressedLinear
 
 @keywords()
 def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
-    """What :func:`wcodec.compress_`, :func:`wcodec.load_model` and transformers' ``from_pretrained`` do unless they are
-    given ``fused=False``, and ``fuse_(model, False)`` undoes. On a CPU it changes nothing. It lets the compressed
+    """Does as :func:`wcodec.compress_`, :func:`wcodec.load_model` and transformers' ``from_pretrained`` do unless they
+    are given ``fused=False``; ``fuse_(model, False)`` undoes it. On a CPU it changes nothing. It lets the compressed
     linear layers and experts of a model multiply up to 16 tokens straight from their compressed weights, on a GPU: one
     launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no kernel multiplies with
     (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for; fewer tokens, too, where that was measured to be

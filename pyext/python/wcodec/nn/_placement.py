@@ -142,7 +142,8 @@ def choose_cached(units: Sequence[Unit], cache: int, where: str) -> list[Unit]:
     def benefit(unit: Unit) -> float:
         return unit.use * (_LAUNCH + unit.stored / _RATES[where]) / unit.decoded
 
-    # What is only looked up by rows costs little already. On a GPU it is needed compressed, too, whatever multiplies.
+    # A table that is only looked up by rows costs little already. On a GPU it is needed compressed, too, whatever
+    # multiplies.
     wanted = [u for u in units if u.decoded and (not u.looked_up or (where == "cpu" and u.multiplied))]
     chosen: set[Unit] = set()
     for unit in sorted(wanted, key=benefit, reverse=True):

@@ -63,7 +63,7 @@ class Store:
         self.lock = threading.RLock()
         # Whether GPUs multiply a few tokens with weights that stay compressed.
         self.fuses = False
-        # Of weights that stay decoded on a CPU by themselves, the bytes beyond which memory was short.
+        # The bytes of weights that stay decoded on a CPU by themselves, beyond which memory was short.
         self._most: int | None = None
         self._budget = Budget(self.settings["vram_budget"], others, self.settings["ram_budget"])
         # Changed with the lock only. Who reads without it finds what is there, or nothing.

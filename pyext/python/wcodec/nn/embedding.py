@@ -191,7 +191,7 @@ class CompressedEmbedding(CompressedLayer):
         if rows is not None and capturing:
             return self._by_slices(ids)
         if rows is None and (kept := self._store.kept(self.tensor, self._device, self._dtype)) is not None:
-            # Of a head that is tied to it.
+            # A head that is tied to it has them.
             return F.embedding(ids, kept)
         # On the CPU the table may be one that is decoded as a whole anyhow.
         runs, place = _runs(wanted.tolist(), self.entry.cut or count, count)
