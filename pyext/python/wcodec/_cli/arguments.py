@@ -1,4 +1,4 @@
-"""Values of arguments that several commands have: numbers in text, and lists with commas."""
+"""Arguments that several commands have, and their values: numbers in text, and lists with commas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from .._errors import InputError
-from .._options import AUTO, size
+from .._options import AUTO, DTYPES, size
 
 
 def positive(text: str) -> int:
@@ -111,3 +111,15 @@ def trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust", action="store_true",
                         help="open .wcodec files without the size limits that protect against malicious files: for "
                              "files whose origin you know")  # fmt: skip
+
+
+def original(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of commands that run an original model on a text."""
+    parser.add_argument("--dtype", choices=DTYPES,
+                        help="what to compute in (default: float32 on the CPU, the config's on a GPU)")  # fmt: skip
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
+    parser.add_argument("--trust-remote-code", action="store_true",
+                        help="run code that comes with the model or its tokenizer, or that their configs name; without "
+                             "it, such a model is refused")  # fmt: skip
+    parser.add_argument("--threads", type=positive, metavar="N", help="threads to use (default: all cores)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only results")

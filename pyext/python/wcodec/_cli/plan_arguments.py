@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from .._options import CODERS, DTYPES, PURPOSES
+from .._options import CODERS, PURPOSES
 from . import calibration
-from .arguments import choices, positive, rates
+from .arguments import choices, original, positive, rates
 
 
 def _measuring(parser: argparse.ArgumentParser) -> None:
@@ -14,14 +14,7 @@ def _measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--windows", type=positive, metavar="N",
                         help="windows of 512 tokens, spread over the text's second half (default: 24)")  # fmt: skip
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
-    parser.add_argument("--dtype", choices=DTYPES,
-                        help="what to compute in (default: float32 on the CPU, the config's on a GPU)")  # fmt: skip
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
-    parser.add_argument("--trust-remote-code", action="store_true",
-                        help="run code that comes with the model or its tokenizer, or that their configs name; without "
-                             "it, such a model is refused")  # fmt: skip
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads to use (default: all cores)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only results")
+    original(parser)
 
 
 def frontier_arguments(parser: argparse.ArgumentParser) -> None:

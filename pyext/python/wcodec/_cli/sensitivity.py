@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._files import files_of
-from .._options import DTYPES, exactly
-from .arguments import bits, positive
+from .._options import exactly
+from .arguments import bits, original, positive
 from .next_step import encode_command, show_next
 from .output import document, figures, prose, put, save_plot, say, show_progress, tabulate
 
@@ -45,14 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="OUT", help="draw layers and roles into a picture, such as layers.png")
     parser.add_argument("--device", metavar="DEVICE",
                         help="cpu, cuda or cuda:N (default: a GPU that has room, otherwise the CPU)")  # fmt: skip
-    parser.add_argument("--dtype", choices=DTYPES,
-                        help="what to compute in (default: float32 on the CPU, the config's on a GPU)")  # fmt: skip
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
-    parser.add_argument("--trust-remote-code", action="store_true",
-                        help="run code that comes with the model or its tokenizer; without it, such a model is "
-                             "refused")  # fmt: skip
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads to use (default: all cores)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only results")
+    original(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON, with all layers")
 
 
