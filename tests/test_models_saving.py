@@ -506,3 +506,23 @@ def test_experts_have_no_single_weight() -> None:
     wcodec.compress_(model, progress=False)
     with pytest.raises(AttributeError, match=r"read gate_up_proj\[i\] and down_proj\[i\]"):
         _ = model.model.layers[0].mlp.experts.weight
+
+
+class Strict(transformers.LlamaConfig):
+    """Takes nothing that is not its own, as DBRX's parts do in the first versions of transformers 5."""
+
+    model_type = "strict"
+
+    def __init__(self, **given: Any) -> None:
+        if "output_hidden_states" in given:
+            raise ValueError("unknown")
+        super().__init__(**given)
+
+
+def test_a_config_is_read_again_as_its_file_has_it(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = transformers.LlamaForCausalLM(Strict(**sizes, vocab_size=64))
+    assert "output_hidden_states" in model.config.to_dict()
+    wcodec.compress_(model, progress=False)
+    model.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "model.wcodec").is_file()

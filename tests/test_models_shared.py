@@ -7,6 +7,8 @@ import torch
 import wcodec
 from small_models import mixtral
 from torch import nn
+from wcodec._models._names import Match
+from wcodec._models._plain import Filling
 
 
 class Heads(nn.Module):
@@ -29,6 +31,36 @@ def test_biases_of_layers_that_are_all_compressed_stay_tied():
     assert model.one.weight is model.two.weight and model.one.bias is model.two.bias
 
 
+class Listed(nn.Module):
+    """A block that runs modules from plain Python values, as Mask2Former's heads do."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_module("0", nn.Linear(64, 64))
+        self.add_module("1", nn.Linear(64, 64))
+        self.layers = [self._modules["0"], nn.ReLU()]
+        self.by_name = {"last": (self._modules["1"], self.layers)}
+        object.__setattr__(self, "first", self._modules["0"])
+        self.layers.append(self.layers)
+
+    def forward(self, x):
+        return self.by_name["last"][0](self.layers[1](self.layers[0](self.first(x))))
+
+
+def test_modules_that_are_held_in_plain_values_are_exchanged_there_too():
+    model, x = Listed(), torch.randn(3, 64)
+    before = [model.layers[0], model.by_name["last"][0], model.first]
+    wcodec.compress_(model, progress=False)
+    held = [model.layers[0], model.by_name["last"][0], model.first]
+    assert held == [model._modules["0"], model._modules["1"], model._modules["0"]]
+    assert all(isinstance(module, wcodec.nn.CompressedLinear) for module in held)
+    wanted = model(x)
+    wcodec.decompress_(model)
+    held = [model.layers[0], model.by_name["last"][0], model.first]
+    assert held == [model._modules["0"], model._modules["1"], model._modules["0"]]
+    assert not any(a is b for a, b in zip(held, before, strict=True)) and torch.equal(model(x), wanted)
+
+
 def test_experts_that_are_tied_are_tied_again_when_decompressed():
     model = nn.ModuleDict({"a": mixtral().model.layers[0].mlp.experts, "b": mixtral().model.layers[0].mlp.experts})
     for name in ("gate_up_proj", "down_proj"):
@@ -38,6 +70,33 @@ def test_experts_that_are_tied_are_tied_again_when_decompressed():
     assert model["a"].gate_up_proj is model["b"].gate_up_proj
     assert model["a"].down_proj is model["b"].down_proj
     assert model["a"].down_proj is not model["a"].gate_up_proj
+
+
+class Untying(nn.Module):
+    """Ties as the first versions of transformers 5 do it: nothing of which both tensors were read."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = (nn.Linear(2, 2) for _ in range(3))
+        self.all_tied_weights_keys = {"two.bias": "one.bias", "three.bias": "one.bias"}
+
+    def tie_weights(self, missing_keys):
+        for target, source in self.all_tied_weights_keys.items():
+            if target in missing_keys or source in missing_keys:
+                target, source = (target, source) if target in missing_keys else (source, target)
+                self.get_submodule(target[:-5]).bias = self.get_parameter(source)
+                missing_keys.discard(target)
+
+
+@pytest.mark.parametrize("absent", [set(), {"one.bias"}, {"two.bias"}, {"one.bias", "two.bias"}])
+def test_what_is_tied_in_the_file_is_tied_by_every_transformers(absent):
+    model = Untying()
+    names = dict.fromkeys(["one.bias", "two.bias", "three.bias"], "two.bias")
+    found = Match(whole=names, experts={})
+    missing = set(absent)
+    Filling(model, found, lambda name: torch.ones(2), True, "file")
+    model.tie_weights(missing_keys=missing)
+    assert model.one.bias is model.two.bias is model.three.bias and missing == set()
 
 
 def test_the_scale_of_a_table_can_be_read():

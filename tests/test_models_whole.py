@@ -174,9 +174,9 @@ def codegen() -> Any:
     return fresh(transformers.CodeGenForCausalLM, config)
 
 
-def hunyuan() -> Any:
+def hunyuan(experts: int = 4, each: int = 2) -> Any:
     config = transformers.HunYuanMoEV1Config(
-        **SIZES, num_key_value_heads=2, head_dim=16, num_experts=4, moe_topk=2, pad_token_id=0
+        **SIZES, num_key_value_heads=2, head_dim=16, num_experts=experts, moe_topk=each, pad_token_id=0
     )
     return fresh(transformers.HunYuanMoEV1ForCausalLM, config)
 
@@ -215,6 +215,18 @@ def test_a_layer_of_another_dtype_is_not_decoded_with_the_others(tmp_path: Path)
     groups = [set(group) for group in gate._store.catalogue.groups]
     mine = next(group for group in groups if gate.tensor in group)
     assert all(".gate.wg." in name for name in mine)
+
+
+def test_a_stack_of_one_expert_is_encoded_as_compress_makes_it(tmp_path: Path) -> None:
+    model = hunyuan(experts=1, each=1)
+    model.save_pretrained(tmp_path)
+    report = wcodec.compress(tmp_path, f"{tmp_path}/out/", progress=False)
+    raw = [t.name for t in report.tensors if t.scheme == "raw" and len(t.shape) > 1]
+    assert raw == [], "matrices of its only expert are left as they are"
+    want = CAUSAL.from_pretrained(tmp_path)
+    wcodec.compress_(want, progress=False)
+    for way, found in both_ways(tmp_path / "out", CAUSAL).items():
+        assert torch.equal(out_of(found), out_of(want)), way
 
 
 # Names

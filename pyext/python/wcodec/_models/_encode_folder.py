@@ -207,7 +207,7 @@ def _encoded(found: Match, kept: list[Candidate], checkpoint: Checkpoint) -> dic
     for candidate in kept:
         parts = layer_reads(candidate, found, checkpoint)
         for name in candidate.parameters:
-            if name in found.experts:
+            if candidate.kind == "experts" and name in found.experts:
                 out.update((key, tensor(key, checkpoint)) for key in _keys_of(found, candidate, name))
             elif candidate.kind == "experts":
                 out.update((key, parts[key]) for key in _keys_of(found, candidate, name))

@@ -145,6 +145,19 @@ class Filling:
             else:
                 continue
             missing.discard(name)
+        missing.update(self._tied_and_there(missing))
+
+    def _tied_and_there(self, missing: set[str]) -> list[str]:
+        """Parameters that are tied to others though both were read: the first versions of transformers 5 untie them,
+        but for those that are told as missing."""
+        model, found = self._model, self._found
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        is_there = {
+            name
+            for name, parameter in parameters.items()
+            if name not in missing and found.has(name) and parameter.device.type != "meta"
+        }
+        return [target for target, source in tied_pairs(model) if target in is_there and source in is_there]
 
 
 def _origin(found: Match, name: str) -> tuple[tuple[str, ...], str]:

@@ -342,6 +342,26 @@ def _swap(model: torch.nn.Module, new: Mapping[int, torch.nn.Module]) -> None:
         for name, child in list(parent._modules.items()):
             if id(child) in new:
                 parent._modules[name] = new[id(child)]
+        # Some classes run modules that they hold a second time, in a list or as a plain attribute.
+        for key, value in list(parent.__dict__.items()):
+            if (other := _held(value, new, set())) is not value:
+                parent.__dict__[key] = other
+
+
+def _held(value: Any, new: Mapping[int, torch.nn.Module], seen: set[int]) -> Any:
+    """A value with modules exchanged in it; lists and dicts are changed in place, since others may hold them, too."""
+    if isinstance(value, torch.nn.Module):
+        return new.get(id(value), value)
+    if type(value) not in (list, dict, tuple) or id(value) in seen:
+        return value
+    seen.add(id(value))
+    if isinstance(value, tuple):
+        made = tuple(_held(v, new, seen) for v in value)
+        return made if any(a is not b for a, b in zip(made, value, strict=True)) else value
+    for key, held in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        if (other := _held(held, new, seen)) is not held:
+            value[key] = other
+    return value
 
 
 def _share_biases(model: torch.nn.Module, made: Mapping[torch.nn.Module, torch.nn.Module]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -117,9 +118,10 @@ def _made_again(model: Any) -> Any:
     except ImportError:
         return None
     kind: Any = getattr(type(model), "_plain_class", None) or type(model)
-    config = type(model.config).from_dict(model.config.to_dict()) if hasattr(model.config, "to_dict") else None
-    if config is None or not hasattr(kind, "_from_config"):
+    if not hasattr(model.config, "to_json_string") or not hasattr(kind, "_from_config"):
         return None
+    # What its file will say: some classes do not take all that is in ``to_dict``.
+    config = type(model.config).from_dict(json.loads(model.config.to_json_string()))
     if getattr(config, "quantization_config", None) is not None:
         delattr(config, "quantization_config")
     try:
