@@ -93,6 +93,8 @@ class Sweep:
             wide = [p for p in self.model.parameters() if p.dtype == torch.float32 != self.dtype]
             faults = differences(models.state(self.model), models.state(made), dtypes=again > 0 or bool(wide))
             if not faults:
+                # Tensors of a file lie at any address, and torch adds in another order where one is not aligned.
+                self.model = copy.deepcopy(self.model)
                 return ""
             made = self.model
             if wide and again == 0:
@@ -187,12 +189,14 @@ class Sweep:
     def _outputs_near(self, model: Any, scheme: str) -> list[str]:
         if self.outputs is None:
             return []
-        off = distance(models.forward(model, self.inputs or {}), self.outputs)
+        outputs = models.forward(model, self.inputs or {})
+        off = distance(outputs, self.outputs)
         self.record[f"{scheme} off by"] = round(off, 5)
         faults = []
         if scheme == "lossless" and off > 0:
             faults.append(f"outputs are off by {off:.3g}")
-        if not off <= NEAR_OUTPUTS:
+        # Random weights make some models so sensitive that they answer otherwise with any rounding of them.
+        if not off <= NEAR_OUTPUTS and not same(outputs, models.forward(plain(model), self.inputs or {})):
             faults.append(f"outputs are far off, by {off:.3g}")
         if self.tokens is not None:
             tokens = self._generate(model)
