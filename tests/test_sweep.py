@@ -155,6 +155,7 @@ def test_uses_of_parameters_are_found() -> None:
 
 def test_a_model_that_changes_its_inputs_is_given_copies() -> None:
     class Changes(torch.nn.Module):
+        device = "cpu"
         config = transformers.PreTrainedConfig(dtype=torch.float32)
 
         def forward(self, input_ids: Any) -> Any:
@@ -205,7 +206,7 @@ def test_a_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
     out = tmp_path / "records.jsonl"
     ran: list[Any] = []
 
-    def run(tasks: Any, jobs: int, seconds: float) -> Any:
+    def run(tasks: Any, jobs: int, seconds: float, device: str) -> Any:
         ran.extend(tasks)
         for auto, name in list(tasks)[:1]:
             yield {"auto": auto, "architecture": name, "steps": {}}
@@ -229,7 +230,7 @@ for line in sys.stdin:
 
 
 def test_a_process_that_dies_costs_its_model_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(seconds: float) -> Any:
+    def start(seconds: float, device: str) -> Any:
         pipe = subprocess.PIPE
         return subprocess.Popen([sys.executable, "-c", WORKER], stdin=pipe, stdout=pipe, text=True)
 

@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.worker:
         from .worker import work
 
-        return work(options.seconds)
+        return work(options.seconds, options.device)
     autos = [a for a in options.auto.split(",") if a] or list(AUTO_CLASSES)
     unknown = [a for a in autos if a not in AUTO_CLASSES]
     if unknown:
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"wcodec of {Path(wcodec.__file__).parent}: {len(left)} of {len(wanted)} models to check", flush=True)
     file = open(options.out, "a", encoding="utf-8") if options.out else None
     try:
-        for record in run(left, options.jobs, options.seconds):
+        for record in run(left, options.jobs, options.seconds, options.device):
             found[record["auto"], record["architecture"]] = record
             if file is not None:
                 file.write(json.dumps(record) + "\n")
@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="architectures, separated by commas (default: all)")
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side (default: 2)")
     parser.add_argument("--seconds", type=float, default=120, help="most time for one model (default: 120)")
+    parser.add_argument("--device", default="cpu", help="where models run: cpu or cuda (default: cpu)")
     parser.add_argument("--out", type=Path, help="file of records (JSON lines): what is in it is not run again")
     parser.add_argument("--table", type=Path, help="page whose table is written")
     parser.add_argument("--verbose", action="store_true", help="shows all that was found of each model")
@@ -90,7 +91,7 @@ def _show(record: dict[str, Any], done: int, of: int, verbose: bool) -> None:
             print(f"    {step}: {fault[:240]}", flush=True)
 
 
-def run(tasks: Iterable[tuple[str, str]], jobs: int, seconds: float) -> Iterable[dict[str, Any]]:
+def run(tasks: Iterable[tuple[str, str]], jobs: int, seconds: float, device: str = "cpu") -> Iterable[dict[str, Any]]:
     """Records of all tasks, as they come. A process that dies or hangs costs its model only."""
     todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
     tasks = list(tasks)
@@ -98,12 +99,12 @@ def run(tasks: Iterable[tuple[str, str]], jobs: int, seconds: float) -> Iterable
         todo.put(task)
     done: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     for _ in range(max(1, min(jobs, len(tasks)))):
-        threading.Thread(target=_serve, args=(todo, done, seconds), daemon=True).start()
+        threading.Thread(target=_serve, args=(todo, done, seconds, device), daemon=True).start()
     for _ in tasks:
         yield done.get()
 
 
-def _serve(todo: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], seconds: float) -> None:
+def _serve(todo: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], seconds: float, device: str) -> None:
     process: subprocess.Popen[str] | None = None
     count = 0
     while True:
@@ -113,7 +114,7 @@ def _serve(todo: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], seconds: 
             break
         if process is None or process.poll() is not None or count >= _MODELS_OF_A_PROCESS:
             _end(process)
-            process, count = _start(seconds), 0
+            process, count = _start(seconds, device), 0
         count += 1
         answer = _ask(process, task, seconds)
         if answer is None:
@@ -128,12 +129,12 @@ def _serve(todo: queue.SimpleQueue[Any], done: queue.SimpleQueue[Any], seconds: 
     _end(process)
 
 
-def _start(seconds: float) -> subprocess.Popen[str]:
+def _start(seconds: float, device: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"}
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("TOKENIZERS_PARALLELISM", "false")
     return subprocess.Popen(
-        [sys.executable, str(_FOLDER), "--worker", "--seconds", str(seconds)],
+        [sys.executable, str(_FOLDER), "--worker", "--seconds", str(seconds), "--device", device],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -99,16 +99,27 @@ def shake(model: Any) -> None:
                 buffer.mul_((1 + torch.rand(buffer.shape, generator=generator) / 8).to(buffer.dtype))
 
 
+def align(model: Any) -> None:
+    """Moves values of a model that lie at an odd address, as those of a mapped file may: torch adds in another order
+    there."""
+    for tensor in {id(t): t for t in (*model.parameters(), *model.buffers())}.values():
+        if tensor.device.type != "meta" and tensor.data_ptr() % 64:
+            tensor.data = tensor.data.clone()
+
+
 def forward(model: Any, inputs: dict[str, Any]) -> list[torch.Tensor]:
     """All tensors that a model computes of some inputs."""
-    dtype = model.config.dtype or torch.float32
-    # Some change what they are given.
-    given = {k: v.clone() if torch.is_tensor(v) else v for k, v in inputs.items()}
-    given = {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in given.items()}
+    given = arguments(model, inputs, model.config.dtype or torch.float32)
     # Some draw random numbers while they run, such as masks.
     torch.manual_seed(SEED)
     with torch.inference_mode():
-        return list(tensors_in(model(**given)))
+        return [tensor.cpu() for tensor in tensors_in(model(**given))]
+
+
+def arguments(model: Any, inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Copies of inputs where the model is, since some change what they are given; numbers in its dtype."""
+    given = {k: v.to(model.device, copy=True) if torch.is_tensor(v) else v for k, v in inputs.items()}
+    return {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in given.items()}
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -124,10 +135,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def state(model: Any) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer of a model by name, tied ones under each name."""
+    """Every parameter and buffer of a model by name, tied ones under each name, on the CPU."""
     out = dict(model.named_parameters(remove_duplicate=False))
     out.update(model.named_buffers(remove_duplicate=False))
-    return {name: tensor.detach() for name, tensor in out.items()}
+    return {name: t.detach() if t.device.type == "meta" else t.detach().cpu() for name, t in out.items()}
 
 
 def ties(model: Any) -> set[tuple[str, ...]]:

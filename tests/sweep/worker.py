@@ -17,7 +17,7 @@ class Late(BaseException):
     """A model took too long. No handler of ``Exception`` catches it."""
 
 
-def work(seconds: float) -> int:
+def work(seconds: float, device: str) -> int:
     """Answers each line with a task by a line with its record."""
     # Models and libraries print too: what they say is no record.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -34,7 +34,8 @@ def work(seconds: float) -> int:
     transformers.logging.disable_progress_bar()
     for line in sys.stdin:
         auto, architecture = json.loads(line)
-        check = partial(checks.check, getattr(transformers, auto), architecture)
+        of = getattr(transformers, auto)
+        check = partial(checks.check, of, architecture, checks.Ways(of, device))
         answers.write(json.dumps({"auto": auto, "architecture": architecture, **_record(check, seconds)}) + "\n")
         answers.flush()
         gc.collect()
