@@ -12,6 +12,7 @@ import subprocess
 import sys
 import types
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -519,10 +520,23 @@ class Strict(transformers.LlamaConfig):
         super().__init__(**given)
 
 
-def test_a_config_is_read_again_as_its_file_has_it(tmp_path: Path) -> None:
+def strict() -> Any:
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
-    model = transformers.LlamaForCausalLM(Strict(**sizes, vocab_size=64))
-    assert "output_hidden_states" in model.config.to_dict()
+    config = Strict(**sizes, vocab_size=64)
+    assert "output_hidden_states" in config.to_dict()
+    return transformers.LlamaForCausalLM(config)
+
+
+def endless() -> Any:
+    sizes = {"hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 16, "num_hidden_layers": 1}
+    config = transformers.Mamba2Config(**sizes, vocab_size=64, n_groups=1, chunk_size=16)
+    assert float("inf") in config.time_step_limit
+    return transformers.Mamba2ForCausalLM(config)
+
+
+@pytest.mark.parametrize("make", [strict, endless])
+def test_a_config_is_read_again_as_its_file_has_it(tmp_path: Path, make: Callable[[], Any]) -> None:
+    model = make()
     wcodec.compress_(model, progress=False)
     model.save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "model.wcodec").is_file()

@@ -61,6 +61,12 @@ def test_modules_that_are_held_in_plain_values_are_exchanged_there_too():
     assert not any(a is b for a, b in zip(held, before, strict=True)) and torch.equal(model(x), wanted)
 
 
+def test_lists_of_blocks_may_have_nothing_in_a_place():
+    model = nn.ModuleList([nn.Linear(64, 64), None, nn.Linear(64, 64)])
+    wcodec.compress_(model, progress=False)
+    assert [type(m) for m in model] == [wcodec.nn.CompressedLinear, type(None), wcodec.nn.CompressedLinear]
+
+
 def test_experts_that_are_tied_are_tied_again_when_decompressed():
     model = nn.ModuleDict({"a": mixtral().model.layers[0].mlp.experts, "b": mixtral().model.layers[0].mlp.experts})
     for name in ("gate_up_proj", "down_proj"):

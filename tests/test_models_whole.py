@@ -9,6 +9,7 @@ from typing import Any
 import earlier_folders
 import pytest
 import wcodec
+from wcodec._from_pretrained import Left
 from whole_models import IDS, SIZES, both_ways, differences, fresh, llama, out_of, t5
 
 torch = pytest.importorskip("torch")
@@ -227,6 +228,14 @@ def test_a_stack_of_one_expert_is_encoded_as_compress_makes_it(tmp_path: Path) -
     wcodec.compress_(want, progress=False)
     for way, found in both_ways(tmp_path / "out", CAUSAL).items():
         assert torch.equal(out_of(found), out_of(want)), way
+
+
+def test_raw_tensors_have_the_dtype_of_the_model() -> None:
+    """transformers leaves those of compressed folders as they are stored where it renames them."""
+    stored = {"a.w": torch.ones(3, dtype=torch.bfloat16), "b.w": torch.ones(3, dtype=torch.bfloat16)}
+    left = Left(list(stored), stored, lambda key: (3,), {"a.w": torch.float32})
+    assert left["a.w"][:].dtype is torch.float32 and left["a.w"].get_dtype() == "F32"
+    assert left["b.w"][:].dtype is torch.bfloat16 and left["b.w"].get_dtype() == "BF16"
 
 
 # Names

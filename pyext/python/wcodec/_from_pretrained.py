@@ -112,14 +112,25 @@ def hand_on(model: Any, left: Left) -> None:
 
 class Left(Mapping[str, "Slice"]):
     """Tensors of a container that transformers reads, by their names: what it asks of the slices of a ``.safetensors``
-    file."""
+    file.
 
-    def __init__(self, names: list[str], tensors: Mapping[str, torch.Tensor], shape: Callable[[str], Any]) -> None:
+    :param dtypes: of some names the dtype that the model has them in. transformers leaves a tensor of a compressed
+        model as it is stored where it knows it by another name.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        tensors: Mapping[str, torch.Tensor],
+        shape: Callable[[str], Any],
+        dtypes: Mapping[str, torch.dtype],
+    ) -> None:
         self._names, self._tensors, self._shape = dict(zip(names, names, strict=True)), tensors, shape
+        self._dtypes = dtypes
 
     def __getitem__(self, key: str) -> Slice:
         key = self._names[key]
-        return Slice(key, self._tensors, tuple(self._shape(key)))
+        return Slice(key, self._tensors, tuple(self._shape(key)), self._dtypes.get(key))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -131,8 +142,10 @@ class Left(Mapping[str, "Slice"]):
 class Slice:
     """A tensor that is decoded when a part of it is asked for."""
 
-    def __init__(self, key: str, tensors: Mapping[str, torch.Tensor], shape: tuple[int, ...]) -> None:
-        self._key, self._tensors, self.shape = key, tensors, shape
+    def __init__(
+        self, key: str, tensors: Mapping[str, torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype | None
+    ) -> None:
+        self._key, self._tensors, self._dtype, self.shape = key, tensors, dtype, shape
 
     def get_shape(self) -> list[int]:
         """Its shape."""
@@ -142,10 +155,14 @@ class Slice:
         """Its dtype, as ``.safetensors`` files call it."""
         from . import _torch
 
-        return _torch.name_of(self._tensors[self._key], self._key)
+        return _torch.name_of(self._value(), self._key)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        return self._tensors[self._key][index]
+        return self._value()[index]
+
+    def _value(self) -> torch.Tensor:
+        value = self._tensors[self._key]
+        return value if self._dtype is None else value.to(self._dtype)
 
 
 __all__ = ["Left", "Slice", "check", "hand_on", "install"]

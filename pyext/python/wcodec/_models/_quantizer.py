@@ -62,7 +62,9 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         Filling(model, found, stored.__getitem__, complete, str(path))
         replace(model, candidates, store, device=device)
     if rest is None:
-        _from_pretrained.hand_on(model, _from_pretrained.Left(plain, stored, stored.shape))
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        dtypes = {found.whole[name]: tensor.dtype for name, tensor in tensors if name in found.whole}
+        _from_pretrained.hand_on(model, _from_pretrained.Left(plain, stored, stored.shape, dtypes))
     _ignore(model, [key for key in rest or plain if key not in found.extra])
     _leave_the_rest(model)
 

@@ -137,6 +137,8 @@ class Conversion:
         for key, pattern in self._sources:
             converter.add_tensor(self._name, key, pattern, partial(read, key))
         made = converter.convert(self._name, model=self._model, config=self._model.config)
+        # The first versions of transformers 5 return errors, too.
+        made = made[0] if isinstance(made, tuple) else made
         return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
 
 

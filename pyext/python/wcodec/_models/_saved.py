@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +118,13 @@ def _made_again(model: Any) -> Any:
     except ImportError:
         return None
     kind: Any = getattr(type(model), "_plain_class", None) or type(model)
-    if not hasattr(model.config, "to_json_string") or not hasattr(kind, "_from_config"):
+    if not hasattr(model.config, "to_json_file") or not hasattr(kind, "_from_config"):
         return None
-    # What its file will say: some classes do not take all that is in ``to_dict``.
-    config = type(model.config).from_dict(json.loads(model.config.to_json_string()))
+    # What its file will say: some classes do not take all that is in ``to_dict``, and numbers without end are written
+    # in a way of their own.
+    with tempfile.TemporaryDirectory() as folder:
+        model.config.to_json_file(Path(folder, "config.json"), use_diff=True)
+        config = type(model.config).from_pretrained(folder, local_files_only=True)
     if getattr(config, "quantization_config", None) is not None:
         delattr(config, "quantization_config")
     try:

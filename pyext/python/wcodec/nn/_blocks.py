@@ -412,7 +412,8 @@ def chain(modules: Iterable[torch.nn.Module]) -> None:
     """Tells each block which one comes behind it: the next of their list."""
     for module in modules:
         if isinstance(module, torch.nn.ModuleList):
-            blocks = [child.__dict__.get("_wcodec_block") for child in module]
+            # Some lists have nothing in a place.
+            blocks = [getattr(child, "__dict__", {}).get("_wcodec_block") for child in module]
             for block, after in itertools.pairwise(blocks):
                 if block is not None:
                     block.next = after
