@@ -352,6 +352,18 @@ def test_another_loader(made: Any) -> None:
         EngineArgs.create_engine_config = before
 
 
+@pytest.mark.parametrize("how", ["saved", "encoded"])
+def test_without_the_plug_in(made: Any, how: str) -> None:
+    """vLLM that knows nothing of wcodec stops: a model never has weights that nobody wrote."""
+    folder, _ = made("mixtral", how)
+    options = {"enforce_eager": True, "max_model_len": 64, "dtype": "float32", "skip_tokenizer_init": True}
+    code = f"from vllm import LLM; LLM({str(folder)!r}, **{options}); print('loaded')"
+    env = {**os.environ, "VLLM_PLUGINS": "", "WCODEC_NO_HOOK": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode != 0 and "loaded" not in done.stdout
+    assert "wcodec" in done.stderr, done.stderr[-3000:]
+
+
 def test_another_version_of_vllm(made: Any) -> None:
     folder, _ = made("qwen2, tied", "saved")
     code = f"import vllm; vllm.__version__ = '0.31.0'; import vllm_engine as e; e.engine(e.Path({str(folder)!r}))"
