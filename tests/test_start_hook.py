@@ -58,6 +58,17 @@ def test_a_program_that_knows_nothing_of_it_loads_a_folder(folder: Path) -> None
     assert python(LOAD, folder.parent / "plain").stdout == "Linear False\n"
 
 
+def test_programs_that_read_the_settings_themselves_find_it(folder: Path) -> None:
+    """lm-eval makes an object of a config's settings before it loads anything."""
+    code = """
+import json, sys
+from transformers.quantizers import AutoQuantizationConfig
+given = json.load(open(sys.argv[1] + "/config.json"))["quantization_config"]
+print(type(AutoQuantizationConfig.from_dict(given)).__name__)
+"""
+    assert python(code, folder).stdout == "WCodecConfig\n"
+
+
 def test_it_can_be_switched_off() -> None:
     show = "print(*(type(finder).__module__ for finder in sys.meta_path))"
     assert "_wcodec_hook" in python(show).stdout and "_wcodec_hook" in python(show, WCODEC_NO_HOOK="0").stdout

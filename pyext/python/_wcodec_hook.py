@@ -73,20 +73,25 @@ def _at_start() -> None:
 
 def _ask_later() -> None:
     """Has wcodec imported when transformers meets its method, so that nobody else pays for it."""
-    try:
-        kind: Any = sys.modules[_QUANTIZERS].AutoHfQuantizer
-        knows = kind.supports_quant_method
-    except (KeyError, AttributeError):
-        return
+    module = sys.modules.get(_QUANTIZERS)
+    # What loading asks first, and what programs ask that look at the settings themselves, as lm-eval does.
+    for name, function in (("AutoHfQuantizer", "supports_quant_method"), ("AutoQuantizationConfig", "from_dict")):
+        kind = getattr(module, name, None)
+        asked = getattr(kind, function, None)
+        if asked is not None:
+            setattr(kind, function, staticmethod(_importing(asked)))
 
-    def supports_quant_method(quantization_config_dict: "Any", *args: "Any", **kwargs: "Any") -> "Any":
-        given = quantization_config_dict
+
+def _importing(asked: "Callable[..., Any]") -> "Callable[..., Any]":
+    """A function of settings that has wcodec imported before it answers for its method."""
+
+    def answer(given: "Any", *args: "Any", **kwargs: "Any") -> "Any":
         method = given.get("quant_method") if isinstance(given, dict) else getattr(given, "quant_method", None)
         if method == "wcodec":
             _import()
-        return knows(given, *args, **kwargs)
+        return asked(given, *args, **kwargs)
 
-    kind.supports_quant_method = staticmethod(supports_quant_method)
+    return answer
 
 
 def _import() -> None:
