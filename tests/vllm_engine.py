@@ -341,12 +341,13 @@ def test_a_folder_without_its_container(made: Any, tmp_path: Path) -> None:
 
 
 def test_another_loader(made: Any) -> None:
-    """Where something else than the plug-in chooses the loader, such as for a draft model."""
+    """Where something else than the plug-in chooses the loader, such as for a draft model: vLLM finds no weights, or
+    those that folders of earlier versions have beside the container."""
     folder, _ = made("qwen2, tied", "saved")
     before = EngineArgs.create_engine_config
     EngineArgs.create_engine_config = before.__wrapped__
     try:
-        with pytest.raises(wcodec.UnsupportedError, match="not loaded, but by another load format"):
+        with pytest.raises((RuntimeError, wcodec.UnsupportedError), match="any model weights|by another load format"):
             engine(folder)
     finally:
         EngineArgs.create_engine_config = before
