@@ -105,6 +105,25 @@ def test_what_is_tied_in_the_file_is_tied_by_every_transformers(absent):
     assert model.one.bias is model.two.bias is model.three.bias and missing == set()
 
 
+def test_stacks_of_experts_that_are_tied_are_stored_once(tmp_path, monkeypatch):
+    kind = type(mixtral())
+    of_stacks = {
+        f"model.layers.1.mlp.experts.{n}": f"model.layers.0.mlp.experts.{n}" for n in ("gate_up_proj", "down_proj")
+    }
+    monkeypatch.setattr(kind, "_tied_weights_keys", {**kind._tied_weights_keys, **of_stacks})
+    config = mixtral().config
+    config.tie_word_embeddings = True
+    kind(config).save_pretrained(tmp_path / "plain")
+    report = wcodec.compress(tmp_path / "plain", f"{tmp_path}/out/", progress=False)
+    assert not [t.name for t in report.tensors if ".layers.1.mlp.experts." in t.name]
+    for model in (wcodec.load_model(tmp_path / "plain", scheme="int8"), wcodec.load_model(tmp_path / "out")):
+        one, two = (model.model.layers[i].mlp.experts for i in (0, 1))
+        assert one.tensors == two.tensors
+        wcodec.decompress_(model)
+        one, two = (model.model.layers[i].mlp.experts for i in (0, 1))
+        assert one.down_proj is two.down_proj and one.gate_up_proj is two.gate_up_proj
+
+
 def test_the_scale_of_a_table_can_be_read():
     gemma = pytest.importorskip("transformers.models.gemma3.modeling_gemma3")
     table = gemma.Gemma3TextScaledWordEmbedding(64, 32, 0, embed_scale=32**0.5)

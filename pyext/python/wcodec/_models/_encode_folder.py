@@ -204,9 +204,13 @@ def _encoded(found: Match, kept: list[Candidate], checkpoint: Checkpoint) -> dic
     """Weights of layers, by the names in the container: those of the checkpoint's tensors where there are such, or
     those of the model's parameters where transformers makes them of others."""
     out: dict[str, Part] = {}
+    # Stacks that are tied have the same tensors, and are stored under the first one's name.
+    first: dict[tuple[str, ...], str] = {}
     for candidate in kept:
         parts = layer_reads(candidate, found, checkpoint)
         for name in candidate.parameters:
+            if candidate.kind == "experts" and first.setdefault(found.keys(name), name) != name:
+                continue
             if candidate.kind == "experts" and name in found.experts:
                 out.update((key, tensor(key, checkpoint)) for key in _keys_of(found, candidate, name))
             elif candidate.kind == "experts":

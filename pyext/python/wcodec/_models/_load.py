@@ -350,14 +350,24 @@ def layer_weights(
     shared = shared_names(model)
     for candidate in candidates:
         parts = layer_reads(candidate, found, checkpoint)
+        # A tied weight is stored once, under the first name that it has in the model.
+        first = {name: _first_name(name, candidate, shared) for name in parts}
+        stored = {name: first[name] if first[name] in weights else name for name in parts}
         if candidate.kind != "experts":
-            # A tied weight is stored once, under the first name that it has in the model.
-            stored = tuple(shared[name] if shared[name] in weights else name for name in parts)
-            parts = dict(zip(stored, parts.values(), strict=True))
-            candidate = changed(candidate, stored=(stored,))
-        weights.update(parts)
+            candidate = changed(candidate, stored=(tuple(stored.values()),))
+        elif any(name != other for name, other in stored.items()):
+            candidate = changed(candidate, stored=tuple(tuple(stored[n] for n in one) for one in candidate.tensors))
+        weights.update((stored[name], part) for name, part in parts.items())
         kept.append(candidate)
     return kept, Lazy(checkpoint, weights)
+
+
+def _first_name(name: str, candidate: Candidate, shared: dict[str, str]) -> str:
+    """The name of a layer's matrix after the first parameter that its own one is tied to."""
+    if candidate.kind != "experts":
+        return shared[name]
+    parameter, _, expert = name.rpartition(".")
+    return f"{shared[parameter]}.{expert}"
 
 
 # Where things are

@@ -30,7 +30,8 @@ def keep_float32(model: Any, dtype: torch.dtype) -> None:
         path, _, leaf = name.rpartition(".")
         module = model.get_submodule(path)
         kept = leaf not in module._non_persistent_buffers_set and wanted.search(name)
-        if kept and buffer.is_floating_point() and buffer.dtype != torch.float32:
+        # Counts, too: transformers makes float32 of all that the class names.
+        if kept and buffer.dtype != torch.float32:
             module._buffers[leaf] = buffer.to(torch.float32)
 
 
