@@ -14,7 +14,7 @@ from wcodec._calibrate import _factor as factors  # noqa: E402
 from wcodec._calibrate import _moments as moments  # noqa: E402
 from wcodec._calibrate import _plan as plans  # noqa: E402
 from wcodec._calibrate import quantize  # noqa: E402
-from wcodec._calibrate._scalar import round_columns  # noqa: E402
+from wcodec._calibrate._scalar import _by_steps, _columns, round_columns  # noqa: E402
 from wcodec._calibrate._tables import MAGNITUDES  # noqa: E402
 from wcodec._calibrate._threads import one_thread  # noqa: E402
 from wcodec._calibrate._trellis import best_paths  # noqa: E402
@@ -110,6 +110,26 @@ def test_rounding_is_that_of_a_slow_reference(cols: int) -> None:
     levels = round_columns(torch.from_numpy(x[:, order].T.copy()).float(), known.blocks, prices(), WEIGHT)
     want = plain_rounding(x[:, order], gptq(factors.damped(h)[order][:, order]), prices().numpy())
     assert np.array_equal(levels.T.numpy(), want)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+@pytest.mark.parametrize(("cols", "rows", "threads"), [(1, 1, 1), (64, 31, 1), (64, 1000, 2), (17, 4097, 3)])
+def test_rounding_on_a_cpu_is_that_of_small_steps(cols: int, rows: int, threads: int, weight: float) -> None:
+    random = torch.Generator().manual_seed(cols + rows)
+    x = torch.randn(cols, rows, generator=random) * 4
+    x[0, 0] = 1e6
+    carry, feed = torch.randn(cols, rows, generator=random) / 4, torch.randn(cols, cols, generator=random) / 8
+    padded = torch.cat([torch.full((2,), torch.inf), prices()]) * WEIGHT if weight else prices()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        levels, errors = _columns(x, carry.clone(), feed, padded, weight)
+    finally:
+        torch.set_num_threads(before)
+    want, off = _by_steps(x, carry.clone(), feed, padded, weight)
+    assert torch.equal(errors, x - (levels + 0.5)) and int(levels.min()) >= -127 and int(levels[0, 0]) == 126
+    # Sums may differ in their last bits, and what lies between two levels with them.
+    assert (levels != want).float().mean() < 1e-3 and (errors - off).abs().mean() < 1e-3
 
 
 @pytest.mark.parametrize(("cols", "tile"), [(7, 512), (100, 64), (150, 48)])

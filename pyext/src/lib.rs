@@ -18,6 +18,7 @@ mod levels;
 mod options;
 mod progress;
 mod quantized;
+mod rounding;
 mod source;
 mod text;
 mod tui;
@@ -46,6 +47,8 @@ mod _native {
     use crate::options::{encoding_facts, rate_tile};
     #[pymodule_export]
     use crate::quantized::{quantized_checkpoint, quantized_container};
+    #[pymodule_export]
+    use crate::rounding::round_columns;
     #[pymodule_export]
     use crate::text::{ascii_json, safe, safe_lines};
     #[pymodule_export]

@@ -53,6 +53,7 @@ __all__ = [
     "rate_tile",
     "reads_direct",
     "ring_slots",
+    "round_columns",
     "safe",
     "safe_lines",
     "tui_main",
@@ -64,6 +65,7 @@ __version__: str
 
 _Path: TypeAlias = str | PathLike[str]
 _Progress: TypeAlias = Callable[[str, int, int], object] | None
+_Floats: TypeAlias = npt.NDArray[np.float32]
 _Declared: TypeAlias = tuple[str, str, list[int], str | None]
 _OnDevice: TypeAlias = tuple[int, int, int, int, object]
 _Read: TypeAlias = Callable[[int, bool], npt.NDArray[np.uint8] | _OnDevice]
@@ -277,6 +279,9 @@ def rate_bits(
     source: _Source, options: _EncodeOptions, shares: dict[str, float], levels: _ChooseLevels | None
 ) -> float: ...
 def reads_direct(path: _Path) -> bool: ...
+def round_columns(
+    x: _Floats, carry: _Floats, feed: _Floats, prices: _Floats | None, columns: int, threads: int
+) -> tuple[npt.NDArray[np.int8], _Floats]: ...
 def rate_tile(rows: int, cols: int) -> int: ...
 
 @final

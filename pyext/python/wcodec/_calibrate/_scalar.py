@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .. import _native
 from ._factor import Block
 from ._replay import replayed
 from ._tables import MAGNITUDES
@@ -55,6 +56,18 @@ def _columns(
     x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor, weight: float
 ) -> tuple[torch.Tensor, ...]:
     """Some columns: symbols, and errors, which those of the same columns have in their targets already."""
+    if x.device.type != "cpu":
+        return _by_steps(x, carry, feed, prices, weight)
+    targets, passed, shares = (tensor.contiguous().view(-1).numpy() for tensor in (x, carry, feed))
+    known = prices.numpy() if weight else None
+    levels, errors = _native.round_columns(targets, passed, shares, known, len(x), torch.get_num_threads())
+    return torch.from_numpy(levels).view(x.shape), torch.from_numpy(errors).view(x.shape)
+
+
+def _by_steps(
+    x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor, weight: float
+) -> tuple[torch.Tensor, ...]:
+    """The same by small steps of torch, which a GPU replays; on a CPU they take several times as long."""
     levels = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     errors = torch.empty_like(x)
     for j in range(len(x)):

@@ -7,7 +7,9 @@ functions of NumPy undo llama.cpp's changes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,6 +83,20 @@ class _Converted:
         return _torch.from_bytes(self._file.read(name, self._word), tensor.dtype or self._word, tensor.shape)
 
 
+@contextmanager
+def _one_table() -> Iterator[None]:
+    """transformers makes the table of an architecture's names for each module of a model, which takes most of the time
+    of a small one; here it is made once."""
+    import gguf
+
+    before = gguf.get_tensor_name_map
+    gguf.get_tensor_name_map = functools.cache(before)
+    try:
+        yield
+    finally:
+        gguf.get_tensor_name_map = before
+
+
 class _Processed:
     """Functions of NumPy, whose matrices are only moved: the bits of bfloat16 are whole numbers there, which take half
     of float32."""
@@ -91,7 +107,8 @@ class _Processed:
         self._file, self._word = file, word
         kind = rules.TENSOR_PROCESSORS.get(file.architecture, rules.TensorProcessor)
         self._processor = kind(config=model.config.get_text_config().to_dict())
-        self._names: Mapping[str, str] = rules.get_gguf_hf_weights_map(model, self._processor)
+        with _one_table():
+            self._names: Mapping[str, str] = rules.get_gguf_hf_weights_map(model, self._processor)
         self.sources: dict[str, list[GgufTensor]] = {}
         for tensor in file.tensors:
             # Experts have no ending in a model.

@@ -1,0 +1,133 @@
+//! Rounding with error feedback on the CPU: what `_calibrate/_scalar.py` does on a GPU by small steps of torch.
+
+use numpy::PyArray1;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::arrays::{Array, array};
+
+/// Rows that go through all columns together: what is carried of them stays in the first-level cache.
+const ROWS: usize = 32;
+/// Rows that are worth a thread.
+const ROWS_OF_A_THREAD: usize = 256;
+/// Columns of a call at most.
+const COLUMNS: usize = 64;
+/// Symbols stay within `[-127, 126]`.
+const LARGEST: f32 = 126.0;
+/// Prices: two places before the first magnitude, which nothing chooses, and 128 magnitudes.
+const PRICES: usize = 130;
+
+/// Symbols, and errors.
+type Rounded<'py> = (Bound<'py, PyArray1<i8>>, Bound<'py, PyArray1<f32>>);
+
+/// Symbols and errors of some columns (`[columns][rows]`, one after the other), each rounded to the nearest level, or to one of the next
+/// two towards 0 where prices make that cheaper, with the errors of those before it passed on.
+///
+/// * `x`, `carry`: `[columns][rows]` targets in steps of their rows, and what earlier columns have passed on.
+/// * `feed`: `[columns][columns]`, what of a column's error each later one gets.
+/// * `prices`: of 130 places, or none to round to the nearest.
+#[pyfunction]
+pub fn round_columns<'py>(
+    py: Python<'py>,
+    x: Array<'py, f32>,
+    carry: Array<'py, f32>,
+    feed: Array<'py, f32>,
+    prices: Option<Array<'py, f32>>,
+    columns: usize,
+    threads: usize,
+) -> PyResult<Rounded<'py>> {
+    let (x, carry, feed) = (x.elements()?.to_vec(), carry.elements()?.to_vec(), feed.elements()?.to_vec());
+    let prices = prices.map(|p| p.elements().map(<[f32]>::to_vec)).transpose()?;
+    let fits = (1..=COLUMNS).contains(&columns) && x.len() % columns == 0 && carry.len() == x.len();
+    if !fits || feed.len() != columns * columns || prices.as_ref().is_some_and(|p| p.len() != PRICES) {
+        return Err(PyValueError::new_err("arrays of other sizes"));
+    }
+    let work = Work { x: &x, carry: &carry, feed: &feed, prices: prices.as_deref(), columns };
+    let (levels, errors) = py.detach(|| work.all(threads));
+    Ok((array(py, levels)?, array(py, errors)?))
+}
+
+struct Work<'a> {
+    x: &'a [f32],
+    carry: &'a [f32],
+    feed: &'a [f32],
+    prices: Option<&'a [f32]>,
+    columns: usize,
+}
+
+/// Results of some rows, `[rows / ROWS][columns][ROWS]`.
+type Part = Vec<([[i8; ROWS]; COLUMNS], [[f32; ROWS]; COLUMNS])>;
+
+impl Work<'_> {
+    fn all(&self, threads: usize) -> (Vec<i8>, Vec<f32>) {
+        let rows = self.x.len() / self.columns;
+        let parts = rows.div_ceil(ROWS);
+        let threads = threads.min(rows / ROWS_OF_A_THREAD).max(1);
+        let each = parts.div_ceil(threads).max(1);
+        let ranges: Vec<_> = (0..parts).step_by(each).map(|begin| begin..(begin + each).min(parts)).collect();
+        let found: Vec<Part> = std::thread::scope(|scope| {
+            let later = ranges.iter().skip(1);
+            let others: Vec<_> = later.map(|r| scope.spawn(|| self.some(r.clone()))).collect();
+            let first = ranges.first().cloned().map(|r| self.some(r));
+            let others = others.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            first.into_iter().chain(others).collect()
+        });
+        let (mut levels, mut errors) = (vec![0; self.x.len()], vec![0.0; self.x.len()]);
+        for (place, (q, e)) in found.iter().flatten().enumerate() {
+            let (begin, end) = (place * ROWS, ((place + 1) * ROWS).min(rows));
+            for j in 0..self.columns {
+                levels[j * rows + begin..j * rows + end].copy_from_slice(&q[j][..end - begin]);
+                errors[j * rows + begin..j * rows + end].copy_from_slice(&e[j][..end - begin]);
+            }
+        }
+        (levels, errors)
+    }
+
+    fn some(&self, parts: std::ops::Range<usize>) -> Part {
+        let rows = self.x.len() / self.columns;
+        parts.map(|part| self.part(part * ROWS, ((part + 1) * ROWS).min(rows), rows)).collect()
+    }
+
+    fn part(&self, begin: usize, end: usize, rows: usize) -> ([[i8; ROWS]; COLUMNS], [[f32; ROWS]; COLUMNS]) {
+        let (mut levels, mut errors) = ([[0; ROWS]; COLUMNS], [[0.0; ROWS]; COLUMNS]);
+        let mut carried = [[0.0; ROWS]; COLUMNS];
+        for (j, carried) in carried.iter_mut().enumerate().take(self.columns) {
+            carried[..end - begin].copy_from_slice(&self.carry[j * rows + begin..j * rows + end]);
+        }
+        for j in 0..self.columns {
+            let mut x = [0.0; ROWS];
+            x[..end - begin].copy_from_slice(&self.x[j * rows + begin..j * rows + end]);
+            let mut error = [0.0; ROWS];
+            for row in 0..ROWS {
+                let target = x[row] + carried[j][row];
+                let m = self.magnitude(target.abs());
+                let q = if target < 0.0 { -1.0 - m } else { m };
+                levels[j][row] = q as i8;
+                error[row] = x[row] - (q + 0.5);
+            }
+            errors[j] = error;
+            let feed = &self.feed[j * self.columns..(j + 1) * self.columns];
+            for (later, &share) in carried[..self.columns].iter_mut().zip(feed).skip(j + 1) {
+                for (sum, error) in later.iter_mut().zip(&error) {
+                    *sum += share * error;
+                }
+            }
+        }
+        (levels, errors)
+    }
+
+    /// The level of least error and bits: `size` rounded down, or one of the next two towards 0.
+    fn magnitude(&self, size: f32) -> f32 {
+        let m = size.floor().min(LARGEST);
+        let Some(prices) = self.prices else { return m };
+        let (off, place) = (size - m - 0.5, m as usize);
+        let (mut best, mut chosen) = (off * off + prices[place + 2], m);
+        for (down, by) in [(1, 1.0), (2, 2.0)] {
+            let cost = (off + by) * (off + by) + prices[place + 2 - down];
+            if cost < best {
+                (best, chosen) = (cost, m - by);
+            }
+        }
+        chosen
+    }
+}
