@@ -1,9 +1,9 @@
 """The recording of a terminal on the front page: commands that are typed, and what they print.
 
-    python docs/recording.py [docs/images/terminal.gif]
+    python docs/recording.py .demo/smollm2.gguf [docs/images/terminal.gif]
 
-Runs in an empty folder, on the model of this repository. Needs the extras ``torch`` and ``transformers``, pyte and
-pillow. What a command prints appears as it came, at most two seconds long.
+Runs in an empty folder, on the chat model that ``make demo`` fetches. Needs the extras ``torch`` and ``transformers``,
+pyte and pillow. What a command prints appears as it came, at most a few seconds long; calibrating takes minutes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import struct
 import sys
 import tempfile
@@ -25,14 +26,15 @@ from screenshots import draw
 REPOSITORY = Path(__file__).resolve().parent.parent
 COLUMNS, ROWS = 92, 22
 PROMPT = "\x1b[32m$\x1b[0m "
-COMMANDS = (
-    "wcodec encode doc-llama-3m -o four/ --bits 4 --quiet",
-    "wcodec verify four --against doc-llama-3m",
-    "wcodec inspect four | head -10",
-    'wcodec generate four --prompt "The function returns" --max-new-tokens 40',
+# Commands, and what is typed when they ask.
+COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("wcodec encode smollm2.gguf -o smol-4bit/ --bits 4 --calibrate --tokens 1024", ()),
+    ("wcodec verify smol-4bit/", ()),
+    ("wcodec chat smol-4bit/ --temperature 0", ("What is the capital of France?", "/stats", "/quit")),
 )
-# Seconds between frames, and the most that the viewer waits for a command.
-STEP, MOST = 0.12, 2.0
+# Seconds between frames, and the most that the viewer waits for a command or an answer.
+STEP, MOST = 0.12, 3.0
+ASKS = "> "
 
 
 class Film:
@@ -58,7 +60,11 @@ class Film:
             self.feed(text[begin : begin + 4].encode(), 0.1)
         self.feed(b"", 0.4)
 
-    def run(self, command: str, folder: Path) -> None:
+    def asks(self) -> bool:
+        """Whether the cursor stands behind a prompt."""
+        return self.screen.display[self.screen.cursor.y][: self.screen.cursor.x].endswith(ASKS)
+
+    def run(self, command: str, typed: tuple[str, ...], folder: Path) -> None:
         child, master = pty.fork()
         if child == 0:
             os.chdir(folder)
@@ -67,8 +73,16 @@ class Film:
             os.environ.pop("NO_COLOR", None)
             os.execvp("sh", ["sh", "-c", command])
         fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        shown, last = 0.0, time.monotonic()
+        shown, last, left = 0.0, time.monotonic(), list(typed)
         while True:
+            if left and self.asks() and not select.select([master], [], [], 0.5)[0]:
+                line = left.pop(0)
+                for letter in line:
+                    os.write(master, letter.encode())
+                    self.feed(os.read(master, 1 << 16), 0.05)
+                os.write(master, b"\r")
+                shown, last = 0.0, time.monotonic()
+                self.feed(b"", 0.4)
             try:
                 data = os.read(master, 1 << 16)
             except OSError:
@@ -92,16 +106,17 @@ class Film:
 
 
 def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else REPOSITORY / "docs/images/terminal.gif"
+    model = Path(sys.argv[1]).absolute()
+    path = Path(sys.argv[2]) if len(sys.argv) > 2 else REPOSITORY / "docs/images/terminal.gif"
     film = Film()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "doc-llama-3m").symlink_to(REPOSITORY / "tests/data/doc-llama-3m")
-        for command in COMMANDS:
+        (folder / "smollm2.gguf").symlink_to(model)
+        for command, typed in COMMANDS:
             film.feed(PROMPT.encode(), 0.5)
             film.type(command)
             film.feed(b"\r\n", 0.1)
-            film.run(command, folder)
+            film.run(command, typed, folder)
             film.feed(b"", 1.6)
     film.feed(PROMPT.encode(), 4)
     film.save(path)

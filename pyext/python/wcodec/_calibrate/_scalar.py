@@ -67,7 +67,7 @@ def _columns(
 def _by_steps(
     x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor, weight: float
 ) -> tuple[torch.Tensor, ...]:
-    """The same by small steps of torch, which a GPU replays; on a CPU they take several times as long."""
+    """Small steps of torch, which a GPU replays; a CPU takes several times as long for them."""
     levels = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     errors = torch.empty_like(x)
     for j in range(len(x)):
