@@ -41,6 +41,7 @@ import transformers  # noqa: E402
 import wcodec  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
+from vllm.plugins import load_general_plugins  # noqa: E402
 
 TEXT = ("The function returns", "A list is")
 TOKENS = [5, 17, 200, 33, 8]
@@ -344,6 +345,7 @@ def test_another_loader(made: Any) -> None:
     """Where something else than the plug-in chooses the loader, such as for a draft model: vLLM finds no weights, or
     those that folders of earlier versions have beside the container."""
     folder, _ = made("qwen2, tied", "saved")
+    load_general_plugins()
     before = EngineArgs.create_engine_config
     EngineArgs.create_engine_config = before.__wrapped__
     try:
