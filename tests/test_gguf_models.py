@@ -105,11 +105,22 @@ def test_tokens_of_a_calibration_need_one(tmp_path: Path) -> None:
         wcodec.compress(path, f"{tmp_path / 'new'}/", bits=6, calibration_tokens=64, progress=False)
 
 
-def test_a_model_in_memory_is_calibrated_and_finds_its_tokenizer(tmp_path: Path, run: Cli) -> None:
+def test_a_model_in_memory_is_calibrated_and_finds_its_tokenizer(
+    tmp_path: Path, run: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = gguf_models.write(tmp_path / "m.gguf")
     ids = torch.arange(600) * 7 % 300 + 3
+    asked: list[tuple[Any, int]] = []
+
+    def chosen_place(device: Any, needed: int = 0) -> Any:
+        asked.append((device, needed))
+        return torch.device("cpu")
+
+    # On a GPU where there is one that has room for the model, as folders are.
+    monkeypatch.setattr("wcodec._calibrate._amount.chosen_place", chosen_place)
     report = wcodec.compress(path, f"{tmp_path / 'new'}/", bits=4, calibrate=ids.tolist(), progress=False)
     assert {t.scheme for t in report.tensors if len(t.shape) > 1} == {"rate"}
+    assert asked[0][0] is None and asked[0][1] >= 2 * sum(math.prod(t.shape) for t in report.tensors)
     status, text, error = run("generate", path, "--prompt", "the sea", "--max-new-tokens", "3", "--quiet")
     assert status == 0 and text.startswith("the sea"), error
 

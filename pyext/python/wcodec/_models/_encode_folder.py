@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import _api, _devices
+from .. import _api
 from .._calibrate import Statistics
 from .._coding import REPOSITORY
 from .._errors import FileMissingError, InputError
@@ -132,7 +132,10 @@ def _fill(
         if isinstance(weights_of, GgufModel):
             checkpoint: Checkpoint = weights_of.checkpoint(model)
             if options.get("calibrate") is not None:
-                device = _devices.place(options.get("device") or "cpu")
+                from .._calibrate._amount import chosen_place
+
+                needed = sum(p.numel() * p.element_size() for p in model.parameters())
+                device = chosen_place(options.get("device"), needed)
                 progress = options.get("progress") is True
                 options = _load.calibrated(options, weights_of.file.path, device, trusted, progress)
             options["metadata"] = {**weights_of.metadata(), **(options.get("metadata") or {})}
