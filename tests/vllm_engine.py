@@ -342,7 +342,7 @@ def test_a_folder_without_its_container(made: Any, tmp_path: Path) -> None:
 
 
 def test_another_loader(made: Any) -> None:
-    """Where something else than the plug-in chooses the loader, such as for a draft model: vLLM finds no weights, or
+    """Something else than the plug-in may choose the loader, as for a draft model: vLLM finds no weights then, or
     those that folders of earlier versions have beside the container."""
     folder, _ = made("qwen2, tied", "saved")
     load_general_plugins()

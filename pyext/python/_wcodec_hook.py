@@ -74,7 +74,7 @@ def _at_start() -> None:
 def _ask_later() -> None:
     """Has wcodec imported when transformers meets its method, so that nobody else pays for it."""
     module = sys.modules.get(_QUANTIZERS)
-    # What loading asks first, and what programs ask that look at the settings themselves, as lm-eval does.
+    # Loading asks the first. Programs that look at the settings themselves ask the second, as lm-eval does.
     for name, function in (("AutoHfQuantizer", "supports_quant_method"), ("AutoQuantizationConfig", "from_dict")):
         kind = getattr(module, name, None)
         asked = getattr(kind, function, None)
@@ -85,7 +85,8 @@ def _ask_later() -> None:
 def _importing(asked: "Callable[..., Any]") -> "Callable[..., Any]":
     """A function of settings that has wcodec imported before it answers for its method."""
 
-    def answer(given: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+    def answer(quantization_config_dict: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+        given = quantization_config_dict
         method = given.get("quant_method") if isinstance(given, dict) else getattr(given, "quant_method", None)
         if method == "wcodec":
             _import()

@@ -1,5 +1,9 @@
 //! Rounding with error feedback on the CPU: what `_calibrate/_scalar.py` does on a GPU by small steps of torch.
 
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::thread::Builder;
+
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -65,13 +69,22 @@ impl Work<'_> {
         let threads = threads.min(rows / ROWS_OF_A_THREAD).max(1);
         let each = parts.div_ceil(threads).max(1);
         let ranges: Vec<_> = (0..parts).step_by(each).map(|begin| begin..(begin + each).min(parts)).collect();
-        let found: Vec<Part> = std::thread::scope(|scope| {
-            let later = ranges.iter().skip(1);
-            let others: Vec<_> = later.map(|r| scope.spawn(|| self.some(r.clone()))).collect();
-            let first = ranges.first().cloned().map(|r| self.some(r));
-            let others = others.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            first.into_iter().chain(others).collect()
+        // Not the threads that all operations share: those may wait for Python, which waits here. The last range is for this thread,
+        // and so are those that the system gives no thread for.
+        let mut found: Vec<Part> = std::thread::scope(|scope| {
+            let start = |(place, range): (usize, Range<usize>)| {
+                let (is_last, own) = (place + 1 == ranges.len(), range.clone());
+                let thread = (!is_last).then(|| Builder::new().spawn_scoped(scope, move || self.some(own)).ok());
+                (range, thread.flatten())
+            };
+            let begun: Vec<_> = ranges.iter().cloned().enumerate().map(start).collect();
+            let done = begun.into_iter().rev().map(|(range, thread)| match thread {
+                Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                None => self.some(range),
+            });
+            done.collect()
         });
+        found.reverse();
         let (mut levels, mut errors) = (vec![0; self.x.len()], vec![0.0; self.x.len()]);
         for (place, (q, e)) in found.iter().flatten().enumerate() {
             let (begin, end) = (place * ROWS, ((place + 1) * ROWS).min(rows));
@@ -83,7 +96,7 @@ impl Work<'_> {
         (levels, errors)
     }
 
-    fn some(&self, parts: std::ops::Range<usize>) -> Part {
+    fn some(&self, parts: Range<usize>) -> Part {
         let rows = self.x.len() / self.columns;
         parts.map(|part| self.part(part * ROWS, ((part + 1) * ROWS).min(rows), rows)).collect()
     }

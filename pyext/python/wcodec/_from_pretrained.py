@@ -114,7 +114,7 @@ class Left(Mapping[str, "Slice"]):
     """Tensors of a container that transformers reads, by their names: what it asks of the slices of a ``.safetensors``
     file.
 
-    :param dtypes: of some names the dtype that the model has them in. transformers leaves a tensor of a compressed
+    :param dtypes: by name, the dtype that the model has some of them in. transformers leaves a tensor of a compressed
         model as it is stored where it knows it by another name.
     """
 

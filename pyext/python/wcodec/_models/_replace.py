@@ -339,10 +339,7 @@ def _swap(model: torch.nn.Module, new: Mapping[int, torch.nn.Module]) -> None:
     """Puts modules in the places of others, wherever these are."""
     # Modules that are replaced may have others in them, which their new ones have, too.
     for parent in dict.fromkeys([*model.modules(), *new.values()]):
-        for name, child in list(parent._modules.items()):
-            if id(child) in new:
-                parent._modules[name] = new[id(child)]
-        # Some classes run modules that they hold a second time, in a list or as a plain attribute.
+        # Beside submodules, some classes hold and run them a second time, in a list or as a plain attribute.
         for key, value in list(parent.__dict__.items()):
             if (other := _held(value, new, set())) is not value:
                 parent.__dict__[key] = other
@@ -352,7 +349,7 @@ def _held(value: Any, new: Mapping[int, torch.nn.Module], seen: set[int]) -> Any
     """A value with modules exchanged in it; lists and dicts are changed in place, since others may hold them, too."""
     if isinstance(value, torch.nn.Module):
         return new.get(id(value), value)
-    if type(value) not in (list, dict, tuple) or id(value) in seen:
+    if not isinstance(value, list | dict) and type(value) is not tuple or id(value) in seen:
         return value
     seen.add(id(value))
     if isinstance(value, tuple):

@@ -120,8 +120,8 @@ def _made_again(model: Any) -> Any:
     kind: Any = getattr(type(model), "_plain_class", None) or type(model)
     if not hasattr(model.config, "to_json_file") or not hasattr(kind, "_from_config"):
         return None
-    # What its file will say: some classes do not take all that is in ``to_dict``, and numbers without end are written
-    # in a way of their own.
+    # The config as its file will have it: some classes do not take all that is in ``to_dict``, and numbers without end
+    # are written in a way of their own.
     with tempfile.TemporaryDirectory() as folder:
         model.config.to_json_file(Path(folder, "config.json"), use_diff=True)
         config = type(model.config).from_pretrained(folder, local_files_only=True)
