@@ -45,6 +45,7 @@ def fraction(text: str) -> float:
     return value
 
 
+_NAMED_SIZES = ("int8", "lossless")
 _WITH_UNIT = re.compile(r"([0-9.]+)[ -]?bits?", re.IGNORECASE)
 
 
@@ -66,6 +67,18 @@ def bits(text: str) -> float:
     if not 1 <= value <= 8:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bits from 1 to 8 (such as 4 or 3.5)")
     return value
+
+
+def bits_or_list(text: str) -> float | tuple[float | str, ...]:
+    """A number of bits, or several sizes with commas between: numbers of bits, ``int8`` and ``lossless``.
+
+    >>> bits_or_list("4"), bits_or_list("3,4,int8,lossless")
+    (4.0, (3.0, 4.0, 'int8', 'lossless'))
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) == 1 and parts[0] not in _NAMED_SIZES:
+        return bits(text)
+    return tuple(dict.fromkeys(part if part in _NAMED_SIZES else bits(part) for part in parts))
 
 
 def rates(text: str) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ from . import sampling
 from .conversation import Conversation
 from .generate import advice_on_speed
 from .models import _load, _memory, _running, _tokenizer
-from .output import complain, say, tell
+from .output import complain, prose, say, tell
 
 _COMMANDS = {
     "/help": "lists these commands",
@@ -148,7 +148,7 @@ class _Session:
             self._system(rest)
         elif name == "/stats":
             for line in self._stats():
-                say(line)
+                prose(line)
         elif name == "/save":
             self._save(rest)
         else:

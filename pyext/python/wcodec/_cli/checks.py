@@ -136,6 +136,9 @@ def generate(a: argparse.Namespace) -> None:
         a.parser.error("prompts come from one place (give one of PROMPT, --prompt and --prompts)")
     _useless(a, ("top_p", "top_k"), a.temperature == 0, "with --temperature 0, which takes the likeliest token",
             ", or take another temperature")  # fmt: skip
+    if isinstance(a.bits, tuple):
+        _useless(a, ("scheme",), True, "with a list of sizes in --bits, which names schemes, too", "")
+        _useless(a, ("temperature",), True, "with a list of sizes in --bits: answers are compared, not drawn", "")
     running(a)
 
 

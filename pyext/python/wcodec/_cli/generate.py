@@ -25,6 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     """``wcodec generate``"""
     a = arguments
     texts = prompts.of(a)
+    if isinstance(a.bits, tuple):
+        from . import sizes
+
+        return sizes.run(a, texts)
     if a.baseline and Path(a.baseline).is_dir():
         # A refusal comes before any text is written.
         config_of(a.baseline, trust_remote_code=a.trust_remote_code)
@@ -67,12 +71,7 @@ def _write(
 ) -> _measure.Generation:
     """Continues a prompt, and prints it: in a terminal token by token, elsewhere when it is complete. What was
     written before an interruption is kept."""
-    options: dict[str, Any] = {
-        "max_new_tokens": a.max_new_tokens, "kv_cache_dtype": a.kv_cache_dtype, **sampling.options_of(a, greedy=True),
-    }  # fmt: skip
-    given: Any = prompt
-    if a.chat:
-        given = prompts.ids_of(tokenizer, [{"role": "user", "content": prompt}], name)
+    options, given = options_of(a), prompt_of(a, tokenizer, prompt, name)
     sampling.seed(a)
     if a.json:
         with _running(name):
@@ -91,6 +90,18 @@ def _write(
         raise
     stream.finish(found.text)
     return found
+
+
+def options_of(a: argparse.Namespace) -> dict[str, Any]:
+    """Options of :func:`wcodec.generate`."""
+    return {
+        "max_new_tokens": a.max_new_tokens, "kv_cache_dtype": a.kv_cache_dtype, **sampling.options_of(a, greedy=True),
+    }  # fmt: skip
+
+
+def prompt_of(a: argparse.Namespace, tokenizer: Any, prompt: str, name: str) -> Any:
+    """A prompt as the model takes it: the text, or with ``--chat`` the token ids of a message."""
+    return prompts.ids_of(tokenizer, [{"role": "user", "content": prompt}], name) if a.chat else prompt
 
 
 def same_tokens(found: _measure.Generation, other: _measure.Generation) -> int:

@@ -14,7 +14,8 @@ def encode_command(model: str, what: str, *options: str) -> str:
     >>> encode_command("models/smol", "3bit", "--bits", "3", "--calibrate", "my stats.safetensors")
     "wcodec encode models/smol -o smol-3bit/ --bits 3 --calibrate 'my stats.safetensors'"
     """
-    name = Path(model).resolve().name or "model"
+    path = Path(model).resolve()
+    name = (path.stem if path.is_file() else path.name) or "model"
     return shlex.join(["wcodec", "encode", model, "-o", f"{name}-{what}/", *options])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .._options import DTYPES, SCHEMES
-from .arguments import bits, bytes_of, bytes_or_auto, counts, fraction, positive, trust, whole
+from .arguments import bits, bits_or_list, bytes_of, bytes_or_auto, counts, fraction, positive, trust, whole
 from .parsing import Parser
 
 NEW_TOKENS = 64
@@ -41,14 +41,22 @@ def _place(parser: argparse.ArgumentParser) -> None:
                              "name; without it, such a model is refused")  # fmt: skip
 
 
-def _encoding(parser: argparse.ArgumentParser) -> None:
-    """Adds the options by which a checkpoint is compressed in memory."""
+def _encoding(parser: argparse.ArgumentParser, *, sizes: bool = False) -> None:
+    """Adds the options by which a checkpoint is compressed in memory.
+
+    :param sizes: whether ``--bits`` takes several sizes, to be tried in turn.
+    """
     parser.add_argument("--scheme", choices=SCHEMES,
                         help="of a checkpoint, which is compressed in memory: int8 (default), rate (default with "
                              "--bits), lossless, or raw")  # fmt: skip
-    parser.add_argument(
-        "--bits", type=bits, metavar="B", help="of a checkpoint, to how many bits per weight it is compressed, 1 to 8"
-    )
+    if sizes:
+        parser.add_argument("--bits", type=bits_or_list, metavar="B",
+                            help="of a checkpoint, to how many bits per weight it is compressed, 1 to 8; of several, "
+                                 "such as 4,6,int8,lossless, the first whose answers are all the "
+                                 "original's")  # fmt: skip
+    else:
+        parser.add_argument("--bits", type=bits, metavar="B",
+                            help="of a checkpoint, to how many bits per weight it is compressed, 1 to 8")  # fmt: skip
     parser.add_argument("--exclude", action="append", default=[], metavar="GLOB",
                         help="of a checkpoint, leave matching layers uncompressed (may be repeated)")  # fmt: skip
 
@@ -126,7 +134,7 @@ def generate(parser: Parser) -> None:
     parser.add_argument("--max-new-tokens", type=positive, default=NEW_TOKENS, metavar="N",
                         help=f"tokens to write at most (default: {NEW_TOKENS})")  # fmt: skip
     _sampling(parser, "0")
-    _encoding(parser)
+    _encoding(parser, sizes=True)
     _place(parser)
     _fused(parser)
     _kv_cache(parser)
