@@ -1,6 +1,6 @@
-//! Coders: how a plane of 8-bit symbols becomes bytes. `FORMAT.md` sections 3 to 8.
+//! Coders turn a plane of 8-bit symbols into bytes. `FORMAT.md` sections 3 to 8.
 //!
-//! The scalar decoders here are the reference ("oracle"): SIMD and GPU decoders equal them byte for byte, on valid and
+//! The scalar decoders here are the reference ("oracle"): SIMD and GPU decoders match them byte for byte, on valid and
 //! on damaged input alike.
 
 use crate::named::named;
@@ -24,7 +24,7 @@ pub mod zstd;
 pub use isa::Isa;
 
 named! {
-    /// How a plane is entropy-coded.
+    /// The entropy coder of a plane.
     Coder, "coder" {
         /// Interleaved rANS: smallest, and fast everywhere.
         Rans = "rans",
@@ -38,24 +38,24 @@ named! {
 }
 
 named! {
-    /// What one coded symbol stands for (coders `rans` and `huffman`).
+    /// The meaning of one coded symbol (coders `rans` and `huffman`).
     Layout, "layout" {
         /// One int8 symbol.
         Byte = "byte",
-        /// The high parts of two neighbours; sign and low bits go uncoded into the side plane.
+        /// The high parts of two neighbours; signs and low bits go uncoded into the side plane.
         Pair = "pair",
         /// 8 bits of a wider element; its other bits go uncoded into the side plane.
         Split = "split",
-        /// The high parts of four neighbours; sign and low bits go uncoded into the side plane. Coder `huffman` only.
+        /// The high parts of four neighbours; signs and low bits go uncoded into the side plane. Coder `huffman` only.
         Quad = "quad",
     }
 }
 
 impl Layout {
-    /// Those that encoding can be asked for; the others come with a scheme.
+    /// The layouts that a caller may ask for when encoding; schemes choose the others.
     pub const CHOICES: &'static [Self] = &[Layout::Byte, Layout::Pair, Layout::Quad];
 
-    /// Those of them that `coder` has. To coders of bytes they mean nothing.
+    /// The layouts in [`CHOICES`](Self::CHOICES) that `coder` supports. Coders of bytes ignore the layout.
     ///
     /// ```
     /// use wcodec::{Coder, Layout};
@@ -71,7 +71,8 @@ impl Layout {
 }
 
 named! {
-    /// What is undone after decoding: lossless prediction, used only where it makes a plane smaller; or a trellis, which a scheme asks for.
+    /// A transform that is undone after decoding: either lossless prediction, used only where it makes a plane smaller,
+    /// or a trellis, which the scheme asks for.
     Filter, "filter" {
         /// No prediction.
         None = "none",
@@ -79,7 +80,7 @@ named! {
         Left = "left",
         /// Difference to the neighbour above.
         Up = "up",
-        /// Symbols are the path through a trellis of twice as many levels; of scheme `rate`.
+        /// Symbols are the path through a trellis with twice as many levels; scheme `rate` only.
         Trellis = "trellis",
     }
 }

@@ -1,16 +1,16 @@
-//! What encoders and decoders of chunks, the vector code among them, know of one: its parts and their sizes, and where its elements are.
-//! `FORMAT.md` sections 3 and 6.
+//! The parts of a chunk, their sizes, and the positions of its elements, shared by encoders and decoders, vector code
+//! included. `FORMAT.md` sections 3 and 6.
 
 use super::tile::{raw_body_bytes, side_bytes, symbols_per_block};
 use super::{BLOCK_COLS, Coder, Layout, TILE_ROWS};
 
-/// What all chunks of a plane have in common.
+/// The properties that all chunks of a plane share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkFormat {
     pub coder: Coder,
     pub layout: Layout,
     pub shift: u32,
-    /// Patches say by how much elements exceed what the symbols say.
+    /// Whether patches store by how much elements exceed the values that the symbols give.
     pub changes: bool,
 }
 
@@ -24,12 +24,12 @@ impl ChunkFormat {
         }
     }
 
-    /// Symbols that a lane of a tile of `width` columns decodes, those in its tail included.
+    /// Symbols that a lane decodes for a tile of `width` columns, including those in its tail.
     pub fn steps(self, width: usize) -> usize {
         width / BLOCK_COLS * symbols_per_block(self.layout)
     }
 
-    /// How many symbols of each lane, its last ones, are its tail.
+    /// The number of each lane's last symbols that make up its tail.
     pub fn symbols_in_tail(self) -> usize {
         if self.coder == Coder::Rans && self.layout == Layout::Byte { 4 } else { 0 }
     }
@@ -39,13 +39,14 @@ impl ChunkFormat {
         side_bytes(self.coder, self.layout, self.shift, width)
     }
 
-    /// Longest chunk of a tile of `width` columns: what is not coded, and patches only where they leave it shorter than that.
+    /// The longest chunk of a tile of `width` columns: an uncoded one, since patches may not make a coded chunk longer.
     pub fn longest(self, width: usize) -> usize {
         (TILE_ROWS * width).max(raw_body_bytes(self.coder, self.layout, width))
     }
 }
 
-/// Where the four elements of word `k` of `lane` begin in block `block` of a row-major tile with rows `stride` apart.
+/// The offset of the four elements of word `k` of `lane` within block `block` of a row-major tile with rows `stride`
+/// apart.
 #[inline(always)]
 pub fn word_at(block: usize, k: usize, lane: usize, stride: usize) -> usize {
     (lane / 4 + k / 4 * 8) * stride + block * BLOCK_COLS + lane % 4 * 16 + k % 4 * 4

@@ -1,11 +1,11 @@
-//! What is undone after decoding: lossless prediction, and the trellis. `FORMAT.md` section 4.
+//! Filters that are undone after decoding: lossless prediction, and the trellis. `FORMAT.md` section 4.
 
 use super::{Filter, Isa};
 
 pub mod trellis;
 
-/// Filters `rows` rows of `width` bytes, `stride` apart, in place: each byte becomes the difference to its neighbour, or, for the trellis, the
-/// symbol of its level.
+/// Filters `rows` rows of `width` bytes, `stride` apart, in place: each byte becomes the difference to its neighbour
+/// or, for the trellis, the symbol of its level.
 pub fn apply(filter: Filter, bytes: &mut [i8], stride: usize, width: usize) {
     match filter {
         Filter::None => {}
@@ -31,10 +31,9 @@ pub fn apply(filter: Filter, bytes: &mut [i8], stride: usize, width: usize) {
     }
 }
 
-/// Undoes [`apply`], with the instructions of `isa` where they are faster.
+/// Undoes [`apply`] with the instructions of `isa` where they are faster.
 ///
-/// # Panics
-/// `stride` is 0, or this machine lacks `isa`.
+/// # Panics `stride` is 0, or this machine lacks `isa`.
 pub fn undo(filter: Filter, bytes: &mut [i8], stride: usize, width: usize, isa: Isa) {
     match filter {
         Filter::None => {}

@@ -1,4 +1,4 @@
-//! Counting symbols.
+//! Counts symbols.
 
 use super::pair::fold;
 use crate::cancel::Cancel;
@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::pool::Pool;
 use crate::tensor::try_vec;
 
-/// How many symbols of 8 bits there are.
+/// The number of 8-bit symbols.
 pub const SYMBOLS: usize = 256;
 
-/// Occurrences of each of them.
+/// The number of occurrences of each symbol.
 pub type Histogram = [u64; SYMBOLS];
 
 /// Elements counted at once: few enough for 32-bit counts.
@@ -19,7 +19,7 @@ const PART: usize = 1 << 20;
 pub fn count_bytes(bytes: &[u8]) -> Histogram {
     let mut sum = [0; SYMBOLS];
     for part in bytes.chunks(PART) {
-        // Four tables, since runs of one symbol would wait for their own stores.
+        // Four tables, because in a run of one symbol each increment would wait for the store before it.
         let mut h = [[0u32; SYMBOLS]; 4];
         let mut quads = part.chunks_exact(4);
         for q in &mut quads {
@@ -35,7 +35,7 @@ pub fn count_bytes(bytes: &[u8]) -> Histogram {
     sum
 }
 
-/// [`count_bytes`] by all threads.
+/// [`count_bytes`] on all threads.
 pub(crate) fn count_bytes_with(bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Result<Histogram> {
     let parts = pool.each(bytes.chunks(pool.piece(bytes.len())), cancel, |part| Ok(count_bytes(part)))?;
     let mut sum = [0; SYMBOLS];
@@ -43,7 +43,7 @@ pub(crate) fn count_bytes_with(bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Re
     Ok(sum)
 }
 
-/// Order-0 entropy in bits per symbol: the size that no static code of single symbols can go under.
+/// Order-0 entropy in bits per symbol: the lower bound for any static code of single symbols.
 ///
 /// ```
 /// let mut h = [0; 256];
@@ -54,7 +54,7 @@ pub fn entropy(histogram: &Histogram) -> f64 {
     entropy_of(histogram)
 }
 
-/// [`entropy`] of any symbols that were counted.
+/// [`entropy`] of counts over an alphabet of any size.
 pub(crate) fn entropy_of(histogram: &[u64]) -> f64 {
     let n: u64 = histogram.iter().sum();
     let bits: f64 = histogram.iter().filter(|&&c| c > 0).map(|&c| c as f64 * (n as f64 / c as f64).log2()).sum();
@@ -67,8 +67,8 @@ pub struct PairHistogram(Vec<u64>);
 const SIDE: usize = 128;
 
 impl PairHistogram {
-    /// Counts the pairs of a row-major matrix of `cols` columns. A lone last column is paired with 0, which is what
-    /// padding will hold.
+    /// Counts the pairs of a row-major matrix of `cols` columns. A lone last column is paired with 0, the value of
+    /// padding.
     pub fn count(symbols: &[i8], cols: usize, pool: &Pool, cancel: &Cancel) -> Result<Self> {
         let mut sum: Vec<u64> = try_vec(SIDE * SIDE)?;
         if cols == 0 {
@@ -113,16 +113,16 @@ impl PairHistogram {
     }
 }
 
-/// What the high part of an escape counts as, which symbols cannot say.
+/// The index under which an escape's high part is counted; symbols have no such value.
 pub const ESCAPE: usize = 16;
-/// How many there are, that one included.
+/// The number of high parts, [`ESCAPE`] included.
 pub const HIGHS: usize = ESCAPE + 1;
 
-/// Joint counts of neighbouring high parts, of which escapes are all alike: `[first][second]`.
+/// Joint counts of neighbouring high parts, with all escapes alike: `[first][second]`.
 pub struct HighPairs(Box<[[u64; HIGHS]; HIGHS]>);
 
 impl HighPairs {
-    /// First part, second part, and how often they occur.
+    /// First part, second part, and count.
     pub fn iter(&self) -> impl Iterator<Item = (usize, usize, u64)> {
         self.0.iter().enumerate().flat_map(|(a, row)| row.iter().enumerate().map(move |(b, &n)| (a, b, n)))
     }
@@ -134,7 +134,7 @@ impl HighPairs {
         h
     }
 
-    /// How many elements are escapes.
+    /// The number of elements that are escapes.
     pub fn escapes(&self) -> u64 {
         self.iter().map(|(a, b, n)| n * (u64::from(a == ESCAPE) + u64::from(b == ESCAPE))).sum()
     }

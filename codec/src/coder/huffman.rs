@@ -1,4 +1,5 @@
-//! Coder `huffman`: a canonical prefix code, one bit stream per lane, and two in layout `quad`. `FORMAT.md` section 7.
+//! Coder `huffman`: a canonical prefix code with one bit stream per lane, or two in layout `quad`. `FORMAT.md` section
+//! 7.
 
 use super::LANES;
 use super::quad::{QUADS, Quad, index_of};
@@ -8,21 +9,21 @@ use crate::error::{Error, Result};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod avx512;
 
-/// Bytes at the start of a body that say how the lanes' lengths follow.
+/// Bytes at the start of a body that define the encoding of the lanes' lengths.
 const LEAST_BYTES: usize = 4;
 /// Unused bits before the first code, which let a kernel keep the next code at bit 2.
 const LEAD: usize = 2;
 
-/// What a code stands for.
+/// A symbol that a code stands for.
 pub trait Symbol: Copy + Default + 'static {
-    /// Its place among all that there are.
+    /// Its index in the alphabet.
     fn place(self) -> usize;
-    /// That of an entry of a look-up.
+    /// The symbol of a lookup-table entry.
     fn of_entry(entry: u32) -> Self;
-    /// Writes those of 16 entries, in the order of the vector's lanes.
+    /// Writes the symbols of 16 entries, in the order of the vector's lanes.
     ///
     /// # Safety
-    /// AVX-512 F must be there, and room for 16 symbols at `to`.
+    /// AVX-512 F must be available, and `to` must have room for 16 symbols.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe fn store(entries: std::arch::x86_64::__m512i, to: *mut Self);
 }
@@ -40,7 +41,7 @@ impl Symbol for u8 {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn store(entries: std::arch::x86_64::__m512i, to: *mut Self) {
-        // SAFETY: the caller has both.
+        // SAFETY: the caller guarantees both.
         unsafe { avx512::store_bytes(entries, to) }
     }
 }
@@ -58,7 +59,7 @@ impl Symbol for Quad {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn store(entries: std::arch::x86_64::__m512i, to: *mut Self) {
-        // SAFETY: the caller has both.
+        // SAFETY: the caller guarantees both.
         unsafe { avx512::store_quads(entries, to) }
     }
 }
@@ -120,7 +121,8 @@ impl Encoder {
     }
 }
 
-/// Appends what a body says of its streams' lengths in bits; of how many bits by how much they exceed the least one is a multiple.
+/// Appends the encoding of the streams' lengths in bits and returns its unit: by how much each length exceeds the
+/// shortest one is stored in units of so many bits, rounded up.
 fn put_lengths<const N: usize>(lengths: &[u32; N], out: &mut Vec<u8>) -> u32 {
     let (least, most) = lengths.iter().fold((u32::MAX, 0), |(a, b), &n| (a.min(n), b.max(n)));
     out.extend_from_slice(&(least as u16).to_le_bytes());
@@ -139,9 +141,9 @@ fn put_lengths<const N: usize>(lengths: &[u32; N], out: &mut Vec<u8>) -> u32 {
     1 << log
 }
 
-/// In how many units a stream's length exceeds the least one, at most.
+/// The most units by which a stream's length exceeds the shortest one.
 const MOST_UNITS: u32 = 15;
-/// log2 of the bits of a unit, at most: more are never needed.
+/// The largest log2 of a unit's bits; more are never needed.
 const MOST_UNIT: u16 = 8;
 
 /// Decodes bodies with one table.
@@ -150,10 +152,10 @@ pub struct HuffmanDecoder {
     lookup: Box<[u32; 1 << INDEX_BITS]>,
 }
 
-/// Where a look-up's symbols begin.
+/// The bit at which the symbol begins in an entry.
 const SYMBOL_AT: u32 = 16;
 
-/// Longest code of any table, so that an index into the look-up needs no check.
+/// The longest code of any table, so that indexing the lookup table needs no check.
 const INDEX_BITS: u32 = 12;
 
 impl HuffmanDecoder {
@@ -170,7 +172,7 @@ impl HuffmanDecoder {
         Self { lookup: Box::new(std::array::from_fn(|i| entries[i & mask])) }
     }
 
-    /// The reference decoder: fills `symbols` (`[step][stream]`), and returns the bit at which each stream ended.
+    /// The reference decoder: fills `symbols` (`[step][stream]`) and returns the bit at which each stream ended.
     pub fn decode_reference<S: Symbol, const N: usize>(&self, body: &[u8], symbols: &mut [S]) -> Result<[usize; N]> {
         let Body { begins, bits, .. } = Body::<N>::new(body)?;
         let mask = self.lookup.len() - 1;
@@ -198,7 +200,7 @@ impl HuffmanDecoder {
         let mut ends = [0; N];
         for stream in (0..N).step_by(GROUP) {
             let mut at: [usize; GROUP] = std::array::from_fn(|i| begins[stream + i]);
-            // Four codes of at most 12 bits fit the 57 bits that a refill at any bit position gives.
+            // Four codes of at most 12 bits fit in the 57 bits that a refill yields at any bit position.
             for four in steps.chunks_mut(4) {
                 let mut windows: [u64; GROUP] = std::array::from_fn(|i| load_bits(bits, at[i]));
                 for step in four {
@@ -216,7 +218,7 @@ impl HuffmanDecoder {
     }
 }
 
-/// At least 57 bits from bit `at` on; zeros beyond the end.
+/// At least 57 bits starting at bit `at`; zeros beyond the end.
 #[inline(always)]
 fn load_bits(bytes: &[u8], at: usize) -> u64 {
     let byte = at / 8;
@@ -230,7 +232,8 @@ fn load_bits(bytes: &[u8], at: usize) -> u64 {
     word >> (at % 8)
 }
 
-/// A body taken apart: of each of `N` streams the bit at which it begins, and behind which it ends, both counted from the start of the words; and the words.
+/// A body taken apart: for each of `N` streams the bits at which it begins and ends (exclusive), counted from the start
+/// of the words; and the words.
 struct Body<'a, const N: usize> {
     begins: [usize; N],
     ends: [usize; N],
@@ -268,7 +271,8 @@ impl<'a, const N: usize> Body<'a, N> {
     }
 }
 
-/// The free check of the format: each stream ends where the next begins, or within a unit of that, and the last one in the last word.
+/// The format's free check: each stream ends at the beginning of the next one, or less than a unit before it, and the
+/// last stream ends in the last word.
 pub fn check_ends<const N: usize>(body: &[u8], found: &[usize; N]) -> Result<()> {
     let Body { ends, unit, bits, .. } = Body::<N>::new(body)?;
     let joined = ends.iter().zip(found).all(|(end, found)| end.checked_sub(*found).is_some_and(|rest| rest < unit));
@@ -356,7 +360,7 @@ mod tests {
 
     #[test]
     fn lanes_of_very_different_lengths_round_trip() {
-        // One symbol that takes a bit in all lanes but the last, and every other symbol there.
+        // A symbol with a 1-bit code in all lanes but the last, which has every other symbol.
         let steps = 512;
         let mut symbols = vec![0u8; LANES * steps];
         for (i, s) in symbols.iter_mut().enumerate().filter(|(i, _)| i % LANES == LANES - 1) {

@@ -1,22 +1,22 @@
-//! Instruction sets that a decoder can use.
+//! Instruction sets that decoders can use.
 
 use crate::error::{Error, Result};
 use crate::named::named;
 
 named! {
-    /// Instruction set of the CPU decoders. All of them decode the same bytes.
+    /// Instruction set of the CPU decoders. All of them decode to the same bytes.
     Isa, "instruction set" {
         /// Portable code: the reference.
         Scalar = "scalar",
         /// x86-64 AVX2, with the popcnt and bmi2 that come with it.
         Avx2 = "avx2",
-        /// x86-64 AVX-512 (F, BW, VL), likewise.
+        /// x86-64 AVX-512 (F, BW, VL), with the same extensions.
         Avx512 = "avx512",
     }
 }
 
 impl Isa {
-    /// Whether this machine has it.
+    /// Whether this machine supports it.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Scalar => true,
@@ -47,7 +47,7 @@ impl Isa {
         Isa::ALL.iter().copied().filter(|i| i.is_available()).collect()
     }
 
-    /// The fastest one of this machine, or the one that the environment variable `WCODEC_ISA` names.
+    /// The fastest instruction set of this machine, or the one that the environment variable `WCODEC_ISA` names.
     ///
     /// # Errors
     /// The variable names an instruction set that does not exist or that this machine lacks.
@@ -60,7 +60,7 @@ impl Isa {
         }
     }
 
-    /// Itself, or an error where this machine lacks it.
+    /// Returns `self`, or an error if this machine lacks it.
     pub fn require(self) -> Result<Isa> {
         if self.is_available() {
             return Ok(self);

@@ -1,6 +1,6 @@
 //! Layout `pair`: splitting symbols into a coded high part and the side plane. `FORMAT.md` section 3.
 
-/// Where a u32 of four elements keeps its low `s` bits and its signs.
+/// The sign bits of the four elements in a u32.
 const SIGNS: u32 = 0x8080_8080;
 
 /// Magnitude with the sign folded away: 0 to 127.
@@ -9,7 +9,7 @@ pub fn fold(q: i8) -> u8 {
     (q ^ (q >> 7)) as u8
 }
 
-/// The element that a high part stands for, where sign and low bits are those of `q`: symbols do not say these.
+/// The element with the given high part, and with the sign and low bits of `q`, which symbols do not hold.
 pub fn with_high(high: u8, q: i8, shift: u32) -> i8 {
     let folded = high << shift | fold(q) & ((1 << shift) - 1);
     if q < 0 { !(folded as i8) } else { folded as i8 }
@@ -29,7 +29,7 @@ pub fn split(elements: u32, shift: u32) -> (u32, u32) {
     // Spread the sign over its byte to fold the element: q ^ (q >> 7).
     let folded = elements ^ ((sign >> 7) * 0xFF);
     let high = (folded >> shift) & ((0x7F >> shift) * 0x0101_0101);
-    // Bytes from 16 on become 15: adding 0x70 carries into their top bit.
+    // Bytes of 16 or more become 15: adding 0x70 carries into their top bit.
     let large = (high + 0x7070_7070) & SIGNS;
     let high = (high | ((large >> 7) * 0xFF)) & 0x0F0F_0F0F;
     (high | high >> 4, sign | (folded & low_mask(shift)))
@@ -56,8 +56,8 @@ pub fn pack_side(a: &[u32; 8], shift: u32) -> [u32; 4] {
     s
 }
 
-/// Where signs and low bits of word `k` of a lane and block are: which side word, and how far to rotate it left so
-/// that they are in place. The inverse of [`pack_side`].
+/// The position of the signs and low bits of word `k` of a lane and block: the side word, and the left rotation that
+/// brings them into place. The inverse of [`pack_side`].
 #[inline(always)]
 pub fn side_places(shift: u32, k: usize) -> [(usize, u32); 2] {
     let k32 = k as u32;

@@ -1,6 +1,8 @@
-//! Layout `quad`: four neighbours are one coded symbol of their high parts; signs and low bits go to the side plane. `FORMAT.md` section 3.
+//! Layout `quad`: one coded symbol holds the high parts of four neighbours; signs and low bits go to the side plane.
+//! `FORMAT.md` section 3.
 //!
-//! A high part has three bits, and stands at the same place of its byte whatever the shift: what a kernel looks up needs nothing but the bits beside it.
+//! A high part has three bits, at the same position of its byte for every shift, so a kernel needs nothing but the side
+//! bits to complete a looked-up value.
 
 use super::LANES;
 use super::pair::fold;
@@ -13,46 +15,46 @@ pub use substitutes::{Substitutes, choose, cost};
 
 /// Elements of a symbol.
 pub const QUAD: usize = 4;
-/// Largest high part that symbols have.
+/// The largest high part that a symbol holds.
 pub const MOST: u8 = 7;
-/// What a high part counts as that is larger.
+/// The index under which a larger high part is counted.
 pub const ESCAPE: usize = 8;
-/// Most bits of an element, beside its sign, that are not coded: then what is left has no more than symbols have.
+/// The most uncoded bits of an element besides its sign: with these, every high part fits a symbol.
 pub const MOST_SHIFT: u32 = 4;
-/// Symbols that there are.
+/// The number of symbols.
 pub const QUADS: usize = 1 << 12;
-/// Streams of a chunk: lanes have two each, one for the words of their first row and one for those of the other.
+/// Streams of a chunk: two per lane, one for the words of its first row and one for those of the other.
 pub const STREAMS: usize = 2 * LANES;
-/// Most side words of a lane and block.
+/// The most side words of a lane and block.
 pub const MOST_SIDE: usize = MOST_SHIFT as usize + 1;
 
-/// A coded symbol: the high part of element i in nibble i, whose uppermost bit is 0.
+/// A coded symbol: the high part of element i in nibble i; the top bit of each nibble is 0.
 pub type Quad = u16;
 
-/// The bits that symbols have.
+/// The bits that a symbol may have set.
 pub const QUAD_BITS: Quad = 0x7777;
 
-/// The place of a symbol among all of them.
+/// The index of a symbol in the alphabet.
 #[inline(always)]
 pub fn index_of(quad: Quad) -> usize {
     usize::from(quad & 7 | quad >> 1 & 0o70 | quad >> 2 & 0o700 | quad >> 3 & 0o7000)
 }
 
-/// The symbol at a place.
+/// The symbol at an index.
 #[cfg(test)]
 pub fn quad_at(index: usize) -> Quad {
     let index = index as Quad;
     index & 7 | (index & 0o70) << 1 | (index & 0o700) << 2 | (index & 0o7000) << 3
 }
 
-/// High parts of four elements, those of escapes being [`ESCAPE`].
+/// High parts of four elements; an escape's is [`ESCAPE`].
 #[inline(always)]
 pub fn highs(elements: [i8; QUAD], shift: u32) -> [usize; QUAD] {
     elements.map(|q| usize::from(fold(q) >> shift).min(ESCAPE))
 }
 
-/// Words of a lane and block that lie together in the side plane: first, and how many. The parts of `shift + 1` as a sum of powers of two, the
-/// largest first, so that a lane reads its own of each at once.
+/// Groups of a lane's words that lie together in a block's side plane: first word, and count. The groups split `shift +
+/// 1` into powers of two, the largest first, so that a lane loads each group at once.
 pub fn side_groups(shift: u32) -> impl Iterator<Item = (usize, usize)> {
     let words = shift as usize + 1;
     let mut first = 0;
@@ -62,8 +64,8 @@ pub fn side_groups(shift: u32) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Where signs and low bits of word `k` of a lane and block are: of each which side word, and how far that is to be shifted to the left (to the right
-/// where negative) so that signs are in bits 7 of bytes, and low bits in those below bit 4.
+/// The positions of the signs and of the low bits of word `k` of a lane and block: for each the side word and its left
+/// shift (right if negative), which puts signs into bits 7 of bytes and low bits below bit 4.
 #[inline(always)]
 pub fn side_places(shift: u32, k: usize) -> [(usize, i32); 2] {
     let k32 = k as i32;
@@ -76,7 +78,7 @@ pub fn side_places(shift: u32, k: usize) -> [(usize, i32); 2] {
     }
 }
 
-/// The low bits of a byte where [`side_places`] puts them.
+/// The mask of a byte's low bits where [`side_places`] puts them.
 #[inline(always)]
 const fn low_place(shift: u32) -> u32 {
     (0x0F << (4 - shift)) & 0x0F
@@ -89,7 +91,7 @@ fn shifted(word: u32, left: i32) -> u32 {
     if left < 0 { word >> -left } else { word << left }
 }
 
-/// The side words of a lane and block from its eight words of elements: `shift + 1` of them, the others stay 0.
+/// The side words of a lane and block from its eight words of elements: `shift + 1` of them; the others stay 0.
 #[inline(always)]
 pub fn pack_side(elements: &[u32; 8], shift: u32) -> [u32; MOST_SIDE] {
     let mut side = [0u32; MOST_SIDE];
@@ -111,7 +113,7 @@ pub fn join(quad: Quad, side: &[u32; MOST_SIDE], shift: u32, k: usize) -> u32 {
     join_with(quad, shifted(side[sign_word], sign_left), shifted(side[low_word], low_left), shift)
 }
 
-/// Four elements from their coded symbol, and the side words that have their signs and low bits, put in place.
+/// Four elements from their coded symbol and from side words already shifted into place.
 #[inline(always)]
 pub fn join_with(quad: Quad, sign: u32, low: u32, shift: u32) -> u32 {
     let quad = u32::from(quad & QUAD_BITS);

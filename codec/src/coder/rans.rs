@@ -21,12 +21,12 @@ const LOW: u32 = 1 << 16;
 /// Bytes of the states at the start of a body.
 const STATE_BYTES: usize = LANES * 4;
 
-/// Per symbol, what a step of the encoder needs so that it divides by multiplying.
+/// The values that the encoder needs for a step with a symbol, so that it divides by multiplying.
 #[derive(Clone, Copy, Default)]
 struct Step {
     /// ceil(2^64 / f).
     reciprocal: u64,
-    /// States from here on emit a word first. Fits, as f < 2^bits.
+    /// A state at or above this emits a word first. It fits, as f < 2^bits.
     limit: u32,
     /// start, corrected where the reciprocal of 1 is one too small.
     bias: u32,
@@ -37,7 +37,7 @@ struct Step {
 /// Encodes bodies with one table.
 pub struct Encoder {
     steps: [Step; SYMBOLS],
-    /// What each symbol takes, in units of 1 / [`tails::BIT`] bits.
+    /// The cost of each symbol, in units of 1 / [`tails::BIT`] bits.
     costs: [u32; SYMBOLS],
 }
 
@@ -51,7 +51,7 @@ impl Encoder {
             let complement = (1 << bits) - f;
             match f {
                 0 => Step::default(),
-                // 2^64 / 1 does not fit: the quotient comes out as x - 1, which the bias makes good.
+                // 2^64 / 1 does not fit: the quotient comes out as x - 1, which the bias corrects.
                 1 => Step { reciprocal: u64::MAX, limit: 1 << (32 - bits), bias: start + complement, complement },
                 _ => Step { reciprocal: u64::MAX / u64::from(f) + 1, limit: f << (32 - bits), bias: start, complement },
             }
@@ -60,7 +60,8 @@ impl Encoder {
         Self { steps, costs }
     }
 
-    /// Appends the body for `symbols` (`[step][lane]`; each must be in the table) and the lanes' tails. `words` is scratch.
+    /// Appends the body for `symbols` (`[step][lane]`; each must be in the table) and the lanes' tails. `words` is
+    /// scratch.
     pub fn encode(&self, symbols: &[u8], tails: &[u32; LANES], words: &mut Vec<u16>, out: &mut Vec<u8>) {
         let mut costs = [0; LANES];
         for step in symbols.as_chunks::<LANES>().0 {
@@ -79,8 +80,8 @@ impl Encoder {
                 let s = &self.steps[step[lane] as usize];
                 let mut state = x[lane];
                 let emit = state >= s.limit;
-                // Writing always and moving on only where it counts has no branch to mispredict. The slot exists: at
-                // most one word is emitted per symbol.
+                // Writing always, and advancing only if a word was emitted, has no branch to mispredict. The slot
+                // exists: at most one word is emitted per symbol.
                 words[at - 1] = state as u16;
                 at -= usize::from(emit);
                 state >>= u32::from(emit) * 16;
@@ -97,8 +98,8 @@ impl Encoder {
 /// Decodes bodies with one table.
 pub struct RansDecoder {
     bits: u32,
-    /// Per slot: frequency in bits 0 to 11, symbol in bits 12 to 19, slot - start in bits 20 to 31. The two numbers are at
-    /// the ends, where one instruction each takes them out.
+    /// Per slot: frequency in bits 0 to 11, symbol in bits 12 to 19, slot - start in bits 20 to 31. The two numbers are
+    /// at the ends, where one instruction extracts each.
     lookup: Vec<u32>,
 }
 
@@ -126,7 +127,7 @@ impl RansDecoder {
 
     /// The reference decoder: fills `symbols` (`[step][lane]`) and returns how the stream ended.
     ///
-    /// `body` holds the states and words; symbols come out whatever its bytes are.
+    /// `body` holds the states and words; any bytes decode to some symbols.
     pub fn decode(&self, body: &[u8], symbols: &mut [u8]) -> Result<Ending> {
         let (mut x, words) = split_body(body)?;
         let mut words = words.iter().map(|w| u16::from_le_bytes(*w));
@@ -156,29 +157,29 @@ pub fn split_body(body: &[u8]) -> Result<([u32; LANES], &[[u8; 2]])> {
     Ok((std::array::from_fn(|l| u32::from_le_bytes(states[l])), words.as_chunks::<2>().0))
 }
 
-/// Copies the words of a body, with zeros after them: all of a block that begins anywhere up to their end can be decoded
-/// without looking where the end is, and a vector more can be read.
+/// Copies the words of a body, followed by zeros, so that a block that begins anywhere up to their end can be decoded
+/// without bounds checks, and one more vector can be read.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn copy_words(words: &[[u8; 2]], layout: Layout, copy: &mut Vec<u16>) {
     copy.resize(words.len() + symbols_per_block(layout) * LANES + LANES, 0);
     let (stream, pad) = copy.split_at_mut(words.len());
-    // This machine is little-endian, as the words are.
+    // x86-64 is little-endian, as the words are.
     bytemuck::cast_slice_mut(stream).copy_from_slice(words.as_flattened());
     pad.fill(0);
 }
 
-/// How the words of a chunk ended.
+/// The state of a chunk's decoder at the end of its words.
 pub struct Ending {
     /// The lanes' states after the last step.
     pub states: [u32; LANES],
-    /// Words taken, zeros beyond the end included.
+    /// Words taken, including zeros beyond the end.
     pub words_used: usize,
 }
 
 impl Ending {
-    /// The lanes' tails, and whether the body ends as a valid one: the free check of the format.
+    /// The lanes' tails, and whether the body ends as a valid one does: the format's free check.
     pub fn tails(&self, body: &[u8]) -> ([u32; LANES], Result<()>) {
-        // Nothing is left where words were taken beyond the end, and then the tails are missing.
+        // If words were taken beyond the end, nothing is left, and the tails are missing.
         let behind = body.get(STATE_BYTES + 2 * self.words_used..).unwrap_or(&[]);
         let (tails, good) = tails::read(&self.states, behind);
         let verdict =

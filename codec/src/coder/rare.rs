@@ -1,23 +1,24 @@
-//! Pairs that have no code: what is coded in their place, and what that costs. `FORMAT.md` section 3.
+//! Substitutes for pairs that have no code, and their cost. `FORMAT.md` section 3.
 //!
-//! Hundreds of pairs are hardly ever met, and a code for each takes slots of the table from all others: the more of them, the smaller the table. So a
-//! pair may go without. Its chunk codes another one, as near to it as the table has, and patches say what the elements are.
+//! Hundreds of pairs are very rare, and a code for each takes slots of the table from all others: the more of them, the
+//! smaller the table. So a pair may go without a code. The chunk then codes the closest pair that the table has, and
+//! patches store the true elements.
 
 use super::histogram::{ESCAPE, HIGHS, HighPairs, Histogram, SYMBOLS};
 use super::table::CodeTable;
 
 /// Bits of a patch.
 const PATCH: u32 = 32;
-/// Sizes of alphabets that are tried are so many times the one before, nearly: between them costs hardly differ.
+/// The ratio, nearly, of successive alphabet sizes that are tried: costs hardly differ in between.
 const GROWTH: (usize, usize) = (9, 8);
 
-/// Which symbol stands for which pair of high parts.
+/// The symbol that is coded for each pair of high parts.
 pub struct Substitutes([[u8; HIGHS]; HIGHS]);
 
 impl Substitutes {
-    /// For a table with codes of these lengths, of which two at least are not 0.
+    /// The substitutes for a table with codes of these lengths, at least two of them not 0.
     pub fn new(lengths: &[u8; SYMBOLS]) -> Self {
-        // The shortest code of all, and of those that have a high part in common.
+        // The shortest code of all, and the shortest ones with a given first or second high part.
         type Code = Option<(u8, u8)>;
         let (mut any, mut firsts, mut seconds): (Code, [Code; ESCAPE], [Code; ESCAPE]) =
             (None, [None; ESCAPE], [None; ESCAPE]);
@@ -43,18 +44,18 @@ impl Substitutes {
         Self(std::array::from_fn(|first| std::array::from_fn(|second| of(first, second))))
     }
 
-    /// What is coded for two high parts, of which an escape is [`ESCAPE`].
+    /// The symbol coded for two high parts; an escape is [`ESCAPE`].
     pub fn of(&self, first: usize, second: usize) -> u8 {
         self.0[first][second]
     }
 }
 
-/// Of two high parts that are coded as `symbol`, which of them need a patch for that. Escapes have one anyway.
+/// Which of two high parts need a patch when coded as `symbol`. Escapes have one anyway.
 pub fn changed(first: usize, second: usize, symbol: u8) -> [bool; 2] {
     [(first, symbol & 15), (second, symbol >> 4)].map(|(high, coded)| high < ESCAPE && high != usize::from(coded))
 }
 
-/// Bits of all pairs, with the patches that they need.
+/// The bits of all pairs, including the patches that they need.
 pub fn cost(table: &CodeTable, pairs: &HighPairs) -> u64 {
     let (lengths, substitutes) = (table.lengths(), Substitutes::new(table.lengths()));
     let bits = pairs.iter().filter(|(.., n)| *n > 0).map(|(first, second, n)| {
@@ -65,7 +66,8 @@ pub fn cost(table: &CodeTable, pairs: &HighPairs) -> u64 {
     bits.sum::<u64>() + u64::from(PATCH) * pairs.escapes()
 }
 
-/// The table of codes of at most `bits` bits for the pairs that are worth one: of the commonest pairs as many as cost least.
+/// The cheapest table with codes of at most `bits` bits: it covers as many of the commonest pairs as minimize the total
+/// cost.
 pub fn table(bits: u32, pairs: &HighPairs) -> CodeTable {
     let mut counts: Vec<(u64, usize)> = pairs
         .iter()
@@ -78,7 +80,7 @@ pub fn table(bits: u32, pairs: &HighPairs) -> CodeTable {
     let mut least = cost(&best, pairs);
     let mut size = 2;
     while size <= counts.len() {
-        // Before there are codes, as long as they would be if all lengths were allowed.
+        // Estimates, before there are codes: ideal lengths, rounded and limited to `bits`.
         let mut lengths = [0; SYMBOLS];
         for &(n, symbol) in &counts[..size] {
             lengths[symbol] = (total as f64 / n as f64).log2().round().clamp(1.0, f64::from(bits)) as u8;

@@ -1,4 +1,5 @@
-//! Layout `split`: elements of a coded symbol and of bytes beside it, which lie uncoded in the side plane. `FORMAT.md` section 3.
+//! Layout `split`: an element is a coded symbol and other bytes, which lie uncoded in the side plane. `FORMAT.md`
+//! section 3.
 
 use super::chunk::Tails;
 use super::chunk_format::word_at;
@@ -10,24 +11,24 @@ pub struct Rest<'a> {
     pub coder: Coder,
     /// The side plane's words.
     pub side: &'a [u8],
-    /// What of it the lanes' states hold, with coder `rans`.
+    /// The part of it that the lanes' states hold, with coder `rans`.
     pub tails: &'a Tails,
     /// Columns of the tile, padding included.
     pub width: usize,
 }
 
-/// Where elements are: some columns of rows that are `stride` apart.
+/// The location of elements: some columns of rows that are `stride` apart.
 #[derive(Clone, Copy)]
 pub struct Cells {
     pub rows: usize,
-    /// First column, and columns that are no padding.
+    /// First column, and the number of columns without padding.
     pub col: usize,
     pub cols: usize,
     pub stride: usize,
 }
 
-/// Writes elements of `bytes` bytes, 2 to 4: the symbol on top and the bytes beside it below, little-endian. `symbols` and `elements` are
-/// both in rows of `cells`.
+/// Writes elements of `bytes` bytes, 2 to 4, little-endian: the symbol on top, its uncoded bytes below. `symbols` and
+/// `elements` both have the rows of `cells`.
 pub fn join(symbols: &[i8], rest: Rest<'_>, bytes: usize, cells: Cells, elements: &mut [u8]) {
     match bytes {
         2 => join_rest::<1>(symbols, rest, cells, elements),
@@ -51,7 +52,7 @@ fn join_rest<const R: usize>(symbols: &[i8], rest: Rest<'_>, cells: Cells, eleme
             for (r, beside) in beside.iter_mut().enumerate() {
                 for (k, four) in beside.as_chunks_mut::<4>().0.iter_mut().enumerate() {
                     let word = ((block * R + r) * 8 + half * 4 + k) * LANES + lane;
-                    // Behind the last word: the tails.
+                    // After the last word: the tails.
                     *four = if word < ends { words[word] } else { rest.tails[lane].to_le_bytes() };
                 }
             }
@@ -61,7 +62,7 @@ fn join_rest<const R: usize>(symbols: &[i8], rest: Rest<'_>, cells: Cells, eleme
             if let (Ok(symbols), Ok(out)) =
                 (<&[i8; 16]>::try_from(&symbols[at..at + n]), <&mut [u8; 32]>::try_from(&mut *out))
             {
-                // Two bytes an element, and no edge: one vector.
+                // Elements of two bytes, away from the edge: one vector.
                 let elements: [u16; 16] = std::array::from_fn(|i| u16::from_le_bytes([beside[0][i], symbols[i] as u8]));
                 out.copy_from_slice(bytemuck::cast_slice(&elements.map(u16::to_le)));
                 continue;
@@ -76,7 +77,7 @@ fn join_rest<const R: usize>(symbols: &[i8], rest: Rest<'_>, cells: Cells, eleme
     }
 }
 
-/// Gives the elements to `take`, some at a time: `symbols` and the planes of bytes beside them, the most significant first.
+/// Passes the elements to `take`, some at a time, from `symbols` and their uncoded bytes, the most significant first.
 pub fn elements(symbols: &[i8], rest: &[Vec<i8>], take: &mut impl FnMut(&[u8])) {
     const RUN: usize = 4096;
     let bytes = rest.len() + 1;
@@ -92,8 +93,8 @@ pub fn elements(symbols: &[i8], rest: &[Vec<i8>], take: &mut impl FnMut(&[u8])) 
     }
 }
 
-/// Appends the side words of a tile whose bytes beside the symbols are `rest`, the most significant first: a row-major tile of `width`
-/// columns for each. The last word of each lane is its tail with coder `rans`.
+/// Appends the side words of a tile with the uncoded bytes `rest`, the most significant first: a row-major tile of
+/// `width` columns for each. With coder `rans`, the last word of each lane is its tail.
 pub fn put_rest(coder: Coder, rest: &[Vec<i8>], width: usize, side: &mut Vec<u8>, tails: &mut Tails) {
     let begin = side.len();
     for block in 0..width / BLOCK_COLS {

@@ -1,4 +1,4 @@
-//! Symbol tables: what a plane's chunks share. `FORMAT.md` section 5.
+//! Symbol tables, which the chunks of a plane share. `FORMAT.md` section 5.
 
 mod code;
 mod frequency;
@@ -28,7 +28,7 @@ pub enum Table {
 }
 
 impl Table {
-    /// The table of `coder` that suits `histogram` best: `bits` are some that it may have.
+    /// The table of `coder` that suits `histogram` best; `bits` must be a size that the coder allows.
     ///
     /// # Panics
     /// `coder` is neither `rans` nor `huffman`.
@@ -40,7 +40,8 @@ impl Table {
         }
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote; refuses tables that do not add up. `layout` is the one that the table is only for, if there is one.
+    /// Reads the bytes that [`to_bytes`](Self::to_bytes) wrote; refuses tables that are not consistent. `layout` is the
+    /// only layout that the table is for, if it is not for all.
     pub fn from_bytes(coder: Coder, layout: Option<Layout>, bits: u32, bytes: &[u8]) -> Result<Self> {
         check_bits(coder, bits)?;
         match (coder, layout) {
@@ -79,15 +80,15 @@ impl Table {
         }
     }
 
-    /// The layout that it is only for; nothing where it is for all others.
+    /// The only layout that it is for; `None` if it is for all others.
     pub fn layout(&self) -> Option<Layout> {
         matches!(self, Self::Quads(_)).then_some(Layout::Quad)
     }
 
-    /// Checks that planes that are coded so may name it.
+    /// Checks that planes with this coder and layout may use the table.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`](crate::ErrorKind::Format): it is another coder's, or another layout's.
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): it belongs to another coder or layout.
     pub fn check(&self, coder: Coder, layout: Layout) -> Result<()> {
         if self.coder() != coder {
             return Err(Error::format(format!("a plane of coder {coder} names a {} table", self.coder())));
@@ -101,7 +102,7 @@ impl Table {
         }
     }
 
-    /// log2 of its slots: 11 or 12, of coder `huffman` 8 to 12.
+    /// log2 of its slots: 11 or 12; 8 to 12 for coder `huffman`.
     pub fn bits(&self) -> u32 {
         match self {
             Self::Rans(t) => t.bits(),
@@ -110,7 +111,7 @@ impl Table {
         }
     }
 
-    /// How many symbols it has.
+    /// The number of symbols that it has.
     pub fn symbols(&self) -> usize {
         match self {
             Self::Rans(t) => t.frequencies().iter().filter(|&&f| f > 0).count(),
@@ -119,7 +120,8 @@ impl Table {
         }
     }
 
-    /// Bits that symbols of `histogram` take; `None` where it lacks one of them, or has other symbols.
+    /// The bits that the symbols of `histogram` take; `None` if it lacks one of them, or has an alphabet of another
+    /// kind.
     pub fn cost(&self, histogram: &Histogram) -> Option<f64> {
         let bits = |s: usize| match self {
             Self::Rans(t) => t.cost(s),
@@ -132,7 +134,7 @@ impl Table {
     }
 }
 
-/// log2 of the fewest slots that a table of any coder has, as far as format 1.0 goes.
+/// log2 of the fewest slots that format 1.0 allows a table of any coder.
 pub const LEAST_BITS: u32 = 11;
 
 /// # Errors

@@ -1,17 +1,17 @@
-//! Geometry of tiles: which chunk holds which elements. `FORMAT.md` section 3.
+//! Geometry of tiles: the elements that each chunk holds. `FORMAT.md` section 3.
 
 use std::ops::Range;
 
 use super::{BLOCK_COLS, Coder, LANES, Layout, TILE_ROWS};
 use crate::error::{Error, Result};
 
-/// Widest tile, columns: its chunk has at most 16 KiB, so that several fit the shared memory of any GPU.
+/// The widest tile, columns: its chunk has at most 16 KiB, so that several fit the shared memory of any GPU.
 pub const MAX_TILE: usize = 1024;
 
-/// Bytes that an entry of the chunk offsets counts in.
+/// The unit of chunk offsets, bytes.
 pub const OFFSET_UNIT: usize = 4;
 
-/// How `count` matrices of `rows` x `cols` symbols are cut into tiles of 16 rows x `tile` columns.
+/// The division of `count` matrices of `rows` x `cols` symbols into tiles of 16 rows x `tile` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileGeometry {
     count: usize,
@@ -23,7 +23,7 @@ pub struct TileGeometry {
 /// The elements of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TilePosition {
-    /// Which strip, counted over all matrices.
+    /// Index of the strip, counted over all matrices.
     pub strip: usize,
     /// First column in the matrix.
     pub col: usize,
@@ -38,7 +38,7 @@ impl TileGeometry {
         if tile == 0 || !tile.is_multiple_of(BLOCK_COLS) || tile > MAX_TILE {
             return Err(Error::format(format!("tile width {tile} is not a multiple of 64 from 64 to 1024")));
         }
-        // A zero counts as one here: products of parts have to fit as well.
+        // A zero counts as one here, because partial products must fit as well.
         let padded = rows
             .max(1)
             .checked_next_multiple_of(TILE_ROWS)
@@ -96,13 +96,13 @@ impl TileGeometry {
     pub fn chunks(&self) -> usize {
         self.strips() * self.tiles()
     }
-    /// Where chunk `index` lies.
+    /// The position of chunk `index`.
     pub fn position(&self, index: usize) -> TilePosition {
         let (strip, tile) = (index / self.tiles(), index % self.tiles());
         let col = tile * self.tile;
         TilePosition { strip, col, width: self.tile.min(self.padded_cols() - col) }
     }
-    /// The matrix that chunk `index` is in, and which of its rows and columns it holds, padding left out.
+    /// The matrix that chunk `index` belongs to, and the rows and columns of it that the chunk holds, without padding.
     pub fn cells(&self, index: usize) -> (usize, Range<usize>, Range<usize>) {
         let TilePosition { strip, col, width } = self.position(index);
         let (matrix, row) = (strip / self.strips_per_matrix(), strip % self.strips_per_matrix() * TILE_ROWS);
@@ -118,11 +118,11 @@ impl TileGeometry {
     }
 }
 
-/// The width of tiles that the writer uses where none is asked for.
+/// The tile width that the writer uses if none is asked for.
 ///
-/// A chunk costs its lanes' states or lengths and its own offset whatever its width, so wide tiles are smaller; a
-/// GPU decodes the symbols of a lane one after the other, so narrow tiles are faster where a plane has too few
-/// chunks to fill the device.
+/// Each chunk costs its lanes' states or lengths and its own offset, whatever its width, so wide tiles are smaller. A
+/// GPU decodes the symbols of a lane one after the other, so narrow tiles are faster if a plane has too few chunks to
+/// fill the device.
 ///
 /// ```
 /// use wcodec::Coder;
@@ -135,7 +135,7 @@ impl TileGeometry {
 /// ```
 pub fn default_tile(coder: Coder, layout: Layout, rows: usize, cols: usize) -> usize {
     const LARGE: usize = 32 << 20;
-    // Lanes have two streams, and the lengths of both are stored.
+    // Lanes have two streams, and both lengths are stored.
     if layout == Layout::Quad {
         return wide_tile(rows, cols);
     }
@@ -148,10 +148,11 @@ pub fn default_tile(coder: Coder, layout: Layout, rows: usize, cols: usize) -> u
     equal_tiles(cols, target)
 }
 
-/// Columns of a tile where the bytes that each costs weigh more than in scheme `int8` and layouts of one stream: as at low rates.
+/// The tile width where the fixed bytes per tile weigh more than in scheme `int8` with layouts of one stream, such as
+/// at low rates.
 ///
-/// Tiles are what a GPU's warps decode, each by itself: matrices of up to some millions of weights need many of them to fill it, and what is
-/// launched for one that cannot fill it takes as long as a tile. Only of those that are smaller still bytes count more.
+/// Each warp of a GPU decodes one tile: matrices of up to some millions of weights need many tiles to fill the device,
+/// and a launch that cannot fill it takes as long as one tile does. Only for smaller matrices do bytes matter more.
 ///
 /// ```
 /// use wcodec::coder::tile::wide_tile;
@@ -167,7 +168,7 @@ pub fn wide_tile(rows: usize, cols: usize) -> usize {
     equal_tiles(cols, target)
 }
 
-/// The width of the fewest tiles of at most `target` columns, all about as wide.
+/// The width of the fewest tiles of at most `target` columns, all about equally wide.
 pub fn equal_tiles(cols: usize, target: usize) -> usize {
     // Equal tiles: 5 blocks under a target of 4 make 3 + 2 and not 4 + 1.
     let blocks = cols.div_ceil(BLOCK_COLS).max(1);
@@ -184,7 +185,7 @@ pub fn symbols_per_block(layout: Layout) -> usize {
     }
 }
 
-/// Side words of a lane and block: as many as an element has bits that are not coded.
+/// Side words of a lane and block: one for each uncoded bit of an element.
 pub fn side_words(layout: Layout, shift: u32) -> usize {
     match layout {
         Layout::Byte => 0,
@@ -200,7 +201,7 @@ pub fn side_bytes(coder: Coder, layout: Layout, shift: u32, width: usize) -> usi
     full.saturating_sub(if coder == Coder::Rans { LANES * 4 } else { 0 })
 }
 
-/// Length in bytes of the body of a tile that is not coded.
+/// Length in bytes of an uncoded tile's body.
 pub fn raw_body_bytes(coder: Coder, layout: Layout, width: usize) -> usize {
     match (layout, coder) {
         (Layout::Byte, _) | (Layout::Split, Coder::Huffman) => TILE_ROWS * width,
@@ -252,7 +253,7 @@ mod tests {
     fn hostile_sizes_are_refused() {
         assert!(TileGeometry::new(1, usize::MAX, 1, 64).is_err());
         assert!(TileGeometry::new(1 << 40, 1 << 20, 1 << 20, 64).is_err());
-        // Nothing in all, and too much in parts.
+        // Zero elements in all, but partial products that overflow.
         for (count, rows, cols) in [(1 << 40, 1 << 40, 0), (1 << 40, 0, 1 << 40), (0, 1 << 40, 1 << 40)] {
             assert!(TileGeometry::new(count, rows, cols, 64).is_err());
         }

@@ -7,15 +7,15 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::tensor::out_of_memory;
 
-/// Largest chunk, decoded bytes: what every version of nvCOMP takes.
+/// The largest chunk, decoded bytes, that every version of nvCOMP accepts.
 pub const MAX_CHUNK: usize = 1 << 24;
-/// Bytes that are compressed without asking whether to go on: at the highest level, a twentieth of a second.
+/// Bytes compressed between two checks for cancellation: at the highest level, a twentieth of a second.
 const PIECE: usize = 1 << 17;
-/// Frames start at multiples of this, which the oldest supported nvCOMP wants.
+/// The alignment of frames, as the oldest supported nvCOMP requires.
 pub(crate) const ALIGN: usize = 8;
 
-/// Decoded bytes of a frame where none is asked for: whole rows where they fit, and smaller frames for smaller planes, since a
-/// GPU decodes a frame serially and only many frames at once are fast.
+/// Decoded bytes of a frame if none is asked for: whole rows where they fit, and smaller frames for smaller planes,
+/// since a GPU decodes a frame serially and is fast only with many frames at once.
 pub fn default_chunk(bytes: usize, cols: usize) -> usize {
     let target = if bytes < 8 << 20 { 8 << 10 } else { 16 << 10 };
     if cols == 0 || cols > target { target } else { target / cols * cols }
@@ -29,10 +29,11 @@ pub fn check_chunk(chunk: usize) -> Result<()> {
     Err(Error::format(format!("zstd chunks have 1 to {MAX_CHUNK} bytes, not {chunk}")))
 }
 
-/// The highest level that is written: nvCOMP 4.0 does not come back from some frames of level 22 (FORMAT.md, section 8).
+/// The highest level that is written: nvCOMP 4.0 never returns from some frames of level 22 (FORMAT.md, section 8).
 const HIGHEST_LEVEL: i32 = 19;
 
-/// Refuses levels that GPUs may not decode, and those that libzstd does not have, for which it would take the nearest.
+/// Refuses levels that GPUs may not decode, and those that libzstd does not have, because it would silently take the
+/// nearest.
 pub fn check_level(level: i32) -> Result<()> {
     if (*zstd::compression_level_range().start()..=HIGHEST_LEVEL).contains(&level) {
         return Ok(());
@@ -45,14 +46,14 @@ pub fn filter_allowed(filter: Filter, chunk: usize, cols: usize) -> bool {
     filter != Filter::Up || (cols > 0 && chunk.is_multiple_of(cols))
 }
 
-/// Makes frames, with memory that it uses again.
+/// Makes frames, with memory that it reuses.
 pub struct Compressor {
     context: CCtx<'static>,
     level: i32,
 }
 
 impl Compressor {
-    /// One for that level.
+    /// A compressor at `level`.
     pub fn new(level: i32) -> Result<Self> {
         let none = || Error::input("zstd: no memory for its state").advice("free memory, or use a lower level");
         let mut context = CCtx::try_create().ok_or_else(none)?;
@@ -80,7 +81,7 @@ impl Compressor {
         self.frame(&bytes, cancel)
     }
 
-    /// One frame of these bytes, as they are.
+    /// One frame of these bytes, unfiltered.
     pub fn frame(&mut self, bytes: &[i8], cancel: &Cancel) -> Result<Vec<u8>> {
         let bytes: &[u8] = bytemuck::cast_slice(bytes);
         let mut frame = Vec::new();
@@ -93,7 +94,8 @@ impl Compressor {
             self.context.compress2(&mut frame, bytes).map_err(failed)?;
             return Ok(frame);
         }
-        // Piece by piece, since high levels take seconds for some megabytes. The size is said first, so that the frame has it.
+        // Compressed piece by piece, since high levels take seconds for some megabytes. The size is pledged first, so
+        // that the frame records it.
         self.context.set_pledged_src_size(Some(bytes.len() as u64)).map_err(failed)?;
         let mut out = OutBuffer::around(&mut frame);
         for piece in bytes.chunks(PIECE) {
@@ -113,7 +115,7 @@ fn failed(level: i32, code: usize) -> Error {
     Error::input(what).advice("free memory, or use a lower level")
 }
 
-/// Filters restart at rows and at the chunk's start, which may lie within a row.
+/// Calls for each run of a row, because filters restart at rows and at the chunk's start, which may lie within a row.
 fn for_each_row_run(
     bytes: &mut [i8],
     begin: usize,
@@ -150,10 +152,10 @@ pub fn frame_place(entry: [u8; 8]) -> (usize, usize) {
 pub struct PlaneFrames<'a> {
     data: &'a [u8],
     entries: &'a [[u8; 8]],
-    /// Decoded bytes of a chunk, and of all.
+    /// Decoded bytes of a chunk, and of all chunks.
     pub chunk: usize,
     bytes: usize,
-    /// The number of the first one in its plane.
+    /// The index of the first one in its plane.
     first: usize,
 }
 
@@ -163,7 +165,8 @@ impl<'a> PlaneFrames<'a> {
         Self::part(data, offsets, chunk, bytes, 0)
     }
 
-    /// As [`new`](Self::new), for the part of a plane that begins with its frame `first`. Only its last frame may be shorter.
+    /// As [`new`](Self::new), for the part of a plane that begins with frame `first`. Only the plane's last frame may
+    /// be shorter.
     pub fn part(data: &'a [u8], offsets: &'a [u8], chunk: usize, bytes: usize, first: usize) -> Result<Self> {
         check_chunk(chunk)?;
         let frames = Self { data, entries: offsets.as_chunks::<8>().0, chunk, bytes, first };
@@ -202,8 +205,8 @@ impl<'a> PlaneFrames<'a> {
         i * self.chunk..((i + 1) * self.chunk).min(self.bytes)
     }
 
-    /// Checks what can be seen of frame `i` without decoding it: its header, and where its blocks end. Decoders that trust frames,
-    /// as nvCOMP does, need no less.
+    /// Checks frame `i` as far as possible without decoding it: its header, and where its blocks end. Decoders that
+    /// trust frames, such as nvCOMP, need no less.
     pub fn check(&self, i: usize) -> Result<()> {
         let (start, length) = self.range(i);
         check_frame(&self.data[start..start + length], self.decoded(i).len())
@@ -235,7 +238,7 @@ impl<'a> PlaneFrames<'a> {
             return Err(bad(format!("{got} bytes come out, not {want}")));
         }
         if filter != Filter::None {
-            // Its filters are the same for all instruction sets.
+            // Filters give the same result with all instruction sets.
             let undo =
                 |filter, bytes: &mut [i8], stride, width| filter::undo(filter, bytes, stride, width, Isa::Scalar);
             for_each_row_run(out, number * self.chunk, cols, filter, undo);
@@ -244,7 +247,7 @@ impl<'a> PlaneFrames<'a> {
     }
 }
 
-/// Refuses frames that libzstd would decode but the format does not allow, since other decoders need not.
+/// Refuses frames that libzstd would decode but the format does not allow, since other decoders may reject them.
 fn check_frame(frame: &[u8], want: usize) -> Result<(), String> {
     use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
     if frame.first_chunk() != Some(&0xFD2F_B528_u32.to_le_bytes()) {

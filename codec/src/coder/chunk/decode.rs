@@ -1,4 +1,4 @@
-//! Decoding chunks, one by one or several at a time.
+//! Decodes chunks, one by one or several at a time.
 
 use super::{patches, quads};
 use crate::coder::chunk_format::{ChunkFormat, word_at};
@@ -15,14 +15,14 @@ enum CoderDecoder {
     Quads(huffman::HuffmanDecoder),
 }
 
-/// Decodes the chunks of a plane. Shared by threads.
+/// Decodes the chunks of a plane. Threads share it.
 pub struct ChunkDecoder {
     format: ChunkFormat,
     decoder: CoderDecoder,
     isa: Isa,
 }
 
-/// Most chunks that are decoded at once.
+/// The most chunks that are decoded at once.
 pub const TOGETHER: usize = 4;
 
 /// Buffers of one thread.
@@ -30,7 +30,7 @@ pub const TOGETHER: usize = 4;
 pub struct Scratch {
     symbols: Vec<u8>,
     quads: Vec<Quad>,
-    /// What is decoded of elements before the side plane is joined to it, for layout `split`.
+    /// The coded symbols of layout `split`, before the side plane is joined to them.
     pub(in crate::coder) coded: Vec<i8>,
     pub(in crate::coder) zstd: Option<zstd::bulk::Decompressor<'static>>,
     #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code))]
@@ -40,7 +40,7 @@ pub struct Scratch {
     stream: Vec<u8>,
 }
 
-/// What the lanes' last states hold besides symbols.
+/// The bits that the lanes' last states hold besides symbols.
 pub type Tails = [u32; LANES];
 
 /// A chunk taken apart.
@@ -93,11 +93,12 @@ impl ChunkDecoder {
     }
 
     /// Decodes `chunk` into the tile that begins at `out[0]` and whose rows are `stride` apart; all 16 rows and
-    /// `chunk.width` columns of it are written. In layout `split` these are the coded symbols, and `tails` becomes the lanes' tails.
+    /// `chunk.width` columns are written. In layout `split` these are the coded symbols, and `tails` receives the
+    /// lanes' tails.
     ///
     /// # Errors
-    /// The chunk is damaged. What is in the tile then is the same for every [`Isa`] where the chunk's lengths were
-    /// right, and untouched where they were not.
+    /// The chunk is damaged. The tile then has the same content for every [`Isa`] if the chunk's lengths were right,
+    /// and is untouched if they were not.
     pub fn decode(
         &self,
         chunk: &Chunk<'_>,
@@ -126,7 +127,7 @@ impl ChunkDecoder {
         patches::apply(self.format, parts.patches, chunk.width, out, stride).and(coded)
     }
 
-    /// Decodes the streams of coder `huffman`, and says where they ended.
+    /// Decodes the streams of coder `huffman` and returns where they ended.
     #[cfg_attr(any(miri, not(target_arch = "x86_64")), allow(unused_variables, clippy::ptr_arg))]
     fn follow<S: huffman::Symbol, const N: usize>(
         &self,
@@ -143,11 +144,11 @@ impl ChunkDecoder {
         }
     }
 
-    /// Decodes neighbouring chunks, which the widest vectors do faster together than one after the other. `chunks` are at
-    /// most [`TOGETHER`], and all but the last have equal widths.
+    /// Decodes neighbouring chunks, which the widest vectors do faster together than one after the other. `chunks` has
+    /// at most [`TOGETHER`] of them; all but the last have equal widths.
     ///
     /// # Errors
-    /// As [`decode`](Self::decode), with the place in `chunks` of the first damaged one. All of them are decoded.
+    /// As [`decode`](Self::decode), with the index in `chunks` of the first damaged one. All of them are decoded.
     pub fn decode_run(
         &self,
         chunks: &[Chunk<'_>],
@@ -181,7 +182,7 @@ impl ChunkDecoder {
         result
     }
 
-    /// Decodes `N` chunks at once where this machine and they allow it, else does nothing.
+    /// Decodes `N` chunks at once if this machine and the chunks allow it, else does nothing.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     fn decode_together<const N: usize>(
         &self,
@@ -194,7 +195,7 @@ impl ChunkDecoder {
     ) -> bool {
         let (CoderDecoder::Rans(decoder), Isa::Avx512) = (&self.decoder, self.isa) else { return false };
         let width = chunks[0].width;
-        // A chunk that cannot be taken apart leaves the others to be decoded one by one, as on every other machine.
+        // If one chunk cannot be taken apart, all are decoded one by one, as on every other machine.
         let parts = chunks.map(|c| self.split(c).ok().filter(|p| !p.is_raw && c.width == width));
         if parts.iter().any(Option::is_none) {
             return false;
@@ -291,7 +292,7 @@ impl ChunkDecoder {
         verdict
     }
 
-    /// Puts coded symbols (`[step][lane]`) and the side plane together and writes the tile.
+    /// Joins coded symbols (`[step][lane]`) with the side plane and writes the tile.
     fn place(&self, symbols: &[u8], chunk: &Chunk<'_>, tails: &[u32; LANES], out: &mut [i8], stride: usize) {
         let per_word = symbols_per_block(self.format.layout) / 8;
         let shift = self.format.shift;

@@ -1,4 +1,4 @@
-//! Encoding a chunk.
+//! Encodes a chunk.
 
 use super::patches;
 use super::quads::QuadEncoder;
@@ -26,22 +26,22 @@ pub struct ChunkEncoder {
     symbols: Vec<u8>,
     words: Vec<u16>,
     body: Vec<u8>,
-    /// For a table that lacks symbols which may occur.
+    /// Present if the table lacks symbols that may occur.
     rare: Option<Box<Rare>>,
 }
 
-/// Symbols without a code, and those of a tile that were replaced.
+/// Substitutes for symbols without a code, and a record of those replaced in the current tile.
 struct Rare {
     is_coded: [bool; SYMBOLS],
     substitutes: Substitutes,
-    /// Place among the symbols, and the symbol that was there.
+    /// Index among the symbols, and the original symbol.
     replaced: Vec<(usize, u8)>,
-    /// Positions and values of elements that need a patch for it.
+    /// Positions and values of elements that therefore need a patch.
     patches: Vec<(u16, i8)>,
 }
 
 impl Rare {
-    /// What is needed for `table`; nothing where all symbols have codes.
+    /// The state that `table` requires; `None` if all symbols have codes.
     fn new(format: ChunkFormat, table: &Table) -> Option<Box<Self>> {
         let Table::Huffman(table) = table else { return None };
         let is_coded = table.lengths().map(|length| length > 0);
@@ -51,7 +51,7 @@ impl Rare {
         })
     }
 
-    /// Replaces the symbols of `tile` that have no code, and notes the patches that this needs.
+    /// Replaces the symbols of `tile` that have no code and records the patches that this needs.
     fn replace(&mut self, symbols: &mut [u8], tile: &[i8], width: usize, shift: u32) {
         self.replaced.clear();
         self.patches.clear();
@@ -59,7 +59,7 @@ impl Rare {
             if self.is_coded[usize::from(*symbol)] {
                 continue;
             }
-            // Steps of 32 lanes, 16 in a block, of two elements each.
+            // Steps of 32 lanes, 16 steps to a block, two elements each.
             let (step, lane) = (at / LANES, at % LANES);
             let first = step / 16 * 1024 + lane * 32 + step % 16 * 2;
             let elements = [first, first + 1].map(|position| {
@@ -76,7 +76,7 @@ impl Rare {
         }
     }
 
-    /// Puts back what was replaced, for a chunk that has no codes.
+    /// Restores the replaced symbols, for a chunk that is stored uncoded.
     fn restore(&mut self, symbols: &mut [u8]) {
         self.replaced.drain(..).for_each(|(at, symbol)| symbols[at] = symbol);
         self.patches.clear();
@@ -95,8 +95,8 @@ impl ChunkEncoder {
     }
 
     /// Appends the chunk of `tile` (row-major, 16 rows of `width` columns) to `out` and its part of the side plane to
-    /// `side`. `rest` is what of the elements is not in `tile`, for layout `split`: a tile of bytes for each, the most significant first.
-    /// `false`, with nothing usable appended, where the patches do not fit.
+    /// `side`. For layout `split`, `rest` has the other bytes of the elements: one tile of bytes for each, the most
+    /// significant first. Returns `false`, with nothing usable appended, if the patches do not fit.
     pub fn encode(
         &mut self,
         tile: &[i8],

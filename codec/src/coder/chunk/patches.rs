@@ -1,20 +1,20 @@
-//! Patches: the elements of a chunk that its symbols cannot say. `FORMAT.md` section 3.
+//! Patches: the elements of a chunk that its symbols cannot represent. `FORMAT.md` section 3.
 
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::pair::{fold, with_high};
 use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
 use crate::error::{Error, Result};
 
-/// An element that is not what the chunk's symbols say.
+/// An element whose value differs from the one that the chunk's symbols give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Patch {
     pub position: u16,
     pub value: i8,
-    /// By how much the value exceeds what the symbols say; 0 where patches do not say it.
+    /// The value minus the one that the symbols give; 0 if patches do not store it.
     pub change: i8,
 }
 
-/// Appends the list of patches, which it puts in their order.
+/// Sorts the patches and appends them as a list.
 pub fn put(patches: &mut [Patch], out: &mut Vec<u8>) {
     patches.sort_unstable();
     out.extend_from_slice(&(patches.len() as u32).to_le_bytes());
@@ -24,8 +24,8 @@ pub fn put(patches: &mut [Patch], out: &mut Vec<u8>) {
     }
 }
 
-/// The patches of `tile`, of `width` columns, which is coded as pairs (`symbols`, `[step][lane]`): those of its escapes, and of the elements at the positions
-/// in `more`.
+/// The patches of `tile`, of `width` columns, which is coded as pairs (`symbols`, `[step][lane]`): those of its
+/// escapes, and of the elements at the positions in `more`.
 pub fn of_pairs(format: ChunkFormat, tile: &[i8], width: usize, symbols: &[u8], more: &[(u16, i8)]) -> Vec<Patch> {
     let shift = format.shift;
     let patch = |position, value| {
@@ -33,7 +33,7 @@ pub fn of_pairs(format: ChunkFormat, tile: &[i8], width: usize, symbols: &[u8], 
         Patch { position, value, change }
     };
     let mut found: Vec<Patch> = more.iter().map(|&(position, value)| patch(position, value)).collect();
-    // Few elements need one, so most tiles are only looked through, in memory order.
+    // Few elements need a patch, so most tiles are only scanned, in memory order.
     for (at, &q) in tile.iter().enumerate() {
         if fold(q) >> shift > 15 {
             found.push(patch(position_of(at / width, at % width), q));
@@ -42,7 +42,7 @@ pub fn of_pairs(format: ChunkFormat, tile: &[i8], width: usize, symbols: &[u8], 
     found
 }
 
-/// What the symbols make of the element that is to be `q`.
+/// The value that the symbols give for an element whose true value is `q`.
 fn coded(position: u16, q: i8, symbols: &[u8], shift: u32) -> i8 {
     let (block, lane, element) = (usize::from(position) / 1024, usize::from(position) / 32 % 32, position % 32);
     let symbol = symbols[(block * 16 + usize::from(element) / 2) * LANES + lane];
@@ -50,7 +50,7 @@ fn coded(position: u16, q: i8, symbols: &[u8], shift: u32) -> i8 {
     with_high(high, q, shift)
 }
 
-/// Position of an element in its chunk, counted in the order in which lanes decode: a kernel that holds a block's
+/// The position of an element in its chunk, counted in the order in which lanes decode: a kernel that holds a block's
 /// elements in registers meets the patches in this order.
 fn position_of(row: usize, col: usize) -> u16 {
     let (block, in_block) = (col / BLOCK_COLS, col % BLOCK_COLS);
@@ -65,7 +65,7 @@ pub fn place_of(position: usize) -> (usize, usize) {
     (lane / 4 + element / 16 * 8, block * BLOCK_COLS + lane % 4 * 16 + element % 16)
 }
 
-/// Applies the patches of a chunk, as far as they are valid.
+/// Applies the patches of a chunk, up to the first invalid one.
 pub fn apply(format: ChunkFormat, patches: &[[u8; 4]], width: usize, out: &mut [i8], stride: usize) -> Result<()> {
     let mut next = 0;
     for &[low, high, value, change] in patches {

@@ -1,4 +1,4 @@
-//! Chunks of layout `quad`: their symbols, and what becomes of them. `FORMAT.md` section 3.
+//! Encodes and decodes chunks of layout `quad`. `FORMAT.md` section 3.
 
 use super::patches::{self, Patch};
 use crate::coder::chunk_format::word_at;
@@ -11,13 +11,13 @@ use crate::coder::table::QuadTable;
 use crate::coder::tile::symbols_per_block;
 use crate::coder::{BLOCK_COLS, LANES, Layout, huffman};
 
-/// Words of elements, and symbols, of a lane and block, and those of them that are in one stream.
+/// Words of elements (and so symbols) for each lane and block, and the number of them in one stream.
 const WORDS: usize = 8;
 const HALF: usize = WORDS / 2;
 /// Symbols of a block.
 const BLOCK: usize = WORDS * LANES;
 
-/// Where among the symbols of a block, `[step][stream]`, is that of word `k` of a lane.
+/// The index in a block's symbols, `[step][stream]`, of the symbol of word `k` of a lane.
 #[inline(always)]
 fn place_of(k: usize, lane: usize) -> usize {
     k % HALF * STREAMS + lane * 2 + k / HALF
@@ -38,8 +38,8 @@ impl QuadEncoder {
         Self { codes: huffman::Encoder::of_quads(table), substitutes, quads: Vec::new(), patches: Vec::new() }
     }
 
-    /// Appends patches and body of `tile` (row-major, 16 rows of `width` columns) to `out`, and its part of the side plane to `side`. A body that would not be
-    /// shorter than `raw_length` is not coded.
+    /// Appends patches and body of `tile` (row-major, 16 rows of `width` columns) to `out`, and its part of the side
+    /// plane to `side`. A body that would not be shorter than `raw_length` is stored uncoded.
     pub fn encode(
         &mut self,
         tile: &[i8],
@@ -70,7 +70,7 @@ impl QuadEncoder {
         }
     }
 
-    /// Symbols that have codes, the patches that this needs, and the side plane.
+    /// Computes symbols that have codes, the patches that this needs, and the side plane.
     fn split(&mut self, tile: &[i8], width: usize, shift: u32, side: &mut Vec<u8>) {
         self.patches.clear();
         self.quads.resize(width / BLOCK_COLS * BLOCK, 0);
@@ -101,7 +101,7 @@ impl QuadEncoder {
         }
     }
 
-    /// Symbols as they are, for a chunk that has no codes: patches are those of escapes alone.
+    /// Computes the unreplaced symbols, for a chunk that is stored uncoded: only escapes need patches.
     fn whole(&mut self, tile: &[i8], width: usize, shift: u32) {
         self.patches.clear();
         for (block, steps) in self.quads.chunks_exact_mut(BLOCK).enumerate() {
@@ -122,7 +122,7 @@ impl QuadEncoder {
     }
 }
 
-/// Adds the patches of those of four elements that `mask` names, which are coded as `quad`.
+/// Adds patches for those of four elements coded as `quad` that `mask` selects.
 #[cold]
 fn note(patches: &mut Vec<Patch>, mask: u8, first: usize, elements: [i8; QUAD], quad: Quad, shift: u32) {
     for (i, &q) in elements.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
@@ -131,7 +131,7 @@ fn note(patches: &mut Vec<Patch>, mask: u8, first: usize, elements: [i8; QUAD], 
     }
 }
 
-/// The symbols of a body that is not coded, as `[step][stream]`.
+/// The symbols of an uncoded body, as `[step][stream]`.
 pub fn raw_quads(body: &[u8], quads: &mut [Quad]) {
     for (to, from) in quads.chunks_exact_mut(BLOCK).zip(body.as_chunks::<2>().0.chunks_exact(BLOCK)) {
         for (i, quad) in from.iter().enumerate() {
@@ -141,7 +141,7 @@ pub fn raw_quads(body: &[u8], quads: &mut [Quad]) {
     }
 }
 
-/// Puts symbols (`[step][stream]`) and a tile's part of the side plane together and writes the tile.
+/// Joins symbols (`[step][stream]`) with a tile's part of the side plane and writes the tile.
 pub fn place(quads: &[Quad], side: &[u8], width: usize, shift: u32, out: &mut [i8], stride: usize) {
     debug_assert_eq!(symbols_per_block(Layout::Quad), WORDS);
     let words = shift as usize + 1;

@@ -1,11 +1,12 @@
 //! Filter `trellis`: from the symbols of a path to its levels, and back. `FORMAT.md` section 4.
 //!
-//! Four states, of which a bit says which of two quantizers the next level is of, each with every other level. That bit is the parity of the path's bits
-//! at every other column before, so that all of a row's are had at once by shifts.
+//! The trellis has four states. One bit of the state selects which of two quantizers gives the next level; each
+//! quantizer has every other level. That bit is the parity of the path's bits at every other column before, so shifts
+//! compute it for a whole row at once.
 //!
-//! The path's bit is the symbol's bit 0. A level is `2 q + Q` for a symbol `q` that writers use: its bit 7 is the symbol's, bits 1 to 6 are the symbol's
-//! bits 0 to 5, and bit 0 is `Q`. (Bit 6 is lost, which is as bit 7 where the magnitude is below 64.) So the symbol of a level is half of it, rounded
-//! down.
+//! The path's bit is the symbol's bit 0. For a symbol `q` that writers use, the level is `2 q + Q`: its bit 7 is the
+//! symbol's bit 7, its bits 1 to 6 are the symbol's bits 0 to 5, and its bit 0 is `Q`. (The symbol's bit 6 is dropped;
+//! it equals bit 7 where the magnitude is below 64.) So the symbol of a level is half the level, rounded down.
 
 use super::Isa;
 
@@ -14,7 +15,8 @@ mod avx2;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod avx512;
 
-/// Turns levels, which are a path, into their symbols, in place. Of levels that are no path something else is made.
+/// Turns levels, which must form a path, into their symbols, in place. The result is unspecified for levels that do not
+/// form a path.
 pub fn symbols_of(levels: &mut [i8]) {
     levels.iter_mut().for_each(|level| *level >>= 1);
 }
@@ -47,7 +49,7 @@ pub fn undo(bytes: &mut [i8], stride: usize, width: usize, isa: Isa) {
     }
 }
 
-/// Columns that vectors take at once: one in each bit of a u64.
+/// Columns that vectors process at once: one per bit of a u64.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const RUN: usize = 64;
 
@@ -55,34 +57,37 @@ const RUN: usize = 64;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const EVEN: u64 = 0x5555_5555_5555_5555;
 
-/// What a row's next 64 columns take over from those before: in all even bits the quantizer of the first of them, and in all odd bits that of the column
-/// before. A path's bit turns over the quantizers of every other column behind it, so that they are turned over where these bits are 1.
+/// The state that 64 columns pass on to the next 64: all even bits hold the quantizer of the next column, all odd bits
+/// that of the column before it. A path bit of 1 flips the quantizers of every other column after it, so the next
+/// quantizers are flipped where these bits are 1.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[derive(Default)]
 struct Carry(u64);
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 impl Carry {
-    /// The quantizers of 64 columns, from the path's bits in them.
+    /// The quantizers of 64 columns, from the path's bits at those columns.
     #[inline(always)]
     fn quantizers(&mut self, bits: u64) -> u64 {
-        // Each step doubles how many bits are added up, of those at every other column up to this one.
+        // Each step doubles the number of bits summed: those at every other column up to this one.
         let mut sum = bits;
         for by in [2, 4, 8, 16, 32] {
             sum ^= sum << by;
         }
         let quantizers = sum << 1 ^ self.0;
-        // The sums of the last two columns are those of all even and of all odd ones. What is behind an odd column counts for even ones.
+        // The sums at the last two columns cover all even and all odd columns. A bit at an odd column affects the even
+        // columns after it.
         let (even, odd) = (sum >> 63, sum >> 62 & 1);
         self.0 ^= (even.wrapping_neg() & EVEN) | (odd.wrapping_neg() & !EVEN);
         quantizers
     }
 }
 
-/// Turns symbols into levels, eight at once in portable code: a row, or what is left of one from an even column on, with the [`Carry`] of those before.
+/// Turns symbols into levels, eight at once in portable code: a whole row, or the rest of one from an even column on,
+/// with the [`Carry`] of the columns before.
 #[inline]
 fn words(row: &mut [i8], carry: u64) {
-    // As in a carry, but a column is a byte.
+    // Laid out as in `Carry`, but with a byte for each column.
     let mut carry = (carry & 1 | (carry & 2) << 7) * 0x0001_0001_0001_0001;
     let (words, rest) = row.as_chunks_mut::<8>();
     for word in words {
@@ -94,7 +99,7 @@ fn words(row: &mut [i8], carry: u64) {
     rest.iter_mut().zip(word).for_each(|(s, n)| *s = n as i8);
 }
 
-/// Levels of eight symbols, of which the lowest byte is the first.
+/// Levels of eight symbols; the lowest byte is the first.
 #[inline(always)]
 fn levels_of_word(symbols: u64, carry: &mut u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;

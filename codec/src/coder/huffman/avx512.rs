@@ -1,4 +1,4 @@
-//! The decoder of `huffman` with AVX-512: the streams of a chunk are two or four vectors, which look up their codes at once.
+//! Decodes `huffman` with AVX-512: the streams of a chunk are two or four vectors, which look up their codes at once.
 
 use std::arch::x86_64::*;
 
@@ -7,14 +7,14 @@ use crate::coder::Isa;
 use crate::coder::quad::Quad;
 use crate::error::Result;
 
-/// Streams of a vector, and vectors of a chunk, at most.
+/// Streams per vector, and the most vectors per chunk.
 const WIDE: usize = 16;
 const MOST_VECTORS: usize = 4;
-/// Zeros behind a stream: what a vector reads from its end on.
+/// Zeros after a stream, for vector loads at its end.
 const BEYOND: usize = 4;
 
-/// Fills `symbols` (`[step][stream]`), and returns the bit at which each stream ended: what the
-/// [reference](HuffmanDecoder::decode_reference) does, on every input. `copy` is scratch.
+/// Fills `symbols` (`[step][stream]`) and returns the bit at which each stream ended, exactly as the
+/// [reference](HuffmanDecoder::decode_reference) does on every input. `copy` is scratch.
 ///
 /// # Errors
 /// The body is shorter than its header.
@@ -33,13 +33,13 @@ pub fn decode<S: Symbol, const N: usize>(
     copy.extend_from_slice(bits);
     copy.resize(bits.len() + BEYOND, 0);
     let begin = begins.map(|begin| begin as u32);
-    // SAFETY: AVX-512 is there, and `copy` has the zeros that the function wants behind the stream.
+    // SAFETY: AVX-512 is available, and `copy` has the zeros that the function requires after the stream.
     let ends = unsafe { follow::<S, N>(&decoder.lookup, copy, begin, symbols.as_chunks_mut::<N>().0) };
     Ok(ends.map(|end| end as usize))
 }
 
 /// # Safety
-/// AVX-512 F must be there; the last [`BEYOND`] bytes of `stream` are zeros, behind the stream's own.
+/// AVX-512 F must be available; the last [`BEYOND`] bytes of `stream` must be zeros that follow the stream's own bytes.
 #[target_feature(enable = "avx512f")]
 unsafe fn follow<S: Symbol, const N: usize>(
     table: &[u32; 1 << INDEX_BITS],
@@ -54,12 +54,12 @@ unsafe fn follow<S: Symbol, const N: usize>(
     // SAFETY: `begin` has N numbers of 32 bits, N / 16 vectors.
     let mut at: [__m512i; MOST_VECTORS] =
         std::array::from_fn(|v| unsafe { _mm512_loadu_si512(begin.as_ptr().add(v % (N / WIDE) * WIDE).cast()) });
-    // 32 bits at any bit position leave 25, which two codes of at most 12 fit.
+    // A 32-bit load at any bit position yields 25 bits, which fit two codes of at most 12.
     for two in steps.chunks_mut(2) {
         let mut window = at.map(|at| {
-            // From the stream's end on there are zeros, wherever a damaged one leads.
+            // Beyond the stream's end there are zeros, however far a damaged one leads.
             let byte = _mm512_min_epu32(_mm512_srli_epi32::<3>(at), last);
-            // SAFETY: four bytes from `last` on at most, which are in `stream`.
+            // SAFETY: at most four bytes from `last` on, which are in `stream`.
             let word = unsafe { _mm512_i32gather_epi32::<1>(byte, stream.as_ptr().cast()) };
             _mm512_srlv_epi32(word, _mm512_and_si512(at, seven))
         });
@@ -71,7 +71,7 @@ unsafe fn follow<S: Symbol, const N: usize>(
                 let used = _mm512_and_si512(entry, length);
                 window[v] = _mm512_srlv_epi32(window[v], used);
                 at[v] = _mm512_add_epi32(at[v], used);
-                // SAFETY: AVX-512 is there, and a step has room for 16 symbols of each vector.
+                // SAFETY: AVX-512 is available, and a step has room for 16 symbols of each vector.
                 unsafe { S::store(entry, step.as_mut_ptr().add(v * WIDE)) };
             }
         }
@@ -84,7 +84,7 @@ unsafe fn follow<S: Symbol, const N: usize>(
     ends
 }
 
-/// [`Symbol::store`] of symbols of 8 bits.
+/// [`Symbol::store`] for 8-bit symbols.
 ///
 /// # Safety
 /// As there.
@@ -96,7 +96,7 @@ pub unsafe fn store_bytes(entries: __m512i, to: *mut u8) {
     unsafe { _mm_storeu_si128(to.cast(), symbols) };
 }
 
-/// [`Symbol::store`] of quads.
+/// [`Symbol::store`] for quads.
 ///
 /// # Safety
 /// As there.

@@ -1,4 +1,4 @@
-//! Decoding a plane.
+//! Decodes a plane.
 
 use std::ops::Range;
 
@@ -19,10 +19,10 @@ use crate::tensor::reserve;
 /// Symbols of a piece of a raw plane.
 const RAW_PIECE: usize = 1 << 16;
 
-/// The stored bytes of a plane and what the index says of them.
+/// The stored bytes of a plane and its description in the index.
 #[derive(Clone, Copy)]
 pub struct PlaneSource<'a> {
-    /// What is stored.
+    /// The form of the stored plane.
     pub form: PlaneForm,
     /// Segment of chunks.
     pub data: &'a [u8],
@@ -34,7 +34,7 @@ pub struct PlaneSource<'a> {
     pub table: Option<&'a Table>,
 }
 
-/// A plane whose structure was checked, ready to decode piece by piece: a piece is a strip of 16 rows (tiles), a frame
+/// A plane whose structure was checked, ready to decode piece by piece. A piece is a strip of 16 rows (tiles), a frame
 /// (`zstd`) or a run of bytes (`raw`). Pieces are independent and follow each other in the row-major plane.
 pub struct Plane<'a>(Kind<'a>);
 
@@ -62,8 +62,8 @@ impl<'a> Plane<'a> {
     /// Checks that the parts fit each other.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) or [`ErrorKind::Format`](crate::ErrorKind::Format): they do not; a
-    /// place is counted from the start of `data`.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) or [`ErrorKind::Format`](crate::ErrorKind::Format) if they do
+    /// not; offsets are counted from the start of `data`.
     pub fn new(source: PlaneSource<'a>, isa: Isa) -> Result<Self> {
         let PlaneForm { matrix: (_, _, cols), coding, max_chunk } = source.form;
         let elements = source.form.elements()?;
@@ -105,7 +105,7 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Which symbols of the row-major plane are in piece `i`.
+    /// The symbols of the row-major plane that piece `i` holds.
     pub fn piece(&self, i: usize) -> Range<usize> {
         match &self.0 {
             Kind::Raw(data) => i * RAW_PIECE..((i + 1) * RAW_PIECE).min(data.len()),
@@ -114,7 +114,8 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Bytes that a symbol becomes: 1, or more in layout `split`, where an element is its symbol and what lies beside it.
+    /// Bytes that a symbol decodes to: 1, or more in layout `split`, where an element is a symbol joined with its
+    /// uncoded bytes.
     pub fn element_bytes(&self) -> usize {
         match &self.0 {
             Kind::Tiles(t) => t.element_bytes,
@@ -125,7 +126,7 @@ impl<'a> Plane<'a> {
     /// Decodes piece `i` into `out`, which has room for its elements.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), with the place counted from the start of the data segment.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), with the offset counted from the start of the data segment.
     pub fn decode_piece(&self, i: usize, out: &mut [i8], scratch: &mut Scratch) -> Result<()> {
         match &self.0 {
             Kind::Raw(data) => out.copy_from_slice(&data[self.piece(i)]),
@@ -135,7 +136,7 @@ impl<'a> Plane<'a> {
         Ok(())
     }
 
-    /// The symbols themselves, where they are not coded.
+    /// The symbols themselves, if they are stored uncoded.
     pub fn stored(&self) -> Option<&'a [i8]> {
         match self.0 {
             Kind::Raw(data) => Some(data),
@@ -143,8 +144,8 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Decodes the columns `cols` of a row, counted through all matrices, into `out`, which has room for them: tile by tile, for
-    /// strips too wide to be held. Only for planes of tiles.
+    /// Decodes the columns `cols` of a row, counted through all matrices, into `out`, which has room for them: tile by
+    /// tile, for strips too wide to hold in memory. Only for planes of tiles.
     ///
     /// # Errors
     /// As for [`decode_piece`](Self::decode_piece), or `cancel` was used.
@@ -165,7 +166,7 @@ impl<'a> Plane<'a> {
         })
     }
 
-    /// Checks every frame of coder `zstd` as far as that goes without decoding it.
+    /// Checks every frame of coder `zstd` as far as possible without decoding it.
     ///
     /// # Errors
     /// As for [`decode_piece`](Self::decode_piece).
@@ -185,7 +186,7 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// Where chunk `i` lies in the data segment, bytes.
+    /// The byte range of chunk `i` in the data segment.
     pub fn chunk_bytes(&self, i: usize) -> Range<usize> {
         match &self.0 {
             Kind::Raw(data) => 0..data.len(),
@@ -206,7 +207,7 @@ impl<'a> Plane<'a> {
     }
 }
 
-/// Kernels size their memory by what the index says of the longest chunk.
+/// Checks the longest chunk against the index, because kernels size their memory by it.
 fn check_longest(longest: usize, max_chunk: usize) -> Result<()> {
     if longest == max_chunk {
         return Ok(());
@@ -214,7 +215,8 @@ fn check_longest(longest: usize, max_chunk: usize) -> Result<()> {
     Err(Error::corrupt(format!("the longest chunk has {longest} bytes, and the index says {max_chunk}")))
 }
 
-/// Checks that a plane of tiles fits together, of whose data and side plane only the lengths are known; bytes of a strip's side plane.
+/// Checks that the parts of a plane of tiles fit together, given only the lengths of its data and side plane. Returns
+/// the bytes of a strip's side plane.
 ///
 /// # Errors
 /// As for [`Plane::new`].
@@ -289,7 +291,7 @@ impl<'a> Tiles<'a> {
         self.decode_symbols(strip, out, &mut |_, _| (), scratch)
     }
 
-    /// Decodes the strip's symbols into `coded`, and puts them together with what lies beside them.
+    /// Decodes the strip's symbols into `coded` and joins them with the uncoded bytes.
     fn decode_split(&self, strip: usize, coded: &mut Vec<i8>, out: &mut [i8], scratch: &mut Scratch) -> Result<()> {
         let (g, bytes) = (&self.geometry, self.element_bytes);
         reserve(coded, out.len() / bytes)?;
@@ -306,7 +308,7 @@ impl<'a> Tiles<'a> {
         decoded
     }
 
-    /// Decodes the strip's symbols, and tells each tile's tails.
+    /// Decodes the strip's symbols and reports each tile's tails.
     fn decode_symbols(
         &self,
         strip: usize,
@@ -345,7 +347,7 @@ impl<'a> Tiles<'a> {
         Ok(())
     }
 
-    /// Decodes a tile by itself, padding and all, and returns its width.
+    /// Decodes a tile by itself, padding included, and returns its width.
     fn decode_tile(&self, i: usize, out: &mut Vec<i8>, scratch: &mut Scratch) -> Result<usize> {
         let chunk = self.chunk(i);
         let (width, elements) = (chunk.width, TILE_ROWS * chunk.width);

@@ -1,7 +1,7 @@
-//! Encoding a plane, in three steps: what its symbols are is counted, a table is chosen, in the order of the file, and chunks are
+//! Encodes a plane in three steps: symbols are counted, a table is chosen (in the order of the file), and chunks are
 //! encoded. Several planes can be in the first and in the last step at once.
 //!
-//! Options are read in the first step, each by the coding that it is for; the draft holds what came of them.
+//! Options are read in the first step, each by the coding that it is for; the draft holds the result.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -20,10 +20,10 @@ mod tables;
 mod tiles;
 mod zstd;
 
-/// Encodes `symbols`, or answers with a raw plane where coding them does not make them smaller.
+/// Encodes `symbols`, or returns a raw plane if coding does not make them smaller.
 ///
 /// # Errors
-/// Options that the format does not allow, too large a plane, memory that is not there, or `cancel` was used.
+/// The format does not allow the options, the plane is too large, memory is short, or `cancel` was used.
 ///
 /// ```
 /// use wcodec::coder::plane::{Filters, PlaneOptions, SymbolMatrices, encode};
@@ -49,7 +49,7 @@ pub fn encode(
     draft.encode(symbols, pool, cancel, &AtomicUsize::new(0))
 }
 
-/// How a plane is going to be encoded.
+/// The decisions on encoding a plane, made before it is encoded.
 pub struct Draft(Way);
 
 enum Way {
@@ -59,7 +59,7 @@ enum Way {
 }
 
 impl Draft {
-    /// Looks at `symbols`.
+    /// Analyses `symbols`.
     ///
     /// # Errors
     /// As for [`encode`].
@@ -74,20 +74,22 @@ impl Draft {
         }))
     }
 
-    /// Chooses tables: one of `shared`, which planes before this one wanted, where that is smaller than a table of its own, which
-    /// then joins them. To be called in the order of the file, which so depends on nothing else.
+    /// Chooses tables: one of `shared`, which earlier planes added, if that is smaller than a table of the plane's own,
+    /// which then joins them. Must be called in the order of the file, so that the choice depends on nothing else.
     pub fn choose(&mut self, shared: &mut Vec<Table>) {
         self.choose_for(shared, 1.0);
     }
 
-    /// As [`choose`](Self::choose), for a plane that is a sample of one so many times as large: what its table takes weighs that much less.
+    /// As [`choose`](Self::choose), for a sample of a plane that is `times` as large: the table's own bytes weigh that
+    /// much less.
     pub(crate) fn choose_for(&mut self, shared: &mut Vec<Table>, times: f64) {
         if let Way::Tiles(tiles) = &mut self.0 {
             tiles.choose(shared, times);
         }
     }
 
-    /// Encodes the symbols that the draft was made of. A plane that is not coded has its symbols alone. `done` counts those that are encoded.
+    /// Encodes the symbols that the draft was made of. A plane that is not coded has its symbols alone. `done` counts
+    /// the symbols encoded so far.
     ///
     /// # Errors
     /// As for [`encode`].

@@ -1,45 +1,46 @@
-//! What is encoded, how, and what comes of it.
+//! The inputs, options and results of encoding a plane.
 
 use super::decode::PlaneSource;
 use super::form::{Coding, PlaneForm};
 use crate::coder::table::Table;
 use crate::coder::{Coder, Layout};
 
-/// How to encode a plane.
+/// Options for encoding a plane.
 #[derive(Clone, Debug)]
 pub struct PlaneOptions {
-    /// The coder asked for; a plane that it would not make smaller is stored raw.
+    /// The requested coder; a plane that it would not make smaller is stored raw.
     pub coder: Coder,
     /// Layout of `rans` and `huffman`.
     pub layout: Layout,
-    /// log2 of the slots of tables: 11 or 12, of `huffman` 8 to 12.
+    /// log2 of the slots of tables: 11 or 12; 8 to 12 for `huffman`.
     pub table_bits: u32,
-    /// Whether pairs that are too rare for a code of `huffman` may become patches. With fewer than 11 bits they always may.
+    /// Whether pairs too rare for a code of `huffman` may become patches. With fewer than 11 bits they always may.
     pub patch_rare: bool,
-    /// Whether patches are to say, besides what an element is, by how much that exceeds what the symbols say.
+    /// Whether patches store, besides the element, by how much it exceeds the value that the symbols give.
     pub changes: bool,
-    /// Width of tiles in columns; by shape where absent.
+    /// Width of tiles in columns; chosen by shape if absent.
     pub tile: Option<usize>,
     /// Level of zstd.
     pub zstd_level: i32,
-    /// Decoded bytes of a zstd frame; by shape where absent.
+    /// Decoded bytes of a zstd frame; chosen by shape if absent.
     pub zstd_chunk: Option<usize>,
-    /// Which filters to use.
+    /// The filters to use.
     pub filters: Filters,
 }
 
-/// Which filters a plane is encoded with.
+/// The filters that a plane may be encoded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filters {
-    /// None. Those that predict need rows, which a plane of plain bytes does not have.
+    /// No filter. Prediction needs rows, which a plane of plain bytes does not have.
     None,
-    /// Those that predict, where that makes the plane smaller.
+    /// Prediction, if it makes the plane smaller.
     Tried,
-    /// The trellis that the symbols are paths through, restarting with each tile.
+    /// The trellis that the symbols are paths through; it restarts with each tile.
     Trellis,
 }
 
-/// Symbols to encode, or elements of symbols and of what lies beside them: `count` matrices of `rows` x `cols`, row-major.
+/// Symbols to encode, with the uncoded bytes of their elements if there are any: `count` matrices of `rows` x `cols`,
+/// row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct SymbolMatrices<'a> {
     /// Matrices.
@@ -50,7 +51,8 @@ pub struct SymbolMatrices<'a> {
     pub cols: usize,
     /// `count * rows * cols` symbols.
     pub data: &'a [i8],
-    /// For layout `split`, what elements have besides: as many bytes for each of up to three planes, the most significant first.
+    /// For layout `split`, the other bytes of the elements: one vector for each of up to three bytes, the most
+    /// significant first.
     pub beside: &'a [Vec<i8>],
 }
 
@@ -66,21 +68,21 @@ impl SymbolMatrices<'_> {
     }
 }
 
-/// The table that a plane is encoded with.
+/// The table that a plane is encoded with, and its origin.
 #[derive(Clone, Debug)]
 pub struct TableChoice {
     /// The table.
     pub table: Table,
-    /// Its place among the tables that planes share; none where it is this plane's own.
+    /// Its index among the tables that planes share; `None` if it belongs to this plane alone.
     pub place: Option<usize>,
-    /// Whether this plane was the first to want it, so that its bytes count as this plane's.
+    /// Whether this plane added it, so that its bytes count as this plane's.
     pub is_new: bool,
 }
 
 /// An encoded plane.
 #[derive(Debug)]
 pub struct EncodedPlane {
-    /// How it was coded. `raw`: nothing else is set, and the symbols themselves are what to store.
+    /// The form of the coded plane. If `raw`, nothing else is set, and the symbols themselves are stored.
     pub form: PlaneForm,
     /// Its table, for `rans` and `huffman`.
     pub table: Option<TableChoice>,
@@ -93,18 +95,19 @@ pub struct EncodedPlane {
 }
 
 impl EncodedPlane {
-    /// A plane that is stored as it is.
+    /// A plane whose symbols are stored uncoded.
     pub fn raw(symbols: &SymbolMatrices<'_>) -> Self {
         let form = PlaneForm { matrix: symbols.matrix(), coding: Coding::Raw, max_chunk: 0 };
         Self { form, table: None, offsets: Vec::new(), data: Vec::new(), side: Vec::new() }
     }
 
-    /// The coder used.
+    /// The coder that was used.
     pub fn coder(&self) -> Coder {
         self.form.coding.coder()
     }
 
-    /// The plane as a reader finds it: what [`Plane::new`](super::Plane::new) takes. `symbols` are those that it was encoded from.
+    /// The plane as a reader finds it, ready for [`Plane::new`](super::Plane::new). `symbols` are those that it was
+    /// encoded from.
     pub fn source<'a>(&'a self, symbols: &SymbolMatrices<'a>) -> PlaneSource<'a> {
         PlaneSource {
             form: self.form,
@@ -115,7 +118,7 @@ impl EncodedPlane {
         }
     }
 
-    /// Bytes that it takes in the file, its own table included.
+    /// The bytes that it takes in the file, including its own table.
     pub fn stored_bytes(&self) -> usize {
         let table = self.table.as_ref().filter(|t| t.is_new).map_or(0, |t| t.table.to_bytes().len());
         self.offsets.len() + self.data.len() + self.side.len() + table

@@ -1,4 +1,4 @@
-//! What there is to know of a plane besides its bytes.
+//! The description of a plane, without its bytes.
 
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::quad::MOST_SHIFT;
@@ -6,10 +6,10 @@ use crate::coder::tile::{TileGeometry, side_bytes};
 use crate::coder::{Coder, Filter, Layout, zstd};
 use crate::error::{Error, Result};
 
-/// How symbols become bytes.
+/// The coding of symbols as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
-    /// They are stored as they are.
+    /// Symbols are stored uncoded.
     Raw,
     /// Independent frames of zstd.
     Zstd {
@@ -22,33 +22,34 @@ pub enum Coding {
     Tiles(Tiling),
 }
 
-/// How tiles are cut and coded.
+/// The tiling of a plane, and the coding of its tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     /// `rans` or `huffman`.
     pub coder: Coder,
-    /// What a coded symbol stands for.
+    /// The meaning of one coded symbol.
     pub layout: Layout,
-    /// Uncoded low bits of layout `pair`, 0 to 3, and of layout `quad`, 0 to 4; uncoded bits of layout `split`, 8, 16 or 24; 0 in layout `byte`.
+    /// Uncoded low bits of layout `pair`, 0 to 3, or of layout `quad`, 0 to 4; uncoded bits of layout `split`: 8, 16 or
+    /// 24; 0 in layout `byte`.
     pub shift: u32,
     /// Width of a tile, columns.
     pub tile: usize,
     /// Filter to undo after decoding.
     pub filter: Filter,
-    /// Whether patches say, besides what an element is, by how much that exceeds what the symbols say.
+    /// Whether patches store, besides the element, by how much it exceeds the value that the symbols give.
     pub changes: bool,
 }
 
 impl Tiling {
-    /// How matrices, given by their number, rows and columns, are cut.
+    /// The tiles of matrices with the given count, rows and columns.
     ///
     /// # Errors
-    /// A width that tiles do not have, or matrices that are too large.
+    /// The tile width is not allowed, or the matrices are too large.
     pub fn geometry(&self, (count, rows, cols): (usize, usize, usize)) -> Result<TileGeometry> {
         TileGeometry::new(count, rows, cols, self.tile)
     }
 
-    /// What each chunk's decoder has to know.
+    /// The properties that each chunk's decoder needs.
     pub(in crate::coder) fn chunk_format(&self) -> ChunkFormat {
         let Tiling { coder, layout, shift, changes, .. } = *self;
         ChunkFormat { coder, layout, shift, changes }
@@ -61,7 +62,7 @@ impl Tiling {
 }
 
 impl Coding {
-    /// Bytes that an element of the plane is decoded to: a symbol, and what lies beside it in layout `split`.
+    /// Bytes that an element of the plane decodes to: a symbol, joined with its uncoded bytes in layout `split`.
     pub fn element_bytes(&self) -> usize {
         match self {
             Coding::Tiles(t) if t.layout == Layout::Split => 1 + t.shift as usize / 8,
@@ -87,28 +88,28 @@ impl Coding {
     }
 }
 
-/// A plane's symbols, and how they are coded.
+/// The shape of a plane's symbols, and their coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaneForm {
-    /// Matrices, rows, columns. Planes that are not matrices are one row.
+    /// Matrices, rows, columns. Planes that are not matrices have one row.
     pub matrix: (usize, usize, usize),
-    /// How symbols become bytes.
+    /// The coding of symbols as bytes.
     pub coding: Coding,
-    /// Length of the longest chunk, bytes; 0 in a plane that is not coded.
+    /// Length of the longest chunk, bytes; 0 if the plane is not coded.
     pub max_chunk: usize,
 }
 
 impl PlaneForm {
-    /// Symbols.
+    /// The number of symbols.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`](crate::ErrorKind::Format): more than can be counted.
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): the count overflows.
     pub fn elements(&self) -> Result<usize> {
         let (count, rows, cols) = self.matrix;
         crate::tensor::element_count(&[count, rows, cols])
     }
 
-    /// Bytes that all of it is decoded to.
+    /// Bytes that the whole plane decodes to.
     ///
     /// # Errors
     /// As for [`elements`](Self::elements).
@@ -117,7 +118,7 @@ impl PlaneForm {
         bytes.ok_or_else(|| Error::format("the plane is too large"))
     }
 
-    /// Checks that the parts fit each other, and counts the chunks: what can be decoded by itself.
+    /// Checks that the parts fit each other, and counts the chunks, the units of independent decoding.
     ///
     /// # Errors
     /// [`ErrorKind::Format`](crate::ErrorKind::Format): they do not.

@@ -33,7 +33,7 @@ fn weights(n: usize, spread: f64, seed: u64) -> Vec<i8> {
         .collect()
 }
 
-/// Symbols around 0 that reach 2 `spread` at most.
+/// Symbols around 0 with magnitudes up to 2 `spread`.
 fn bell(n: usize, spread: f64, seed: u64) -> Vec<i8> {
     let mut rng = StdRng::seed_from_u64(seed);
     (0..n).map(|_| ((0..4).map(|_| rng.random::<f64>() - 0.5).sum::<f64>() * spread).round() as i8).collect()
@@ -47,7 +47,7 @@ fn source<'a>(symbols: &SymbolMatrices<'a>, plane: &'a EncodedPlane) -> PlaneSou
     plane.source(symbols)
 }
 
-/// Decodes everything, into memory that held something else before.
+/// Decodes everything, into memory with other content.
 fn decode(source: PlaneSource<'_>, isa: Isa) -> Result<Vec<i8>> {
     let plane = Plane::new(source, isa)?;
     let mut out = vec![0x55; plane.elements()];
@@ -191,7 +191,7 @@ fn filters_are_used_where_they_pay_and_round_trip() {
                 let predicted = if left { Filter::Left } else { Filter::Up };
                 assert_eq!(
                     plane.form.coding.filter(),
-                    // Quads have none.
+                    // Layout `quad` has no predictive filters.
                     if (coder, layout) == (Coder::Huffman, Layout::Quad) { Filter::None } else { predicted },
                     "{coder} {rows} x {cols}"
                 );
@@ -248,7 +248,7 @@ fn encoding_does_not_depend_on_threads() {
 
 #[test]
 fn symbols_are_counted_and_work_can_be_stopped() {
-    // The second has outliers enough for two attempts at a shift, the third a filter that pays.
+    // The second data set has outliers enough for two attempts at a shift, the third a filter that pays.
     let ramps: Vec<i8> = (0..100 * 300).map(|i| (i % 300 / 3) as i8).collect();
     for data in [weights(100 * 300, 60.0, 13), weights(100 * 300, 4000.0, 14), ramps] {
         let symbols = SymbolMatrices { count: 1, rows: 100, cols: 300, data: &data, beside: &[] };
@@ -274,7 +274,8 @@ fn symbols_are_counted_and_work_can_be_stopped() {
     }
 }
 
-/// Rows of Student-t with six degrees of freedom, quantized per row as scheme `int8` does: what `gpu-facts` measured.
+/// Rows of Student-t with six degrees of freedom, quantized per row as scheme `int8` does: the data measured in
+/// `gpu-facts`.
 fn student_t(rows: usize, cols: usize) -> Vec<i8> {
     use rand_distr::{Distribution, StudentT};
     let (mut rng, t) = (StdRng::seed_from_u64(14), StudentT::new(6.0f32).unwrap());
@@ -295,8 +296,9 @@ fn stored_size_stays_close_to_the_entropy() {
         let bound = entropy(&count_bytes(bytemuck::cast_slice(&data))) * data.len() as f64 / 8.0;
         for (coder, limit) in [Coder::Rans, Coder::Huffman].into_iter().zip(limits) {
             for &layout in Layout::choices(coder) {
-                // `pair` is the default. `byte` codes bits that are noise too, and pays a little more a lane. Quads have twice as many streams
-                // in a tile, and by default no wider tiles than others, since wider ones are too few for a GPU.
+                // `pair` is the default. `byte` also codes bits that are noise, and pays a little more per lane. Quads
+                // have twice as many streams in a tile, and by default no wider tiles than others, since a GPU would
+                // have too few of those.
                 let widths: &[_] = match layout {
                     Layout::Byte => &[(None, limit + 1.0)],
                     Layout::Quad => &[(Some(512), limit + 1.0), (None, 4.0)],
@@ -314,7 +316,7 @@ fn stored_size_stays_close_to_the_entropy() {
     }
 }
 
-/// Lists of patches of a plane's chunks, of which each is a position and a value.
+/// The lists of patches of a plane's chunks, as positions and values.
 fn patches(plane: &EncodedPlane) -> Vec<Vec<(u16, u8)>> {
     let starts: Vec<usize> = plane.offsets.as_chunks().0.iter().map(|b| 4 * u32::from_le_bytes(*b) as usize).collect();
     let list = |start: usize| {
@@ -362,7 +364,7 @@ fn rare_pairs_become_patches_with_tables_of_every_size_and_shift() {
             }
         }
         assert!(sizes.windows(2).all(|pair| pair[1] < 1.002 * pair[0]), "{sizes:?}");
-        // Where every pair has a code, the plane is no smaller; what other schemes store is that.
+        // A code for every pair, as other schemes store them, does not make the plane smaller.
         let all = check_round_trip(&symbols, &options(Coder::Huffman, Layout::Pair));
         assert!(all.stored_bytes() as f64 >= sizes[4]);
     }
@@ -376,7 +378,7 @@ fn patches_of_a_trellis_give_the_bytes_that_its_parity_is_of() {
         let mut data = bell(rows * cols, spread, 22);
         data.iter_mut().step_by(997).for_each(|q| *q = 63);
         data.iter_mut().skip(500).step_by(1013).for_each(|q| *q = -64);
-        // What a path's symbols stand for.
+        // The levels that a path's symbols stand for.
         data.chunks_mut(cols).flat_map(|row| row.chunks_mut(tile)).for_each(crate::coder::filter::trellis::levels_of);
         let symbols = SymbolMatrices { count: 1, rows, cols, data: &data, beside: &[] };
         for table_bits in 8..=12 {
@@ -398,7 +400,7 @@ fn patches_of_a_trellis_give_the_bytes_that_its_parity_is_of() {
 
 #[test]
 fn a_chunk_of_rare_pairs_is_stored_raw_without_patches() {
-    // A strip of pairs that are rare elsewhere, and no escapes.
+    // A strip of pairs that are rare elsewhere, without escapes.
     let mut data = bell(2048 * 256, 3.0, 23);
     let mut rng = StdRng::seed_from_u64(23);
     data[16 * 256..32 * 256].iter_mut().for_each(|q| *q = rng.random_range(-16..16));
@@ -413,7 +415,7 @@ fn a_chunk_of_rare_pairs_is_stored_raw_without_patches() {
     }
 }
 
-/// Changes bytes and demands that every instruction set does the same with them.
+/// Changes bytes and checks that every instruction set decodes them alike.
 fn agree_on_damage(symbols: &SymbolMatrices<'_>, plane: &mut EncodedPlane, rng: &mut impl Rng, rounds: usize) {
     for _ in 0..rounds {
         let at = rng.random_range(0..plane.data.len());
@@ -534,9 +536,9 @@ fn changes_that_do_not_give_the_value_are_refused() {
     let symbols = SymbolMatrices { count: 1, rows: 16, cols: 64, data: &data, beside: &[] };
     let o = PlaneOptions { changes: true, ..options(Coder::Rans, Layout::Pair) };
     let good = encode_new(&symbols, &o);
-    // Coded are 15 and -16, the largest high parts.
+    // The coded values are 15 and -16, the largest high parts.
     assert_eq!(good.data[..12], [2, 0, 0, 0, 5, 0, 100, 85, 9, 0, 156, 172]);
-    // The last one says by how much the value exceeds an element, but not this one.
+    // The last case stores a change, but one for another element.
     for (at, value) in [(6, 99), (7, 84), (7, 0), (10, 155), (11, 173), (4, 6)] {
         let mut bad = encode_new(&symbols, &o);
         bad.data[at] = value;
@@ -545,7 +547,7 @@ fn changes_that_do_not_give_the_value_are_refused() {
             assert!(error.message().contains("a patch at position"), "byte {at} = {value}: {error}");
         }
     }
-    // A sum that only bytes would have.
+    // A sum that is only valid for bytes.
     let mut bad = encode_new(&symbols, &o);
     (bad.data[6], bad.data[7]) = (128, 113);
     Isa::available().into_iter().for_each(|isa| assert!(decode(source(&symbols, &bad), isa).is_err()));

@@ -1,4 +1,4 @@
-//! How often quads occur.
+//! Counts quads.
 
 use super::{ESCAPE, MOST, QUAD, highs};
 use crate::cancel::Cancel;
@@ -7,20 +7,20 @@ use crate::error::Result;
 use crate::pool::Pool;
 use crate::tensor::try_vec;
 
-/// High parts of an element, an escape's included, in quads that are counted.
+/// The high parts that are counted for an element, [`ESCAPE`] included.
 const HIGHS: usize = ESCAPE + 1;
-/// Quads that are counted.
+/// The number of quads that are counted.
 pub const COUNTED: usize = HIGHS.pow(QUAD as u32);
-/// Of how many each next element's high part counts, the first one's counting one.
+/// The weight of each element's high part in an index, as in a positional number; the first element's is 1.
 pub const PLACES: [usize; QUAD] = [1, HIGHS, HIGHS * HIGHS, HIGHS * HIGHS * HIGHS];
 
-/// The place of four high parts among those that are counted.
+/// The index of four high parts among the quads counted.
 #[inline(always)]
 pub fn place_of(highs: [usize; QUAD]) -> usize {
     highs[0] + HIGHS * (highs[1] + HIGHS * (highs[2] + HIGHS * highs[3]))
 }
 
-/// The four high parts at a place.
+/// The four high parts at an index.
 pub fn highs_at(place: usize) -> [usize; QUAD] {
     PLACES.map(|unit| place / unit % HIGHS)
 }
@@ -29,7 +29,8 @@ pub fn highs_at(place: usize) -> [usize; QUAD] {
 pub struct QuadCounts(Vec<u64>);
 
 impl QuadCounts {
-    /// Counts those of a row-major matrix of `cols` columns. What is missing of a row's last quad is 0, which is what padding holds.
+    /// Counts the quads of a row-major matrix of `cols` columns. The missing elements of a row's last quad are 0, the
+    /// value of padding.
     pub fn count(symbols: &[i8], cols: usize, shift: u32, pool: &Pool, cancel: &Cancel) -> Result<Self> {
         let mut sum: Vec<u64> = try_vec(COUNTED)?;
         if cols == 0 {
@@ -60,13 +61,14 @@ impl QuadCounts {
         Ok(Self(sum))
     }
 
-    /// What is to be expected of `quads` quads whose elements occur as `histogram` says, each for itself.
+    /// The expected counts of `quads` quads with independent elements distributed as in `histogram`.
     pub fn expected(histogram: &Histogram, quads: f64, shift: u32) -> Self {
         Self(expected(&single(histogram, shift), quads).collect())
     }
 
-    /// What is to be expected of so many times as many: rare quads that are lacking, too, for each of them takes a slot of a table from the others.
-    /// The elements of a quad are nearly independent of each other.
+    /// The expected counts of `times` as many quads. They include rare quads that are lacking here, because each of
+    /// them takes a slot of a table from the others. The elements of a quad are treated as independent, which they
+    /// nearly are.
     pub fn times(&self, times: f64) -> Self {
         let mut single = [0u64; HIGHS];
         self.iter().for_each(|(place, n)| highs_at(place).iter().for_each(|&high| single[high] += n));
@@ -80,17 +82,17 @@ impl QuadCounts {
         self.0[0] += quads;
     }
 
-    /// Places and counts of those that occur.
+    /// Indices and counts of the quads that occur.
     pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
         self.0.iter().copied().enumerate().filter(|&(_, n)| n > 0)
     }
 
-    /// How many quads were counted.
+    /// The number of quads counted.
     pub fn quads(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// How many elements are escapes.
+    /// The number of elements that are escapes.
     pub fn escapes(&self) -> u64 {
         self.iter()
             .map(|(place, n)| n * highs_at(place).iter().filter(|&&high| high > usize::from(MOST)).count() as u64)
@@ -98,7 +100,7 @@ impl QuadCounts {
     }
 }
 
-/// How often the high parts of elements occur, which are counted by their symbols.
+/// The counts of single elements' high parts, from counts of their symbols.
 pub fn single(histogram: &Histogram, shift: u32) -> [u64; HIGHS] {
     let mut single = [0; HIGHS];
     for (symbol, &n) in (0..=u8::MAX).zip(histogram) {
@@ -107,7 +109,7 @@ pub fn single(histogram: &Histogram, shift: u32) -> [u64; HIGHS] {
     single
 }
 
-/// How often quads do, of `quads`, if their elements are independent of each other.
+/// The expected count of each quad, of `quads` in all, with independent elements.
 fn expected(single: &[u64; HIGHS], quads: f64) -> impl Iterator<Item = u64> {
     let all: u64 = single.iter().sum();
     let shares = single.map(|n| if all > 0 { n as f64 / all as f64 } else { 0.0 });

@@ -1,7 +1,7 @@
-//! Which quads have codes, and what is coded in the place of others. `FORMAT.md` section 3.
+//! Chooses the quads that have codes, and the substitutes for the others. `FORMAT.md` section 3.
 //!
-//! As with pairs (`coder/rare.rs`): quads that are hardly ever met would take slots of the table from all others. Their chunk codes another one, as near to
-//! them as the table has, and patches say what the elements are.
+//! As with pairs (`coder/rare.rs`), rare quads would take slots of the table from all others. Instead, a chunk codes
+//! the closest quad that the table has, and patches store the true elements.
 
 use super::counts::{COUNTED, PLACES, QuadCounts, highs_at, place_of};
 use super::{ESCAPE, QUAD, QUADS, Quad, index_of};
@@ -11,18 +11,18 @@ use crate::coder::table::{QuadTable, limited_lengths};
 const PATCH: u32 = 32;
 /// Bits that a code takes in the stored table.
 const STORED: u64 = 16;
-/// Sizes of alphabets that are tried are so many times the one before, or parts of it: between them costs hardly differ.
+/// The ratio of successive alphabet sizes that are tried: costs hardly differ in between.
 const GROWTH: f64 = 1.2;
 
-/// Which of a quad's elements, escapes aside, need a patch: bit i for element i.
+/// The elements of a quad, escapes aside, that need a patch: bit i for element i.
 pub type PatchMask = u8;
 
-/// A code that shares some high parts with a quad: its length and symbol.
+/// Length and symbol of a code that shares some high parts with a quad.
 type Code = (u8, Quad);
-/// Longer than any.
+/// A length greater than that of any code.
 const NONE: Code = (u8::MAX, 0);
 
-/// Of each choice of high parts the shortest code that has them, in the place of a quad whose others are escapes.
+/// The shortest code for each quad in which escapes mark elements that may take any high part.
 struct Nearest(Vec<Code>);
 
 impl Nearest {
@@ -39,9 +39,10 @@ impl Nearest {
         Self(best)
     }
 
-    /// The cheapest symbol for the four high parts at a place, the length of its code, and which elements then need a patch.
+    /// The cheapest symbol for the four high parts at an index, the length of its code, and the elements that then need
+    /// a patch.
     fn of(&self, place: usize) -> (u8, Quad, PatchMask) {
-        // Elements that keep their high parts have no patch; escapes have one whatever is coded.
+        // Elements that keep their high parts need no patch; escapes have one whatever is coded.
         let own = self.0[place];
         if own != NONE {
             return (own.0, own.1, 0);
@@ -62,7 +63,7 @@ impl Nearest {
         codes.min().map_or((0, 0, 0), |(_, length, quad, mask)| (length, quad, mask))
     }
 
-    /// Bits of all quads, with the patches that they need.
+    /// The bits of all quads, including the patches that they need.
     fn cost(&self, counts: &QuadCounts) -> u64 {
         let bits = counts.iter().map(|(place, n)| {
             let (length, _, mask) = self.of(place);
@@ -72,29 +73,30 @@ impl Nearest {
     }
 }
 
-/// Which symbol stands for which four high parts.
+/// The symbol that is coded for each four high parts.
 pub struct Substitutes(Vec<(Quad, PatchMask)>);
 
 impl Substitutes {
-    /// For a table that has these codes.
+    /// The substitutes for a table with these codes.
     pub fn new(codes: impl Iterator<Item = (Quad, u8)>) -> Self {
         let nearest = Nearest::new(codes);
         Self((0..COUNTED).map(|place| nearest.of(place)).map(|(_, quad, mask)| (quad, mask)).collect())
     }
 
-    /// What is coded for the four high parts at a place of [`place_of`], and which elements then need a patch.
+    /// The symbol coded for four high parts, and the elements that then need a patch.
     #[inline(always)]
     pub fn of(&self, highs: [usize; QUAD]) -> (Quad, PatchMask) {
         self.0[place_of(highs)]
     }
 }
 
-/// Bits of all quads, with the patches that they need.
+/// The bits of all quads, including the patches that they need.
 pub fn cost(table: &QuadTable, counts: &QuadCounts) -> u64 {
     Nearest::new(table.codes().map(|(quad, length, _)| (quad, length))).cost(counts)
 }
 
-/// The table of codes of at most `bits` bits for the quads that are worth one: of the commonest quads as many as cost least, the table's own bytes among it.
+/// The cheapest table with codes of at most `bits` bits: it covers as many of the commonest quads as minimize the total
+/// cost, the table's own bytes included.
 pub fn choose(bits: u32, counts: &QuadCounts) -> QuadTable {
     let mut common: Vec<(u64, Quad)> = counts
         .iter()
@@ -111,7 +113,7 @@ pub fn choose(bits: u32, counts: &QuadCounts) -> QuadTable {
     }
     common.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let most = common.len().min(1 << bits);
-    // From a size that is about right on, as long as costs fall: up, and else down.
+    // Starts at a size that is about right and goes up while costs fall, or else down.
     let about = common.partition_point(|&(n, _)| n << (bits + 1) >= counts.quads()).clamp(2, most);
     let size = |step: i32| ((about as f64 * GROWTH.powi(step)) as usize).max(2).min(most);
     let mut best = with_size(bits, &common, about, counts);
@@ -138,10 +140,10 @@ pub fn choose(bits: u32, counts: &QuadCounts) -> QuadTable {
     best.1
 }
 
-/// The table for so many of the commonest quads, and the bits of all that it takes.
+/// The table for the `size` commonest quads, and the total bits with it.
 fn with_size(bits: u32, common: &[(u64, Quad)], size: usize, counts: &QuadCounts) -> (u64, QuadTable) {
     let total = counts.quads().max(1);
-    // Before there are codes, as long as they would be if all lengths were allowed.
+    // Estimates, before there are codes: ideal lengths, rounded and limited to `bits`.
     let wanted = |n: u64| (total as f64 / n.max(1) as f64).log2().round().clamp(1.0, f64::from(bits)) as u8;
     let nearest = Nearest::new(common[..size].iter().map(|&(n, quad)| (quad, wanted(n))));
     let mut places = vec![usize::MAX; QUADS];
@@ -152,11 +154,11 @@ fn with_size(bits: u32, common: &[(u64, Quad)], size: usize, counts: &QuadCounts
     (cost(&table, counts) + STORED * size as u64, table)
 }
 
-/// The code of least size for quads that occur so often.
+/// The smallest code for quads with these counts.
 fn table_of(bits: u32, quads: &[(u64, Quad)], histogram: &[u64]) -> QuadTable {
     let mut order: Vec<usize> = (0..quads.len()).collect();
     order.sort_by_key(|&i| (histogram[i], std::cmp::Reverse(quads[i].1)));
-    // What never occurs has a code all the same.
+    // Even a quad that never occurs gets a code here.
     let sorted: Vec<u64> = order.iter().map(|&i| histogram[i].max(1)).collect();
     let lengths = limited_lengths(bits, &sorted);
     QuadTable::from_lengths(bits, order.iter().zip(lengths).map(|(&i, length)| (quads[i].1, length)))

@@ -1,4 +1,4 @@
-//! The decoder of `rans` with AVX2: a tile's 32 states are four vectors.
+//! Decodes `rans` with AVX2: a tile's 32 states are four vectors.
 
 use std::arch::x86_64::*;
 
@@ -8,11 +8,11 @@ use crate::coder::pair::{low_mask, side_places};
 use crate::coder::{BLOCK_COLS, LANES, Layout, TILE_ROWS};
 use crate::error::Result;
 
-/// Lanes of a vector, and vectors of a tile.
+/// Lanes per vector, and vectors per tile.
 const WIDE: usize = 8;
 const VECTORS: usize = LANES / WIDE;
 
-/// For each mask of lanes that need a word: which of the next words each lane gets (AVX2 has no expand).
+/// For each mask of lanes that need a word, the index of the word that each lane gets (AVX2 has no expand).
 static EXPAND: [[u8; WIDE]; 256] = {
     let mut table = [[0; WIDE]; 256];
     let mut mask = 0;
@@ -30,8 +30,8 @@ static EXPAND: [[u8; WIDE]; 256] = {
     table
 };
 
-/// Decodes a tile of `width` columns into `out`, whose rows are `stride` apart. `words` is scratch. Answers whether the stream ends as a
-/// valid one, and the lanes' tails; an error means that nothing was decoded.
+/// Decodes a tile of `width` columns into `out`, whose rows are `stride` apart. `words` is scratch. Returns whether the
+/// stream ends as a valid one does, and the lanes' tails; an error means that nothing was decoded.
 ///
 /// # Panics
 /// AVX2 is missing, or `out` or the side plane is too short.
@@ -51,13 +51,13 @@ pub fn decode(
     assert!(side.len() == format.side_bytes(width));
     let (states, stream) = split_body(body)?;
     copy_words(stream, format.layout, words);
-    // SAFETY: AVX2 is there, and the lengths that the function relies on were checked above.
+    // SAFETY: AVX2 is available, and the lengths that the function relies on were checked above.
     Ok(unsafe { decode_with_avx2(decoder, format, body, states, words, stream.len(), side, width, out, stride) })
 }
 
 /// # Safety
-/// AVX2 is available; `words` has those of a block after `end`; `out` holds 16 rows of `width` columns, `stride` apart; `side`
-/// is as long as the format says.
+/// AVX2 is available; `words` has a block's worth of words after `end`; `out` holds 16 rows of `width` columns,
+/// `stride` apart; `side` is as long as the format says.
 #[target_feature(enable = "avx2,popcnt,bmi2")]
 #[allow(clippy::too_many_arguments)]
 unsafe fn decode_with_avx2(
@@ -72,8 +72,8 @@ unsafe fn decode_with_avx2(
     out: &mut [i8],
     stride: usize,
 ) -> (Result<()>, [u32; LANES]) {
-    // Loops rather than closures that the standard library calls: those are compiled without AVX2, and would neither
-    // be inlined nor keep vectors in registers.
+    // Loops rather than closures passed to the standard library: those are compiled without AVX2, so they would not be
+    // inlined and would not keep vectors in registers.
     let mut x = load(&states);
     let mut used = 0usize;
     let (mut tails, mut verdict) = ([0; LANES], Ok(()));
@@ -94,7 +94,7 @@ unsafe fn decode_with_avx2(
             let offset = _mm256_srli_epi32::<20>(e);
             let next = _mm256_mullo_epi32(_mm256_and_si256(e, field), _mm256_srl_epi32(x[v], shift_bits));
             let next = _mm256_add_epi32(next, offset);
-            // Below 2^16, unsigned: nothing in the upper half.
+            // Unsigned and below 2^16: the upper half is 0.
             let needy = _mm256_cmpeq_epi32(_mm256_srli_epi32::<16>(next), zero);
             let lanes = _mm256_movemask_ps(_mm256_castsi256_ps(needy)) as usize;
             // SAFETY: a block takes fewer words than there are zeros after the last one.
@@ -104,7 +104,7 @@ unsafe fn decode_with_avx2(
             let fresh = _mm256_permutevar8x32_epi32(_mm256_cvtepu16_epi32(fresh), _mm256_cvtepu8_epi32(order));
             let refilled = _mm256_or_si256(_mm256_slli_epi32::<16>(next), fresh);
             x[v] = _mm256_blendv_epi8(next, refilled, needy);
-            // SAFETY: likewise.
+            // SAFETY: as above.
             *next_word = unsafe { next_word.add(lanes.count_ones() as usize) };
             entries[v] = e;
         }
@@ -207,7 +207,7 @@ fn store(x: &[__m256i; VECTORS]) -> [u32; LANES] {
     words
 }
 
-/// Side words of 8 lanes; in the last block, the last one is their tail.
+/// Side words of 8 lanes; in the last block, the last word is the lane's tail.
 ///
 /// # Safety
 /// `side` holds the side words of `block`.

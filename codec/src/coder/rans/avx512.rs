@@ -1,5 +1,5 @@
-//! The decoder of `rans` with AVX-512: a tile's 32 states are two vectors, and its symbols become rows of the tile
-//! without leaving the registers.
+//! Decodes `rans` with AVX-512: a tile's 32 states are two vectors, and its symbols become rows of the tile without
+//! leaving the registers.
 
 use std::arch::x86_64::*;
 
@@ -16,11 +16,11 @@ pub struct ChunkStreams<'a> {
     pub side: &'a [u8],
 }
 
-/// Lanes of a vector, and vectors of a tile.
+/// Lanes per vector, and vectors per tile.
 const WIDE: usize = 16;
 const VECTORS: usize = LANES / WIDE;
 
-/// Where a tile's stream stands.
+/// The state of a tile's decoder.
 #[derive(Clone, Copy)]
 struct State {
     x: [__m512i; VECTORS],
@@ -29,8 +29,9 @@ struct State {
 }
 
 /// Decodes `N` neighbouring tiles of equal `width` at once into `out`, which begins at the first one's first element
-/// and has rows `stride` apart. Several at a time hide the latency of table look-ups. Answers whether each stream ends as a valid
-/// one, and its lanes' tails; an error means that nothing was decoded. `copies` is scratch, of `N` at least.
+/// and has rows `stride` apart. Several at a time hide the latency of table lookups. Returns whether each stream ends
+/// as a valid one does, and its lanes' tails; an error means that nothing was decoded. `copies` is scratch, at least
+/// `N` vectors.
 ///
 /// # Panics
 /// AVX-512 is missing, or `out`, a side plane or `copies` is too short.
@@ -55,8 +56,9 @@ pub fn decode<const N: usize>(
         copy_words(words, format.layout, &mut copies[i]);
     }
     let words: [&[u16]; N] = std::array::from_fn(|i| &copies[i][..]);
-    // SAFETY: AVX-512 F, BW and VL are there, and the lengths that the function relies on were checked above: each
-    // `words[i]` has the words of a block after `ends[i]`, `out` holds 16 rows of N tiles, and `side` is as long as the format says.
+    // SAFETY: AVX-512 F, BW and VL are available, and the lengths that the function relies on were checked above: each
+    // `words[i]` has a block's worth of words after `ends[i]`, `out` holds 16 rows of N tiles, and `side` is as long as
+    // the format says.
     Ok(unsafe {
         match (format.layout, format.shift) {
             (Layout::Byte, _) => {
@@ -82,12 +84,13 @@ pub fn decode<const N: usize>(
     })
 }
 
-/// Layouts, as constants that a function can be made for.
+/// Layouts, as constants that functions can be specialized for.
 const BYTE: u8 = 0;
 const PAIR: u8 = 1;
 const SPLIT: u8 = 2;
 
-/// Layout and shift are constants, so that what depends on them is decided once and rotations have fixed distances.
+/// Layout and shift are constants, so that branches on them are resolved at compile time and rotations have fixed
+/// distances.
 ///
 /// # Safety
 /// See the call.
@@ -103,8 +106,8 @@ unsafe fn decode_with_avx512<const N: usize, const LAYOUT: u8, const SHIFT: u32>
     out: &mut [i8],
     stride: usize,
 ) -> [(Result<()>, [u32; LANES]); N] {
-    // Loops and functions rather than closures that the standard library calls: those are compiled without AVX-512, and
-    // would neither be inlined nor keep vectors in registers.
+    // Loops and functions rather than closures passed to the standard library: those are compiled without AVX-512, so
+    // they would not be inlined and would not keep vectors in registers.
     let mut used = [0; N];
     let mut endings = [const { (Ok(()), [0; LANES]) }; N];
     let mut tiles = [State { x: [_mm512_setzero_si512(); VECTORS], next: std::ptr::null() }; N];
@@ -120,12 +123,12 @@ unsafe fn decode_with_avx512<const N: usize, const LAYOUT: u8, const SHIFT: u32>
     };
 
     let blocks = width / BLOCK_COLS;
-    // Eight words of four elements a lane (`byte`), or their coded symbols (`pair`), per tile and vector. Made once, since
-    // zeroing them takes time.
+    // Eight words of four elements a lane (`byte`), or their coded symbols (`pair`), per tile and vector. Allocated
+    // once, since zeroing takes time.
     let mut quads = [[[_mm512_setzero_si512(); VECTORS]; 8]; N];
     for block in 0..blocks {
         let last = block + 1 == blocks;
-        // Words beyond the end are zeros, and there are enough of them for a block.
+        // Words beyond the end are zeros, enough for a block.
         let mut first = [std::ptr::null(); N];
         for i in 0..N {
             first[i] = words[i][used[i].min(ends[i])..].as_ptr();
@@ -226,10 +229,10 @@ fn store(x: &[__m512i; VECTORS]) -> [u32; LANES] {
     words
 }
 
-/// What the steps of all tiles share.
+/// The values that the steps of all tiles share.
 struct Steps {
     lookup: *const u32,
-    /// The slot of a state.
+    /// Mask of a state's slot.
     mask: __m512i,
     /// log2 of the slots.
     bits: __m128i,
@@ -238,7 +241,7 @@ struct Steps {
 /// One step of all lanes of a tile: returns the entries, which hold the symbols.
 ///
 /// # Safety
-/// The table has an entry for each slot, and 32 words follow the tile's next one, or begin with it.
+/// The table has an entry for each slot, and 32 words are readable from the tile's next one on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,popcnt,bmi2")]
 unsafe fn step(steps: &Steps, tile: &mut State) -> [__m512i; VECTORS] {
@@ -258,7 +261,7 @@ unsafe fn step(steps: &Steps, tile: &mut State) -> [__m512i; VECTORS] {
         let fresh = _mm512_maskz_expand_epi32(needy, _mm512_cvtepu16_epi32(fresh));
         let refilled = _mm512_or_si512(_mm512_slli_epi32::<16>(next), fresh);
         tile.x[v] = _mm512_mask_mov_epi32(next, needy, refilled);
-        // SAFETY: likewise.
+        // SAFETY: as above.
         tile.next = unsafe { tile.next.add(needy.count_ones() as usize) };
         entries[v] = e;
     }
@@ -276,7 +279,7 @@ fn high_parts(e0: __m512i, e1: __m512i) -> __m512i {
     _mm512_and_si512(spread, _mm512_set1_epi32(0x0F0F_0F0F))
 }
 
-/// Side words of 16 lanes; in the last block, the last one is their tail.
+/// Side words of 16 lanes; in the last block, the last word is the lane's tail.
 ///
 /// # Safety
 /// `side` holds the side words of `block`.

@@ -1,16 +1,18 @@
-//! Tails: the 32 bits of each lane that fill its last state up, and what does not fit it. `FORMAT.md` section 6.
+//! Tails: 32 bits of each lane that fill up its last state, and the bits of them that do not fit. `FORMAT.md` section
+//! 6.
 
 use crate::coder::LANES;
 
 /// A bit, in the units of [`cost`].
 pub const BIT: u32 = 1 << 16;
-/// What the sum of costs may be too small by, as each step rounds: a lane that is taken for a little longer than it is loses little.
+/// The most by which the sum of costs may be too small, as each step rounds. Overestimating a lane's length slightly
+/// loses little.
 const MARGIN: u32 = BIT / 16;
-/// Fewest bits of a tail that a state holds.
+/// The fewest bits of a tail that a state holds.
 const FEWEST: u32 = 15;
 
-/// What a symbol of frequency `f` out of 2^`bits` takes: `bits` - log2 `f`, in units of 1 / [`BIT`] bits, rounded up. In integers, so
-/// that every machine writes the same bytes.
+/// The cost of a symbol of frequency `f` out of 2^`bits`: `bits` - log2 `f`, in units of 1 / [`BIT`] bits, rounded up.
+/// Integers make every machine write the same bytes.
 pub fn cost(bits: u32, f: u32) -> u32 {
     if f == 0 {
         return 0;
@@ -28,17 +30,17 @@ pub fn cost(bits: u32, f: u32) -> u32 {
     bits * BIT - log
 }
 
-/// The lanes' tails, and how many bits of each its state holds.
+/// The lanes' tails, and the number of bits of each that its state holds.
 pub struct Tails {
     tails: [u32; LANES],
     held: [u32; LANES],
 }
 
 impl Tails {
-    /// Lets states hold as much of `tails` as costs no further word, given what the lanes' symbols take.
+    /// Lets states hold as many bits of `tails` as fit without a further word, given the cost of the lanes' symbols.
     pub fn choose(tails: &[u32; LANES], costs: &[u32; LANES]) -> Self {
         let held = std::array::from_fn(|lane| {
-            // The state that the decoder begins with would be 2^used for a tail of all ones, and has 32 bits; a word is 16 of them.
+            // The decoder's first state would be 2^used for a tail of all ones, and has 32 bits; a word has 16.
             let used = (BIT * 6 / 10 + MARGIN + costs[lane]) % (16 * BIT);
             (FEWEST + (16 * BIT - used) / BIT).min(2 * FEWEST)
         });
@@ -50,7 +52,8 @@ impl Tails {
         std::array::from_fn(|lane| 2 << self.held[lane] | self.tails[lane] & ((1 << self.held[lane]) - 1))
     }
 
-    /// Appends the other bits of the tails, and zeros up to a multiple of 4 bytes; `odd` is whether the words before ended between two.
+    /// Appends the other bits of the tails, and zeros up to a multiple of 4 bytes; `odd` says whether the words before
+    /// end in the middle of such a multiple.
     pub fn write(&self, odd: bool, out: &mut Vec<u8>) {
         let begin = out.len();
         let (mut window, mut filled) = (0u64, 0);
@@ -74,10 +77,11 @@ impl Tails {
 /// Most bytes that the lanes' parts take.
 const MOST: usize = LANES * (32 - FEWEST as usize) / 8;
 
-/// Tails from the states after the last step and the bytes behind the last word; and whether a valid body ends so.
+/// Reads the tails from the states after the last step and the bytes after the last word; also returns whether a valid
+/// body ends so.
 #[inline]
 pub fn read(states: &[u32; LANES], bytes: &[u8]) -> ([u32; LANES], bool) {
-    // Once for each tile: with zeros behind, what a lane's part begins with is one load and needs no look at the end.
+    // Padded once per tile: with zeros after the end, the start of a lane's part is one load without a bounds check.
     let mut stream = [0u8; MOST + 8];
     let known = bytes.len().min(MOST + 4);
     stream[..known].copy_from_slice(&bytes[..known]);

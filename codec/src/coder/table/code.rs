@@ -11,7 +11,7 @@ pub struct CodeTable {
 }
 
 impl CodeTable {
-    /// The code for `histogram` of least size whose codes have at most `bits` bits.
+    /// The smallest code for `histogram` with codes of at most `bits` bits.
     ///
     /// # Panics
     /// There are more symbols than codes of so many bits.
@@ -101,15 +101,16 @@ impl CodeTable {
     }
 }
 
-/// Lengths of the code of least size for ascending `weights`, of `bits` bits at most.
+/// Lengths of the smallest code for ascending `weights`, at most `bits` bits each.
 ///
-/// Package-merge: L. Larmore, D. Hirschberg, "A fast algorithm for optimal length-limited Huffman codes", 1990. Which leaves a package is made of need
-/// not be kept: packages and leaves are both in ascending order, so that of those that are taken at a level their numbers say all.
+/// Package-merge: L. Larmore, D. Hirschberg, "A fast algorithm for optimal length-limited Huffman codes", 1990. A
+/// package need not record its leaves: packages and leaves are both in ascending order, so their counts at each level
+/// are enough.
 pub fn limited_lengths(bits: u32, weights: &[u64]) -> Vec<u8> {
     let mut taken = 2 * weights.len() - 2;
     assert!(weights.len() <= 1 << bits);
     let mut items: Vec<u64> = Vec::new();
-    // Of each level, whether an item is a leaf.
+    // For each level, whether each item is a leaf.
     let mut levels: Vec<Vec<bool>> = Vec::with_capacity(bits as usize);
     for _ in 0..bits {
         let mut packages = items.chunks_exact(2).map(|p| p[0] + p[1]).peekable();
@@ -144,7 +145,7 @@ mod tests {
     use crate::coder::histogram::entropy;
     use proptest::prelude::*;
 
-    /// The algorithm as its authors put it: a package knows its leaves.
+    /// The algorithm as its authors state it: a package records its leaves.
     fn lengths_by_lists(bits: u32, weights: &[u64]) -> Vec<u8> {
         let leaves: Vec<(u64, Vec<usize>)> = weights.iter().enumerate().map(|(i, &w)| (w, vec![i])).collect();
         let mut items: Vec<(u64, Vec<usize>)> = Vec::new();

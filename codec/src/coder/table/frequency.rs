@@ -11,7 +11,7 @@ pub struct FrequencyTable {
 }
 
 impl FrequencyTable {
-    /// Scales `histogram` to 2^`bits` slots at the least cost: every symbol that occurs has one slot at least.
+    /// Scales `histogram` to 2^`bits` slots at the least cost; every symbol that occurs gets at least one slot.
     pub fn from_histogram(bits: u32, histogram: &Histogram) -> Self {
         let slots = 1u32 << bits;
         let total: u64 = histogram.iter().sum();
@@ -24,7 +24,7 @@ impl FrequencyTable {
             *f = (exact.round() as u16).clamp(1, (slots - 1) as u16);
         }
         let mut sum: u32 = freq.iter().map(|&f| u32::from(f)).sum();
-        // Rounding leaves a few slots too many or too few: move them where that costs fewest bits.
+        // Rounding leaves a few slots too many or too few: moves them where that costs the fewest bits.
         while sum != slots {
             let grow = sum < slots;
             let cost = |s: usize| {
@@ -37,7 +37,7 @@ impl FrequencyTable {
             match best {
                 Some(s) if grow => freq[s] += 1,
                 Some(s) => freq[s] -= 1,
-                // A lone symbol has all slots but one; the format wants two symbols, so another one gets the last.
+                // A lone symbol has all slots but one; the format requires two symbols, so another one gets the last.
                 None => freq[usize::from(freq[0] > 0)] = 1,
             }
             sum = if grow { sum + 1 } else { sum - 1 };

@@ -3,7 +3,7 @@
 use crate::coder::quad::{QUAD_BITS, QUADS, Quad, index_of};
 use crate::error::{Error, Result};
 
-/// Most codes of a table.
+/// The most codes of a table.
 pub const MOST_QUADS: usize = QUADS;
 
 /// A complete, length-limited canonical prefix code of some of the symbols.
@@ -15,17 +15,17 @@ pub struct QuadTable {
 }
 
 impl QuadTable {
-    /// From symbols and the lengths of their codes, which make a complete code.
+    /// Builds a table from symbols and the lengths of their codes, which form a complete code.
     pub fn from_lengths(bits: u32, codes: impl Iterator<Item = (Quad, u8)>) -> Self {
         let mut codes: Vec<(Quad, u8)> = codes.collect();
         codes.sort_unstable_by_key(|&(quad, length)| (length, quad));
         Self { bits, codes }
     }
 
-    /// Reads the stored form: how many codes have each length from 1 to `bits`, and the symbols, all u16.
+    /// Reads the stored form: the number of codes of each length from 1 to `bits`, then the symbols, all u16.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): it is no complete code.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): the code is not complete.
     pub fn from_bytes(bits: u32, bytes: &[u8]) -> Result<Self> {
         let (words, rest) = bytes.as_chunks::<2>();
         let (counts, quads) = match words.split_at_checked(bits as usize) {
@@ -70,12 +70,12 @@ impl QuadTable {
         self.bits
     }
 
-    /// How many symbols have codes.
+    /// The number of symbols that have codes.
     pub fn symbols(&self) -> usize {
         self.codes.len()
     }
 
-    /// Code lengths in bits, by the symbols' places; 0 where a symbol is missing.
+    /// Code lengths in bits, by index of the symbol; 0 where a symbol is missing.
     pub fn lengths(&self) -> Vec<u8> {
         let mut lengths = vec![0; QUADS];
         self.codes.iter().for_each(|&(quad, length)| lengths[index_of(quad)] = length);

@@ -1,4 +1,4 @@
-//! Levels of 64 symbols at once with AVX2: two vectors, whose path's bits are one mask.
+//! Levels of 64 symbols at once with AVX2: two vectors, whose path bits form one mask.
 
 use std::arch::x86_64::*;
 
@@ -16,7 +16,7 @@ const VECTORS: usize = RUN / WIDE;
 pub fn undo<'a>(rows: impl Iterator<Item = &'a mut [i8]>) {
     assert!(Isa::Avx2.is_available());
     for row in rows {
-        // SAFETY: AVX2 is there.
+        // SAFETY: AVX2 is available.
         unsafe { levels_of(row) };
     }
 }
@@ -32,7 +32,7 @@ fn levels_of(row: &mut [i8]) {
         for v in 0..VECTORS {
             // SAFETY: a run has the bytes of all its vectors.
             symbols[v] = unsafe { _mm256_loadu_si256(run.as_ptr().add(v * WIDE).cast()) };
-            // Bit 0 of each byte becomes its bit 7, which is what makes the mask.
+            // Bit 0 of each byte moves to bit 7, from which the mask is taken.
             let mask = _mm256_movemask_epi8(_mm256_slli_epi16::<7>(symbols[v])) as u32;
             bits |= u64::from(mask) << (v * WIDE);
         }
@@ -40,9 +40,9 @@ fn levels_of(row: &mut [i8]) {
         for v in 0..VECTORS {
             let double = _mm256_and_si256(_mm256_add_epi8(symbols[v], symbols[v]), rest);
             let even = _mm256_or_si256(_mm256_and_si256(symbols[v], sign), double);
-            // What is spread is -1 where the quantizer is 1.
+            // `spread` gives -1 where the quantizer is 1.
             let levels = _mm256_sub_epi8(even, spread((quantizers >> (v * WIDE)) as u32));
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe { _mm256_storeu_si256(run.as_mut_ptr().add(v * WIDE).cast(), levels) };
         }
     }
@@ -53,7 +53,7 @@ fn levels_of(row: &mut [i8]) {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn spread(bits: u32) -> __m256i {
-    // Each byte gets the byte of the mask that holds its bit, of which it keeps that bit.
+    // Each byte gets the mask byte that holds its bit, then keeps only that bit.
     let places = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
     let each = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
     let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(bits as i32), places);

@@ -12,7 +12,7 @@ use crate::coder::Isa;
 pub fn undo<'a>(rows: impl Iterator<Item = &'a mut [i8]>) {
     assert!(Isa::Avx512.is_available());
     for row in rows {
-        // SAFETY: AVX-512 is there.
+        // SAFETY: AVX-512 is available.
         unsafe { levels_of(row) };
     }
 }
@@ -27,10 +27,10 @@ fn levels_of(row: &mut [i8]) {
         // SAFETY: a run has 64 bytes.
         let symbols = unsafe { _mm512_loadu_si512(run.as_ptr().cast()) };
         let quantizers = carry.quantizers(_mm512_test_epi8_mask(symbols, lowest));
-        // The symbol's bits where `sign` has them, and else those of its double, which is even.
+        // The symbol's bits where `sign` is set, else those of twice the symbol, which is even.
         let even = _mm512_ternarylogic_epi32::<0xCA>(sign, symbols, _mm512_add_epi8(symbols, symbols));
         let levels = _mm512_mask_add_epi8(even, quantizers, even, lowest);
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { _mm512_storeu_si512(run.as_mut_ptr().cast(), levels) };
     }
     words(end, carry.0);

@@ -1,4 +1,4 @@
-//! Which filters are tried, and what one must win.
+//! Chooses the filters to try, and defines the gain that a filter must bring.
 
 use crate::cancel::Cancel;
 use crate::coder::filter;
@@ -10,17 +10,17 @@ use crate::error::Result;
 use crate::pool::Pool;
 use crate::tensor::try_vec;
 
-/// Strips that are looked at to decide whether a filter may pay, bytes of one that are, and the gain in bits per symbol that is worth
-/// a try. A filter costs every decoder, so it is used only where it makes the plane smaller by a real share.
+/// Strips sampled to decide whether a filter may pay, bytes sampled of each, and the gain in bits per symbol that is
+/// worth a try. A filter costs every decoder, so it is used only where it makes the plane smaller by a real share.
 const FILTER_SAMPLE: usize = 16;
 const FILTER_SAMPLE_BYTES: usize = 1 << 20;
 const FILTER_GAIN: f64 = 0.1;
 const FILTER_SHARE: f64 = 0.99;
 
-/// Of planes that were encoded in several ways, without a filter first, the one to keep.
+/// The plane to keep, of several encodings of one plane, the unfiltered one first.
 ///
 /// # Errors
-/// The first of theirs.
+/// The first error among them.
 pub fn best(planes: impl Iterator<Item = Result<EncodedPlane>>) -> Result<Option<EncodedPlane>> {
     let mut best: Option<EncodedPlane> = None;
     for plane in planes {
@@ -44,7 +44,7 @@ pub fn worth_trying(symbols: &SymbolMatrices<'_>, allowed: bool, pool: &Pool, ca
         let mut h: Histogram = [0; 256];
         for rows in symbols.data.chunks(strip).step_by(step) {
             cancel.check()?;
-            // Of long rows, the beginning.
+            // Long rows are sampled at their beginning.
             let rows = rows.chunks(symbols.cols).take((FILTER_SAMPLE_BYTES / symbols.cols).max(1));
             let mut rows =
                 rows.flat_map(|row| &row[..row.len().min(FILTER_SAMPLE_BYTES)]).copied().collect::<Vec<i8>>();
@@ -57,7 +57,7 @@ pub fn worth_trying(symbols: &SymbolMatrices<'_>, allowed: bool, pool: &Pool, ca
     Ok([Filter::None, Filter::Left, Filter::Up].into_iter().enumerate().filter(pays).map(|(_, f)| f).collect())
 }
 
-/// `symbols` as `filter` makes them, tile by tile.
+/// `symbols` after `filter`, tile by tile.
 pub fn filtered_tiles(
     symbols: &SymbolMatrices<'_>,
     geometry: &TileGeometry,

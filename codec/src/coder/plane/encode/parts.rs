@@ -1,4 +1,4 @@
-//! What pieces of work leave behind, put together to segments.
+//! Joins the outputs of pieces of work into segments.
 
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -8,16 +8,16 @@ use crate::tensor::{out_of_memory, try_vec};
 /// Bytes that are put together as one piece of work.
 const COPY_PIECE: usize = 4 << 20;
 
-/// Chunks that follow each other.
+/// Consecutive chunks.
 #[derive(Default)]
 pub struct Part {
     pub data: Vec<u8>,
     pub side: Vec<u8>,
-    /// Of each chunk, bytes.
+    /// Length of each chunk, bytes.
     pub lengths: Vec<usize>,
 }
 
-/// An empty vector with room for so many bytes.
+/// An empty vector with a capacity of `bytes`.
 pub fn reserved(bytes: usize) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     out.try_reserve_exact(bytes).map_err(|_| out_of_memory(bytes))?;
@@ -32,7 +32,7 @@ pub fn joined(parts: impl Iterator<Item = Vec<u8>>, pool: &Pool, cancel: &Cancel
     }
     let mut out: Vec<u8> = try_vec(parts.iter().map(Vec::len).sum())?;
     let mut rest = &mut out[..];
-    // Several in one piece of work: they may be short.
+    // Several in one piece of work, because they may be short.
     let mut pieces: Vec<Vec<(Vec<u8>, &mut [u8])>> = Vec::new();
     let mut size = COPY_PIECE;
     for part in parts {

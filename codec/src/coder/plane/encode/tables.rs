@@ -1,4 +1,4 @@
-//! Which table a plane is encoded with: one of its own, or one that planes before it wanted.
+//! Chooses the table of a plane: one of its own, or one that earlier planes added.
 
 use crate::coder::histogram::{HighPairs, Histogram};
 use crate::coder::plane::encoded::TableChoice;
@@ -6,10 +6,10 @@ use crate::coder::quad::{self, QuadCounts};
 use crate::coder::table::{CodeTable, Table};
 use crate::coder::{Coder, Layout, rare};
 
-/// How many of the latest tables are tried before a plane gets its own.
+/// The number of the latest tables that are tried before a plane gets its own.
 const TABLES_TRIED: usize = 16;
 
-/// What tables of a plane have to be like.
+/// The properties that a plane's tables must have.
 #[derive(Clone, Copy)]
 pub struct TableKind {
     pub coder: Coder,
@@ -18,18 +18,18 @@ pub struct TableKind {
     pub bits: u32,
 }
 
-/// What a table is to be for.
+/// The counts that a table is made for.
 pub enum Counts {
     /// Symbols, each of which needs a code.
     Symbols(Box<Histogram>),
-    /// Pairs, of which rare ones may become patches, and the table that is best for them.
+    /// Pairs, with the best table for them; rare ones may become patches.
     Pairs(HighPairs, CodeTable),
-    /// Quads, likewise.
+    /// Quads; rare ones may become patches.
     Quads(QuadCounts),
 }
 
 impl Counts {
-    /// Bits that a table makes of them; `None` where it lacks what it needs.
+    /// The bits that `table` codes them in; `None` if it lacks a symbol they need.
     fn cost(&self, table: &Table) -> Option<f64> {
         match (self, table) {
             (Counts::Symbols(histogram), _) => table.cost(histogram),
@@ -41,7 +41,8 @@ impl Counts {
 }
 
 impl TableKind {
-    /// The table for what occurs so often: of `shared` or a new one, whichever makes a plane of so many times as many symbols smaller.
+    /// Chooses a table for `counts`: one of `shared` or a new one, whichever makes a plane of `times` as many symbols
+    /// smaller.
     pub fn choose(self, counts: &Counts, times: f64, shared: &[Table]) -> TableChoice {
         let own = match counts {
             Counts::Symbols(histogram) => self.own(histogram, times),
@@ -66,21 +67,22 @@ impl TableKind {
             })
     }
 
-    /// A table of its own for symbols that occur so often, in a plane of so many times as many of them.
+    /// A new table for a plane that has `times` as many symbols as `histogram`.
     fn own(self, histogram: &Histogram, times: f64) -> Table {
         let whole = &if times > 1.0 { expected(self.layout, histogram, times) } else { *histogram };
         let exact = Table::from_histogram(self.coder, self.bits, whole);
         let shareable = Table::from_histogram(self.coder, self.bits, &with_neighbours(self.layout, whole));
         let table_bits = exact.to_bytes().len() as f64 * 8.0 / times;
         let cost = |t: &Table| t.cost(histogram).expect("made for it");
-        // Small planes are dominated by their table. A little more for this one lets the next ones do without.
+        // The table dominates small planes. A slightly larger one spares the next planes a table of their own.
         if cost(&shareable) < cost(&exact) + table_bits / 4.0 { shareable } else { exact }
     }
 }
 
-/// `histogram` with symbols that did not occur but are no larger than those that did: the next plane may have them.
+/// `histogram` with counts for symbols that did not occur but are no larger than those that did, because the next plane
+/// may have them.
 fn with_neighbours(layout: Layout, histogram: &Histogram) -> Histogram {
-    // Symbols of other elements are not numbers around 0: those that occur are all that is known.
+    // Symbols of other elements are not numbers around 0, so only those that occur are known.
     if layout == Layout::Split {
         return *histogram;
     }
@@ -92,8 +94,9 @@ fn with_neighbours(layout: Layout, histogram: &Histogram) -> Histogram {
     std::array::from_fn(|s| if size(s) <= largest { histogram[s].max(1) } else { histogram[s] })
 }
 
-/// What is to be expected of a plane so many times as large as one with `histogram`: rare pairs that the sample lacks, too, for each of them takes a
-/// slot of the table from the others. The two of a pair are nearly independent of each other.
+/// The expected histogram of a plane `times` as large as the sample. It includes rare pairs that the sample lacks,
+/// because each of them takes a slot of the table from the others. The two elements of a pair are treated as
+/// independent, which they nearly are.
 fn expected(layout: Layout, histogram: &Histogram, times: f64) -> Histogram {
     let mut whole = histogram.map(|count| (count as f64 * times).round() as u64);
     if layout == Layout::Pair {

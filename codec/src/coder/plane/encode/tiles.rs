@@ -1,4 +1,4 @@
-//! Planes of tiles: geometry, filters and shifts to try, and the chunks.
+//! Encodes planes of tiles: geometry, the filters and shifts to try, and the chunks.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -19,39 +19,40 @@ use crate::coder::{Coder, Filter, Layout, TILE_ROWS, rare};
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 
-/// Padding beyond which tiles are not tried: they could not win, and would take many times the memory and the time.
+/// The padding factor above which tiles are not tried: they could not win, and would take many times the memory and the
+/// time.
 const MOST_PADDING: usize = 4;
 
-/// What to do about tables that the coder does not have.
+/// Advice for a table size that the coder does not support.
 const TABLE_ADVICE: &str = "leave table_bits out, or use coder huffman for small tables";
 
-/// How tiles are going to be encoded.
+/// The decisions on encoding a plane of tiles.
 pub struct TilesDraft {
     geometry: TileGeometry,
     kind: TableKind,
-    /// What to try, without a filter first.
+    /// The attempts to make, the unfiltered one first.
     attempts: Vec<Attempt>,
 }
 
 /// One way to encode tiles.
 struct Attempt {
     filter: Filter,
-    /// Patches say changes.
+    /// Whether patches store changes.
     changes: bool,
-    /// The best shift, and one that has no patches: too many of them make a chunk decline the first.
+    /// The best shift, and one that needs no patches, in case too many of them make a chunk reject the first.
     tries: Vec<Try>,
 }
 
 struct Try {
     shift: u32,
     counts: Counts,
-    /// What elements beyond the matrix are.
+    /// The value of elements beyond the matrix.
     padding: i8,
     table: Option<TableChoice>,
 }
 
 impl TilesDraft {
-    /// Counts what tables are made for; `None` where tiles could not win.
+    /// Counts symbols for the tables; `None` if tiles could not win.
     pub fn new(
         symbols: &SymbolMatrices<'_>,
         options: &PlaneOptions,
@@ -103,7 +104,7 @@ impl TilesDraft {
         for (attempt, tries) in self.attempts.iter_mut().map(|a| &mut a.tries).enumerate() {
             for (i, one) in tries.iter_mut().enumerate() {
                 let mut choice = self.kind.choose(&one.counts, times, &shared[..known]);
-                // What is unlikely to be used is nothing to share.
+                // A table that is unlikely to be used is not shared.
                 if choice.is_new && (attempt, i) == (0, 0) {
                     choice.place = Some(shared.len());
                     shared.push(choice.table.clone());
@@ -113,7 +114,8 @@ impl TilesDraft {
         }
     }
 
-    /// Encodes `symbols` in every way that is to be tried. The first counts what is `done`: further attempts are no progress.
+    /// Encodes `symbols` in every way that is to be tried. Only the first attempt counts towards `done`: further
+    /// attempts are no progress.
     pub fn encode(
         self,
         symbols: &SymbolMatrices<'_>,
@@ -186,7 +188,7 @@ fn tries(
     let padding = (geometry.padded_elements() - data.len()) as u64;
     if kind.layout != Layout::Pair {
         let mut histogram = count_bytes_with(bytemuck::cast_slice(data), pool, cancel)?;
-        // The commonest symbol is the cheapest; of quantized weights that is 0.
+        // The commonest symbol is the cheapest; for quantized weights that is 0.
         let commonest = (0..histogram.len()).max_by_key(|&s| histogram[s]).unwrap_or(0);
         let symbol = if kind.layout == Layout::Split { commonest } else { 0 };
         histogram[symbol] += padding;
@@ -197,7 +199,8 @@ fn tries(
     let mut pairs = PairHistogram::count(data, geometry.cols(), pool, cancel)?;
     let counted = data.len() / geometry.cols().max(1) * geometry.cols().div_ceil(2);
     pairs.add_padding((geometry.padded_elements() / 2 - counted) as u64);
-    // Of each shift what is stored besides the symbols and their patches, and the least that these can take.
+    // For each shift: the bits stored besides the symbols and their patches, and a lower bound of the bits that these
+    // take.
     let mut shifts: Vec<(f64, f64, u32, HighPairs)> = (0..4)
         .map(|shift| {
             let highs = pairs.highs(shift);
@@ -217,7 +220,7 @@ fn tries(
         let tries = kept.map(|(_, _, shift, highs)| new(shift, Counts::Symbols(Box::new(highs.symbols()))));
         return Ok(tries.take(if best == 3 { 1 } else { 2 }).collect());
     }
-    // The codes themselves decide, and not the entropies, under which they do not go.
+    // The actual code lengths decide, because entropies are only a lower bound.
     let safe = shifts.remove(shifts.iter().position(|(_, _, shift, _)| *shift == 3).expect("of four"));
     let histogram = safe.3.symbols();
     let table = Table::from_histogram(kind.coder, kind.bits, &histogram);
@@ -237,12 +240,13 @@ fn tries(
     Ok(best.into_iter().chain([new(3, Counts::Symbols(Box::new(histogram)))]).collect())
 }
 
-/// The same for layout `quad`: shifts are judged by what elements, each for itself, let expect, and quads are counted for the best.
+/// As [`tries`], for layout `quad`: shifts are judged by counts of single elements, taken as independent, and quads are
+/// counted for the best shift only.
 fn quad_tries(data: &[i8], geometry: &TileGeometry, kind: TableKind, pool: &Pool, cancel: &Cancel) -> Result<Vec<Try>> {
     let padded = geometry.padded_elements();
     let mut histogram = count_bytes_with(bytemuck::cast_slice(data), pool, cancel)?;
     histogram[0] += (padded - data.len()) as u64;
-    // What is stored besides the symbols and their patches, and the least that these can take.
+    // The bits stored besides the symbols and their patches, and a lower bound of the bits that these take.
     let mut shifts: Vec<(f64, f64, u32)> = (0..=MOST_SHIFT)
         .map(|shift| {
             let single = quad::single(&histogram, shift);
@@ -276,7 +280,7 @@ struct Tiles<'a> {
     geometry: &'a TileGeometry,
     filter: Filter,
     format: ChunkFormat,
-    /// What elements beyond the matrix are.
+    /// The value of elements beyond the matrix.
     padding: i8,
     table: &'a Table,
 }

@@ -1,4 +1,4 @@
-//! Planes of zstd: which frames and filters, and the frames.
+//! Encodes planes of zstd: chooses frames and filters, and makes the frames.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,15 +12,15 @@ use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::tensor::out_of_memory;
 
-/// Bytes that are compressed to frames of zstd as one piece of work: high levels take long.
+/// Bytes that are compressed to zstd frames as one piece of work: high levels take long.
 const ZSTD_PIECE: usize = 1 << 17;
 
-/// How frames are going to be made.
+/// The decisions on encoding a plane of zstd frames.
 pub struct ZstdDraft {
     /// Decoded bytes of a frame.
     chunk: usize,
     level: i32,
-    /// What to try, without a filter first.
+    /// The filters to try, the unfiltered attempt first.
     filters: Vec<Filter>,
 }
 
@@ -35,7 +35,8 @@ impl ZstdDraft {
         Ok(Self { chunk, level: options.zstd_level, filters })
     }
 
-    /// Encodes `symbols` in every way that is to be tried. The first counts what is `done`: further attempts are no progress.
+    /// Encodes `symbols` in every way that is to be tried. Only the first attempt counts towards `done`: further
+    /// attempts are no progress.
     pub fn encode(
         self,
         symbols: &SymbolMatrices<'_>,
