@@ -1,4 +1,4 @@
-//! Decoding: a container becomes tensors again.
+//! Decodes containers to tensors.
 
 mod ahead;
 mod bytes;

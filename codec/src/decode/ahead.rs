@@ -1,4 +1,4 @@
-//! Reading tensors ahead of their decoding: which bytes of the file that takes.
+//! Read-ahead of tensors: the bytes of the file that decoding them needs.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use crate::container::{AheadFacts, ReadAhead, Segment, Span};
 use crate::error::{Error, Result};
 use crate::stored::{StoredPlane, StoredTensor};
 
-/// How tensors are read ahead.
+/// Options for reading tensors ahead.
 #[derive(Clone, Debug)]
 pub struct AheadOptions {
-    /// Memory, in bytes, for what was read and is not decoded yet.
+    /// Memory, in bytes, for data that was read and is not decoded yet.
     pub ring: usize,
-    /// Whether to read beside the system's page cache, where file and system allow it.
+    /// Whether to bypass the system's page cache, where file and system allow it.
     pub direct: bool,
-    /// Threads that read; 16 where absent.
+    /// Threads that read; 16 if absent.
     pub threads: Option<usize>,
 }
 
@@ -34,19 +34,18 @@ impl Default for AheadOptions {
 pub struct Reads(Vec<Span>);
 
 impl Reads {
-    /// Bytes in all.
+    /// Total bytes.
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|(_, length)| length).sum()
     }
 }
 
 impl Container {
-    /// Has the tensors `names` read from the file whenever they are decoded, by threads, and ahead of that where [`want`](Self::want) says
-    /// so; none is read so any more if there are no names. Compressed bytes are held in `options.ring` bytes of memory, and where a tensor
-    /// is decoded. Tensors that are not named are read as before.
+    /// Makes threads read the tensors `names` from the file whenever they are decoded, and ahead of that once
+    /// [`want`](Self::want) announces them. Without names, read-ahead ends. Compressed bytes are held in `options.ring`
+    /// bytes of memory, and while a tensor is decoded. Other tensors are read as before.
     ///
-    /// # Errors
-    /// There is no such tensor, or the container is in memory.
+    /// # Errors There is no such tensor, or the container is in memory.
     ///
     /// ```
     /// # fn main() -> wcodec::Result<()> {
@@ -85,10 +84,10 @@ impl Container {
         Ok(())
     }
 
-    /// What decoding a tensor, or some of its rows as [`read_rows`](Self::read_rows) does, reads.
+    /// The bytes that decoding a tensor, or some of its rows with [`read_rows`](Self::read_rows), reads.
     ///
     /// # Errors
-    /// There is no such tensor, it has no such rows, or what says where they lie is damaged.
+    /// There is no such tensor, it has no such rows, or the offsets of its chunks are damaged.
     pub fn reads(&self, name: &str, rows: Option<Range<usize>>) -> Result<Reads> {
         let tensor = self.stored(name)?;
         let spans = match rows {
@@ -98,8 +97,8 @@ impl Container {
         spans.map(Reads).map_err(|e| self.reader.name(e.tensor(name)))
     }
 
-    /// Has these read next, in this order, as far as there is memory for them; what was wanted before and is not now is forgotten. Does nothing
-    /// where nothing is [read ahead](Self::read_ahead).
+    /// Announces the next reads, in this order, as far as there is memory for them; reads announced earlier but not now
+    /// are dropped. Does nothing if nothing is [read ahead](Self::read_ahead).
     pub fn want<'a>(&self, reads: impl IntoIterator<Item = &'a Reads>) {
         if let Some(ahead) = self.reader.ahead() {
             let spans = reads.into_iter().flat_map(|r| &r.0).filter(|s| ahead.covers(s.0));
@@ -107,12 +106,12 @@ impl Container {
         }
     }
 
-    /// What reading ahead has done so far, if there is any.
+    /// Counters of read-ahead, if there is any.
     pub fn ahead_facts(&self) -> Option<AheadFacts> {
         self.reader.ahead().map(|ahead| ahead.facts())
     }
 
-    /// What [`read_rows`](Self::read_rows) reads.
+    /// The bytes that [`read_rows`](Self::read_rows) reads.
     fn reads_of_rows(&self, tensor: &StoredTensor, rows: &Range<usize>) -> Result<Vec<Span>> {
         let elements = elements_of(&tensor.shape, rows)?;
         let mut spans = Vec::new();
@@ -163,7 +162,7 @@ impl Container {
     }
 }
 
-/// Some bytes of a segment; nothing of it where it has no such bytes, which those who read them say.
+/// Some bytes of a segment; empty if the segment has no such bytes, which the later read reports.
 fn part(segment: &Segment, range: Range<usize>) -> Span {
     let there = range.start <= range.end && range.end as u64 <= segment.length;
     if there { (segment.offset + range.start as u64, range.len() as u64) } else { (segment.offset, 0) }
@@ -193,7 +192,7 @@ mod tests {
         Container::open(&path).unwrap()
     }
 
-    /// Of every coder and scheme all that is read was announced, and what is decoded is the same.
+    /// Announced reads cover all that decoding reads, for every coder and scheme, and do not change the result.
     #[test]
     fn all_reads_are_foreseen() {
         let dir = tempfile::tempdir().unwrap();
@@ -209,7 +208,7 @@ mod tests {
                 let whole = plain.read(name, &go).unwrap();
                 let entries = plain.info(name).unwrap().shape[0];
                 let per = whole.len() / entries;
-                // What is compared with hashes once is read then, and not again.
+                // Hashes are compared at the first read only, so that read happens here.
                 container.read_rows(name, 0..1, None, &go).unwrap();
                 container.read_ahead(&names, &options).unwrap();
                 for (a, b) in [(0, entries), (0, 16.min(entries)), (entries / 2 / 16 * 16, entries), (3, 4), (5, 5)] {
@@ -260,7 +259,7 @@ mod tests {
         std::os::unix::fs::FileExt::write_all_at(&file, &[byte[0] ^ 1], at).unwrap();
         let e = container.read("t1", &go).unwrap_err().to_string();
         assert!(e.contains("t1") && e.contains("changed while it was open") && e.contains("m.wcodec"), "{e}");
-        // As a disk does that errs: nothing tells but the hash.
+        // As with a faulty disk: only the hash can tell.
         file.set_modified(modified).unwrap();
         container.want(&reads);
         let e = container.read("t1", &go).unwrap_err();

@@ -1,4 +1,4 @@
-//! A tensor's stored bytes, for decoders that are not the CPU's.
+//! A tensor's stored bytes, for decoders that do not run on the CPU.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::AlignedBytes;
 use crate::trust;
 
-/// A tensor and its bytes: read, compared with their hashes, and known to fit each other as the format demands.
+/// A tensor and its bytes: read, compared with their hashes, and checked for consistency as the format demands.
 pub(crate) struct TensorBytes {
     pub tensor: Arc<StoredTensor>,
-    /// Of the scales that symbols are multiplied by, as they are stored; empty where there are none.
+    /// The scales that symbols are multiplied by, as stored; empty if there are none.
     pub scales: AlignedBytes,
-    /// Those of each plane.
+    /// The bytes of each plane.
     pub planes: Vec<PlaneBytes>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct PlaneBytes {
 }
 
 impl PlaneBytes {
-    /// The plane as the coders take it.
+    /// The plane in the form that coders take.
     pub fn source(&self, form: PlaneForm) -> PlaneSource<'_> {
         PlaneSource { form, data: &self.data, offsets: &self.offsets, side: &self.side, table: self.table.as_deref() }
     }
@@ -44,12 +44,13 @@ impl PlaneBytes {
 impl Container {
     /// Reads a tensor's bytes and checks everything but the coded bytes themselves.
     ///
-    /// Those of coder `zstd` go to nvCOMP, whose documentation says that it may hang on damaged frames, or write elsewhere. Of a file that
-    /// is not [trusted](crate::OpenOptions::trusted) they are therefore decoded here once, and compared with the plane's hash, whatever
-    /// `options` say; of one that is, the frames' headers and lengths alone are checked.
+    /// Frames of coder `zstd` go to nvCOMP, whose documentation says that it may hang on damaged frames, or write out
+    /// of bounds. If the file is not [trusted](crate::OpenOptions::trusted), they are therefore decoded here once and
+    /// compared with the plane's hash, whatever `options` say; if it is, only the frames' headers and lengths are
+    /// checked.
     ///
     /// # Errors
-    /// Damage, or a tensor that is too large for a file that is not trusted.
+    /// Damage, or a tensor that is too large for an untrusted file.
     pub(crate) fn bytes_of(&self, name: &str, options: &DecodeOptions) -> Result<TensorBytes> {
         let tensor = Arc::new(self.stored(name)?);
         let read = self.pool(options.threads)?.run(|| self.read_bytes(&tensor, options)).flatten();
@@ -57,8 +58,9 @@ impl Container {
         Ok(TensorBytes { tensor, scales, planes })
     }
 
-    /// A tensor and its tables, after the checks of [`bytes_of`](Self::bytes_of) that need no coded bytes: those are read and compared with their
-    /// hashes when they are wanted. Of coder `zstd` they are needed, and read now.
+    /// A tensor and its tables, after the checks of [`bytes_of`](Self::bytes_of) that need no coded bytes: those are
+    /// read and compared with their hashes later, on demand. For coder `zstd` the checks need them, so they are read
+    /// now.
     ///
     /// # Errors
     /// As for [`bytes_of`](Self::bytes_of).
@@ -145,7 +147,8 @@ mod tests {
         source
     }
 
-    /// With byte `at` of the coded bytes changed, and every hash but that of the decoded plane right.
+    /// The container with byte `at` of the coded bytes changed, and all hashes updated except that of the decoded
+    /// plane.
     fn damaged(bytes: &[u8], at: usize) -> Vec<u8> {
         let container = Container::from_bytes(bytes.to_vec()).unwrap();
         let data = container.reader().index().tensors[0].planes[0].data;
@@ -161,7 +164,7 @@ mod tests {
         [&body, index.as_bytes()].concat()
     }
 
-    /// Whatever a frame holds behind a sound header, nvCOMP gets it only by the user's word.
+    /// However sound a frame's header looks, nvCOMP gets it unverified only if the user trusts the file.
     #[test]
     fn frames_are_decoded_here_before_a_device_gets_them() {
         let made = source((0..100_000u32).map(|i| (i.wrapping_mul(i) >> 9) as u8 & 31).collect());

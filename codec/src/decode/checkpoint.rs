@@ -1,4 +1,4 @@
-//! Decoding a whole container into a `.safetensors` file.
+//! Decodes a whole container into a `.safetensors` file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -18,19 +18,18 @@ use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
 use crate::tensor::{Dtype, check_bytes};
 
-/// Writes all tensors of `container` to the `.safetensors` file `dst`, dequantized, in their own dtypes. Tied tensors are
-/// written under each of their names, since the format cannot share data.
+/// Writes all tensors of `container` to the `.safetensors` file `dst`, dequantized, in their own dtypes. Tied tensors
+/// are written under each of their names, since the format cannot share data.
 ///
-/// Where the container is only a part of a model, [`Container::open_rest`] opens the other tensors: given as `rest`, they are
-/// written, too.
+/// If the container holds only a part of a model, [`Container::open_rest`] opens the other tensors; passed as `rest`,
+/// they are written, too.
 ///
-/// Memory is bounded by the stored bytes of the largest tensor and some tens of MB, for matrices that are stored transposed by their
-/// symbols, and for the tensors of `rest` by the largest of them. `dst` appears when it is complete.
+/// Memory is bounded by the stored bytes of the largest tensor and some tens of MB. Matrices that are stored transposed
+/// add their symbols, and `rest` adds its largest tensor. `dst` appears when it is complete.
 ///
-/// # Errors
-/// A damaged tensor, or one that is in both (named); an output that is one of the files that are read, is named like something else,
-/// or is something else than a file; a transposed tensor that is too large for a file that is not [trusted](crate::OpenOptions::trusted);
-/// the operating system. Nothing is left behind.
+/// # Errors A damaged tensor, or one that is in both (named); an output that is one of the input files, has another
+/// format's extension, or is not a regular file; a transposed tensor that is too large for a file that is not
+/// [trusted](crate::OpenOptions::trusted); the operating system. Nothing is left behind.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -100,8 +99,8 @@ pub fn decode(
     out.finish()
 }
 
-/// Writes the tensors of `source` as they are, in the format of `.safetensors` files, to `out`, which its owner finishes. Tied
-/// tensors are written under each of their names.
+/// Writes the tensors of `source` unchanged to `out`, in the format of `.safetensors` files; the caller finishes `out`.
+/// Tied tensors are written under each of their names.
 ///
 /// # Errors
 /// A tensor cannot be read (named), the operating system refuses, or `cancel` was used.
@@ -118,13 +117,13 @@ struct Stored<'a> {
     name: &'a str,
     dtype: Dtype,
     shape: &'a [usize],
-    /// Its place in the source that the container's tensors are completed by.
+    /// Its position in the source with the model's other tensors.
     of_rest: Option<usize>,
-    /// What it was before it was bytes.
+    /// Its original dtype and shape, if it is stored as opaque bytes.
     opaque: Option<Opaque>,
 }
 
-/// The text of a header, in which tensors of other dtypes are as their source called them.
+/// The text of a header; tensors of unknown dtypes keep their source's description.
 fn header_of(metadata: &Metadata, tensors: &[Stored<'_>]) -> serde_json::Result<Vec<u8>> {
     if tensors.iter().all(|t| t.opaque.is_none()) {
         return serde_json::to_vec(metadata);
@@ -158,7 +157,7 @@ fn write(
     read: &mut dyn FnMut(&Stored<'_>, &mut Bytes<'_>) -> Result<()>,
     progress: &mut Progress<'_>,
 ) -> Result<()> {
-    // Wide elements first, as the safetensors library does: every tensor is aligned to its elements.
+    // Wide elements first, as the safetensors library does, so that every tensor is aligned to its elements.
     tensors.sort_by_key(|t| std::cmp::Reverse(t.dtype.size()));
     let mut end = 0usize;
     let mut entries = Vec::new();
@@ -196,7 +195,7 @@ fn write(
     for (tensor, length) in tensors.iter().zip(lengths) {
         progress(&ProgressEvent { tensor: tensor.name, done, total })?;
         let mut written = 0;
-        // An error of the output is not one of the tensor.
+        // Kept apart, because an error of the output does not name a tensor.
         let mut failed = None;
         let read = read(tensor, &mut |bytes| {
             written += bytes.len();

@@ -1,4 +1,4 @@
-//! Chunks by themselves.
+//! Single chunks.
 
 use std::ops::Range;
 
@@ -12,33 +12,33 @@ use crate::scheme::SchemeKind;
 use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::try_vec;
 
-/// A chunk of a tensor: what can be decoded by itself.
+/// A chunk of a tensor, the unit of independent decoding.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ChunkInfo {
-    /// Its number.
+    /// Its index.
     pub index: usize,
-    /// The matrix it is in, for tiles; else 0.
+    /// The matrix that contains it, for tiles; else 0.
     pub matrix: usize,
-    /// Rows that it touches: of its matrix for tiles, else counted through all matrices.
+    /// Rows that it touches: within its matrix for tiles, else counted through all matrices.
     pub rows: Range<usize>,
-    /// Columns that it touches; all of them where it holds more than one row without being a tile.
+    /// Columns that it touches; all of them if it spans more than one row without being a tile.
     pub cols: Range<usize>,
-    /// Where it begins, bytes from the start of the file: that of the tensor's first plane.
+    /// Offset of its data in the tensor's first plane, bytes from the start of the file.
     pub offset: u64,
-    /// Stored bytes there.
+    /// Stored bytes of that data.
     pub length: u64,
-    /// Bytes of the side plane, for layouts `pair` and `split`, and of the tensor's other planes that belong to it.
+    /// Bytes that belong to it in the side plane (layouts `pair` and `split`) and in the tensor's other planes.
     pub side: u64,
-    /// Decoded bytes, padding excluded.
+    /// Decoded bytes, without padding.
     pub decoded: u64,
 }
 
-/// How much of a tensor a chunk is.
+/// The size of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSize {
-    /// Stored bytes, those in the side plane and in the tensor's other planes included.
+    /// Stored bytes, including those in the side plane and in the tensor's other planes.
     pub bytes: u64,
-    /// Elements; one that goes over from a frame to the next counts where it ends.
+    /// Elements; one that continues in the next frame counts there.
     pub elements: u64,
 }
 
@@ -57,7 +57,7 @@ impl Container {
         for (others, plane) in planes.zip(&t.planes[1..]) {
             let others = others?;
             for (i, size) in sizes.iter_mut().enumerate() {
-                // What is not cut lies beside chunks as they go.
+                // A raw plane has no chunks, so its bytes count in proportion to elements.
                 size.bytes += if plane.form.coding == Coding::Raw { size.elements } else { others[i].bytes };
             }
         }
@@ -95,7 +95,7 @@ impl Container {
         }
     }
 
-    /// Where a chunk lies and what it holds. Reads the tensor's chunk offsets, and none of its data.
+    /// The position and contents of a chunk. Reads the tensor's chunk offsets, and none of its data.
     ///
     /// # Errors
     /// There is no such tensor or chunk, or the offsets are damaged.
@@ -113,7 +113,7 @@ impl Container {
                 _ => Error::input(format!("no chunk {index}: the tensor has {has}")),
             });
         }
-        // Of what are no tiles, elements in the order of the rows.
+        // For chunks that are not tiles: elements in row-major order.
         let run = |elements: Range<usize>| {
             let cols = plane.form.matrix.2;
             let rows = elements.start / cols.max(1)..elements.end.div_ceil(cols.max(1));
@@ -155,7 +155,8 @@ impl Container {
         })
     }
 
-    /// Bytes in another plane of the same tensor of what is `decoded` symbols in chunk `index` of the first one.
+    /// Bytes in another plane of the same tensor that belong to the `decoded` symbols of chunk `index` of the first
+    /// plane.
     fn beside(&self, plane: &StoredPlane, index: usize, decoded: usize) -> Result<u64> {
         match plane.form.coding {
             Coding::Raw => Ok(decoded as u64),
@@ -170,10 +171,10 @@ impl Container {
         }
     }
 
-    /// Decodes one chunk: its symbols (or bytes) without padding, row-major within the chunk. Of a tensor of several planes it is the
-    /// first one's, and elements of layout `split` are their symbols and what lies beside them.
+    /// Decodes one chunk: its symbols (or bytes) without padding, row-major within the chunk. For a tensor of several
+    /// planes these are the first plane's; elements of layout `split` include their uncoded bytes.
     ///
-    /// Hashes are of whole segments, so the plane's are read for it; a tile is decoded with its strip.
+    /// Hashes cover whole segments, so the plane's segments are read for it; a tile is decoded with its strip.
     ///
     /// # Errors
     /// There is no such tensor or chunk, or the tensor is damaged.

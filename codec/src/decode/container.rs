@@ -1,4 +1,4 @@
-//! An open container: what it says of itself, and what is kept of it from one call to the next.
+//! An open container: access to its contents, and state kept between calls.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -24,7 +24,7 @@ const COPIED: usize = 2 << 20;
 
 /// An open container. Opening reads header and index only.
 ///
-/// Shared by threads; each call reads what it needs.
+/// Threads share it; each call reads the bytes that it needs.
 #[derive(Debug)]
 pub struct Container {
     pub(super) reader: Reader,
@@ -33,16 +33,16 @@ pub struct Container {
     pool: Mutex<Option<(Option<usize>, Arc<Pool>)>>,
     infos: OnceLock<TensorInfos>,
     texts: OnceLock<IndexTexts>,
-    /// Tensors, by their places, all of whose segments were compared with their hashes.
+    /// Indices of tensors all of whose segments were compared with their hashes.
     pub(super) sound: Mutex<HashSet<usize>>,
 }
 
 impl Container {
-    /// Opens a file that is not trusted, or the one in the folder of a compressed model.
+    /// Opens an untrusted file, or the one in the folder of a compressed model.
     ///
     /// # Errors
-    /// It is not a container, damaged, or of a newer version; the message names the file and the place. The folder has no container, or several of
-    /// which its `config.json` names none.
+    /// It is not a container, is damaged, or has a newer version; the message names the file and the byte. The folder
+    /// has no container, or several, and its `config.json` names none of them.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_with(path, &OpenOptions::default())
     }
@@ -50,7 +50,7 @@ impl Container {
     /// Opens a file, or the one in a folder.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), and for an index that is too large for a file that is not trusted.
+    /// As for [`open`](Self::open), and for an index that is too large for an untrusted file.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self> {
         if path.is_dir() {
             return Reader::open_with(&container_in(path)?, options).map(Self::new);
@@ -58,7 +58,7 @@ impl Container {
         Reader::open_with(path, options).map(Self::new)
     }
 
-    /// Opens a container in memory, which is not trusted.
+    /// Opens an untrusted container in memory.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -89,12 +89,12 @@ impl Container {
         self.reader.index()
     }
 
-    /// The container beneath: header, index, segments.
+    /// The underlying reader: header, index, segments.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// Whether it was opened as [trusted](OpenOptions::trusted). Who decodes to memory of his own, such as a GPU's, asks.
+    /// Whether it was opened as [trusted](OpenOptions::trusted). Decoders to other memory, such as a GPU's, check this.
     pub fn trusted(&self) -> bool {
         self.reader.trusted()
     }
@@ -104,12 +104,12 @@ impl Container {
         self.index().tensors.iter().map(|t| t.name.as_str()).collect()
     }
 
-    /// Tied tensors and the ones that hold their data.
+    /// Tied tensors, and the tensors that hold their data.
     pub fn aliases(&self) -> &BTreeMap<String, String> {
         &self.index().aliases
     }
 
-    /// The name under which the data of `name` is stored: itself, or what it is an alias of.
+    /// The name under which the data of `name` is stored: the name itself, or the one that it is an alias of.
     ///
     /// # Errors
     /// There is no such tensor.
@@ -117,7 +117,7 @@ impl Container {
         Ok(&self.reader.tensor(name)?.name)
     }
 
-    /// The tensors that hold the data of `names`, each once; all that there are where no name is given.
+    /// The tensors that hold the data of `names`, each once; all tensors if no name is given.
     ///
     /// # Errors
     /// There is no such tensor.
@@ -130,7 +130,7 @@ impl Container {
         Ok(stored.into_iter().filter(|n| seen.insert(*n)).map(str::to_owned).collect())
     }
 
-    /// What the index says of a tensor.
+    /// The index's description of a tensor.
     ///
     /// # Errors
     /// There is no such tensor, or its dtype is unknown.
@@ -140,7 +140,7 @@ impl Container {
         Ok(info.expect("a place of the index"))
     }
 
-    /// What the index says of all tensors.
+    /// The index's descriptions of all tensors.
     ///
     /// # Errors
     /// As for [`TensorInfos::all`].
@@ -148,20 +148,20 @@ impl Container {
         self.tensors().all().map_err(|e| self.reader.name(e))
     }
 
-    /// The same, of each tensor when it is asked for; it outlives the container.
+    /// The index's descriptions of all tensors, each made on demand; they outlive the container.
     pub fn tensors(&self) -> &TensorInfos {
         self.infos.get_or_init(|| TensorInfos::new(self.reader.shared_index()))
     }
 
-    /// Text that belongs to the whole.
+    /// Text that belongs to the file as a whole.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.index().metadata
     }
 
-    /// `config` and `files` of the model, where the source had them. Parsed anew by each call.
+    /// The model's `config` and `files`, if the source had them. Each call parses them anew.
     ///
     /// # Errors
-    /// The file has JSON there that cannot be read, for its depth or a number beyond all bounds.
+    /// The file's JSON cannot be read: it is too deep, or has a number beyond all bounds.
     pub fn model(&self) -> Result<Option<serde_json::Value>> {
         let parse = |text: &RawValue| {
             serde_json::from_str(text.get())
@@ -194,15 +194,14 @@ impl Container {
         self.reader.path()
     }
 
-    /// Whether this process has encoded it, to memory that nobody else has: what is read of it needs no comparison with hashes.
+    /// Whether this process encoded it, to memory that is not shared, so that its bytes need no comparison with hashes.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.reader.is_ours()
     }
 
-    /// Copies the container as it is to `out`, which has [`file_len`](Self::file_len) bytes, with all threads.
+    /// Copies the container's bytes to `out`, which has [`file_len`](Self::file_len) bytes, with all threads.
     ///
-    /// # Errors
-    /// `out` is shorter or longer, the bytes cannot be read, or `cancel` was used.
+    /// # Errors `out` is shorter or longer, the bytes cannot be read, or `cancel` was used.
     ///
     /// ```
     /// use wcodec::{Cancel, Container, Dtype, EncodeOptions, MemorySource, encode_to_container, encode_to_vec};
@@ -234,7 +233,7 @@ impl Container {
         &self.index().writer
     }
 
-    /// Works on a tensor with the threads that `options` ask for; errors name the tensor and the file.
+    /// Runs `work` on a tensor with the threads that `options` ask for; errors name the tensor and the file.
     pub(super) fn with_tensor<R: Send>(
         &self,
         name: &str,
@@ -245,7 +244,7 @@ impl Container {
         self.pool(options.threads)?.run(|| work(&tensor)).flatten().map_err(|e| self.reader.name(e.tensor(name)))
     }
 
-    /// What a tensor is and where its bytes lie; nothing is read.
+    /// A tensor's properties and the positions of its bytes; nothing is read.
     ///
     /// # Errors
     /// There is no such tensor, or its entry contradicts itself.
@@ -254,7 +253,7 @@ impl Container {
         StoredTensor::new(entry).map_err(|e| self.reader.name(e.tensor(name)))
     }
 
-    /// The pool for so many threads. The last one is kept: a container may be read in thousands of small calls.
+    /// A pool of `threads` threads. The last one is kept, because a container may be read in thousands of small calls.
     pub(crate) fn pool(&self, threads: Option<usize>) -> Result<Arc<Pool>> {
         let mut last = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         match &*last {
@@ -267,7 +266,7 @@ impl Container {
         }
     }
 
-    /// Table `number`. Tables are kept, and those whose hash was compared are remembered as such.
+    /// Table `number`. Tables are kept, together with whether their hashes were compared.
     pub(crate) fn table(&self, number: usize, verify: bool) -> Result<Arc<Table>> {
         let lock = || self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((t, verified)) = lock().get(&number)
@@ -280,7 +279,7 @@ impl Container {
             Coder::from_name(&entry.coder).map_err(|e| Error::unsupported(e.message()).advice("upgrade wcodec"))?;
         let layout = entry.layout.as_deref().map(Layout::from_name).transpose();
         let layout = layout.map_err(|e| Error::unsupported(e.message()).advice("upgrade wcodec"))?;
-        // Checked before it is read: a table is small.
+        // The length is checked before the table is read: a table is small.
         let (least, most) = Table::stored_bytes(coder, layout);
         if most > 0 && !(least..=most).contains(&entry.data.length) {
             let has = if least == most { format!("{most}") } else { format!("at most {most}") };

@@ -1,4 +1,4 @@
-//! Tensors whose elements are put together of the bits of planes.
+//! Tensors whose elements are assembled from the bits of several planes.
 
 use std::ops::Range;
 
@@ -15,13 +15,14 @@ use crate::stored::StoredTensor;
 use crate::tensor::AlignedBytes;
 use crate::trust;
 
-/// Elements that are put together at once, where they go to somebody else.
+/// Elements that are assembled at once for a sink.
 const SLICE: usize = 1 << 20;
 
-/// Takes what planes decode to, in order, and which bits of an element that is: the place of the first elements, and as many of each plane.
+/// Receives the decoded planes in order: the index of the first elements, and equally many elements of each plane with
+/// the bits of an element that they hold.
 type PartsSink<'a> = dyn FnMut(usize, &[(&[i8], &Fields)]) -> Result<()> + Send + 'a;
 
-/// A tensor whose planes were read.
+/// A tensor whose planes have been read.
 pub(crate) struct OpenJoined<'a> {
     container: &'a Container,
     tensor: &'a StoredTensor,
@@ -31,7 +32,7 @@ pub(crate) struct OpenJoined<'a> {
 }
 
 impl Container {
-    /// Reads the planes of a tensor whose elements are the bits of its planes.
+    /// Reads the planes of a tensor whose elements are spread over them.
     pub(super) fn open_joined<'a>(
         &'a self,
         tensor: &'a StoredTensor,
@@ -43,7 +44,7 @@ impl Container {
 }
 
 impl OpenJoined<'_> {
-    /// The planes, their structure checked.
+    /// The planes, structurally checked.
     fn opened(&self) -> Result<Vec<Plane<'_>>> {
         self.planes.iter().map(OpenPlane::plane).collect()
     }
@@ -56,12 +57,13 @@ impl OpenJoined<'_> {
         })
     }
 
-    /// All elements in the order of the matrices, unless they would take more memory than a file that is not trusted may ask for.
+    /// All elements in the order of the matrices, unless they would take more memory than an untrusted file may ask
+    /// for.
     fn elements(&self, options: &DecodeOptions) -> Result<AlignedBytes> {
         let size = self.tensor.dtype.size();
         let bytes = self.tensor.plane().elements * size;
         self.container.check_decoded(self.tensor, bytes, trust::AS_TRUSTED)?;
-        // Memory is asked for once the planes' parts are known to fit their size.
+        // Memory is allocated once the planes' parts are known to fit their size.
         let planes = self.opened()?;
         let mut out = AlignedBytes::zeroed(bytes)?;
         self.stream(&planes, options, &mut |begin, parts| {
@@ -80,7 +82,7 @@ impl OpenJoined<'_> {
         self.elements(options)
     }
 
-    /// Some columns of the matrix, one after the other: rows of a tensor that is stored transposed.
+    /// Some columns of the matrix, one after the other: the rows of a tensor that is stored transposed.
     pub fn columns(&self, range: Range<usize>, options: &DecodeOptions) -> Result<AlignedBytes> {
         let (size, (_, rows, cols)) = (self.tensor.dtype.size(), self.tensor.plane().form.matrix);
         let elements = self.elements(options)?;
@@ -89,12 +91,13 @@ impl OpenJoined<'_> {
         Ok(out)
     }
 
-    /// Goes through all planes, and compares their hashes.
+    /// Decodes all planes and compares their hashes.
     pub fn check(&self, options: &DecodeOptions) -> Result<()> {
         self.stream(&self.opened()?, options, &mut |_, _| Ok(()))
     }
 
-    /// Gives the tensor's bytes to `sink`, in its own order. Of one that is stored transposed all elements are held meanwhile.
+    /// Passes the tensor's bytes to `sink`, in its own order. For a tensor that is stored transposed, all elements are
+    /// held meanwhile.
     pub fn in_order(&self, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
         let size = self.tensor.dtype.size();
         if self.tensor.transposed() {
@@ -147,7 +150,7 @@ mod tests {
         [&body, index.as_bytes()].concat()
     }
 
-    /// Elements of 8 bits have nothing beside their symbols, whatever the index says.
+    /// Elements of 8 bits have no bits outside their plane, whatever the index says.
     #[test]
     fn a_plane_of_more_than_an_element_is_refused() {
         let bytes: Vec<u8> = (0..64 * 512u32)
@@ -163,7 +166,7 @@ mod tests {
         assert_eq!(e.kind(), ErrorKind::Format, "{e}");
     }
 
-    /// What has to be held as a whole is bounded, however it is asked for.
+    /// Memory for tensors that must be held as a whole is bounded, whichever function reads them.
     #[test]
     fn transposed_tensors_do_not_take_more_memory_than_their_bytes_allow() {
         let mut source = MemorySource::new();

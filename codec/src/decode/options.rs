@@ -1,17 +1,17 @@
-//! What decoders on the CPU are told.
+//! Options for decoders on the CPU.
 
 use crate::cancel::Cancel;
 use crate::coder::Isa;
 use crate::error::Result;
 
-/// How to decode.
+/// Options for decoding.
 #[derive(Clone, Debug)]
 pub struct DecodeOptions {
-    /// Threads; all cores where absent.
+    /// Threads; all cores if absent.
     pub threads: Option<usize>,
-    /// Instruction set; the fastest where absent (see [`Isa::best`]).
+    /// Instruction set; the fastest if absent (see [`Isa::best`]).
     pub isa: Option<Isa>,
-    /// Whether to compare hashes. Without, damage is found only where it breaks a stream.
+    /// Whether to compare hashes. Otherwise damage is found only where it breaks a stream.
     pub verify: bool,
     /// Stops the work, from another thread.
     pub cancel: Cancel,

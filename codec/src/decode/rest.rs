@@ -1,6 +1,6 @@
-//! Models in two files: a container with the weights that are compressed, and beside it a `.safetensors` file with the rest.
+//! Models in two files: a container with the compressed weights, and a `.safetensors` file beside it with the rest.
 //!
-//! Earlier versions wrote such folders. The container says so in its metadata. Folders that were written before it did say it in the model's
+//! Earlier versions wrote such folders, with a note in the container's metadata or, earlier still, in the model's
 //! `config.json`.
 
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::file::folder_of;
 
 impl Container {
-    /// Where the tensors of the model are that the container has not, if it is only a part of one. Whether the file is there is
-    /// not looked at; of a container in memory only its name is known.
+    /// The path of the file with the model's other tensors, if the container holds only a part of the model. The file
+    /// need not exist; for a container in memory only its name is known.
     ///
     /// # Errors
     /// The metadata names a file in another folder.
@@ -32,11 +32,11 @@ impl Container {
         Ok(is_part.then(|| folder.join(REST_FILE)))
     }
 
-    /// The tensors of the model that the container has not, if it is only a part of one: what [`decode`](crate::decode()) takes.
-    /// None where it has them all.
+    /// The model's other tensors, if the container holds only a part of the model, ready for
+    /// [`decode`](crate::decode()). `None` if the container has them all.
     ///
     /// # Errors
-    /// The file is missing, or is no checkpoint.
+    /// The file is missing, or is not a checkpoint.
     pub fn open_rest(&self) -> Result<Option<Checkpoint>> {
         let Some(path) = self.rest()? else { return Ok(None) };
         if self.path().is_none() || !path.is_file() {
@@ -44,7 +44,7 @@ impl Container {
                 .advice("put this file back beside the container, or decode without it: --partial, partial=True"));
         }
         let rest = Checkpoint::open_rest(&path)?;
-        // A whole container, encoded to the name that config.json says.
+        // A whole container that was encoded to the file name in config.json.
         let mut names = rest.tensors().iter().map(|t| &t.name);
         let is_whole = !rest.tensors().is_empty() && names.all(|name| self.reader().find(name).is_some());
         Ok((!is_whole).then_some(rest))

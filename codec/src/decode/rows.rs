@@ -1,4 +1,5 @@
-//! Some rows of a tensor. Only what holds them is read and decoded, as an embedding's look-up wants it.
+//! Decodes some rows of a tensor. Only the strips or frames that hold them are read and decoded, as an embedding lookup
+//! requires.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -23,16 +24,17 @@ use crate::tensor::{AlignedBytes, Dtype, element_count, reserve, split};
 use crate::trust;
 
 impl Container {
-    /// Rows of a tensor, row-major little-endian: `rows` counts entries of its first dimension, and each is as large as the
-    /// other dimensions say. In the tensor's own dtype, or in `dtype`: `F32`, `F16` or `BF16` for scheme `int8`, and `I8` for
-    /// its symbols. Equal, byte for byte, to that part of what [`read_as`](Self::read_as) gives.
+    /// Rows of a tensor, row-major little-endian: `rows` counts entries of its first dimension, each as large as the
+    /// other dimensions say. In the tensor's own dtype, or in `dtype`: `F32`, `F16` or `BF16` for scheme `int8`, and
+    /// `I8` for its symbols. Equal, byte for byte, to that part of the result of [`read_as`](Self::read_as).
     ///
-    /// Only the strips or frames that hold these rows are read and decoded; a transposed matrix (`row_axis` 1), whose rows lie
-    /// across all strips, is decoded as a whole. With [`verify`](DecodeOptions::verify), the first call for a tensor reads
-    /// all its segments and compares them with their hashes; decoded bytes, whose hash is of the whole, are not compared.
+    /// Only the strips or frames that hold these rows are read and decoded; a transposed matrix (`row_axis` 1), whose
+    /// rows lie across all strips, is decoded as a whole. With [`verify`](DecodeOptions::verify), the first call for a
+    /// tensor reads all its segments and compares them with their hashes; decoded bytes, whose hash covers the whole
+    /// plane, are not compared.
     ///
     /// # Errors
-    /// The tensor has no such rows, cannot be had as `dtype`, or is damaged.
+    /// The tensor has no such rows, cannot be converted to `dtype`, or is damaged.
     pub fn read_rows(
         &self,
         name: &str,
@@ -88,7 +90,7 @@ impl Container {
         Ok(())
     }
 
-    /// Rows of a tensor that is stored transposed, which are columns of its matrix. All symbols are needed for them.
+    /// Rows of a tensor that is stored transposed: columns of its matrix, which need all symbols.
     fn read_columns(
         &self,
         tensor: &StoredTensor,
@@ -146,7 +148,7 @@ impl Container {
         }
     }
 
-    /// The strips of 16 rows that hold `range`, cut to it.
+    /// Decodes the strips of 16 rows that hold `range`, and keeps only that part.
     fn read_strips(
         &self,
         plane: &StoredPlane,
@@ -188,7 +190,7 @@ impl Container {
         let mut rest: &mut [i8] = bytemuck::cast_slice_mut(&mut out);
         let mut next = strips.start;
         while next < strips.end {
-            // Strips of one matrix make a smaller plane, which is checked and decoded as any other.
+            // Strips of one matrix form a smaller plane, which is checked and decoded like any other.
             let last = ((next / g.strips_per_matrix() + 1) * g.strips_per_matrix()).min(strips.end);
             let elements = g.strip_elements(next).start..g.strip_elements(last - 1).end;
             let own = &offsets[(next - strips.start) * g.tiles()..=(last - strips.start) * g.tiles()];
@@ -213,7 +215,8 @@ impl Container {
         cut(out, (range.start - held.start) * bytes..(range.end - held.start) * bytes)
     }
 
-    /// The frames that hold `range`, cut to it. Those at its ends are decoded beside it.
+    /// Decodes the frames that hold `range`, and keeps only that part. The frames at its ends are decoded to separate
+    /// memory.
     fn read_frames(
         &self,
         plane: &StoredPlane,
@@ -233,7 +236,7 @@ impl Container {
             let at = start.checked_sub(base).ok_or_else(|| {
                 Error::corrupt("chunk offsets do not ascend").offset(plane.data.offset.saturating_add(start as u64))
             })?;
-            // Both were read as numbers of 32 bits.
+            // Both were read as 32-bit numbers.
             rebased.extend_from_slice(&((at / ALIGN) as u32).to_le_bytes());
             rebased.extend_from_slice(&(length as u32).to_le_bytes());
         }
@@ -242,7 +245,7 @@ impl Container {
         let held = frames.end.saturating_mul(chunk).min(plane.elements) - begin;
         let part = PlaneFrames::part(&data, &rebased, chunk, held, frames.start).map_err(placed)?;
 
-        // Memory is asked for once the frames are known to fit its size.
+        // Memory is allocated once the frames are known to fit its size.
         let mut out = AlignedBytes::zeroed(range.len())?;
         let wanted = |i: usize| {
             let frame = part.decoded(i);
@@ -263,7 +266,8 @@ impl Container {
         Ok(out)
     }
 
-    /// Some of a plane's `all` chunk offsets, `N` bytes each; `verify`: after a comparison of all of them with their hash.
+    /// Some of a plane's `all` chunk offsets, `N` bytes each; with `verify`, all of them are first compared with their
+    /// hash.
     pub(crate) fn entries<const N: usize>(
         &self,
         plane: &StoredPlane,
@@ -305,7 +309,7 @@ impl Container {
     }
 }
 
-/// Elements of the tensor that its `rows` hold.
+/// The elements of the tensor in its `rows`.
 pub(super) fn elements_of(shape: &[usize], rows: &Range<usize>) -> Result<Range<usize>> {
     let Some((&all, others)) = shape.split_first() else {
         return Err(Error::input("a scalar has no rows").advice("read it as a whole"));
@@ -318,12 +322,12 @@ pub(super) fn elements_of(shape: &[usize], rows: &Range<usize>) -> Result<Range<
     if all == 0 {
         return Ok(0..0);
     }
-    // Products of parts of what was counted before.
+    // Partial products of an element count that is known to fit.
     let row = element_count(others)?;
     Ok(rows.start * row..rows.end * row)
 }
 
-/// The longest of some chunks, which must not be longer than all are said to be.
+/// The longest of some chunks, which must not be longer than the index says of all chunks.
 fn longest(plane: &StoredPlane, lengths: impl Iterator<Item = usize>) -> Result<usize> {
     let longest = lengths.max().unwrap_or(0);
     let said = plane.form.max_chunk;
@@ -334,7 +338,7 @@ fn longest(plane: &StoredPlane, lengths: impl Iterator<Item = usize>) -> Result<
     Ok(longest)
 }
 
-/// A part of a plane: it begins with `row`, and its data at `base` of the segment.
+/// A part of a plane: its first row, and the offset of its data in the segment.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     stored: &'a StoredPlane,
@@ -343,12 +347,13 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// The part, its structure checked.
+    /// The part as a plane, structurally checked.
     fn plane<'a>(&self, source: PlaneSource<'a>, options: &DecodeOptions) -> Result<Plane<'a>> {
         Plane::new(source, options.isa()?).map_err(|e| self.placed(e))
     }
 
-    /// Decodes `elements` of the part into `out`, which has room for them: all of them, unless strips are too wide to be held.
+    /// Decodes `elements` of the part into `out`, which has room for them: all at once, unless strips are too wide to
+    /// hold in memory.
     fn decode(&self, plane: &Plane<'_>, elements: Range<usize>, out: &mut [i8], options: &DecodeOptions) -> Result<()> {
         let (cols, bytes) = (self.stored.form.matrix.2, plane.element_bytes());
         if is_wide(cols) {
@@ -367,14 +372,14 @@ impl Place<'_> {
         })
     }
 
-    /// Coders count from the start of what they are given; people from the start of the file.
+    /// Moves an error's position: coders count from the start of their input, messages from the start of the file.
     fn placed(&self, e: Error) -> Error {
         let text = format!("counted from row {} on, {}", self.row, e.message());
         placed(self.stored, self.base, Error::new(e.kind(), text).offset(e.byte_offset().unwrap_or(0)))
     }
 }
 
-/// `range` of `bytes`, without a copy where that is all.
+/// `range` of `bytes`, without a copy if it is all of them.
 fn cut(bytes: AlignedBytes, range: Range<usize>) -> Result<AlignedBytes> {
     if range == (0..bytes.len()) { Ok(bytes) } else { AlignedBytes::copy_of(&bytes[range]) }
 }

@@ -1,4 +1,4 @@
-//! Decoding a plane from its beginning to its end with memory for some pieces of it, however large it is.
+//! Decodes a plane from beginning to end with memory for some of its pieces, however large it is.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -14,30 +14,30 @@ use crate::container::Hasher;
 use crate::error::Result;
 use crate::tensor::{reserve, split};
 
-/// Symbols that are decoded at once, at least: enough work for every core, and little memory.
+/// The fewest symbols that are decoded at once: enough work for every core, and little memory.
 const BATCH: usize = 4 << 20;
-/// And pieces, at most: a hostile file's may have a byte each.
+/// The most pieces that are decoded at once: a hostile file's may have a byte each.
 const PIECES: usize = 1 << 16;
 
-/// Takes symbols (or bytes) in order: the place of the first one in the plane, and some that follow each other.
+/// Receives symbols (or bytes) in order: the index in the plane of the first one, and a run of them.
 pub type Sink<'a> = dyn FnMut(usize, &[i8]) -> Result<()> + Send + 'a;
 
-/// What is decoded at once.
+/// A unit of decoding.
 enum Batch {
     /// Pieces.
     Pieces(Range<usize>),
-    /// Columns of a row, where a strip is too wide to be held.
+    /// Columns of a row, if a strip is too wide to hold in memory.
     Row(usize, Range<usize>),
 }
 
-/// Takes what several planes decode to, in order: the place of the first elements, and as many of each plane.
+/// Receives the decoded planes in order: the index of the first elements, and equally many elements of each plane.
 pub type PlanesSink<'a> = dyn FnMut(usize, &[&[i8]]) -> Result<()> + Send + 'a;
 
-/// A plane whose segments were read, and its structure.
+/// A plane whose segments have been read, and its checked structure.
 pub type Opened<'a> = (&'a OpenPlane<'a>, &'a Plane<'a>);
 
-/// Decodes planes of one tensor, which are cut alike, and gives all of them to `sink`, in order; while that is at work, what follows is
-/// decoded. With [`verify`](DecodeOptions::verify) the planes' hashes are compared, which are known after the end.
+/// Decodes planes of one tensor, which are cut alike, and passes all their elements to `sink`, in order. The next batch
+/// is decoded while the sink runs. With [`verify`](DecodeOptions::verify) the planes' hashes are compared at the end.
 pub fn stream_planes(planes: &[Opened<'_>], options: &DecodeOptions, sink: &mut PlanesSink<'_>) -> Result<()> {
     let mut hashers: Vec<Hasher> = planes.iter().map(|_| Hasher::default()).collect();
     let mut take = |begin: usize, symbols: &[&[i8]]| {
@@ -64,7 +64,7 @@ pub fn stream_planes(planes: &[Opened<'_>], options: &DecodeOptions, sink: &mut 
     Ok(())
 }
 
-/// Decodes what is coded, in batches of pieces of `leader`.
+/// Decodes coded planes, in batches of pieces of `leader`.
 fn decode_batches(
     planes: &[Opened<'_>],
     leader: &Plane<'_>,
@@ -72,7 +72,7 @@ fn decode_batches(
     take: &mut PlanesSink<'_>,
 ) -> Result<()> {
     let scratches = Mutex::default();
-    // Where a batch begins, and how much it is.
+    // Returns the elements of the batch.
     let decode = |batch: Batch, out: &mut [Vec<i8>]| -> Result<Range<usize>> {
         let held = batch.elements(leader);
         for ((opened, plane), out) in planes.iter().zip(out).filter(|((_, plane), _)| plane.stored().is_none()) {
@@ -101,7 +101,7 @@ fn decode_batches(
 }
 
 impl Batch {
-    /// Which symbols of the plane, row by row, it holds.
+    /// The symbols of the plane, in row-major order, that it holds.
     fn elements(&self, plane: &Plane<'_>) -> Range<usize> {
         match self {
             Batch::Pieces(pieces) => plane.piece(pieces.start).start..plane.piece(pieces.end - 1).end,
@@ -114,12 +114,12 @@ impl Batch {
 }
 
 impl OpenPlane<'_> {
-    /// As [`stream_planes`], of a plane by itself.
+    /// As [`stream_planes`], for a single plane.
     pub fn stream(&self, plane: &Plane<'_>, options: &DecodeOptions, sink: &mut Sink<'_>) -> Result<()> {
         stream_planes(&[(self, plane)], options, &mut |begin, symbols| sink(begin, symbols[0]))
     }
 
-    /// Decodes a batch into `out`, which takes its length.
+    /// Decodes a batch into `out`, which is resized to fit.
     fn decode_batch(
         &self,
         plane: &Plane<'_>,
@@ -149,13 +149,14 @@ impl OpenPlane<'_> {
     }
 }
 
-/// Whether a strip of so many columns is too wide to be held, that is, larger than the largest frame of `zstd`: then its rows are
-/// decoded one after the other, each anew. Writers make no such matrices but those of one row.
+/// Whether a strip of so many columns is too wide to hold in memory, that is, larger than the largest `zstd` frame. Its
+/// rows are then decoded one by one, decoding the strip's tiles again for each. Writers make such matrices only with a
+/// single row.
 pub fn is_wide(cols: usize) -> bool {
     cols.saturating_mul(TILE_ROWS) > MAX_CHUNK
 }
 
-/// A plane in batches, in order.
+/// The batches of a plane, in order.
 fn batches<'a>(plane: &'a Plane<'_>) -> Box<dyn Iterator<Item = Batch> + Send + 'a> {
     if let Some(g) = plane.geometry().filter(|g| is_wide(g.cols())) {
         let starts = move || (0..g.cols()).step_by(BATCH);

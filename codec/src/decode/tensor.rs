@@ -1,4 +1,4 @@
-//! Decoding one tensor.
+//! Decodes one tensor.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -15,7 +15,7 @@ use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{AlignedBytes, Dtype, split, try_vec};
 use crate::trust;
 
-/// A plane whose segments were read.
+/// A plane whose segments have been read.
 pub(crate) struct OpenPlane<'a> {
     pub stored: &'a StoredPlane,
     pub bytes: PlaneBytes,
@@ -23,7 +23,7 @@ pub(crate) struct OpenPlane<'a> {
 }
 
 impl Container {
-    /// Symbols of a tensor, matrix after matrix, row-major: scheme `int8`, or `raw` where elements have 8 bits.
+    /// Symbols of a tensor, matrix after matrix, row-major: scheme `int8`, or `raw` with 8-bit elements.
     ///
     /// # Errors
     /// The tensor has no symbols, is damaged, or would take more memory than a file that is not
@@ -51,10 +51,11 @@ impl Container {
         })
     }
 
-    /// The tensor in its own dtype and shape, row-major little-endian; dequantized where it was quantized.
+    /// The tensor in its own dtype and shape, row-major little-endian; dequantized if it was quantized.
     ///
     /// # Errors
-    /// The tensor is damaged, or would take more memory than a file that is not [trusted](crate::OpenOptions::trusted) may ask for.
+    /// The tensor is damaged, or would take more memory than a file that is not [trusted](crate::OpenOptions::trusted)
+    /// may ask for.
     pub fn read(&self, name: &str, options: &DecodeOptions) -> Result<AlignedBytes> {
         self.with_tensor(name, options, |t| self.read_tensor(t, t.dtype, options))
     }
@@ -62,7 +63,7 @@ impl Container {
     /// The tensor as another dtype: `F32`, `F16` or `BF16` for scheme `int8`.
     ///
     /// # Errors
-    /// The tensor cannot be had as `dtype`, is damaged, or would take more memory than a file that is not
+    /// The tensor cannot be converted to `dtype`, is damaged, or would take more memory than a file that is not
     /// [trusted](crate::OpenOptions::trusted) may ask for.
     pub fn read_as(&self, name: &str, dtype: Dtype, options: &DecodeOptions) -> Result<AlignedBytes> {
         self.with_tensor(name, options, |t| self.read_tensor(t, dtype, options))
@@ -90,7 +91,7 @@ impl Container {
         Ok(scales.values(&self.reader.segment_with(&scales.segment, options.verify, &options.cancel)?))
     }
 
-    /// Refuses a tensor that would take more memory than a file that is not trusted may ask for: `decoded` bytes.
+    /// Refuses a tensor that would take more memory, `decoded` bytes, than an untrusted file may ask for.
     pub(crate) fn check_decoded(&self, tensor: &StoredTensor, decoded: usize, advice: &'static str) -> Result<()> {
         trust::check_decoded(self.trusted(), tensor.stored_bytes, decoded as u64, advice)
     }
@@ -104,7 +105,7 @@ impl Container {
             return self.open_joined(tensor, options)?.read(options);
         }
         let opened = self.open_plane(tensor.plane(), options)?;
-        // Read in any case: what nothing is multiplied by may be damaged, too.
+        // Scales are read in any case, because those that nothing is multiplied by may be damaged, too.
         let scales = tensor.scales.as_ref().map(|s| self.read_scales(s, options)).transpose()?;
         let (Some(stored), Some(scales)) = (tensor.symbol_scales(), scales) else {
             let plane = opened.plane()?;
@@ -121,14 +122,14 @@ impl Container {
     }
 }
 
-/// That there are none.
+/// The error for a tensor without symbols.
 pub(super) fn no_symbols(tensor: &StoredTensor) -> Error {
     let StoredTensor { dtype, scheme, .. } = tensor;
     Error::input(format!("a {dtype} tensor of scheme {scheme} has no symbols")).advice("read its values")
 }
 
-/// An error with its place in the file: coders count places from the start of what they are given, which begins at `base` of the data
-/// segment.
+/// An error with its position in the file: coders count from the start of their input, which begins at `base` of the
+/// data segment.
 pub(super) fn placed(plane: &StoredPlane, base: usize, error: Error) -> Error {
     if error.kind() == ErrorKind::Cancelled {
         return error;
@@ -142,24 +143,24 @@ pub(super) fn placed(plane: &StoredPlane, base: usize, error: Error) -> Error {
 }
 
 impl OpenPlane<'_> {
-    /// The plane, its structure checked.
+    /// The plane, structurally checked.
     pub fn plane(&self) -> Result<Plane<'_>> {
         Plane::new(self.bytes.source(self.stored.form), self.isa).map_err(|e| self.at_data(e))
     }
 
-    /// The error of a coder, with its place in the file.
+    /// A coder's error, with its position in the file.
     pub fn at_data(&self, error: Error) -> Error {
         placed(self.stored, 0, error)
     }
 
-    /// Compares the hash of all decoded bytes with the one that they should have.
+    /// Compares the hash of all decoded bytes with the expected one.
     pub(super) fn compare(&self, found: Hash) -> Result<()> {
         self.stored.hash.check(found).map_err(|e| e.offset(self.stored.data.offset))
     }
 
     /// All symbols (or bytes) of the plane.
     pub fn symbols(&self, options: &DecodeOptions) -> Result<Vec<i8>> {
-        // Memory is asked for once the plane's parts are known to fit its size.
+        // Memory is allocated once the plane's parts are known to fit its size.
         let plane = self.plane()?;
         let mut out = try_vec(self.stored.elements)?;
         self.decode_into(&plane, &mut out, options)?;

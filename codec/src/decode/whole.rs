@@ -1,4 +1,4 @@
-//! Whole tensors, from their beginning to their end, without holding them.
+//! Decodes whole tensors from beginning to end, without holding them.
 
 use half::{bf16, f16};
 
@@ -13,18 +13,17 @@ use crate::stored::StoredTensor;
 use crate::tensor::{AlignedBytes, Dtype};
 use crate::trust;
 
-/// Symbols that become values at once.
+/// Symbols that are converted to values at once.
 const SLICE: usize = 1 << 20;
 
-/// Takes the bytes of a tensor in order.
+/// Receives the bytes of a tensor in order.
 pub type Bytes<'a> = dyn FnMut(&[u8]) -> Result<()> + Send + 'a;
 
 impl Container {
-    /// Decodes a tensor, compares all its hashes, and finds out whether all values that scheme `int8` gives are finite. Memory is
-    /// bounded: by the stored bytes and some tens of MB, whatever they decode to.
+    /// Decodes a tensor, compares all its hashes, and checks that all values that scheme `int8` gives are finite.
+    /// Memory is bounded by the stored bytes and some tens of MB, whatever they decode to.
     ///
-    /// # Errors
-    /// There is no such tensor, or it is damaged.
+    /// # Errors There is no such tensor, or it is damaged.
     ///
     /// ```
     /// # fn main() -> wcodec::Result<()> {
@@ -43,13 +42,13 @@ impl Container {
         self.pass(name, &options, |pass| pass.check(&options))
     }
 
-    /// Gives the bytes that [`read`](Self::read) returns to `sink`, in order. Of a matrix that is stored transposed all symbols are
-    /// held meanwhile; of others nothing that grows with the tensor.
+    /// Passes the bytes that [`read`](Self::read) returns to `sink`, in order. For a matrix that is stored transposed
+    /// all symbols are held meanwhile; for others nothing that grows with the tensor.
     pub(crate) fn read_in_order(&self, name: &str, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
         self.pass(name, options, |pass| pass.bytes(options, sink))
     }
 
-    /// Opens a tensor to go through it.
+    /// Opens a tensor for a pass over it.
     pub(crate) fn pass<R: Send>(
         &self,
         name: &str,
@@ -62,14 +61,14 @@ impl Container {
             } else {
                 Elements::Plane(self.open_plane(tensor.plane(), options)?)
             };
-            // Read in any case: what nothing is multiplied by may be damaged, too.
+            // Scales are read in any case, because those that nothing is multiplied by may be damaged, too.
             let scales = tensor.scales.as_ref().map(|s| self.read_scales(s, options)).transpose()?;
             work(&Pass { container: self, tensor, opened, scales: scales.unwrap_or_default() })
         })
     }
 }
 
-/// A tensor whose segments were read, to be gone through.
+/// A tensor whose segments have been read, ready for a pass over it.
 pub(crate) struct Pass<'a> {
     container: &'a Container,
     tensor: &'a StoredTensor,
@@ -77,11 +76,11 @@ pub(crate) struct Pass<'a> {
     scales: Vec<f32>,
 }
 
-/// Where a tensor's elements, or the symbols that become them, are.
+/// The source of a tensor's elements, or of the symbols that they are computed from.
 enum Elements<'a> {
-    /// In a plane of their own.
+    /// A single plane.
     Plane(OpenPlane<'a>),
-    /// To be put together of planes.
+    /// Several planes, joined.
     Joined(OpenJoined<'a>),
 }
 
@@ -91,13 +90,13 @@ impl Pass<'_> {
         self.tensor
     }
 
-    /// The scales that symbols are multiplied by; `None` where the elements themselves are stored.
+    /// The scales that symbols are multiplied by; `None` if the elements themselves are stored.
     pub fn scales(&self) -> Option<Scales<'_>> {
         let stored = self.tensor.symbol_scales()?;
         Some(Scales::new(stored.granularity, stored.offset, self.tensor.plane().form.matrix.2, &self.scales, 0))
     }
 
-    /// Gives all symbols, where the scheme makes such, to `sink`, in the order of the matrices.
+    /// Passes all symbols, if the scheme has any, to `sink`, in the order of the matrices.
     ///
     /// # Errors
     /// There are none, or they are damaged.
@@ -126,7 +125,7 @@ impl Pass<'_> {
         self.symbols(options, &mut |begin, symbols| suspects.check(begin, symbols))
     }
 
-    /// Gives the tensor's bytes to `sink`, in its own order.
+    /// Passes the tensor's bytes to `sink`, in its own order.
     pub fn bytes(&self, options: &DecodeOptions, sink: &mut Bytes<'_>) -> Result<()> {
         match (self.scales(), self.tensor.dtype) {
             (None, _) => match &self.opened {
