@@ -1,6 +1,6 @@
 //! The container: header, segments, index. `FORMAT.md` sections 1 and 2.
 //!
-//! This module stores ids and bytes and knows no algorithm: names of schemes and coders are strings to it.
+//! This module stores ids and bytes and knows no algorithms: names of schemes and coders are plain strings to it.
 
 mod ahead;
 mod hash;

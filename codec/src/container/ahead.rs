@@ -1,4 +1,4 @@
-//! Bytes of a file that are read before they are asked for, into memory of bounded size.
+//! Read-ahead of a file's bytes into memory of bounded size.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -10,40 +10,40 @@ use crate::error::{Error, Result};
 use crate::file::{Handle, InputFile, PageBuffer, Readers, pages};
 use crate::tensor::AlignedBytes;
 
-/// Bytes that a thread reads at once, and that a buffer has at most.
+/// Bytes that a thread reads at once, and the largest size of a buffer.
 const PIECE: u64 = 1 << 20;
-/// How often a thread that waits looks whether it is to stop.
+/// The interval at which a waiting thread checks whether to stop.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Offset and length of bytes that are read together.
 pub(crate) type Span = (u64, u64);
 
-/// What reading ahead has done so far.
+/// Counters of the work that read-ahead has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AheadFacts {
     /// Bytes that it may hold.
     pub ring: usize,
-    /// Bytes that it has held at most.
+    /// The most bytes that it has held.
     pub most: usize,
-    /// Whether it reads beside the system's page cache.
+    /// Whether it bypasses the system's page cache.
     pub direct: bool,
-    /// Bytes of the file that it is for.
+    /// Bytes of the file that it covers.
     pub covers: u64,
-    /// Reads that found their bytes here, or on their way.
+    /// Reads whose bytes were here already, or on their way.
     pub ahead: u64,
-    /// Reads that did not.
+    /// Reads whose bytes were not.
     pub late: u64,
 }
 
-/// Reads what it is told will be wanted, in that order, with threads of its own, as far as its memory goes; what was read leaves it when it is
-/// taken. Nothing of a file that was changed is given to anybody.
+/// Reads announced spans of a file in order, on its own threads, as far as its memory allows; a span's bytes are freed
+/// when they are taken. Nothing is returned from a file that has changed.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     shared: Arc<Shared>,
     readers: Readers,
-    /// What of the file it is for, sorted.
+    /// The ranges of the file that it covers, sorted.
     covers: Vec<Range<u64>>,
-    /// A process that was forked from this one has none of its threads.
+    /// The process that started the threads: a fork of it has none of them.
     process: u32,
 }
 
@@ -58,12 +58,12 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// To be read, in this order.
+    /// Spans still to be read, in this order.
     wanted: VecDeque<Span>,
     items: HashMap<Span, Item>,
-    /// Bytes of all buffers that are in use.
+    /// Bytes of all buffers in use.
     used: usize,
-    /// Those of [`PIECE`] bytes that are not.
+    /// Unused buffers of [`PIECE`] bytes.
     spare: Vec<PageBuffer>,
     number: u64,
     most: usize,
@@ -71,7 +71,7 @@ struct State {
     late: u64,
 }
 
-/// A span that is being read, or was.
+/// A span that is being read, or has been.
 #[derive(Debug)]
 struct Item {
     number: u64,
@@ -87,28 +87,28 @@ enum Piece {
     Done(PageBuffer),
 }
 
-/// The pieces of a span: each lies in pages that no buffer is too small for.
+/// The pieces of a span; the pages of each fit a buffer.
 fn pieces((offset, length): Span) -> impl Iterator<Item = Range<u64>> {
     let end = offset + length;
     (offset / PIECE..end.div_ceil(PIECE)).map(move |i| (i * PIECE).max(offset)..((i + 1) * PIECE).min(end))
 }
 
-/// Bytes of the buffers that a span is read to.
+/// Bytes of the buffers that hold a span.
 fn room_of(span: Span) -> usize {
     pieces(span).map(|piece| buffer_of(&piece)).sum()
 }
 
-/// Bytes of the buffer that a piece is read to.
+/// Bytes of the buffer that holds a piece.
 fn buffer_of(piece: &Range<u64>) -> usize {
     let around = pages(piece);
     (around.end - around.start) as usize
 }
 
 impl ReadAhead {
-    /// For these ranges of the file, with `ring` bytes of memory.
+    /// Starts read-ahead for these ranges of the file, with `ring` bytes of memory.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system refuses a thread.
     pub fn new(
         file: Arc<InputFile>,
         mut covers: Vec<Range<u64>>,
@@ -123,13 +123,13 @@ impl ReadAhead {
         Ok(Self { shared: Arc::new(shared), readers, covers, process: std::process::id() })
     }
 
-    /// Whether the byte at `offset` is one of those that it is for.
+    /// Whether the byte at `offset` is in a covered range.
     pub fn covers(&self, offset: u64) -> bool {
         let next = self.covers.partition_point(|r| r.start <= offset);
         next.checked_sub(1).is_some_and(|i| self.covers[i].contains(&offset))
     }
 
-    /// Has these read, in this order. What was wanted before and is not now is forgotten.
+    /// Announces spans to be read, in this order. Spans announced earlier but not now are dropped.
     pub fn want(&self, spans: impl IntoIterator<Item = Span>) {
         if !self.is_here() {
             return;
@@ -137,7 +137,7 @@ impl ReadAhead {
         let mut seen = HashSet::new();
         let spans: Vec<Span> = spans.into_iter().filter(|s| s.1 > 0 && seen.insert(*s)).collect();
         let mut state = self.shared.state();
-        // What comes later makes room for what comes first.
+        // Later spans make room for earlier ones.
         let mut room = self.shared.ring;
         let kept: HashSet<Span> = spans
             .iter()
@@ -154,7 +154,7 @@ impl ReadAhead {
         self.shared.begin_some(&mut state, &self.readers.handle());
     }
 
-    /// The bytes of a span, as soon as they are there; nothing where they are not on their way.
+    /// The bytes of a span, once they have been read; `None` if they are not being read.
     pub fn take(&self, offset: u64, length: u64, cancel: &Cancel) -> Option<Result<AlignedBytes>> {
         if !self.is_here() {
             return None;
@@ -204,12 +204,12 @@ impl ReadAhead {
             let to = (piece.start - span.0) as usize..(piece.end - span.0) as usize;
             out[to.clone()].copy_from_slice(&buffer[begin..begin + to.len()]);
         }
-        // A writer may have been at work meanwhile.
+        // The file may have been written to meanwhile.
         self.shared.file.check_unchanged()?;
         Ok(out)
     }
 
-    /// What it has done so far.
+    /// Counters of the work done so far.
     pub fn facts(&self) -> AheadFacts {
         let covers = self.covers.iter().map(|r| r.end - r.start).sum();
         let state = self.shared.state();
@@ -217,14 +217,15 @@ impl ReadAhead {
         AheadFacts { ring, most: state.most, direct, covers, ahead: state.ahead, late: state.late }
     }
 
-    /// Asked before any lock is touched: a thread of the parent may have held it when this process was forked.
+    /// Whether this process owns the threads. Checked before any lock is taken: a thread of the parent may have held it
+    /// during the fork.
     fn is_here(&self) -> bool {
         self.process == std::process::id()
     }
 }
 
 impl State {
-    /// Drops a span. What is being read of it counts until that is done.
+    /// Drops a span. Memory for pieces that are being read counts until those reads end.
     fn forget(&mut self, span: &Span) {
         let Some(item) = self.items.remove(span) else { return };
         for (range, piece) in pieces(*span).zip(item.pieces) {
@@ -249,7 +250,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins what is wanted next, as far as there is room.
+    /// Starts the next spans, as far as there is room.
     fn begin_some(self: &Arc<Self>, state: &mut State, readers: &Handle) {
         while let Some(&span) = state.wanted.front() {
             let size = room_of(span);
@@ -258,7 +259,7 @@ impl Shared {
             }
             state.wanted.pop_front();
             if size > self.ring {
-                // It will be read when it is asked for, piece by piece.
+                // The span will be read piece by piece when it is asked for.
                 continue;
             }
             state.used += size;
@@ -274,12 +275,12 @@ impl Shared {
             });
             readers.add(tasks, false);
         }
-        // Buffers that wait for their use count, too.
+        // Spare buffers count, too.
         let room = self.ring.saturating_sub(state.used) / PIECE as usize;
         state.spare.truncate(room);
     }
 
-    /// Reads a piece, unless nobody wants it any more.
+    /// Reads a piece, unless its span was dropped.
     fn read(self: &Arc<Self>, span: Span, number: u64, i: usize, piece: &Range<u64>, readers: &Handle) {
         let size = buffer_of(piece);
         let mut state = self.state();
@@ -297,7 +298,7 @@ impl Shared {
         let mut state = self.state();
         let Some(item) = state.items.get_mut(&span).filter(|item| item.number == number) else {
             state.used -= size;
-            // There is room for what is wanted now.
+            // The dropped span's memory is free for other spans.
             self.begin_some(&mut state, readers);
             return;
         };
@@ -307,7 +308,7 @@ impl Shared {
                 item.left -= 1;
             }
             Err(e) => {
-                // Nothing is held for it any more, but it counts until the span is dropped.
+                // The buffer is gone, but its bytes count until the span is dropped.
                 item.pieces[i] = Piece::Waits;
                 item.failed.get_or_insert(e);
             }
@@ -351,7 +352,7 @@ mod tests {
                 ahead.want(spans.iter().copied());
                 for &(at, n) in &spans {
                     let taken = ahead.take(at, n, &go);
-                    // What the memory has no room for is not read ahead.
+                    // A span larger than the memory is not read ahead.
                     assert_eq!(taken.is_none(), n > 4 << 20);
                     if let Some(taken) = taken {
                         assert!(taken.unwrap()[..] == bytes[at as usize..(at + n) as usize], "{n} at {at}");
@@ -377,10 +378,10 @@ mod tests {
             let first = turn * 7 % 14;
             ahead.want([(first << 20, 1 << 20), ((first + 1) << 20, 1 << 20), (3, 10)]);
             if turn % 3 == 0 {
-                // Out of order, twice, and what nobody has announced.
+                // Takes spans out of order, and one of them twice, the second time unannounced.
                 for (at, again) in [(first + 1, false), (first + 1, true), (first, false)] {
                     let taken = ahead.take(at << 20, 1 << 20, &go);
-                    // It may be that what was wanted before is still being read, so that there is no room yet.
+                    // A span announced earlier may still be being read, so there may be no room yet.
                     assert!(taken.is_none() || !again);
                     let at = (at << 20) as usize;
                     assert!(taken.is_none_or(|t| t.unwrap()[..] == bytes[at..at + (1 << 20)]));
@@ -402,11 +403,11 @@ mod tests {
         ahead.want([(0, 100), (1 << 20, 3 << 20)]);
         assert!(ahead.take(0, 100, &go).unwrap().is_ok());
         std::fs::OpenOptions::new().write(true).open(dir.path().join("f")).unwrap().set_len(1 << 20).unwrap();
-        // What was read before is not given out either.
+        // Bytes read before the change are not returned either.
         let e = ahead.take(1 << 20, 3 << 20, &go).unwrap().unwrap_err();
         assert!(e.kind() == ErrorKind::Corrupt && e.to_string().contains("changed while it was open"), "{e}");
         assert_eq!(ahead.shared.state().used, 0);
-        // A thread that never comes to read.
+        // A read that never starts, because the thread is blocked.
         let (stop, wait) = std::sync::mpsc::channel::<()>();
         ahead.readers.add([Box::new(move || wait.recv().unwrap_or_default()) as Box<dyn FnOnce() + Send>], false);
         ahead.want([(0, 100)]);

@@ -41,7 +41,7 @@ impl<'de> Deserialize<'de> for Hash {
 }
 
 impl Hash {
-    /// Compares this hash with the one that decoded bytes have.
+    /// Checks that decoded bytes have this hash.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt).
@@ -58,7 +58,7 @@ pub fn hash(bytes: &[u8]) -> Hash {
     Hash(xxhash_rust::xxh3::xxh3_64(bytes))
 }
 
-/// [`hash()`] of bytes that come one part after the other.
+/// [`hash()`] of bytes that arrive in parts.
 #[derive(Default)]
 pub(crate) struct Hasher(xxhash_rust::xxh3::Xxh3Default);
 

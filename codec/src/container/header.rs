@@ -5,16 +5,16 @@ use crate::error::{Error, Result};
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
-/// First bytes of a container. Not text, and a line feed shows a transfer that mangled line ends.
+/// First bytes of a container. They are not text, and their line feed reveals a transfer that changed line ends.
 pub const MAGIC: [u8; 8] = *b"\x89WCODEC\n";
-/// Major and minor version of what this crate writes, unless it uses what only later readers know.
+/// Major and minor version of the files that this crate writes, unless they use features of later versions.
 pub const VERSION: (u16, u16) = (1, 0);
-/// The version of files that do.
+/// The version of files with features of format 1.1.
 pub const LATER_VERSION: (u16, u16) = (1, 1);
-/// The version of files that have planes of layout `quad`.
+/// The version of files with planes of layout `quad`.
 pub const LATEST_VERSION: (u16, u16) = (1, 2);
 
-/// The version of files that have tensors of scheme `opaque`.
+/// The version of files with tensors of scheme `opaque`.
 pub const NEWEST_VERSION: (u16, u16) = (1, 3);
 
 /// The header of a container.
@@ -22,7 +22,7 @@ pub const NEWEST_VERSION: (u16, u16) = (1, 3);
 pub struct Header {
     /// Major and minor version of the format.
     pub version: (u16, u16),
-    /// Where the index begins, bytes.
+    /// Offset of the index, bytes.
     pub index_offset: u64,
     /// Length of the index, bytes.
     pub index_length: u64,
@@ -52,7 +52,7 @@ impl Header {
     /// Reads and checks the first bytes of a file of `file_length` bytes.
     ///
     /// # Errors
-    /// The checks of `FORMAT.md` section 1, in its order.
+    /// A check of `FORMAT.md` section 1 fails; the checks run in the order of that section.
     pub fn from_bytes(bytes: &[u8], file_length: u64) -> Result<Self> {
         let Some(b) = bytes.first_chunk::<HEADER_BYTES>() else {
             let what = if bytes.is_empty() {

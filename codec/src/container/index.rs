@@ -1,6 +1,6 @@
-//! The index: one JSON object that says what is in the file.
+//! The index: one JSON object that describes the contents of the file.
 //!
-//! Memory for it is a small multiple of its text, whatever that is: what may hold any JSON stays text.
+//! Parsing takes memory of a small multiple of the text, whatever the text is: values that may hold any JSON stay text.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,17 @@ use crate::tensor::Dtype;
 
 /// Value of `format`.
 const FORMAT: &str = "wcodec";
-/// The feature that files name which development versions wrote while format 1.1 could still change.
+/// The feature named by files that development versions wrote while format 1.1 could still change.
 const DRAFT: &str = "draft-1.1";
-/// The scheme of tensors whose dtype is another than those of this crate: bytes as in scheme `raw`, and what the source says of them.
+/// The scheme of tensors with dtypes that this crate does not know: bytes as in scheme `raw`, and the source's
+/// description of them.
 pub(crate) const OPAQUE: &str = "opaque";
 /// Features that this crate knows. Versions 1.0 to 1.3 define none.
 const KNOWN_FEATURES: &[&str] = &[];
 
-/// Reads a type from a JSON object alone. What serde derives takes a list of the values as well, in the order of the fields, which
-/// is no index (`FORMAT.md` section 2), and nothing that handles entries by their keys.
+/// Deserializes a type from a JSON object alone. The code that serde derives also accepts a list of the values, in the
+/// order of the fields, which is not an index (`FORMAT.md` section 2) and would break code that handles entries by
+/// their keys.
 macro_rules! only_objects {
     ($($ty:ident),*) => {$(
         impl<'de> Deserialize<'de> for $ty {
@@ -54,10 +56,10 @@ macro_rules! only_objects {
     )*};
 }
 
-// `remote = "Self"` has serde derive the functions that these call.
+// `remote = "Self"` makes serde derive the functions that these call.
 only_objects!(Index, TableEntry, TensorEntry, Quality, ScalesEntry, PlaneEntry);
 
-/// The index. Keys that it does not know are ignored; the bytes as stored remain available from the reader.
+/// The index. Keys that it does not know are ignored; the reader still has the bytes as stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 #[allow(missing_docs)]
@@ -77,7 +79,7 @@ pub struct Index {
     pub aliases: BTreeMap<String, String>,
 }
 
-/// Reads names of features. Of those that this crate does not know only the first is kept, since it is refused.
+/// Reads names of features. Of the unknown ones only the first is kept, since it leads to an error anyway.
 fn known_features<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
     struct Visitor;
     impl<'de> serde::de::Visitor<'de> for Visitor {
@@ -130,14 +132,14 @@ fn unique_keys<'de, D: serde::Deserializer<'de>>(d: D) -> Result<BTreeMap<String
 #[allow(missing_docs)]
 pub struct TableEntry {
     pub coder: CompactString,
-    /// Of tables that are for planes of one layout only.
+    /// Set for tables that are for planes of one layout only.
     #[serde(default, deserialize_with = "text_or_nothing", skip_serializing_if = "Option::is_none")]
     pub layout: Option<CompactString>,
     pub bits: u32,
     pub data: Segment,
 }
 
-/// How a tensor is seen as matrices: `[count, rows, cols, row_axis]`.
+/// A tensor as matrices: `[count, rows, cols, row_axis]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(usize, usize, usize, usize)", into = "(usize, usize, usize, usize)")]
 #[allow(missing_docs)]
@@ -152,8 +154,8 @@ impl MatrixEntry {
     /// Elements of all matrices.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`](crate::ErrorKind::Format): a product of some of the numbers, zeros aside, is 2^63 or more, so that
-    /// nobody else need check the products of parts.
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): a product of some of the numbers, leaving out zeros, is 2^63 or
+    /// more, so that no caller need check partial products.
     pub fn elements(&self) -> Result<usize> {
         let parts = [self.count, self.rows, self.cols];
         let product = parts.iter().try_fold(1usize, |n, &part| n.checked_mul(part.max(1)));
@@ -195,36 +197,37 @@ pub struct TensorEntry {
     pub planes: Vec<PlaneEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<Quality>,
-    /// Looked at in scheme `opaque` only: whatever it holds.
+    /// Any JSON; interpreted in scheme `opaque` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Box<RawValue>>,
 }
 
-/// Measured figures. Others that the file has remain in the index as stored.
+/// Measured figures. Other figures of the file remain in the index as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct Quality {
     /// Order-0 entropy of the symbols, bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entropy: Option<f64>,
-    /// Root of the mean square of decoded - source, over that of the source.
+    /// RMS of decoded - source, divided by the RMS of the source.
     #[serde(default, deserialize_with = "number_or_nothing", skip_serializing_if = "Option::is_none")]
     pub error: Option<f64>,
 }
 
-/// Reads a key that version 1.0 does not know, and so may hold anything.
+/// Reads a key that version 1.0 does not define, and that may therefore hold anything.
 fn number_or_nothing<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<f64>, D::Error> {
     let text = Option::<Box<RawValue>>::deserialize(d)?;
     Ok(text.and_then(|text| serde_json::from_str(text.get()).ok()))
 }
 
-/// Reads a key that version 1.0 does not know. What is no text is kept as a text that names nothing.
+/// Reads a key that version 1.0 does not define. A value that is not text is kept as a text that names nothing.
 fn text_or_nothing<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<CompactString>, D::Error> {
     let text = Option::<Box<RawValue>>::deserialize(d)?;
     Ok(text.map(|text| serde_json::from_str(text.get()).unwrap_or_else(|_| text.get().chars().take(32).collect())))
 }
 
-/// Reads a list that nearly always has one element. Vectors grow to four, and there may be 50,000 of these.
+/// Reads a list that nearly always has one element, with exact capacity: vectors grow to four, and there may be 50,000
+/// of these.
 fn few<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
     struct Visitor<T>(std::marker::PhantomData<T>);
     impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
@@ -251,7 +254,7 @@ pub struct ScalesEntry {
     pub per: CompactString,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<usize>,
-    /// Looked at in scheme `rate` only: whatever it holds.
+    /// Any JSON; interpreted in scheme `rate` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Box<RawValue>>,
     pub data: Segment,
@@ -290,7 +293,7 @@ pub struct PlaneEntry {
 }
 
 impl PlaneEntry {
-    /// Its segments and what they hold.
+    /// Its segments and descriptions of their contents.
     pub fn segments(&self) -> impl Iterator<Item = (&'static str, &Segment)> {
         self.offsets
             .iter()
@@ -301,10 +304,10 @@ impl PlaneEntry {
 }
 
 impl TensorEntry {
-    /// What the source said of a tensor of scheme `opaque`; nothing of others.
+    /// The source's description of a tensor of scheme `opaque`; `None` for other schemes.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`](crate::ErrorKind::Format): it is not said, or contradicts the entry.
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): the description is missing or contradicts the entry.
     pub(crate) fn opaque(&self) -> Result<Option<Opaque>> {
         if self.scheme != OPAQUE {
             return Ok(None);
@@ -319,14 +322,14 @@ impl TensorEntry {
         Ok(Some(said))
     }
 
-    /// Its segments and what they hold, tables excluded.
+    /// Its segments and descriptions of their contents, tables excluded.
     pub fn segments(&self) -> impl Iterator<Item = (&'static str, &Segment)> {
         self.scales.iter().map(|s| ("scales", &s.data)).chain(self.planes.iter().flat_map(PlaneEntry::segments))
     }
 }
 
 impl Index {
-    /// An index of nothing.
+    /// An empty index.
     pub fn new() -> Self {
         Self {
             format: FORMAT.to_owned(),
@@ -340,7 +343,7 @@ impl Index {
         }
     }
 
-    /// The first version of the format that has all that the index names.
+    /// The first version of the format that has all features that the index uses.
     pub(crate) fn version(&self) -> (u16, u16) {
         let later = [SchemeKind::Lossless, SchemeKind::Rate].map(SchemeKind::name);
         let schemes = self.tensors.iter().any(|t| later.contains(&t.scheme.as_str()));
@@ -356,17 +359,17 @@ impl Index {
         }
     }
 
-    /// Sets `config` and `files` of the model.
+    /// Sets the model's `config` and `files`.
     ///
     /// # Errors
-    /// It cannot be written as JSON.
+    /// The value cannot be written as JSON.
     pub fn set_model(&mut self, model: Option<&serde_json::Value>) -> Result<()> {
         let text = model.map(serde_json::value::to_raw_value).transpose();
         self.model = text.map_err(|e| Error::input(format!("metadata cannot be written: {e}")))?;
         Ok(())
     }
 
-    /// Parses the stored form and checks what concerns the file as a whole.
+    /// Parses the stored form and checks properties of the file as a whole.
     ///
     /// # Errors
     /// [`ErrorKind::Format`](crate::ErrorKind::Format) for JSON that is not an index, and

@@ -6,14 +6,14 @@ use std::ops::Deref;
 
 use crate::tensor::AlignedBytes;
 
-/// Bytes of a block of a file that grows.
+/// The largest size of a growing block, bytes.
 const BLOCK: usize = 64 << 20;
-/// Bytes that are worth a block of their own.
+/// The fewest bytes that get a block of their own.
 const LEAST: usize = 64 << 10;
 
-/// What a container can be written to.
+/// A destination that a container can be written to.
 pub(crate) trait Sink: Write + Seek {
-    /// Writes bytes that nobody else has a use for.
+    /// Writes bytes, taking ownership of them.
     fn take(&mut self, bytes: Bytes) -> Result<()> {
         self.write_all(&bytes)
     }
@@ -21,7 +21,7 @@ pub(crate) trait Sink: Write + Seek {
 
 impl Sink for File {}
 
-/// Bytes as those have them that make them.
+/// Owned bytes, in the form in which they were made.
 pub(crate) enum Bytes {
     Plain(Vec<u8>),
     Aligned(AlignedBytes),
@@ -38,19 +38,20 @@ impl Deref for Bytes {
     }
 }
 
-/// Bytes that are written front to back and read anywhere. They are in blocks, so that a file of many gigabytes grows without being
-/// copied, and takes no more than it has. What is large and handed over becomes a block as it is.
+/// Bytes that are written front to back and read anywhere. They are in blocks, so that a file of many gigabytes grows
+/// without being copied, and takes no more memory than it has bytes. A large buffer that is handed over becomes a block
+/// without a copy.
 pub(crate) struct MemoryFile {
-    /// Where each block begins, and what it has. Only the last may be empty.
+    /// Blocks, each with its offset. Only the last may be empty.
     blocks: Vec<(u64, Bytes)>,
-    /// Bytes of a block that grows, at most.
+    /// The largest size of a growing block, bytes.
     block: usize,
-    /// Whether what is handed over is copied, too.
+    /// Whether buffers that are handed over are copied, too.
     in_one: bool,
-    /// Whether the last block is one that grows.
+    /// Whether the last block can still grow.
     open: bool,
     length: u64,
-    /// Where the next byte is written.
+    /// The offset of the next write.
     position: u64,
 }
 
@@ -61,24 +62,24 @@ impl std::fmt::Debug for MemoryFile {
 }
 
 impl MemoryFile {
-    /// An empty one.
+    /// An empty file.
     pub fn new() -> Self {
         Self { blocks: Vec::new(), block: BLOCK, in_one: false, open: false, length: 0, position: 0 }
     }
 
-    /// An empty one of one block, whatever its length.
+    /// An empty file that stays one block, whatever its length.
     pub fn in_one() -> Self {
         Self { block: usize::MAX, in_one: true, ..Self::new() }
     }
 
-    /// These bytes.
+    /// A file with these bytes.
     pub fn of(bytes: Vec<u8>) -> Self {
         let length = bytes.len() as u64;
         let blocks = if bytes.is_empty() { Vec::new() } else { vec![(0, Bytes::Plain(bytes))] };
         Self { blocks, length, position: length, ..Self::in_one() }
     }
 
-    /// The bytes of [`in_one`](Self::in_one).
+    /// The bytes of a file made by [`in_one`](Self::in_one).
     pub fn into_bytes(mut self) -> Vec<u8> {
         debug_assert!(self.blocks.len() < 2);
         match self.blocks.pop() {
@@ -88,12 +89,12 @@ impl MemoryFile {
         }
     }
 
-    /// Bytes.
+    /// The length in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Fills `out` with the bytes from `offset` on; whether there are as many.
+    /// Fills `out` with the bytes from `offset` on; returns whether there are enough.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> bool {
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.length) {
             return false;
@@ -110,7 +111,7 @@ impl MemoryFile {
         true
     }
 
-    /// The number of the block that has the byte at `offset`, which there is.
+    /// The index of the block with the byte at `offset`, which must exist.
     fn block_at(&self, offset: u64) -> usize {
         self.blocks.partition_point(|(begin, _)| *begin <= offset) - 1
     }
@@ -125,7 +126,7 @@ impl MemoryFile {
         }
         let Some((_, Bytes::Plain(block))) = self.blocks.last_mut() else { unreachable!("a block that grows") };
         if block.capacity() == block.len() {
-            // Doubled, so that not each small piece moves all before it, but never beyond the block.
+            // Doubles the capacity, so that small writes do not each move all bytes, but never beyond the block size.
             let more = wanted.max(block.len()).min(self.block - block.len());
             block.try_reserve_exact(more).map_err(no_memory)?;
         }
@@ -135,7 +136,7 @@ impl MemoryFile {
 
 impl Sink for MemoryFile {
     fn take(&mut self, bytes: Bytes) -> Result<()> {
-        // Memory that is not used would be kept, too.
+        // A buffer with much unused capacity is copied, since that capacity would stay allocated.
         let loose = matches!(&bytes, Bytes::Plain(b) if b.capacity() - b.len() > b.len() / 8);
         if self.in_one || loose || bytes.len() < LEAST || self.position < self.length {
             return self.write_all(&bytes);
@@ -163,7 +164,7 @@ impl Write for MemoryFile {
             let number = self.block_at(self.position);
             let (begin, block) = &mut self.blocks[number];
             let at = (self.position - *begin) as usize;
-            // Only the header is written again, which nobody has handed over.
+            // Only the header is written twice, and it lies in a growing block.
             let Bytes::Plain(block) = block else { return Err(ErrorKind::Unsupported.into()) };
             let there = &mut block[at..];
             let n = there.len().min(bytes.len());
@@ -192,7 +193,7 @@ impl Seek for MemoryFile {
                 self.position = at;
                 Ok(at)
             }
-            // What nobody here asks for.
+            // The other variants are not used.
             _ => Err(ErrorKind::Unsupported.into()),
         }
     }

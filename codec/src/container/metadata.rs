@@ -1,15 +1,16 @@
-//! Keys of a container's metadata that are conventions. What they say is about the whole file: what copies some of its tensors leaves them out.
+//! Conventional keys of a container's metadata. Some describe the file as a whole: code that copies only part of the
+//! tensors leaves those out.
 
-/// Key of a container's metadata: the name of the file beside it that has the model's other tensors.
+/// Metadata key: the name of the file beside the container that has the model's other tensors.
 pub const REST_KEY: &str = "wcodec.rest";
-/// Key of a container's metadata: how bits were chosen, as JSON text.
+/// Metadata key: how bits were chosen, as JSON text.
 pub const PLAN_KEY: &str = "wcodec.plan";
-/// Key of a container's metadata: what the model's steps and levels were calibrated on, as JSON text.
+/// Metadata key: the data that the model's steps and levels were calibrated on, as JSON text.
 pub const CALIBRATION_KEY: &str = "wcodec.calibration";
-/// Key of a container's metadata: what was measured of the file, as JSON text.
+/// Metadata key: measurements of the file's quality, as JSON text.
 pub const QUALITY_KEY: &str = "wcodec.quality";
-/// Key of a container's metadata: what is to be known of codes that it has with the scales beside them, as JSON text.
+/// Metadata key: the description of stored codes whose scales are tensors beside them, as JSON text.
 pub const QUANTIZED_KEY: &str = "wcodec.quantized";
 
-/// Those that what has some of the tensors goes without.
+/// The keys that are left out when only part of the tensors is copied.
 pub const OF_THE_WHOLE: [&str; 3] = [REST_KEY, PLAN_KEY, QUALITY_KEY];

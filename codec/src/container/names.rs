@@ -1,4 +1,4 @@
-//! Finding tensors by their names.
+//! Lookup of tensors by name.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -7,7 +7,8 @@ use hashbrown::HashTable;
 use super::index::{Index, TensorEntry};
 use crate::error::{Error, Result};
 
-/// Where the tensors of an index are. It holds places, not names, of which a hostile index may have millions.
+/// The positions of an index's tensors by name. It holds positions, not names: a hostile index may have millions of
+/// names.
 #[derive(Debug)]
 pub struct Names {
     places: HashTable<usize>,
@@ -18,7 +19,7 @@ impl Names {
     /// The names of `index`.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`](crate::ErrorKind::Format): a name is empty or not unique, or an alias is one of no tensor.
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): a name is empty or not unique, or an alias has no tensor.
     pub fn of(index: &Index) -> Result<Self> {
         let tensors = &index.tensors;
         let mut names = Self { places: HashTable::with_capacity(tensors.len()), hasher: RandomState::new() };
@@ -30,7 +31,7 @@ impl Names {
             names.places.insert_unique(hash(&place), place, hash);
         }
         for (alias, target) in &index.aliases {
-            // An alias of an alias is no tensor's name.
+            // The target must be a tensor, so an alias of an alias is refused.
             if names.of_tensor(tensors, target).is_none() {
                 return Err(Error::format(format!("an alias of '{target}', which is not there")).tensor(alias));
             }
@@ -41,7 +42,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Where the tensor `name` of `index` is, or the one that it is an alias of.
+    /// The position in `index` of the tensor `name`, or of the one that it is an alias of.
     pub fn find(&self, index: &Index, name: &str) -> Option<usize> {
         self.of_tensor(&index.tensors, name).or_else(|| self.of_tensor(&index.tensors, index.aliases.get(name)?))
     }

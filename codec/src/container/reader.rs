@@ -1,4 +1,4 @@
-//! Opening and reading containers.
+//! Opens and reads containers.
 
 use std::ops::Range;
 use std::path::Path;
@@ -25,17 +25,17 @@ use crate::trust::OpenOptions;
 /// Bytes of a file in memory that one thread copies at once.
 const PIECE: usize = 2 << 20;
 
-/// Bytes from which on several threads look at an index.
+/// The length from which several threads check an index, bytes.
 const LARGE_INDEX: u64 = 4 << 20;
 
-/// Where the bytes are.
+/// The storage of a container's bytes.
 #[derive(Debug)]
 enum Storage {
     File(Arc<InputFile>),
     Memory(MemoryFile),
 }
 
-/// Bytes of a segment that are compared with its hash at once, where nobody wants the segment.
+/// Bytes of a segment that are hashed at once, if the segment itself is not needed.
 const COMPARED: u64 = 16 << 20;
 
 /// An open container. Opening reads the header and the index, whatever the size of the file; segments are read when
@@ -43,21 +43,21 @@ const COMPARED: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Reader {
     storage: Storage,
-    /// What reads some segments ahead.
+    /// The read-ahead of some segments.
     ahead: RwLock<Option<Arc<ReadAhead>>>,
     header: Header,
     index: Arc<Index>,
     names: Names,
     trusted: bool,
-    /// Whether this process has written it, to memory that nobody else has.
+    /// Whether this process wrote it, to memory that is not shared.
     ours: bool,
 }
 
 impl Reader {
-    /// Opens a file that is not trusted.
+    /// Opens an untrusted file.
     ///
     /// # Errors
-    /// `FORMAT.md` section 10; each names the file and the place.
+    /// `FORMAT.md` section 10; each names the file and the byte.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_with(path, &OpenOptions::default())
     }
@@ -65,13 +65,13 @@ impl Reader {
     /// Opens a file.
     ///
     /// # Errors
-    /// `FORMAT.md` section 10; each names the file and the place. [`ErrorKind::Input`](crate::ErrorKind::Input): the index is too
-    /// large for a file that is not trusted.
+    /// `FORMAT.md` section 10; each names the file and the byte. [`ErrorKind::Input`](crate::ErrorKind::Input): the
+    /// index is too large for an untrusted file.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self> {
         Self::new(Storage::File(Arc::new(InputFile::open(path)?)), options).map_err(|e| e.file(path))
     }
 
-    /// Opens a container in memory, which is not trusted.
+    /// Opens an untrusted container in memory.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -87,18 +87,18 @@ impl Reader {
         Self::new(Storage::Memory(MemoryFile::of(bytes)), options)
     }
 
-    /// Opens a container that this process wrote to memory, and so trusts.
+    /// Opens a container that this process wrote to memory, and therefore trusts.
     pub(crate) fn of(file: MemoryFile) -> Result<Self> {
         let options = OpenOptions { trusted: true, ..Default::default() };
         Ok(Self { ours: true, ..Self::new(Storage::Memory(file), &options)? })
     }
 
-    /// Whether this process has written it, to memory that nobody else has.
+    /// Whether this process wrote it, to memory that is not shared.
     pub(crate) fn is_ours(&self) -> bool {
         self.ours
     }
 
-    /// Fills `out` with the container's bytes from `offset` on, whatever they are.
+    /// Fills `out` with the container's bytes from `offset` on, unchecked.
     pub(crate) fn copy(&self, offset: u64, out: &mut [u8], cancel: &Cancel) -> Result<()> {
         match &self.storage {
             Storage::Memory(f) if f.read(offset, out) => Ok(()),
@@ -148,7 +148,7 @@ impl Reader {
         &self.index
     }
 
-    /// The index for those who keep it longer than the file.
+    /// The index, shared, for callers that keep it longer than the file.
     pub(crate) fn shared_index(&self) -> Arc<Index> {
         self.index.clone()
     }
@@ -156,7 +156,7 @@ impl Reader {
     /// The index as stored, unknown keys included.
     ///
     /// # Errors
-    /// It cannot be read, or is not the one that was there when the file was opened.
+    /// It cannot be read, or differs from the one read when the file was opened.
     pub fn index_json(&self) -> Result<String> {
         let bytes = read_index(&self.storage, &self.header, &Cancel::new()).map_err(|e| self.name(e))?;
         let text = String::from_utf8(bytes.to_vec());
@@ -171,15 +171,15 @@ impl Reader {
         }
     }
 
-    /// The tensor of this name, or the one that it is an alias of.
+    /// The tensor with this name, or the one that the name is an alias of.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input) where there is none; the name that is closest is suggested.
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input) if there is none; the error suggests the closest name.
     pub fn tensor(&self, name: &str) -> Result<&TensorEntry> {
         self.place(name).map(|i| &self.index.tensors[i])
     }
 
-    /// Where [`tensor`](Self::tensor) is in the index.
+    /// The position of [`tensor`](Self::tensor) in the index.
     pub fn place(&self, name: &str) -> Result<usize> {
         self.find(name).ok_or_else(|| {
             let advice = match self.near(name) {
@@ -190,18 +190,19 @@ impl Reader {
         })
     }
 
-    /// The same, for those who only ask whether there is one.
+    /// As [`place`](Self::place), but `None` instead of an error.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.names.find(&self.index, name)
     }
 
-    /// The name that was likely meant by one that is not there, aliases included: see [`near`](crate::names::near).
+    /// The closest name to one that does not exist, aliases included: see [`near`](crate::names::near).
     pub fn near(&self, name: &str) -> Option<&str> {
         let stored = self.index.tensors.iter().map(|t| t.name.as_str());
         near(name, stored.chain(self.index.aliases.keys().map(String::as_str)))
     }
 
-    /// The bytes of a segment; `verify` compares them with its hash. Read by all threads where one of a pool calls this.
+    /// The bytes of a segment; `verify` compares them with its hash. All threads read if this is called on a thread of
+    /// a pool.
     ///
     /// # Errors
     /// They cannot be read, their hash does not match, or `cancel` was used.
@@ -213,7 +214,7 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// Compares a segment with its hash, and holds little of it.
+    /// Compares a segment with its hash, holding little of it in memory.
     ///
     /// # Errors
     /// It cannot be read, the hash does not match, or `cancel` was used.
@@ -232,7 +233,7 @@ impl Reader {
         if hasher.hash() == segment.hash { Ok(()) } else { Err(self.name(segment.differs())) }
     }
 
-    /// Bytes of the container, which may have been read ahead.
+    /// Bytes of the container, from read-ahead if it has them.
     fn read(&self, offset: u64, length: u64, cancel: &Cancel) -> Result<AlignedBytes> {
         let read = match self.ahead().filter(|a| a.covers(offset)) {
             Some(ahead) => match ahead.take(offset, length, cancel) {
@@ -244,15 +245,15 @@ impl Reader {
         read.map_err(|e| self.name(e))
     }
 
-    /// What reads segments ahead, if anything does.
+    /// The read-ahead of segments, if there is one.
     pub(crate) fn ahead(&self) -> Option<Arc<ReadAhead>> {
         self.ahead.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has that read segments ahead, or nothing.
+    /// Sets or removes the read-ahead of segments.
     pub(crate) fn set_ahead(&self, ahead: Option<Arc<ReadAhead>>) {
         let before = std::mem::replace(&mut *self.ahead.write().unwrap_or_else(PoisonError::into_inner), ahead);
-        // Its threads end here, and not while others wait for the lock.
+        // Its threads end here, outside the lock, so that others do not wait for them.
         drop(before);
     }
 
@@ -264,7 +265,7 @@ impl Reader {
         }
     }
 
-    /// [`segment_with`](Self::segment_with), with nobody to stop it.
+    /// [`segment_with`](Self::segment_with), without cancellation.
     ///
     /// # Errors
     /// They cannot be read, or their hash does not match.
@@ -272,7 +273,7 @@ impl Reader {
         self.segment_with(segment, verify, &Cancel::new())
     }
 
-    /// Some bytes of a segment, which nothing is compared with.
+    /// Some bytes of a segment, not compared with any hash.
     pub(crate) fn part(&self, segment: &Segment, range: Range<u64>, cancel: &Cancel) -> Result<AlignedBytes> {
         if range.start > range.end || range.end > segment.length {
             return Err(self.name(
@@ -282,7 +283,7 @@ impl Reader {
         self.read(segment.offset + range.start, range.end - range.start, cancel)
     }
 
-    /// Names the file in `error` and, where the file is to blame, says what to do.
+    /// Adds the file's name to `error`, and advice if the file is to blame.
     pub fn name(&self, error: Error) -> Error {
         let error = error.of_container();
         match self.path() {
@@ -291,10 +292,10 @@ impl Reader {
         }
     }
 
-    /// Where padding between segments is not zero.
+    /// Checks that padding between segments is zero.
     ///
     /// # Errors
-    /// The place of the first such byte.
+    /// The offset of the first byte that is not.
     pub fn check_padding(&self) -> Result<()> {
         let mut ends: Vec<(u64, u64)> = self
             .index
@@ -335,7 +336,8 @@ fn check_hash(index: &[u8], header: &Header) -> Result<()> {
         .advice("restore the file, or encode the model again"))
 }
 
-/// The index and the names in it, after all checks that need nothing else of the file. On a thread of a pool, others help.
+/// The index and its names, after all checks that need nothing else of the file. On a thread of a pool, other threads
+/// help.
 fn checked_index(storage: &Storage, header: &Header, cancel: &Cancel) -> Result<(Index, Names)> {
     let bytes = storage.read(header.index_offset, header.index_length, false, cancel)?;
     let (hash, index) = both(|| check_hash(&bytes, header), || Index::from_bytes(&bytes));
@@ -356,7 +358,7 @@ fn checked_index(storage: &Storage, header: &Header, cancel: &Cancel) -> Result<
     Ok((index, names))
 }
 
-/// What both return, which on a thread of a pool run side by side.
+/// The results of both closures, which run in parallel on a thread of a pool.
 fn both<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + Send) -> (A, B) {
     if rayon::current_thread_index().is_some() { rayon::join(a, b) } else { (a(), b()) }
 }
@@ -365,7 +367,7 @@ fn all_segments(tensor: &TensorEntry) -> impl Iterator<Item = &Segment> {
     tensor.segments().map(|(_, s)| s)
 }
 
-/// Checks dtypes, shapes and numbers of tables.
+/// Checks dtypes, shapes and table numbers.
 fn check_tensors(index: &Index) -> Result<()> {
     for t in &index.tensors {
         let dtype = Dtype::from_name(&t.dtype).map_err(|e| e.tensor(&t.name).advice("upgrade wcodec"))?;
@@ -385,7 +387,7 @@ impl Storage {
         }
     }
 
-    /// `direct`: beside the system's page cache, if that can be.
+    /// `direct`: bypasses the system's page cache, if possible.
     fn read(&self, offset: u64, length: u64, direct: bool, cancel: &Cancel) -> Result<AlignedBytes> {
         let length = usize::try_from(length).map_err(|_| out_of_memory(usize::MAX))?;
         match self {
@@ -393,7 +395,7 @@ impl Storage {
             Storage::File(f) => f.read(offset, length, cancel),
             Storage::Memory(f) => {
                 let beyond = || Error::format("bytes beyond the end of the container").offset(offset);
-                // Asked first: what a damaged index says need not fit into memory.
+                // Checked first, because a length from a damaged index may exceed memory.
                 if offset.checked_add(length as u64).is_none_or(|end| end > f.length()) {
                     return Err(beyond());
                 }
@@ -402,7 +404,7 @@ impl Storage {
                     cancel.check()?;
                     if f.read(offset + (i * PIECE) as u64, piece) { Ok(()) } else { Err(beyond()) }
                 };
-                // In parallel as from files, and only where this is a thread of a pool.
+                // Copied in parallel, as files are read, but only on a thread of a pool.
                 if length > PIECE && rayon::current_thread_index().is_some() {
                     bytes.par_chunks_mut(PIECE).enumerate().try_for_each(read)?;
                 } else {

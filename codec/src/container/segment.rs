@@ -6,32 +6,32 @@ use super::hash::Hash;
 use super::header::HEADER_BYTES;
 use crate::error::{Error, Result};
 
-/// Segments of this length or more start on [`PAGE`] borders, so that they can be mapped or read unbuffered.
+/// Segments of this length or more start at multiples of [`PAGE`], so that they can be mapped or read unbuffered.
 const LARGE: u64 = 1 << 20;
 /// Alignment of large segments, bytes.
 const PAGE: u64 = 4096;
-/// Alignment of the others and of the index, bytes.
+/// Alignment of smaller segments and of the index, bytes.
 pub(crate) const SMALL_ALIGN: u64 = 16;
 
 /// A range of the file and the hash of its bytes; `[offset, length, hash]` in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, Hash)", into = "(u64, u64, Hash)")]
 pub struct Segment {
-    /// Where it begins, bytes from the start of the file.
+    /// Offset from the start of the file, bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// XXH3-64 of its bytes.
     pub hash: Hash,
 }
 
 impl Segment {
-    /// Where it ends, bytes from the start of the file.
+    /// End offset from the start of the file, bytes.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 
-    /// That its bytes are not those that were written.
+    /// The error for stored bytes that do not have their hash.
     pub(crate) fn differs(&self) -> Error {
         Error::corrupt(format!("the hash of a segment of {} bytes does not match", self.length))
             .offset(self.offset)
@@ -56,7 +56,7 @@ pub(crate) fn align_up(n: u64, to: u64) -> Option<u64> {
     n.checked_next_multiple_of(to)
 }
 
-/// Where a segment of `length` bytes goes that follows one ending at `end`.
+/// The offset of a segment of `length` bytes that follows one ending at `end`.
 pub(crate) fn place(end: u64, length: u64) -> Option<u64> {
     if length == 0 {
         return Some(0);
@@ -67,7 +67,7 @@ pub(crate) fn place(end: u64, length: u64) -> Option<u64> {
 /// Checks that `segments` fill the file between header and index: nothing overlaps, nothing is left out.
 ///
 /// # Errors
-/// [`ErrorKind::Format`](crate::ErrorKind::Format) with the place of the first segment that does not fit.
+/// [`ErrorKind::Format`](crate::ErrorKind::Format) with the offset of the first segment that does not fit.
 pub(crate) fn check_layout(mut segments: Vec<(u64, u64)>, index_offset: u64) -> Result<()> {
     segments.sort_unstable();
     let mut end = HEADER_BYTES as u64;

@@ -1,4 +1,4 @@
-//! The index as text: what nobody here knows of it is kept when a part of it is copied.
+//! The index as text: keys unknown to this crate are kept when a part of the index is copied.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,18 +9,18 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::error::{Error, Result};
 
-/// The index as text, cut so that an entry can be taken out without parsing the others: a model may be taken apart tensor
-/// by tensor, and have 50,000 of them.
+/// The index as text, cut so that an entry can be taken out without parsing the others: a model with 50,000 tensors may
+/// be taken apart tensor by tensor.
 #[derive(Debug)]
 pub struct IndexTexts {
-    /// What concerns the file as a whole, without lists of what it holds.
+    /// The keys about the file as a whole, without the lists of its contents.
     whole: Box<RawValue>,
     tables: Vec<Box<RawValue>>,
     tensors: Vec<Box<RawValue>>,
 }
 
 impl IndexTexts {
-    /// Cuts the text of an index that was read before, and so is known to be one.
+    /// Cuts the text of an index that was parsed before, and is therefore known to be valid.
     pub fn new(json: &str) -> Result<Self> {
         let mut whole = Object::parse(json)?;
         let list = |key: &str| match whole.get(key) {
@@ -32,7 +32,7 @@ impl IndexTexts {
         Ok(Self { whole: raw(&whole)?, tables, tensors })
     }
 
-    /// What concerns the file as a whole.
+    /// The keys about the file as a whole.
     pub fn whole(&self) -> &str {
         self.whole.get()
     }
@@ -48,13 +48,13 @@ impl IndexTexts {
     }
 }
 
-/// The text of an entry, which is there as long as the file is the one that was opened.
+/// The text of an entry, which exists unless the file has changed since it was opened.
 fn text_at(texts: &[Box<RawValue>], place: usize) -> Result<&str> {
     let text = texts.get(place).ok_or_else(|| Error::format("the index has fewer entries than when it was opened"))?;
     Ok(text.get())
 }
 
-/// A JSON object whose values stay text: what is under keys that nobody here knows may be anything, and large.
+/// A JSON object whose values stay text: values under unknown keys may be anything, and large.
 #[derive(Default)]
 pub struct Object<'a>(Vec<(Key<'a>, Cow<'a, RawValue>)>);
 
@@ -72,7 +72,7 @@ impl<'a> Object<'a> {
         self.0.iter().find(|(k, _)| k.0 == key).map(|(_, value)| &**value)
     }
 
-    /// Puts the values of another object under its keys that this one has not.
+    /// Adds the entries of another object whose keys this one lacks.
     pub fn add_missing(&mut self, other: Self) {
         for (key, value) in other.0 {
             if self.get(&key.0).is_none() {
@@ -81,7 +81,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Puts a value under a key.
+    /// Sets the value of a key.
     pub fn set(&mut self, key: &'a str, value: &impl Serialize) -> Result<()> {
         let value = Cow::Owned(raw(value)?);
         match self.0.iter_mut().find(|(k, _)| k.0 == key) {
@@ -118,7 +118,7 @@ impl Serialize for Object<'_> {
     }
 }
 
-/// What serde says of an entry.
+/// Converts serde's error about an entry.
 pub fn bad_entry(e: serde_json::Error) -> Error {
     Error::format(format!("an entry of the index: {e}"))
 }

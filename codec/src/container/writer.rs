@@ -1,4 +1,4 @@
-//! Writing containers, front to back.
+//! Writes containers, front to back.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
@@ -11,8 +11,8 @@ use super::segment::{SMALL_ALIGN, Segment, align_up, place};
 use crate::error::{Error, Result};
 use crate::file::NamedWriter;
 
-/// Writes segments as they come, then the index, and the header last: a file whose writing was interrupted has an empty
-/// header and is refused.
+/// Writes segments as they come, then the index, and the header last: an interrupted file has an empty header and is
+/// refused.
 pub struct Writer<W: Write + Seek> {
     out: NamedWriter<W>,
     path: std::path::PathBuf,
@@ -38,7 +38,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(Segment { offset, length, hash: hash(bytes) })
     }
 
-    /// Appends a segment whose hash is known, and takes its bytes over.
+    /// Appends a segment whose hash is known, taking ownership of its bytes.
     pub(crate) fn owned_segment(&mut self, bytes: Bytes, hash: Hash) -> Result<Segment>
     where
         W: Sink,
@@ -60,7 +60,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(self.index.tables.len() - 1)
     }
 
-    /// Adds a tensor whose segments are written.
+    /// Adds a tensor whose segments have been written.
     pub fn tensor(&mut self, entry: TensorEntry) {
         self.index.tensors.push(entry);
     }
@@ -79,7 +79,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok((index, file_length, out))
     }
 
-    /// Writes `json` in place of the index, of which it says the same and more, and the header of a file of `version`;
+    /// Writes `json` in place of the index, all of whose content it must repeat, and the header of a file of `version`;
     /// returns the writer of the file.
     pub(crate) fn finish_with(self, version: (u16, u16), json: &[u8]) -> Result<W> {
         self.close(version, json).map(|(_, out)| out)
