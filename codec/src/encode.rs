@@ -1,4 +1,4 @@
-//! Encoding: tensors of a source become a container.
+//! Encodes the tensors of a source as a container.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -38,39 +38,40 @@ pub use optimize::Optimize;
 pub(crate) use planes::matrices_of;
 pub(crate) use tensor::{RateTask, Tables, TensorTask, Workers, scale_bytes, symbols_like};
 
-/// Threads that read, at most: writing to new memory is bound by one core, and so is copying from the page cache.
+/// The most threads that read: writing to new memory is bound by one core, and so is copying from the page cache.
 const READERS: usize = 8;
-/// Fewer quantized weights in a file are few.
+/// The number of quantized weights below which a file counts as having few.
 pub(crate) const FEW: usize = 1 << 20;
 
-/// What to do with the tensors of a source.
+/// Options for encoding the tensors of a source.
 ///
-/// Scheme `int8` is for weights: tensors of two dimensions or more in f32, f16 or bf16. Others (norms, biases, integers), and
-/// those that it would not make smaller, are stored `raw`.
+/// Scheme `int8` is for weights: tensors of two dimensions or more in f32, f16 or bf16. Others (norms, biases,
+/// integers), and those that it would not make smaller, are stored `raw`.
 #[derive(Clone, Debug)]
 pub struct EncodeOptions {
-    /// The purpose of the bytes, which says what the layout and the tables are where these are absent.
+    /// The purpose of the bytes, which decides the layout and the tables if these are absent.
     pub optimize: Optimize,
     /// Scheme of the weights.
     pub scheme: Scheme,
     /// Coder; a plane that it does not make smaller is stored raw.
     pub coder: Coder,
-    /// The coder that quantized weights have in place of `coder` if there are few of them, less than 2^20; codes of whole
-    /// bits cannot be as few as those of a small model must be.
+    /// The coder of quantized weights, in place of `coder`, if the file has fewer than 2^20 of them: codes of whole
+    /// bits are too long for a small model at a low rate.
     pub coder_of_few: Option<Coder>,
-    /// Layout of `rans` and `huffman`; by [`Optimize::layout`] where absent.
+    /// Layout of `rans` and `huffman`; [`Optimize::layout`] chooses if absent.
     pub layout: Option<Layout>,
     /// Level of `zstd`.
     pub zstd_level: i32,
-    /// Decoded bytes of a `zstd` frame; by shape where absent.
+    /// Decoded bytes of a `zstd` frame; chosen by shape if absent.
     pub zstd_chunk: Option<usize>,
-    /// Width of tiles in columns; by shape where absent.
+    /// Width of tiles in columns; chosen by shape if absent.
     pub tile: Option<usize>,
-    /// log2 of the slots of a table: 11 or 12, of coder `huffman` 8 to 12; by [`Optimize::table_bits`] where absent.
+    /// log2 of the slots of a table: 11 or 12, or 8 to 12 for coder `huffman`; [`Optimize::table_bits`] chooses if
+    /// absent.
     pub table_bits: Option<u32>,
-    /// What to do with some of the weights instead: the first rule counts whose pattern matches a name.
+    /// Exceptions for some of the weights: the first rule whose pattern matches a name applies.
     pub rules: Vec<Rule>,
-    /// Patterns (`*`, `?`, `[..]`, `{a,b}`) of names to encode; all where empty. Others are stored `raw`.
+    /// Patterns (`*`, `?`, `[..]`, `{a,b}`) of names to encode; all if empty. Others are stored `raw`.
     pub include: Vec<String>,
     /// Patterns of names to store `raw`.
     pub exclude: Vec<String>,
@@ -78,17 +79,17 @@ pub struct EncodeOptions {
     pub skip: Vec<String>,
     /// Patterns of matrices that are stored `[in, out]`, such as those of GPT-2: their rows are the second axis.
     pub transpose: Vec<String>,
-    /// Scheme `rate`: what the step of a tensor is to be times those of others, by its name; 1 where absent, but for what is known of the
-    /// roles of tensors (`docs/schemes-and-coders.md`).
+    /// Scheme `rate`: the step of a tensor, by name, relative to those of others. If absent it is 1, or derived from
+    /// the known role of the tensor (`docs/schemes-and-coders.md`).
     pub steps: BTreeMap<String, f32>,
-    /// Scheme `rate`: the step over the root mean square of a row, for all tensors, where it is known; else it is found for the bits that
-    /// are asked for.
+    /// Scheme `rate`: the step divided by the root mean square of a row, for all tensors, if it is known; else it is
+    /// searched to meet the requested bits.
     pub step: Option<f32>,
-    /// Scheme `rate`: whether every tensor is to have the bits that are asked for, and not all of them together.
+    /// Scheme `rate`: whether every tensor is to have the requested bits, rather than all of them together.
     pub bits_per_tensor: bool,
-    /// Threads; all cores where absent.
+    /// Threads; all cores if absent.
     pub threads: Option<usize>,
-    /// Whether to replace an output that exists.
+    /// Whether to replace an existing output.
     pub overwrite: bool,
     /// Stops the work, from another thread.
     pub cancel: Cancel,
@@ -96,10 +97,10 @@ pub struct EncodeOptions {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// How weights whose names match a pattern are encoded.
+/// The encoding of weights whose names match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Of whole names, as in [`EncodeOptions::include`].
+    /// A pattern of whole names, as in [`EncodeOptions::include`].
     pub pattern: String,
     /// Scheme of these weights.
     pub scheme: Scheme,
@@ -114,7 +115,7 @@ impl Default for EncodeOptions {
 }
 
 impl EncodeOptions {
-    /// Those for bytes of a purpose, of scheme `int8`.
+    /// The default options for a purpose, with scheme `int8`.
     ///
     /// ```
     /// use wcodec::{Coder, EncodeOptions, Optimize};
@@ -146,14 +147,14 @@ impl EncodeOptions {
         }
     }
 
-    /// Options of the planes of a tensor whose rows have so many columns, in a file of so many quantized weights.
+    /// Options for the planes of a tensor whose rows have `cols` columns, in a file with `weights` quantized weights.
     fn plane(&self, (scheme, coder): (Scheme, Coder), cols: usize, weights: usize) -> PlaneOptions {
         let layout = self.layout.unwrap_or_else(|| self.optimize.layout(scheme, coder, cols, weights));
         PlaneOptions {
             coder,
             layout,
             table_bits: self.table_bits.unwrap_or_else(|| self.optimize.table_bits(scheme, layout)),
-            // Patches cost a GPU time. Tables of few bits have them anyway.
+            // Patches cost GPU time. Tables of few bits have them anyway.
             patch_rare: false,
             changes: false,
             tile: self.tile,
@@ -164,18 +165,18 @@ impl EncodeOptions {
     }
 }
 
-/// What was encoded.
+/// The result of encoding.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct EncodeReport {
     /// The tensors, in file order.
     pub tensors: Vec<TensorInfo>,
-    /// Tied tensors and the ones that hold their data.
+    /// Tied tensors, and the tensors that hold their data.
     pub aliases: BTreeMap<String, String>,
     /// Bytes of the source's tensors, tied ones counted once.
     pub original_bytes: u64,
     /// Length of the container in bytes, index and padding included.
     pub stored_bytes: u64,
-    /// Seconds that it took.
+    /// Elapsed seconds.
     pub seconds: f64,
 }
 
@@ -194,13 +195,12 @@ impl EncodeReport {
 
 /// Encodes `source` into the file `dst`, which appears when it is complete.
 ///
-/// Memory is bounded: 32 MiB of tensors for each thread are under way beside the largest one, and take about twice their bytes, for
-/// their symbols and the coded form.
+/// Memory is bounded: the tensors in flight are the largest one and 32 MiB for each thread, and take about twice their
+/// bytes, for their symbols and the coded form.
 ///
-/// # Errors
-/// A tensor that cannot be encoded (named), no tensors at all, options that contradict each other, an output that is one of the
-/// source's files, is named like something else than a container or is something else than a file, or the operating system; nothing
-/// is left behind.
+/// # Errors A tensor that cannot be encoded (named), no tensors at all, options that contradict each other; an output
+/// that is one of the source's files, has another format's extension, or is not a regular file; or the operating
+/// system. Nothing is left behind.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -249,11 +249,13 @@ pub fn encode_to_vec(
     Ok((out.into_bytes(), report))
 }
 
-/// Bits per weight that tensors of scheme `rate` would have, of which `source` has rows only: those that `shares` names have so many times as
-/// many of them as their sample. Scales, tables, offsets and padding count, the index does not; 0 without such tensors.
+/// Bits per weight that tensors of scheme `rate` would take, computed from samples of their rows: `source` has the
+/// samples, and `shares` the ratio of all rows to sampled rows by name. Scales, tables, offsets and padding count, the
+/// index does not; 0 without such tensors.
 ///
-/// Levels are the source's ([`Source::levels_with`]), or those of [`EncodeOptions::step`] and [`EncodeOptions::steps`]: this is for finding the
-/// steps with which levels that are chosen elsewhere have the bits that are wanted, without choosing all of them.
+/// Levels are the source's ([`Source::levels_with`]), or those of [`EncodeOptions::step`] and [`EncodeOptions::steps`].
+/// A caller that chooses levels elsewhere thus finds the steps that meet its target bits without choosing levels for
+/// every row.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -269,8 +271,7 @@ pub fn encode_to_vec(
 /// # Ok::<(), wcodec::Error>(())
 /// ```
 ///
-/// # Errors
-/// Options that make no sense, and tensors that cannot be read or encoded, as for [`encode`]; shares below 1.
+/// # Errors Invalid options, and tensors that cannot be read or encoded, as for [`encode`]; shares below 1.
 pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap<String, f64>) -> Result<f64> {
     if let Some((name, share)) = shares.iter().find(|(_, share)| !(share.is_finite() && **share >= 1.0)) {
         let what = format!("a share of {share} for '{name}'");
@@ -288,11 +289,10 @@ pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap
         .bits_of_samples(shares)
 }
 
-/// Encodes `source` into memory, and opens what comes of it: for what is used at once, this takes less time and memory than
-/// [`encode_to_vec`] and [`Container::from_bytes`]. What was encoded is kept as it is, and known to be sound.
+/// Encodes `source` into memory and opens the result. For immediate use this takes less time and memory than
+/// [`encode_to_vec`] and [`Container::from_bytes`]: the encoded bytes are neither copied nor verified again.
 ///
-/// # Errors
-/// As for [`encode`].
+/// # Errors As for [`encode`].
 ///
 /// ```
 /// use wcodec::{DecodeOptions, Dtype, EncodeOptions, MemorySource, encode_to_container};
@@ -312,12 +312,12 @@ pub fn encode_to_container(
     Ok((Container::new(Reader::of(out)?), report))
 }
 
-/// What memory is called in errors.
+/// The name of an output in memory in error messages.
 const MEMORY: &str = "memory";
 
-/// Bytes of a pattern, more than any name has that a person writes.
+/// The longest pattern, bytes: longer than any name that a person writes.
 const PATTERN: usize = 4096;
-/// Braces within braces: the parser calls itself for each.
+/// The deepest nesting of braces: the parser recurses for each level.
 const NESTED: usize = 32;
 
 fn glob(pattern: &str) -> Result<Glob> {
@@ -331,7 +331,7 @@ fn glob(pattern: &str) -> Result<Glob> {
     GlobBuilder::new(pattern).literal_separator(false).build().map_err(|e| not_valid(pattern, &e.to_string()))
 }
 
-/// How many braces of a pattern are in one another; those that are escaped or in brackets stand for themselves.
+/// The nesting depth of a pattern's braces; escaped ones and those in brackets are literal.
 fn nesting(pattern: &[u8]) -> usize {
     let (mut depth, mut deepest, mut at) = (0usize, 0, 0);
     while let Some(c) = pattern.get(at) {
@@ -339,7 +339,7 @@ fn nesting(pattern: &[u8]) -> usize {
             b'\\' => at += 1,
             b'[' => {
                 at += 1 + usize::from(matches!(pattern.get(at + 1), Some(b'!' | b'^')));
-                // The first one may be a bracket that stands for itself.
+                // The first character may be a literal bracket.
                 at += pattern.get(at + 1..).and_then(|rest| rest.iter().position(|&c| c == b']')).map_or(0, |n| n + 1);
             }
             b'{' => depth += 1,
@@ -357,7 +357,7 @@ fn not_valid(pattern: &str, why: &str) -> Error {
         .advice("write [[] for a bracket and [{] for a brace that is meant itself")
 }
 
-/// What to do about a pattern that matches none of the tensors.
+/// Advice on a pattern that matches none of the tensors.
 fn advice_on(pattern: &str, names: &[&str]) -> String {
     let text = pattern.trim_matches('*');
     let close = |text: &str| near(text, names.iter().copied());
@@ -366,18 +366,18 @@ fn advice_on(pattern: &str, names: &[&str]) -> String {
     format!("{asked}patterns match whole names: '*' stands for any text, as in 'model.layers.*.weight'")
 }
 
-/// What is to be done with which tensors.
+/// The decisions on tensors by name.
 struct Choices {
     include: Option<GlobSet>,
     exclude: GlobSet,
     skip: GlobSet,
     transpose: GlobSet,
-    /// With the scheme and the coder for what matches.
+    /// Patterns, with the scheme and the coder of the tensors that match.
     rules: Vec<(GlobSet, (Scheme, Coder))>,
     otherwise: (Scheme, Coder),
-    /// By the names of codes that are kept and of their scales, the name that says for both what is done.
+    /// Maps the names of stored codes and of their scales to the name whose decision applies to both.
     owners: HashMap<String, String>,
-    /// Weights that are quantized.
+    /// The number of weights that are quantized.
     weights: usize,
 }
 
@@ -388,7 +388,8 @@ impl Choices {
             let mut set = GlobSetBuilder::new();
             for p in patterns {
                 let glob = glob(p)?;
-                // A set of one, since that says where a pattern is too large, and a matcher panics.
+                // Each pattern is first built alone, because such a set reports a pattern that is too large, where a
+                // single matcher panics.
                 let alone =
                     GlobSetBuilder::new().add(glob.clone()).build().map_err(|e| not_valid(p, &e.to_string()))?;
                 if !names.iter().any(|name| alone.is_match(name)) {
@@ -418,8 +419,8 @@ impl Choices {
         })
     }
 
-    /// Counts the weights of tensors that are quantized, tied ones once; of a sample those that it stands for. Where there are few, they
-    /// have the coder for that.
+    /// Counts the weights of tensors that are quantized, tied ones once; a sample counts as the weights that it stands
+    /// for. If there are few, they get the coder for that case.
     fn count(&mut self, options: &EncodeOptions, tensors: &[SourceTensor], shares: &BTreeMap<String, f64>) {
         let quantized = |t: &&SourceTensor| {
             let (scheme, _) = self.way(&t.name);
@@ -441,7 +442,7 @@ impl Choices {
         }
     }
 
-    /// The scheme and the coder for a tensor.
+    /// The scheme and the coder of a tensor.
     fn way(&self, name: &str) -> (Scheme, Coder) {
         let name = self.owners.get(name).map_or(name, String::as_str);
         if !self.is_encoded(name) {
@@ -459,7 +460,7 @@ impl Choices {
         self.skip.is_match(name) || self.owners.get(name).is_some_and(|owner| self.skip.is_match(owner))
     }
 
-    /// Whether two tensors are to be stored in the same way, so that one can stand for the other.
+    /// Whether two tensors are to be stored in the same way, so that one can be an alias of the other.
     fn treats_alike(&self, a: &str, b: &str) -> bool {
         self.way(a) == self.way(b) && self.transpose.is_match(a) == self.transpose.is_match(b)
     }
@@ -491,7 +492,7 @@ fn encode_into<W: Sink + Send>(
     let total = kept.iter().fold(0u64, |sum, &i| sum.saturating_add(bytes_of(&tensors[i])));
     let largest = kept.iter().map(|&i| bytes_of(&tensors[i])).max().unwrap_or(0);
     let pool = Pool::new(options.threads)?.unless_inside()?;
-    // Reading does not queue behind the work.
+    // A pool of its own, so that reads do not queue behind the work.
     let reading = Pool::on_demand(pool.threads()?.min(READERS));
     let cancel = options.cancel.part();
     let naming = Naming { source: source.path(), output: path };
@@ -527,7 +528,7 @@ fn encode_into<W: Sink + Send>(
                 if pipeline.make_room(length, &mut tell)?.is_err() {
                     break;
                 }
-                // Nothing where it equals one before it.
+                // `None` if the tensor equals an earlier one.
                 let mut take = || {
                     let bytes = read(i)?;
                     if bytes.len() as u64 != length {
@@ -544,7 +545,7 @@ fn encode_into<W: Sink + Send>(
                         _ => None,
                     };
                     let transposed = choices.transpose.is_match(&tensor.name);
-                    // A tensor that is no matrix is stored raw, whatever its columns.
+                    // A tensor that is not a matrix is stored raw, whatever its columns.
                     let cols = matrix::matrix_of(&tensor.shape, transposed).map_or(0, |matrix| matrix.cols);
                     let task = TensorTask {
                         tensor,
@@ -555,7 +556,7 @@ fn encode_into<W: Sink + Send>(
                     };
                     Ok(Some((task, bytes)))
                 };
-                // What fails here is told in its turn, after what fails of tensors before it.
+                // An error here is reported in turn, after the errors of earlier tensors.
                 let Some(taken) = take().map_err(|e| naming.of(&tensor.name, e)).transpose() else {
                     pipeline.skip(length);
                     continue;
@@ -592,8 +593,8 @@ fn encode_into<W: Sink + Send>(
     Ok((report, out))
 }
 
-/// Of a source that is quantized already, the values that are to be encoded in other ways than bit for bit; and the choices, by the names
-/// that there are then.
+/// Wraps a quantized source whose values are to be encoded other than bit for bit. Also returns the choices, made for
+/// the names that the source then has.
 fn dequantized<'a>(source: &'a dyn Source, options: &EncodeOptions) -> Result<(Option<Dequantized<'a>>, Choices)> {
     let all = source.tensors();
     let names = all.iter().map(|t| t.name.as_str());
@@ -624,7 +625,7 @@ fn bytes_of(tensor: &SourceTensor) -> u64 {
     (crate::tensor::element_count(&tensor.shape).unwrap_or(0) as u64).saturating_mul(tensor.dtype.size() as u64)
 }
 
-/// The name that an alias stands for, where both are to be stored in the same way; else it is stored by itself.
+/// The target of an alias, if both are to be stored in the same way; else the alias is stored as a tensor.
 fn tied_to(tensor: &SourceTensor, choices: &Choices) -> Result<Option<String>> {
     match &tensor.alias_of {
         Some(target) if choices.skips(target) => {
@@ -658,14 +659,15 @@ fn check_source(tensors: &[SourceTensor]) -> Result<()> {
     Ok(())
 }
 
-/// Finds matrices that a checkpoint stores twice, as those do that save tied weights under both names.
+/// Finds matrices that a checkpoint stores twice, such as tied weights saved under both names.
 #[derive(Default)]
 struct Twins {
     seen: HashMap<u128, usize>,
 }
 
 impl Twins {
-    /// Matrices below this many elements are not looked at: equal norms and biases are chance, not ties.
+    /// The fewest elements of a matrix that is compared: small norms and biases are equal by chance, not because they
+    /// are tied.
     const LEAST: usize = 1 << 16;
 
     fn find<'a>(
@@ -696,9 +698,9 @@ impl Twins {
     }
 }
 
-/// What two tensors that are equal have in common, and others hardly ever; found by the threads of a pool.
+/// A fingerprint that equal tensors share and others hardly ever do, computed by the threads of a pool.
 fn fingerprint(bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Result<u128> {
-    /// Bytes that one thread looks at.
+    /// Bytes that one thread processes at once.
     const PIECE: usize = 4 << 20;
     let of_pieces = pool.each(bytes.chunks(PIECE), cancel, |piece| Ok(xxh3_128(piece)))?;
     Ok(xxh3_128(bytemuck::cast_slice(&of_pieces)))
@@ -738,7 +740,7 @@ mod tests {
         assert!(refused(rule("*", Scheme::Int8(Granularity::Block(7)), Coder::Rans)).contains("multiple of 16"));
     }
 
-    /// Each of them ended the process, by a panic or for want of stack.
+    /// Each of these patterns used to end the process, by a panic or a stack overflow.
     #[test]
     fn patterns_of_any_kind_give_errors() {
         let nested = |n: usize| "{".repeat(n) + "a*" + &"}".repeat(n);
@@ -749,7 +751,7 @@ mod tests {
         for good in [nested(32), "a.[{]b[}].weight".to_owned(), r"a.\{b\}.weight".to_owned(), "?".repeat(12)] {
             assert!(excluded(&good).unwrap(), "{good}");
         }
-        // As long as patterns may be, and of what makes them large.
+        // Patterns of the greatest length, of elements that make them large.
         for text in ["?", "*", "[a-zA-Z]", "*a"] {
             let e = excluded(&text.repeat(PATTERN / text.len())).err();
             assert!(e.is_none_or(|e| e.kind() == ErrorKind::Input));

@@ -1,14 +1,14 @@
-//! How tensors are seen as matrices.
+//! Matrix views of tensors.
 
 use crate::coder::{BLOCK_COLS, TILE_ROWS};
 use crate::container::MatrixEntry;
 use crate::error::{Error, Result};
 
-/// Columns from which the last dimension of a 3-D tensor is taken for the inputs of a layer, and the tensor for a stack
-/// of expert matrices `[experts, out, in]`; below, it is taken for the kernel of a convolution `[out, in, kernel]`.
+/// The fewest columns at which a 3-D tensor is taken for a stack of expert matrices `[experts, out, in]`; with fewer it
+/// is taken for the kernel of a convolution `[out, in, kernel]`.
 const STACK_COLS: usize = 64;
 
-/// How a tensor that is not empty is seen as matrices; `transposed`: it has inputs before outputs.
+/// The matrix view of a tensor that is not empty; `transposed`: it has inputs before outputs.
 ///
 /// # Errors
 /// [`ErrorKind::Input`](crate::ErrorKind::Input): only matrices can be transposed.
@@ -30,7 +30,7 @@ pub fn matrix_of(shape: &[usize], transposed: bool) -> Result<MatrixEntry> {
 }
 
 /// Another view of bytes in rows that tiles would pad to many times their size, such as the `[n, 1]` of 4-bit
-/// checkpoints: rows of 1,024 to 4,096 columns, where the number of bytes allows.
+/// checkpoints: rows of 1,024 to 4,096 columns, if the number of bytes allows.
 pub fn fold_narrow(matrix: MatrixEntry) -> MatrixEntry {
     let n = matrix.count * matrix.rows * matrix.cols;
     if matrix.cols >= 256 && matrix.rows >= 16 {
@@ -40,8 +40,9 @@ pub fn fold_narrow(matrix: MatrixEntry) -> MatrixEntry {
     cols.map_or(matrix, |cols| MatrixEntry { count: 1, rows: n / cols, cols, row_axis: 0 })
 }
 
-/// Another view of what tiles would pad, such as the weights of convolutions: the one that needs the least padding, and of those the widest.
-/// Matrices of layers, which are decoded by rows, keep their own unless they are narrower than a block.
+/// Another view of matrices that tiles would pad, such as the weights of convolutions: the view that needs the least
+/// padding, or the widest of several. Matrices of layers, which are decoded by rows, keep their own view unless they
+/// are narrower than a block.
 pub fn fold_padded(matrix: MatrixEntry, is_layer: bool) -> MatrixEntry {
     let n = matrix.count * matrix.rows * matrix.cols;
     if matrix.row_axis != 0 || is_layer && matrix.cols >= BLOCK_COLS {

@@ -4,19 +4,19 @@ use std::path::Path;
 
 use crate::error::Error;
 
-/// What adds to an error which tensor it is about.
+/// Adds the tensor's name, and its file, to errors.
 #[derive(Clone, Copy)]
 pub struct Naming<'a> {
-    /// Where the tensors come from.
+    /// The path of the source.
     pub source: Option<&'a Path>,
     pub output: &'a Path,
 }
 
 impl Naming<'_> {
-    /// The error of that tensor.
+    /// Adds the name of `tensor` to `e`.
     pub fn of(self, tensor: &str, e: Error) -> Error {
         match (e.file_path(), self.source) {
-            // Errors of the output name it already, and come late: they are not about this tensor.
+            // Errors of the output already name it, and arrive late: they are not about this tensor.
             (Some(file), _) if file == self.output => e,
             (_, Some(source)) => e.tensor(tensor).file(source),
             (_, None) => e.tensor(tensor),

@@ -1,4 +1,4 @@
-//! The coder, layout, tables and trellis that go with a purpose of the bytes.
+//! The coder, layout, tables and trellis for each purpose of the bytes.
 
 use crate::coder::tile::MAX_TILE;
 use crate::coder::{Coder, Layout};
@@ -6,17 +6,18 @@ use crate::named::named;
 use crate::scheme::Scheme;
 use crate::scheme::rate::Rate;
 
-/// Tiles are as wide as a multiple of this.
+/// The granularity of tile widths.
 const TILE_STEP: usize = 64;
-/// Quantized weights of a file from which on the tables of quads are next to nothing.
+/// Quantized weights of a file from which on the tables of quads take a negligible share.
 const LARGE: usize = 1 << 22;
 
 named! {
-    /// The purpose of encoded bytes: one word for coder, layout, size of tables and trellis, where these are not chosen by themselves.
+    /// The purpose of encoded bytes: one word that decides coder, layout, table size and trellis, unless they are set
+    /// explicitly.
     Optimize, "purpose" {
-        /// To run a model from: what a GPU multiplies fastest with, and a CPU encodes fastest.
+        /// Running a model: the form that a GPU multiplies fastest with, and a CPU encodes fastest.
         Speed = "speed",
-        /// To be few: the smallest form at the same quality, which takes longer to encode and to decode.
+        /// Least size: the smallest form at the same quality, which takes longer to encode and to decode.
         Size = "size",
     }
 }
@@ -35,14 +36,14 @@ impl Optimize {
         }
     }
 
-    /// Whether levels of scheme `rate` are chosen by a trellis, where `coder` can have one.
+    /// Whether levels of scheme `rate` are chosen by a trellis, if `coder` supports one.
     pub fn trellis(self, coder: Coder) -> bool {
         self == Self::Size && matches!(coder, Coder::Rans | Coder::Huffman)
     }
 
-    /// The layout of what `coder` codes of a matrix of so many columns, one of a file with so many quantized weights. Products are
-    /// computed with quantized weights, and quads are for these. They are for large models: small ones have no room for their tables, and
-    /// rows that do not fill tiles would be stored raw in them.
+    /// The layout in which `coder` codes a matrix of `cols` columns, in a file with `weights` quantized weights. Quads
+    /// are for quantized weights, which products are computed with, and for large models: in small ones their tables
+    /// take too much, and rows that do not fill tiles would be stored raw.
     ///
     /// ```
     /// use wcodec::{Coder, Granularity, Layout, Optimize, Scheme};
@@ -64,8 +65,8 @@ impl Optimize {
         }
     }
 
-    /// log2 of the slots of tables. Small ones lie in the shared memory of a GPU in more copies; the fewer bits a weight has, the less they
-    /// cost.
+    /// log2 of the slots of tables. A GPU's shared memory has room for more copies of a small table, and the fewer bits
+    /// a weight has, the less a small table costs.
     ///
     /// ```
     /// use wcodec::{Bits, Coder, Layout, Optimize, Rate, Scheme};

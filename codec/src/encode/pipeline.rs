@@ -1,9 +1,10 @@
-//! Tensors on their way: they are read on the calling thread, prepared and encoded several at once, and written one after the other
-//! in the order of the file.
+//! The pipeline of tensors: they are read on the calling thread, prepared and encoded several at once, and written one
+//! after the other in the order of the file.
 //!
-//! What the threads here do themselves is little; the work is done in pieces by those of the pool, which takes them from whichever
-//! tensor has some. So all cores have work while one tensor is read, one counted, one encoded and one written. What comes out does
-//! not depend on it: the only choice that depends on other tensors, that of a table, is made in the order of the file.
+//! The threads started here do little work themselves: they split it into pieces for the threads of the pool, which
+//! take pieces of any tensor. So all cores have work while one tensor is read, one counted, one encoded and one
+//! written. The output does not depend on this: only the choice of a table depends on other tensors, and it is made in
+//! the order of the file.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -20,9 +21,9 @@ use crate::coder::table::Table;
 use crate::container::{Sink, Writer};
 use crate::error::{Error, Result};
 
-/// How often progress is told while nothing ends.
+/// The interval of progress reports while no tensor completes.
 const TICK: Duration = Duration::from_millis(100);
-/// Bytes of tensors that are under way for each thread, beside the largest tensor.
+/// Bytes of tensors in flight for each thread, beside the largest tensor.
 const AHEAD: u64 = 32 << 20;
 
 /// A tensor to encode.
@@ -30,43 +31,44 @@ struct Ticket<'a> {
     task: TensorTask<'a>,
     bytes: SourceBytes<'a>,
     done: Arc<AtomicUsize>,
-    /// The shared tables, as they are once the tensor before this one has chosen, and where they go then.
+    /// Receives the shared tables once the tensor before this one has chosen, and passes them on after this one's
+    /// choice.
     tables: Receiver<Vec<Table>>,
     next: Sender<Vec<Table>>,
     reply: Sender<Result<Encoded<'a>>>,
 }
 
-/// A tensor under way.
+/// A tensor in flight.
 struct Way {
-    /// Its place in the source.
+    /// Its index in the source.
     index: usize,
-    /// Bytes of its elements, and their number.
+    /// The number of bytes and of elements.
     length: u64,
     elements: usize,
-    /// Elements that are encoded.
+    /// The number of elements encoded so far.
     done: Arc<AtomicUsize>,
 }
 
-/// The way that tensors take, as the calling thread sees it.
+/// The pipeline, as the calling thread sees it.
 pub struct Pipeline<'scope, 'a, W: Sink> {
     crew: Crew<'scope, 'a, W>,
     workers: Workers<'scope>,
     naming: Naming<'scope>,
-    /// The tables once the last tensor has chosen.
+    /// Receives the tables once the last tensor has chosen.
     tables: Receiver<Vec<Table>>,
     under_way: VecDeque<Way>,
-    /// Bytes under way, and how many may be.
+    /// Bytes in flight, and their limit.
     held: u64,
     budget: u64,
-    /// Bytes of what is written, and the tensor that was written last, by its place in the source.
+    /// Bytes written so far, and the index in the source of the last tensor written.
     done: u64,
     last: Option<usize>,
 }
 
-/// Who takes tensors along.
+/// The workers that process tensors.
 enum Crew<'scope, 'a, W: Sink> {
     Threads(Threads<'scope, 'a, W>),
-    /// The calling thread, one after the other.
+    /// The calling thread, one tensor after the other.
     Nobody {
         writer: Box<Writer<W>>,
         numbers: Tables,
@@ -76,18 +78,18 @@ enum Crew<'scope, 'a, W: Sink> {
 
 struct Threads<'scope, 'a, W: Sink> {
     tickets: Sender<Ticket<'a>>,
-    /// To the writer, in the order of the file.
+    /// Replies for the writer, in the order of the file.
     replies: Sender<Receiver<Result<Encoded<'a>>>>,
     written: Receiver<()>,
     encoders: Vec<ScopedJoinHandle<'scope, ()>>,
     writer: ScopedJoinHandle<'scope, Result<Box<Writer<W>>>>,
 }
 
-/// The end of a pipeline was reached before all was written: [`Pipeline::finish`] says why.
+/// The pipeline ended before everything was written: [`Pipeline::finish`] gives the reason.
 pub struct Ended;
 
 impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Threads<'scope, 'a, W> {
-    /// Starts them, where the system gives them; else the writer comes back.
+    /// Starts the threads; returns the writer if the system refuses them.
     fn start(
         scope: &'scope Scope<'scope, '_>,
         workers: Workers<'scope>,
@@ -115,7 +117,7 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Threads<'scope, 'a, W> {
             let mut writer = handed.recv().map_err(|_| Error::cancelled())?;
             let mut numbers = Tables::default();
             for reply in in_order {
-                // A thread that died without a reply says why when it is joined.
+                // Joining a thread that died without a reply gives the reason.
                 let Ok(encoded) = reply.recv() else { break };
                 encoded?.write(&mut writer, &mut numbers, naming)?;
                 if tell.send(()).is_err() {
@@ -128,12 +130,12 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Threads<'scope, 'a, W> {
         let Ok(writer) = Builder::new().name("wcodec-write".to_owned()).spawn_scoped(scope, write) else {
             return Err(output);
         };
-        // It waits for that.
+        // The writer's thread is blocked until it receives this.
         hand_over.send(output).ok();
         Ok(Self { tickets, replies, written, encoders, writer })
     }
 
-    /// Waits until all have ended, and gives the writer back.
+    /// Waits until all have ended and returns the writer.
     fn join(self) -> Result<Box<Writer<W>>> {
         drop((self.tickets, self.replies));
         let ended: Vec<_> = self.encoders.into_iter().map(ScopedJoinHandle::join).collect();
@@ -146,11 +148,11 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Threads<'scope, 'a, W> {
 }
 
 impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
-    /// Starts threads that take `tensors` tensors along, of which the largest has `largest` bytes. One tensor does without, as do all
-    /// where the system gives no threads.
+    /// Starts threads that process `tensors` tensors, the largest of `largest` bytes. Without threads, the calling
+    /// thread does the work: for a single tensor, and if the system refuses threads.
     ///
     /// # Errors
-    /// There are no threads for the pool.
+    /// The pool cannot start its threads.
     pub fn start(
         scope: &'scope Scope<'scope, '_>,
         workers: Workers<'scope>,
@@ -162,7 +164,7 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
         let threads = workers.pool.threads()?;
         let (first, tables) = channel();
         first.send(Vec::new()).ok();
-        // Enough that some are in the parts that many threads can do while others are in those that only one can.
+        // Enough tensors at once that some are in phases for many threads while others are in phases for one.
         let encoders = threads.div_ceil(4).clamp(2, 8).min(tensors);
         let started = match tensors {
             0 | 1 => Err(writer),
@@ -176,8 +178,8 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
         Ok(Self { crew, workers, naming, tables, under_way, held: 0, budget, done: 0, last: None })
     }
 
-    /// The tensor that is written next, or was last, by its place in the source; and bytes of tensors that are done, of those under
-    /// way the share that is encoded.
+    /// The index in the source of the tensor that is written next, or was last; and the bytes of finished tensors, plus
+    /// the encoded share of those in flight.
     pub fn progress(&self) -> (Option<usize>, u64) {
         let share = |way: &Way| {
             let done = way.done.load(Ordering::Relaxed).min(way.elements);
@@ -192,7 +194,7 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
         self.done += length;
     }
 
-    /// Waits until there is room for a tensor of so many bytes, and calls `tell` now and then.
+    /// Waits until there is room for a tensor of `length` bytes, calling `tell` at intervals.
     pub fn make_room(&mut self, length: u64, tell: &mut impl FnMut(&Self) -> Result<()>) -> Result<Result<(), Ended>> {
         while let Crew::Threads(threads) = &self.crew
             && threads.written.try_recv().is_ok()
@@ -231,7 +233,7 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
         }
     }
 
-    /// Puts a tensor on its way: what to do and its bytes, or the error that there are none, which ends the operation when it is its turn.
+    /// Submits a tensor: its task and bytes, or the error of reading it, which ends the operation when its turn comes.
     pub fn push(&mut self, index: usize, tensor: Result<(TensorTask<'a>, SourceBytes<'a>)>) -> Result<(), Ended> {
         let (reply, replied) = channel();
         let ticket = match tensor {
@@ -272,10 +274,10 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
         if failed { Err(Ended) } else { Ok(()) }
     }
 
-    /// Waits for all tensors that are under way, unless there was an error in what was `done` so far, and gives the writer back.
+    /// Waits for all tensors in flight, unless `done` is an error, and returns the writer.
     ///
     /// # Errors
-    /// That one; the first one, in the order of the file; or one of `tell`.
+    /// That of `done`; the first one, in the order of the file; or one of `tell`.
     pub fn finish(mut self, tell: &mut impl FnMut(&Self) -> Result<()>, done: Result<()>) -> Result<Box<Writer<W>>> {
         let mut told = done;
         while told.is_ok() && !self.under_way.is_empty() {
@@ -286,7 +288,7 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
             }
         }
         if !self.under_way.is_empty() {
-            // What they still do is of no use.
+            // Their remaining work would be discarded.
             self.workers.cancel.cancel();
         }
         let writer = match self.crew {
@@ -298,19 +300,19 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
 }
 
 impl Ticket<'_> {
-    /// Does the work, and replies.
+    /// Encodes the tensor and replies.
     fn encode(self, workers: Workers<'_>, naming: Naming<'_>) {
         let Self { task, bytes, done, tables, next, reply } = self;
         let tensor = task.tensor;
         let encode = || {
             let mut prepared = task.prepare(bytes, workers)?;
-            // Where the tensor before this one failed, its error comes first.
+            // If the tensor before this one failed, its error comes first.
             let mut tables = tables.recv().map_err(|_| Error::cancelled())?;
             prepared.choose(&mut tables);
             next.send(tables).ok();
             prepared.encode(workers, &done)
         };
-        // Nobody listens once the operation has ended.
+        // The receiver is gone once the operation has ended.
         reply.send(encode().map_err(|e| naming.of(&tensor.name, e))).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Which planes become of what a scheme made of a tensor.
+//! Decides the planes in which a scheme's output is stored.
 
 use crate::cancel::Cancel;
 use crate::coder::histogram::{Histogram, count_bytes_with, entropy};
@@ -10,27 +10,29 @@ use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::{Fields, SymbolPlanes};
 
-/// Bits of entropy of a byte from which on it is noise: to code it would cost every decoder a pass, and save next to nothing.
+/// The entropy, in bits per byte, from which on a plane counts as noise: coding it would cost every decoder a pass, and
+/// save next to nothing.
 const NOISE: f64 = 7.75;
 
-/// A plane that is going to be encoded.
+/// A plane to encode.
 pub struct PlaneInput {
     pub symbols: Vec<i8>,
-    /// Bytes of the elements that lie beside the symbols.
+    /// The uncoded bytes of the elements.
     pub beside: Vec<Vec<i8>>,
-    /// The bits of an element that it holds; nothing where it holds all that there is.
+    /// The bits of an element that it holds; `None` if it holds whole elements.
     pub fields: Option<Fields>,
-    /// Of what it decodes to.
+    /// The hash of its decoded bytes.
     pub hash: Hash,
     pub draft: Draft,
 }
 
-/// Symbols of a tensor that is seen as `matrix`, and what lies beside them.
+/// Symbols of a tensor with the view `matrix`, and the uncoded bytes of their elements.
 pub fn matrices_of<'a>(matrix: &MatrixEntry, data: &'a [i8], beside: &'a [Vec<i8>]) -> SymbolMatrices<'a> {
     SymbolMatrices { count: matrix.count, rows: matrix.rows, cols: matrix.cols, data, beside }
 }
 
-/// The planes of `made`, and the fewest bits that an element takes in them: the entropy of what is coded, and all of what is not.
+/// The planes of `made`, and a lower bound on the bits of an element in them: the entropy of coded planes, and all bits
+/// of uncoded ones.
 pub fn planes_of(
     made: SymbolPlanes,
     matrix: &MatrixEntry,
@@ -52,7 +54,7 @@ pub fn planes_of(
     for (plane, fields) in planes.zip(fields) {
         let histogram = count(&plane)?;
         match kind_of(&histogram) {
-            // What no plane holds is 0.
+            // Bits that no plane holds are 0.
             Content::Zeros => {}
             Content::Noise => {
                 bits += 8.0;
@@ -69,10 +71,11 @@ pub fn planes_of(
             }
         }
     }
-    // A plane of all that there is has no need to say so.
+    // A plane of whole elements stores no fields.
     let whole = first_fields.as_ref().is_some_and(|f| f.runs() == [[0, 8]]) && others.is_empty() && beside.is_empty();
     let layout = if beside.is_empty() { options.layout } else { Layout::Split };
-    // In layout `byte` the states of rANS hold whole symbols, which costs a chunk what these are short of 8 bits.
+    // In layout `byte` the states of rANS hold whole symbols, so each chunk wastes the bits by which symbols fall short
+    // of 8.
     let tile = options
         .tile
         .or_else(|| (first_fields.is_some() && layout == Layout::Byte).then(|| equal_tiles(matrix.cols, MAX_TILE)));
@@ -87,7 +90,7 @@ pub fn planes_of(
     Ok((inputs, bits))
 }
 
-/// How often the symbols of a trellis occur that levels are the path of: each stands for two of them.
+/// The counts of trellis symbols, from counts of levels on the path: each symbol stands for two levels.
 fn symbols_of_levels(levels: &Histogram) -> Histogram {
     let mut symbols: Histogram = [0; 256];
     for level in i8::MIN..=i8::MAX {

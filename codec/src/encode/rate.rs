@@ -1,7 +1,8 @@
-//! The steps of scheme `rate`: how large they must be for so many bits per weight.
+//! The steps of scheme `rate`: searches the step that meets a target of bits per weight.
 //!
-//! Bits fall by about one where steps double, whatever the weights; how many there are is found by encoding strips of the tensors with all that there
-//! is to it, so that what is counted is what will be stored. Strips lie evenly over all tensors of a target.
+//! Whatever the weights, bits fall by about one when the step doubles. The bits at a step are measured by encoding
+//! strips of the tensors completely, so that the count equals the stored size. Strips are spread evenly over all
+//! tensors of a target.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
@@ -22,22 +23,23 @@ use crate::scheme::lossless::columns;
 use crate::scheme::rate::Rate;
 use crate::tensor::{AlignedBytes, TensorView};
 
-/// Weights that are encoded to count bits: enough for a few thousandths of a bit.
+/// Weights that are encoded to count bits: enough for a precision of a few thousandths of a bit.
 const SAMPLE: usize = 1 << 20;
-/// How near to the target is near enough, of it, and how often is tried.
+/// The tolerance, relative to the target, and the most iterations.
 const CLOSE: f64 = 2e-4;
 const TRIES: usize = 12;
-/// Tries after which a target that was not passed yet is taken for one that lies where steps change little.
+/// Iterations after which a target that was not yet bracketed is assumed to lie on a flat part of the curve.
 const FLAT: usize = 3;
-/// Weights of a tensor below which its table weighs, and of all of them that are then counted to the last, so often.
+/// Small tensors: the mean number of weights below which tables matter; the most weights, in all, that are then encoded
+/// completely to count bits; and the number of corrections.
 const SMALL: usize = 1 << 20;
 const MOST_COUNTED: usize = 1 << 28;
 const CORRECTIONS: usize = 2;
-/// log2 of the largest and of the smallest step over the root mean square that make sense.
+/// log2 of the largest and of the smallest useful step, relative to the root mean square.
 const COARSEST: f64 = 6.0;
 const FINEST: f64 = -9.0;
 
-/// What there is to search in, and with.
+/// The inputs of the search.
 pub struct Search<'a> {
     pub source: &'a dyn Source,
     pub options: &'a EncodeOptions,
@@ -48,21 +50,21 @@ pub struct Search<'a> {
     pub naming: Naming<'a>,
 }
 
-/// Tensors that have one target together.
+/// Tensors that share one target.
 struct Group {
     rate: Rate,
-    /// Their places in the source.
+    /// Their indices in the source.
     tensors: Vec<usize>,
 }
 
-/// Tables that tensors share, and the places of those that were counted.
+/// Tables that tensors share, and the indices of those already counted.
 #[derive(Clone, Default)]
 struct Tables {
     shared: Vec<Table>,
     used: Vec<usize>,
 }
 
-/// What samples stand for, together.
+/// The totals that samples stand for.
 #[derive(Default)]
 struct Sum {
     bytes: f64,
@@ -70,7 +72,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Bits for each weight.
+    /// Bits per weight.
     fn bits(&self) -> f64 {
         if self.weights == 0.0 { 0.0 } else { 8.0 * self.bytes / self.weights }
     }
@@ -80,19 +82,21 @@ impl Sum {
 struct Sample {
     tensor: SourceTensor,
     bytes: AlignedBytes,
-    /// Rows of the tensor for each of the sample's.
+    /// Rows of the tensor for each row of the sample.
     share: f64,
     /// Width of the tensor's tiles.
     tile: usize,
-    /// The tensor's place in the source.
+    /// The tensor's index in the source.
     place: usize,
 }
 
 impl Search<'_> {
-    /// The step over the root mean square of a row for every tensor of scheme `rate` that is among `kept`, by its place in the source.
+    /// The step, relative to the root mean square of a row, for every tensor of scheme `rate` among `kept`, by index in
+    /// the source.
     ///
     /// # Errors
-    /// Names in [`EncodeOptions::steps`] that no tensor has, a target that cannot be reached, a tensor that cannot be read; or `tell`'s.
+    /// Names in [`EncodeOptions::steps`] that no tensor has, a target that cannot be reached, a tensor that cannot be
+    /// read; or `tell`'s.
     pub fn factors(&self, kept: &[usize], tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<HashMap<usize, f32>> {
         let tensors = self.source.tensors();
         let mut groups: Vec<Group> = Vec::new();
@@ -143,7 +147,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Steps of tensors over those of others: what the options say, and for the rest what follows from the model's configuration.
+    /// Steps of tensors relative to those of others: those in the options, and for other tensors those that follow from
+    /// the model's configuration.
     fn relative_steps(&self) -> BTreeMap<&str, f32> {
         let shared = self.source.model().and_then(|model| sharing(model.get("config")?));
         let roles = self.source.tensors().iter().filter_map(|t| {
@@ -155,7 +160,7 @@ impl Search<'_> {
         steps
     }
 
-    /// The common step for which the tensors of `group` have the bits that are asked for.
+    /// The common step at which the tensors of `group` take the requested bits.
     fn find(
         &self,
         group: &Group,
@@ -171,9 +176,9 @@ impl Search<'_> {
             self.bits((samples, group.tensors.len()), group.rate, step.exp2() as f32, of, tables)
         };
         let mut bits = |step: f64| count(&samples, step);
-        // A Gaussian's, and about what tiles cost.
+        // The step for a Gaussian, including about the overhead of tiles.
         let mut step = 2.1 - target - f64::from(u8::from(group.rate.trellis));
-        // A step with too many bits, and one with too few: their logarithms, and the bits.
+        // The bracket: a step with too many bits, and one with too few, each as log2 of the step and bits.
         let mut many = None::<(f64, f64)>;
         let mut few = None::<(f64, f64)>;
         for tries in 0..TRIES {
@@ -185,14 +190,14 @@ impl Search<'_> {
             let side = if found > target { &mut many } else { &mut few };
             *side = Some((step, found));
             step = match (many, few) {
-                // Between both, where a line meets the target.
+                // Interpolates linearly between both.
                 (Some((a, many)), Some((b, few))) => a + (b - a) * ((many - target) / (many - few)).clamp(0.05, 0.95),
-                // As far as the curve goes, where it is flat.
+                // Goes to the end of the range on a flat part of the curve.
                 _ if tries >= FLAT && found > target => COARSEST,
                 _ if tries >= FLAT => FINEST,
                 _ => (step + 1.2 * (found - target)).clamp(FINEST, COARSEST),
             };
-            // Symbols of 8 bits have no finer steps: then there are fewer bits than were asked for.
+            // 8-bit symbols allow no finer steps: the tensors then take fewer bits than requested.
             if many.is_some_and(|(s, _)| s >= COARSEST) || few.is_some_and(|(s, _)| s <= FINEST) {
                 break;
             }
@@ -203,7 +208,7 @@ impl Search<'_> {
             return Err(Error::input(what).advice("ask for more bits, or exclude small tensors"));
         }
         if self.is_of_small_tensors(group) {
-            // Which tables they share depends on all of their symbols.
+            // The tables that they share depend on all of their symbols.
             let all = self.samples(group, usize::MAX, tell)?;
             for _ in 0..CORRECTIONS {
                 let found = count(&all, step)?;
@@ -216,14 +221,15 @@ impl Search<'_> {
         Ok(step.exp2() as f32)
     }
 
-    /// Whether tensors are so small that what a table takes weighs, and together not so large that encoding all of them to count takes long.
+    /// Whether tensors are so small that their tables matter, and in all not too large to be encoded completely for
+    /// counting.
     fn is_of_small_tensors(&self, group: &Group) -> bool {
         let tensors = self.source.tensors();
         let total: usize = group.tensors.iter().map(|&i| tensors[i].shape.iter().product::<usize>()).sum();
         (SAMPLE..MOST_COUNTED).contains(&total) && total / group.tensors.len() < SMALL
     }
 
-    /// Bits per weight of the tensors that `samples` are of, everything counted; there are `count` of these.
+    /// Bits per weight of `count` tensors, estimated from `samples` of them, everything counted.
     fn bits(
         &self,
         (samples, count): (&[Sample], usize),
@@ -233,7 +239,7 @@ impl Search<'_> {
         tables: &mut Tables,
     ) -> Result<f64> {
         let mut sum = Sum::default();
-        // Small tensors may have no sample, and have tables all the same.
+        // Small tensors may have no sample, but they have tables.
         let each = count as f64 / samples.len().max(1) as f64;
         for sample in samples {
             let way = self.choices.way(&sample.tensor.name);
@@ -252,7 +258,7 @@ impl Search<'_> {
         Ok(sum.bits())
     }
 
-    /// Adds the bytes that a sample stands for, of so many times as many rows and of so many tensors.
+    /// Adds the bytes that a sample stands for: `share` times as many rows, in `each` tensors.
     fn count(
         &self,
         task: TensorTask<'_>,
@@ -265,7 +271,7 @@ impl Search<'_> {
         let tensor = task.tensor;
         let name = |e| self.naming.of(&tensor.name, e);
         let mut prepared = task.prepare(bytes, workers).map_err(name)?;
-        // Tables are the tensor's: of its strips alone, one of its own would seldom pay.
+        // The table is chosen for the whole tensor: for the sampled strips alone, a new one would seldom pay.
         prepared.choose_for(&mut tables.shared, share);
         let encoded = prepared.encode(workers, &AtomicUsize::new(0)).map_err(name)?;
         let Counted { of_rows, of_tables, of_fit } = encoded.counted(&mut tables.used);
@@ -274,8 +280,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Bits per weight of the tensors of scheme `rate`, of which the source has rows: those that `shares` names have so many times as many of them.
-    /// Their levels are the source's, where it brings some along. 0 without such tensors.
+    /// Bits per weight of the tensors of scheme `rate`, computed from samples of their rows: `shares` has the ratio of
+    /// all rows to sampled rows by name. Levels are the source's, if it has any. 0 without such tensors.
     pub fn bits_of_samples(&self, shares: &BTreeMap<String, f64>) -> Result<f64> {
         let tensors = self.source.tensors();
         let relative = self.relative_steps();
@@ -306,12 +312,12 @@ impl Search<'_> {
         Ok(sum.bits())
     }
 
-    /// Strips of the tensors of `group`, evenly spread, of so many weights at most or nearly.
+    /// Strips of the tensors of `group`, evenly spread, with at most about `weights` weights.
     fn samples(&self, group: &Group, weights: usize, tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<Sample>> {
         let tensors = self.source.tensors();
         let elements = |i: usize| tensors[i].shape.iter().product::<usize>();
         let total: usize = group.tensors.iter().map(|&i| elements(i)).sum();
-        // Strips are taken where the count of weights passes a multiple of this.
+        // A strip is taken where the running count of weights passes a multiple of this.
         let every = (total / weights).max(1) as f64;
         let mut samples = Vec::new();
         let mut debt = 0.5f64;
@@ -332,7 +338,7 @@ impl Search<'_> {
             debt -= wanted as f64;
             let bytes = self.source.read_with(i, self.reading, self.cancel).map_err(name)?;
             TensorView::new(tensor.dtype, &tensor.shape, &bytes).map_err(name)?;
-            // The middles of as many equal parts.
+            // The middles of equal parts.
             let strip = |n: usize| (2 * n + 1) * strips / (2 * wanted);
             let ranges: Vec<_> =
                 (0..wanted).map(|n| strip(n) * TILE_ROWS..((strip(n) + 1) * TILE_ROWS).min(rows)).collect();
@@ -358,15 +364,16 @@ impl Search<'_> {
                 place: i,
             });
         }
-        // Strips stand for those that were left out, too.
+        // Sampled strips also stand for those that were left out.
         let counted: f64 = samples.iter().map(|s| s.tensor.shape.iter().product::<usize>() as f64 * s.share).sum();
         samples.iter_mut().for_each(|s| s.share *= total as f64 / counted);
         Ok(samples)
     }
 }
 
-/// Where several heads of queries share one of keys and values, an error in the latter counts once for each: their steps are smaller by the root of
-/// their number, which makes what all rows add to the error alike.
+/// The relative step of key and value projections in grouped-query attention. An error in a key or value head counts
+/// once for each query head that shares it, so the step is divided by the square root of their number, which equalizes
+/// the contribution of all rows to the error.
 fn sharing(config: &serde_json::Value) -> Option<f32> {
     let count =
         |key: &str| [Some(config), config.get("text_config")].into_iter().flatten().find_map(|c| c.get(key)?.as_u64());

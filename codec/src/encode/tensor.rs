@@ -1,4 +1,4 @@
-//! Encoding one tensor.
+//! Encodes one tensor.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -25,33 +25,33 @@ use crate::scheme::{Fields, Levels, Scheme, SchemeKind, SymbolPlanes, Weights};
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{Dtype, TensorView, try_vec};
 
-/// A tensor and what to do with it.
+/// A tensor, and how to encode it.
 pub struct TensorTask<'a> {
     pub tensor: &'a SourceTensor,
     pub scheme: Scheme,
-    /// For scheme `rate`.
+    /// Parameters for scheme `rate`.
     pub rate: RateTask,
     pub transposed: bool,
     pub plane: PlaneOptions,
 }
 
-/// What scheme `rate` needs to know of a tensor.
+/// The parameters of a tensor for scheme `rate`.
 #[derive(Default)]
 pub struct RateTask {
-    /// The step over the root mean square of a row.
+    /// The step divided by the root mean square of a row.
     pub factor: f32,
-    /// Levels that were chosen before.
+    /// Levels chosen beforehand.
     pub levels: Option<Levels>,
 }
 
-/// What does the work, and what stops it.
+/// The threads that do the work, and the means to cancel it.
 #[derive(Clone, Copy)]
 pub struct Workers<'a> {
     pub pool: &'a Pool,
     pub cancel: &'a Cancel,
 }
 
-/// A tensor that was looked at: what is left is to choose its table, in the order of the file, and to encode it.
+/// An analysed tensor: its table is chosen next, in the order of the file; then it is encoded.
 pub struct Prepared<'a> {
     task: TensorTask<'a>,
     bytes: SourceBytes<'a>,
@@ -59,11 +59,11 @@ pub struct Prepared<'a> {
     content: Content,
 }
 
-/// What is stored of a tensor.
+/// The stored content of a tensor.
 enum Content {
-    /// Its bytes, as one plane: how that is going to be encoded, and the hash of them.
+    /// Its bytes, as one plane: the draft of its encoding, and their hash.
     Bytes { draft: Draft, hash: Hash },
-    /// What the scheme made of it, and what there is to know of that.
+    /// The scheme's output, and figures about it.
     Symbols { planes: Vec<PlaneInput>, scales: Option<(Granularity, Vec<f32>)>, quality: Quality },
 }
 
@@ -82,31 +82,31 @@ struct ReadyPlane<'a> {
     plane: EncodedPlane,
     data: Stored<'a>,
     side: Option<Stored<'a>>,
-    /// Of what it decodes to.
+    /// The hash of its decoded bytes.
     hash: Hash,
-    /// The bits of an element that it holds; nothing where it holds all that there is.
+    /// The bits of an element that it holds; `None` if it holds whole elements.
     fields: Option<Fields>,
 }
 
-/// What becomes a segment, and the hash of it.
+/// A segment's bytes and their hash.
 struct Stored<'a> {
     bytes: Held<'a>,
     hash: Hash,
 }
 
-/// Bytes that are somebody else's, or nobody's else.
+/// Borrowed or owned bytes.
 enum Held<'a> {
     Borrowed(&'a [u8]),
     Ours(Bytes),
 }
 
 impl<'a> Stored<'a> {
-    /// What was made for the segment.
+    /// A segment of bytes made by the encoder.
     fn made(bytes: Vec<u8>) -> Self {
         Self { hash: hash(&bytes), bytes: Held::Ours(Bytes::Plain(bytes)) }
     }
 
-    /// A tensor as it is; its hash is known.
+    /// A segment of a tensor's own bytes, whose hash is known.
     fn tensor(bytes: SourceBytes<'a>, hash: Hash) -> Self {
         let bytes = match bytes {
             SourceBytes::Borrowed(bytes) => Held::Borrowed(bytes),
@@ -130,14 +130,14 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// The tables that planes share, and their numbers in the file once they are written.
+/// Maps tables that planes share to their numbers in the file, once they are written.
 #[derive(Default)]
 pub struct Tables(HashMap<usize, usize>);
 
 impl<'a> TensorTask<'a> {
     /// Quantizes and counts.
     pub fn prepare(mut self, bytes: SourceBytes<'a>, workers: Workers<'_>) -> Result<Prepared<'a>> {
-        // A source may give others than it said.
+        // A source may return data that contradicts its description.
         TensorView::new(self.tensor.dtype, &self.tensor.shape, &bytes)?;
         // Stored without a matrix view, whatever the other dimensions.
         let nothing = MatrixEntry { count: 1, rows: 0, cols: 0, row_axis: 0 };
@@ -148,7 +148,7 @@ impl<'a> TensorTask<'a> {
         let Workers { pool, cancel } = workers;
         let mut options = self.plane.clone();
         if self.scheme == Scheme::Lossless {
-            // Neither exponents nor whole bytes have a sign to be folded, or neighbours that they are like.
+            // Neither exponents nor whole bytes have a sign to fold, or similar neighbours.
             (options.layout, options.filters) = (Layout::Byte, Filters::None);
             matrix = fold_padded(matrix, self.tensor.shape.len() == 2 || matrix.count > 1);
         }
@@ -160,12 +160,12 @@ impl<'a> TensorTask<'a> {
         let mut symbols = symbols.map_err(|e| self.in_its_own_terms(e, &bytes, &matrix))?;
         let (scales, error) = (symbols.scales.take(), symbols.error);
         let (planes, entropy) = planes_of(symbols, &matrix, &options, pool, cancel)?;
-        // Rounded: these figures are for people, and digits cost bytes. Of an error it is the most that there is.
+        // Rounded: these figures are for people, and digits cost bytes. An error is rounded up.
         let quality = Quality { entropy: Some((entropy * 1e4).round() / 1e4), error: error.map(rounded_up) };
         Ok(Prepared { task: self, bytes, matrix, content: Content::Symbols { planes, scales, quality } })
     }
 
-    /// Levels of scheme `rate`, for which those that were given are used up, and how their plane is to be coded.
+    /// Computes levels of scheme `rate`, consuming those chosen beforehand, and sets the options of their plane.
     fn rate_symbols(
         &mut self,
         rate: Rate,
@@ -192,15 +192,15 @@ impl<'a> TensorTask<'a> {
                 rate::symbols(weights, steps, &check, pool, cancel)?
             }
         };
-        // Levels of a quantizer with no zero have no neighbours that they are like.
+        // Levels of a quantizer without zero are not similar to their neighbours.
         options.changes = true;
         options.filters = if trellis { Filters::Trellis } else { Filters::None };
         Ok(symbols)
     }
 
-    /// Of an element that is not finite, the place that its owner knows it by.
+    /// Restates the position of a non-finite element as an index into the original tensor.
     fn in_its_own_terms(&self, e: Error, bytes: &[u8], matrix: &MatrixEntry) -> Error {
-        // Rows and columns of the matrix view may be others.
+        // Rows and columns of the matrix view may differ from the tensor's.
         let plain = matrix.count == 1 && matrix.row_axis == 0 && self.tensor.shape.len() == 2;
         let value = e.message().split(" at ").next().unwrap_or_default();
         if plain || !["NaN", "inf", "-inf"].contains(&value) {
@@ -225,7 +225,7 @@ impl<'a> TensorTask<'a> {
         let matrix = if bytewise {
             fold_narrow(matrix)
         } else {
-            // Bytes of floats are no symbols for a table; zstd takes them as they come.
+            // Bytes of floats are poor symbols for a table; zstd takes them as they are.
             options.filters = Filters::None;
             if options.coder != Coder::Zstd {
                 options.coder = Coder::Raw;
@@ -245,7 +245,7 @@ impl<'a> Prepared<'a> {
         self.choose_for(shared, 1.0);
     }
 
-    /// As [`choose`](Self::choose), for a sample of a tensor so many times as large.
+    /// As [`choose`](Self::choose), for a sample of a tensor that is `times` as large.
     pub fn choose_for(&mut self, shared: &mut Vec<Table>, times: f64) {
         match &mut self.content {
             Content::Bytes { draft, .. } => draft.choose_for(shared, times),
@@ -253,7 +253,7 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// Encodes it; `done` counts its elements that are encoded.
+    /// Encodes the tensor; `done` counts the elements encoded so far.
     pub fn encode(self, workers: Workers<'_>, done: &AtomicUsize) -> Result<Encoded<'a>> {
         let Self { task, bytes, matrix, content } = self;
         let Workers { pool, cancel } = workers;
@@ -281,9 +281,9 @@ impl<'a> Prepared<'a> {
             let raw = Stored { bytes: Held::Ours(Bytes::Plain(bytemuck::cast_vec(symbols))), hash };
             planes.push(ReadyPlane::new(plane, raw, hash, fields));
         }
-        // A plane that is not coded has no room for what lies beside its symbols.
+        // A raw plane has no room for the uncoded bytes of its elements.
         if lost || stored >= bytes.len() {
-            // What shared tables would have had to choose one before.
+            // A table would have to be chosen in order, which is no longer possible.
             let mut task = task;
             if task.plane.coder != Coder::Zstd {
                 task.plane.coder = Coder::Raw;
@@ -295,7 +295,8 @@ impl<'a> Prepared<'a> {
 }
 
 impl<'a> ReadyPlane<'a> {
-    /// `raw` is what is stored where the plane is not coded, `hash` that of what it decodes to, `fields` the bits that it holds.
+    /// `raw` is stored if the plane is not coded; `hash` is the hash of its decoded bytes, `fields` are the bits that
+    /// it holds.
     fn new(mut plane: EncodedPlane, raw: Stored<'a>, hash: Hash, fields: Option<Fields>) -> Self {
         let coded = plane.coder() != Coder::Raw;
         let data = if coded { Stored::made(std::mem::take(&mut plane.data)) } else { raw };
@@ -305,19 +306,20 @@ impl<'a> ReadyPlane<'a> {
     }
 }
 
-/// Bytes that a tensor takes in the file.
+/// The bytes that a tensor takes in the file.
 pub struct Counted {
-    /// Those that grow with its rows.
+    /// Bytes that grow with its rows.
     pub of_rows: usize,
-    /// Tables that no tensor before it uses.
+    /// Bytes of tables that no earlier tensor uses.
     pub of_tables: usize,
-    /// Bytes that these tables win, as expected, because they were made for the very symbols that they code: of many more symbols of the same kind no
-    /// table wins more. Half a bit for the logarithm of each frequency (G. A. Miller, "Note on the bias of information estimates", 1955).
+    /// Bytes that these tables are expected to save only because they were made for the very symbols that they code
+    /// (overfitting); no table saves as much on many more symbols of the same kind. Half a bit for the logarithm of
+    /// each frequency (G. A. Miller, "Note on the bias of information estimates", 1955).
     pub of_fit: f64,
 }
 
 impl Encoded<'_> {
-    /// Counts its bytes; `used` has the places of shared tables that count already.
+    /// Counts its bytes; `used` has the indices of shared tables already counted.
     pub fn counted(&self, used: &mut Vec<usize>) -> Counted {
         let scales = self.scales.as_ref().map_or(0, |(_, s)| s.len() * self.scheme.scale_dtype().size());
         let mut counted = Counted { of_rows: scales, of_tables: 0, of_fit: 0.0 };
@@ -336,7 +338,7 @@ impl Encoded<'_> {
         counted
     }
 
-    /// Writes the tensor's segments, and its entry.
+    /// Writes the tensor's segments and its entry.
     pub fn write<W: Sink>(self, writer: &mut Writer<W>, tables: &mut Tables, naming: Naming<'_>) -> Result<()> {
         let name = &self.tensor.name;
         self.write_unnamed(writer, tables).map_err(|e| naming.of(name, e))
@@ -371,7 +373,7 @@ impl Encoded<'_> {
 }
 
 /// # Errors
-/// A trellis that the coder cannot have, or of other tiles.
+/// The coder does not support a trellis, or the levels' trellis has tiles of another width.
 fn check_trellis(coder: Coder, columns: usize, tile: usize) -> Result<()> {
     if !matches!(coder, Coder::Rans | Coder::Huffman) {
         return Err(
@@ -385,29 +387,29 @@ fn check_trellis(coder: Coder, columns: usize, tile: usize) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of a tensor that is seen as `matrix`, for a scheme.
+/// The bytes of a tensor with the view `matrix`, as input for a scheme.
 fn weights_of<'a>(dtype: Dtype, bytes: &'a [u8], matrix: &MatrixEntry) -> Weights<'a> {
     let (rows, cols) = (matrix.count * matrix.rows, matrix.cols);
     Weights { dtype, bytes, rows, cols, transposed: matrix.row_axis != 0 }
 }
 
-/// What an error may be larger than the sum of its squares says: runs of 256 of them are added as f32, which loses up to 255 halves of a unit in
-/// the last place of the sum, and half as much of its root.
+/// The relative amount by which the true error may exceed the computed one: runs of 256 squares are added in f32, which
+/// loses up to 255 half-ulps of the sum, and half as much of its root.
 const ERROR_OF_SUMS: f64 = 1e-5;
 
-/// An error in four digits, none of which makes it smaller than what anybody else will measure.
+/// An error in four digits, rounded up so that no other measurement exceeds it.
 fn rounded_up(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;
     }
     let value = value * (1.0 + ERROR_OF_SUMS);
     let unit = 10f64.powi(value.log10().floor() as i32 - 3);
-    // As text and back, so that the file has four digits and not what is left of a product.
+    // Goes through text, so that the file has four digits rather than the digits of an inexact product.
     let text = format!("{:.3e}", (value / unit).ceil() * unit);
     text.parse().unwrap_or(value)
 }
 
-/// The bytes of scales that are stored as `dtype`, whose values they are already.
+/// The bytes of scales that are stored as `dtype`; their values are already representable in it.
 pub fn scale_bytes(dtype: Dtype, mut scales: Vec<f32>) -> Result<Vec<u8>> {
     if dtype == Dtype::BF16 {
         let mut bytes = try_vec(scales.len() * size_of::<bf16>())?;
@@ -424,7 +426,7 @@ pub fn scale_bytes(dtype: Dtype, mut scales: Vec<f32>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Where the first element that is not finite is, as an index into the tensor.
+/// The position of the first non-finite element, as an index into the tensor.
 fn first_not_finite(dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Option<Vec<usize>> {
     let at = match dtype {
         Dtype::F32 => bytes.as_chunks::<4>().0.iter().position(|b| !f32::from_le_bytes(*b).is_finite()),
@@ -446,7 +448,7 @@ fn first_not_finite(dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Option<Vec<u
     })
 }
 
-/// What encoding `bytes` gives as `tensor` was encoded.
+/// The symbols of `bytes`, encoded in the same way as `tensor` was.
 pub(crate) fn symbols_like(tensor: &StoredTensor, bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
     let (Some(matrix), Some(scheme)) = (tensor.matrix, tensor.scheme()) else {
         return Err(Error::format("a tensor of symbols without 'matrix' and 'scales'").advice("encode the model again"));
@@ -455,11 +457,11 @@ pub(crate) fn symbols_like(tensor: &StoredTensor, bytes: &[u8], pool: &Pool, can
 }
 
 impl ReadyPlane<'_> {
-    /// Writes its segments.
+    /// Writes the plane's segments.
     fn write<W: Sink>(self, writer: &mut Writer<W>, tables: &mut Tables) -> Result<PlaneEntry> {
         let plane = self.plane;
         let table = plane.table.as_ref().map(|choice| tables.number(choice, writer)).transpose()?;
-        // In the order in which a GPU wants them.
+        // In the order in which a GPU reads them.
         let offsets = if plane.coder() == Coder::Raw { None } else { Some(writer.segment(&plane.offsets)?) };
         let data = self.data.write(writer)?;
         let side = self.side.map(|side| side.write(writer)).transpose()?;
@@ -479,7 +481,7 @@ impl ReadyPlane<'_> {
 }
 
 impl Tables {
-    /// The number of a table in the file, where it is now if it was not before: some that planes share are never used.
+    /// The number of a table in the file; writes the table now if it is new, because some shared tables are never used.
     pub fn number<W: Sink>(&mut self, choice: &TableChoice, writer: &mut Writer<W>) -> Result<usize> {
         if let Some(&number) = choice.place.and_then(|place| self.0.get(&place)) {
             return Ok(number);
