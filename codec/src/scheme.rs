@@ -1,4 +1,4 @@
-//! Schemes: how a tensor becomes planes of symbols, and what they are turned back by. `FORMAT.md` section 2.
+//! Schemes turn a tensor into planes of symbols, and symbols back into values. `FORMAT.md` section 2.
 //!
 //! Scheme `raw` keeps a tensor's bytes and needs no code.
 
@@ -23,42 +23,43 @@ pub(crate) use fields::{check_planes, join};
 pub use matrix::{Levels, SymbolPlanes, Weights};
 
 named! {
-    /// What a scheme is called in files.
+    /// The name of a scheme in files.
     SchemeKind, "scheme" {
         /// Int8 symbols and scales.
         Int8 = "int8",
-        /// Levels at uniform steps, whose size is chosen for a number of bits, and scales of 16 bits.
+        /// Levels at uniform steps, whose size is chosen to meet a target of bits, and 16-bit scales.
         Rate = "rate",
-        /// The bits of floats, sorted by how much they say.
+        /// The bits of floats, sorted by their information.
         Lossless = "lossless",
-        /// The bytes as they are.
+        /// The unchanged bytes.
         Raw = "raw",
     }
 }
 
-/// What makes two tensors equal for [`verify`](crate::verify()).
+/// The criterion by which [`verify`](crate::verify()) judges a tensor equal to its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Equality {
-    /// What is decoded is the source, bit for bit.
+    /// The decoded values equal the source, bit for bit.
     Bits,
     /// The scheme is a function of the weights alone: encoding the source again gives the same symbols and scales.
     Again,
-    /// What is decoded is as far from the source as the file says.
+    /// The decoded values are as far from the source as the file says.
     Error,
 }
 
 impl SchemeKind {
-    /// Whether what is stored are symbols that become values, and not the elements themselves.
+    /// Whether the file stores symbols that are converted to values, rather than the elements themselves.
     pub fn makes_symbols(self) -> bool {
         matches!(self, SchemeKind::Int8 | SchemeKind::Rate)
     }
 
-    /// What is added to symbols before they are multiplied by their scale: levels of scheme `rate` are at halves.
+    /// The offset added to symbols before they are multiplied by their scale: levels of scheme `rate` are at half
+    /// steps.
     pub fn offset(self) -> f32 {
         if self == SchemeKind::Rate { 0.5 } else { 0.0 }
     }
 
-    /// What scales are stored as, where there are any.
+    /// The dtype in which scales are stored, if there are any.
     pub fn scale_dtype(self) -> Dtype {
         match self {
             SchemeKind::Rate => Dtype::BF16,
@@ -66,12 +67,12 @@ impl SchemeKind {
         }
     }
 
-    /// Bits of what a plane of all of an element holds: of a symbol, or of the element itself.
+    /// Bits of what a plane of whole elements holds: of a symbol, or of the element itself.
     pub fn bits(self, dtype: Dtype) -> u32 {
         if self.makes_symbols() { 8 } else { 8 * dtype.size() as u32 }
     }
 
-    /// What a tensor has to be equal in to the source that it was made from.
+    /// The criterion by which a tensor is judged equal to its source.
     pub fn equality(self) -> Equality {
         match self {
             SchemeKind::Int8 => Equality::Again,
@@ -81,21 +82,21 @@ impl SchemeKind {
     }
 }
 
-/// How weights are encoded.
+/// The encoding of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// Int8 symbols and scales.
     Int8(Granularity),
-    /// Levels at uniform steps, for so many bits per weight.
+    /// Levels at uniform steps, for a target of bits per weight.
     Rate(Rate),
-    /// The bits of floats, sorted by how much they say.
+    /// The bits of floats, sorted by their information.
     Lossless,
-    /// The bytes as they are.
+    /// The unchanged bytes.
     Raw,
 }
 
 impl Scheme {
-    /// What it is called in files.
+    /// The kind, whose name files use.
     pub fn kind(self) -> SchemeKind {
         match self {
             Scheme::Int8(_) => SchemeKind::Int8,
@@ -106,7 +107,7 @@ impl Scheme {
     }
 
     /// # Errors
-    /// Parameters that the format does not have.
+    /// The format does not allow the parameters.
     pub fn check(self) -> Result<Self> {
         if let Scheme::Int8(granularity) = self {
             granularity.check()?;
@@ -114,7 +115,7 @@ impl Scheme {
         Ok(self)
     }
 
-    /// Whether it makes symbols of tensors of this kind; others are stored as they are.
+    /// Whether it makes symbols of tensors with this dtype and shape; others are stored raw.
     pub fn takes(self, dtype: Dtype, shape: &[usize]) -> bool {
         match self {
             Scheme::Int8(_) | Scheme::Rate(_) => shape.len() >= 2 && dtype.is_quantizable() && !shape.contains(&0),
@@ -123,11 +124,10 @@ impl Scheme {
         }
     }
 
-    /// Makes symbols of a matrix that it [takes](Self::takes).
+    /// Computes the symbols of a matrix that it [takes](Self::takes).
     ///
-    /// # Errors
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input): weights that it has no symbols for, such as those that are not finite. Memory or
-    /// threads that the operating system does not give; or `cancel` was used.
+    /// # Errors [`ErrorKind::Input`](crate::ErrorKind::Input): weights that have no symbols, such as non-finite ones.
+    /// The operating system refuses memory or threads; or `cancel` was used.
     ///
     /// ```
     /// use wcodec::scheme::{Scheme, Weights};

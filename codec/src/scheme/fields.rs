@@ -1,14 +1,15 @@
-//! Which bits of an element a plane holds: elements taken apart, and put together. `FORMAT.md` section 2.
+//! The bits of an element that a plane holds: splits elements into planes and joins them again. `FORMAT.md` section 2.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Elements that are joined at once: what is read and written of them stays in a core's cache.
+/// Elements that are joined at once: few enough to stay in a core's cache.
 const RUN: usize = 4096;
 
-/// The bits of an element that a plane holds: runs of them, the most significant bits of what the plane decodes to first.
+/// The bits of an element that a plane holds, as runs: the first run is the most significant part of the plane's
+/// decoded values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fields(Vec<[u32; 2]>);
@@ -17,7 +18,8 @@ impl Fields {
     /// Runs of bits, each as its lowest bit and its width.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`](crate::ErrorKind::Format): they are not bits of an element, or not whole bytes of them in all.
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): they are not bits of an element, or their total is not whole
+    /// bytes.
     pub fn new(runs: Vec<[u32; 2]>) -> Result<Self> {
         let bits = runs.iter().try_fold(0, |bits, &[lowest, width]| {
             let fits = width > 0 && lowest.checked_add(width).is_some_and(|end| end <= 64);
@@ -25,7 +27,7 @@ impl Fields {
         });
         match bits {
             Some(bits) if bits > 0 && bits % 8 == 0 => Ok(Self(runs)),
-            // There may be any number of them.
+            // The number of runs is unbounded.
             _ => {
                 let shown = &runs[..runs.len().min(8)];
                 Err(Error::format(format!("'fields' {shown:?} are no whole bytes of an element")))
@@ -33,7 +35,7 @@ impl Fields {
         }
     }
 
-    /// Runs that are known to fit.
+    /// Runs that are known to be valid.
     pub(super) fn known(runs: &[[u32; 2]]) -> Self {
         Self(runs.to_vec())
     }
@@ -43,18 +45,18 @@ impl Fields {
         &self.0
     }
 
-    /// Bytes that the bits are.
+    /// The total of the bits, in bytes.
     pub fn bytes(&self) -> usize {
         self.0.iter().map(|&[_, width]| width as usize).sum::<usize>() / 8
     }
 
-    /// These bits, and behind them others.
+    /// These bits, followed by those of `others`.
     pub(crate) fn and(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         Self(self.joined())
     }
 
-    /// The runs, of which none goes on where the one before it ends.
+    /// The runs, with adjacent ones merged.
     pub(crate) fn joined(&self) -> Vec<[u32; 2]> {
         let mut joined: Vec<[u32; 2]> = Vec::with_capacity(self.0.len());
         for &[lowest, width] in &self.0 {
@@ -66,7 +68,7 @@ impl Fields {
         joined
     }
 
-    /// Each run: its lowest bit in the element, its lowest bit in what the plane decodes to, and a mask of its width.
+    /// Each run: its lowest bit in the element, its lowest bit in the plane's decoded value, and a mask of its width.
     fn places(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         let mut above = 8 * self.bytes() as u32;
         self.0.iter().map(move |&[lowest, width]| {
@@ -76,7 +78,7 @@ impl Fields {
     }
 }
 
-/// Checks that planes hold bits of elements of `bytes` bytes, and none twice. Bits that none holds are 0.
+/// Checks that planes hold bits of elements of `bytes` bytes, and no bit twice. Bits that no plane holds are 0.
 ///
 /// # Errors
 /// [`ErrorKind::Format`](crate::ErrorKind::Format): they do not.
@@ -106,10 +108,10 @@ macro_rules! elements {
             }
         }
 
-        /// `N` bytes of a plane are of an element.
+        /// Each element takes `N` bytes of the plane.
         fn $scatter<const N: usize>(stored: &[u8], fields: &Fields, elements: &mut [u8]) {
             if N == size_of::<$ty>() {
-                // As wide as the element: vectors of those.
+                // As wide as the element, for vectors of elements.
                 for (lowest, place, mask) in fields.places() {
                     for (bytes, e) in stored.as_chunks().0.iter().zip(elements.as_chunks_mut().0) {
                         let bits = ($ty::from_le_bytes(*bytes) >> place & mask as $ty) << lowest;
@@ -133,7 +135,7 @@ elements!(gather1, scatter1, u8);
 elements!(gather2, scatter2, u16);
 elements!(gather4, scatter4, u32);
 
-/// Writes the symbols of a plane: of each of `elements`, which have `bytes` bytes, 1, 2 or 4, the 8 bits of `fields`.
+/// Writes the symbols of a plane: the 8 bits in `fields` of each of `elements`, which have `bytes` bytes, 1, 2 or 4.
 pub(super) fn gather(elements: &[u8], bytes: usize, fields: &Fields, symbols: &mut [i8]) {
     symbols.fill(0);
     match bytes {
@@ -143,8 +145,8 @@ pub(super) fn gather(elements: &[u8], bytes: usize, fields: &Fields, symbols: &m
     }
 }
 
-/// Puts elements of `bytes` bytes, 1, 2 or 4, together, with the threads of the pool that it is called in: `planes` are what each plane decodes to and
-/// which bits of an element that is, `elements` has room for as many.
+/// Joins elements of `bytes` bytes, 1, 2 or 4, with the threads of the current pool: `planes` are the decoded values of
+/// each plane with the bits of an element that they hold; `elements` has room for as many.
 pub(crate) fn join(planes: &[(&[i8], &Fields)], bytes: usize, elements: &mut [u8]) {
     elements.par_chunks_mut(RUN * bytes).enumerate().for_each(|(i, elements)| {
         elements.fill(0);

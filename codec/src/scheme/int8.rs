@@ -1,8 +1,8 @@
 //! Scheme `int8`: symbols in [-127, 127] and one f32 scale per row, block or tensor.
 //!
 //! `scale = max|w| / 127`, `q = round_half_even(w / scale)`, `w' = q * scale`, all in f32 arithmetic, which NumPy and
-//! torch repeat bit for bit. A scale is 1 where all weights are 0, at least the smallest normal f32, and small enough for
-//! `127 * scale` to be finite.
+//! torch reproduce bit for bit. A scale is 1 where all weights are 0, at least the smallest normal f32, and small
+//! enough for `127 * scale` to be finite.
 
 pub(super) mod granularity;
 mod quantize;
@@ -24,7 +24,7 @@ mod tests {
     use ndarray::{Array2, array};
     use proptest::prelude::*;
 
-    /// The definition, word for word.
+    /// The definition, transcribed literally.
     fn reference(weights: &[f32]) -> (Vec<i8>, f32) {
         let largest = weights.iter().fold(0f32, |m, w| m.max(w.abs()));
         let mut scale = if largest == 0.0 { 1.0 } else { (largest / 127.0).max(f32::MIN_POSITIVE) };
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_largest_weights_stay_finite() {
-        // All quotients that could round up to infinity, and some that do not.
+        // All maxima for which 127 * scale could round up to infinity, and some for which it does not.
         for ulps in 0..200 {
             let largest = f32::from_bits(f32::MAX.to_bits() - ulps);
             for w in [array![[largest, -1.0, 0.0]], array![[-largest, 1e38, 5.0]]] {
@@ -117,7 +117,7 @@ mod tests {
                 }
             }
         }
-        // bf16's largest is below: what is stored decodes to itself.
+        // The largest bf16 is below that: it decodes to itself.
         let q = quantize(array![[bf16::MAX]].view(), Granularity::Row).unwrap();
         assert_eq!(<bf16 as Weight>::from_f32(127.0 * q.scales[0]), bf16::MAX);
     }

@@ -1,7 +1,8 @@
-//! Scheme `lossless`: the bits of floats, sorted into planes of 8 bits by how much they say. `FORMAT.md` section 2.
+//! Scheme `lossless`: the bits of floats, sorted into planes of 8 bits by their information. `FORMAT.md` section 2.
 //!
-//! The exponents of trained weights hold about 2.6 bits of information, signs and mantissas all that they could. So the exponent is a
-//! plane that is coded, and the rest planes that a writer codes only where that pays, as in a checkpoint of bf16 that was saved as f32.
+//! The exponents of trained weights hold about 2.6 bits of information; signs and mantissas are incompressible. So the
+//! exponent is a coded plane. The rest are planes that a writer codes only where that pays, as in a bf16 checkpoint
+//! that was saved as f32.
 
 use rayon::prelude::*;
 
@@ -12,10 +13,10 @@ use crate::scheme::fields::{Fields, gather};
 use crate::scheme::matrix::{SymbolPlanes, Weights};
 use crate::tensor::{Dtype, try_vec};
 
-/// Columns that are turned at once: each row gives a line of the cache to them.
+/// Columns that are transposed at once: each row contributes one cache line.
 const TURNED_COLS: usize = 32;
 
-/// The planes that elements of `dtype` become, the coded one first; `None` for dtypes that the scheme does not take.
+/// The planes of elements of `dtype`, the coded one first; `None` for dtypes that the scheme does not support.
 ///
 /// ```
 /// use wcodec::{Dtype, scheme::lossless::planes_of};
@@ -28,7 +29,8 @@ pub fn planes_of(dtype: Dtype) -> Option<Vec<Fields>> {
     let planes: &[&[[u32; 2]]] = match dtype {
         // The exponent; sign and mantissa.
         Dtype::BF16 => &[&[[7, 8]], &[[15, 1], [0, 7]]],
-        // Sign, exponent and two bits of the mantissa: these are not quite noise, and then all is whole bytes.
+        // Sign, exponent and two bits of the mantissa: the latter are not quite noise, and this way each plane is whole
+        // bytes.
         Dtype::F16 => &[&[[8, 8]], &[[0, 8]]],
         Dtype::F32 => &[&[[23, 8]], &[[31, 1], [16, 7]], &[[8, 8]], &[[0, 8]]],
         Dtype::F8_E4M3 | Dtype::F8_E5M2 | Dtype::F8_E4M3FNUZ | Dtype::F8_E5M2FNUZ => &[&[[0, 8]]],
@@ -37,7 +39,8 @@ pub fn planes_of(dtype: Dtype) -> Option<Vec<Fields>> {
     Some(planes.iter().map(|runs| Fields::known(runs)).collect())
 }
 
-/// Some columns of a matrix of `cols` columns, one after the other: `elements` of `bytes` bytes are its rows.
+/// Copies some columns of a matrix of `cols` columns, one column after the other; `elements` has its rows, with `bytes`
+/// bytes for each element.
 pub(crate) fn columns(elements: &[u8], bytes: usize, cols: usize, first: usize, out: &mut [u8]) {
     let rows = elements.len() / (cols * bytes);
     out.par_chunks_mut(TURNED_COLS * rows * bytes).enumerate().for_each(|(i, out)| {
@@ -50,10 +53,10 @@ pub(crate) fn columns(elements: &[u8], bytes: usize, cols: usize, first: usize, 
     });
 }
 
-/// The planes of elements, which are stored one after the other, or, where `transposed`, a column of `rows` after the other.
+/// The planes of a matrix's elements, taken row by row or, if `transposed`, column by column.
 ///
 /// # Errors
-/// Memory or threads that the operating system does not give, or `cancel` was used.
+/// The operating system refuses memory or threads, or `cancel` was used.
 pub(super) fn split(weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
     let Weights { dtype, bytes, rows, cols, transposed, .. } = *weights;
     let fields = planes_of(dtype)
@@ -61,7 +64,7 @@ pub(super) fn split(weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Resu
     let size = dtype.size();
     let mut turned: Vec<u8>;
     let bytes = if transposed {
-        // What is stored has the columns as rows.
+        // The stored matrix has the columns as rows.
         turned = try_vec(bytes.len())?;
         cancel.check()?;
         pool.run(|| columns(bytes, size, rows, 0, &mut turned))?;

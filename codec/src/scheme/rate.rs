@@ -1,10 +1,11 @@
-//! Scheme `rate`: levels at uniform steps, whose size is chosen for a number of bits per weight, and a scale of 16 bits for each row.
-//! `FORMAT.md` section 2.
+//! Scheme `rate`: entropy-constrained scalar quantization, optionally trellis-coded. Levels are at uniform steps, whose
+//! size is chosen to meet a target of bits per weight; each row has a 16-bit scale. `FORMAT.md` section 2.
 //!
-//! Levels are at halves of a step, so that none is 0: signs are raw bits, which no zero wastes, and magnitudes are what is coded. At low rates a
-//! uniform quantizer with an entropy coder behind it is within a quarter of a bit of what any code can do, and with a trellis within a tenth
-//! (H. Gish and J. N. Pierce, IEEE Trans. Information Theory 14(5), 1968; T. R. Fischer and M. Wang, the same 38(2), 1992). Steps go by the root mean
-//! square of the row, for all rows of a model alike: that is the best that is known from weights alone of models of every kind.
+//! Levels are at half steps, so that none is 0: signs are raw bits, none of which is wasted on a zero, and magnitudes
+//! are coded. At low rates a uniform quantizer followed by an entropy coder is within a quarter of a bit of any code's
+//! limit, and with a trellis within a tenth (H. Gish and J. N. Pierce, IEEE Trans. Information Theory 14(5), 1968; T.
+//! R. Fischer and M. Wang, the same 38(2), 1992). Steps are proportional to the root mean square of the row, with the
+//! same factor for all rows of a model: from weights alone, this is the best rule known for models of every kind.
 
 use crate::error::{Error, Result};
 
@@ -22,8 +23,7 @@ pub(crate) use quantize::symbols;
 pub struct Bits(u16);
 
 impl Bits {
-    /// # Errors
-    /// Fewer than 1, more than 8, or no number.
+    /// # Errors Fewer than 1, more than 8, or NaN.
     ///
     /// ```
     /// use wcodec::scheme::rate::Bits;
@@ -51,26 +51,29 @@ impl std::fmt::Display for Bits {
     }
 }
 
-/// What is asked of scheme `rate`.
+/// The parameters of scheme `rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// Bits per weight, everything that is stored for the weights counted: symbols, signs, scales, tables, offsets, padding.
+    /// Bits per weight, counting everything that is stored for the weights: symbols, signs, scales, tables, offsets,
+    /// padding.
     pub bits: Bits,
-    /// Whether levels are chosen by a trellis: less error at the same bits, for more time to encode, and a little to decode.
+    /// Whether levels are chosen by a trellis: a smaller error at the same bits, for more encoding time and a little
+    /// more decoding time.
     pub trellis: bool,
 }
 
-/// How the rows of a matrix are quantized.
+/// The quantization of a matrix's rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Steps {
-    /// The step between levels, over the root mean square of the row; with a trellis between the levels of both quantizers.
+    /// The step between levels, relative to the root mean square of the row; with a trellis, the step between the
+    /// levels of both quantizers together.
     pub factor: f32,
-    /// With a trellis: columns after which it restarts, the width of a tile.
+    /// With a trellis: the number of columns after which it restarts, the width of a tile.
     pub trellis: Option<usize>,
 }
 
 impl Steps {
-    /// Those of as many bits that levels are rounded to: without a trellis.
+    /// The steps that take as many bits without a trellis, by plain rounding.
     fn rounded(self) -> Self {
         let factor = if self.trellis.is_some() { 2.0 * self.factor } else { self.factor };
         Self { factor, trellis: None }

@@ -1,4 +1,4 @@
-//! Matrices of floats, read row by row as f32.
+//! Reads matrices of floats row by row as f32.
 
 use ndarray::{ArrayView2, ShapeBuilder};
 
@@ -7,15 +7,16 @@ use super::matrix::Weights;
 use crate::error::{Error, Result};
 use crate::tensor::{AlignedBytes, out_of_memory};
 
-/// Columns that are looked at together: what the inner cache holds as f32, so that what is read twice is fetched once.
+/// Columns that are processed together: as many as the inner cache holds as f32, so that data that is read twice is
+/// fetched once.
 pub const RUN: usize = 1 << 14;
-/// Rows that are read together where memory has columns one after the other: whole cache lines.
+/// Rows that are read together if memory is column-major: whole cache lines.
 const PANEL: usize = 32;
 
-/// The elements of `weights`, which are of type `T`; in `copy` where they are misaligned in the caller's memory.
+/// The elements of `weights`, which are of type `T`; copied to `copy` if they are misaligned in the caller's memory.
 ///
 /// # Errors
-/// Memory that the operating system does not give.
+/// The operating system refuses memory.
 pub fn view_of<'a, T: Weight>(weights: &Weights<'a>, copy: &'a mut AlignedBytes) -> Result<ArrayView2<'a, T>> {
     let elements: &[T] = match bytemuck::try_cast_slice(weights.bytes) {
         Ok(elements) => elements,
@@ -32,13 +33,13 @@ pub fn view_of<'a, T: Weight>(weights: &Weights<'a>, copy: &'a mut AlignedBytes)
     view.map_err(|e| Error::input(e.to_string()))
 }
 
-/// Reads runs of rows as f32. A clone reads for itself.
+/// Reads runs of rows as f32. A clone has its own buffer.
 pub struct Reader<'a, 'v, T> {
     weights: &'a ArrayView2<'v, T>,
-    /// Whether the elements of a row are neighbours in memory.
+    /// Whether the elements of a row are adjacent in memory.
     by_rows: bool,
     buffer: Vec<f32>,
-    /// The rows in the buffer, each whole, where memory has columns.
+    /// The rows in the buffer, each whole, if memory is column-major.
     panel: std::ops::Range<usize>,
 }
 
@@ -49,13 +50,13 @@ impl<T> Clone for Reader<'_, '_, T> {
 }
 
 impl<'a, 'v, T: Weight> Reader<'a, 'v, T> {
-    /// Of a matrix of any memory order.
+    /// A reader of a matrix in any memory order.
     pub fn new(weights: &'a ArrayView2<'v, T>) -> Self {
         let by_rows = weights.ncols() < 2 || weights.strides()[1] == 1;
         Self { weights, by_rows, buffer: Vec::new(), panel: 0..0 }
     }
 
-    /// So many rows or more, of which no panel is a part.
+    /// At least `rows` rows, rounded up to whole panels.
     pub fn whole_panels(&self, rows: usize) -> usize {
         if self.by_rows { rows } else { rows.next_multiple_of(PANEL) }
     }
@@ -63,7 +64,7 @@ impl<'a, 'v, T: Weight> Reader<'a, 'v, T> {
     /// `length` elements of row `r` from column `col` on.
     ///
     /// # Errors
-    /// Memory that the operating system does not give.
+    /// The operating system refuses memory.
     pub fn run(&mut self, r: usize, col: usize, length: usize) -> Result<&[f32]> {
         let row = self.weights.row(r);
         if let Some(row) = row.to_slice().filter(|_| self.by_rows) {
@@ -74,7 +75,7 @@ impl<'a, 'v, T: Weight> Reader<'a, 'v, T> {
         }
         let cols = self.weights.ncols();
         if !self.panel.contains(&r) {
-            // Few rows where they are long: the panel is to stay in a cache.
+            // Fewer rows if they are long, so that the panel stays in cache.
             let rows = (16 * RUN / cols).clamp(1, PANEL);
             let first = r / rows * rows;
             self.panel = first..(first + rows).min(self.weights.nrows());

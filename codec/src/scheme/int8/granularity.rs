@@ -1,25 +1,25 @@
-//! Which elements share a scale.
+//! The elements that share a scale.
 
 use crate::error::{Error, Result};
 
-/// Columns of a block where none is asked for.
+/// Columns of a block if none are given.
 pub const DEFAULT_BLOCK: usize = 128;
 
-/// Which elements share a scale.
+/// The elements that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Granularity {
-    /// Those of a row (an output channel).
+    /// All elements of a row (an output channel).
     #[default]
     Row,
-    /// All of the tensor.
+    /// All elements of the tensor.
     Tensor,
-    /// So many neighbours in a row, a multiple of 16; the last block of a row may be shorter.
+    /// Runs of this many columns within a row, a multiple of 16; the last block of a row may be shorter.
     Block(usize),
 }
 
 impl Granularity {
     /// # Errors
-    /// A block length that is not a positive multiple of 16.
+    /// The block length is not a positive multiple of 16.
     pub fn check(self) -> Result<Self> {
         match self {
             Granularity::Block(n) if n == 0 || n % 16 != 0 => {
@@ -29,7 +29,7 @@ impl Granularity {
         }
     }
 
-    /// Scales of a row of `cols` columns; 0 where rows share one.
+    /// Scales of a row of `cols` columns; 0 if all rows share one.
     pub fn scales_per_row(self, cols: usize) -> usize {
         match self {
             Granularity::Row => 1,

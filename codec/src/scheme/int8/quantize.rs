@@ -1,4 +1,4 @@
-//! Weights become symbols and scales.
+//! Quantizes weights to symbols and scales.
 
 use half::{bf16, f16};
 use ndarray::{Array1, Array2, ArrayView2};
@@ -12,10 +12,10 @@ use crate::scheme::matrix::{SymbolPlanes, Weights};
 use crate::scheme::reader::{RUN, Reader, view_of};
 use crate::tensor::{AlignedBytes, Dtype, try_vec};
 
-/// Largest symbol.
+/// The largest symbol.
 pub const MAX_SYMBOL: f32 = 127.0;
 
-/// What to do about weights that are not finite.
+/// Advice on non-finite weights.
 pub(crate) const NOT_FINITE_ADVICE: &str =
     "int8 needs finite weights: repair the checkpoint, or exclude the tensor so that it is stored raw";
 
@@ -30,9 +30,8 @@ pub struct Quantized {
 
 /// Quantizes a matrix of any memory order, with all cores.
 ///
-/// # Errors
-/// [`ErrorKind::Input`](crate::ErrorKind::Input) where an element is not finite: the message names its row and column. Memory or
-/// threads that the operating system does not give.
+/// # Errors [`ErrorKind::Input`](crate::ErrorKind::Input) an element is not finite; the message names its row and
+/// column. The operating system refuses memory or threads.
 ///
 /// ```
 /// use ndarray::array;
@@ -45,7 +44,7 @@ pub fn quantize<T: Weight>(weights: ArrayView2<'_, T>, granularity: Granularity)
     quantize_with(weights, granularity, &Pool::new(None)?, &Cancel::new())
 }
 
-/// [`quantize`], with those threads.
+/// [`quantize`] with the given threads.
 ///
 /// # Errors
 /// As for [`quantize`]; or `cancel` was used.
@@ -78,7 +77,7 @@ pub fn quantize_with<T: Weight>(
         _ => None,
     };
     let (columns, per_row) = (granularity.columns(cols), granularity.scales_per_row(cols));
-    // A tensor's only scale is found already.
+    // The only scale of a tensor is already known.
     let mut rest = &mut scales[..if shared.is_some() { 0 } else { rows * per_row }];
     let pieces = symbols.chunks_mut(step * cols).enumerate().map(|(i, symbols)| {
         let count = symbols.len() / cols * per_row;
@@ -100,7 +99,7 @@ pub fn quantize_with<T: Weight>(
 /// ```
 /// use wcodec::scheme::int8::scale_of;
 /// assert_eq!(scale_of(127.0), 1.0);
-/// // The nearest quotient would make infinity of the largest weights.
+/// // With the nearest quotient the largest weights would decode to infinity.
 /// assert_eq!(scale_of(f32::MAX), (f32::MAX / 127.0).next_down());
 /// ```
 #[inline]
@@ -129,7 +128,7 @@ impl<T: Weight> Reader<'_, '_, T> {
         Ok(largest)
     }
 
-    /// Quantizes row `r`, `columns` of which share one of `scales`, or all of which have `shared`.
+    /// Quantizes row `r`: each `columns` columns have one of `scales`, or all have `shared`.
     fn quantize_row(
         &mut self,
         r: usize,
@@ -176,7 +175,7 @@ impl<T: Weight> Reader<'_, '_, T> {
 }
 
 fn largest_magnitude(weights: &[f32], row: usize, col: usize) -> Result<f32> {
-    // Magnitudes of floats order like the integers of their bits, infinity and NaN above all others.
+    // As integers, the bits of magnitudes have the order of the floats, with infinity and NaN above all others.
     let bits = weights.iter().fold(0, |m, w| m.max(w.to_bits() & 0x7FFF_FFFF));
     if bits < f32::INFINITY.to_bits() {
         return Ok(f32::from_bits(bits));
@@ -191,7 +190,7 @@ fn round_all(weights: &[f32], scale: f32, symbols: &mut [i8]) {
 
 /// Rounds to the nearest integer, ties to even, and clamps to a symbol.
 ///
-/// Adding 1.5 * 2^23 leaves the integer in the low bits of the mantissa, rounded by the hardware's own mode; unlike
+/// Adding 1.5 * 2^23 leaves the integer in the low bits of the mantissa, rounded in the hardware's own mode; unlike
 /// `round_ties_even` this vectorizes on every x86-64.
 #[inline(always)]
 fn round(value: f32) -> i8 {

@@ -1,4 +1,4 @@
-//! Symbols and scales become values.
+//! Converts symbols and scales to values.
 
 use rayon::prelude::*;
 
@@ -9,10 +9,11 @@ use crate::error::{Error, Result};
 /// Elements that one task dequantizes.
 const TASK: usize = 1 << 16;
 
-/// Writes `(symbols[i] + offset) * scale` for a run of a row that begins at column `col`, into elements of the target type.
+/// Writes `(symbols[i] + offset) * scale` for a run of a row that begins at column `col`, as elements of the target
+/// type.
 ///
-/// `offset` is 0 in scheme `int8` and 1/2 in scheme `rate`. `scales` are those of the row (or the tensor's one), `columns` as
-/// [`Granularity::columns`] says.
+/// `offset` is 0 in scheme `int8` and 1/2 in scheme `rate`. `scales` are those of the row (or the tensor's single one),
+/// and `columns` is the number that share one, as in [`Granularity::columns`].
 #[inline]
 pub fn dequantize_run<T: Weight>(
     symbols: &[i8],
@@ -36,26 +37,26 @@ pub fn dequantize_run<T: Weight>(
 /// The scales of a matrix, or of some of its rows.
 pub struct Scales<'a> {
     granularity: Granularity,
-    /// What is added to symbols before they are multiplied.
+    /// The offset added to symbols before they are multiplied.
     offset: f32,
     cols: usize,
     values: &'a [f32],
-    /// The row, counted through all matrices, that the first of `values` is of.
+    /// The row, counted through all matrices, that `values` begins with.
     first: usize,
 }
 
 impl<'a> Scales<'a> {
-    /// Of rows from `first` on, of `cols` columns; `values` must be there for every row that is asked for.
+    /// Scales of rows of `cols` columns, from row `first` on; `values` must cover every row that is asked for.
     pub fn new(granularity: Granularity, offset: f32, cols: usize, values: &'a [f32], first: usize) -> Self {
         Self { granularity, offset, cols, values, first }
     }
 
-    /// All of them.
+    /// All values.
     pub fn values(&self) -> &'a [f32] {
         self.values
     }
 
-    /// Those of a row.
+    /// The scales of a row.
     fn of_row(&self, row: usize) -> &'a [f32] {
         match self.granularity.scales_per_row(self.cols) {
             0 => self.values,
@@ -79,7 +80,7 @@ impl<'a> Scales<'a> {
         });
     }
 
-    /// The values of some columns, one column after the other, of a matrix whose symbols are all there.
+    /// The values of some columns, one column after the other, of a matrix whose symbols are all present.
     pub fn apply_to_columns<T: Weight>(&self, symbols: &[i8], from: usize, out: &mut [T]) {
         let (columns, rows) = (self.granularity.columns(self.cols), symbols.len() / self.cols);
         out.par_chunks_mut(rows).enumerate().for_each(|(i, out)| {
@@ -91,9 +92,9 @@ impl<'a> Scales<'a> {
         });
     }
 
-    /// The scales with which a symbol might become a value that is not finite in `T`: mostly none.
+    /// The scales with which a symbol might become a non-finite value in `T`: usually none.
     pub fn suspects<T: Weight>(&self) -> Suspects<'_> {
-        // -128 is no symbol that a writer makes, but one that readers compute with.
+        // Writers never produce the symbol -128, but readers compute with it.
         let overflows = |scale: &f32| !finite::<T>(f32::from(i8::MIN), *scale);
         Suspects { scales: self, any: self.values.par_iter().any(overflows), finite: finite::<T> }
     }
@@ -103,7 +104,7 @@ fn finite<T: Weight>(level: f32, scale: f32) -> bool {
     T::from_f32(level * scale).to_f32().is_finite()
 }
 
-/// Looks for values that are not finite.
+/// Checks for values that are not finite.
 pub struct Suspects<'a> {
     scales: &'a Scales<'a>,
     any: bool,
@@ -112,8 +113,8 @@ pub struct Suspects<'a> {
 
 impl Suspects<'_> {
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): one of `symbols`, the first of which is element `begin`, becomes infinite
-    /// or no number.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): one of `symbols`, the first of which is element `begin`,
+    /// becomes infinite or NaN.
     pub fn check(&self, begin: usize, symbols: &[i8]) -> Result<()> {
         if !self.any {
             return Ok(());

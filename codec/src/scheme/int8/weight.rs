@@ -1,4 +1,4 @@
-//! Types of weights.
+//! Element types of weights.
 
 use half::{bf16, f16};
 
@@ -11,7 +11,7 @@ mod private {
 
 /// Element types that the scheme takes: `f32`, [`half::f16`], [`half::bf16`].
 pub trait Weight: private::Sealed + Copy + Send + Sync + bytemuck::Pod {
-    /// Exactly the same value.
+    /// The same value, exactly.
     fn to_f32(self) -> f32;
     /// The nearest value, ties to even.
     fn from_f32(value: f32) -> Self;
@@ -47,7 +47,8 @@ impl Weight for bf16 {
     #[inline(always)]
     fn from_f32(value: f32) -> Self {
         let bits = value.to_bits();
-        // A scale from a damaged file may be NaN. Rounding could carry that to infinity, so it is cut off and made quiet.
+        // A scale from a damaged file may be NaN. Rounding could carry it to infinity, so it is truncated and made
+        // quiet.
         let nan = u32::from(value.is_nan()).wrapping_neg();
         let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
         let quiet = bits >> 16 | 0x40;

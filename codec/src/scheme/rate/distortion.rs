@@ -1,4 +1,4 @@
-//! How far values are from the weights that they stand for.
+//! Measures the distortion of values relative to the weights.
 
 use std::iter::Sum;
 use std::ops::Add;
@@ -6,30 +6,30 @@ use std::ops::Add;
 use crate::error::{Error, Result};
 use crate::scheme::int8::Weight;
 
-/// What to do about weights that are not finite.
+/// Advice on non-finite weights.
 pub(crate) const NOT_FINITE_ADVICE: &str =
     "rate needs finite weights: repair the checkpoint, or exclude the tensor so that it is stored raw";
 
-/// Elements that are near enough to each other for sums in f32.
+/// Elements that are summed in f32 without losing much precision.
 pub(super) const RUN: usize = 256;
 
 /// Sums over rows.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sums {
-    /// Squares of the weights.
+    /// The sum of the squared weights.
     squares: f64,
-    /// Squares of what their values differ by.
+    /// The sum of the squared errors of the values.
     errors: f64,
 }
 
 impl Sums {
-    /// Of a row whose squares are known.
+    /// The sums of a row whose squared weights are already summed.
     pub fn of_row<T: Weight>(weights: &[f32], squares: f64, symbols: &[i8], scale: f32) -> Self {
         // A scale of 0 makes all values 0.
         Self { squares, errors: if scale == 0.0 { squares } else { errors::<T>(weights, symbols, scale) } }
     }
 
-    /// Root of the mean square of the difference, over that of the weights.
+    /// The relative error: RMS of the difference, divided by the RMS of the weights.
     pub fn relative(self) -> f64 {
         if self.errors == 0.0 { 0.0 } else { (self.errors / self.squares).sqrt() }
     }
@@ -49,12 +49,13 @@ impl Sum for Sums {
     }
 }
 
-/// The sum of the squares of row `r`.
+/// The sum of squares of row `r`.
 ///
 /// # Errors
-/// An element that is not finite.
+/// An element is not finite.
 pub(super) fn row_squares(row: &[f32], r: usize) -> Result<f64> {
-    // In f64: squares of f32 leave f32's range. Several sums, which no addition waits for.
+    // In f64, because squares of f32 can exceed f32's range. Several sums, so that additions do not wait for each
+    // other.
     let mut sums = [0f64; 8];
     let (runs, rest) = row.as_chunks::<8>();
     for run in runs {
@@ -68,16 +69,16 @@ pub(super) fn row_squares(row: &[f32], r: usize) -> Result<f64> {
     Err(Error::input(format!("{} at row {r}, column {at}", row[at])).advice(NOT_FINITE_ADVICE))
 }
 
-/// Squares of what the values differ by from the weights; the scale is not 0.
+/// The sum of the squared errors; the scale is not 0.
 fn errors<T: Weight>(weights: &[f32], symbols: &[i8], scale: f32) -> f64 {
     let run = |(weights, symbols): (&[f32], &[i8])| {
         let differ = |(w, &q): (&f32, &i8)| T::from_f32((f32::from(q) + 0.5) * scale).to_f32() - w;
-        // Over the scale, so that squares are in range.
+        // Divided by the scale, so that squares are in range.
         let sum: f32 = weights.iter().zip(symbols).map(differ).map(|d| (d / scale) * (d / scale)).sum();
         if sum.is_finite() {
             return f64::from(sum) * f64::from(scale) * f64::from(scale);
         }
-        // Values and weights of other signs, both near the largest f32, or a scale that is far from what the weights are.
+        // Values and weights of opposite signs near the largest f32, or a scale far from the weights' magnitude.
         let value = |q: i8| f64::from(T::from_f32((f32::from(q) + 0.5) * scale).to_f32());
         weights.iter().zip(symbols).map(|(w, &q)| (value(q) - f64::from(*w)).powi(2)).sum()
     };

@@ -1,4 +1,4 @@
-//! Levels that were chosen before.
+//! Levels that were chosen beforehand.
 
 use half::{bf16, f16};
 
@@ -12,11 +12,13 @@ use crate::scheme::matrix::{Levels, SymbolPlanes, Weights};
 use crate::scheme::reader::{Reader, view_of};
 use crate::tensor::{AlignedBytes, Dtype};
 
-/// Checks levels that were given for `weights`, and how far they are from them. `tile`: columns after which a trellis restarts, where they are paths through one.
+/// Checks levels that were given for `weights`, and measures their error. `tile`: columns after which a trellis
+/// restarts, if levels are paths through one.
 ///
 /// # Errors
-/// [`ErrorKind::Input`](crate::ErrorKind::Input): they do not fit the matrix, scales are not finite or no bf16, levels are no path through the
-/// trellis; a weight that is not finite. Memory or threads that the operating system does not give, or `cancel` was used.
+/// [`ErrorKind::Input`](crate::ErrorKind::Input): levels do not fit the matrix, scales are not finite or not bf16
+/// values, levels are not a path through the trellis; or a weight is not finite. The operating system refuses memory or
+/// threads, or `cancel` was used.
 pub(crate) fn given(
     weights: &Weights<'_>,
     levels: Levels,
@@ -84,7 +86,7 @@ fn of_type<T: Weight>(
 }
 
 /// # Errors
-/// The first column at which a row's levels are not those of a path.
+/// The first column at which a row's levels are not a path.
 fn check_path(levels: &[i8], tile: usize, path: &mut Vec<i8>) -> std::result::Result<(), usize> {
     for (i, levels) in levels.chunks(tile).enumerate() {
         path.clear();

@@ -1,4 +1,4 @@
-//! Weights become levels and scales.
+//! Quantizes weights to levels and scales.
 
 use half::{bf16, f16};
 
@@ -13,17 +13,17 @@ use crate::scheme::matrix::{SymbolPlanes, Weights};
 use crate::scheme::reader::{Reader, view_of};
 use crate::tensor::{AlignedBytes, Dtype, try_vec};
 
-/// Largest magnitude of a level's number, so that symbols are within [-127, 126].
+/// The largest magnitude of a level's index, which keeps symbols within [-127, 126].
 const MOST: f32 = 126.0;
-/// And of one that a trellis may choose: there, half of it is stored, with a bit that the path gives.
+/// The same for a trellis, whose symbols store half the index and a bit of the path.
 const MOST_OF_TRELLIS: f32 = 124.0;
 
-/// Quantizes a matrix, and says whether levels are paths through a trellis: where that has no room, weights are rounded all the same. `check` is called
-/// before paths are found, if they are.
+/// Quantizes a matrix, and returns whether levels are paths through a trellis: if it has no room, weights are rounded
+/// even if one was requested. `check` is called before paths are searched.
 ///
 /// # Errors
-/// [`ErrorKind::Input`](crate::ErrorKind::Input): a weight that is not finite; those of `check`. Memory or threads that the operating system does not
-/// give; or `cancel` was used.
+/// [`ErrorKind::Input`](crate::ErrorKind::Input): a weight that is not finite; those of `check`. The operating system
+/// refuses memory or threads; or `cancel` was used.
 pub(crate) fn symbols(
     weights: &Weights<'_>,
     steps: Steps,
@@ -55,7 +55,7 @@ fn of_type<T: Weight>(
     };
     let steps = match branches {
         Some(_) => check().map(|()| steps)?,
-        // Where symbols have no room for levels twice as fine, rounding to those that there are is better.
+        // If symbols have no room for levels twice as fine, rounding to the available levels is better.
         None => steps.rounded(),
     };
     Ok((quantize(&reader, view.dim(), steps, branches.as_ref(), pool, cancel)?, branches.is_some()))
@@ -99,29 +99,29 @@ fn quantize<T: Weight>(
     })
 }
 
-/// Rows that are quantized together, which a trellis takes side by side.
+/// Rows that are quantized together; a trellis processes them in parallel.
 const GROUP: usize = 16;
-/// What a bit costs a trellis, in squares of its step: a little less than what the slope of the rate-distortion curve says was best or as
-/// good on models of several kinds.
+/// The Lagrange multiplier: the cost of a bit, in squared steps of the trellis. A little less than the slope of the
+/// rate-distortion curve suggests was best, or as good, on models of several kinds.
 const LAMBDA: f32 = 0.2;
-/// Rows by which a trellis learns what its levels cost.
+/// Rows from which a trellis estimates the bits of its levels.
 const SAMPLE_ROWS: usize = 64;
-/// A trellis pays where not more than one in so many rows has a larger step because of its largest weight.
+/// A trellis pays only if at most one in this many rows has its step enlarged for its largest weight.
 const MOST_LIMITED: usize = 8;
 const SAMPLE: usize = 1 << 16;
 
-/// What is known of a row before its levels are chosen.
+/// Measurements of a row, made before its levels are chosen.
 #[derive(Clone, Copy, Default)]
 struct Facts {
     squares: f64,
     largest: f32,
     step: f32,
-    /// Whether the step is larger than was asked for, because of the largest weight.
+    /// Whether the step is larger than requested, because of the largest weight.
     limited: bool,
 }
 
 /// # Errors
-/// An element that is not finite.
+/// An element is not finite.
 fn facts(row: &[f32], r: usize, steps: Steps) -> Result<Facts> {
     let squares = row_squares(row, r)?;
     let largest = f32::from_bits(row.iter().fold(0, |m, w| m.max(w.to_bits() & 0x7FFF_FFFF)));
@@ -134,13 +134,13 @@ fn facts(row: &[f32], r: usize, steps: Steps) -> Result<Facts> {
     Ok(Facts { squares, largest, step, limited: wanted < least })
 }
 
-/// The next bf16 that is not smaller than a positive number.
+/// The smallest bf16 that is not less than a positive number.
 fn bf16_above(value: f32) -> f32 {
     let rounded = f32::from_bits((value.to_bits() + 0xFFFF) & 0xFFFF_0000);
     if rounded.is_finite() { rounded } else { bf16::MAX.to_f32() }
 }
 
-/// Takes rows to levels and scales, a group at a time.
+/// Converts rows to levels and scales, a group at a time.
 struct Rows<'a, 'v, T> {
     reader: Reader<'a, 'v, T>,
     steps: Steps,
@@ -148,12 +148,12 @@ struct Rows<'a, 'v, T> {
     viterbi: Viterbi,
     weights: Vec<f32>,
     facts: [Facts; GROUP],
-    /// A row of a group after the other, in steps.
+    /// The rows of a group, one after the other, in units of steps.
     scaled: Vec<f32>,
 }
 
 impl<T: Weight> Rows<'_, '_, T> {
-    /// Rows from `first` on, as many as there are scales.
+    /// Quantizes rows from `first` on, one for each scale.
     fn quantize(&mut self, first: usize, symbols: &mut [i8], scales: &mut [f32]) -> Result<Sums> {
         let cols = symbols.len() / scales.len();
         self.weights.clear();
@@ -175,7 +175,7 @@ impl<T: Weight> Rows<'_, '_, T> {
         Ok(sums)
     }
 
-    /// Chooses levels for the rows' steps.
+    /// Chooses levels, given the rows' steps.
     fn choose(&mut self, cols: usize, symbols: &mut [i8]) {
         let rows = symbols.chunks_mut(cols).zip(self.weights.chunks(cols)).zip(&self.facts);
         let (Some(tile), Some(branches)) = (self.steps.trellis, self.branches) else {
@@ -190,7 +190,7 @@ impl<T: Weight> Rows<'_, '_, T> {
     }
 }
 
-/// The levels that are nearest: the number of whole steps below a magnitude, folded for weights below 0.
+/// The nearest levels: the number of whole steps below a magnitude, folded for negative weights.
 fn round_all(weights: &[f32], step: f32, symbols: &mut [i8]) {
     for (q, w) in symbols.iter_mut().zip(weights) {
         let x = w / step;
@@ -199,11 +199,12 @@ fn round_all(weights: &[f32], step: f32, symbols: &mut [i8]) {
     }
 }
 
-/// Of the row's step and the scale that is best for its levels by least squares the one with the smaller error; 0 where that is the best.
+/// The better of two scales by squared error: the row's step, or the least-squares fit to its levels; 0 if that is
+/// better still.
 fn best_scale<T: Weight>(weights: &[f32], symbols: &[i8], facts: &Facts) -> f32 {
     let (mut products, mut squares, mut farthest) = (0f64, 0f64, 0f32);
     for (weights, symbols) in weights.chunks(RUN).zip(symbols.chunks(RUN)) {
-        // Levels are below 2^7 and the weights of a run near each other: f32 is enough for a run.
+        // Levels are below 2^7 and the weights of a run similar in size: f32 is precise enough for a run.
         let (mut product, mut square) = (0f32, 0f32);
         for (w, &q) in weights.iter().zip(symbols) {
             let level = f32::from(q) + 0.5;
@@ -226,7 +227,7 @@ fn best_scale<T: Weight>(weights: &[f32], symbols: &[i8], facts: &Facts) -> f32 
             best = scale;
         }
     }
-    // The weights are finite, and so is what they become.
+    // The weights are finite, so their values must be, too.
     while !T::from_f32(farthest * best).to_f32().is_finite() {
         best = f32::from_bits(best.to_bits() - 0x1_0000);
     }
@@ -239,8 +240,8 @@ fn sample(rows: usize, cols: usize) -> impl Iterator<Item = usize> {
     (0..rows).step_by(rows.div_ceil(count).max(1))
 }
 
-/// What a trellis chooses among, by what levels cost in some of the rows; nothing where the largest weights of many of these leave it no room for
-/// its steps.
+/// The branches of a trellis, by the bits of levels in a sample of rows; `None` if the largest weights of many of these
+/// rows leave it no room for its steps.
 fn branches_of<T: Weight>(
     reader: &Reader<'_, '_, T>,
     (rows, cols): (usize, usize),

@@ -1,10 +1,12 @@
-//! The path with the least error and bits: weights become levels of filter `trellis`. `FORMAT.md` section 4.
+//! Searches the path with the least error and bits: converts weights to levels of filter `trellis`. `FORMAT.md` section
+//! 4.
 //!
-//! Trellis-coded quantization (M. W. Marcellin and T. R. Fischer, IEEE Trans. Communications 38(1), 1990), with the bits that levels cost in what the
-//! Viterbi algorithm minimizes (T. R. Fischer and M. Wang, IEEE Trans. Information Theory 38(2), 1992). A level is `n + 1/2` fine steps; `n` is what
-//! the filter's `levels_of` gives. The formulas of the filter come to this: where the quantizer is `Q` and the path's bit `b`, `n` is one of those with
-//! `n mod 4 = Q + 2 b`, a **coset**, and its magnitude `m` is that of `floor(n / 2)`, which is `m` or `-m - 1`. So a weight has four costs, those of
-//! the best level of each coset, whatever the state; the eight branches of a column choose among them.
+//! This is trellis-coded quantization (M. W. Marcellin and T. R. Fischer, IEEE Trans. Communications 38(1), 1990), with
+//! the bits of levels included in the cost that the Viterbi algorithm minimizes (T. R. Fischer and M. Wang, IEEE Trans.
+//! Information Theory 38(2), 1992). A level is `n + 1/2` fine steps; the filter's `levels_of` gives `n`. The filter's
+//! formulas amount to this: with quantizer `Q` and path bit `b`, `n` satisfies `n mod 4 = Q + 2 b`, which defines a
+//! **coset**. The magnitude `m` of a level is that of `floor(n / 2)`, which is `m` or `-m - 1`. So whatever the state,
+//! a weight has four costs, those of the best level of each coset; the eight branches of a column choose among them.
 
 mod branches;
 mod costs;
@@ -15,33 +17,36 @@ pub(crate) use branches::Branches;
 use branches::{COSETS, Four};
 pub(crate) use costs::Costs;
 
-/// States of the trellis: numbered `Q(j - 1) + 2 Q(j)`.
+/// States of the trellis, numbered `Q(j - 1) + 2 Q(j)`.
 const STATES: usize = 4;
 
-/// Paths that are followed at once. Each is a chain of additions and comparisons that wait for those of the column before; four of them keep a core busy.
+/// Runs that are processed at once. Each is a chain of additions and comparisons that depend on the column before; four
+/// chains keep a core busy.
 const TOGETHER: usize = 4;
 
-/// Columns after which costs are counted anew from 0, so that long rows lose no precision.
+/// Columns after which costs are rebased to 0, so that long rows lose no precision.
 const RESTART: usize = 64;
 
-/// How the cheapest path to each state behind a column gets there: twice its level's `n`, and in bit 0 whether it comes from the second of the two states
-/// that lead there. Numbers are as wide as costs, so that one comparison chooses both.
+/// The branch of the cheapest path to each state after a column: twice its level's `n`, with bit 0 set if it comes from
+/// the second of the two predecessor states. The entries are as wide as costs, so that one comparison selects both.
 type Column = [i32; STATES];
 
-/// Finds paths. It holds memory that is used again, and nothing else.
+/// Finds paths. It holds only reusable memory.
 #[derive(Default)]
 pub(crate) struct Viterbi(Vec<Column>);
 
 impl Viterbi {
-    /// Fills `levels` with the path that has the least `sum (x - (n + 1/2))^2 + lambda * bits` in each row of each tile.
+    /// Fills `levels` with the path that has the least `sum (x - (n + 1/2))^2 + lambda * bits` in each row of each
+    /// tile.
     ///
-    /// `x` holds rows of `cols` weights, in units of the fine step, cut into tiles of `tile` columns, of which the last may be narrower: paths begin anew
-    /// at each, in the state `Q(0) = Q(-1) = 0`. What is beyond the outermost levels counts as if it were half a step beyond. `levels` gets `n` of the
-    /// levels `n + 1/2`, -126 to 125, so that magnitudes are 62 at most. Rows are independent of those beside them; it is fastest where there are four
-    /// or more, or as many whole tiles.
+    /// `x` holds rows of `cols` weights, in units of the fine step, cut into tiles of `tile` columns, the last of which
+    /// may be narrower. Paths restart at each tile in the state `Q(0) = Q(-1) = 0`. Weights beyond the outermost levels
+    /// count as if they were half a step beyond. `levels` receives `n` of the levels `n + 1/2`, -126 to 125, so that
+    /// magnitudes are at most 62. Rows do not influence each other; the search is fastest with at least four rows, or
+    /// as many whole tiles.
     ///
     /// # Panics
-    /// `x` and `levels` are not of the same length, `cols` or `tile` is 0, or there are parts of rows.
+    /// `x` and `levels` differ in length, `cols` or `tile` is 0, or there are incomplete rows.
     pub(crate) fn levels(&mut self, x: &[f32], cols: usize, tile: usize, branches: &Branches, levels: &mut [i8]) {
         assert!(x.len() == levels.len() && x.len().is_multiple_of(cols));
         let (rows, whole) = (x.len() / cols, cols / tile);
@@ -50,7 +55,7 @@ impl Viterbi {
         self.parts(x, cols - last, rows, |row| row * cols + last, branches, levels);
     }
 
-    /// Finds the paths of `count` runs of `width` weights, of which each begins where `begin` says.
+    /// Finds the paths of `count` runs of `width` weights; run `i` begins at `begin(i)`.
     fn parts(
         &mut self,
         x: &[f32],
@@ -92,7 +97,8 @@ impl Viterbi {
     }
 }
 
-/// Follows the cheapest paths to all states through runs of the same length, and returns the state in which that of each ends.
+/// Follows the cheapest paths to all states through runs of the same length, and returns the state in which each run's
+/// best path ends.
 fn follow<const N: usize>(x: [&[f32]; N], branches: &Branches, columns: &mut [[Column; N]]) -> [usize; N] {
     let x = x.map(|x| &x[..columns.len()]);
     let mut costs = [[0.0, f32::INFINITY, f32::INFINITY, f32::INFINITY]; N];
@@ -102,17 +108,18 @@ fn follow<const N: usize>(x: [&[f32]; N], branches: &Branches, columns: &mut [[C
             (costs[i], column[i]) = step(&costs[i], &cosets, &levels);
         }
         if j % RESTART == RESTART - 1 {
-            // State 0 can always be reached.
+            // State 0 is always reachable.
             costs = costs.map(|c| c.map(|cost| cost - c[0]));
         }
     }
     costs.map(|c| (1..STATES).fold(0, |best, state| if c[state] < c[best] { state } else { best }))
 }
 
-/// A column: from what it costs to reach the states before it and what each coset costs, what it costs to reach those behind it, and by which branch.
+/// One column: given the cost of reaching each state before it and the cost of each coset, computes the cost of
+/// reaching each state after it, and the branch taken.
 ///
-/// State `s` behind a column has the column's own quantizer in bit 0 and `b xor Q(j - 1)` in bit 1. So it is reached from `2 * (s & 1)` by the coset `s`, and
-/// from `2 * (s & 1) + 1` by the coset `s ^ 2`.
+/// State `s` after a column has the column's own quantizer in bit 0 and `b xor Q(j - 1)` in bit 1. So it is reached
+/// from `2 * (s & 1)` by coset `s`, and from `2 * (s & 1) + 1` by coset `s ^ 2`.
 #[inline(always)]
 fn step(costs: &Four, cosets: &Four, levels: &[i32; COSETS]) -> (Four, Column) {
     let first: Four = std::array::from_fn(|s| costs[(s & 1) << 1] + cosets[s]);

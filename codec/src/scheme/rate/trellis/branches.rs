@@ -1,4 +1,4 @@
-//! What the best level of each coset costs, for any weight.
+//! The cost of the best level of each coset, for any weight.
 
 use super::costs::{Costs, LARGEST, magnitude};
 
@@ -8,27 +8,31 @@ pub(super) const COSETS: usize = 4;
 /// A number for each coset, or for each state.
 pub(super) type Four = [f32; 4];
 
-/// Weights are taken as if they were between these, in fine steps: the outermost levels are half a step nearer to zero.
+/// Weights are clamped to this range, in fine steps: the outermost levels are half a step nearer to zero.
 const OUTERMOST: f32 = 126.0;
 
-/// Added to a number and subtracted again, this rounds it to the nearest integer, which are the low bits in between: an f32 has no finer steps there.
+/// Adding this to a number and subtracting it again rounds the number to the nearest integer, which is in the low bits
+/// in between, because an f32 has no finer steps there.
 const ROUND: f32 = 12_582_912.0;
 
-/// The weights that round to the same integer: for each coset the level that is best at one end of them and that at the other end.
+/// A bin of weights that round to the same integer: for each coset, the best levels at both ends of the bin.
 ///
-/// What a level costs, less the square of what the weight has beyond the integer, which all levels have in common, is a straight line. The least of such lines
-/// is, at each end, the best level's, and in between one of these two unless a third one's share of weights lies entirely there. It does not: shares are
-/// `4 + lambda / 8 * (second difference of the bits)` wide, which is less than 1 only where bits bend by more than `24 / lambda`.
+/// All levels share the term in the square of the weight's fraction; without it, the cost of a level is linear in the
+/// fraction. The minimum of such lines is, at each end, the best level's, and in between it is one of these two unless
+/// a third level is best only strictly inside. That does not happen: the range of weights for which a level is best is
+/// `4 + lambda / 8 * (second difference of the bits)` wide, which is less than 1 only if the second difference is below
+/// `-24 / lambda`.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Bin {
-    /// What the levels cost at the integer.
+    /// The cost of each level at the integer.
     at: [Four; 2],
-    /// What they cost more one step further up.
+    /// The change of that cost one step further up.
     slope: [Four; 2],
 }
 
-/// Costs of levels, prepared for [`Viterbi::levels`](super::Viterbi::levels): by the low byte of a rounded weight.
+/// Costs of levels, prepared for [`Viterbi::levels`](super::Viterbi::levels) and indexed by the low byte of a rounded
+/// weight.
 pub(crate) struct Branches {
     bins: Box<[Bin; 256]>,
     /// Twice the `n` of the levels at the ends of the bin.
@@ -36,12 +40,13 @@ pub(crate) struct Branches {
 }
 
 impl Branches {
-    /// Levels that cost the square of their distance to the weight, in fine steps, and `lambda` for each bit. `lambda` is 0 or more, and of the order of 1 at most:
-    /// where bits count for more than that a level may be found that is not quite the best.
+    /// The cost of a level is its squared distance to the weight, in fine steps, plus `lambda` for each bit. `lambda`
+    /// is at least 0 and at most of the order of 1; with larger values, a level that is not quite the best may be
+    /// found.
     pub(crate) fn new(costs: &Costs, lambda: f32) -> Self {
         let all = |coset: usize| (-(LARGEST + 1) * 2..=LARGEST * 2 + 1).filter(move |n| n & 3 == coset as i32);
         let weight = |n: i32| lambda * costs.0[magnitude(n as i8)];
-        // The best of a coset half a step below each integer.
+        // The best level of a coset, half a step below each integer.
         let best = |coset: usize, i: i32| {
             let cost = |n: i32| (n - i + 1).pow(2) as f32 + weight(n);
             all(coset).min_by(|&a, &b| cost(a).total_cmp(&cost(b))).expect("every coset has levels") as i8
@@ -61,7 +66,8 @@ impl Branches {
         Self { bins, levels }
     }
 
-    /// What the best level of each coset costs for the weight `x`, less what all have in common, and twice its `n`.
+    /// The cost of each coset's best level for the weight `x`, without the term that all levels share, and twice the
+    /// level's `n`.
     #[inline(always)]
     pub(super) fn of(&self, x: f32) -> (Four, [i32; COSETS]) {
         let x = x.clamp(-OUTERMOST, OUTERMOST);

@@ -1,35 +1,36 @@
-//! What magnitudes cost.
+//! The cost of magnitudes in bits.
 
 use super::Viterbi;
 use super::branches::Branches;
 
-/// Magnitudes of the levels of a writer: 0 to 62. (The last of 64 is not used, so that symbols keep off the ends of their range.)
+/// The magnitudes that writers use: 0 to 62. (The last of the 64 is unused, so that symbols stay away from the ends of
+/// their range.)
 pub(crate) const MAGNITUDES: usize = 64;
 
-/// The largest that is used.
+/// The largest magnitude used.
 pub(super) const LARGEST: i32 = MAGNITUDES as i32 - 2;
 
-/// How many bits a magnitude that was not seen costs more than the one before it.
+/// The bits by which an unseen magnitude costs more than the one before it.
 const UNSEEN: f32 = 0.25;
 
-/// Rounds of [`Costs::fitted`]: more of them change the error by less than a thousandth.
+/// Rounds of [`Costs::fitted`]; more rounds change the error by less than a thousandth.
 const ROUNDS: usize = 3;
 
-/// The magnitude of the level `n + 1/2`, which is that of the symbol that stands for it.
+/// The magnitude of the level `n + 1/2`, which equals that of its symbol.
 pub(crate) fn magnitude(n: i8) -> usize {
     let symbol = n >> 1;
     (symbol ^ (symbol >> 7)) as usize
 }
 
-/// Bits that each magnitude costs, without its sign, which costs all of them the same.
+/// Bits of each magnitude, without its sign, which costs the same for all.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Costs(pub(crate) [f32; MAGNITUDES]);
 
 impl Costs {
-    /// What an ideal coder takes for magnitudes that occur so often. Behind the largest that occurs each one costs more than the one before it; none
-    /// costs infinitely much.
+    /// The bits of an ideal coder for magnitudes with these counts. Beyond the largest that occurs, each one costs more
+    /// than the one before it; none costs infinitely much.
     pub(crate) fn of_counts(counts: &[u64; MAGNITUDES]) -> Self {
-        // Half an occurrence more for each: what was not seen in a sample may yet occur.
+        // Adds half an occurrence to each: magnitudes missing from a sample may yet occur.
         let occurrences = |n: u64| n as f64 + 0.5;
         let sum: f64 = counts.iter().map(|&n| occurrences(n)).sum();
         let mut bits = counts.map(|n| (sum / occurrences(n)).log2() as f32);
@@ -40,8 +41,9 @@ impl Costs {
         Self(bits)
     }
 
-    /// The costs that are those of the path that they lead to, nearly: from those of rounded weights on, paths are found and their magnitudes counted.
-    /// `x`, `cols`, `tile` and `lambda` are as for [`Viterbi::levels`] and [`Branches::new`]; a sample of the rows is enough.
+    /// Costs that nearly agree with the path that they lead to: starting from rounded weights, paths are found and
+    /// their magnitudes counted. `x`, `cols`, `tile` and `lambda` are as for [`Viterbi::levels`] and [`Branches::new`];
+    /// a sample of the rows is enough.
     pub(crate) fn fitted(x: &[f32], cols: usize, tile: usize, lambda: f32) -> Self {
         let mut counts = [0; MAGNITUDES];
         x.iter().for_each(|x| counts[((x.abs() / 2.0) as usize).min(LARGEST as usize)] += 1);

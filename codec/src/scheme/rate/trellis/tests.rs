@@ -13,7 +13,7 @@ fn found(x: &[f32], cols: usize, tile: usize, costs: &Costs, lambda: f32) -> Vec
     levels
 }
 
-/// What the path that these levels are costs, of the definition.
+/// The cost of the path with these levels, by the definition.
 fn cost(x: &[f32], levels: &[i8], costs: &Costs, lambda: f32) -> f64 {
     let each = x.iter().zip(levels).map(|(x, &n)| {
         let error = f64::from(x.clamp(-126.0, 126.0)) - f64::from(n) - 0.5;
@@ -22,7 +22,7 @@ fn cost(x: &[f32], levels: &[i8], costs: &Costs, lambda: f32) -> f64 {
     each.sum()
 }
 
-/// Whether the levels are a path with magnitudes that writers may use, by the filter alone.
+/// Whether the levels are a path with magnitudes that writers may use, judged by the filter alone.
 fn is_path(levels: &[i8]) -> bool {
     let mut bytes = levels.to_vec();
     trellis::symbols_of(&mut bytes);
@@ -31,7 +31,8 @@ fn is_path(levels: &[i8]) -> bool {
     magnitudes && bytes == levels
 }
 
-/// The least that any path costs: all are tried, each by its bits, with every level that a bit may stand for. The levels come from symbols by the filter's rule.
+/// The least cost of any path, by exhaustive search over the path bits with every level that each allows. Levels are
+/// computed from symbols by the filter's rule.
 fn least(x: &[f32], costs: &Costs, lambda: f32) -> f64 {
     let paths = (0..1u32 << x.len()).map(|path| {
         let (mut quantizer, mut before) = (0u8, 0u8);
@@ -57,7 +58,7 @@ fn falling(n: f64, ratio: f64) -> Costs {
 }
 
 prop_compose! {
-    /// Weights near zero, anywhere, and at the ends of the range, some of them where two levels are equally near.
+    /// Weights near zero, anywhere, and at the ends of the range, some of them equally near to two levels.
     fn weights(longest: usize)(
         kind in 0usize..4,
         x in prop::collection::vec(prop_oneof![-1.0f32..1.0, (-8..8i32).prop_map(|i| i as f32 / 8.0)], 1..=longest),
@@ -122,7 +123,7 @@ fn magnitudes_are_those_of_symbols() {
     assert_eq!(magnitudes, of_symbols);
 }
 
-/// Entropy of the magnitudes, and of a sign, bits a weight.
+/// Entropy of the magnitudes plus one bit for the sign, bits per weight.
 fn entropy(levels: impl Iterator<Item = usize>) -> f64 {
     let (mut counts, mut n) = ([0u32; 1000], 0.0);
     levels.for_each(|m| {
@@ -132,7 +133,7 @@ fn entropy(levels: impl Iterator<Item = usize>) -> f64 {
     1.0 + counts.iter().filter(|&&c| c > 0).map(|&c| f64::from(c) / n * (n / f64::from(c)).log2()).sum::<f64>()
 }
 
-/// Error of levels at halves of the step that has the entropy `bits`, each weight rounded by itself.
+/// The error of levels at half steps, with the step at which independently rounded weights have the entropy `bits`.
 fn rounded(x: &[f32], bits: f64) -> f64 {
     let (mut small, mut large) = (0.01f64, 100.0f64);
     for _ in 0..40 {
@@ -150,7 +151,7 @@ fn the_error_is_lower_than_that_of_rounding_with_as_many_bits() {
     let mut rng = StdRng::seed_from_u64(1);
     let (cols, tile) = (1000, 256);
     let gauss: Vec<f32> = (0..200 * cols).map(|_| rng.sample(StandardNormal)).collect();
-    // Standard deviations in fine steps, for about 3 bits.
+    // Standard deviations, in fine steps, that give about 3 bits.
     for (lambda, deviation) in [(0.0, 3.8), (0.2, 3.86), (0.46, 3.93)] {
         let x: Vec<f32> = gauss.iter().map(|g| g * deviation).collect();
         let costs = Costs::fitted(&x[..40 * cols], cols, tile, lambda);
