@@ -1,4 +1,4 @@
-//! Files read at random places and written atomically.
+//! Files that are read at random offsets and written atomically.
 
 mod behind;
 mod direct;

@@ -1,4 +1,4 @@
-//! Writing behind the work.
+//! Background writing.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -6,8 +6,8 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Writes on a thread of its own, so that copying into the page cache does not hold up the work. Errors come with a
-/// later call, at the latest with `seek` or `flush`, which wait for everything written so far.
+/// Writes on its own thread, so that copying into the page cache does not block the work. Errors are returned by a
+/// later call, at the latest by `seek` or `flush`, which wait for everything written so far.
 pub struct WriteBehind(State);
 
 enum State {
@@ -16,15 +16,15 @@ enum State {
     Failed,
 }
 
-/// Largest piece handed over, and how many may wait: bounds the memory.
+/// The largest piece handed over, and the most pieces in the queue: together they bound the memory.
 const WRITE_PIECE: usize = 4 << 20;
 const PIECES_WAITING: usize = 4;
 
 impl WriteBehind {
-    /// Writes to `file`: directly, where the system gives no thread for it.
+    /// Writes to `file`; on the calling thread if the system refuses a thread.
     pub(super) fn new(file: File) -> Self {
         let (pieces, waiting) = std::sync::mpsc::sync_channel::<Vec<u8>>(PIECES_WAITING);
-        // Taken by the thread, if there is one.
+        // The thread takes the file, if there is one.
         let place = Arc::new(Mutex::new(Some(file)));
         let take = |place: &Mutex<Option<File>>| place.lock().unwrap_or_else(PoisonError::into_inner).take();
         let of_thread = place.clone();
@@ -41,7 +41,7 @@ impl WriteBehind {
         }
     }
 
-    /// Waits for the thread; from then on writes go straight to the file.
+    /// Waits for the thread; subsequent writes go directly to the file.
     fn direct(&mut self) -> std::io::Result<&mut File> {
         if let State::Behind { .. } = self.0 {
             let State::Behind { pieces, thread } = std::mem::replace(&mut self.0, State::Failed) else {
@@ -59,7 +59,7 @@ impl WriteBehind {
 
 impl Drop for WriteBehind {
     fn drop(&mut self) {
-        // An abandoned file is not written to any more once this returns.
+        // Once this returns, nothing writes to the abandoned file any more.
         self.direct().ok();
     }
 }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn errors_of_the_writing_thread_come_back() {
-        // Writing there fails as on a full disk.
+        // Writes to this device fail as on a full disk.
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut w = NamedWriter::new(WriteBehind::new(full), Path::new("out"));
         let mut result = Ok(());

@@ -1,8 +1,8 @@
-//! Reading beside the system's page cache.
+//! Reads that bypass the system's page cache (direct I/O).
 //!
-//! What is read once and not again soon, as the weights of a model that is larger than memory, pushes everything else out of the page
-//! cache, and costs a copy of each byte. Linux reads straight to the caller's memory instead, where offset, length and address are whole
-//! pages, and where the file system can.
+//! Data that is read once and not again soon, such as the weights of a model larger than memory, evicts everything else
+//! from the page cache, and costs a copy of each byte. Linux instead reads directly into the caller's memory if offset,
+//! length and address are whole pages and the file system supports it.
 
 use std::fs::File;
 use std::ops::{Deref, DerefMut, Range};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::Result;
 use crate::tensor::try_vec;
 
-/// Offsets, lengths and addresses are multiples of this: no disk asks for more.
+/// The alignment of offsets, lengths and addresses: no disk requires more.
 pub(crate) const PAGE: usize = 4096;
 
 /// The pages that hold a range.
@@ -22,7 +22,7 @@ pub(crate) fn pages(range: &Range<u64>) -> Range<u64> {
     range.start / page * page..range.end.next_multiple_of(page)
 }
 
-/// A second handle of an open file, which reads beside the page cache.
+/// A second handle of an open file that bypasses the page cache.
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     handle: OnceLock<Option<File>>,
@@ -30,7 +30,7 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// The handle, opened and tried by the first call; nothing where the system or the file system has none.
+    /// The handle, opened and tried by the first call; `None` if the system or the file system does not support it.
     pub fn file(&self, file: &File, path: &Path) -> Option<&File> {
         if self.refused.load(Ordering::Relaxed) {
             return None;
@@ -38,7 +38,7 @@ impl Direct {
         self.handle.get_or_init(|| open(file, path)).as_ref()
     }
 
-    /// Takes note that the system refused to read.
+    /// Records that the system refused a read.
     pub fn refuse(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
@@ -51,12 +51,12 @@ fn open(file: &File, path: &Path) -> Option<File> {
 
     let flag = rustix::fs::OFlags::DIRECT.bits().cast_signed();
     let open = |path: &Path| std::fs::OpenOptions::new().read(true).custom_flags(flag).open(path).ok();
-    // The open file itself, also where its name is another file's by now.
+    // Reopens the open file itself, even if another file has its name by now.
     let same = Path::new("/proc/self/fd").join(file.as_raw_fd().to_string());
     let found = open(&same).or_else(|| open(path))?;
     let (a, b) = (file.metadata().ok()?, found.metadata().ok()?);
     let mut page = PageBuffer::new(PAGE).ok()?;
-    // Some file systems open it and refuse to read.
+    // Some file systems allow opening and then refuse reads.
     ((a.dev(), a.ino()) == (b.dev(), b.ino()) && found.read_at(&mut page, 0).is_ok()).then_some(found)
 }
 
@@ -65,7 +65,7 @@ fn open(_: &File, _: &Path) -> Option<File> {
     None
 }
 
-/// Zeros at an address that is a multiple of [`PAGE`].
+/// Zeroed memory at an address that is a multiple of [`PAGE`].
 #[derive(Debug)]
 pub(crate) struct PageBuffer {
     words: Vec<u64>,
@@ -74,7 +74,7 @@ pub(crate) struct PageBuffer {
 }
 
 impl PageBuffer {
-    /// So many bytes; an error where memory does not suffice.
+    /// Allocates `len` bytes; an error if memory does not suffice.
     pub fn new(len: usize) -> Result<Self> {
         let words: Vec<u64> = try_vec((len + PAGE).div_ceil(8))?;
         let begin = words.as_ptr().addr().next_multiple_of(PAGE) - words.as_ptr().addr();

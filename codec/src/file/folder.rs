@@ -1,4 +1,4 @@
-//! Where a file lies.
+//! The folder of a file.
 
 use std::path::Path;
 

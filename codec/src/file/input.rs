@@ -1,4 +1,4 @@
-//! Files read at random places.
+//! Files that are read at random offsets.
 
 use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::tensor::AlignedBytes;
 
 /// Bytes that one task reads.
 const READ_PIECE: usize = 8 << 20;
-/// The same, beside the page cache: it is copied from a buffer of that size.
+/// Bytes that one direct read reads: they are copied from a buffer of that size.
 const DIRECT_PIECE: usize = 1 << 20;
 
-/// A file that is read piece by piece, never mapped: a mapped file that shrinks kills the process.
+/// A file that is read piece by piece and never mapped: if a mapped file shrinks, the process is killed.
 #[derive(Debug)]
 pub struct InputFile {
     file: File,
@@ -30,7 +30,7 @@ impl InputFile {
     /// Opens a regular file.
     pub fn open(path: &Path) -> Result<Self> {
         let open = |e| Error::io("open the file", path, e);
-        // Asked before opening, which would wait for a writer if this were a pipe.
+        // Checked before opening, which would block on a pipe without a writer.
         if !std::fs::metadata(path).map_err(open)?.is_file() {
             return Err(Error::input("not a regular file").file(path).advice("name a file"));
         }
@@ -50,21 +50,21 @@ impl InputFile {
         &self.path
     }
 
-    /// Its length when it was opened, bytes.
+    /// Its length in bytes when it was opened.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// `length` bytes from `offset` on; where it is called by a thread of a pool, with all of them.
+    /// `length` bytes from `offset` on; on a thread of a pool, all its threads read.
     ///
     /// # Errors
-    /// The range is not in the file, the file was changed since it was opened, or `cancel` was used.
+    /// The range is not in the file, the file has changed since it was opened, or `cancel` was used.
     pub fn read(&self, offset: u64, length: usize, cancel: &Cancel) -> Result<AlignedBytes> {
         let read = |at, piece: &mut [u8]| self.read_piece(at, piece);
         self.read_by(offset, length, READ_PIECE, cancel, read)
     }
 
-    /// As [`read`](Self::read), beside the system's page cache where that can be.
+    /// As [`read`](Self::read), bypassing the system's page cache if possible.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -101,14 +101,14 @@ impl InputFile {
             cancel.check()?;
             read(offset + (i * size) as u64, piece)
         };
-        // In parallel, since copying from the page cache is bound by one core; but rayon's own pool, which a thread of none would
-        // use, is not there in a process that was forked.
+        // In parallel, since copying from the page cache is bound by one core. Only on a thread of a pool: other
+        // threads would use rayon's global pool, which does not exist in a forked process.
         if length > size && rayon::current_thread_index().is_some() {
             bytes.par_chunks_mut(size).enumerate().try_for_each(read)?;
         } else {
             bytes.chunks_mut(size).enumerate().try_for_each(read)?;
         }
-        // Once more, since a writer may have been at work meanwhile.
+        // Checked again, because the file may have been written to during the read.
         self.check_unchanged()?;
         Ok(bytes)
     }
@@ -117,13 +117,14 @@ impl InputFile {
         read_exact_at(&self.file, piece, at).map_err(|e| self.failed(e, at))
     }
 
-    /// Whether it can be read beside the system's page cache. Tried once.
+    /// Whether reads can bypass the system's page cache. Tried once.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct.file(&self.file, &self.path).is_some()
     }
 
-    /// Fills `out` with the bytes from `offset` on, without asking whether the file was changed; what lies behind its end stays as it was.
-    /// `direct`: beside the page cache if that can be, for which offset, length and address are multiples of [`PAGE`].
+    /// Fills `out` with the bytes from `offset` on, without checking whether the file has changed; bytes of `out`
+    /// beyond the file's end are left unchanged. `direct` bypasses the page cache if possible; offset, length and
+    /// address must then be multiples of [`PAGE`].
     pub(crate) fn read_pages(&self, offset: u64, out: &mut [u8], direct: bool) -> Result<()> {
         let there = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX).min(out.len());
         let direct = if direct { self.direct.file(&self.file, &self.path) } else { None };
@@ -132,8 +133,8 @@ impl InputFile {
             match read_until(file, out, offset, there) {
                 Ok(()) => return Ok(()),
                 Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(self.failed(e, offset)),
-                // The system may refuse what it took when it was tried, as where the file lies on several disks, or for this memory. If the
-                // disk errs, the other way says so.
+                // The system may refuse reads although a trial succeeded, for example if the file lies on several
+                // disks, or for this memory. If the disk fails, the ordinary read reports it.
                 Err(_) => self.direct.refuse(),
             }
         }
@@ -148,7 +149,7 @@ impl InputFile {
     }
 
     /// # Errors
-    /// The file was written to since it was opened.
+    /// The file has been written to since it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let meta: Metadata = self.file.metadata().map_err(|e| Error::io("read", &self.path, e))?;
         if meta.len() == self.length && meta.modified().ok() == self.modified {
@@ -181,10 +182,10 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> std::io:
     Ok(())
 }
 
-/// All of a file that is small by nature, of so many bytes at most.
+/// The content of a small file of at most `most` bytes.
 ///
 /// # Errors
-/// It is none that can be read to its end: a pipe would wait, and a device would never end. Or it is larger.
+/// The file is larger, or not a regular file: a pipe would block, and a device would never end.
 pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
     let file = InputFile::open(path)?;
     if file.length > most {
@@ -195,10 +196,10 @@ pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(file.read(0, file.length as usize, &Cancel::new())?.to_vec())
 }
 
-/// Whether a file can be read beside the system's page cache, as [`AheadOptions::direct`](crate::AheadOptions::direct) wants.
+/// Whether reads of a file can bypass the system's page cache, for
+/// [`AheadOptions::direct`](crate::AheadOptions::direct).
 ///
-/// # Errors
-/// It cannot be opened.
+/// # Errors It cannot be opened.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -211,11 +212,11 @@ pub fn reads_direct(path: &Path) -> Result<bool> {
     Ok(InputFile::open(path)?.is_direct())
 }
 
-/// Reads until `wanted` bytes of `out` are there; the last read may find fewer than it asks for.
+/// Reads until `wanted` bytes of `out` are filled; the last read may return fewer than it asks for.
 fn read_until(file: &File, out: &mut [u8], offset: u64, wanted: usize) -> std::io::Result<()> {
     let mut done = 0;
     while done < wanted {
-        // Where a read ends early, the next one begins with a whole page again.
+        // If a read ends early, the next one begins at a whole page again.
         let begin = done / PAGE * PAGE;
         match read_at(file, &mut out[begin..], offset + begin as u64) {
             Ok(n) if begin + n > done => done = begin + n,
@@ -254,7 +255,7 @@ mod tests {
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(50).unwrap();
         let e = f.read(0, 10, &go).unwrap_err();
         assert!(e.to_string().contains("changed while it was open"), "{e}");
-        // Replacing the file leaves the open one as it was.
+        // Replacing the file does not affect the open one.
         let f = InputFile::open(&path).unwrap();
         std::fs::write(dir.path().join("g"), [2; 7]).unwrap();
         std::fs::rename(dir.path().join("g"), &path).unwrap();
@@ -279,7 +280,7 @@ mod tests {
                 let there = n.min(bytes.len() - at);
                 assert!(out[..there] == bytes[at..at + there] && out[there..].iter().all(|&b| b == 0));
             }
-            // What the system refuses later is read as usual.
+            // Reads that the system refuses later fall back to ordinary ones.
             f.direct.refuse();
             assert!(!f.is_direct());
         }

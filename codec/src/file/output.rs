@@ -1,4 +1,4 @@
-//! What may be written where, and files that appear when they are complete.
+//! Checks output paths, and writes files that appear only once they are complete.
 
 use std::fs::{File, FileType};
 use std::io::{ErrorKind, Write};
@@ -11,7 +11,7 @@ use super::folder::folder_of;
 use super::temporary;
 use crate::error::{Error, Result};
 
-/// What an output is: it decides which endings its name may have.
+/// The kind of an output, which decides the extensions that its name may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OutputKind {
@@ -23,13 +23,14 @@ pub enum OutputKind {
     Json,
     /// Lines of text.
     Log,
-    /// Anything else: no ending is wrong.
+    /// Anything else: every extension is allowed.
     Other,
 }
 
 use OutputKind::{Container, Json, Log, Safetensors};
 
-/// Endings that say what a file is, and the outputs that may have them. Any other ending, and none, is fine for every output.
+/// Extensions that identify a file format, and the outputs that may have them. Every output may have any other
+/// extension, or none.
 const ENDINGS: [(&[&str], &[OutputKind]); 9] = [
     (&["wcodec"], &[Container]),
     (&["safetensors"], &[Safetensors]),
@@ -38,7 +39,7 @@ const ENDINGS: [(&[&str], &[OutputKind]); 9] = [
     // Weights.
     (&["bin", "pt", "pth", "ckpt", "pkl", "pickle", "gguf", "ggml", "onnx", "npz", "npy", "h5", "hdf5", "keras"], &[]),
     (&["msgpack", "pb", "tflite", "mlmodel", "mlpackage", "engine", "parquet", "arrow"], &[]),
-    // Programs, and what people write.
+    // Programs and documents.
     (&["py", "ipynb", "rs", "c", "h", "cpp", "cu", "so", "sh", "md", "rst", "html", "pdf", "csv", "tsv"], &[]),
     (&["toml", "yaml", "yml", "ini", "cfg", "xml", "jinja"], &[]),
     // Archives and pictures.
@@ -46,7 +47,7 @@ const ENDINGS: [(&[&str], &[OutputKind]); 9] = [
 ];
 
 impl OutputKind {
-    /// In messages, and the ending that its name should have.
+    /// The kind's name in messages, and the extension that it should have.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Container => ("a container", ".wcodec"),
@@ -56,8 +57,7 @@ impl OutputKind {
         }
     }
 
-    /// Refuses to write to `path` what would destroy one of the `inputs`, under whatever name, or would have the ending of
-    /// something else.
+    /// Refuses a `path` that is one of the `inputs`, under whatever name, or has the extension of another format.
     ///
     /// ```
     /// use std::path::Path;
@@ -68,8 +68,7 @@ impl OutputKind {
     /// assert!(container.check(Path::new("model.safetensors"), &[]).is_err());
     /// ```
     ///
-    /// # Errors
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input).
+    /// # Errors [`ErrorKind::Input`](crate::ErrorKind::Input).
     pub fn check(self, path: &Path, inputs: &[PathBuf]) -> Result<()> {
         if path.is_file() && inputs.iter().any(|input| input.is_file() && is_same_file(input, path)) {
             return Err(Error::input("the output is one of the files that are read")
@@ -88,15 +87,15 @@ impl OutputKind {
     }
 }
 
-/// Whether two paths lead to one file or folder. What cannot be opened is none that was read.
+/// Whether two paths lead to the same file or folder. A path that cannot be opened cannot have been read.
 pub fn is_same_file(a: &Path, b: &Path) -> bool {
     same_file::is_same_file(a, b).unwrap_or(false)
 }
 
-/// A file that appears under its name when it is complete, or not at all.
+/// A file that appears under its name once it is complete, or not at all.
 ///
-/// Until then it is beside it, under a temporary name and locked. What a process left there that was killed is removed by the next
-/// one that writes to the folder.
+/// Until then it is in the same folder, under a temporary name and locked. Files left there by a killed process are
+/// removed by the next process that writes to the folder.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -119,11 +118,11 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Begins a temporary file in the folder of `path`. `inputs` are the files that the work reads.
+    /// Creates a temporary file in the folder of `path`. `inputs` are the files that the work reads.
     ///
     /// # Errors
-    /// `path` exists and is not a regular file, or `overwrite` is not set; it is one of the inputs; its name is not one for this
-    /// kind; the folder cannot be written.
+    /// `path` exists and is not a regular file, or `overwrite` is not set; it is one of the inputs; its name does not
+    /// suit this kind; the folder is not writable.
     pub fn create(path: &Path, kind: OutputKind, inputs: &[PathBuf], overwrite: bool) -> Result<Self> {
         let replaced = check_place(path)?;
         kind.check(path, inputs)?;
@@ -135,12 +134,12 @@ impl OutputFile {
         Ok(Self { temporary, path: path.to_owned(), overwrite })
     }
 
-    /// Where the file will be.
+    /// The final path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file, for a caller that writes on a thread of its own.
+    /// The file, for a caller that writes on its own thread.
     ///
     /// # Errors
     /// The operating system refuses another handle.
@@ -148,7 +147,7 @@ impl OutputFile {
         self.temporary.as_file().try_clone().map_err(|e| Error::io("write", &self.path, e))
     }
 
-    /// The file, written to by a thread of its own.
+    /// A writer to the file that has its own thread.
     ///
     /// # Errors
     /// The operating system refuses another handle.
@@ -164,22 +163,22 @@ impl OutputFile {
         self.temporary.as_file().write_all(bytes).map_err(|e| Error::io("write", &self.path, e))
     }
 
-    /// Makes the bytes durable and gives the file its name.
+    /// Makes the bytes durable and renames the file to its final path.
     ///
     /// # Errors
-    /// The file system refuses, or somebody took the name meanwhile.
+    /// The file system refuses, or the path has been taken meanwhile.
     pub fn finish(self) -> Result<()> {
         let Self { temporary, path, overwrite } = self;
         temporary.as_file().sync_all().map_err(|e| Error::io("write", &path, e))?;
         let refused = if overwrite {
-            // Once more, since others may have been at work meanwhile.
+            // Checked again, because the path may have been taken meanwhile.
             check_place(&path)?;
             temporary.persist(&path).err()
         } else {
             match temporary.persist_noclobber(&path) {
                 Ok(_) => None,
                 Err(e) if e.error.kind() == ErrorKind::AlreadyExists => return Err(exists(&path)),
-                // Some file systems can neither rename without replacing nor link. Then a look has to do.
+                // Some file systems can neither rename without replacing nor link. A check must suffice there.
                 Err(_) if check_place(&path)? => return Err(exists(&path)),
                 Err(e) => e.file.persist(&path).err(),
             }
@@ -193,7 +192,7 @@ impl OutputFile {
                 None => e,
             });
         }
-        // The rename is durable once its folder is. Where folders cannot be opened, there is nothing to do.
+        // The rename is durable once its folder is. If folders cannot be opened, nothing can be done.
         if let Ok(folder) = File::open(folder_of(&path)) {
             folder.sync_all().ok();
         }
@@ -201,10 +200,11 @@ impl OutputFile {
     }
 }
 
-/// Whether a file is at `path` that a rename would replace.
+/// Whether `path` has a file that a rename would replace.
 ///
 /// # Errors
-/// It cannot be the name of a file, or what is there is none: a rename would destroy a pipe, a device or a link.
+/// It cannot be the name of a file, or something other than a file has it: a rename would destroy a pipe, a device or a
+/// link.
 fn check_place(path: &Path) -> Result<bool> {
     if path.as_os_str().is_empty() {
         return Err(Error::input("the output has no name").advice("name a file"));
@@ -215,7 +215,7 @@ fn check_place(path: &Path) -> Result<bool> {
     }
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found.file_type(),
-        // Creating the file says what is wrong with its folder.
+        // Creating the file will report the problem with its folder.
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(false),
         Err(e) => return Err(Error::io("look at the output", path, e)),
     };
@@ -226,7 +226,7 @@ fn check_place(path: &Path) -> Result<bool> {
     Err(Error::input(format!("the output is {}, which is not replaced", kind_of(found))).file(path).advice(advice))
 }
 
-/// What is neither a file nor a folder.
+/// A description of something that is neither a file nor a folder.
 fn kind_of(found: FileType) -> &'static str {
     #[cfg(unix)]
     {
@@ -277,7 +277,7 @@ mod tests {
         f.finish().unwrap();
         assert_eq!((std::fs::read(&path).unwrap(), count()), (b"whole".to_vec(), 1));
         assert!(create(&path, false).is_err());
-        // The name was taken after we began.
+        // The name was taken after the output was created.
         let other = dir.path().join("other");
         let f = create(&other, false).unwrap();
         std::fs::write(&other, b"mine").unwrap();
@@ -342,7 +342,7 @@ mod tests {
                 }
             }
         }
-        // Each ending has one meaning.
+        // Each extension has one meaning.
         let all: Vec<&str> = ENDINGS.iter().flat_map(|(endings, _)| endings.iter().copied()).collect();
         assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), all.len());
     }

@@ -1,28 +1,29 @@
-//! Whose a temporary file is: it is in its name, which every file system and every machine that shares it can read.
+//! The owner of a temporary file, which is part of its name, so that every file system and every machine that shares it
+//! can read it.
 //!
-//! A lock alone does not tell: on some file systems of networks, and on those that only pretend, the locks of one machine mean nothing
-//! to the others.
+//! A lock alone is not enough: on some network file systems, and on those that only pretend to lock, the locks of one
+//! machine mean nothing to the others.
 
 use std::fmt;
 
-/// A process, of all machines.
+/// A process, unique across machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
-    /// Machine, its start and the space that numbers of processes are of; 0 where the system does not say.
+    /// A hash of the machine, its boot and its PID namespace; 0 if the system does not provide them.
     node: u64,
     process: u32,
-    /// When it began, in ticks of the machine: numbers of processes are given again.
+    /// Its start time in clock ticks: process ids are reused.
     begin: u64,
 }
 
 impl Owner {
-    /// This process.
+    /// The current process.
     pub(super) fn own() -> Self {
         let process = std::process::id();
         Self { node: system::node(), process, begin: system::begin(process).unwrap_or(0) }
     }
 
-    /// Reads what [`Display`](fmt::Display) wrote.
+    /// Parses the output of [`Display`](fmt::Display).
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let node = parts.next().filter(|n| n.len() == 16)?;
@@ -31,11 +32,12 @@ impl Owner {
             process: parts.next()?.parse().ok()?,
             begin: parts.next()?.parse().ok()?,
         };
-        // In no other writing, so that nothing else is taken for one.
+        // Only the canonical form is accepted, so that nothing else is mistaken for one.
         (parts.next().is_none() && found.to_string() == text).then_some(found)
     }
 
-    /// Whether it is known to have ended. Of a process of another machine, or of another container, nobody here knows.
+    /// Whether the process is known to have ended. The state of a process on another machine, or in another container,
+    /// is unknown.
     pub(super) fn has_ended(&self) -> bool {
         let node = system::node();
         if self.node != node || (node == 0 && system::COUNTS) {
@@ -65,7 +67,7 @@ mod system {
         *NODE.get_or_init(|| read().unwrap_or(0))
     }
 
-    /// Containers of one machine may have the same name, and machines that were copied the same start.
+    /// Containers of one machine may share a name, and cloned machines a boot id.
     fn read() -> Option<u64> {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
         let space = std::fs::read_link("/proc/self/ns/pid").ok()?;
@@ -74,10 +76,10 @@ mod system {
         Some(xxhash_rust::xxh3::xxh3_64(&all).max(1))
     }
 
-    /// When a process began; nothing if there is none, or if it is dead and only waits to be asked how it ended.
+    /// The start time of a process; `None` if there is none, or if it is a zombie.
     pub(super) fn begin(process: u32) -> Option<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // Its name is in parentheses, and may hold any.
+        // Its name is in parentheses and may contain any characters.
         let mut rest = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
         match rest.next()? {
             "Z" | "X" => None,
@@ -85,7 +87,7 @@ mod system {
         }
     }
 
-    /// Whether there is one that says nothing of itself: `/proc` may hide those of other users.
+    /// Whether a process exists that reveals nothing about itself: `/proc` may hide processes of other users.
     pub(super) fn exists(process: u32) -> bool {
         let id = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
         id.is_some_and(|id| rustix::process::test_kill_process(id) == Err(rustix::io::Errno::PERM))
@@ -110,7 +112,7 @@ mod system {
     }
 }
 
-/// Locks reach everybody there, and say it alone.
+/// On these systems locks reach all processes and suffice alone.
 #[cfg(not(unix))]
 mod system {
     pub(super) const COUNTS: bool = false;
@@ -151,20 +153,20 @@ mod tests {
     fn only_processes_of_this_machine_are_known_to_have_ended() {
         let own = Owner::own();
         assert!(own.node != 0 && own.begin != 0 && !own.has_ended());
-        // The number was given again.
+        // The process id was reused.
         assert!(Owner { begin: own.begin + 1, ..own }.has_ended());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let other = Owner { process: child.id(), begin: system::begin(child.id()).unwrap(), ..own };
         assert!(!other.has_ended());
         child.kill().unwrap();
-        // Dead, though nobody has asked how it ended.
+        // A zombie that has not been waited for.
         while system::begin(child.id()).is_some() {
             std::thread::yield_now();
         }
         assert!(other.has_ended());
         child.wait().unwrap();
         assert!(other.has_ended());
-        // Elsewhere there may be such a process.
+        // A process on another machine may still be running.
         assert!(!Owner { node: own.node ^ 1, ..other }.has_ended());
         assert!(!Owner { node: 0, ..other }.has_ended());
     }

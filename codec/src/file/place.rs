@@ -1,9 +1,11 @@
-//! The place where a folder is filled before it gets its name, and where the one that it replaces goes.
+//! The staging folder in which a folder is filled before it gets its name, and to which the folder that it replaces is
+//! moved.
 //!
-//! It is a hidden folder beside the output, of the process that its name says. `lock` is locked by it, `name` says which folder it is for,
-//! `new` is filled, and `old` is there for a moment on file systems that cannot exchange two folders. `names` is written before the
-//! exchange, and says which files of the replaced folder may be removed: everything else goes back to the folder. `finished` keeps
-//! it from being removed. Whoever writes to the folder around it ends what a killed process began: see [`recover`].
+//! It is a hidden folder beside the output, owned by the process in its name. `lock` is locked by that process, `name`
+//! has the name of the target folder, `new` is filled, and `old` exists for a moment on file systems that cannot
+//! exchange two folders. `names` is written before the exchange, and lists the files of the replaced folder that may be
+//! removed: everything else goes back to the folder. `finished` keeps it from being removed. The next process that
+//! writes to the parent folder completes or undoes the work of a killed one: see [`recover`].
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -26,22 +28,22 @@ const PIECE: usize = 1 << 16;
 /// Names of files in a folder that is replaced.
 #[derive(Debug, serde::Deserialize, serde::Serialize)]
 pub(crate) struct Names {
-    /// Those that are replaced.
+    /// Files that are replaced.
     replaced: BTreeSet<String>,
-    /// Those that the new folder has, too, as they are.
+    /// Files that the new folder has, too, unchanged.
     kept: BTreeSet<String>,
-    /// The number that the file system has for the new folder.
+    /// The inode number of the new folder.
     number: u64,
 }
 
 impl Names {
-    /// `ours` and what is in the new folder are replaced, and `kept` are in both.
+    /// `ours` and the files of the new folder are replaced; `kept` are in both.
     pub(crate) fn new(replaced: BTreeSet<String>, kept: BTreeSet<String>) -> Self {
         Self { replaced, kept, number: 0 }
     }
 }
 
-/// The place of this process. It is removed with everything in it when this is dropped, unless it is to stay.
+/// The staging folder of this process. It is removed with its content when this is dropped, unless it is to stay.
 #[derive(Debug)]
 pub(crate) struct Place {
     path: PathBuf,
@@ -51,7 +53,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Makes one beside the folder `target`, after a look for those that others left there.
+    /// Creates one beside the folder `target`, after cleaning up those of ended processes.
     pub(crate) fn create(target: &Path) -> Result<Self> {
         let parent = super::folder_of(target);
         temporary::sweep(parent);
@@ -59,7 +61,7 @@ impl Place {
         let path = tempfile::Builder::new().prefix(&prefix).suffix(SUFFIX).tempdir_in(parent)?.keep();
         let made = || -> Result<File> {
             let lock = File::options().read(true).write(true).create_new(true).open(path.join(LOCK))?;
-            // The name says enough on file systems without locks.
+            // On file systems without locks the name is enough.
             lock.try_lock().ok();
             let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
             std::fs::write(path.join(NAME), name.as_encoded_bytes())?;
@@ -80,16 +82,16 @@ impl Place {
         self.path.join(NEW)
     }
 
-    /// Gives the new folder its name, which nothing has but perhaps an empty folder.
+    /// Renames the new folder to its final name, which at most an empty folder may have.
     pub(crate) fn put(&self) -> Result<()> {
-        // A folder is never renamed over anything but an empty one.
+        // A folder can be renamed only over an empty one.
         std::fs::rename(self.new_folder(), &self.target)?;
         sync(super::folder_of(&self.target));
         Ok(())
     }
 
-    /// Puts the new folder in the place of the one that has the name, and removes the files of that that are replaced. The names of what is left
-    /// of it here, because something of that name is in the new folder.
+    /// Exchanges the new folder with the one that has the name, and removes the replaced files of the latter. Returns
+    /// the names of files that stay here, because the new folder has something with that name.
     pub(crate) fn exchange(&self, names: Names) -> Result<Vec<OsString>> {
         let names = self.record(names)?;
         let (new, old) = (self.new_folder(), self.path.join(OLD));
@@ -98,7 +100,7 @@ impl Place {
         } else {
             std::fs::rename(&self.target, &old)?;
             if let Err(e) = std::fs::rename(&new, &self.target) {
-                // Unless somebody has taken the name in this moment: then it stays, and is told.
+                // If the name was taken in this moment, the old folder stays here and the error says so.
                 std::fs::rename(&old, &self.target).ok();
                 return Err(e);
             }
@@ -108,7 +110,7 @@ impl Place {
         Ok(clear(&replaced, &self.target, &names))
     }
 
-    /// Writes down what may be removed of the folder that is replaced.
+    /// Records which files of the replaced folder may be removed.
     pub(crate) fn record(&self, mut names: Names) -> Result<Names> {
         names.number = number(&self.new_folder())?;
         let record = serde_json::to_vec(&names).map_err(Error::other)?;
@@ -120,7 +122,7 @@ impl Place {
         Ok(names)
     }
 
-    /// Leaves everything as it is; says where.
+    /// Keeps everything; returns the path.
     pub(crate) fn keep(&mut self) -> &Path {
         self.stays = true;
         File::create(self.path.join(FINISHED)).ok();
@@ -130,7 +132,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A finished file in it that could not even get its own name is somebody's work.
+        // A finished file in it that could not even get its own name is the user's work.
         if !self.stays && temporary::has_kept(&self.new_folder()) {
             self.keep();
         }
@@ -152,10 +154,10 @@ fn exchange(_: &Path, _: &Path) -> Result<()> {
     Err(ErrorKind::Unsupported.into())
 }
 
-/// Ends what a process began that has ended: its place is removed. A folder that lost its name gets it back, and so does whatever else is
-/// not to be removed.
+/// Cleans up after an ended process: removes its staging folder. A folder that lost its name gets it back, and so does
+/// everything else that must not be removed.
 pub(super) fn recover(place: &Path) {
-    // No link, and nothing else.
+    // A real folder, not a link or anything else.
     if !std::fs::symlink_metadata(place).is_ok_and(|m| m.is_dir()) || is_there(&place.join(FINISHED)) {
         return;
     }
@@ -169,7 +171,7 @@ pub(super) fn recover(place: &Path) {
     let is_name = |n: &String| Path::new(n).file_name() == Some(OsStr::new(n));
     match name.filter(is_name) {
         Some(name) => end(place, &super::folder_of(place).join(name)),
-        // Nothing was begun, or for a folder of another name than text, of which a hand has to take care.
+        // Nothing was begun, or the target's name is not text, which needs manual repair.
         None if !is_there(&place.join(OLD)) && !is_there(&place.join(NAMES)) => remove(place),
         None => {}
     }
@@ -198,20 +200,20 @@ fn end(place: &Path, target: &Path) {
     remove(place);
 }
 
-/// The number that a file system has for a folder.
+/// The inode number of a folder.
 #[cfg(unix)]
 fn number(folder: &Path) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
     Ok(std::fs::symlink_metadata(folder)?.ino())
 }
 
-/// It is always the same one on systems that do not exchange folders.
+/// Constant on systems that do not exchange folders.
 #[cfg(not(unix))]
 fn number(folder: &Path) -> Result<u64> {
     std::fs::symlink_metadata(folder).map(|_| 0)
 }
 
-/// Removes a place in which nothing of anybody is any more.
+/// Removes a staging folder that holds nothing worth keeping.
 fn remove(place: &Path) {
     if [NEW, OLD].iter().all(|name| !is_there(&place.join(name)) || std::fs::remove_dir(place.join(name)).is_ok()) {
         for name in [NAMES, NAME, LOCK] {
@@ -221,7 +223,8 @@ fn remove(place: &Path) {
     }
 }
 
-/// Removes the files of a folder that was replaced, or is not needed; whatever else is in it goes to `target`. The names of what is left.
+/// Removes the files of a folder that was replaced, or is not needed, and moves everything else to `target`. Returns
+/// the names of files that stay.
 fn clear(folder: &Path, target: &Path, names: &Names) -> Vec<OsString> {
     let mut left = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -247,7 +250,7 @@ fn clear(folder: &Path, target: &Path, names: &Names) -> Vec<OsString> {
     left
 }
 
-/// Whether what is there is the same file, or has the same bytes.
+/// Whether both paths are the same file, or have the same bytes.
 fn is_copy(a: &Path, b: &Path) -> bool {
     let equal = || -> Result<bool> {
         if !std::fs::symlink_metadata(b)?.is_file() {
@@ -275,12 +278,12 @@ fn is_copy(a: &Path, b: &Path) -> bool {
     equal().unwrap_or(false)
 }
 
-/// Whether a name is taken, by whatever.
+/// Whether anything has this name.
 pub(crate) fn is_there(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok()
 }
 
-/// Makes the names in a folder durable, where folders can be opened.
+/// Makes the names in a folder durable, on systems where folders can be opened.
 fn sync(folder: &Path) {
     if let Ok(folder) = File::open(folder) {
         folder.sync_all().ok();

@@ -1,4 +1,4 @@
-//! Threads that wait for the disk.
+//! Threads for blocking disk reads.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,13 +6,13 @@ use std::thread::JoinHandle;
 
 use crate::error::{Error, Result};
 
-/// Threads where nobody says how many: so many reads are under way at once, which is what fast disks and disks in a network want.
+/// The default number of threads, and so of concurrent reads: enough for fast disks and for network storage.
 const THREADS: usize = 16;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Threads that do tasks in the order in which they come, beside those that compute: they wait for the disk most of the time. Dropped, it
-/// ends what is under way, and forgets the rest.
+/// Threads that run tasks in the order of their arrival, in addition to the computing threads: they are blocked on the
+/// disk most of the time. When dropped, it finishes the tasks that are running and discards the rest.
 pub(crate) struct Readers {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
@@ -58,10 +58,10 @@ impl Queue {
 }
 
 impl Readers {
-    /// So many threads, or as many as the system gives.
+    /// Starts `threads` threads, or as many as the system allows.
     ///
     /// # Errors
-    /// It gives none.
+    /// The system refuses even one.
     pub fn new(threads: Option<usize>) -> Result<Self> {
         let wanted = threads.unwrap_or(THREADS).clamp(1, 256);
         let mut made = Self { queue: Arc::default(), threads: Vec::with_capacity(wanted) };
@@ -80,18 +80,18 @@ impl Readers {
         Ok(made)
     }
 
-    /// Has these done, behind those that wait; `first`: before them.
+    /// Adds tasks behind those in the queue, or before them if `first`.
     pub fn add(&self, tasks: impl IntoIterator<Item = Task>, first: bool) {
         self.handle().add(tasks, first);
     }
 
-    /// For tasks that add others.
+    /// A handle, for tasks that add others.
     pub fn handle(&self) -> Handle {
         Handle(self.queue.clone())
     }
 }
 
-/// A way to [`Readers`] that does not keep them.
+/// A handle of [`Readers`] that does not keep them alive.
 #[derive(Clone)]
 pub(crate) struct Handle(Arc<Queue>);
 

@@ -1,11 +1,11 @@
-//! Temporary files: of whom they are is in their names, they are locked by who writes them, and removed by the next writer where their
-//! process has ended and nobody has them locked.
+//! Temporary files: their names contain the owner, the writer keeps them locked, and the next writer removes them if
+//! the owner has ended and nobody holds the lock.
 //!
-//! A process that is killed leaves its temporary file behind. Its lock goes with it, and so does the process itself: only where both are
-//! gone nobody writes to the file. A lock alone would not tell on file systems of networks that lock for one machine only, and what
-//! another machine or another container wrote is never removed. Two races are left. A file that was just created may be found before
-//! it is locked: its writer then sees that its name is gone, and takes another one. And what was locked may not be what has the name now:
-//! a remover looks again.
+//! A killed process leaves its temporary file behind. Its lock disappears with the process: only if both are gone is
+//! the file certainly not being written. A lock alone would not be enough on network file systems that lock for one
+//! machine only, so files of another machine or container are never removed. Two races remain. A new file may be found
+//! before it is locked: its writer then notices that the name is gone, and takes another one. And the locked file may
+//! no longer be the one with the name: a remover checks again.
 
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
@@ -19,12 +19,12 @@ use super::place;
 
 const PREFIX: &str = ".wcodec-";
 const SUFFIX: &str = ".part";
-/// Letters and digits behind the owner.
+/// Letters and digits after the owner.
 const RANDOM: usize = 6;
-/// How often a name is taken anew.
+/// The most attempts to find a free name.
 const ATTEMPTS: usize = 16;
 
-/// A new file in `folder`, locked, after a look for those that others left there. It is removed when it is dropped.
+/// A new file in `folder`, locked, after cleaning up those of ended processes. It is removed when dropped.
 pub(super) fn create(folder: &Path) -> Result<NamedTempFile> {
     sweep(folder);
     let mut made = make(folder)?;
@@ -34,11 +34,11 @@ pub(super) fn create(folder: &Path) -> Result<NamedTempFile> {
         }
         made = make(folder)?;
     }
-    // Where a file system gives a file another number at each look, removers do not know it again either.
+    // On a file system whose inode numbers change with each look, removers cannot identify it either.
     Ok(made)
 }
 
-/// The beginning of the names of all temporary things of this process.
+/// The common prefix of this process's temporary names.
 pub(super) fn prefix() -> String {
     format!("{PREFIX}{}-", Owner::own())
 }
@@ -47,11 +47,11 @@ fn make(folder: &Path) -> Result<NamedTempFile> {
     let prefix = prefix();
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(SUFFIX).rand_bytes(RANDOM);
-    // Opened here: the process's umask decides who may read it, and errors do not name a file that nobody knows.
+    // Opened here, so that the umask decides on read access, and errors do not name a file that the user does not know.
     builder.make_in(folder, |part| File::options().read(true).write(true).create_new(true).open(part))
 }
 
-/// Locks a file that was just created; false if a remover was faster.
+/// Locks a new file; returns false if a remover was faster.
 fn claim(file: &File, name: &Path) -> bool {
     match file.try_lock() {
         Ok(()) => is_at(file, name),
@@ -60,8 +60,8 @@ fn claim(file: &File, name: &Path) -> bool {
     }
 }
 
-/// Removes the temporary files of a folder that nobody writes any more, and ends what was begun with its folders. What cannot be removed
-/// stays: it is in nobody's way.
+/// Removes the temporary files of a folder that are no longer written, and recovers its staging folders. Files that
+/// cannot be removed stay and do no harm.
 pub(super) fn sweep(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -73,14 +73,14 @@ pub(super) fn sweep(folder: &Path) {
     }
 }
 
-/// Whose a temporary file or folder of this name is; nothing where it is none.
+/// The owner in the name of a temporary file or folder; `None` if it is not one.
 pub(super) fn owner_of(name: &OsStr, suffix: &str) -> Option<Owner> {
     let (owner, random) = name.to_str()?.strip_prefix(PREFIX)?.strip_suffix(suffix)?.rsplit_once('-')?;
     let is_random = random.len() == RANDOM && random.bytes().all(|b| b.is_ascii_alphanumeric());
     Owner::parse(owner).filter(|_| is_random)
 }
 
-/// Keeps a finished file that could not be given its name: one that cannot be written to is not swept.
+/// Keeps a finished file that could not be renamed: read-only files are not swept.
 pub(super) fn keep(made: NamedTempFile) -> Option<std::path::PathBuf> {
     let (file, path) = made.keep().ok()?;
     let mut permissions = file.metadata().ok()?.permissions();
@@ -89,7 +89,7 @@ pub(super) fn keep(made: NamedTempFile) -> Option<std::path::PathBuf> {
     Some(path)
 }
 
-/// Whether a folder has a file that was [kept](keep).
+/// Whether a folder has a [kept](keep) file.
 pub(super) fn has_kept(folder: &Path) -> bool {
     std::fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| {
         let readonly = entry.metadata().is_ok_and(|m| m.is_file() && m.permissions().readonly());
@@ -98,11 +98,11 @@ pub(super) fn has_kept(folder: &Path) -> bool {
 }
 
 fn remove_abandoned(name: &Path) {
-    // Asked before opening, which would wait for a writer if this were a pipe.
+    // Checked before opening, which would block on a pipe without a writer.
     if !std::fs::symlink_metadata(name).is_ok_and(|m| m.is_file() && !m.permissions().readonly()) {
         return;
     }
-    // For writing, too: some file systems of networks lock nothing else.
+    // Opened for writing, too: some network file systems lock nothing else.
     if let Ok(file) = File::options().read(true).write(true).open(name)
         && file.try_lock().is_ok()
         && is_at(&file, name)
@@ -111,7 +111,7 @@ fn remove_abandoned(name: &Path) {
     }
 }
 
-/// Whether an open file is what a name stands for.
+/// Whether an open file is the one that has the name.
 fn is_at(file: &File, name: &Path) -> bool {
     let open = file.try_clone().and_then(same_file::Handle::from_file);
     matches!((open, same_file::Handle::from_path(name)), (Ok(a), Ok(b)) if a == b)
@@ -125,7 +125,7 @@ mod tests {
         std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect()
     }
 
-    /// The name of a file of a process of this machine that has ended.
+    /// The name of a temporary file of an ended process on this machine.
     fn left() -> String {
         let own = Owner::own().to_string();
         let (process, begin) = own.rsplit_once('-').unwrap();
@@ -136,7 +136,8 @@ mod tests {
     fn only_what_nobody_writes_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let written = create(dir.path()).unwrap();
-        // As a killed process leaves it, and what only looks so: of other machines, of a process that runs, and of nobody known.
+        // A file as a killed process leaves it, and others that only look alike: of other machines, of a running
+        // process, and of an unknown owner.
         std::fs::write(dir.path().join(left()), b"lost").unwrap();
         let others = [
             ".wcodec-0123456789abcdef-1-1-aB3dE6.part".to_owned(),
@@ -186,12 +187,12 @@ mod tests {
         let made = make(dir.path()).unwrap();
         remove_abandoned(made.path());
         assert!(!made.path().exists() && !claim(made.as_file(), made.path()));
-        // Found by a remover that has not come to removing it yet.
+        // Found by a remover that has not removed it yet.
         let made = make(dir.path()).unwrap();
         let remover = File::open(made.path()).unwrap();
         remover.lock().unwrap();
         assert!(!claim(made.as_file(), made.path()));
-        // The name is another file's.
+        // Another file has the name.
         let made = make(dir.path()).unwrap();
         std::fs::remove_file(made.path()).unwrap();
         std::fs::write(made.path(), b"another").unwrap();

@@ -1,4 +1,4 @@
-//! Errors of writing that name the file.
+//! Writing errors that name the file.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::tensor::out_of_memory;
 
-/// Bytes below which what is written is collected first.
+/// Writes smaller than this are buffered.
 const SMALL: usize = 1 << 15;
 
-/// Buffered writing whose errors name the file.
+/// A buffered writer whose errors name the file.
 pub struct NamedWriter<W: Write> {
     inner: BufWriter<W>,
     path: PathBuf,
@@ -17,7 +17,7 @@ pub struct NamedWriter<W: Write> {
 }
 
 impl<W: Write> NamedWriter<W> {
-    /// Writes to `inner`, which is called `path` in errors.
+    /// Writes to `inner`, which errors call `path`.
     pub fn new(inner: W, path: &Path) -> Self {
         Self { inner: BufWriter::with_capacity(SMALL, inner), path: path.to_owned(), written: 0 }
     }
@@ -33,7 +33,7 @@ impl<W: Write> NamedWriter<W> {
         self.count(bytes.len() as u64, written)
     }
 
-    /// Has `write` write so many bytes behind all others.
+    /// Accounts for `bytes` bytes that `write` appends directly.
     pub(crate) fn take(&mut self, bytes: u64, write: impl FnOnce(&mut W) -> std::io::Result<()>) -> Result<()> {
         let written = self.inner.flush().and_then(|()| write(self.inner.get_mut()));
         self.count(bytes, written)
@@ -45,17 +45,17 @@ impl<W: Write> NamedWriter<W> {
         Ok(())
     }
 
-    /// Flushes and gives the inner writer back.
+    /// Flushes and returns the inner writer.
     pub fn into_inner(self) -> Result<W> {
         let (path, left) = (self.path, self.inner.buffer().len());
         self.inner.into_inner().map_err(|e| named(e.into_error(), left, &path))
     }
 }
 
-/// An error of writing so many bytes.
+/// The error of writing `bytes` bytes.
 fn named(e: std::io::Error, bytes: usize, path: &Path) -> Error {
     match e.kind() {
-        // Of a file in memory, or of what waits to be written.
+        // From a file in memory, or from the queue of a background writer.
         std::io::ErrorKind::OutOfMemory => out_of_memory(bytes),
         _ => Error::io("write", path, e),
     }

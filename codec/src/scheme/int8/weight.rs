@@ -11,7 +11,7 @@ mod private {
 
 /// Element types that the scheme takes: `f32`, [`half::f16`], [`half::bf16`].
 pub trait Weight: private::Sealed + Copy + Send + Sync + bytemuck::Pod {
-    /// The same value, exactly.
+    /// The exact value as f32.
     fn to_f32(self) -> f32;
     /// The nearest value, ties to even.
     fn from_f32(value: f32) -> Self;

@@ -15,7 +15,7 @@ use crate::tensor::{AlignedBytes, Dtype, try_vec};
 
 /// The largest magnitude of a level's index, which keeps symbols within [-127, 126].
 const MOST: f32 = 126.0;
-/// The same for a trellis, whose symbols store half the index and a bit of the path.
+/// Its counterpart for a trellis, whose symbols store half the index and a bit of the path.
 const MOST_OF_TRELLIS: f32 = 124.0;
 
 /// Quantizes a matrix, and returns whether levels are paths through a trellis: if it has no room, weights are rounded
