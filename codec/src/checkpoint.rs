@@ -1,4 +1,4 @@
-//! What is encoded: `.safetensors` files, sharded checkpoint folders, tensors in memory.
+//! Sources to encode: `.safetensors` files, sharded checkpoint folders, tensors in memory.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,7 +25,7 @@ use header::read_header;
 pub use quantized::{Dequantized, Quantization, QuantizedTensor};
 use shards::{Shards, find_shards};
 
-/// A tensor that a [`Source`] has.
+/// A tensor of a [`Source`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceTensor {
     /// Its name, unique in the source.
@@ -34,9 +34,9 @@ pub struct SourceTensor {
     pub dtype: Dtype,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Name of the tensor that holds the data, where this one is tied to it.
+    /// Name of the tensor that holds the data, if this one is tied to it.
     pub alias_of: Option<String>,
-    /// What the source says, where it is of a dtype that this crate knows nothing of: then it is a list of bytes.
+    /// The source's description, if it has a dtype that this crate does not know: the tensor is then a list of bytes.
     pub opaque: Option<Opaque>,
 }
 
@@ -61,42 +61,42 @@ impl std::ops::Deref for SourceBytes<'_> {
 
 /// Named tensors whose bytes are read one at a time.
 pub trait Source: Sync {
-    /// What there is, in the order in which it is to be stored.
+    /// The tensors, in the order in which they are to be stored.
     fn tensors(&self) -> &[SourceTensor];
-    /// Row-major little-endian bytes of a tensor, by its place in [`tensors`](Self::tensors). Called on the thread that began the
-    /// operation; `pool` is there for what can be done in parallel.
+    /// Row-major little-endian bytes of a tensor, by index in [`tensors`](Self::tensors). Called on the thread that
+    /// began the operation; `pool` may be used for parallel work.
     ///
     /// # Errors
     /// The tensor cannot be read, or `cancel` was used.
     fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>>;
-    /// [`read_with`](Self::read_with), with all cores.
+    /// [`read_with`](Self::read_with) on all cores.
     ///
     /// # Errors
     /// The tensor cannot be read.
     fn read(&self, index: usize) -> Result<SourceBytes<'_>> {
         self.read_with(index, &Pool::new(None)?, &Cancel::new())
     }
-    /// Levels that were chosen for a tensor of scheme `rate`, which are then stored as they are; nothing where that is left to the scheme.
-    /// Called after the tensor was read, on the same thread.
+    /// Levels that were chosen for a tensor of scheme `rate` and are stored unchanged; `None` to let the scheme choose
+    /// them. Called after the tensor was read, on the same thread.
     ///
     /// # Errors
-    /// They cannot be had, or `cancel` was used.
+    /// They cannot be computed or read, or `cancel` was used.
     fn levels_with(&self, _index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<Option<Levels>> {
         Ok(None)
     }
-    /// Text that belongs to the whole.
+    /// Text that belongs to the checkpoint as a whole.
     fn metadata(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
-    /// `config` and `files` of the model, as the index keeps them.
+    /// The model's `config` and `files`, as the index keeps them.
     fn model(&self) -> Option<serde_json::Value> {
         None
     }
-    /// The file or folder, for errors.
+    /// The file or folder, for error messages.
     fn path(&self) -> Option<&Path> {
         None
     }
-    /// The files that are read, or that belong to what is: none of them may be the output.
+    /// The files that are read, or belong to those: the output must not be one of them.
     fn files(&self) -> Vec<PathBuf> {
         Vec::new()
     }
@@ -109,7 +109,7 @@ pub trait Source: Sync {
 pub struct Checkpoint {
     path: PathBuf,
     files: Vec<InputFile>,
-    /// The index of the shards, `config.json`, the tokenizer's.
+    /// The index of the shards, `config.json`, the tokenizer's files.
     others: Vec<PathBuf>,
     tensors: Vec<SourceTensor>,
     places: Vec<Place>,
@@ -129,26 +129,26 @@ impl Checkpoint {
     /// Opens a file or a folder.
     ///
     /// # Errors
-    /// Something is missing, damaged or of an unknown dtype, or only what is not compressed of a model is there; the message names
-    /// the file.
+    /// A file is missing, damaged or of an unknown dtype, or there is only the uncompressed rest of a model; the
+    /// message names the file.
     pub fn open(path: &Path) -> Result<Self> {
         let checkpoint = Self::open_rest(path)?;
         refuse_rest(&checkpoint)?;
         Ok(checkpoint)
     }
 
-    /// Opens a file or a folder of which data may have been cut off, to look at what is there: [`missing`](Self::missing) says what a tensor
-    /// lacks, and reading that is an error.
+    /// Opens a file or a folder whose data may have been truncated, for inspection: [`missing`](Self::missing) has the
+    /// number of bytes that a tensor lacks, and reading those is an error.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), but for files that are too short for their headers.
+    /// As for [`open`](Self::open), except that files may be shorter than their headers say.
     pub fn open_cut(path: &Path) -> Result<Self> {
         let checkpoint = Self::open_any(path, true)?;
         refuse_rest(&checkpoint)?;
         Ok(checkpoint)
     }
 
-    /// Opens a file or a folder that may be what is not compressed of a model, for those who have the container, too.
+    /// Opens a file or a folder that may be the uncompressed rest of a model, for callers that also have the container.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -179,7 +179,7 @@ impl Checkpoint {
                         .advice("download it, or complete the copy of the checkpoint"));
                 }
                 checkpoint.add_file(&file, cut, |name, taken| {
-                    // Tensors that the index does not mention are taken where they are.
+                    // Tensors that the index does not list are read from the file that has them.
                     let Some(place) = wanted.as_ref().and_then(|w| w.get(name)).filter(|place| **place != shard) else {
                         return Ok(true);
                     };
@@ -213,7 +213,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The file that has a tensor, by its place in [`tensors`](Source::tensors).
+    /// The file that has a tensor, by index in [`tensors`](Source::tensors).
     pub fn file_of(&self, index: usize) -> &Path {
         self.files[self.places[index].file].path()
     }
@@ -223,24 +223,24 @@ impl Checkpoint {
         self.files.iter().map(InputFile::path)
     }
 
-    /// How many of a tensor's bytes its file lacks, by its place: 0 unless it was cut off.
+    /// The number of a tensor's bytes that its file lacks, by index: 0 unless the file was truncated.
     pub fn missing(&self, index: usize) -> u64 {
         let Place { file, offset, length } = self.places[index];
         offset.saturating_add(length as u64).saturating_sub(self.files[file].length()).min(length as u64)
     }
 
-    /// Where a tensor's bytes are in [its file](Self::file_of), and how many, by its place.
+    /// Offset and length of a tensor's bytes in [its file](Self::file_of), by index.
     pub fn range_of(&self, index: usize) -> (u64, u64) {
         let Place { offset, length, .. } = self.places[index];
         (offset, length as u64)
     }
 
-    /// Bytes of all files.
+    /// Bytes of all files together.
     pub fn file_bytes(&self) -> u64 {
         self.files.iter().map(InputFile::length).sum()
     }
 
-    /// Some bytes of a tensor, by its place and from so many bytes behind its beginning on.
+    /// Some bytes of a tensor, by index, from `offset` within the tensor on.
     ///
     /// # Errors
     /// They are not in the tensor or not in the file, or `cancel` was used.
@@ -253,7 +253,8 @@ impl Checkpoint {
         self.files[file].read(begin + offset, length, cancel).map_err(|e| e.tensor(name))
     }
 
-    /// `wanted` says of a tensor of the file, and of the names that other files have given, whether it is taken.
+    /// Adds a file's tensors. `wanted` decides whether a tensor is taken, given the file's tensors and the names from
+    /// other files.
     fn add_file(
         &mut self,
         path: &Path,
@@ -290,12 +291,12 @@ impl Checkpoint {
     }
 }
 
-/// A file's own name, for messages.
+/// The name of a file without its folder, for messages.
 fn own_name(path: &Path) -> Cow<'_, str> {
     path.file_name().unwrap_or_default().to_string_lossy()
 }
 
-/// Refuses a checkpoint that is the rest of a model: most of the model would be left out silently.
+/// Refuses a checkpoint that is the rest of a model: most of the model would be missing without notice.
 fn refuse_rest(checkpoint: &Checkpoint) -> Result<()> {
     for path in checkpoint.shards().filter(|p| p.file_name().is_some_and(|n| n == REST_FILE)) {
         if let Some(name) = container_of(folder_of(path)) {
@@ -355,7 +356,7 @@ pub struct MemorySource<'a> {
 }
 
 impl<'a> MemorySource<'a> {
-    /// No tensors yet.
+    /// An empty source.
     pub fn new() -> Self {
         Self::default()
     }
@@ -369,7 +370,7 @@ impl<'a> MemorySource<'a> {
         self.add(SourceTensor { name, dtype, shape, alias_of: None, opaque: None }, data)
     }
 
-    /// Adds another name for a tensor that was added before.
+    /// Adds another name for a tensor added before.
     pub fn alias(&mut self, name: String, target: String) -> Result<()> {
         let Some(&at) = self.names.get(&target) else {
             return Err(Error::input(format!("an alias of '{target}', which is not there")).tensor(&name));
@@ -379,7 +380,7 @@ impl<'a> MemorySource<'a> {
         self.add(SourceTensor { name, dtype, shape, alias_of, opaque: None }, Cow::Borrowed(&[]))
     }
 
-    /// Sets the text that belongs to the whole.
+    /// Sets the text that belongs to the checkpoint as a whole.
     pub fn set_metadata(&mut self, metadata: BTreeMap<String, String>) {
         self.metadata = metadata;
     }
@@ -400,7 +401,7 @@ impl Source for MemorySource<'_> {
     }
 
     fn read_with(&self, index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<SourceBytes<'_>> {
-        // What an alias stands for is never one itself.
+        // The target of an alias is never an alias itself.
         let own = self.tensors[index].alias_of.as_ref().map_or(index, |target| self.names[target]);
         Ok(SourceBytes::Borrowed(&self.data[own]))
     }

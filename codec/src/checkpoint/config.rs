@@ -1,4 +1,4 @@
-//! What the folder of a model says of it.
+//! The description of a model in its folder.
 
 use std::path::{Path, PathBuf};
 
@@ -8,16 +8,16 @@ use crate::file::read_small;
 /// A model's configuration.
 pub const CONFIG: &str = "config.json";
 
-/// Bytes of a description at most: those of real ones are a thousandth of it.
+/// The largest description, bytes: real ones are a thousandth of that.
 pub const MOST_TEXT: u64 = 1 << 28;
 
-/// What the file is called that has what is not compressed of a model, in the folder of one.
+/// The name of the file with the uncompressed rest of a model, in the model's folder.
 pub const REST_FILE: &str = "model.safetensors";
 
-/// What `config.json` says; its text, where that is no JSON. None where there is no such file.
+/// The content of `config.json`, or its text if that is not JSON. `None` if there is no such file.
 fn config_of(folder: &Path) -> Option<serde_json::Value> {
     let text = read_small(&folder.join(CONFIG), MOST_TEXT).ok()?;
-    // Python writes Infinity and NaN, which are no JSON: such a configuration is kept as text.
+    // Python writes Infinity and NaN, which are not JSON: such a configuration is kept as text.
     let as_text = |_| serde_json::Value::String(String::from_utf8_lossy(&text).into_owned());
     Some(serde_json::from_slice(&text).unwrap_or_else(as_text))
 }
@@ -46,7 +46,7 @@ pub fn read_model(folder: &Path) -> Result<Option<(serde_json::Value, Vec<String
     Ok(Some((config, files)))
 }
 
-/// The name of the container that a folder's `config.json` says the model's weights are in.
+/// The name of the container that has the model's weights, according to the folder's `config.json`.
 pub fn container_of(folder: &Path) -> Option<String> {
     let config = config_of(folder)?;
     let quantization = config.get("quantization_config")?;
@@ -57,14 +57,14 @@ pub fn container_of(folder: &Path) -> Option<String> {
     Some(Path::new(named).file_name()?.to_string_lossy().into_owned())
 }
 
-/// Whether a folder's `config.json` says that all of the model's weights are in its container: it names that as transformers' file of weights,
-/// too, which keeps loaders that do not know the format from taking anything else. Folders of earlier versions have what is not compressed in
-/// [`REST_FILE`].
+/// Whether a folder's `config.json` says that all of the model's weights are in its container: it then also names the
+/// container as transformers' file of weights, so that loaders that do not know the format do not load anything else.
+/// Folders of earlier versions keep the uncompressed rest in [`REST_FILE`].
 pub fn is_whole(folder: &Path) -> bool {
     container_of(folder).is_some_and(|name| weights_named_in(folder).is_some_and(|named| named == name))
 }
 
-/// The file that `config.json` says the weights are in (`transformers_weights`), as transformers reads it.
+/// The file that has the weights according to `config.json` (`transformers_weights`), as transformers reads it.
 pub fn weights_named_in(folder: &Path) -> Option<String> {
     Some(config_of(folder)?.get("transformers_weights")?.as_str()?.to_owned())
 }

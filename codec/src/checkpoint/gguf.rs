@@ -1,4 +1,4 @@
-//! GGUF files: what tensors there are and where, and their weights as numbers.
+//! GGUF files: their tensors, with positions, and their weights as numbers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::BufReader;
@@ -30,17 +30,17 @@ pub use source::GgufSource;
 pub struct GgufTensor {
     /// Its name.
     pub name: String,
-    /// What GGUF calls its type: `F16`, `Q4_K`; `type 99` where this version does not know it.
+    /// The name of its type in GGUF: `F16`, `Q4_K`; `type 99` if this version does not know it.
     pub kind: String,
-    /// The dtype, where elements are stored as numbers and not as blocks.
+    /// The dtype, if elements are stored as numbers rather than as blocks.
     pub dtype: Option<Dtype>,
     /// Dimensions, outermost first, which is the reverse of how GGUF lists them.
     pub shape: Vec<usize>,
     /// Elements.
     pub elements: u64,
-    /// Where its bytes begin, from the start of the file.
+    /// Offset of its bytes from the start of the file.
     pub offset: u64,
-    /// Its bytes; 0 where the type is not known.
+    /// Length in bytes; 0 if the type is unknown.
     pub bytes: u64,
 }
 
@@ -69,13 +69,14 @@ const MAGIC: &[u8; 4] = b"GGUF";
 const PIECE: usize = 64 << 10;
 
 impl Gguf {
-    /// Whether a file says that it is one, by its first bytes.
+    /// Whether a file is a GGUF file, judged by its first bytes.
     pub fn is_one(path: &Path) -> bool {
         let read = |file: InputFile| file.read(0, MAGIC.len(), &Cancel::new());
         InputFile::open(path).and_then(read).is_ok_and(|bytes| bytes[..] == MAGIC[..])
     }
 
-    /// Reads the header. A file whose data were cut off opens: [`missing`](Self::missing) says what a tensor lacks.
+    /// Reads the header. A truncated file can be opened: [`missing`](Self::missing) has the number of bytes that a
+    /// tensor lacks.
     ///
     /// # Errors
     /// The file cannot be read, or its header is damaged or of another version than 3; the message names the file.
@@ -119,35 +120,35 @@ impl Gguf {
         &self.tensors
     }
 
-    /// What the file says of itself, each value as a short text.
+    /// The file's metadata, each value as a short text.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
 
-    /// Which part of a split file it is, from 1 on, and of how many.
+    /// The part number of a split file, from 1 on, and the number of parts.
     pub fn part(&self) -> Option<(u64, u64)> {
         let number = |key: &str| self.metadata.get(key)?.parse::<u64>().ok();
         let count = number("split.count").filter(|&count| count > 1)?;
         Some((number("split.no").unwrap_or(0).saturating_add(1), count))
     }
 
-    /// Where the data begin, bytes from the start of the file.
+    /// Offset of the data from the start of the file, bytes.
     pub fn data_offset(&self) -> u64 {
         self.data
     }
 
-    /// Bytes of the file.
+    /// Length of the file, bytes.
     pub fn file_len(&self) -> u64 {
         self.file.length()
     }
 
-    /// How many of a tensor's bytes the file lacks, by its place: 0 unless it was cut off.
+    /// The number of a tensor's bytes that the file lacks, by index: 0 unless the file was truncated.
     pub fn missing(&self, index: usize) -> u64 {
         let t = &self.tensors[index];
         t.offset.saturating_add(t.bytes).saturating_sub(self.file.length()).min(t.bytes)
     }
 
-    /// Some bytes of a tensor, by its place and from so many bytes behind its beginning on.
+    /// Some bytes of a tensor, by index, from `offset` within the tensor on.
     ///
     /// # Errors
     /// They are not in the tensor or not in the file, or `cancel` was used.

@@ -11,13 +11,14 @@ use crate::file::InputFile;
 use crate::foreign;
 use crate::tensor::Dtype;
 
-/// Largest header that is read: safetensors' own limit.
+/// The largest header that is read: safetensors' own limit.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// A tensor of a dtype that this crate knows nothing of, as the source describes it: its elements may have fewer bits than a byte.
+/// A tensor with a dtype that this crate does not know, as the source describes it: its elements may have fewer bits
+/// than a byte.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Opaque {
-    /// The dtype, as the source calls it.
+    /// The source's name of the dtype.
     pub dtype: String,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
@@ -25,7 +26,7 @@ pub struct Opaque {
 
 impl Opaque {
     /// # Errors
-    /// It is a dtype that needs no such description.
+    /// The dtype needs no such description.
     pub(crate) fn check(self) -> Result<Self> {
         let known = Dtype::from_name(&self.dtype).is_ok();
         if known || self.dtype.is_empty() {
@@ -35,7 +36,7 @@ impl Opaque {
         Ok(self)
     }
 
-    /// Whether it may have so many bytes: where nothing is known of the dtype, it may have any.
+    /// Whether it may have `bytes` bytes: for an unknown dtype, any number is possible.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         bits(&self.dtype).is_none_or(|bits| {
             let elements = self.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
@@ -44,15 +45,15 @@ impl Opaque {
     }
 }
 
-/// A header that was read.
+/// A parsed header.
 pub(super) struct Header {
-    /// All tensors; those of other dtypes as lists of bytes.
+    /// All tensors; those of unknown dtypes as lists of bytes.
     pub(super) known: Metadata,
-    /// The tensors of other dtypes, as it describes them.
+    /// The tensors of unknown dtypes, as described in the header.
     pub(super) opaque: HashMap<String, Opaque>,
 }
 
-/// The header of a safetensors file, and where its data begins.
+/// The header of a safetensors file, and the offset of its data.
 pub(super) fn read_header(file: &InputFile, cut: bool) -> Result<(u64, Header)> {
     let advice = "check the path, or download the file again";
     let go = Cancel::new();
@@ -87,7 +88,7 @@ pub(super) fn read_header(file: &InputFile, cut: bool) -> Result<(u64, Header)> 
 }
 
 fn parse(text: &[u8]) -> serde_json::Result<Header> {
-    // As a rule there are none of other dtypes, and no text but the library's own is needed.
+    // Normally all dtypes are known, and only the library's own parse is needed.
     if let Ok(known) = serde_json::from_slice::<Metadata>(text)
         && known.tensors().values().all(|info| Dtype::from_name(&format!("{:?}", info.dtype)).is_ok())
     {
@@ -102,11 +103,11 @@ fn parse(text: &[u8]) -> serde_json::Result<Header> {
             opaque.insert(name.clone(), said);
         }
     }
-    // Offsets, and everything about the others, are the library's to check.
+    // The library checks offsets, and everything about tensors of known dtypes.
     Ok(Header { known: serde_json::from_value(Value::Object(all))?, opaque })
 }
 
-/// The tensor of another dtype that an entry describes, and its bytes.
+/// The tensor of an unknown dtype that an entry describes, and its bytes.
 fn other(entry: &Value) -> Option<(Opaque, u64)> {
     let said = Opaque {
         dtype: entry.get("dtype")?.as_str()?.to_owned(),
@@ -117,7 +118,7 @@ fn other(entry: &Value) -> Option<(Opaque, u64)> {
     Some((said.check().ok().filter(|said| said.fits(bytes))?, bytes))
 }
 
-/// Bits of an element of a dtype whose elements have fewer than a byte.
+/// Bits of an element of a sub-byte dtype.
 fn bits(dtype: &str) -> Option<u64> {
     match dtype {
         "F4" => Some(4),
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(kinds[2], ("U8".to_owned(), vec![3], opaque("Q3", &[7])));
         assert_eq!(header.known.metadata().as_ref().unwrap()["x"], "y");
         for wrong in [
-            // Too few bytes, none at all, a hole, a shape that is none.
+            // Too few bytes, none at all, a hole, an invalid shape.
             r#"{"a": {"dtype": "F4", "shape": [2, 8], "data_offsets": [0, 7]}}"#,
             r#"{"a": {"dtype": "Q3", "shape": [2, 8], "data_offsets": [7, 0]}}"#,
             r#"{"a": {"dtype": "Q3", "shape": [2, 8], "data_offsets": [1, 2]}}"#,

@@ -1,5 +1,5 @@
-//! Checkpoints that are quantized already: FP8 and MXFP4 become values while they are read, as transformers makes them; of other methods
-//! it is said which they are.
+//! Checkpoints that are already quantized: FP8 and MXFP4 are dequantized on reading, as transformers does it; other
+//! methods are only recognized and named.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,38 +21,38 @@ mod values;
 use method::Foreign;
 use pair::{Form, Known, Pair};
 
-/// What tensors and a configuration say of how weights are quantized.
+/// The quantization of a checkpoint's weights, found from its tensors and configuration.
 #[derive(Clone, Debug)]
 pub struct Quantization {
     /// A method whose weights are not dequantized here.
     foreign: Option<Foreign>,
     pairs: Vec<Pair>,
-    /// What values are stored as.
+    /// The dtype of dequantized values.
     dtype: Dtype,
-    /// Whether a tensor is neither a weight nor scales, but about activations; one for each tensor.
+    /// For each tensor, whether it concerns activations rather than being a weight or scales.
     beside: Vec<bool>,
-    /// What a container keeps of the configuration.
+    /// The part of the configuration that a container keeps.
     record: Value,
 }
 
-/// Codes with their scales, as [`Quantization::pairs`] has them.
+/// Codes with their scales, as returned by [`Quantization::pairs`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuantizedTensor<'a> {
-    /// What the values are called.
+    /// The name of the dequantized values.
     pub name: &'a str,
     /// The shape of the values.
     pub shape: &'a [usize],
-    /// Places of the codes and of the scales among the tensors.
+    /// Index of the codes among the tensors.
     pub codes: usize,
-    /// See there.
+    /// Index of the scales among the tensors.
     pub scales: usize,
-    /// Of FP8: matrices, their rows and columns, rows and columns of a block, columns of the scales of a matrix, and all of its scales (0
-    /// where all matrices share them). Nothing of MXFP4.
+    /// For FP8: the number of matrices, their rows and columns, rows and columns of a block, and for each matrix the
+    /// columns of its scales and the number of its scales (0 if all matrices share them). `None` for MXFP4.
     pub grid: Option<[usize; 7]>,
 }
 
 impl Quantization {
-    /// Looks at names, dtypes and shapes, and at `config.json` where there is one. Nothing where no weight is quantized.
+    /// Inspects names, dtypes and shapes, and `config.json` if there is one. `None` if no weight is quantized.
     pub fn find(tensors: &[SourceTensor], config: Option<&Value>) -> Option<Self> {
         let record = config.and_then(method::record);
         let places: HashMap<&str, usize> = tensors.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
@@ -75,7 +75,7 @@ impl Quantization {
         Some(Self { foreign, pairs, dtype, beside, record })
     }
 
-    /// That of a source, by its model's configuration or what a container kept of one.
+    /// The quantization of a source, according to its model's configuration or the record that a container kept of it.
     pub fn of(source: &dyn Source) -> Option<Self> {
         let model = source.model();
         let kept = || serde_json::from_str(source.metadata().get(QUANTIZED_KEY)?).ok();
@@ -83,31 +83,31 @@ impl Quantization {
         Self::find(source.tensors(), config.as_ref())
     }
 
-    /// The error of whoever wants values of weights of a method that is not dequantized here; `stores`: whether that one could store the
-    /// tensors as they are.
+    /// The error for a caller that needs values, if weights use a method that is not dequantized here. `stores`:
+    /// whether the caller could store the tensors unchanged instead.
     ///
     /// # Errors
-    /// It is such a method.
+    /// The method is one of those.
     pub fn check(&self, stores: bool) -> Result<()> {
         self.foreign.as_ref().map_or(Ok(()), |foreign| Err(foreign.refused(stores)))
     }
 
-    /// What values are stored as: what the configuration says the model computes in, or `BF16`.
+    /// The dtype of dequantized values: the model's compute dtype in the configuration, or `BF16`.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// What the metadata of a container with such codes says of them ([`QUANTIZED_KEY`]).
+    /// The record of such codes in a container's metadata ([`QUANTIZED_KEY`]).
     pub fn record(&self) -> String {
         self.record.to_string()
     }
 
-    /// What values would be called.
+    /// The names that dequantized values would have.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.pairs.iter().map(|pair| pair.name.as_str())
     }
 
-    /// The codes that become values.
+    /// The codes that can be dequantized.
     ///
     /// # Errors
     /// Scales are missing, or do not fit their codes.
@@ -123,7 +123,7 @@ impl Quantization {
         self.pairs.iter().map(of).collect()
     }
 
-    /// Places of tensors that are neither weights nor scales of them, but about activations.
+    /// Indices of tensors that concern activations, rather than being weights or their scales.
     pub fn beside(&self) -> impl Iterator<Item = usize> {
         self.beside.iter().enumerate().filter(|(_, beside)| **beside).map(|(i, _)| i)
     }
@@ -133,7 +133,7 @@ fn scales_of(pair: &Pair, tensors: &[SourceTensor]) -> Result<(usize, Form)> {
     pair.scales.clone().map_err(|fault| fault.error(&tensors[pair.codes].name))
 }
 
-/// Rows and columns of the blocks that share a scale, where a configuration says so.
+/// Rows and columns of the blocks that share a scale, if the configuration defines them.
 fn block_of(record: &Value) -> Option<(usize, usize)> {
     let groups = record.get("config_groups").and_then(Value::as_object);
     let mut of_groups =
@@ -145,7 +145,7 @@ fn block_of(record: &Value) -> Option<(usize, usize)> {
     Some((size(rows)?, size(cols)?))
 }
 
-/// What a model computes in, as its configuration has it: the word, and the dtype.
+/// The model's compute dtype from its configuration: the word used there, and the dtype.
 fn dtype_of(config: Option<&Value>) -> (&'static str, Dtype) {
     let of = |config: &Value| {
         let word = config
@@ -162,35 +162,35 @@ fn dtype_of(config: Option<&Value>) -> (&'static str, Dtype) {
     found.unwrap_or(("bfloat16", Dtype::BF16))
 }
 
-/// A source whose codes are values, but for those that are kept.
+/// A source that replaces codes by their values, except those that are kept.
 pub struct Dequantized<'a> {
     source: &'a dyn Source,
     tensors: Vec<SourceTensor>,
     places: Vec<Place>,
     dtype: Dtype,
-    /// By the names of codes and scales that are kept, what their values would be called.
+    /// Maps the names of kept codes and scales to the name that their values would have.
     owners: HashMap<String, String>,
-    /// What the metadata says of those that are kept.
+    /// The metadata record of the codes that are kept.
     record: Option<String>,
 }
 
-/// What is chosen for values, by their name, and for their codes.
+/// A decision on codes, given the name of their values and the codes.
 type Choice<'a> = &'a dyn Fn(&str, &SourceTensor) -> bool;
 
-/// Where a tensor is in the source.
+/// The origin of a tensor in the wrapped source.
 enum Place {
-    /// As it is.
+    /// An unchanged tensor.
     Plain(usize),
-    /// Codes and scales.
+    /// Values computed from codes and scales.
     Value { codes: usize, scales: usize, form: Form },
 }
 
 impl<'a> Dequantized<'a> {
-    /// The source with values in the place of codes and their scales. Of the name of the values and of the codes, `skips` says where all of
-    /// them are left out, and `keeps` where codes and scales stay as they are.
+    /// Wraps a source, replacing codes and their scales by values. Given the name of the values and the codes, `skips`
+    /// decides whether all of them are left out, and `keeps` whether codes and scales are kept unchanged.
     ///
     /// # Errors
-    /// Scales are missing, or do not fit their codes; two tensors have the same name then.
+    /// Scales are missing, or do not fit their codes; two tensors end up with the same name.
     pub fn new(source: &'a dyn Source, found: &Quantization, skips: Choice<'_>, keeps: Choice<'_>) -> Result<Self> {
         let all = source.tensors();
         let name = |e: Error| match source.path() {
@@ -208,7 +208,7 @@ impl<'a> Dequantized<'a> {
                     taken[pair.codes] = true;
                     taken[found.map_or(pair.codes, |(scales, _)| scales)] = true;
                 }
-                // Nothing is known of them: they stay what they are.
+                // Codes without known scales are kept as plain tensors.
                 Err(_) if kept => {}
                 Ok((scales, _)) if kept => {
                     for place in [pair.codes, scales] {
@@ -238,13 +238,14 @@ impl<'a> Dequantized<'a> {
         Ok(Self { source, tensors, places, dtype: found.dtype, owners, record })
     }
 
-    /// By the names of codes and scales that are kept, what their values would be called: the name that says how both are stored.
+    /// Maps the names of kept codes and scales to the name that their values would have, which decides how both are
+    /// stored.
     pub fn owners(&self) -> &HashMap<String, String> {
         &self.owners
     }
 }
 
-/// The values that other values are tied to, as their codes and their scales are.
+/// The values that other values are tied to, given that both their codes and their scales are tied.
 fn tied_to(
     target: &str,
     scales: usize,
@@ -299,7 +300,7 @@ impl Source for Dequantized<'_> {
         if self.owners.is_empty()
             && let Some(config) = model.as_mut().and_then(|m| m.get_mut("config")).and_then(Value::as_object_mut)
         {
-            // It is about codes, and there are none.
+            // This part of the configuration describes codes, and there are none any more.
             forget(config);
             if let Some(text) = config.get_mut("text_config").and_then(Value::as_object_mut) {
                 forget(text);

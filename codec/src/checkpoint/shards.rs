@@ -1,4 +1,4 @@
-//! Which files of a folder have the weights: those that transformers reads, or an error that names what is in the way.
+//! Finds the weight files of a folder, the ones that transformers reads, or returns an error that names the obstacle.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use crate::file::read_small;
 const ENDING: &str = ".safetensors";
 const INDEX_ENDING: &str = ".safetensors.index.json";
 const STANDARD_INDEX: &str = "model.safetensors.index.json";
-/// What transformers reads where there is neither `model.safetensors` nor its index.
+/// The files that transformers reads if there is neither `model.safetensors` nor its index.
 const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
-/// Weights of an adapter, which are no model's.
+/// Weights of an adapter, not of a model.
 const ADAPTER: &str = "adapter_model.safetensors";
 
 pub type WeightMap = BTreeMap<String, String>;
 
-/// The files that have a checkpoint's weights.
+/// The files that hold a checkpoint's weights.
 pub struct Shards {
     pub names: Vec<String>,
-    /// Their index, and which tensor it says is in which.
+    /// Their index, and its mapping of tensors to files.
     pub index: Option<PathBuf>,
     pub wanted: Option<WeightMap>,
 }
@@ -31,11 +31,12 @@ impl Shards {
     }
 }
 
-/// The weights of a folder: the file that `config.json` names (`transformers_weights`), otherwise `model.safetensors`, otherwise what
-/// `model.safetensors.index.json` names. Where there are none of these, a single file of another name, or a single index.
+/// The weights of a folder: the file that `config.json` names (`transformers_weights`), otherwise `model.safetensors`,
+/// otherwise the files that `model.safetensors.index.json` lists. If there are none of these, a single file with
+/// another name, or a single index.
 ///
 /// # Errors
-/// There are no weights, several that could be meant, or others that transformers reads; the message names them.
+/// There are no weights, several candidates, or other ones that transformers reads; the message names them.
 pub fn find_shards(folder: &Path) -> Result<Shards> {
     let is_there = |name: &str| folder.join(name).is_file();
     if let Some(name) = container_of(folder).filter(|_| is_whole(folder)) {
@@ -57,7 +58,7 @@ pub fn find_shards(folder: &Path) -> Result<Shards> {
     names.sort();
     let with = |end: &str| names.iter().filter(|n| n.ends_with(end)).map(String::as_str).collect::<Vec<_>>();
     let (indexes, mut files) = (with(INDEX_ENDING), with(ENDING));
-    // An adapter beside a model is not its weights; alone it is what was asked for.
+    // An adapter beside a model is not the model's weights; alone, it is the requested file.
     if files.len() > 1 || !indexes.is_empty() {
         files.retain(|name| *name != ADAPTER);
     }
@@ -68,7 +69,7 @@ pub fn find_shards(folder: &Path) -> Result<Shards> {
                 .advice("name the folder of a Hugging Face checkpoint, or convert it to .safetensors"));
         }
         ([], [file]) => file,
-        // A whole file comes before its own index, as of the standard names.
+        // A whole file takes precedence over its own index, as with the standard names.
         ([index], files) => match files.iter().find(|file| index.strip_suffix(".index.json") == Some(**file)) {
             Some(whole) => whole,
             None => index,
@@ -97,7 +98,7 @@ pub fn find_shards(folder: &Path) -> Result<Shards> {
     if found.ends_with(INDEX_ENDING) { indexed(folder, found) } else { Ok(Shards::single(found)) }
 }
 
-/// What `config.json` says has the weights.
+/// The weights that `config.json` names.
 fn named(folder: &Path, name: &str) -> Result<Shards> {
     let refuse = |what: String| {
         Error::format(what).file(&folder.join(CONFIG)).advice("restore the file, or name the file of the weights")
@@ -113,7 +114,7 @@ fn named(folder: &Path, name: &str) -> Result<Shards> {
     if name.ends_with(INDEX_ENDING) { indexed(folder, name) } else { Ok(Shards::single(name)) }
 }
 
-/// What an index names.
+/// The weights that an index lists.
 fn indexed(folder: &Path, index: &str) -> Result<Shards> {
     #[derive(serde::Deserialize)]
     struct ShardIndex {

@@ -1,4 +1,4 @@
-//! Types whose weights are quantized in blocks: how large a block is, and what becomes of it.
+//! Types whose weights are quantized in blocks: the size of a block, and its decoder.
 
 use half::f16;
 
@@ -11,11 +11,11 @@ pub(super) struct Blocks {
     pub elements: usize,
     /// Its bytes.
     pub bytes: usize,
-    /// Decodes whole blocks: products and sums of float32 in the order in which llama.cpp computes them.
+    /// Decodes whole blocks: float32 products and sums in the order in which llama.cpp computes them.
     pub decode: fn(&[u8], &mut [f32]),
 }
 
-/// Decodes blocks one behind the other.
+/// Decodes consecutive blocks.
 fn each<const BYTES: usize, const ELEMENTS: usize>(
     blocks: &[u8],
     out: &mut [f32],
@@ -29,7 +29,7 @@ fn each<const BYTES: usize, const ELEMENTS: usize>(
 macro_rules! types {
     ($($name:literal $elements:literal $bytes:literal $decode:path,)*) => {
         impl Blocks {
-            /// That of a name; nothing where its blocks are not decoded.
+            /// The type with this name; `None` if its blocks cannot be decoded.
             pub fn of(kind: &str) -> Option<Self> {
                 match kind {
                     $($name => Some(Self {
@@ -75,7 +75,7 @@ pub(super) fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// A code less what its zero is, exactly.
+/// A code minus the code of zero, exactly.
 pub(super) fn int(code: u8, zero: i16) -> f32 {
     f32::from(i16::from(code) - zero)
 }

@@ -1,6 +1,7 @@
-//! The points of the IQ types, which are a part of GGUF's definition: tables `iq2xxs_grid` to `iq1s_grid` of ggml (`ggml-common.h` of
-//! llama.cpp, MIT), as the package `gguf` packs them (`quants.py`). A number has what one place stands for, its first weight lowest: of
-//! the 2-bit and 1-bit types eight codes of two bits, of the 3-bit types four of four bits.
+//! The grid points of the IQ types, which are a part of GGUF's definition: tables `iq2xxs_grid` to `iq1s_grid` of ggml
+//! (`ggml-common.h` of llama.cpp, MIT), as the package `gguf` packs them (`quants.py`). Each number packs the codes of
+//! one point, the first weight's lowest: eight codes of two bits for the 2-bit and 1-bit types, four codes of four bits
+//! for the 3-bit types.
 
 /// The points of `IQ2_XXS`.
 pub(super) const IQ2_XXS: [u16; 256] = [

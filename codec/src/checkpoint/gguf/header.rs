@@ -1,4 +1,4 @@
-//! The header: tensors and metadata.
+//! The header of a GGUF file: tensors and metadata.
 
 use std::io::Read;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::file::InputFile;
 use crate::tensor::Dtype;
 
-/// Bytes of the header that are read at most: real ones have some MB, of the tokenizer's words.
+/// The most bytes of a header that are read: real ones have some MB, for the tokenizer's vocabulary.
 pub(super) const MOST: u64 = 64 << 20;
 /// Bytes that decoded metadata may take.
 const MOST_DECODED: usize = 256 << 20;
@@ -25,7 +25,7 @@ pub(super) fn parse(reader: &mut impl Read) -> std::result::Result<(u64, Vec<Ent
     header.validate_comprehensive()?;
     let count = header.metadata_kv_count;
     let metadata = Metadata::read_from_with_limits(&mut counted, count, MOST as usize, MOST_DECODED)?;
-    // No capacity by what the file says: each entry was read before there is room for it.
+    // No capacity is reserved by the file's counts: memory grows only after each entry was read.
     let mut entries = Vec::new();
     for _ in 0..header.tensor_count {
         entries.push(Entry::read(&mut counted)?);
@@ -33,17 +33,17 @@ pub(super) fn parse(reader: &mut impl Read) -> std::result::Result<(u64, Vec<Ent
     Ok((counted.bytes, entries, metadata))
 }
 
-/// A tensor as the header has it. The library's own refuses types that it does not know, and long names.
+/// A tensor's entry in the header. The library's own type refuses unknown types and long names.
 pub(super) struct Entry {
     pub name: String,
     /// Innermost first.
     dimensions: Vec<u64>,
     kind: u32,
-    /// From where the data begin.
+    /// Offset from the start of the data.
     offset: u64,
 }
 
-/// Bytes of a name at most.
+/// The longest name, bytes.
 const LONGEST_NAME: u64 = 4096;
 
 impl Entry {
@@ -63,7 +63,7 @@ impl Entry {
         Ok(Self { name, dimensions, kind: number::<4>(reader)? as u32, offset: number::<8>(reader)? })
     }
 
-    /// Elements, if they can be counted.
+    /// The number of elements, if it does not overflow.
     fn elements(&self) -> Option<u64> {
         if self.dimensions.contains(&0) {
             return Some(0);
@@ -72,14 +72,14 @@ impl Entry {
     }
 }
 
-/// A little-endian number of so many bytes, 8 at most.
+/// A little-endian number of `BYTES` bytes, at most 8.
 fn number<const BYTES: usize>(reader: &mut impl Read) -> std::io::Result<u64> {
     let mut bytes = [0; 8];
     reader.read_exact(&mut bytes[..BYTES])?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// A tensor as the header has it, its offset counted from the start of the file.
+/// A tensor from its entry, with the offset counted from the start of the file.
 pub(super) fn tensor(entry: Entry, data: u64) -> Result<GgufTensor> {
     let of = |e: Error| e.tensor(&entry.name);
     let elements = entry.elements().ok_or_else(|| of(wrong("it has more elements than can be counted")))?;
@@ -87,7 +87,8 @@ pub(super) fn tensor(entry: Entry, data: u64) -> Result<GgufTensor> {
     let shape = entry.dimensions.iter().rev().map(|&n| usize::try_from(n));
     let shape = shape.collect::<std::result::Result<Vec<_>, _>>().map_err(|_| of(wrong("its shape is too large")))?;
     let (kind, bytes) = match GGUFTensorType::from_u32(entry.kind) {
-        // Rows of blocks: what is no multiple of them has no size, and no block goes on in the next row.
+        // Rows of blocks: rows that are not a multiple of blocks have no size, because no block continues in the next
+        // row.
         Ok(kind) => {
             let (row, block) = (shape.last().map_or(1, |&n| n as u64), kind.block_size() as u64);
             match kind.checked_calculate_size(elements) {
@@ -106,7 +107,7 @@ pub(super) fn tensor(entry: Entry, data: u64) -> Result<GgufTensor> {
     Ok(GgufTensor { dtype: Dtype::from_name(&kind).ok(), name: entry.name, kind, shape, elements, offset, bytes })
 }
 
-/// A value as a short text: of lists how many there are.
+/// A value as a short text: for a list, its length.
 pub(super) fn text(value: &MetadataValue) -> String {
     let text = match value {
         MetadataValue::String(text) => text.clone(),
@@ -141,12 +142,12 @@ pub(super) fn damaged(e: &GGUFError) -> Error {
     }
 }
 
-/// The beginning of a file as a stream.
+/// The beginning of a file, as a stream.
 pub(super) struct Header<'a> {
     pub file: &'a InputFile,
     pub at: u64,
     pub end: u64,
-    /// The operating system's error, which is no fault of the header.
+    /// The operating system's error, which is not a fault of the header.
     pub failed: Option<Error>,
 }
 
@@ -165,7 +166,7 @@ impl Read for Header<'_> {
     }
 }
 
-/// Counts what is read.
+/// Counts the bytes that are read.
 struct Counted<'a, R> {
     reader: &'a mut R,
     bytes: u64,

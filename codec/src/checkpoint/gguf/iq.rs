@@ -1,5 +1,5 @@
-//! IQ types: 256 weights a block. All but `IQ4_XS` code eight or four weights at once, by a place in a grid of the points that occur, and
-//! signs beside.
+//! IQ types: 256 weights per block. All but `IQ4_XS` code eight or four weights at once, by an index into a grid of the
+//! points that occur, with separate signs.
 
 use super::blocks::{half, int};
 use super::grids::{IQ1, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS};
@@ -7,9 +7,9 @@ use super::legacy::UNEVEN;
 
 /// Magnitudes of the 2-bit types; no point has the fourth code.
 const IQ2: [f32; 4] = [8.0, 25.0, 43.0, 0.0];
-/// Those of `IQ3_XXS`.
+/// Magnitudes of `IQ3_XXS`.
 const IQ3: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
-/// By how much points of the 1-bit types are shifted.
+/// The shift of the points of the 1-bit types.
 const DELTA: f32 = 0.125;
 
 fn short(block: &[u8], at: usize) -> u16 {
@@ -20,12 +20,12 @@ fn word(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
-/// The sign that a bit of a mask stands for.
+/// The sign given by a bit of a mask.
 fn sign(mask: u8, bit: usize) -> f32 {
     if mask >> bit & 1 == 0 { 1.0 } else { -1.0 }
 }
 
-/// Eight signs of seven bits: an even number of them is negative.
+/// Eight signs from seven bits: the number of negative ones is even.
 fn even(bits: u32) -> u8 {
     let bits = (bits & 127) as u8;
     bits | (bits.count_ones() as u8 & 1) << 7
@@ -38,7 +38,7 @@ fn eight(out: &mut [f32], scale: f32, point: u16, signs: u8) {
     }
 }
 
-/// The code of three bits of a weight of a point of four.
+/// The three-bit code of one weight of a point of four.
 fn three(point: u16, i: usize) -> usize {
     usize::from(point >> (4 * i) & 7)
 }
@@ -101,7 +101,7 @@ pub(super) fn iq3_s(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
-/// Eight weights of a 1-bit type: -1, 0 or 1, and all shifted.
+/// Eight weights of a 1-bit type: -1, 0 or 1, each shifted.
 fn ternary(out: &mut [f32], scale: f32, place: usize, shift: f32) {
     for (i, value) in out.iter_mut().enumerate() {
         *value = scale * (int((IQ1[place] >> (2 * i) & 3) as u8, 1) + shift);
@@ -120,7 +120,7 @@ pub(super) fn iq1_s(block: &[u8; 50], out: &mut [f32; 256]) {
 
 pub(super) fn iq1_m(block: &[u8; 56], out: &mut [f32; 256]) {
     let scales: [u16; 4] = std::array::from_fn(|i| short(block, 48 + 2 * i));
-    // The scale of the block is in the highest four bits of the four words of scales.
+    // The block's scale is in the top four bits of the four words of scales.
     let d = scales.iter().enumerate().fold(0, |d, (i, word)| d | word >> 12 << (4 * i));
     let d = half::f16::from_bits(d).to_f32();
     for (n, values) in out.chunks_mut(8).enumerate() {

@@ -1,18 +1,18 @@
-//! K types: 256 weights a block, in groups of 16 or 32 whose scales are quantized, too.
+//! K types: 256 weights per block, in groups of 16 or 32 whose scales are quantized, too.
 
 use super::blocks::{half, int};
 
-/// The code of two bits of a weight: a byte has those of weights that are 32 apart.
+/// The two-bit code of a weight: each byte holds those of weights that are 32 apart.
 fn pair(codes: &[u8], i: usize) -> u8 {
     codes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3
 }
 
-/// The code of four bits of a weight of `Q4_K` and `Q5_K`: a byte has those of weights that are 32 apart.
+/// The four-bit code of a weight of `Q4_K` and `Q5_K`: each byte holds those of weights that are 32 apart.
 fn nibble(codes: &[u8], i: usize) -> u8 {
     codes[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15
 }
 
-/// Scale and least value of a group, of six bits each: 12 bytes have those of eight groups.
+/// Six-bit scale and minimum of a group: 12 bytes hold those of eight groups.
 fn scale_and_least(packed: &[u8], group: usize) -> (u8, u8) {
     match group {
         0..4 => (packed[group] & 63, packed[group + 4] & 63),
@@ -39,7 +39,7 @@ pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32; 256]) {
         d * int(low | (packed[8 + group % 4] >> (group / 4 * 2) & 3) << 4, 32)
     });
     for (i, value) in out.iter_mut().enumerate() {
-        // A bit that is set is worth nothing; one that is not, -4.
+        // A set bit adds nothing; a clear one adds -4.
         let high = if mask[i % 32] >> (i / 32) & 1 == 0 { 4 } else { 0 };
         *value = scales[i / 16] * int(pair(codes, i), high);
     }

@@ -1,17 +1,17 @@
-//! Types of 32 weights a block: `Q4_0` to `Q8_0`, and `IQ4_NL`, which is laid out like `Q4_0`.
+//! Types with 32 weights per block: `Q4_0` to `Q8_0`, and `IQ4_NL`, which has the layout of `Q4_0`.
 
 use super::blocks::{half, int};
 
-/// The values of the 16 codes of `IQ4_NL` and `IQ4_XS`: steps are narrow around zero.
+/// The values of the 16 codes of `IQ4_NL` and `IQ4_XS`: steps are finer near zero.
 pub(super) const UNEVEN: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// The two codes of each byte of 16: low halves first, then high ones.
+/// The two codes of each of 16 bytes: low nibbles first, then high ones.
 fn halves(codes: &[u8], i: usize) -> u8 {
     let byte = codes[i % 16];
     if i < 16 { byte & 15 } else { byte >> 4 }
 }
 
-/// The code of a weight of five bits: four, and one of a mask.
+/// The five-bit code of a weight: four bits from the codes, and one from a mask.
 fn five(mask: &[u8], codes: &[u8], i: usize) -> u8 {
     halves(codes, i) | (mask[i / 8] >> (i % 8) & 1) << 4
 }

@@ -1,13 +1,13 @@
-//! Weights of three values, `TQ1_0` and `TQ2_0`, and of the 4-bit floating point types `MXFP4` and `NVFP4`.
+//! Ternary weights, `TQ1_0` and `TQ2_0`, and the 4-bit floating-point types `MXFP4` and `NVFP4`.
 
 use super::blocks::{half, int};
 
-/// Twice what the 16 codes of E2M1 stand for; scales are half of what they say.
+/// Twice the values of the 16 codes of E2M1; scales are halved to compensate.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 pub(super) fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
     let d = half(block, 52);
-    // Five weights a byte, as digits of base 3 of a fraction of 256: the first digit is the highest.
+    // Five weights per byte, as the base-3 digits of a fraction of 256: the first digit is the highest.
     let digit = |byte: u8, power: u8| {
         let rest = byte.wrapping_mul([1, 3, 9, 27, 81][usize::from(power)]);
         d * int(((u16::from(rest) * 3) >> 8) as u8, 1)
@@ -29,7 +29,7 @@ pub(super) fn tq2_0(block: &[u8; 66], out: &mut [f32; 256]) {
 }
 
 pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
-    // Half of two to the power of the byte less 127, by its bits; the smallest two are no normal numbers.
+    // Half of two to the power of the byte minus 127, by its bits; the smallest two are subnormal.
     let d = f32::from_bits(match block[0] {
         e @ 0..2 => 0x0020_0000 << e,
         e => u32::from(e - 1) << 23,
@@ -40,7 +40,7 @@ pub(super) fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {
     }
 }
 
-/// Half of what a scale of E4M3 without a sign stands for. Its bit of the sign is left out, and its NaN is zero.
+/// Half the value of an unsigned E4M3 scale. The sign bit is ignored, and NaN is zero.
 fn e4m3_half(code: u8) -> f32 {
     let (exponent, mantissa) = (code >> 3 & 15, f32::from(code & 7));
     match (code, exponent) {

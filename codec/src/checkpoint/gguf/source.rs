@@ -1,4 +1,4 @@
-//! A GGUF file as what is encoded.
+//! A GGUF file as a source to encode.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::foreign;
 use crate::pool::Pool;
 use crate::tensor::Dtype;
 
-/// The tensors of a GGUF file under the names that it has for them, their weights as numbers: those in blocks are decoded one tensor at a
+/// The tensors of a GGUF file, under its names for them, with weights as numbers: blocks are decoded one tensor at a
 /// time.
 ///
 /// ```no_run
@@ -33,7 +33,7 @@ pub struct GgufSource {
 }
 
 impl GgufSource {
-    /// Opens a whole file. Weights in blocks become `dtype`, which is one of `F32`, `F16` and `BF16`.
+    /// Opens an unsplit file. Weights in blocks are converted to `dtype`: `F32`, `F16` or `BF16`.
     ///
     /// # Errors
     /// As for [`Gguf::open`]; the file is a part of a split one.
@@ -51,7 +51,7 @@ impl GgufSource {
             .iter()
             .map(|t| SourceTensor {
                 name: t.name.clone(),
-                // Reading says that a type is not decoded: such a tensor can be left out.
+                // Reading reports a type that cannot be decoded, so that such a tensor can be left out.
                 dtype: t.dtype.unwrap_or(dtype),
                 shape: t.shape.clone(),
                 alias_of: None,
@@ -74,12 +74,12 @@ impl Source for GgufSource {
 
     fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
         let t = &self.file.tensors()[index];
-        // A tensor that no memory holds is not in the file either.
+        // A count that memory cannot hold is beyond the file as well, so the read below fails.
         let count = usize::try_from(t.elements).unwrap_or(usize::MAX);
         self.file.read_values(index, (0, count), self.dtype, pool, cancel).map(SourceBytes::Owned)
     }
 
-    /// The model's facts of a line each; the tokenizer's words and templates are left out.
+    /// The model's metadata that fit one line each; the tokenizer's vocabulary and templates are left out.
     fn metadata(&self) -> BTreeMap<String, String> {
         let kept = |(key, value): &(&String, &String)| {
             !key.starts_with("tokenizer.") && !value.starts_with("list of ") && value.chars().count() < LONGEST

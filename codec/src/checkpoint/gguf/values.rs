@@ -1,4 +1,4 @@
-//! Weights as numbers: blocks are read and decoded in pieces.
+//! Reads weights as numbers: blocks are read and decoded in pieces.
 
 use half::{bf16, f16};
 
@@ -9,16 +9,16 @@ use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::tensor::{AlignedBytes, Dtype, out_of_memory};
 
-/// Weights that one thread decodes at once: a multiple of all blocks.
+/// Weights that one thread decodes at once: a multiple of every block size.
 const PIECE: usize = 1 << 18;
-/// Weights that are in float32 at once, of each thread: a multiple of all blocks, too.
+/// Weights that each thread holds in float32 at once: a multiple of every block size, too.
 const AT_ONCE: usize = 1 << 12;
 
 impl GgufTensor {
-    /// The dtype of its weights as numbers: the stored one, or for blocks the one that is wanted.
+    /// The dtype of the tensor's weights as numbers: the stored one or, for blocks, the one that is wanted.
     ///
     /// # Errors
-    /// Its blocks are of a type that is not decoded.
+    /// The type of its blocks cannot be decoded.
     pub fn values_dtype(&self, wanted: Dtype) -> Result<Dtype> {
         match self.dtype {
             Some(dtype) => Ok(dtype),
@@ -35,12 +35,12 @@ impl GgufTensor {
     }
 }
 
-/// The error of a dtype that blocks do not become.
+/// The error for a dtype that blocks cannot be converted to.
 pub(super) fn not_to(dtype: Dtype) -> Error {
     Error::input(format!("weights are decoded to F32, F16 or BF16, not to {dtype}")).advice("ask for one of these")
 }
 
-/// A type as messages name it.
+/// The name of a type in messages.
 fn named(kind: &str) -> String {
     match kind.strip_prefix("type ") {
         Some(number) => format!("GGUF's type {number}"),
@@ -49,13 +49,13 @@ fn named(kind: &str) -> String {
 }
 
 impl Gguf {
-    /// Some of a tensor's weights as numbers, by its place: `count` of them from `first` on, which begin and end where blocks do (rows
-    /// do). Those that are stored as numbers come as they are; others are decoded to float32 as the package `gguf` does it, bit for bit,
-    /// and rounded once to `dtype`, which is one of `F32`, `F16` and `BF16`.
+    /// Some of a tensor's weights as numbers, by index: `count` of them from `first` on, both at block boundaries (as
+    /// rows are). Weights stored as numbers are returned unchanged; others are decoded to float32 bit for bit as the
+    /// package `gguf` does, and rounded once to `dtype`: `F32`, `F16` or `BF16`.
     ///
     /// # Errors
-    /// They are not in the tensor or not in the file, their blocks are of a type that is not decoded, `dtype` is another one, or `cancel`
-    /// was used.
+    /// They are not in the tensor or not in the file, the type of their blocks cannot be decoded, `dtype` is another
+    /// one, or `cancel` was used.
     pub fn read_values(
         &self,
         index: usize,
@@ -82,7 +82,7 @@ impl Gguf {
             return Err(of(Error::input(what).advice("read whole rows")));
         }
         let begin = first / blocks.elements as u64 * blocks.bytes as u64;
-        // Before there is memory for what a damaged header says.
+        // Checked before memory is allocated for sizes from a damaged header.
         let end = t.offset + begin + (count / blocks.elements * blocks.bytes) as u64;
         if end > self.file_len() {
             let missing = end - self.file_len();
@@ -102,7 +102,7 @@ impl Gguf {
         made.map_err(of)
     }
 
-    /// Blocks from a byte of a tensor on, of so many weights.
+    /// Decodes `count` weights of blocks, from a byte of a tensor on.
     fn decoded<const SIZE: usize>(
         &self,
         index: usize,

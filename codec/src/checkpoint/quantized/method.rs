@@ -1,4 +1,4 @@
-//! By which method a checkpoint is quantized whose weights are not dequantized here, and what helps.
+//! Recognizes quantization methods whose weights are not dequantized here, and advises on them.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,11 @@ use crate::tensor::Dtype;
 /// A method whose weights are not dequantized here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// As it stands in "quantized with …".
+    /// Its name, as in "quantized with …".
     what: String,
-    /// What makes an ordinary checkpoint of it.
+    /// A tool that dequantizes such a checkpoint.
     tool: &'static str,
-    /// Whether the configuration alone says so, and no tensor looks like it.
+    /// Whether only the configuration says so, and no tensor has the method's form.
     only_said: bool,
 }
 
@@ -25,9 +25,9 @@ impl Foreign {
         Self { what: what.into(), tool, only_said: false }
     }
 
-    /// The error of whoever wants values of its weights.
+    /// The error for a caller that needs values of its weights.
     ///
-    /// `stores`: whether that one could also store the tensors as they are.
+    /// `stores`: whether the caller could store the tensors unchanged instead.
     pub fn refused(&self, stores: bool) -> Error {
         let what = format!(
             "the weights are quantized already, with {}, and wcodec compresses only plain ones, FP8 and MXFP4",
@@ -47,7 +47,7 @@ impl Foreign {
 const TRANSFORMERS: &str = "transformers' model.dequantize() and save_pretrained";
 const ITS_TOOL: &str = "the tool that made it";
 
-/// How configurations name methods, how people do, and what dequantizes.
+/// For each method: its name in configurations, its usual name, and a tool that dequantizes it.
 const METHODS: [(&str, &str, &str); 23] = [
     ("gptq", "GPTQ", "GPTQModel"),
     ("gptqmodel", "GPTQ", "GPTQModel"),
@@ -77,7 +77,7 @@ const METHODS: [(&str, &str, &str); 23] = [
 const COMPRESSED_TENSORS: &str = "compressed-tensors";
 const COMPRESSED_TOOL: &str = "llm-compressor's compressed-tensors";
 
-/// What a configuration says of the model's quantization; nothing where that is this package's own.
+/// The configuration's record of the model's quantization; `None` if it is this package's own.
 pub fn record(config: &Value) -> Option<&Value> {
     let of = [Some(config), config.get("text_config")].into_iter().flatten();
     let mut found = of.flat_map(|config| ["quantization_config", "compression_config"].map(|key| config.get(key)));
@@ -85,17 +85,17 @@ pub fn record(config: &Value) -> Option<&Value> {
     (method_of(record).as_deref() != Some("wcodec")).then_some(record)
 }
 
-/// The method that it names, in lower case.
+/// The method named in the record, in lower case.
 fn method_of(record: &Value) -> Option<String> {
     Some(record.get("quant_method")?.as_str()?.to_lowercase())
 }
 
-/// Whether a configuration says that weights are stored with scales, as FP8 or MXFP4.
+/// Whether the record says that weights are stored with scales, as FP8 or MXFP4.
 pub fn is_scaled(record: &Value) -> bool {
     of_config(record).is_none()
 }
 
-/// The method that a configuration names, unless its weights are dequantized here.
+/// The method that the record names, unless its weights are dequantized here.
 pub fn of_config(record: &Value) -> Option<Foreign> {
     let Some(method) = method_of(record) else {
         return match record.get("config_groups") {
@@ -124,7 +124,7 @@ fn is_true(record: &Value, key: &str) -> bool {
     record.get(key).and_then(Value::as_bool) == Some(true)
 }
 
-/// Text of a file, in no more than a word's length.
+/// Text from a file, cut to the length of a word.
 fn short(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -145,7 +145,7 @@ fn bitsandbytes(record: &Value) -> Foreign {
     Foreign::new(format!("bitsandbytes{kind}"), TRANSFORMERS)
 }
 
-/// compressed-tensors, unless all that it quantizes of weights is FP8.
+/// The method compressed-tensors, unless all weights that it quantizes are FP8.
 fn compressed_tensors(record: &Value) -> Option<Foreign> {
     let format = record.get("format").and_then(Value::as_str);
     let groups = record.get("config_groups").and_then(Value::as_object);
@@ -166,9 +166,9 @@ fn compressed_tensors(record: &Value) -> Option<Foreign> {
     Some(Foreign::new(format!("{COMPRESSED_TENSORS}{what}"), COMPRESSED_TOOL))
 }
 
-/// The method that names and dtypes of tensors tell, unless its weights are dequantized here.
+/// The method implied by names and dtypes of tensors, unless its weights are dequantized here.
 pub fn of_tensors(names: &HashMap<&str, &SourceTensor>) -> Option<Foreign> {
-    // The first one by its name, so that the answer does not depend on the map.
+    // The first match by name, so that the answer does not depend on the map's order.
     names.values().filter_map(|tensor| Some((&tensor.name, of_tensor(tensor, names)?))).min_by_key(|f| f.0).map(|f| f.1)
 }
 
@@ -208,7 +208,7 @@ fn is_integer(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::I8 | Dtype::U8 | Dtype::I16 | Dtype::U16 | Dtype::I32 | Dtype::U32)
 }
 
-/// Whether scales of floats lie beside a tensor of integers that is no part of MXFP4.
+/// Whether a tensor of integers that is not part of MXFP4 has floating-point scales beside it.
 fn has_scales(name: &str, names: &HashMap<&str, &SourceTensor>) -> bool {
     let others = [("", "_scales"), (".weight", ".scales"), (".weight", ".weight_scales")];
     pair::BESIDE.iter().chain(&others).any(|(codes, scales)| {
@@ -218,7 +218,7 @@ fn has_scales(name: &str, names: &HashMap<&str, &SourceTensor>) -> bool {
     })
 }
 
-/// The method whose weights are not dequantized here, if it is one: by what the configuration says, and by the tensors.
+/// The method, if weights are not dequantized here, according to the configuration and to the tensors.
 pub fn foreign(record: Option<&Value>, names: &HashMap<&str, &SourceTensor>) -> Option<Foreign> {
     let seen = of_tensors(names);
     match record.and_then(of_config) {

@@ -1,4 +1,4 @@
-//! Codes and the scales beside them: which tensors belong together, and which element has which scale.
+//! Codes and their scales: matches the tensors, and elements with scales.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crate::checkpoint::SourceTensor;
 use crate::error::Error;
 use crate::tensor::{Dtype, element_count};
 
-/// How names end of codes of FP8, and of their scales.
+/// The suffixes of names of FP8 codes and of their scales.
 pub const BESIDE: [(&str, &str); 5] = [
     ("", "_scale_inv"),
     ("", "_scale"),
@@ -14,16 +14,16 @@ pub const BESIDE: [(&str, &str); 5] = [
     (".weight", ".scale_weight"),
     (".weight", ".scale"),
 ];
-/// How names end of codes of MXFP4, and of their scales.
+/// The suffixes of names of MXFP4 codes and of their scales.
 pub const BLOCKS: &str = "_blocks";
 pub const BLOCK_SCALES: &str = "_scales";
-/// Codes of MXFP4 that share a scale, and the bytes that they take.
+/// MXFP4 codes that share a scale, and their bytes.
 pub const MX_GROUP: usize = 32;
 pub const MX_BYTES: usize = 16;
-/// Rows and columns of a block where nothing says how many.
+/// Rows and columns of a block if they are not known otherwise.
 const BLOCK: usize = 128;
 
-/// Of a module with codes, tensors that are about activations, or about the cache of keys and values: no weights.
+/// Tensors, in a module with codes, that concern activations or the KV cache rather than weights.
 const OF_MODULE: [&str; 7] = [
     "input_scale",
     "input_scale_inv",
@@ -35,38 +35,38 @@ const OF_MODULE: [&str; 7] = [
 ];
 const OF_CACHE: [&str; 4] = ["k_scale", "v_scale", "q_scale", "prob_scale"];
 
-/// Codes, and how they become values.
+/// Codes, and their conversion to values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// What the values are called.
+    /// The name of the values.
     pub name: String,
-    /// Their shape.
+    /// The shape of the values.
     pub shape: Vec<usize>,
-    /// Place of the codes among the tensors.
+    /// Index of the codes among the tensors.
     pub codes: usize,
-    /// Place of the scales, and which element has which; or why there are none.
+    /// Index of the scales and the form of the codes; or the fault that leaves codes without scales.
     pub scales: std::result::Result<(usize, Form), Fault>,
 }
 
-/// How codes and scales lie.
+/// The arrangement of codes and scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Floats of 8 bits, times scales.
+    /// 8-bit floats, times scales.
     Fp8(Grid),
-    /// Floats of 4 bits, times powers of 2; the values are stored with outputs and inputs exchanged.
+    /// 4-bit floats, times powers of 2; in the values, outputs and inputs are exchanged.
     Mxfp4 { count: usize, outputs: usize, groups: usize },
 }
 
-/// Matrices, and the scales of their blocks.
+/// Matrices, and the blocks of elements that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Matrices, and the rows and columns of one.
+    /// The number of matrices, and the rows and columns of each.
     pub count: usize,
     pub rows: usize,
     pub cols: usize,
-    /// Rows and columns that share a scale.
+    /// Rows and columns of a block that shares a scale.
     pub block: (usize, usize),
-    /// Columns of scales of a matrix, and scales of all of one: none where all matrices share them.
+    /// Columns of a matrix's scales, and the number of all scales of a matrix: 0 if all matrices share them.
     pub scale_cols: usize,
     pub scales: usize,
 }
@@ -79,19 +79,19 @@ impl Grid {
     }
 }
 
-/// Why codes have no values.
+/// The reason why codes cannot be dequantized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The scales of this name are not there.
+    /// The scales, which would have this name, are missing.
     Missing(String),
-    /// The scales of this name do not fit; what they are, and what they would have to fit.
+    /// The scales of this name do not fit: their form, and the form of the codes.
     Misfit { scales: String, are: String, of: String },
     /// There are zero points.
     ZeroPoints,
 }
 
 impl Fault {
-    /// The error of whoever wants the values.
+    /// The error for a caller that needs the values.
     pub fn error(&self, tensor: &str) -> Error {
         let e = match self {
             Fault::Missing(scales) => {
@@ -109,25 +109,26 @@ impl Fault {
     }
 }
 
-/// What is known of a checkpoint beside its tensors.
+/// Facts about a checkpoint from outside its tensors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
-    /// Whether its configuration says that it has scales.
+    /// Whether its configuration says that there are scales.
     pub scaled: bool,
     /// Rows and columns of blocks.
     pub block: Option<(usize, usize)>,
 }
 
-/// Whether it is a float of 8 bits that needs scales.
+/// Whether it is an 8-bit float dtype that needs scales.
 pub fn is_fp8(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2 | Dtype::F8_E4M3FNUZ | Dtype::F8_E5M2FNUZ)
 }
 
-/// The pairs among tensors, in their order; nothing where no tensor has scales and nothing says that any should.
+/// The pairs among tensors, in the order of the tensors; empty if no tensor has scales and the configuration does not
+/// say that any should.
 pub fn find(tensors: &[SourceTensor], places: &HashMap<&str, usize>, known: Known) -> Vec<Pair> {
     let found: Vec<Pair> = tensors.iter().enumerate().filter_map(|(i, _)| pair(tensors, i, places, known)).collect();
     let scaled = known.scaled || found.iter().any(|pair| pair.scales.is_ok());
-    // Files of FP8 without any scales are what they are: no more is meant.
+    // FP8 files without any scales are plain tensors.
     if scaled { found } else { Vec::new() }
 }
 
@@ -137,7 +138,7 @@ fn pair(tensors: &[SourceTensor], codes: usize, places: &HashMap<&str, usize>, k
     if let Some(base) = name.strip_suffix(BLOCKS).filter(|_| tensor.dtype == Dtype::U8) {
         let scales = places.get(format!("{base}{BLOCK_SCALES}").as_str());
         let scales = match scales {
-            // Another use of the name.
+            // The name is used for something else.
             None if !known.scaled => return None,
             None => Err(missing(&format!("{base}{BLOCK_SCALES}"))),
             Some(&at) => mxfp4(tensor, &tensors[at]).map(|form| (at, form)),
@@ -192,15 +193,15 @@ fn fp8(codes: &SourceTensor, scales: &SourceTensor, block: Option<(usize, usize)
     let grid = match &scales.shape[..] {
         [] => whole,
         [1] if rank == 2 || count == 1 => whole,
-        // One for each output.
+        // One scale per output.
         [n] if rank == 2 && *n == rows => Grid { block: (1, cols), ..whole },
-        // One for each matrix.
+        // One scale per matrix.
         [n] if rank == 3 && *n == count => Grid { scales: 1, ..whole },
         [n, outputs] if rank == 3 && (*n, *outputs) == (count, rows) => {
             Grid { block: (1, cols), scales: rows, ..whole }
         }
         [n, 1] if rank == 3 && *n == count => Grid { scales: 1, ..whole },
-        // One for each column, as a row of them would be if matrices lay the other way round.
+        // One scale per column, a row of scales if the matrices were transposed.
         [of @ .., n, 1] if rank == 3 && of == lead && *n == cols && rows != cols => {
             Grid { block: (rows, 1), scale_cols: cols, scales: cols, ..whole }
         }
@@ -214,7 +215,7 @@ fn fp8(codes: &SourceTensor, scales: &SourceTensor, block: Option<(usize, usize)
     Ok(Form::Fp8(grid))
 }
 
-/// Rows and columns that share each of `high` x `wide` scales.
+/// Rows and columns of the blocks that share each of `high` x `wide` scales.
 fn block_of(
     rows: usize,
     cols: usize,
@@ -230,7 +231,7 @@ fn block_of(
     if let Some(block) = block.filter(|&block| fits(block)) {
         return Some(block);
     }
-    // Where blocks are known, others are a fault, but for those of MXFP8, which are beside them in some checkpoints.
+    // If the block size is known, another one is a fault, except for MXFP8, which some checkpoints contain as well.
     let even = (rows.is_multiple_of(high) && cols.is_multiple_of(wide)).then(|| (rows / high, cols / wide));
     match block {
         Some(_) => even.filter(|_| exponents),
@@ -247,7 +248,8 @@ fn mxfp4(codes: &SourceTensor, scales: &SourceTensor) -> std::result::Result<For
     Ok(Form::Mxfp4 { count, outputs, groups })
 }
 
-/// Whether a tensor is about activations of a module that has codes, or about the cache: of `pairs`, the names of codes.
+/// Whether a tensor concerns activations of a module that has codes, or the KV cache; `has_codes` says whether a name
+/// is that of codes.
 pub fn is_beside(tensor: &SourceTensor, has_codes: impl Fn(&str) -> bool) -> bool {
     if element_count(&tensor.shape).is_ok_and(|n| n <= 1) && ends_with_part(&tensor.name, &OF_CACHE) {
         return true;
@@ -256,7 +258,7 @@ pub fn is_beside(tensor: &SourceTensor, has_codes: impl Fn(&str) -> bool) -> boo
     if OF_MODULE.contains(&leaf) && (has_codes(&format!("{base}.weight")) || has_codes(base)) {
         return true;
     }
-    // Of stacks of experts.
+    // Stacks of experts.
     OF_MODULE
         .iter()
         .filter_map(|end| leaf.strip_suffix(end)?.strip_suffix('_'))
@@ -293,7 +295,7 @@ mod tests {
         let of = |shape: &[usize], scales: &[usize], block| grid(shape, scales, Dtype::F32, block);
         let b = Some((128, 128));
         assert_eq!(of(&[256, 384], &[2, 3], b), Some((128, 128, 3, 6)));
-        // The last blocks are smaller, whatever a division would say.
+        // The last blocks are smaller, even if an even division were possible.
         assert_eq!(of(&[200, 300], &[2, 3], b), Some((128, 128, 3, 6)));
         assert_eq!(of(&[576, 300], &[5, 3], b), Some((128, 128, 3, 15)));
         assert_eq!(of(&[96, 64], &[1, 1], b), Some((128, 128, 1, 1)));
@@ -351,7 +353,7 @@ mod tests {
         ] {
             assert_eq!(names(&[scale(scales), f8(codes)], false), [(codes.to_owned(), Some(0))], "{codes} {scales}");
         }
-        // No scales at all, and nothing that says that there should be some; then one that lacks its own.
+        // No scales at all, and a configuration that does not expect any; then one tensor that lacks its own.
         assert_eq!(names(&[f8("a.weight")], false), []);
         assert_eq!(names(&[f8("a.weight")], true), [("a.weight".to_owned(), None)]);
         let two = [f8("a.weight"), f8("b.weight"), scale("b.weight_scale")];

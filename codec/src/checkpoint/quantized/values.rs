@@ -1,4 +1,4 @@
-//! Codes and scales become values, as transformers makes them: products in float32, rounded once.
+//! Converts codes and scales to values, as transformers does it: products in float32, rounded once.
 
 use half::{bf16, f16};
 
@@ -8,13 +8,13 @@ use crate::error::Result;
 use crate::pool::Pool;
 use crate::tensor::{AlignedBytes, Dtype};
 
-/// What the 16 codes of MXFP4 stand for.
+/// The values of the 16 codes of MXFP4.
 const FP4: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
-/// Bytes of values that one thread makes at once.
+/// Bytes of values that one thread computes at once.
 const PIECE: usize = 1 << 20;
 
-/// An element of the result.
+/// An element type of the result.
 trait Element: bytemuck::Pod + Send {
     fn rounded(value: f32) -> Self;
 }
@@ -37,11 +37,11 @@ impl Element for bf16 {
     }
 }
 
-/// A code of FP8 as a number.
+/// An FP8 code as a number.
 pub fn fp8(dtype: Dtype, code: u8) -> f32 {
     let small = |exponent: i32, mantissa: u8, bits: i32, bias: i32| {
         let (sign, mantissa) = (if code & 0x80 == 0 { 1.0 } else { -1.0 }, f32::from(mantissa));
-        // Exact: all of them are normal numbers of float32.
+        // Exact, because all of them are normal float32 numbers.
         let scale = |power: i32| f32::from_bits(((power + 127) as u32) << 23);
         match exponent {
             0 => sign * mantissa * scale(1 - bias - bits),
@@ -53,16 +53,16 @@ pub fn fp8(dtype: Dtype, code: u8) -> f32 {
         Dtype::F8_E5M2 => f16::from_bits(u16::from(code) << 8).to_f32(),
         Dtype::F8_E4M3 if code & 0x7f == 0x7f => f32::NAN,
         Dtype::F8_E4M3 => e4m3(7),
-        // These have no negative zero, whose code is their only NaN.
+        // These types have no negative zero; its code is their only NaN.
         _ if code == 0x80 => f32::NAN,
         Dtype::F8_E4M3FNUZ => e4m3(8),
         _ => small(i32::from(code >> 2 & 31), code & 3, 2, 16),
     }
 }
 
-/// A power of 2 as MX formats store it.
+/// A power of 2 in the encoding of MX formats.
 fn power(code: u8) -> f32 {
-    // The smallest is below the smallest normal number, and the largest above the largest: infinity.
+    // The smallest is subnormal, and the largest exceeds float32: infinity.
     f32::from_bits(if code == 0 { 1 << 22 } else { u32::from(code) << 23 })
 }
 
@@ -76,13 +76,13 @@ pub fn scales(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
             .chunks_exact(8)
             .map(|b| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32)
             .collect(),
-        // As bytes they have no NaN.
+        // Stored as plain bytes they have no NaN.
         Dtype::U8 => bytes.iter().map(|&b| power(b)).collect(),
         _ => bytes.iter().map(|&b| if b == 255 { f32::NAN } else { power(b) }).collect(),
     }
 }
 
-/// The values of codes, in a dtype that is one of `F32`, `F16` and `BF16`.
+/// The values of codes, as `F32`, `F16` or `BF16`.
 pub fn dequantize(
     (codes, of): (&[u8], Dtype),
     scales: &[f32],
@@ -127,7 +127,7 @@ fn made<T: Element>(
             if out.is_empty() {
                 return Ok(out);
             }
-            // What one group of inputs has of all outputs lies together in the result.
+            // The result holds, one after the other, all outputs of one group of inputs.
             let pieces = bytemuck::cast_slice_mut::<u8, T>(&mut out).chunks_mut(MX_GROUP * outputs).enumerate();
             pool.each(pieces, cancel, |(i, out)| {
                 let (matrix, group) = (i / groups, i % groups);
@@ -160,7 +160,8 @@ mod tests {
 
     #[test]
     fn all_codes_of_fp8_are_numbers_of_their_formats() {
-        // By their definitions, in another way: the numbers in ascending order are those of the codes.
+        // Checks them by their definitions, independently of the decoder: in ascending order, the values are those of
+        // the codes.
         for (dtype, codes, largest, smallest) in [
             (Dtype::F8_E4M3, 0x7e, 448.0, 2f32.powi(-9)),
             (Dtype::F8_E5M2, 0x7b, 57344.0, 2f32.powi(-16)),
@@ -172,7 +173,7 @@ mod tests {
             assert_eq!((found[0], found[1], found[usize::from(codes)]), (0.0, smallest, largest), "{dtype}");
             let finite = (1..=codes).all(|code| fp8(dtype, code | 0x80) == -fp8(dtype, code));
             assert!(finite, "{dtype}");
-            // Few bits: each is a whole number of the smallest.
+            // With few bits, each is a multiple of the smallest.
             assert!(found.iter().all(|f| (f / smallest).fract() == 0.0), "{dtype}");
         }
         let nan = |dtype| (0..=255).filter(|&code| fp8(dtype, code).is_nan()).collect::<Vec<u8>>();
