@@ -1,4 +1,5 @@
-//! Parts of tensors as a container of their own, decoding to the very same weights: what one of several devices needs of a model.
+//! Extracts parts of tensors as a container that decodes to the very same weights: the share of a model that one of
+//! several devices needs.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -27,15 +28,16 @@ use cut::Part;
 /// The path of a container in memory, in errors.
 const MEMORY: &str = "memory";
 
-/// A container in memory of parts of tensors, one for each of `cuts`, in their order.
+/// A container in memory with parts of tensors, one for each of `cuts`, in their order.
 ///
-/// What a part decodes to is, bit for bit, that part of what the tensor decodes to: symbols and scales are those that are stored. Where the
-/// borders of all ranges are those of tiles (16 rows, the width of a tile; at the end of the tensor any), their chunks are copied as they are;
-/// elsewhere symbols are decoded and coded again, by the same coder. A [trellis](crate::Rate::trellis) that is cut within a tile becomes
-/// levels without one, which takes about a bit per weight more.
+/// A part decodes, bit for bit, to that part of the decoded tensor: it has the stored symbols and scales. If all ranges
+/// begin and end at tile borders (16 rows, the width of a tile; any at the end of the tensor), their chunks are copied
+/// unchanged; otherwise symbols are decoded and coded again, by the same coder. A [trellis](crate::Rate::trellis) that
+/// is cut within a tile becomes levels without one, which takes about a bit per weight more.
 ///
-/// Only what the ranges hold is read of a tensor in tiles. So hashes, which are of whole segments, are compared only with
-/// [`verify`](DecodeOptions::verify), which reads all of each tensor. Metadata is kept but for what is about the whole file.
+/// Only the ranges of a tiled tensor are read. Hashes cover whole segments, so they are compared only with
+/// [`verify`](DecodeOptions::verify), which reads all of each tensor. Metadata is kept, except entries about the whole
+/// file.
 ///
 /// ```
 /// use wcodec::{Container, Cut, DecodeOptions, Dtype, EncodeOptions, MemorySource, encode_to_container, narrow};
@@ -51,9 +53,8 @@ const MEMORY: &str = "memory";
 /// # }
 /// ```
 ///
-/// # Errors
-/// There is no such tensor, axis or range; a range is empty; two parts have one name; scales per block that the border of a range goes through
-/// at no multiple of 16 columns; a tensor is damaged; the work was cancelled.
+/// # Errors There is no such tensor, axis or range; a range is empty; two parts have the same name; a range cuts a
+/// block that shares a scale at a column that is not a multiple of 16; a tensor is damaged; the work was cancelled.
 pub fn narrow(container: &Container, cuts: &[Cut<'_>], options: &DecodeOptions) -> Result<Container> {
     if cuts.is_empty() {
         return Err(Error::input("no parts of tensors").advice("name at least one"));
@@ -78,14 +79,14 @@ pub fn narrow(container: &Container, cuts: &[Cut<'_>], options: &DecodeOptions) 
     work.finish()
 }
 
-/// A container that parts are written to.
+/// The container that parts are written to.
 struct Narrowing<'a> {
     container: &'a Container,
     options: &'a DecodeOptions,
     writer: Writer<MemoryFile>,
-    /// New numbers of tables that are copied, by their old ones.
+    /// New numbers of copied tables, by their old ones.
     copied: HashMap<usize, usize>,
-    /// Tables of what is coded again, and their numbers.
+    /// Tables of planes that are coded again, and their numbers.
     shared: Vec<Table>,
     tables: Tables,
 }
@@ -136,19 +137,20 @@ impl Narrowing<'_> {
             matrix: Some(part.matrix()),
             scales,
             planes,
-            // What was measured is about the whole.
+            // Measured figures describe the whole tensor.
             quality: None,
             source: None,
         });
         Ok(())
     }
 
-    /// The planes of a part that begins and ends with tiles; nothing where it does not.
+    /// The planes of a part that consists of whole tiles; `None` if it does not.
     fn copy_planes(&mut self, tensor: &StoredTensor, part: &Part) -> Result<Option<Vec<PlaneEntry>>> {
         let tiles = |plane: &StoredPlane| match plane.form.coding {
             Coding::Tiles(tiling) => {
                 let geometry = tiling.geometry(plane.form.matrix)?;
-                // What is said of a plane is no reason to take memory for it; its offsets are as long as they are.
+                // Sizes that the file states must not decide how much memory is allocated; the length of the stored
+                // offsets is limited by the file.
                 let stored = plane.offsets.map(|offsets| offsets.length);
                 if stored != (geometry.chunks() as u64 + 1).checked_mul(4) {
                     return Err(Error::corrupt("its offsets are not those of its chunks")
@@ -175,7 +177,7 @@ impl Narrowing<'_> {
         Ok(Some(planes))
     }
 
-    /// Writes what was copied of a plane.
+    /// Writes a plane that was copied.
     fn write_plane(&mut self, copied: tiles::Copied, of: &StoredPlane) -> Result<PlaneEntry> {
         let table = of.table.map(|number| self.table(number)).transpose()?;
         let offsets = copied.offsets.map(|offsets| self.writer.segment(&offsets)).transpose()?;
@@ -192,7 +194,7 @@ impl Narrowing<'_> {
         self.writer.owned_segment(Bytes::Aligned(bytes), hash)
     }
 
-    /// The new number of a table, which is copied at the first call.
+    /// The new number of a table; the first call copies the table.
     fn table(&mut self, number: usize) -> Result<usize> {
         if let Some(&new) = self.copied.get(&number) {
             return Ok(new);
@@ -235,7 +237,7 @@ impl Narrowing<'_> {
         Ok(StoredPlane { form, fields: None, elements, chunks, table, offsets, data, side, hash }.entry())
     }
 
-    /// Encodes a part of a tensor whose bits are kept by any encoding.
+    /// Encodes a part of a tensor of a lossless scheme, which any encoding preserves.
     fn encode_elements(&mut self, tensor: &StoredTensor, cut: &Cut<'_>, shape: Vec<usize>) -> Result<()> {
         if tensor.scheme.makes_symbols() {
             return Err(Error::input(format!(
@@ -249,7 +251,7 @@ impl Narrowing<'_> {
         let coding = coding.unwrap_or(&Coding::Raw);
         let whole = Part::whole(MatrixEntry { count: 1, rows: 1, cols: bytes.len(), row_axis: 0 });
         let mut plane = like(coding, None, &whole);
-        // Of the elements' own view, not of what was cut.
+        // The tile width depends on the matrix view of the new elements, not on the old one.
         plane.tile = None;
         let transposed = tensor.matrix.is_some_and(|m| m.row_axis == 1);
         let scheme = if tensor.scheme == SchemeKind::Lossless { Scheme::Lossless } else { Scheme::Raw };
@@ -273,7 +275,7 @@ impl Narrowing<'_> {
     }
 }
 
-/// Options that encode a part as the whole was encoded, `bits` being those of its table.
+/// Options that encode a part as the whole was encoded; `bits` is the size of its table.
 fn like(coding: &Coding, bits: Option<u32>, part: &Part) -> PlaneOptions {
     let mut options = PlaneOptions {
         coder: coding.coder(),

@@ -1,4 +1,4 @@
-//! What is wanted of a tensor, and where that lies in its matrices.
+//! The requested parts of a tensor, and their positions in its matrices.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use crate::scheme::int8::Granularity;
 use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::{AlignedBytes, element_count};
 
-/// Bytes of a tensor that are read at once where they are to be cut.
+/// Bytes of a tensor that are read at once for cutting.
 const AT_ONCE: usize = 16 << 20;
 
-/// A part of a tensor, for [`narrow`](crate::narrow()): ranges of one of its dimensions, one after the other.
+/// A part of a tensor, for [`narrow`](crate::narrow()): ranges of one of its dimensions, concatenated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut<'a> {
-    /// The tensor, by its name in the container, which may be a tied one.
+    /// The name of the tensor in the container, which may be an alias.
     pub tensor: &'a str,
-    /// What the part is called.
+    /// The name of the part.
     pub name: &'a str,
     /// The dimension that is cut.
     pub axis: usize,
-    /// What is kept of it, in this order; several, where what was put together of several matrices is divided.
+    /// The ranges that are kept, in this order; several if the tensor concatenates matrices that are each divided.
     pub ranges: Vec<Range<usize>>,
 }
 
@@ -88,7 +88,7 @@ impl Cut<'_> {
     }
 }
 
-/// A part of the matrices that a tensor is seen as.
+/// A part of a tensor's matrices.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     view: MatrixEntry,
@@ -104,7 +104,7 @@ impl Part {
         Self { view, matrices: all(view.count), rows: all(view.rows), cols: all(view.cols) }
     }
 
-    /// Where a part lies; nothing where the matrices are not those of the tensor's own dimensions.
+    /// The position of a part; `None` if the matrix view differs from the tensor's own dimensions.
     pub fn of(tensor: &StoredTensor, cut: &Cut<'_>) -> Option<Self> {
         let view = tensor.matrix?;
         let mut part = Self::whole(view);
@@ -122,35 +122,35 @@ impl Part {
         Some(part)
     }
 
-    /// The matrices that are left.
+    /// The matrix view of the part.
     pub fn matrix(&self) -> MatrixEntry {
         let [count, rows, cols] = [&self.matrices, &self.rows, &self.cols].map(|r| total(r));
         MatrixEntry { count, rows, cols, row_axis: self.view.row_axis }
     }
 
-    /// Matrices, rows, columns that are left.
+    /// The part's matrices, rows, columns.
     pub fn form(&self) -> (usize, usize, usize) {
         let m = self.matrix();
         (m.count, m.rows, m.cols)
     }
 
-    /// Columns that are left.
+    /// The part's columns.
     pub fn cols(&self) -> usize {
         total(&self.cols)
     }
 
-    /// Elements that are left.
+    /// The part's elements.
     pub fn elements(&self) -> usize {
         let (count, rows, cols) = self.form();
         count * rows * cols
     }
 
-    /// The matrices that are kept, by their numbers.
+    /// The indices of the matrices that are kept.
     fn kept(&self) -> impl Iterator<Item = usize> {
         self.matrices.iter().cloned().flatten()
     }
 
-    /// The strips and, of each, the tiles that are just this part, in its order; nothing where there are no such.
+    /// The strips, and the tiles of each, that make up exactly this part, in its order; `None` if there are none.
     pub fn tiles(&self, g: &TileGeometry) -> Option<(Vec<usize>, Vec<usize>)> {
         let whole = |ranges: &[Range<usize>], step: usize| {
             let last = ranges.len() - 1;
@@ -166,7 +166,7 @@ impl Part {
         let rows: Vec<usize> = rows.collect();
         let strips = self.kept().flat_map(|m| rows.iter().map(move |strip| m * g.strips_per_matrix() + strip));
         let tiles: Vec<usize> = self.cols.iter().flat_map(|r| r.start / g.tile()..r.end.div_ceil(g.tile())).collect();
-        // What is behind the last column belongs to its tile, too: that has to be as wide as it was.
+        // The last tile includes padding after the last column, so its padded width must not change.
         let (count, rows, cols) = self.form();
         let new = TileGeometry::new(count, rows, cols, g.tile()).ok()?;
         let width = |g: &TileGeometry, tile: usize| g.position(tile).width;
@@ -174,7 +174,7 @@ impl Part {
         same.then(|| (strips.collect(), tiles))
     }
 
-    /// Whether each tile of `tile` columns that is left begins where one began, and follows it to its end.
+    /// Whether each tile of `tile` columns in the part begins where an old one began and follows it to its end.
     pub fn keeps_tiles(&self, tile: usize) -> bool {
         let last = self.cols.len() - 1;
         let fits = |(i, r): (usize, &Range<usize>)| {
@@ -183,7 +183,7 @@ impl Part {
         self.cols.iter().enumerate().all(fits)
     }
 
-    /// The elements of a plane that are left, each a byte unless its layout is `split`.
+    /// The part's elements of a plane, each a byte unless its layout is `split`.
     pub fn elements_of(
         &self,
         container: &Container,
@@ -210,10 +210,10 @@ impl Part {
         Ok(out)
     }
 
-    /// The scales of the part, and what shares one, of those of the whole.
+    /// The scales of the part, and the elements that share one, given all scales of the tensor.
     ///
     /// # Errors
-    /// The columns are cut within blocks that cannot be made smaller.
+    /// A cut goes through blocks that cannot be made smaller.
     pub fn scales(&self, granularity: Granularity, all: &[f32]) -> Result<(Granularity, Vec<f32>)> {
         let per_row = granularity.scales_per_row(self.view.cols);
         if granularity == Granularity::Tensor {
@@ -224,7 +224,7 @@ impl Part {
         let Granularity::Block(block) = granularity else {
             return Ok((granularity, rows.map(|row| all[row]).collect()));
         };
-        // The largest block that none of the borders goes through.
+        // The largest block that no border cuts.
         let inner = &self.cols[..self.cols.len() - 1];
         let borders = self.cols.iter().map(|r| r.start).chain(inner.iter().map(Range::len));
         let smaller = borders.fold(block, gcd);
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(of(16..40, 0..320), Some((vec![1, 2], vec![0, 1, 2])));
         assert_eq!(of(0..20, 128..256), Some((vec![0, 1], vec![1])));
         assert_eq!(of(0..40, 128..320), Some((vec![0, 1, 2], vec![1, 2])));
-        // The last tile would be narrower than it is, or begins within one.
+        // The last tile would become narrower, or the range begins within a tile.
         for bad in [of(0..40, 0..192), of(0..40, 64..320), of(8..40, 0..320)] {
             assert_eq!(bad, None);
         }

@@ -1,4 +1,4 @@
-//! Chunks of a plane, copied as they are.
+//! Copies the chunks of a plane unchanged.
 
 use std::ops::Range;
 
@@ -13,23 +13,23 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::stored::StoredPlane;
 use crate::tensor::{AlignedBytes, split, try_vec};
 
-/// What to do about a damaged chunk.
+/// Advice on a damaged chunk.
 const RESTORE: &str = "restore the file, or encode the model again";
 
 /// Strips that are decoded at once for their hash.
 const STRIPS: usize = 64;
 
-/// What is stored of a part of a plane.
+/// The copied part of a plane.
 pub(super) struct Copied {
     pub form: PlaneForm,
     pub offsets: Option<AlignedBytes>,
     pub data: AlignedBytes,
     pub side: AlignedBytes,
-    /// Of what it decodes to.
+    /// The hash of its decoded bytes.
     pub hash: Hash,
 }
 
-/// Copies the chunks in these strips and tiles. Each is decoded once, for the hash of the part, and so checked.
+/// Copies the chunks in these strips and tiles. Each is decoded once to compute the part's hash, which also checks it.
 pub(super) fn copy(
     container: &Container,
     plane: &StoredPlane,
@@ -77,13 +77,13 @@ pub(super) fn copy(
     let source = PlaneSource { form, data: &data, offsets: &offsets, side: &side, table: table.as_deref() };
     let hash = hash_of(&source, options).map_err(|e| match e.kind() {
         ErrorKind::Cancelled => e,
-        // What the coder says of places is about the part.
+        // The coder's offsets are relative to the part, so they are dropped.
         _ => Error::new(e.kind(), e.message()).offset(plane.data.offset).advice(RESTORE),
     })?;
     Ok(Copied { form, offsets: Some(AlignedBytes::copy_of(&offsets)?), data, side, hash })
 }
 
-/// Copies what is left of a plane that is not coded.
+/// Copies the selected part of a raw plane.
 pub(super) fn copy_raw(
     container: &Container,
     plane: &StoredPlane,
@@ -96,7 +96,7 @@ pub(super) fn copy_raw(
     Ok(Copied { form, offsets: None, data, side: AlignedBytes::default(), hash })
 }
 
-/// Ranges of chunks, those that follow each other as one.
+/// Ranges of chunks; adjacent ones are merged.
 fn runs(chunks: &[usize], range: impl Fn(usize) -> Range<usize>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for &chunk in chunks {
@@ -109,7 +109,7 @@ fn runs(chunks: &[usize], range: impl Fn(usize) -> Range<usize>) -> Vec<Range<us
     runs
 }
 
-/// These bytes of a segment, one range after the other.
+/// Concatenates byte ranges of a segment.
 fn gather(
     container: &Container,
     segment: &Segment,
@@ -127,7 +127,7 @@ fn gather(
     Ok(out)
 }
 
-/// The hash of all that a plane decodes to, some strips at a time.
+/// The hash of all bytes that a plane decodes to, some strips at a time.
 fn hash_of(source: &PlaneSource<'_>, options: &DecodeOptions) -> Result<Hash> {
     let plane = Plane::new(*source, options.isa()?)?;
     let bytes = plane.element_bytes();
