@@ -1,13 +1,13 @@
-//! Stopping work that is under way.
+//! Cancellation of running work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Stops an operation from another thread. Clones stop the same one.
+/// Stops an operation from another thread. Clones stop the same operation.
 ///
-/// Operations that take one ask it between pieces of a tensor, so that it takes effect within a fraction of a second, and then end
+/// Operations check it between pieces of a tensor, so that it takes effect within a fraction of a second, and then end
 /// with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Nothing is left behind.
 ///
 /// ```
@@ -23,33 +23,33 @@ pub struct Cancel(Arc<Flag>);
 #[derive(Debug, Default)]
 struct Flag {
     stopped: AtomicBool,
-    /// Whose part this is.
+    /// The operation that this is a part of.
     whole: Option<Cancel>,
 }
 
 impl Cancel {
-    /// One that nobody has used yet.
+    /// A token that has not been cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One for a part of the operation: it stops with the whole, and can be stopped alone.
+    /// A token for a part of the operation: it stops with the whole, and can be cancelled alone.
     pub(crate) fn part(&self) -> Self {
         Self(Arc::new(Flag { stopped: AtomicBool::new(false), whole: Some(self.clone()) }))
     }
 
-    /// Asks the operation to stop. It cannot be taken back.
+    /// Asks the operation to stop. It cannot be undone.
     pub fn cancel(&self) {
         self.0.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody has asked.
+    /// Whether the operation has been cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.stopped.load(Ordering::Relaxed) || self.0.whole.as_ref().is_some_and(Self::is_cancelled)
     }
 
     /// # Errors
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) once somebody has asked.
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) once the operation has been cancelled.
     pub fn check(&self) -> Result<()> {
         if self.is_cancelled() { Err(Error::cancelled()) } else { Ok(()) }
     }

@@ -253,8 +253,7 @@ impl Checkpoint {
         self.files[file].read(begin + offset, length, cancel).map_err(|e| e.tensor(name))
     }
 
-    /// Adds a file's tensors. `wanted` decides whether a tensor is taken, given the file's tensors and the names from
-    /// other files.
+    /// Adds a file's tensors. `wanted` decides whether a tensor is taken, given its name and the names taken so far.
     fn add_file(
         &mut self,
         path: &Path,

@@ -1,4 +1,4 @@
-//! One error type for the whole crate, sorted by who has to act.
+//! One error type for the whole crate, sorted by the party that must act.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::text::{safe, safe_path};
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Who has to act on an [`Error`].
+/// The party that must act on an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -28,9 +28,9 @@ pub enum ErrorKind {
     Cancelled,
 }
 
-/// What went wrong, where, and what to do about it.
+/// An error: what is wrong, where, and what to do about it.
 ///
-/// It is shown in one line that a terminal obeys nothing of, whatever the names in it are: see [`text`](crate::text).
+/// It is displayed as one line without control sequences, whatever names it contains: see [`text`](crate::text).
 ///
 /// ```
 /// use wcodec::{Error, ErrorKind};
@@ -68,7 +68,7 @@ macro_rules! constructors {
 }
 
 impl Error {
-    /// An error of `kind` that says `message`.
+    /// An error of `kind` with `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Self(Box::new(Inner { kind, message, file: None, tensor: None, offset: None, advice: None, source: None }))
@@ -92,7 +92,7 @@ impl Error {
         Self::new(ErrorKind::Cancelled, "cancelled")
     }
 
-    /// An error of the operating system while doing `what` ("read", "create the file") with `file`.
+    /// An error of the operating system during an action ("read", "create the file") on `file`.
     pub fn io(what: &str, file: &Path, source: std::io::Error) -> Self {
         use std::io::ErrorKind as K;
         let advice = match source.kind() {
@@ -114,14 +114,14 @@ impl Error {
         e
     }
 
-    /// A file that another one names and that is not there: as if the operating system had said so.
+    /// A file that another one names is missing: the same kind of error as from the operating system.
     pub(crate) fn missing(message: &str, file: &Path) -> Self {
         let mut e = Self::new(ErrorKind::Io, message).file(file);
         e.0.source = Some(std::io::ErrorKind::NotFound.into());
         e
     }
 
-    /// What to do about a container that contradicts itself or is damaged, unless it is said already.
+    /// Adds advice on a container that contradicts itself or is damaged, unless there is advice already.
     pub(crate) fn of_container(self) -> Self {
         match self.kind() {
             ErrorKind::Format => self.advice("encode the model again, or get the file again"),
@@ -142,35 +142,35 @@ impl Error {
         self
     }
 
-    /// Says where in the file, in bytes, unless it is said already.
+    /// Adds the position in the file, in bytes, unless there is one already.
     pub fn offset(mut self, offset: u64) -> Self {
         self.0.offset.get_or_insert(offset);
         self
     }
 
-    /// Says what to do about it, unless it is said already.
+    /// Adds advice, unless there is some already.
     pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.0.advice.get_or_insert_with(|| advice.into());
         self
     }
 
-    /// Says what to do about it, in the place of what was said.
+    /// Replaces the advice.
     pub(crate) fn instead(mut self, advice: impl Into<String>) -> Self {
         self.0.advice = Some(advice.into());
         self
     }
 
-    /// Who has to act.
+    /// The party that must act.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What went wrong, without the place and the advice.
+    /// The description of the error, without the position and the advice.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The tensor concerned, if it is one.
+    /// The tensor concerned, if any.
     pub fn tensor_name(&self) -> Option<&str> {
         self.0.tensor.as_deref()
     }
@@ -180,7 +180,7 @@ impl Error {
         self.0.file.as_deref()
     }
 
-    /// The place in the file in bytes, if known.
+    /// The position in the file in bytes, if known.
     pub fn byte_offset(&self) -> Option<u64> {
         self.0.offset
     }
@@ -196,7 +196,7 @@ impl fmt::Display for Error {
         if !place.is_empty() {
             write!(f, "{}: ", place.join(", "))?;
         }
-        // Messages quote what a file says.
+        // Messages quote content of files.
         f.write_str(&safe(&e.message))?;
         e.advice.as_ref().map_or(Ok(()), |a| write!(f, " ({})", safe(a)))
     }

@@ -1,4 +1,4 @@
-//! Some tensors of a container as a container of their own, without decoding them.
+//! Copies some tensors of a container to a container of their own, without decoding them.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,10 +17,10 @@ use crate::tensor::out_of_memory;
 
 /// A complete container that holds the tensors `names` and no others.
 ///
-/// Segments are copied as they are stored, after a comparison with their hashes: nothing is decoded and nothing is
-/// encoded, so that symbols, scales and hashes stay what they were. Tensors keep the order of the file; tied names that
-/// are all among `names` stay tied, and a tied name alone becomes the tensor that holds the data. Metadata is kept, and
-/// keys of the index that this version does not know; `model`, which describes the whole checkpoint, is left out, and so are
+/// Segments are copied unchanged, after a comparison with their hashes: nothing is decoded or encoded, so symbols,
+/// scales and hashes stay the same. Tensors keep the order of the file; tied names that are all among `names` stay
+/// tied, and a tied name alone becomes the tensor that holds the data. Metadata is kept, and keys of the index that
+/// this version does not know; `model`, which describes the whole checkpoint, is left out, and so are
 /// [`REST_KEY`](crate::REST_KEY), [`PLAN_KEY`](crate::PLAN_KEY) and [`QUALITY_KEY`](crate::QUALITY_KEY).
 ///
 /// ```
@@ -39,8 +39,8 @@ use crate::tensor::out_of_memory;
 /// # }
 /// ```
 ///
-/// # Errors
-/// There is no such tensor, `names` is empty, a segment is damaged, which names the tensor, or the work was cancelled.
+/// # Errors There is no such tensor, `names` is empty, a segment is damaged, which names the tensor, or the work was
+/// cancelled.
 pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -> Result<Vec<u8>> {
     let part = Part::new(container, names)?;
     let out = memory_for(container, part.kept.keys().copied())?;
@@ -48,7 +48,7 @@ pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -
     Ok(out.into_inner())
 }
 
-/// As [`extract`], to a file, which its owner finishes; `metadata` is added to the container's.
+/// As [`extract`], to a file, which the caller finishes; `metadata` is added to the container's.
 ///
 /// # Errors
 /// As for [`extract`]; the disk is full, or the file system refuses.
@@ -62,12 +62,12 @@ pub fn extract_to(
     join_to(out, &[(container, names)], metadata, options)
 }
 
-/// As [`extract_to`], of several containers one after the other: tensors of each, such as those that layers were compressed to, and what
-/// of their model was not. Metadata, and keys of the index that this version does not know, are those of all; the first counts where
-/// several have one.
+/// As [`extract_to`], for several containers: the tensors of each in turn, such as layers that were compressed
+/// separately and the uncompressed rest of their model. Metadata, and keys of the index unknown to this version, are
+/// merged; the first container takes precedence.
 ///
 /// # Errors
-/// As for [`extract`]; a name is in two of them.
+/// As for [`extract`]; two of them have a tensor of the same name.
 pub fn join_to(
     out: &OutputFile,
     parts: &[(&Container, &[&str])],
@@ -79,7 +79,7 @@ pub fn join_to(
     copy(&parts, metadata, out.writer()?, out.path(), options).map(drop)
 }
 
-/// A container, and the tensors of it that are kept.
+/// A container, and its tensors that are kept.
 struct Part<'a> {
     container: &'a Container,
     kept: BTreeMap<usize, Vec<&'a str>>,
@@ -91,7 +91,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The names that each stored tensor is to have, by its place; its own first, if that is among them.
+/// The new names of each stored tensor, by index; its own name first, if that is among them.
 fn chosen<'a>(container: &Container, names: &[&'a str]) -> Result<BTreeMap<usize, Vec<&'a str>>> {
     if names.is_empty() {
         return Err(Error::input("no tensors to extract").advice("name at least one"));
@@ -113,7 +113,7 @@ fn chosen<'a>(container: &Container, names: &[&'a str]) -> Result<BTreeMap<usize
     Ok(kept)
 }
 
-/// Copies the tensors that are kept to `out`, which is called `path` in errors.
+/// Copies the kept tensors to `out`, which errors call `path`.
 fn copy<W: Write + Seek>(
     parts: &[Part<'_>],
     metadata: &BTreeMap<String, String>,
@@ -156,7 +156,7 @@ struct Copied {
 }
 
 impl Copied {
-    /// Copies what is kept of a container.
+    /// Copies the kept tensors of a container.
     fn add<W: Write + Seek>(&mut self, part: &Part<'_>, writer: &mut Writer<W>, options: &DecodeOptions) -> Result<()> {
         let reader = part.container.reader();
         let index = reader.index();
@@ -212,8 +212,8 @@ impl Copied {
     }
 }
 
-/// An empty vector with room for the tensors at `places`, and an error where there is none: segments, their padding and
-/// something for the index.
+/// An empty vector with room for the tensors at `places`, or an error if memory does not suffice: segments, their
+/// padding and some space for the index.
 fn memory_for(container: &Container, places: impl Iterator<Item = usize>) -> Result<Vec<u8>> {
     const MORE: u64 = 4096;
     let tensors = &container.reader().index().tensors;

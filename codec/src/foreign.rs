@@ -1,16 +1,16 @@
-//! Files that are something else than what was asked for: what they are, and what helps.
+//! Recognizes files of unexpected formats and advises on them.
 
 use std::path::Path;
 
 use crate::container::MAGIC;
 
-/// Bytes from the begin of a file that are enough to know it by.
+/// The length of a file's beginning that is enough to recognize it, bytes.
 pub(crate) const HEAD_BYTES: usize = 512;
 
-/// What a file is instead, and what to do about it.
+/// The actual format of a file, and advice on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Foreign {
-    /// As it stands in "this is …".
+    /// The format, as in "this is …".
     pub(crate) what: &'static str,
     pub(crate) advice: &'static str,
 }
@@ -26,17 +26,17 @@ const PICKLE: &str = "convert it in Python: safetensors.torch.save_file(torch.lo
                       with transformers' from_pretrained and save_pretrained; then encode that";
 const UNPACK_TAR: &str = "unpack it first: tar -xf FILE";
 
-/// What helps where GGUF's numbers are the other way round.
+/// Advice on a big-endian GGUF file.
 pub(crate) const LITTLE_ENDIAN: &str =
     "take a little-endian one, or convert it: gguf_convert_endian.py of llama.cpp, with the order 'little'";
 
-/// The advice for a GGUF file that was split.
+/// Advice on a split GGUF file.
 pub(crate) const MERGE_GGUF: &str = "put the parts together (llama-gguf-split --merge FIRST OUT.gguf), and encode that; or encode the .safetensors \
      checkpoint that it was made from";
 
-/// Whether a file begins as GGUF files of big-endian machines do.
+/// Whether a file begins as big-endian GGUF files do.
 pub(crate) fn is_big_endian_gguf(head: &[u8]) -> bool {
-    // A version, none of which is beyond 65,535.
+    // The version field: no version exceeds 65,535.
     matches!(head, [b'G', b'G', b'U', b'F', 0, 0, a, b, ..] if (*a, *b) != (0, 0))
 }
 
@@ -50,7 +50,7 @@ fn is_part(path: &Path) -> bool {
     parts.is_some_and(|(this, all)| number(this) && number(all))
 }
 
-/// Files that begin with bytes of their own.
+/// Formats with magic bytes.
 const MAGICS: [(&[u8], Foreign); 15] = [
     (&MAGIC, CONTAINER),
     (b"GGUF", Foreign { what: GGUF, advice: "encode it first: wcodec encode FILE -o OUT/" }),
@@ -87,7 +87,7 @@ const MAGICS: [(&[u8], Foreign); 15] = [
     (b"\x80\x05", Foreign { what: "a Python pickle", advice: PICKLE }),
 ];
 
-/// As [`known`], for a file of this name.
+/// As [`known`], also considering the file's name.
 pub(crate) fn known_as(path: &Path, head: &[u8], length: u64) -> Option<Foreign> {
     let found = known(head, length)?;
     if found.what == GGUF && is_part(path) {
@@ -96,7 +96,8 @@ pub(crate) fn known_as(path: &Path, head: &[u8], length: u64) -> Option<Foreign>
     Some(found)
 }
 
-/// What a file is that begins with these bytes, at most [`HEAD_BYTES`], if it is something that users have.
+/// The format of a file that begins with these bytes, at most [`HEAD_BYTES`], if it is one that users are likely to
+/// have.
 pub(crate) fn known(head: &[u8], length: u64) -> Option<Foreign> {
     if is_safetensors(head, length) {
         return Some(SAFETENSORS);
@@ -108,14 +109,14 @@ pub(crate) fn known(head: &[u8], length: u64) -> Option<Foreign> {
     found.or_else(|| archive(head)).or_else(|| onnx(head)).or_else(|| text(head))
 }
 
-/// Whether its header may be that of a `.safetensors` file.
+/// Whether it may begin with the header of a `.safetensors` file.
 fn is_safetensors(head: &[u8], length: u64) -> bool {
     let Some((size, rest)) = head.split_first_chunk::<8>() else { return false };
     let size = u64::from_le_bytes(*size);
     rest.first() == Some(&b'{') && size >= 2 && size.checked_add(8).is_some_and(|end| end <= length)
 }
 
-/// Archives, of which the first name tells more.
+/// The format of an archive, by its first entry's name.
 fn archive(head: &[u8]) -> Option<Foreign> {
     if head.get(257..262) == Some(b"ustar") {
         return Some(Foreign { what: "a tar archive", advice: UNPACK_TAR });
@@ -242,11 +243,11 @@ mod tests {
         for head in heads {
             assert_eq!(what(head), None, "{head:?}");
         }
-        // A name that reaches beyond what was read.
+        // A name that extends beyond the bytes read.
         let mut long = zip("x");
         long[26..28].copy_from_slice(&u16::MAX.to_le_bytes());
         assert_eq!(what(&long), Some("a zip archive"));
-        // A header that does not fit the file is none.
+        // A length that does not fit the file cannot belong to a header.
         assert_eq!(known(b"\x10\0\0\0\0\0\0\0{", 20), None);
     }
 }

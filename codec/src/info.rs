@@ -1,4 +1,4 @@
-//! What the index says of a tensor, in a form for people and programs.
+//! The index's description of a tensor, in a form for people and programs.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ use crate::tensor::{Dtype, element_count};
 pub struct SegmentInfo {
     /// `scales`, `offsets`, `data`, `side` or `table`.
     pub role: &'static str,
-    /// Bytes from the start of the file.
+    /// Offset from the start of the file, bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// XXH3-64; serialized as 16 hexadecimal digits.
     pub hash: Hash,
@@ -30,8 +30,8 @@ pub struct SegmentInfo {
 /// A plane of a tensor: an array that is stored by itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlaneInfo {
-    /// The bits that it holds of each element (of each symbol, where the scheme makes symbols), the most significant first: runs, each as
-    /// its lowest bit and its width. Nothing where this version does not know the scheme.
+    /// The bits that it holds of each element (of each symbol, if the scheme makes symbols), the most significant
+    /// first: runs, each as its lowest bit and its width. `None` if this version does not know the scheme.
     pub bits: Option<Vec<[u32; 2]>>,
     /// `rans`, `huffman`, `zstd` or `raw`.
     pub coder: CompactString,
@@ -45,7 +45,7 @@ pub struct PlaneInfo {
     pub tile: Option<usize>,
     /// Decoded bytes of a frame, for `zstd`.
     pub frame: Option<usize>,
-    /// Chunks that can be decoded by themselves.
+    /// Chunks that can be decoded independently.
     pub chunks: usize,
 }
 
@@ -61,11 +61,12 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// `int8`, `rate`, `lossless` or `raw`.
     pub scheme: CompactString,
-    /// Whether the scheme makes symbols, which become values, and is known to this version; if not, the elements are stored.
+    /// Whether the scheme stores symbols that are converted to values, and is known to this version; otherwise the
+    /// elements are stored.
     pub makes_symbols: bool,
     /// `row`, `tensor` or `block 128`, for `int8`.
     pub scales: Option<CompactString>,
-    /// What its elements, or the symbols that the scheme makes of them, are stored as.
+    /// The planes that store its elements, or the symbols that the scheme makes of them.
     pub planes: Vec<PlaneInfo>,
     /// Matrices.
     pub count: usize,
@@ -73,22 +74,23 @@ pub struct TensorInfo {
     pub rows: usize,
     /// Columns of a matrix.
     pub cols: usize,
-    /// Which axis of the tensor the rows are.
+    /// The axis of the tensor that is the row.
     pub row_axis: usize,
-    /// Entries of the first dimension that are decoded together: rows can be had from any multiple of it on, up to any other or the
-    /// end. 16 for the rows of matrices, 1 for stacks of matrices; 0 where only the whole can be had, as of transposed matrices.
+    /// The granularity, in entries of the first dimension, of partial decoding: rows can be decoded from any multiple
+    /// of it up to another multiple or the end. 16 for the rows of matrices, 1 for stacks of matrices; 0 if the tensor
+    /// can only be decoded as a whole, as transposed matrices.
     pub cut: usize,
     /// Elements.
     pub elements: u64,
     /// Bytes in the source.
     pub original_bytes: u64,
-    /// Bytes of all its segments, and of its table where no tensor before it uses that.
+    /// Bytes of all its segments, and of its table if no earlier tensor uses that.
     pub stored_bytes: u64,
-    /// Order-0 entropy of what is coded in bits, and all of what is not, for `int8`, `rate` and `lossless`.
+    /// Order-0 entropy of coded parts plus all bits of uncoded ones, in bits, for `int8`, `rate` and `lossless`.
     pub entropy: Option<f64>,
-    /// Root of the mean square of decoded - source, over that of the source, for `rate`: as the writer measured it.
+    /// RMS of decoded - source, divided by the RMS of the source, for `rate`, as measured by the writer.
     pub error: Option<f64>,
-    /// Where its bytes are.
+    /// The positions of its bytes.
     pub segments: Vec<SegmentInfo>,
 }
 
@@ -97,12 +99,12 @@ fn name_of<S: serde::Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error>
 }
 
 impl TensorInfo {
-    /// The coder: that of the first plane.
+    /// The coder of the first plane.
     pub fn coder(&self) -> &str {
         self.planes.first().map_or("", |p| p.coder.as_str())
     }
 
-    /// The layout: that of the first plane.
+    /// The layout of the first plane.
     pub fn layout(&self) -> Option<&str> {
         self.planes.first()?.layout.as_deref()
     }
@@ -112,7 +114,7 @@ impl TensorInfo {
         self.planes.iter().fold(0, |n, p| n.saturating_add(p.chunks))
     }
 
-    /// Whether there are symbols to be had: those of the scheme, or elements of 8 bits.
+    /// Whether it has symbols: those of the scheme, or 8-bit elements.
     pub fn has_symbols(&self) -> bool {
         self.makes_symbols || self.dtype.size() == 1
     }
@@ -128,7 +130,7 @@ impl TensorInfo {
     }
 }
 
-/// What only some coders look at.
+/// Groups of keys that only some coders use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Tiles,
@@ -137,7 +139,8 @@ enum Use {
     Chunks,
 }
 
-/// Whether the plane's coder looks at these keys: an index may have others, which say nothing. Of a coder that is not known, all may matter.
+/// Whether the plane's coder uses these keys: an index may contain others, which have no meaning. For an unknown coder,
+/// all may matter.
 fn uses(plane: &PlaneEntry, keys: Use) -> bool {
     match Coder::from_name(&plane.coder) {
         Ok(Coder::Raw) => false,
@@ -147,10 +150,10 @@ fn uses(plane: &PlaneEntry, keys: Use) -> bool {
     }
 }
 
-/// As [`TensorInfo::cut`] says.
+/// See [`TensorInfo::cut`].
 fn cut(t: &TensorEntry) -> usize {
     let entries = t.shape.first().copied().unwrap_or(0);
-    // What is not seen as matrices is cut as if it were one.
+    // Tensors without a matrix view are cut like a single matrix.
     let (rows, per_matrix, transposed) = match t.matrix {
         Some(m) => (m.count.saturating_mul(m.rows), m.rows, m.row_axis != 0),
         None => (entries, entries, false),
@@ -161,7 +164,7 @@ fn cut(t: &TensorEntry) -> usize {
     match rows / entries {
         // An entry is one or several whole matrices.
         n if n.is_multiple_of(per_matrix) => 1,
-        // It is some rows of one, and matrices have whole entries.
+        // An entry is some rows of a matrix, and each matrix has whole entries.
         n if per_matrix.is_multiple_of(n) => TILE_ROWS / gcd(TILE_ROWS, n),
         _ => 0,
     }
@@ -171,15 +174,15 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Tensors from which on several threads look at them.
+/// The number of tensors from which on several threads describe them.
 const MANY: usize = 4096;
 
-/// What an index says of its tensors, by their places in the file's order. Each is described when it is asked for: of a hundred
-/// thousand, all would take more memory than the index. It outlives the container.
+/// The index's descriptions of its tensors, by index in file order. Each is made on demand: for a hundred thousand
+/// tensors, all of them would take more memory than the index. It outlives the container.
 #[derive(Clone, Debug)]
 pub struct TensorInfos {
     index: Arc<Index>,
-    /// The tensor that each table is charged to: its first user.
+    /// The tensor that each table's bytes are charged to: its first user.
     payers: Arc<Vec<Option<usize>>>,
 }
 
@@ -196,33 +199,33 @@ impl TensorInfos {
         Self { index, payers: Arc::new(payers) }
     }
 
-    /// Tensors.
+    /// The number of tensors.
     pub fn len(&self) -> usize {
         self.index.tensors.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no tensors.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The name of a tensor; none where there is none.
+    /// The name of a tensor; `None` if there is none at this index.
     pub fn name(&self, place: usize) -> Option<&str> {
         self.index.tensors.get(place).map(|t| t.name.as_str())
     }
 
-    /// What the index says of a tensor; nothing where there is none.
+    /// The index's description of a tensor; `None` if there is none at this index.
     ///
     /// # Errors
-    /// Its dtype is unknown, or it has more elements than can be counted, which opening a container refuses.
+    /// Its dtype is unknown, or its element count overflows, which opening a container rules out.
     pub fn get(&self, place: usize) -> Result<Option<TensorInfo>> {
         self.index.tensors.get(place).map(|t| self.info(place, t)).transpose()
     }
 
-    /// All of them.
+    /// All descriptions.
     ///
     /// # Errors
-    /// As for [`get`](Self::get), or there are many and no threads to be had.
+    /// As for [`get`](Self::get), or there are many tensors and no threads available.
     pub fn all(&self) -> Result<Vec<TensorInfo>> {
         let tensors = &self.index.tensors;
         let info = |(i, t)| self.info(i, t);
@@ -232,7 +235,8 @@ impl TensorInfos {
         Pool::new(None)?.run(|| tensors.par_iter().enumerate().map(info).collect())?
     }
 
-    /// Elements, bytes in the source and stored bytes of a tensor, with little work; zeros where there is none.
+    /// Elements, bytes in the source and stored bytes of a tensor, computed cheaply; zeros if there is none at this
+    /// index.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -243,7 +247,7 @@ impl TensorInfos {
         Ok([elements, elements.saturating_mul(dtype.size() as u64), stored])
     }
 
-    /// The tables that a tensor pays for.
+    /// The tables that are charged to a tensor.
     fn charged<'a>(&'a self, place: usize, t: &'a TensorEntry) -> impl Iterator<Item = &'a Segment> {
         let tables = || t.planes.iter().filter_map(|p| p.table);
         tables()

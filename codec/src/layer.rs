@@ -1,4 +1,4 @@
-//! Single layers: one int8 matrix, without file, name or scale. What a program uses that keeps books itself.
+//! Single layers: one int8 matrix, without file, name or scale, for programs that do their own bookkeeping.
 
 use crate::checkpoint::MemorySource;
 use crate::decode::{Container, DecodeOptions};
@@ -11,11 +11,10 @@ use crate::trust::OpenOptions;
 /// Name of the tensor in a container of one layer.
 const NAME: &str = "layer";
 
-/// Encodes a row-major int8 matrix as a container of one `I8` tensor of scheme `raw`; scheme and patterns of `options` are not
-/// used.
+/// Encodes a row-major int8 matrix as a container with one `I8` tensor of scheme `raw`; the scheme and patterns of
+/// `options` are ignored.
 ///
-/// # Errors
-/// `symbols` has not `rows * cols` elements, or the options contradict each other.
+/// # Errors `symbols` does not have `rows * cols` elements, or the options contradict each other.
 ///
 /// ```
 /// use wcodec::{layer, DecodeOptions, EncodeOptions};
@@ -38,7 +37,7 @@ pub fn encode(symbols: &[i8], rows: usize, cols: usize, options: &EncodeOptions)
     Ok(encode_to_vec(&source, &options, &mut |_| Ok(()))?.0)
 }
 
-/// Rows, columns and symbols of what [`encode`] made; the bytes are not trusted.
+/// Rows, columns and symbols of bytes made by [`encode`]; the bytes are not trusted.
 ///
 /// # Errors
 /// The bytes are damaged, a container of something else, or would take more memory than a container that is not

@@ -31,8 +31,7 @@ pub fn is_legacy(bytes: &[u8]) -> bool {
 
 /// Encodes a row-major int8 matrix at a zstd `level`.
 ///
-/// # Errors
-/// `symbols` has not `rows * cols` elements, or 4 GiB are not enough.
+/// # Errors `symbols` does not have `rows * cols` elements, or 4 GiB are not enough.
 ///
 /// ```
 /// let blob = wcodec::legacy::encode(&[1, -2, 3, 4, 5, 6], 2, 3, 3).unwrap();
@@ -43,7 +42,7 @@ pub fn encode(symbols: &[i8], rows: u32, cols: u32, level: i32) -> Result<Vec<u8
     encode_with(symbols, rows, cols, level, &Cancel::new())
 }
 
-/// [`encode`], which `cancel` stops.
+/// [`encode`] with cancellation.
 ///
 /// # Errors
 /// As for [`encode`], or `cancel` was used.
@@ -68,11 +67,11 @@ pub fn encode_with(symbols: &[i8], rows: u32, cols: u32, level: i32, cancel: &Ca
     Ok(out)
 }
 
-/// Decodes a blob that is not trusted.
+/// Decodes an untrusted blob.
 ///
 /// # Errors
-/// It is not one, was cut off, its fields contradict each other, or it would take more memory than a blob that is not
-/// [trusted](OpenOptions::trusted) may ask for.
+/// It is not a blob, was truncated, its fields contradict each other, or it would take more memory than a blob that is
+/// not [trusted](OpenOptions::trusted) may ask for.
 pub fn decode(bytes: &[u8]) -> Result<LegacyLayer> {
     decode_with(bytes, &OpenOptions::default())
 }
@@ -110,11 +109,12 @@ fn decode_checked(bytes: &[u8], trusted: bool) -> Result<LegacyLayer> {
     if frame.len() != length as usize {
         return Err(Error::corrupt(format!("a payload of {} bytes, not {length}", frame.len())).offset(16));
     }
-    // A frame of a few bytes may claim 4 GiB, which only a block of one repeated byte can be: 128 KiB in 4 bytes.
+    // A frame of a few bytes may claim 4 GiB, but the best ratio is that of a block of one repeated byte: 128 KiB in 4
+    // bytes.
     if frame.len().saturating_mul(131_072) < size as usize {
         return Err(Error::corrupt(format!("{length} bytes cannot hold {size} symbols")).offset(12));
     }
-    // What the frame says itself, if it does: nothing is decoded that contradicts it.
+    // The frame's own content size, if it has one: nothing is decoded if that differs.
     if let Ok(Some(says)) = zstd::zstd_safe::get_frame_content_size(frame)
         && says != u64::from(size)
     {
@@ -159,7 +159,7 @@ mod tests {
         huge[8..12].copy_from_slice(&0xFFFFu32.to_le_bytes());
         huge[12..16].copy_from_slice(&(0xFFFFu32 * 0xFFFF).to_le_bytes());
         assert!(decode(&huge).is_err());
-        // So many bytes could be 4 GiB of one symbol, but the frame says that they are 8.
+        // So many bytes could hold 4 GiB of one symbol, but the frame's content size is 8.
         huge.extend_from_slice(&[0; 40_000]);
         let length = (huge.len() - HEADER_BYTES) as u32;
         huge[16..20].copy_from_slice(&length.to_le_bytes());

@@ -1,7 +1,7 @@
 //! Entropy-coded weights for large language models.
 //!
-//! A checkpoint goes in; a container comes out whose tensors are int8 symbols and scales, entropy-coded in small
-//! chunks that a GPU, or a CPU's vector units, decode independently. `codec/FORMAT.md` is the normative format.
+//! It turns a checkpoint into a container whose tensors are int8 symbols and scales, entropy-coded in small chunks that
+//! a GPU, or a CPU's vector units, decode independently. `codec/FORMAT.md` is the normative format.
 //!
 //! ```
 //! # fn main() -> wcodec::Result<()> {
@@ -21,21 +21,20 @@
 //! # }
 //! ```
 //!
-//! # Parts
-//! - [`Checkpoint`], [`MemorySource`]: what is encoded.
+//! # Components
+//! - [`Checkpoint`], [`MemorySource`]: sources to encode.
 //! - [`encode`](encode()), [`Container`], [`decode`](decode()), [`extract`](extract()), [`verify`](verify()),
-//!   [`compare`](compare()): the jobs.
-//! - [`OutputFile`], [`OutputFolder`]: what they write to.
-//! - [`scheme`]: how weights become symbols. [`coder`]: how symbols become bytes. [`container`]: where bytes lie.
-//!   These three do not know each other.
+//!   [`compare`](compare()): the operations.
+//! - [`OutputFile`], [`OutputFolder`]: their outputs.
+//! - [`scheme`]: weights to symbols. [`coder`]: symbols to bytes. [`container`]: positions of bytes. These three do not
+//!   depend on each other.
 //! - [`layer`], [`legacy`]: single matrices without a file.
-//! - [`names`], [`text`]: what the programs share: the order of names, and how text from a file is shown.
+//! - [`names`], [`text`]: shared by the programs: the order of names, and the display of text from files.
 //!
-//! # Errors
-//! Files are taken for hostile: whatever their bytes are, the result is an [`Error`] that says what is wrong, where, and
-//! what to do, or the right tensor.
+//! # Errors Files are assumed hostile: whatever their bytes are, the result is either the right tensor or an [`Error`]
+//! that says what is wrong, where, and what to do.
 
-// What tests share calls the crate by its name.
+// Code that tests share refers to the crate by its name.
 #[cfg(test)]
 extern crate self as wcodec;
 
@@ -96,7 +95,7 @@ pub use verify::{
     CompareStatus, ComparedTensor, Comparisons, VerifiedTensor, VerifyReport, VerifyStatus, compare, error_fits, verify,
 };
 
-/// The README's example, compiled with the documentation's.
+/// The README's example, compiled with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

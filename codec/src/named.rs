@@ -15,8 +15,8 @@ macro_rules! named {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// The variant of this name, or an [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) error that
-            /// lists the names there are.
+            /// The variant with this name, or an [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) error that
+            /// lists the valid names.
             pub fn from_name(name: &str) -> $crate::Result<Self> {
                 match name {
                     $($name => Ok(Self::$variant),)*

@@ -1,9 +1,9 @@
-//! Names of tensors: their natural order, and which one was meant by a name that is not there.
+//! Names of tensors: their natural order, and suggestions for misspelt ones.
 
 use std::cmp::Ordering;
 
-/// Compares names as people count: runs of digits by their number, however long, and paths module by module, so that what belongs to
-/// a module stays together.
+/// Compares names in natural order: runs of digits by their number, however long, and paths module by module, so that
+/// the tensors of a module stay together.
 ///
 /// ```
 /// use wcodec::names::natural;
@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 /// assert_eq!(names, ["h", "h.9.b", "h.9.w", "h.10.w", "h-1.w"]);
 /// ```
 pub fn natural(a: &str, b: &str) -> Ordering {
-    // A dot ends a part: it comes before all that could continue it.
+    // A dot ends a component: it sorts before all characters that could continue it.
     let rank = |c: u8| if c == b'.' { 0 } else { u16::from(c) + 1 };
     let run = |s: &[u8]| s.iter().take_while(|c| c.is_ascii_digit()).count();
     let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
@@ -39,11 +39,11 @@ pub fn natural(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// More edits than this make another name.
+/// The most edits of a misspelt name.
 const MOST_EDITS: usize = 16;
 
-/// The name among `known` that was likely meant by one that is not there: the one that takes the fewest edits, if these are fewer than
-/// a third of its bytes, and few; otherwise the first one that contains it.
+/// The likely intended name, among `known`, for one that does not exist: the one with the fewest edits, if these are
+/// fewer than a third of its bytes, and few; otherwise the first one that contains it.
 ///
 /// ```
 /// use wcodec::names::near;
@@ -55,7 +55,7 @@ const MOST_EDITS: usize = 16;
 pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let mut best = None;
     let mut containing = None;
-    // What is left to beat.
+    // The most edits that can still win.
     let mut most = (name.len() / 3).min(MOST_EDITS);
     let mut work = Rows::default();
     for candidate in known {
@@ -71,13 +71,14 @@ pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<
     best.or(containing)
 }
 
-/// Three rows of a table of distances, the one at work first, kept from one pair to the next.
+/// Three rows of the distance table, the current one first, reused for each pair.
 #[derive(Default)]
 struct Rows([Vec<usize>; 3]);
 
 impl Rows {
-    /// How many bytes must be inserted, left out, replaced or swapped with their neighbours to make `b` of `a`, if that is `most` at
-    /// most. The work grows with `most`, not with the square of the length: there may be a hundred thousand names of any length.
+    /// The number of bytes to insert, delete, replace or swap with their neighbours to turn `a` into `b`, if that is at
+    /// most `most`. The work grows with `most`, not with the square of the length: there may be a hundred thousand
+    /// names of any length.
     fn edits(&mut self, a: &[u8], b: &[u8], most: usize) -> Option<usize> {
         if a.len().abs_diff(b.len()) > most {
             return None;
@@ -96,7 +97,8 @@ impl Rows {
         for (i, x) in a.iter().enumerate() {
             self.0.rotate_right(1);
             let [row, above, before] = &mut self.0;
-            // Only places this close to the diagonal can be reached with `most` edits; those beside them are looked at, too.
+            // Only cells this close to the diagonal are reachable with `most` edits; the cells next to them are read,
+            // too.
             let (first, last) = ((i + 1).saturating_sub(most), (i + 1 + most).min(b.len()));
             row[first.saturating_sub(1)] = far;
             if first == 0 {
@@ -115,7 +117,7 @@ impl Rows {
             if let Some(beyond) = row.get_mut(last + 1) {
                 *beyond = far;
             }
-            // A swap reaches over a row.
+            // A swap skips a row.
             if least >= far && least_above >= most {
                 return None;
             }
@@ -156,7 +158,7 @@ mod tests {
         }
     }
 
-    /// The table as textbooks have it.
+    /// The textbook table.
     fn plain(a: &[u8], b: &[u8]) -> usize {
         let mut table = vec![vec![0; b.len() + 1]; a.len() + 1];
         for i in 0..=a.len() {

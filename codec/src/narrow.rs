@@ -237,7 +237,7 @@ impl Narrowing<'_> {
         Ok(StoredPlane { form, fields: None, elements, chunks, table, offsets, data, side, hash }.entry())
     }
 
-    /// Encodes a part of a tensor of a lossless scheme, which any encoding preserves.
+    /// Encodes a part of a tensor whose scheme stores exact bits (`raw`, `lossless`), which any encoding preserves.
     fn encode_elements(&mut self, tensor: &StoredTensor, cut: &Cut<'_>, shape: Vec<usize>) -> Result<()> {
         if tensor.scheme.makes_symbols() {
             return Err(Error::input(format!(

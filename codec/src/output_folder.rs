@@ -1,4 +1,4 @@
-//! Folders of compressed models that appear when they are complete.
+//! Folders of compressed models that appear only once they are complete.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::ErrorKind;
@@ -8,13 +8,14 @@ use crate::checkpoint::container_of;
 use crate::error::{Error, Result};
 use crate::file::{Names, Place, folder_of, is_same_file, is_there};
 
-/// A folder that appears under its name when it is complete, or not at all, in the place of a compressed model that has the name.
+/// A folder that appears under its name once it is complete, or not at all; it may replace a compressed model with that
+/// name.
 ///
-/// Until then it is filled in a hidden folder beside it. Where the file system can exchange two folders, one of the two models is there at
-/// every moment, whatever ends the process. Otherwise, and where a process is killed before it has removed what it replaced, the next
-/// one that writes to the folder around it puts everything in order.
+/// Until then it is filled in a hidden folder beside it. If the file system can exchange two folders, one of the two
+/// models exists at every moment, whatever ends the process. If it cannot, or if a process is killed before it has
+/// removed the replaced model, the next process that writes to the parent folder restores order.
 ///
-/// Files that such a model does not have stay in the folder.
+/// Files that do not belong to a model stay in the folder.
 #[derive(Debug)]
 pub struct OutputFolder {
     target: PathBuf,
@@ -24,7 +25,7 @@ pub struct OutputFolder {
     place: Place,
 }
 
-/// The things that may have the name already.
+/// An existing folder with the name.
 enum Found {
     /// Nothing, or an empty folder.
     Nothing,
@@ -33,12 +34,12 @@ enum Found {
 }
 
 impl OutputFolder {
-    /// Begins a folder. `inputs` are the files and folders that the work reads, `ours` the names of files that a model's folder may have and
-    /// that are replaced with it.
+    /// Creates a folder to fill. `inputs` are the files and folders that the work reads, `ours` the names of files that
+    /// a model's folder may have and that are replaced with it.
     ///
     /// # Errors
-    /// There is something else than a compressed model, or one that may not be replaced, or one that holds an input or other folders; or the
-    /// folder around it cannot be written.
+    /// The target is not a compressed model, or one that may not be replaced, or one that contains an input or other
+    /// folders; or the parent folder is not writable.
     pub fn create(
         target: &Path,
         inputs: Vec<PathBuf>,
@@ -52,17 +53,17 @@ impl OutputFolder {
         Ok(Self { target, inputs, overwrite, ours, place })
     }
 
-    /// The folder that is to be filled.
+    /// The folder to fill.
     pub fn path(&self) -> PathBuf {
         self.place.new_folder()
     }
 
-    /// Gives the folder its name.
+    /// Renames the folder to its final path.
     ///
     /// # Errors
-    /// The file system refuses, or somebody took the name meanwhile. What was made then stays if it was the file system.
+    /// The file system refuses, or the name has been taken meanwhile. If the file system refuses, the result is kept.
     pub fn finish(mut self) -> Result<()> {
-        // Once more, since others may have been at work meanwhile.
+        // Checked again, because the name may have been taken meanwhile.
         let put = match look(&self.target, &self.inputs, self.overwrite)? {
             Found::Nothing => self.place.put().map(|()| Vec::new()),
             Found::Model(container) => {
@@ -98,7 +99,7 @@ impl OutputFolder {
         }
     }
 
-    /// Has the new folder what stays of the old one.
+    /// Copies to the new folder the files of the old one that stay.
     fn carry(&self, container: String) -> Result<Names> {
         let new = self.path();
         let mut replaced = self.ours.clone();
@@ -110,7 +111,7 @@ impl OutputFolder {
                 continue;
             }
             let (from, to) = (self.target.join(&name), new.join(&name));
-            // As a copy on file systems without links.
+            // Copied on file systems without hard links.
             let linked = std::fs::hard_link(&from, &to).or_else(|_| {
                 std::fs::copy(&from, &to)?;
                 std::fs::File::open(&to)?.sync_all()
@@ -122,7 +123,7 @@ impl OutputFolder {
     }
 }
 
-/// The path without links, `.` and `..`, of what need not be there.
+/// The path without links, `.` and `..`; its last component need not exist.
 fn absolute(target: &Path) -> Result<PathBuf> {
     let other = || Error::input("there is something else than a folder").file(target).advice("choose another name");
     let Some(name) = target.file_name() else {
@@ -141,7 +142,7 @@ fn absolute(target: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Tells what has the name, if a finished folder may take it.
+/// Determines what has the name; an error unless a finished folder may replace it.
 fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
     if !is_there(target) {
         return Ok(Found::Nothing);
@@ -192,12 +193,12 @@ fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
 fn held<'a>(folder: &Path, inputs: &'a [PathBuf]) -> Option<&'a Path> {
     let handle = |path: &Path| same_file::Handle::from_path(path).ok();
     let own = handle(folder);
-    // Another name of one of its files is the same file.
+    // Inputs may be other names of the same files.
     let files: HashSet<_> = entries(folder)
         .unwrap_or_default()
         .iter()
         .map(|name| folder.join(name))
-        // Opening a pipe would wait.
+        // Opening a pipe would block.
         .filter(|path| std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file()))
         .filter_map(|path| handle(&path))
         .collect();
@@ -244,7 +245,7 @@ mod tests {
         names
     }
 
-    /// The place of a process that was killed, which is told by its name.
+    /// A staging folder as a killed process leaves it, with the name of an ended process.
     fn abandoned(folder: OutputFolder) -> PathBuf {
         let place = folder.path().parent().unwrap().to_owned();
         std::mem::forget(folder);
@@ -253,7 +254,7 @@ mod tests {
         let begin = (parts[3].parse::<u64>().unwrap() + 1).to_string();
         let ended = place.with_file_name(name.replace(&format!("-{}-", parts[3]), &format!("-{begin}-")));
         std::fs::rename(&place, &ended).unwrap();
-        // Its lock went with it.
+        // Its lock disappeared with it.
         let lock = std::fs::read(ended.join("lock")).unwrap();
         std::fs::remove_file(ended.join("lock")).unwrap();
         std::fs::write(ended.join("lock"), lock).unwrap();
@@ -271,13 +272,13 @@ mod tests {
         put(&target, "second", true);
         assert_eq!(names(&target), ["NOTES.md", "config.json", "m.wcodec"]);
         assert_eq!(std::fs::read_to_string(target.join("NOTES.md")).unwrap(), "mine");
-        // Without finishing, nothing happens.
+        // Without `finish`, nothing happens.
         let folder = create(&target, &[], true).unwrap();
         fill(&folder, "third");
         drop(folder);
         assert_eq!(std::fs::read_to_string(target.join("m.wcodec")).unwrap(), "second");
         assert_eq!(names(dir.path()), ["out"]);
-        // An empty folder is like none.
+        // An empty folder counts as none.
         std::fs::create_dir(dir.path().join("empty")).unwrap();
         put(&dir.path().join("empty"), "first", false);
     }
@@ -308,7 +309,7 @@ mod tests {
         assert!(refused(&target, &[&input]).contains(held));
         std::fs::remove_file(target.join("weights")).unwrap();
         assert!(create(&target, &[&input], true).is_ok());
-        // A folder of somebody, a file, no folder around it.
+        // A user's folder, a file, a missing parent folder.
         std::fs::remove_file(target.join("config.json")).unwrap();
         assert!(refused(&target, &[]).contains("something else than a compressed model, which is not replaced"));
         assert!(refused(&input, &[]).contains("something else than a folder"));
@@ -327,7 +328,7 @@ mod tests {
         assert!(folder.finish().unwrap_err().to_string().contains("something else"));
         assert_eq!((names(&target), names(dir.path())), (vec!["precious".to_owned()], vec!["out".to_owned()]));
         std::fs::remove_dir_all(&target).unwrap();
-        // A model of another process, too.
+        // A model that another process wrote meanwhile.
         let folder = create(&target, &[], false).unwrap();
         fill(&folder, "second");
         put(&target, "first", false);
@@ -353,15 +354,15 @@ mod tests {
             assert!(!place.exists(), "{:?}", names(place));
             assert_eq!((names(dir.path()), names(&target).len()), (vec!["out".to_owned()], 3));
         };
-        // While it was filled.
+        // Killed while the folder was being filled.
         recover(&abandoned(begun()));
         assert_eq!(text(), "first");
-        // Between two renames, on a file system without an exchange.
+        // Killed between two renames, on a file system without an exchange.
         let place = abandoned(begun());
         std::fs::rename(&target, place.join("old")).unwrap();
         recover(&place);
         assert_eq!(text(), "first");
-        // Before the exchange and after it.
+        // Killed before the exchange, and after it.
         for exchanged in [false, true] {
             let folder = begun();
             let names = folder.carry("m.wcodec".to_owned()).unwrap();
@@ -376,7 +377,7 @@ mod tests {
             recover(&place);
             assert_eq!(text(), if exchanged { "second" } else { "first" });
         }
-        // A file that nobody expected goes back, and one whose name is taken stays where it is.
+        // An unknown file goes back, and one whose name is taken stays where it is.
         let folder = begun();
         folder
             .place
@@ -389,7 +390,7 @@ mod tests {
         drop(create(&other, &[], false).unwrap());
         assert!(target.join("late").exists());
         assert_eq!(std::fs::read_to_string(place.join("old/NOTES.md")).unwrap(), "mine, later");
-        // Another machine's, and one of a process that runs.
+        // Staging folders of another machine and of a running process.
         let running = begun();
         let foreign = dir.path().join(".wcodec-0123456789abcdef-1-1-aB3dE6.folder");
         std::fs::create_dir(&foreign).unwrap();

@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 
-/// Threads that can be asked for at most: more than any machine has cores, fewer than any system refuses.
+/// The most threads that can be asked for: more than any machine has cores, fewer than any system refuses.
 const MOST: usize = 4096;
 
-/// Threads of a process.
+/// The threads of a process.
 struct Crew {
     process: u32,
-    /// Present until it is dropped.
+    /// Present until the crew is dropped.
     threads: Option<rayon::ThreadPool>,
-    /// Those of a process that was forked from this one, which has none of these.
+    /// The crew of a process forked from this one, which has none of these threads.
     of_child: Place,
 }
 
-/// Where a crew is. Never locked for longer than it takes to put one there: a thread that held a lock while another one forks would
-/// leave it locked in the child for ever.
+/// The slot of a crew. It is locked only for the moment of storing one: a lock that some thread holds during another
+/// thread's fork would stay locked in the child for ever.
 type Place = OnceLock<Box<Crew>>;
 
 impl Crew {
@@ -35,7 +35,7 @@ impl Crew {
         Ok(Self { process: std::process::id(), threads: Some(threads), of_child: Place::new() })
     }
 
-    /// This process's crew, kept at `place` or behind those of its ancestors; made if there is none yet.
+    /// This process's crew, kept at `place` or after those of its ancestors; started if there is none yet.
     fn of_this_process(mut place: &Place, threads: Option<usize>) -> Result<&rayon::ThreadPool> {
         let mut made = None;
         loop {
@@ -50,7 +50,7 @@ impl Crew {
                 Some(new) => new,
                 None => Box::new(Self::new(threads)?),
             };
-            // Another thread of this process may be faster: then its crew is found in the next turn.
+            // Another thread of this process may be faster: the next iteration then finds its crew.
             made = place.set(new).err();
         }
     }
@@ -59,19 +59,19 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // The parent's threads are not here to be ended.
+            // The parent's threads do not exist here, so they cannot be joined.
             std::mem::forget(self.threads.take());
         }
     }
 }
 
-/// What operations use that ask for no number of threads.
+/// The crew of operations that do not ask for a number of threads.
 static SHARED: Place = Place::new();
 
-/// A number of threads, or those that all operations share, one for each core.
+/// A pool with its own number of threads, or the one that all operations share, with a thread for each core.
 ///
-/// They are started when they are needed first, and anew in a process that was forked, which has none of its parent's: rayon's own
-/// pool would let it wait for ever.
+/// Threads are started on first use, and again in a forked process, which has none of its parent's threads: rayon's
+/// global pool would block for ever there.
 ///
 /// ```
 /// use wcodec::Pool;
@@ -91,10 +91,10 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// `threads` threads, at least one, or those that are shared.
+    /// A pool of `threads` threads, at least one, or the shared one.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input): more than 4,096, or more than the operating system gives.
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): more than 4,096, or more than the operating system allows.
     pub fn new(threads: Option<usize>) -> Result<Self> {
         let threads = threads.map(|n| n.max(1));
         if let Some(n) = threads.filter(|&n| n > MOST) {
@@ -105,13 +105,13 @@ impl Pool {
         Ok(pool)
     }
 
-    /// `threads` threads, which are started when they are needed.
+    /// A pool of `threads` threads, which are started on first use.
     pub(crate) fn on_demand(threads: usize) -> Self {
         Self { threads: Some(threads.clamp(1, MOST)), own: Place::new() }
     }
 
-    /// This one, or one like it where the calling thread is one of its own: who waits there for others that use the pool may wait
-    /// for ever, since all its threads may do the same.
+    /// Returns this pool, or a new one of the same size if the calling thread is one of its own: such a thread could
+    /// wait for ever for others that use the pool, because all its threads may be waiting in the same way.
     pub(crate) fn unless_inside(self) -> Result<Self> {
         let crew = self.crew()?;
         match crew.current_thread_index() {
@@ -124,18 +124,18 @@ impl Pool {
         Crew::of_this_process(if self.threads.is_some() { &self.own } else { &SHARED }, self.threads)
     }
 
-    /// Runs `work` there, and waits for it.
+    /// Runs `work` on the pool and waits for it.
     ///
     /// # Errors
-    /// The threads have to be started anew, and the operating system does not give so many.
+    /// The threads must be started anew, and the operating system refuses so many.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> Result<R> {
         Ok(self.crew()?.install(work))
     }
 
-    /// Does `work` on each of `items`, as the threads become free; the results in the order of the items.
+    /// Runs `work` on each of `items` as threads become free; returns the results in the order of the items.
     ///
-    /// Several operations may do this at once: what comes first is begun first, and no thread waits for another one's item. So a
-    /// piece of work should take a few milliseconds, and not use the pool itself.
+    /// Several operations may do this at once: earlier items start first, and no thread waits for another one's item.
+    /// So an item should take a few milliseconds, and not use the pool itself.
     ///
     /// # Errors
     /// The first one, in the order of the items; `cancel` was used; or as for [`run`](Self::run).
@@ -152,7 +152,7 @@ impl Pool {
         self.crew()?.in_place_scope(|scope| {
             for (i, (item, result)) in items.into_iter().zip(&mut results).enumerate() {
                 scope.spawn(move |_| {
-                    // Only what comes after an error is left out, so that the first one is always the same.
+                    // Only items after an error are skipped, so that the first error is always the same.
                     if i < failed.load(Ordering::Relaxed) {
                         let done = cancel.check().and_then(|()| work(item));
                         if done.is_err() {
@@ -166,14 +166,14 @@ impl Pool {
         results.into_iter().map(|r| r.expect("nothing is left out before an error")).collect()
     }
 
-    /// Elements for one piece of work on `total` of them: several for each thread, so that all end at about the same time, and enough
-    /// to pay for handing them over.
+    /// The number of elements in one piece of work, given `total` of them: several pieces for each thread, so that all
+    /// end at about the same time, each large enough to outweigh the overhead.
     pub(crate) fn piece(&self, total: usize) -> usize {
         let threads = self.threads().unwrap_or(1);
         (total / (4 * threads)).clamp(1 << 16, 1 << 20)
     }
 
-    /// How many threads there are.
+    /// The number of threads.
     ///
     /// # Errors
     /// As for [`run`](Self::run).
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_child_gets_a_crew_of_its_own_and_leaves_its_parents_alone() {
         let place = Place::new();
-        // As a child of a child finds it.
+        // As a grandchild process finds it.
         let parent = |of_child: Place| {
             let threads = Crew::new(Some(1)).unwrap().threads.take();
             Box::new(Crew { process: std::process::id() ^ 1, threads, of_child })

@@ -1,18 +1,18 @@
-//! How long work reports on itself.
+//! Progress reports of long work.
 
 use crate::error::Result;
 
-/// How far a long operation is.
+/// The progress of a long operation.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgressEvent<'a> {
-    /// The tensor at work.
+    /// The current tensor.
     pub tensor: &'a str,
-    /// Bytes done, of the uncompressed tensors.
+    /// Bytes done, counted in the uncompressed tensors.
     pub done: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub total: u64,
 }
 
-/// Told of progress, on the calling thread; its error, such as [`Error::cancelled`](crate::Error::cancelled), ends the
-/// operation.
+/// Receives progress reports on the calling thread; its error, such as [`Error::cancelled`](crate::Error::cancelled),
+/// ends the operation.
 pub type Progress<'a> = dyn FnMut(&ProgressEvent<'_>) -> Result<()> + 'a;

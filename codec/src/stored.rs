@@ -1,5 +1,5 @@
-//! A tensor as its container stores it: what the index says of it, parsed and checked at one place. Decoding on CPUs and GPUs, sizes,
-//! chunks and descriptions all go by this.
+//! A tensor as its container stores it: the index entry, parsed and checked in one place. Decoding on CPUs and GPUs,
+//! sizes, chunks and descriptions all rely on it.
 
 use half::bf16;
 use serde_json::value::{RawValue, to_raw_value};
@@ -13,36 +13,36 @@ use crate::scheme::lossless;
 use crate::scheme::{Fields, Scheme, SchemeKind, check_planes};
 use crate::tensor::{Dtype, element_count};
 
-/// Decoded bytes that one stored byte can stand for at most (`FORMAT.md` section 10): what is more is refused before
-/// memory is asked for.
+/// The most decoded bytes that one stored byte can stand for (`FORMAT.md` section 10): larger claims are refused before
+/// memory is allocated.
 const MAX_EXPANSION: usize = 131_072;
 
-/// A tensor: what it is, and where its bytes lie. Nothing of it has been read.
+/// A tensor: its properties, and the positions of its bytes. None of its bytes have been read.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredTensor {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     pub scheme: SchemeKind,
-    /// How the tensor is seen as matrices, where it is.
+    /// The tensor's matrix view, if it has one.
     pub matrix: Option<MatrixEntry>,
     pub scales: Option<StoredScales>,
-    /// In the order of the file.
+    /// The planes, in the order of the file.
     pub planes: Vec<StoredPlane>,
-    /// As [`Quality::error`](crate::container::Quality::error) says.
+    /// See [`Quality::error`](crate::container::Quality::error).
     pub error: Option<f64>,
-    /// Stored bytes, tables aside.
+    /// Stored bytes, without tables.
     pub stored_bytes: u64,
 }
 
 /// The scales of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredScales {
-    /// What shares one.
+    /// The elements that share a scale.
     pub granularity: Granularity,
-    /// What they are stored as: [`SchemeKind::scale_dtype`].
+    /// The dtype in which they are stored: [`SchemeKind::scale_dtype`].
     pub dtype: Dtype,
-    /// What is added to symbols before they are multiplied: [`SchemeKind::offset`].
+    /// The offset added to symbols before they are multiplied: [`SchemeKind::offset`].
     pub offset: f32,
     pub segment: Segment,
 }
@@ -51,18 +51,18 @@ pub(crate) struct StoredScales {
 #[derive(Clone, Debug)]
 pub(crate) struct StoredPlane {
     pub form: PlaneForm,
-    /// The bits of an element that it holds; nothing where it holds all that there is.
+    /// The bits of an element that it holds; `None` if it holds whole elements.
     pub fields: Option<Fields>,
-    /// Symbols, or bytes where a plane of all of an element is wider than 8 bits.
+    /// Symbols, or bytes if a plane of whole elements is wider than 8 bits.
     pub elements: usize,
-    /// What can be decoded by itself.
+    /// The number of chunks, the units of independent decoding.
     pub chunks: usize,
     /// Number of its table in the container, for tiles.
     pub table: Option<usize>,
     pub offsets: Option<Segment>,
     pub data: Segment,
     pub side: Option<Segment>,
-    /// Of all that it decodes to.
+    /// The hash of all its decoded bytes.
     pub hash: Hash,
 }
 
@@ -70,13 +70,14 @@ impl StoredTensor {
     /// Parses the entry of a tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::Format`](crate::ErrorKind::Format), [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): it contradicts itself or what
-    /// the format demands. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): a later version can read it.
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format), [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): it
+    /// contradicts itself or the format. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): a later version can
+    /// read it.
     pub fn new(entry: &TensorEntry) -> Result<Self> {
         let dtype = Dtype::from_name(&entry.dtype)?;
         let elements = element_count(&entry.shape)?;
         let scheme = match entry.opaque()? {
-            // Its bytes are stored as those of any other tensor.
+            // Opaque bytes are stored like those of any raw tensor.
             Some(_) => SchemeKind::Raw,
             None => SchemeKind::from_name(&entry.scheme)
                 .map_err(|_| upgrade(format!("unknown scheme '{}'", entry.scheme)))?,
@@ -114,7 +115,7 @@ impl StoredTensor {
             }
             coders.push(coder);
         }
-        // Schemes that need no view have one plane.
+        // Schemes that need no matrix view have one plane.
         let coder = coders[0];
         let matrix = match entry.matrix {
             Some(m) => {
@@ -155,24 +156,24 @@ impl StoredTensor {
         })
     }
 
-    /// The plane of schemes that have one, which all of format 1.0 are; of others the first.
+    /// The single plane of schemes that have one, as all schemes of format 1.0 do; the first plane of others.
     pub fn plane(&self) -> &StoredPlane {
         &self.planes[0]
     }
 
-    /// Whether elements are put together of the bits of planes, which may lie in matrices of another order.
+    /// Whether elements are joined from the bits of planes, which may have matrices in another order.
     pub fn is_joined(&self) -> bool {
         self.scheme == SchemeKind::Lossless
     }
 
-    /// The bits of an element that each plane holds, where planes are parts of elements.
+    /// The bits of an element that each plane holds, if planes hold parts of elements.
     pub fn fields(&self) -> Vec<Fields> {
         let whole = || lossless::planes_of(self.dtype).unwrap_or_default();
         let given: Option<Vec<_>> = self.planes.iter().map(|p| p.fields.clone()).collect();
         given.unwrap_or_else(whole)
     }
 
-    /// Bytes that a symbol of a plane stands for, in a tensor that is decoded to `dtype`.
+    /// Bytes that a plane's symbol decodes to, in a tensor that is decoded to `dtype`.
     pub fn bytes_of_symbol(&self, dtype: Dtype) -> usize {
         if self.scheme == SchemeKind::Raw { 1 } else { dtype.size() }
     }
@@ -182,7 +183,7 @@ impl StoredTensor {
         self.matrix.is_some_and(|m| m.row_axis == 1)
     }
 
-    /// The scheme with its parameters: how the tensor would be encoded again; nothing where what it was made with is not known.
+    /// The scheme with its parameters, for encoding the tensor again; `None` if the parameters are not known.
     pub fn scheme(&self) -> Option<Scheme> {
         match self.scheme {
             SchemeKind::Int8 => self.scales.map(|s| Scheme::Int8(s.granularity)),
@@ -192,12 +193,12 @@ impl StoredTensor {
         }
     }
 
-    /// The scales that symbols are multiplied by; `None` where the elements themselves are stored.
+    /// The scales that symbols are multiplied by; `None` if the elements themselves are stored.
     pub fn symbol_scales(&self) -> Option<&StoredScales> {
         self.scales.as_ref().filter(|_| self.scheme.makes_symbols())
     }
 
-    /// Whether there are symbols to be had: those of the scheme, or elements of 8 bits.
+    /// Whether it has symbols: those of the scheme, or 8-bit elements.
     pub fn has_symbols(&self) -> bool {
         self.scheme.makes_symbols() || self.dtype.size() == 1
     }
@@ -207,8 +208,8 @@ impl StoredTensor {
         self.shape.first().copied().unwrap_or(1)
     }
 
-    /// Matrices, rows, columns of what is decoded; of a tensor that is not seen as matrices its first dimension, and the bytes of an
-    /// entry of that.
+    /// Matrices, rows, columns of the decoded tensor; without a matrix view, the entries of its first dimension count
+    /// as rows, and the bytes of an entry as columns.
     pub fn rows_view(&self) -> (usize, usize, usize) {
         let plane = self.plane();
         match self.matrix {
@@ -217,10 +218,10 @@ impl StoredTensor {
         }
     }
 
-    /// Bytes of an element as `dtype`: what the scheme makes of symbols, or the element itself.
+    /// Checks that elements can be decoded to `dtype`, by dequantization or unchanged.
     ///
     /// # Errors
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input): it cannot be had as `dtype`. `I8` stands for symbols, where `symbols` are wanted.
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): they cannot. `I8` is accepted for symbols if `symbols` is set.
     pub fn check_dtype(&self, dtype: Dtype, symbols: bool) -> Result<()> {
         match (self.scheme.makes_symbols(), dtype) {
             (true, Dtype::F32 | Dtype::F16 | Dtype::BF16) => Ok(()),
@@ -244,7 +245,8 @@ fn upgrade(what: String) -> Error {
     Error::unsupported(what).advice("upgrade wcodec")
 }
 
-/// Checks planes that hold bits of elements of `dtype`: that none is held twice, and that what is decoded of each at a time is the same.
+/// Checks planes that hold parts of elements of `dtype`: no bit may be in two planes, and all planes must be cut into
+/// equal units of decoding.
 fn check_split(planes: &[StoredPlane], dtype: Dtype) -> Result<()> {
     for plane in planes {
         if let Coding::Tiles(Tiling { layout: layout @ (Layout::Pair | Layout::Quad), .. }) = plane.form.coding {
@@ -299,11 +301,11 @@ fn check_view(m: MatrixEntry, entry: &TensorEntry, scheme: SchemeKind, elements:
 
 impl StoredScales {
     fn new(entry: &ScalesEntry, m: MatrixEntry, scheme: SchemeKind) -> Result<Self> {
-        // What 1.0 does not know is not looked at in its schemes.
+        // Keys that 1.0 does not define are ignored in its schemes.
         if let Some(dtype) = stated_dtype(scheme) {
             let found = entry.dtype.as_ref().map(|text| text.get());
             if found != Some(dtype.get()) {
-                // There may be any amount of it.
+                // The text may have any length.
                 let what: String = found.unwrap_or("none").chars().take(32).collect();
                 return Err(upgrade(format!("scales of scheme {scheme} with dtype {what}, not {dtype}")));
             }
@@ -319,7 +321,7 @@ impl StoredScales {
         if scheme == SchemeKind::Rate && granularity != Granularity::Row {
             return Err(upgrade(format!("scales of scheme rate per {granularity}, not per row")));
         }
-        // Checked as a product, since nothing has compared the matrix with the file yet.
+        // The product is checked because nothing has compared the matrix with the file yet.
         let scales = match granularity {
             Granularity::Tensor => Some(1),
             _ => (m.count * m.rows).checked_mul(granularity.scales_per_row(m.cols)),
@@ -335,12 +337,12 @@ impl StoredScales {
         Ok(Self { granularity, dtype, offset: scheme.offset(), segment })
     }
 
-    /// Bytes of a row's; 0 where rows share one.
+    /// Bytes of a row's scales; 0 if rows share one.
     pub fn bytes_per_row(&self, cols: usize) -> usize {
         self.dtype.size() * self.granularity.scales_per_row(cols)
     }
 
-    /// Scales from their bytes.
+    /// The scales decoded from their bytes.
     pub fn values(&self, bytes: &[u8]) -> Vec<f32> {
         match self.dtype {
             Dtype::BF16 => bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
@@ -348,7 +350,7 @@ impl StoredScales {
         }
     }
 
-    /// How the index names what shares a scale of `scheme`.
+    /// The index entry for scales of `scheme` with this granularity.
     pub fn entry(scheme: SchemeKind, granularity: Granularity, data: Segment) -> ScalesEntry {
         let (per, block) = match granularity {
             Granularity::Row => ("row", None),
@@ -359,7 +361,7 @@ impl StoredScales {
     }
 }
 
-/// What the index says that scales of `scheme` are stored as: nothing where that is what 1.0 has.
+/// The dtype of the scales of `scheme` in the index: `None` if it is the one that 1.0 implies.
 fn stated_dtype(scheme: SchemeKind) -> Option<Box<RawValue>> {
     let dtype = scheme.scale_dtype();
     (dtype != Dtype::F32).then(|| to_raw_value(dtype.name()).expect("text"))
@@ -418,7 +420,7 @@ impl StoredPlane {
         Ok(Self { form, fields, elements, chunks, table, offsets: p.offsets, data: p.data, side: p.side, hash: p.hash })
     }
 
-    /// The index's entry of a plane.
+    /// The index entry of a plane.
     pub fn entry(&self) -> PlaneEntry {
         let coded = self.form.coding.coder() != Coder::Raw;
         let filter = self.form.coding.filter();

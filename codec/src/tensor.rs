@@ -1,4 +1,4 @@
-//! Tensors as the checkpoint has them: a dtype, a shape and little-endian bytes.
+//! Tensors of a checkpoint: a dtype, a shape and little-endian bytes.
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -66,7 +66,7 @@ impl Dtype {
         self.row().2
     }
 
-    /// The dtype of this name, or an [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) error.
+    /// The dtype with this name, or an [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) error.
     pub fn from_name(name: &str) -> Result<Self> {
         DTYPES.iter().find(|r| r.1 == name).map(|r| r.0).ok_or_else(|| {
             Error::unsupported(format!("unknown dtype '{name}'"))
@@ -74,7 +74,7 @@ impl Dtype {
         })
     }
 
-    /// Whether scheme `int8` takes it: f32, f16 and bf16.
+    /// Whether scheme `int8` supports it: f32, f16 and bf16.
     pub fn is_quantizable(self) -> bool {
         matches!(self, Dtype::F32 | Dtype::F16 | Dtype::BF16)
     }
@@ -86,9 +86,9 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// Number of elements of `shape`; an error where it does not fit `usize`.
+/// Number of elements of `shape`; an error if it does not fit `usize`.
 pub fn element_count(shape: &[usize]) -> Result<usize> {
-    // A zero anywhere makes the tensor empty, whatever the product of the others.
+    // A zero anywhere makes the tensor empty, whatever the product of the other dimensions.
     if shape.contains(&0) {
         return Ok(0);
     }
@@ -150,12 +150,12 @@ pub struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// `len` zero bytes; an error where memory does not suffice, instead of an abort.
+    /// `len` zero bytes; an error, rather than an abort, if memory does not suffice.
     pub fn zeroed(len: usize) -> Result<Self> {
         Ok(Self { words: try_vec(len.div_ceil(8))?, len })
     }
 
-    /// The memory itself and the length in bytes; the last word is filled up with zeros.
+    /// The underlying words and the length in bytes; the last word is padded with zeros.
     pub fn into_words(self) -> (Vec<u64>, usize) {
         (self.words, self.len)
     }
@@ -167,7 +167,7 @@ impl AlignedBytes {
         Ok(out)
     }
 
-    /// A copy of `bytes` that the threads of a pool make.
+    /// A copy of `bytes`, made by the threads of a pool.
     ///
     /// # Errors
     /// Memory does not suffice, or `cancel` was used.
@@ -197,10 +197,10 @@ impl std::fmt::Debug for AlignedBytes {
     }
 }
 
-/// Bytes that one thread copies at once: new memory is slow to write first, so that many threads are faster than one.
+/// Bytes that one thread copies at once: the first write to new memory is slow, so many threads are faster than one.
 const COPIED: usize = 2 << 20;
 
-/// Copies `from` to `to`, which is as long, with the threads of a pool.
+/// Copies `from` to `to`, which has the same length, with the threads of a pool.
 pub(crate) fn copy_with(from: &[u8], to: &mut [u8], pool: &Pool, cancel: &Cancel) -> Result<()> {
     if from.len() <= COPIED {
         to.copy_from_slice(from);
@@ -217,21 +217,21 @@ pub(crate) fn out_of_memory(bytes: usize) -> Error {
     Error::input(format!("not enough memory for {bytes} bytes")).advice("free memory, or read fewer tensors at a time")
 }
 
-/// A vector of `len` zeros; an error where memory does not suffice.
+/// A vector of `len` zeros; an error if memory does not suffice.
 pub(crate) fn try_vec<T: bytemuck::Zeroable>(len: usize) -> Result<Vec<T>> {
-    // It comes zeroed from the operating system, and is not touched before it is used.
+    // The operating system provides it zeroed, and it is not touched before it is used.
     let zeros = bytemuck::allocation::try_zeroed_slice_box(len);
     zeros.map(Vec::from).map_err(|()| out_of_memory(len.saturating_mul(size_of::<T>())))
 }
 
-/// Makes `out` as long as that; an error where memory does not suffice. What was there before may stay.
+/// Resizes `out` to `len`; an error if memory does not suffice. Old content may remain.
 pub(crate) fn reserve(out: &mut Vec<i8>, len: usize) -> Result<()> {
     out.try_reserve_exact(len.saturating_sub(out.len())).map_err(|_| out_of_memory(len))?;
     out.resize(len, 0);
     Ok(())
 }
 
-/// Cuts `all` into pieces of these lengths, which follow each other.
+/// Cuts `all` into consecutive pieces of these lengths.
 pub(crate) fn split<T>(mut all: &mut [T], lengths: impl Iterator<Item = usize>) -> Vec<&mut [T]> {
     lengths
         .map(|length| {

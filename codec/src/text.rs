@@ -1,19 +1,20 @@
-//! Text that others wrote, such as names in a file and paths: how it is shown, so that a terminal obeys none of it.
+//! Displays foreign text, such as names in a file and paths, without letting it control the terminal.
 //!
-//! Data stay as they are: only what is made for people goes through here.
+//! Data stay unchanged: only output for people goes through here.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Whether a terminal, or whatever lays out text, obeys this character instead of showing it: control characters (C0, DEL, C1),
-/// separators of lines and paragraphs, and marks that turn the direction of writing.
+/// Whether a terminal or a text renderer interprets this character instead of displaying it: control characters (C0,
+/// DEL, C1), separators of lines and paragraphs, and marks that change the direction of writing.
 pub fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A text in one line, with visible escapes for all characters that [`steers`] tells. What is safe already stays as it is.
+/// A text in one line, with visible escapes for all characters that [`steers`] reports. Safe text is returned
+/// unchanged.
 ///
 /// ```
 /// use wcodec::text::safe;
@@ -25,7 +26,7 @@ pub fn safe(text: &str) -> Cow<'_, str> {
     escaped(text, steers)
 }
 
-/// The same for a text of several lines: line feeds and tabs stay.
+/// As [`safe`], for a text of several lines: line feeds and tabs stay.
 ///
 /// ```
 /// assert_eq!(wcodec::text::safe_lines("a\tb\nc\r"), "a\tb\nc\\r");
@@ -34,7 +35,7 @@ pub fn safe_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| steers(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// The same for bytes that should be UTF-8, such as a file's name: each that is not becomes an escape of its own.
+/// As [`safe`], for bytes that should be UTF-8, such as a file's name: each invalid byte becomes an escape of its own.
 ///
 /// ```
 /// assert_eq!(wcodec::text::safe_bytes(b"caf\xe9.wcodec"), r"caf\xe9.wcodec");
@@ -53,7 +54,7 @@ pub fn safe_bytes(bytes: &[u8]) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The same for a path.
+/// As [`safe`], for a path.
 pub fn safe_path(path: &Path) -> Cow<'_, str> {
     safe_bytes(path.as_os_str().as_encoded_bytes())
 }
@@ -64,7 +65,7 @@ fn escaped(text: &str, bad: impl Fn(char) -> bool) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len() + 16);
     out.push_str(head);
     for c in tail.chars() {
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = match c {
             c if !bad(c) => out.write_char(c),
             '\n' => out.write_str("\\n"),
@@ -77,7 +78,8 @@ fn escaped(text: &str, bad: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A JSON document in printable ASCII: every other character, which can only be in a string, becomes `\uXXXX`. Nothing is lost.
+/// A JSON document in printable ASCII: every other character, which can only be in a string, becomes `\uXXXX`. No
+/// information is lost.
 ///
 /// ```
 /// use wcodec::text::ascii_json;
@@ -101,7 +103,8 @@ pub fn ascii_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A path as a string of JSON, in printable ASCII: a byte that is not UTF-8 becomes `\udcXX`, which is what Python takes for it.
+/// A path as a JSON string, in printable ASCII: an invalid UTF-8 byte becomes `\udcXX`, as in Python's
+/// `surrogateescape`.
 ///
 /// ```
 /// let path = std::path::Path::new("a\"é.wcodec");

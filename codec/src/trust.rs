@@ -1,25 +1,25 @@
-//! What is refused of files that nobody vouches for.
+//! Limits for files that are not trusted.
 //!
-//! A file may rightly take more memory than it has bytes: a plane of zeros, an index of a million tensors. Whether that is meant, or
-//! an attack, only its owner can say; by one word, when it is opened.
+//! A file may legitimately take more memory than it has bytes: a plane of zeros, an index of a million tensors. Only
+//! its owner can say whether that is intended or an attack, by one option when it is opened.
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 
-/// Bytes of an index that are read of a file that is not trusted.
+/// The largest index that is read from an untrusted file, bytes.
 pub(crate) const INDEX: u64 = 256 << 20;
-/// Decoded bytes that are made of one stored byte, where a tensor is wanted as a whole...
+/// The most decoded bytes per stored byte, if a tensor is decoded as a whole...
 const EXPANSION: u64 = 1024;
-/// ...and has more than so many.
+/// ...and has more than this many.
 const SMALL: u64 = 64 << 20;
 
-/// What to do about it.
+/// Advice on a refused file.
 pub(crate) const AS_TRUSTED: &str = "if you know where it comes from, open it as trusted: trusted=True, or --trust";
-/// The same, where a tensor is wanted as a whole that can be had piece by piece.
+/// Advice on a refused tensor that could be decoded piece by piece instead.
 pub(crate) const OR_TO_A_FILE: &str =
     "if you know where it comes from, open it as trusted: trusted=True, or --trust; or decode it to a file";
 
-/// How to open a container.
+/// Options for opening a container.
 ///
 /// ```no_run
 /// # fn main() -> wcodec::Result<()> {
@@ -32,8 +32,9 @@ pub(crate) const OR_TO_A_FILE: &str =
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Whether the file comes from a source that means well. If not, an index of more than 256 MiB is refused, and so is having a
-    /// tensor in memory that is larger than 64 MiB and than 1,024 times its stored bytes. Hashes are compared in any case.
+    /// Whether the file comes from a trusted source. If not, an index of more than 256 MiB is refused, and so is
+    /// decoding into memory a tensor that is larger than 64 MiB and than 1,024 times its stored bytes. Hashes are
+    /// compared in any case.
     pub trusted: bool,
     /// Stops the reading of the index, from another thread.
     pub cancel: Cancel,
@@ -41,7 +42,7 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// # Errors
-    /// [`ErrorKind::Input`](crate::ErrorKind::Input): `length` bytes of index are too many for a file that is not trusted.
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): an index of `length` bytes is too large for an untrusted file.
     pub(crate) fn check_index(&self, length: u64) -> Result<()> {
         if self.trusted || length <= INDEX {
             return Ok(());
@@ -52,8 +53,8 @@ impl OpenOptions {
 }
 
 /// # Errors
-/// [`ErrorKind::Input`](crate::ErrorKind::Input), with this advice: `stored` bytes of a file that is not `trusted` would become
-/// `decoded` in memory, too many.
+/// [`ErrorKind::Input`](crate::ErrorKind::Input), with this advice: decoding `stored` bytes of a file that is not
+/// `trusted` would take `decoded` bytes of memory, too many.
 pub(crate) fn check_decoded(trusted: bool, stored: u64, decoded: u64, advice: &'static str) -> Result<()> {
     if trusted || decoded <= SMALL || decoded <= stored.saturating_mul(EXPANSION) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Verifying a container: against its own hashes, and against what it was made from.
+//! Verifies a container against its own hashes, and against its source.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -16,17 +16,17 @@ use crate::scheme::int8::{Scales, Weight};
 use crate::scheme::{Equality, SchemeKind, SymbolPlanes};
 use crate::tensor::Dtype;
 
-/// What was found of a tensor.
+/// The verdict on a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerifyStatus {
-    /// Its hashes match, and it is what the source says.
+    /// Its hashes match, and it agrees with the source.
     Ok,
     /// It cannot be decoded, or a hash does not match.
     Damaged,
     /// This version cannot decode it; a newer one may.
     Unsupported,
-    /// It decodes, but is not what encoding the source would give.
+    /// It decodes, but encoding the source would give something else.
     Differs,
     /// The source has it, the container does not.
     Missing,
@@ -34,49 +34,50 @@ pub enum VerifyStatus {
     Extra,
 }
 
-/// A tensor and what was found of it.
+/// A tensor, and the verdict on it.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifiedTensor {
     /// Name.
     pub name: String,
     /// Verdict.
     pub status: VerifyStatus,
-    /// What is wrong, empty where nothing is.
+    /// A description of the fault; empty if there is none.
     pub detail: String,
     /// Largest magnitude of decoded - source, for floats compared with a source.
     pub max_error: Option<f64>,
-    /// Root of the mean square of decoded - source, likewise.
+    /// RMS of decoded - source, for floats compared with a source.
     pub rms_error: Option<f64>,
 }
 
-/// What [`verify`] found.
+/// The result of [`verify`].
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyReport {
-    /// Every tensor of the container, and those of the source that it lacks, wherever they are.
+    /// Every tensor of the container, and those of the source that it lacks.
     pub tensors: Vec<VerifiedTensor>,
-    /// Damage that concerns no tensor alone: in tables, or in padding.
+    /// Damage that does not concern a single tensor: in tables, or in padding.
     pub file: Option<String>,
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong.
+    /// Whether no fault was found.
     pub fn ok(&self) -> bool {
         self.file.is_none() && self.tensors.iter().all(|t| t.status == VerifyStatus::Ok)
     }
 }
 
-/// Decodes every tensor and compares all hashes; with `against`, compares the values with the source too.
+/// Decodes every tensor and compares all hashes; with `against`, also compares the values with the source.
 ///
-/// Of a model in two files, what the container has not is compared with the source in the file beside it ([`Container::rest`]), bit for bit.
+/// For a model in two files, tensors that the container lacks are looked up in the file beside it ([`Container::rest`])
+/// and compared with the source, bit for bit.
 ///
-/// Symbols and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's. Values that are
-/// not finite are damage: scheme `int8` takes none.
+/// Symbols and scales must be exactly those that scheme `int8` gives for the source, `raw` bytes exactly the source's.
+/// Values that are not finite are damage: scheme `int8` never encodes any.
 ///
-/// Memory is bounded by the stored bytes of a tensor and some tens of MB, whatever they decode to; a source's tensor, and what it is
-/// quantized to, are held as a whole.
+/// Memory is bounded by the stored bytes of a tensor and some tens of MB, whatever they decode to; a source's tensor,
+/// and its quantized form, are held as a whole.
 ///
 /// # Errors
-/// Only what keeps the work from being done, such as a source that cannot be read. Damage is in the report.
+/// Only failures that prevent the work, such as a source that cannot be read. Damage is in the report.
 pub fn verify(
     container: &Container,
     against: Option<&dyn Source>,
@@ -88,7 +89,7 @@ pub fn verify(
     let total = infos.iter().fold(0u64, |sum, t| sum.saturating_add(t.original_bytes));
     let codes: HashSet<(&str, Dtype)> = infos.iter().map(|t| (t.name.as_str(), t.dtype)).collect();
     let values = match against.and_then(|source| Some((source, Quantization::of(source)?))) {
-        // Codes that the container has are compared as they are, others by the values that were encoded.
+        // Codes that the container has are compared unchanged, others by the values that were encoded.
         Some((source, found)) => {
             let keeps = |_: &str, tensor: &SourceTensor| codes.contains(&(tensor.name.as_str(), tensor.dtype));
             Some(Dequantized::new(source, &found, &|_, _| false, &keeps)?)
@@ -143,7 +144,7 @@ fn check_names(
     options: &DecodeOptions,
 ) -> Result<Vec<VerifiedTensor>> {
     let read = |i| source.read_with(i, pool, &options.cancel);
-    // Where it cannot be had, the tensors are missing.
+    // If the rest cannot be opened, its tensors count as missing.
     let rest = container.open_rest().ok().flatten();
     let mut found = Vec::new();
     for (i, tensor) in source.tensors().iter().enumerate() {
@@ -229,7 +230,7 @@ fn compare_values(
     })
 }
 
-/// Compares what is decoded with the source, bit for bit.
+/// Compares the decoded tensor with the source, bit for bit.
 fn compare_bits(pass: &Pass<'_>, original: &[u8], options: &DecodeOptions) -> Result<Comparison> {
     let (mut differs, mut begin) = (None, 0);
     pass.bytes(options, &mut |bytes| {
@@ -242,11 +243,11 @@ fn compare_bits(pass: &Pass<'_>, original: &[u8], options: &DecodeOptions) -> Re
     Ok(Comparison { difference, errors: pass.tensor().dtype.is_quantizable().then_some((0.0, 0.0)) })
 }
 
-/// Compares what is stored with what encoding the source would give: the one definition of the scheme.
+/// Compares the stored symbols with those that encoding the source gives, by the only definition of the scheme.
 fn compare_with_encoding(pass: &Pass<'_>, original: &[u8], options: &DecodeOptions, pool: &Pool) -> Result<Comparison> {
     let expected = match crate::encode::symbols_like(pass.tensor(), original, pool, &options.cancel) {
         Ok(expected) => expected,
-        // A source that could not have been encoded is not what this was made from; but this may be damaged as well.
+        // The container cannot be from a source that cannot be encoded; but it may be damaged as well.
         Err(e) if e.kind() == ErrorKind::Input => {
             pass.check(options)?;
             return Ok(Comparison { difference: Some(format!("in the source: {}", e.message())), errors: None });
@@ -300,14 +301,14 @@ fn scales_of<'a>(pass: &'a Pass<'_>) -> Result<Scales<'a>> {
     pass.scales().ok_or_else(none)
 }
 
-/// Element `at` of the matrices, as the source has it.
+/// Element `at` of the matrices, in the source.
 fn element_of<T: Weight>(pass: &Pass<'_>, original: &[u8], at: usize) -> T {
     let (_, rows, cols) = pass.tensor().plane().form.matrix;
     let place = if pass.tensor().transposed() { at % cols * rows + at / cols } else { at };
     bytemuck::pod_read_unaligned(&original[place * size_of::<T>()..][..size_of::<T>()])
 }
 
-/// Compares the error of what is decoded with the one that the file states: how symbols were chosen is the writer's matter.
+/// Compares the error of the decoded values with the one that the file states: writers are free to choose symbols.
 fn compare_error<T: Weight>(pass: &Pass<'_>, original: &[u8], options: &DecodeOptions) -> Result<Comparison> {
     let scales = scales_of(pass)?;
     let suspects = scales.suspects::<T>();
@@ -324,11 +325,12 @@ fn compare_error<T: Weight>(pass: &Pass<'_>, original: &[u8], options: &DecodeOp
     Ok(Comparison { difference, errors: Some(errors.figures()) })
 }
 
-/// What sums in another order may differ by.
+/// The tolerance for sums in another order.
 const ROUNDING: f64 = 1e-9;
 
-/// Whether the error of what is decoded, the root of its mean square over that of the source, is at most the one that the file states: then
-/// [`verify`] takes a tensor of scheme `rate` for the source's. One that is no number, as of a source with values that are not finite, is not.
+/// Whether the error of the decoded values, their RMS error relative to the RMS of the source, is at most the one that
+/// the file states: [`verify`] then accepts a tensor of scheme `rate`. A NaN, as from a source with non-finite values,
+/// does not fit.
 pub fn error_fits(found: f64, stated: f64) -> bool {
     found <= stated * (1.0 + ROUNDING)
 }
@@ -336,18 +338,18 @@ pub fn error_fits(found: f64, stated: f64) -> bool {
 /// Elements that one task compares.
 const TASK: usize = 1 << 16;
 
-/// Sums over differences between decoded values and the source's.
+/// Sums over the differences between decoded values and the source's.
 #[derive(Default)]
 struct Errors {
     count: usize,
     largest: f64,
     squares: f64,
-    /// Of the source.
+    /// The sum of the source's squares.
     source_squares: f64,
 }
 
 impl Errors {
-    /// Adds the values of `symbols`, the first of which is element `begin`; `original` tells what an element was.
+    /// Adds the values of `symbols`, the first of which is element `begin`; `original` gives an element of the source.
     fn add<T: Weight>(
         &mut self,
         scales: &Scales<'_>,
@@ -365,7 +367,7 @@ impl Errors {
                 (largest.max(d.abs()), squares + d * d, sources + source * source)
             })
         };
-        // Sums in the order of the tasks, so that they are the same every time.
+        // Summed in the order of the tasks, so that the result is reproducible.
         let parts: Vec<(f64, f64, f64)> = symbols.par_chunks(TASK).enumerate().map_init(Vec::new, part).collect();
         for (largest, squares, sources) in parts {
             self.largest = self.largest.max(largest);
@@ -375,24 +377,24 @@ impl Errors {
         self.count += symbols.len();
     }
 
-    /// Root of the mean square over that of the source; 0 where nothing differs.
+    /// RMS of the differences, divided by the RMS of the source; 0 if nothing differs.
     fn relative(&self) -> f64 {
         if self.squares == 0.0 { 0.0 } else { (self.squares / self.source_squares).sqrt() }
     }
 
-    /// Largest magnitude and root mean square.
+    /// Largest magnitude and RMS.
     fn figures(&self) -> (f64, f64) {
         (self.largest, (self.squares / self.count.max(1) as f64).sqrt())
     }
 }
 
-/// How a tensor of two containers relates.
+/// The relation of a tensor in two containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompareStatus {
     /// Both hold the same symbols, scales and bytes, in the same arrangement.
     Same,
-    /// They do not.
+    /// They differ.
     Differs,
     /// Only the first one has it.
     #[serde(rename = "only_a")]
@@ -403,7 +405,7 @@ pub enum CompareStatus {
 }
 
 impl CompareStatus {
-    /// The word for it.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -414,22 +416,22 @@ impl CompareStatus {
     }
 }
 
-/// A tensor of two containers.
+/// A tensor in two containers.
 #[derive(Clone, Debug, Serialize)]
 pub struct ComparedTensor {
     /// Name.
     pub name: String,
     /// Verdict.
     pub status: CompareStatus,
-    /// In the first container.
+    /// Its description in the first container.
     pub a: Option<crate::TensorInfo>,
-    /// In the second container.
+    /// Its description in the second container.
     pub b: Option<crate::TensorInfo>,
-    /// What differs, empty where nothing does.
+    /// A description of the difference; empty if there is none.
     pub detail: String,
 }
 
-/// What [`compare`] found.
+/// The result of [`compare`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparisons {
     /// Tensors of the first container, then those that only the second one has; aliases count as tensors.
@@ -443,8 +445,9 @@ impl Comparisons {
     }
 }
 
-/// Compares what two containers decode to, by the hashes in their indexes: nothing is decoded, whatever schemes and coders they
-/// use. Different coders of the same symbols are the same tensor; a different scheme or scale is a difference.
+/// Compares the decoded content of two containers by the hashes in their indexes: nothing is decoded, whatever schemes
+/// and coders they use. The same symbols coded by different coders are equal; a different scheme or scale is a
+/// difference.
 pub fn compare(a: &Container, b: &Container) -> Result<Comparisons> {
     let names = |c: &Container| -> Vec<String> {
         c.names().into_iter().map(str::to_owned).chain(c.aliases().keys().cloned()).collect()
@@ -491,7 +494,7 @@ pub fn compare(a: &Container, b: &Container) -> Result<Comparisons> {
     Ok(Comparisons { tensors })
 }
 
-/// What decides the decoded bytes of a tensor.
+/// The facts that determine the decoded bytes of a tensor.
 fn facts(container: &Container, name: &str) -> Result<BTreeMap<&'static str, String>> {
     let t = container.reader().tensor(name)?;
     let mut facts = BTreeMap::from([
