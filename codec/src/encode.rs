@@ -198,9 +198,10 @@ impl EncodeReport {
 /// Memory is bounded: the tensors in flight are the largest one and 32 MiB for each thread, and take about twice their
 /// bytes, for their symbols and the coded form.
 ///
-/// # Errors A tensor that cannot be encoded (named), no tensors at all, options that contradict each other; an output
-/// that is one of the source's files, has another format's extension, or is not a regular file; or the operating
-/// system. Nothing is left behind.
+/// # Errors
+/// A tensor that cannot be encoded (named), no tensors at all, options that contradict each other; an output that is
+/// one of the source's files, has another format's extension, or is not a regular file; or the operating system.
+/// Nothing is left behind.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -271,7 +272,8 @@ pub fn encode_to_vec(
 /// # Ok::<(), wcodec::Error>(())
 /// ```
 ///
-/// # Errors Invalid options, and tensors that cannot be read or encoded, as for [`encode`]; shares below 1.
+/// # Errors
+/// Invalid options, and tensors that cannot be read or encoded, as for [`encode`]; shares below 1.
 pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap<String, f64>) -> Result<f64> {
     if let Some((name, share)) = shares.iter().find(|(_, share)| !(share.is_finite() && **share >= 1.0)) {
         let what = format!("a share of {share} for '{name}'");
@@ -292,7 +294,8 @@ pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap
 /// Encodes `source` into memory and opens the result. For immediate use this takes less time and memory than
 /// [`encode_to_vec`] and [`Container::from_bytes`]: the encoded bytes are neither copied nor verified again.
 ///
-/// # Errors As for [`encode`].
+/// # Errors
+/// As for [`encode`].
 ///
 /// ```
 /// use wcodec::{DecodeOptions, Dtype, EncodeOptions, MemorySource, encode_to_container};

@@ -39,8 +39,8 @@ use crate::tensor::out_of_memory;
 /// # }
 /// ```
 ///
-/// # Errors There is no such tensor, `names` is empty, a segment is damaged, which names the tensor, or the work was
-/// cancelled.
+/// # Errors
+/// There is no such tensor, `names` is empty, a segment is damaged, which names the tensor, or the work was cancelled.
 pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -> Result<Vec<u8>> {
     let part = Part::new(container, names)?;
     let out = memory_for(container, part.kept.keys().copied())?;

@@ -14,7 +14,8 @@ const NAME: &str = "layer";
 /// Encodes a row-major int8 matrix as a container with one `I8` tensor of scheme `raw`; the scheme and patterns of
 /// `options` are ignored.
 ///
-/// # Errors `symbols` does not have `rows * cols` elements, or the options contradict each other.
+/// # Errors
+/// `symbols` does not have `rows * cols` elements, or the options contradict each other.
 ///
 /// ```
 /// use wcodec::{layer, DecodeOptions, EncodeOptions};

@@ -31,7 +31,8 @@ pub fn is_legacy(bytes: &[u8]) -> bool {
 
 /// Encodes a row-major int8 matrix at a zstd `level`.
 ///
-/// # Errors `symbols` does not have `rows * cols` elements, or 4 GiB are not enough.
+/// # Errors
+/// `symbols` does not have `rows * cols` elements, or 4 GiB are not enough.
 ///
 /// ```
 /// let blob = wcodec::legacy::encode(&[1, -2, 3, 4, 5, 6], 2, 3, 3).unwrap();

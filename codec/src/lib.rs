@@ -31,8 +31,9 @@
 //! - [`layer`], [`legacy`]: single matrices without a file.
 //! - [`names`], [`text`]: shared by the programs: the order of names, and the display of text from files.
 //!
-//! # Errors Files are assumed hostile: whatever their bytes are, the result is either the right tensor or an [`Error`]
-//! that says what is wrong, where, and what to do.
+//! # Errors
+//! Files are assumed hostile: whatever their bytes are, the result is either the right tensor or an [`Error`] that says
+//! what is wrong, where, and what to do.
 
 // Code that tests share refers to the crate by its name.
 #[cfg(test)]

@@ -53,8 +53,9 @@ const MEMORY: &str = "memory";
 /// # }
 /// ```
 ///
-/// # Errors There is no such tensor, axis or range; a range is empty; two parts have the same name; a range cuts a
-/// block that shares a scale at a column that is not a multiple of 16; a tensor is damaged; the work was cancelled.
+/// # Errors
+/// There is no such tensor, axis or range; a range is empty; two parts have the same name; a range cuts a block that
+/// shares a scale at a column that is not a multiple of 16; a tensor is damaged; the work was cancelled.
 pub fn narrow(container: &Container, cuts: &[Cut<'_>], options: &DecodeOptions) -> Result<Container> {
     if cuts.is_empty() {
         return Err(Error::input("no parts of tensors").advice("name at least one"));

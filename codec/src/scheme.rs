@@ -126,8 +126,9 @@ impl Scheme {
 
     /// Computes the symbols of a matrix that it [takes](Self::takes).
     ///
-    /// # Errors [`ErrorKind::Input`](crate::ErrorKind::Input): weights that have no symbols, such as non-finite ones.
-    /// The operating system refuses memory or threads; or `cancel` was used.
+    /// # Errors
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input): weights that have no symbols, such as non-finite ones. The
+    /// operating system refuses memory or threads; or `cancel` was used.
     ///
     /// ```
     /// use wcodec::scheme::{Scheme, Weights};

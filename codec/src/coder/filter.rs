@@ -33,7 +33,8 @@ pub fn apply(filter: Filter, bytes: &mut [i8], stride: usize, width: usize) {
 
 /// Undoes [`apply`] with the instructions of `isa` where they are faster.
 ///
-/// # Panics `stride` is 0, or this machine lacks `isa`.
+/// # Panics
+/// `stride` is 0, or this machine lacks `isa`.
 pub fn undo(filter: Filter, bytes: &mut [i8], stride: usize, width: usize, isa: Isa) {
     match filter {
         Filter::None => {}

@@ -45,7 +45,8 @@ impl Container {
     /// [`want`](Self::want) announces them. Without names, read-ahead ends. Compressed bytes are held in `options.ring`
     /// bytes of memory, and while a tensor is decoded. Other tensors are read as before.
     ///
-    /// # Errors There is no such tensor, or the container is in memory.
+    /// # Errors
+    /// There is no such tensor, or the container is in memory.
     ///
     /// ```
     /// # fn main() -> wcodec::Result<()> {

@@ -27,8 +27,9 @@ use crate::tensor::{Dtype, check_bytes};
 /// Memory is bounded by the stored bytes of the largest tensor and some tens of MB. Matrices that are stored transposed
 /// add their symbols, and `rest` adds its largest tensor. `dst` appears when it is complete.
 ///
-/// # Errors A damaged tensor, or one that is in both (named); an output that is one of the input files, has another
-/// format's extension, or is not a regular file; a transposed tensor that is too large for a file that is not
+/// # Errors
+/// A damaged tensor, or one that is in both (named); an output that is one of the input files, has another format's
+/// extension, or is not a regular file; a transposed tensor that is too large for a file that is not
 /// [trusted](crate::OpenOptions::trusted); the operating system. Nothing is left behind.
 ///
 /// ```

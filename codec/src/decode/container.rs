@@ -201,7 +201,8 @@ impl Container {
 
     /// Copies the container's bytes to `out`, which has [`file_len`](Self::file_len) bytes, with all threads.
     ///
-    /// # Errors `out` is shorter or longer, the bytes cannot be read, or `cancel` was used.
+    /// # Errors
+    /// `out` is shorter or longer, the bytes cannot be read, or `cancel` was used.
     ///
     /// ```
     /// use wcodec::{Cancel, Container, Dtype, EncodeOptions, MemorySource, encode_to_container, encode_to_vec};

@@ -23,7 +23,8 @@ impl Container {
     /// Decodes a tensor, compares all its hashes, and checks that all values that scheme `int8` gives are finite.
     /// Memory is bounded by the stored bytes and some tens of MB, whatever they decode to.
     ///
-    /// # Errors There is no such tensor, or it is damaged.
+    /// # Errors
+    /// There is no such tensor, or it is damaged.
     ///
     /// ```
     /// # fn main() -> wcodec::Result<()> {

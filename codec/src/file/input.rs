@@ -199,7 +199,8 @@ pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
 /// Whether reads of a file can bypass the system's page cache, for
 /// [`AheadOptions::direct`](crate::AheadOptions::direct).
 ///
-/// # Errors It cannot be opened.
+/// # Errors
+/// It cannot be opened.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {

@@ -68,7 +68,8 @@ impl OutputKind {
     /// assert!(container.check(Path::new("model.safetensors"), &[]).is_err());
     /// ```
     ///
-    /// # Errors [`ErrorKind::Input`](crate::ErrorKind::Input).
+    /// # Errors
+    /// [`ErrorKind::Input`](crate::ErrorKind::Input).
     pub fn check(self, path: &Path, inputs: &[PathBuf]) -> Result<()> {
         if path.is_file() && inputs.iter().any(|input| input.is_file() && is_same_file(input, path)) {
             return Err(Error::input("the output is one of the files that are read")

@@ -23,7 +23,8 @@ pub(crate) use quantize::symbols;
 pub struct Bits(u16);
 
 impl Bits {
-    /// # Errors Fewer than 1, more than 8, or NaN.
+    /// # Errors
+    /// Fewer than 1, more than 8, or NaN.
     ///
     /// ```
     /// use wcodec::scheme::rate::Bits;

@@ -30,8 +30,9 @@ pub struct Quantized {
 
 /// Quantizes a matrix of any memory order, with all cores.
 ///
-/// # Errors [`ErrorKind::Input`](crate::ErrorKind::Input) an element is not finite; the message names its row and
-/// column. The operating system refuses memory or threads.
+/// # Errors
+/// [`ErrorKind::Input`](crate::ErrorKind::Input): an element is not finite; the message names its row and column. The
+/// operating system refuses memory or threads.
 ///
 /// ```
 /// use ndarray::array;
